@@ -110,6 +110,7 @@ PLACES = {
     "compile/provenance.py _digest": (NONE, "a digest of files"),
     "runtime/registry.py _registries": (NONE, "all registries"),
     "runtime/tiers.py Memory._entries": (NONE, "what serves this process only"),
+    "support/codec.py _specs_of": (NONE, "the fields of a class"),
     "server/entries.py body_of": (NONE, "a count of misses"),
     "server/foreman.py Foreman._rest": (NONE, "the rest of a line"),
     "server/jobs.py Job.failure": (

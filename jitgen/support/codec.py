@@ -1,0 +1,471 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+JSON documents of dataclasses: written, read and described by one declaration.
+
+The class is the declaration. The type of a field says what its JSON value is, and a `Rule` in that
+type says more: bounds, a description, or how a value of another type is written and read.
+
+    Port = Annotated[int, Rule(minimum=0, maximum=65535, description="TCP port; 0: any")]
+
+    @frozen
+    class Server:
+        host: str
+        port: Port = 8555
+        tags: tuple[str, ...] = ()
+
+`to_json` writes an instance, `from_json` reads one strictly, `schema` returns the JSON Schema that
+both keep to, and `table` lists the fields for a page of documentation. `read` is `from_json` for
+files that people write: it goes on after an error, so that each wrong field is reported.
+
+Types: ``str``, ``int``, ``float``, ``bool``, ``None``, ``Any``, ``Path``, enums of texts,
+``X | None``, ``tuple[X, ...]``, ``list[X]``, ``Mapping[str, X]``, dataclasses, and classes that
+have `to_json` and `from_json` of their own.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, field, fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from jitgen.support.documents import BadDocument
+from jitgen.support.text import shown
+
+T = TypeVar("T")
+Schema = dict[str, Any]
+
+
+class Rule:
+    """
+    What the annotation of a type says of a value beyond its type.
+
+    Args:
+        read: Returns the value that a JSON value stands for; raises ValueError, whose message says
+            what is allowed: "an absolute path".
+        write: Returns the JSON value of a value.
+        keywords: Of JSON Schema. With ``type`` among them they describe the value completely,
+            without it they are added to what its type says. Reading checks ``minimum``,
+            ``maximum``, ``enum``, ``pattern``, ``minLength``, ``maxLength``, ``minItems`` and
+            ``maxItems``.
+    """
+
+    __slots__ = ("keywords", "read", "write")
+
+    def __init__(
+        self,
+        read: Callable[[Any], Any] | None = None,
+        write: Callable[[Any], Any] | None = None,
+        **keywords: Any,
+    ) -> None:
+        self.read = read
+        self.write = write
+        self.keywords = keywords
+
+
+def one_of(*values: str) -> Rule:
+    """Return the rule of a text that is one of `values`."""
+    return Rule(type=None, enum=[*values])
+
+
+def of(read: Callable[[Any], Any], default: Any, help: str) -> Any:  # noqa: A002  # as tables say
+    """Return a field with a default, whose JSON value `read` reads, and one line about its use."""
+    return field(default=default, metadata={"rule": Rule(read), "help": help})
+
+
+def named(key: str) -> Any:
+    """Return a field that is called `key` in JSON."""
+    return field(metadata={"key": key})
+
+
+def absent() -> Any:
+    """Return a field that a document leaves out where it is None, its default."""
+    return field(default=None, metadata={"is_absent": True})
+
+
+def to_json(value: Any) -> Any:
+    """Return the JSON value of `value`: of a dataclass an object of its public fields."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return str(value)  # of an enum's member its text
+    if is_dataclass(value) and not hasattr(value, "to_json"):
+        return _write_object(value)
+    if isinstance(value, Mapping):
+        return {str(key): to_json(each) for key, each in value.items()}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.to_json() if hasattr(value, "to_json") else [to_json(each) for each in value]
+
+
+def from_json(kind: type[T], document: Any) -> T:
+    """
+    Return the dataclass `kind` that `to_json` wrote; fields with a default may be left out.
+
+    Raises:
+        BadDocument: A key is missing or unknown, or a value is not allowed. The message has the
+            place of the first error, what is allowed there and what was found.
+    """
+    errors: list[str] = []
+    found = read(kind, document, lambda place, what: errors.append(f"{place or 'it'} {what}"))
+    if errors:
+        raise BadDocument(errors[0])
+    return found
+
+
+def read(kind: type[T], document: Any, report: Callable[[str, str], None], where: str = "") -> T:
+    """
+    Return `document` as a `kind`, and report every field of it that is wrong.
+
+    A field that is wrong, or missing, has its default in the result, or None if it has none: such
+    a result is good for finding further errors only.
+
+    Args:
+        kind: A dataclass.
+        document: A JSON or TOML value.
+        report: Called for each error with its place, such as ``limits.jobs``, and what is wrong.
+        where: The place of `document` in the file; empty: it is all of it.
+    """
+    specs = _specs(kind)
+    found: dict[str, Any] = {}
+    if not isinstance(document, Mapping):
+        report(where, f"must be an object with {', '.join(specs)} (got {shown(document)})")
+        document = {}
+    for key, value in document.items():
+        place = f"{where}.{key}" if where else str(key)
+        if key not in specs:
+            report(place, f"is not known; allowed here: {', '.join(specs)}")
+            continue
+        try:
+            found[specs[key].name] = specs[key].kind.read(value)
+        except _Refused as error:
+            report(place + error.place, error.what)
+    for key, spec in specs.items():
+        if spec.is_required and key not in document:
+            report(f"{where}.{key}" if where else key, "is missing")
+        if spec.name not in found:
+            found[spec.name] = spec.default()
+    return kind(**found)
+
+
+def schema(kind: Any) -> Schema:
+    """Return the JSON Schema (draft 2020-12) of what `to_json` writes of a type."""
+    return _kind_of(kind).schema
+
+
+class Line(NamedTuple):
+    """A field for a page of documentation: its key, what is allowed, its default, its use."""
+
+    key: str
+    allowed: str
+    default: Any
+    help: str
+
+
+def table(kind: type) -> list[Line]:
+    """Return a line for each field of a dataclass."""
+    return [
+        Line(key, spec.kind.allowed, spec.default(), spec.help)
+        for key, spec in _specs(kind).items()
+    ]
+
+
+def like(kind: type[T], source: Any, **values: Any) -> T:
+    """Return a `kind` of `values`; its other fields are the attributes of `source`."""
+    names = [spec.name for spec in _specs(kind).values()]
+    return kind(**{name: getattr(source, name) for name in names if name not in values} | values)
+
+
+# types
+
+
+class _Refused(ValueError):
+    """A value is not allowed: `what` is wrong, at `place` within the field's value."""
+
+    def __init__(self, what: str, place: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.place = place
+
+    @classmethod
+    def got(cls, value: Any, allowed: str) -> _Refused:
+        return cls(f"must be {allowed} (got {shown(value)})")
+
+
+class _Kind(NamedTuple):
+    """
+    What is known of a type.
+
+    Attributes:
+        schema: Its JSON Schema.
+        allowed: What is allowed, for errors: "a text".
+        read: Returns the value of a JSON value; raises _Refused.
+        write: Returns the JSON value of a value.
+    """
+
+    schema: Schema
+    allowed: str
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any] = to_json
+
+
+def _kind_of(hint: Any) -> _Kind:
+    """Return what is known of a type annotation."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        kind = _kind_of(arguments[0])
+        for rule in arguments[1:]:
+            kind = _ruled(kind, rule)
+        return kind
+    if origin in (Union, UnionType):
+        return _union([_kind_of(each) for each in arguments])
+    if origin in _CONTAINERS:
+        return _CONTAINERS[origin](_kind_of(arguments[-1 if origin in _MAPPINGS else 0]))
+    return _PLAIN[hint] if hint in _PLAIN else _class(hint)
+
+
+def _class(kind: Any) -> _Kind:
+    if issubclass(kind, enum.Enum):
+        word = _ruled(_PLAIN[str], one_of(*(each.value for each in kind)))
+        return word._replace(read=lambda value: kind(word.read(value)))
+    if issubclass(kind, os.PathLike):
+        return _PLAIN[str]._replace(read=lambda value: kind(_PLAIN[str].read(value)))
+    if hasattr(kind, "to_json") or not is_dataclass(kind):  # what is not can have a Rule
+        return _Kind({"type": "object"}, "an object", lambda value: _foreign(kind, value))
+    return _Kind(
+        _object_schema(kind), "an object", lambda value: _nested(kind, value), _write_object
+    )
+
+
+def _plain(allowed: str, name: str, *kinds: type) -> _Kind:
+    """Return values of the JSON type `name`, which Python has as one of `kinds`."""
+
+    def check(value: Any) -> Any:
+        if type(value) not in kinds:
+            raise _Refused.got(value, allowed)
+        return value
+
+    return _Kind({"type": name}, allowed, check)
+
+
+_PLAIN: dict[Any, _Kind] = {
+    Any: _Kind({}, "any value", lambda value: value),
+    str: _plain("a text", "string", str),
+    bool: _plain("true or false", "boolean", bool),
+    int: _plain("an integer", "integer", int),
+    float: _plain("a number", "number", int, float),
+    type(None): _plain("null", "null", type(None)),
+}
+
+
+def _ruled(kind: _Kind, rule: Rule) -> _Kind:
+    """Return `kind` with what a rule says of it."""
+    words = rule.keywords
+    described = words if "type" in words else {**kind.schema, **words}
+    allowed = f"{kind.allowed}{_bounds(words)}"
+    if "enum" in words:
+        allowed = " or ".join(map(str, words["enum"]))
+
+    def read_by_rule(value: Any) -> Any:
+        if rule.read is not None:
+            try:
+                return rule.read(value)
+            except ValueError as error:
+                raise _Refused.got(value, str(error)) from None
+        found = kind.read(value)
+        if not _is_within(value, words):
+            raise _Refused.got(value, allowed)
+        return found
+
+    return _Kind(
+        schema={name: value for name, value in described.items() if value is not None},
+        allowed=allowed,
+        read=read_by_rule,
+        write=rule.write or kind.write,
+    )
+
+
+_BOUNDS = (
+    ("minimum", "maximum", ""),
+    ("minLength", "maxLength", " characters"),
+    ("minItems", "maxItems", " items"),
+)
+
+
+def _bounds(words: Mapping[str, Any]) -> str:
+    """Return the bounds that keywords set, as errors say them: "from 0 to 65535"."""
+    text = f" that matches {words['pattern']}" if "pattern" in words else ""
+    for least, most, unit in _BOUNDS:
+        if least in words and most in words:
+            text += f" from {words[least]} to {words[most]}{unit}"
+        elif least in words or most in words:
+            which = f"least {words[least]}" if least in words else f"most {words[most]}"
+            text += f" of at {which}{unit}"
+    return text
+
+
+def _is_within(value: Any, words: Mapping[str, Any]) -> bool:
+    """Return whether a JSON value of the right type keeps to the keywords that `Rule` names."""
+    if "enum" in words:
+        return value in words["enum"]
+    if isinstance(value, str) and not re.search(words.get("pattern", ""), value):
+        return False
+    index = 0 if isinstance(value, (int, float)) else 1 if isinstance(value, str) else 2
+    least, most, _ = _BOUNDS[index]
+    if least not in words and most not in words:
+        return True
+    size = value if index == 0 else len(value)
+    return bool(words.get(least, size) <= size <= words.get(most, size))
+
+
+def _union(kinds: list[_Kind]) -> _Kind:
+    """Return one of several kinds: of a value that fits none, the first says what is wrong."""
+    null = _PLAIN[type(None)]
+    is_optional = len(kinds) == 2 and kinds[1] is null
+
+    def read_any(value: Any) -> Any:
+        errors = []
+        for kind in kinds:
+            try:
+                return kind.read(value)
+            except _Refused as error:
+                errors.append(error)
+        raise errors[0]
+
+    def write_any(value: Any) -> Any:
+        return kinds[0].write(value) if is_optional and value is not None else to_json(value)
+
+    schemas = [kind.schema for kind in kinds]
+    described = schemas[0] if all(each == schemas[0] for each in schemas) else {"anyOf": schemas}
+    allowed = " or ".join(dict.fromkeys(kind.allowed for kind in kinds))
+    return _Kind(described, allowed, read_any, write_any)
+
+
+def _sequence(item: _Kind, make: Callable[[list[Any]], Any] = tuple) -> _Kind:
+    def read_all(value: Any) -> Any:
+        if type(value) is not list:
+            raise _Refused.got(value, "a list")
+        return make([_within(item, each, f"[{number}]") for number, each in enumerate(value)])
+
+    return _Kind(
+        schema={"type": "array", "items": item.schema},
+        allowed="a list",
+        read=read_all,
+        write=lambda value: [item.write(each) for each in value],
+    )
+
+
+def _mapping(item: _Kind) -> _Kind:
+    def read_all(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _Refused.got(value, "an object")
+        return {key: _within(item, each, f".{key}") for key, each in value.items()}
+
+    return _Kind(
+        schema={"type": "object", "additionalProperties": item.schema},
+        allowed="an object",
+        read=read_all,
+        write=lambda value: {str(key): item.write(each) for key, each in value.items()},
+    )
+
+
+_MAPPINGS = (dict, Mapping)
+_CONTAINERS: dict[Any, Callable[[_Kind], _Kind]] = {
+    tuple: _sequence,
+    Sequence: _sequence,
+    list: lambda item: _sequence(item, list),
+    **dict.fromkeys(_MAPPINGS, _mapping),
+}
+
+
+def _within(item: _Kind, value: Any, place: str) -> Any:
+    """Return a value that stands at `place` in another one."""
+    try:
+        return item.read(value)
+    except _Refused as error:
+        raise _Refused(error.what, place + error.place) from None
+
+
+def _nested(kind: Any, value: Any) -> Any:
+    errors: list[_Refused] = []
+    found = read(kind, value, lambda place, what: errors.append(_Refused(what, f".{place}")))
+    if errors:
+        raise _Refused(errors[0].what, errors[0].place.rstrip("."))
+    return found
+
+
+def _foreign(kind: Any, value: Any) -> Any:
+    """Return what a class reads that does it itself."""
+    try:
+        return kind.from_json(value)
+    except ValueError as error:
+        raise _Refused(f"is wrong: {error}") from None
+
+
+# dataclasses
+
+
+class _Spec(NamedTuple):
+    """What is known of a field of a dataclass."""
+
+    name: str
+    kind: _Kind
+    default: Callable[[], Any]
+    is_required: bool
+    is_absent: bool
+    help: str
+
+
+def _specs(kind: Any) -> dict[str, _Spec]:
+    """Return the public fields of a dataclass, by their keys in JSON."""
+    return _specs_of(kind)
+
+
+@cache
+def _specs_of(kind: Any) -> dict[str, _Spec]:
+    hints = get_type_hints(kind, include_extras=True)
+    found: dict[str, _Spec] = {}
+    for each in fields(kind):
+        if each.name.startswith("_"):
+            continue
+        hint, rule = hints[each.name], each.metadata.get("rule")
+        is_absent = "is_absent" in each.metadata
+        if is_absent:
+            hint = Union[tuple(get_args(hint)[:-1])]  # noqa: UP007  # without the None behind it
+        value = None if each.default is MISSING else each.default
+        found[each.metadata.get("key", each.name)] = _Spec(
+            name=each.name,
+            kind=_kind_of(hint) if rule is None else _ruled(_PLAIN[Any], rule),
+            default=_constant(value) if each.default_factory is MISSING else each.default_factory,
+            is_required=each.default is MISSING and each.default_factory is MISSING,
+            is_absent=is_absent,
+            help=each.metadata.get("help", ""),
+        )
+    return found
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+def _write_object(value: Any) -> Schema:
+    pairs = [(key, spec, getattr(value, spec.name)) for key, spec in _specs(type(value)).items()]
+    return {
+        key: spec.kind.write(each)
+        for key, spec, each in pairs
+        if not (spec.is_absent and each is None)
+    }
+
+
+def _object_schema(kind: Any) -> Schema:
+    """Return the schema of a dataclass; fields that may be absent come last."""
+    specs = sorted(_specs(kind).items(), key=lambda item: item[1].is_absent)
+    return {
+        "type": "object",
+        "properties": {key: spec.kind.schema for key, spec in specs},
+        "required": [key for key, spec in specs if not spec.is_absent],
+    }
