@@ -17,8 +17,8 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 
-from jitgen.server.lines import Bounded
-from jitgen.server.places import Place, Places, address_of
+from jitgen.server.connection_slots import ConnectionSlots, Slot, address_of
+from jitgen.server.http_limits import BoundedHttpProtocol
 
 SHAKE_S = 10.0
 """In which a TLS handshake must be over."""
@@ -64,14 +64,14 @@ class Acceptor:
     def __init__(
         self,
         sockets: list[socket.socket],
-        made: Callable[[Place], Bounded],
+        made: Callable[[Slot], BoundedHttpProtocol],
         context: ssl.SSLContext | None,
-        places: Places,
+        slots: ConnectionSlots,
     ) -> None:
         self.sockets = sockets
         self._made = made
         self._context = context
-        self._places = places
+        self._slots = slots
         self._joining: set[asyncio.Task[None]] = set()
         self._tasks = [asyncio.create_task(self._accept(each), name="accept") for each in sockets]
 
@@ -93,19 +93,19 @@ class Acceptor:
                 connection, peer = await loop.sock_accept(listener)
             except OSError as error:
                 if error.errno in _SHORT:  # else the client has gone already
-                    self._places.make_room()
+                    self._slots.make_room()
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            place = self._places.enter(address_of(peer))
-            if place is None:
+            slot = self._slots.enter(address_of(peer))
+            if slot is None:
                 connection.close()
             else:
-                self._join(connection, place)
+                self._join(connection, slot)
 
-    def _join(self, connection: socket.socket, place: Place) -> None:
+    def _join(self, connection: socket.socket, slot: Slot) -> None:
         """Make a connection of what was accepted; a handshake that fails ends it."""
-        task = asyncio.create_task(self._joined(connection, place))
-        place.end = task.cancel  # until its protocol has another way
+        task = asyncio.create_task(self._joined(connection, slot))
+        slot.end = task.cancel  # until its protocol has another way
         self._joining.add(task)
 
         def over(task: asyncio.Task[None]) -> None:
@@ -113,19 +113,19 @@ class Acceptor:
             error = None if task.cancelled() else task.exception()
             if task.cancelled() or error is not None:
                 connection.close()
-                place.leave()
+                slot.leave()
             if error is not None and not isinstance(error, OSError):  # a mistake of ours
                 context = {"message": "a connection was not made", "exception": error}
                 task.get_loop().call_exception_handler(context)
 
         task.add_done_callback(over)
 
-    async def _joined(self, connection: socket.socket, place: Place) -> None:
+    async def _joined(self, connection: socket.socket, slot: Slot) -> None:
         connection.setblocking(False)
         with suppress(OSError):  # it is no TCP, or has gone
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: self._made(place),
+            lambda: self._made(slot),
             connection,
             ssl=self._context,
             ssl_handshake_timeout=SHAKE_S if self._context else None,

@@ -16,12 +16,13 @@ from jitgen.cache import Store
 from jitgen.compile import children
 from jitgen.errors import JitgenError, SettingError
 from jitgen.ownership.files import read_trusted
+from jitgen.server.bucket import check_url
 from jitgen.server.certificates import check_certificates
 from jitgen.server.confine import asked, probe
-from jitgen.server.descriptors import FEW_DESCRIPTORS, room
+from jitgen.server.descriptors import FEW_DESCRIPTORS, max_connections
+from jitgen.server.pools import IMPORT_SUPERVISOR
 from jitgen.server.settings import ServiceSettings, Toolchain, read_settings
-from jitgen.server.shared import check_url
-from jitgen.server.signatures import NO_TRUST, greeting
+from jitgen.server.signer_client import NO_TRUST, greeting
 from jitgen.server.tokens import read_tokens
 from jitgen.signing.keys import PrivateKey
 from jitgen.signing.standing import standing
@@ -29,10 +30,10 @@ from jitgen.signing.trust import MAX_BYTES, Trust, opened
 from jitgen.support.documents import BadDocument
 
 _PATIENCE_S = 60
-_DESCRIBE = "import json; from jitgen.server.foreman import describe; print(json.dumps(describe()))"
+_DESCRIBE = f"{IMPORT_SUPERVISOR}import json\nprint(json.dumps(supervisor.describe()))"
 
 
-def mistakes(file: Path) -> list[str]:
+def config_errors(file: Path) -> list[str]:
     """Return a line for each mistake in `file`, and in what it names; nothing is written."""
     return checked(file)[0]
 
@@ -114,7 +115,7 @@ def _who_shares(settings: ServiceSettings) -> Iterator[str]:
 
 def _descriptors(settings: ServiceSettings) -> Iterator[str]:
     wanted = settings.limits.connections
-    most = room(wanted, is_raised=False)
+    most = max_connections(wanted, is_raised=False)
     if most < wanted:
         yield f"limits.connections: {most} at the most; {FEW_DESCRIPTORS}"
 
@@ -187,6 +188,6 @@ _WARNINGS = (_ends_soon, _who_shares, _descriptors)
 
 def main() -> None:
     """Print what this environment compiles with."""
-    from jitgen.server.foreman import describe
+    from jitgen.server.supervisor import describe
 
     sys.stdout.write(json.dumps(describe()))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.cache.entry import is_key
 from jitgen.errors import ResourceError
-from jitgen.server.call import Call, Refused
 from jitgen.server.jobs import Busy, Job, JobFailed, JobState, Order
 from jitgen.server.pools import Pool, differences
+from jitgen.server.request import HTTPError, Request
 from jitgen.support.text import shown
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _STATUS = {"E_COMPILE": 424, "E_GATE": 424, "E_REVOKED": 410}
 """Of failures; all others may pass: 503."""
 
 
-async def order_of(service: Service, call: Call, document: Mapping[str, Any]) -> Order:
+async def order_of(service: Service, request: Request, document: Mapping[str, Any]) -> Order:
     """
     Return what `document`, ``{config, arch, key, toolchain}``, orders.
 
@@ -36,14 +36,14 @@ async def order_of(service: Service, call: Call, document: Mapping[str, Any]) ->
     """
     config, arch, key = document["config"], document["arch"], document["key"]
     if not is_key(key) or not isinstance(config, dict) or not isinstance(arch, str):
-        raise Refused(
+        raise HTTPError(
             400, "E_FIELDS", "config is an object, arch a target, key 64 hexadecimal digits"
         )
     pool = pool_of(service, document["toolchain"])
     examined = await examine(pool, config, arch)
     if examined["key"] != key:
         # Equal toolchains, and something else differs: the version of jitgen and its templates.
-        raise Refused(
+        raise HTTPError(
             409,
             "E_KEY",
             f"the kernel has another key here ({examined['key'][:12]}): this service has jitgen "
@@ -57,8 +57,8 @@ async def order_of(service: Service, call: Call, document: Mapping[str, Any]) ->
         arch=arch,
         config=examined["document"]["config"],
         pool=pool.name,
-        token=call.token.name,
-        trace=call.trace,
+        token=request.token.name,
+        trace=request.trace,
     )
 
 
@@ -71,18 +71,18 @@ def pool_of(service: Service, toolchain: Any) -> Pool:
     """
     is_one = isinstance(toolchain, dict) and len(toolchain) <= _MAX_NAMES
     if not is_one or not all(isinstance(text, str) for text in toolchain.values()):
-        raise Refused(400, "E_FIELDS", "toolchain is an object of versions by name")
+        raise HTTPError(400, "E_FIELDS", "toolchain is an object of versions by name")
     ready = [pool for pool in service.pools.values() if pool.hello]
     for pool in ready:
         if pool.toolchain == toolchain:
             return pool
     if not ready or any(pool.is_starting for pool in service.pools.values()):
         reason = "not every toolchain has started yet"  # and the right one may be among them
-        raise Refused(503, "E_STARTING", reason, {"Retry-After": "2"})
+        raise HTTPError(503, "E_STARTING", reason, {"Retry-After": "2"})
     nearest = min(ready, key=lambda pool: len(differences(toolchain, pool.toolchain)))
     found = differences(toolchain, nearest.toolchain)
     words = ", ".join(f"{d['field']} {d['client']} (here {d['service']})" for d in found[:4])
-    raise Refused(
+    raise HTTPError(
         409,
         "E_TOOLCHAIN",
         f"no such toolchain here; the nearest, {nearest.name}, differs in {words}",
@@ -101,12 +101,12 @@ async def examine(pool: Pool, config: dict[str, Any], arch: str) -> dict[str, An
     try:
         answer = await pool.ask("examine", config=config, arch=arch)
     except ResourceError as error:
-        raise Refused(503, "E_POOL", str(error), {"Retry-After": "5"}) from error
+        raise HTTPError(503, "E_POOL", str(error), {"Retry-After": "5"}) from error
     if "error" in answer:
-        raise Refused(422, f"E_{answer['error'].upper()}", answer["reason"], proposal=None)
+        raise HTTPError(422, f"E_{answer['error'].upper()}", answer["reason"], proposal=None)
     if "refused" in answer:
         refused = answer["refused"]
-        raise Refused(422, refused["code"], refused["reason"], proposal=refused["proposal"])
+        raise HTTPError(422, refused["code"], refused["reason"], proposal=refused["proposal"])
     return answer
 
 
@@ -121,21 +121,21 @@ def submit(service: Service, order: Order) -> Job:
     if found is None or found.is_over:
         failure = service.failures.reason(order.key)
         if failure:
-            raise Refused(424, "E_COMPILE", failure, kernel=order.name)
+            raise HTTPError(424, "E_COMPILE", failure, kernel=order.name)
     elif not found.is_over:
         service.metrics.joined.inc()
     try:
         return service.queue.submit(order)
     except Busy as busy:
         headers = {"Retry-After": str(max(1, round(busy.retry_s)))}
-        raise Refused(busy.status, "E_BUSY", busy.reason, headers) from busy
+        raise HTTPError(busy.status, "E_BUSY", busy.reason, headers) from busy
 
 
-def refusal(failure: JobFailed, job: Job) -> Refused:
+def refusal(failure: JobFailed, job: Job) -> HTTPError:
     """Return the answer to who waited for a job that failed."""
     status = _STATUS.get(failure.code, 503)
     headers = {"Retry-After": "2"} if status == 503 else {}
-    return Refused(status, failure.code, failure.reason, headers, kernel=job.order.name)
+    return HTTPError(status, failure.code, failure.reason, headers, kernel=job.order.name)
 
 
 def state_of(service: Service, job: Job) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def plan_of(value: Any) -> str | dict[str, Any]:
         return value
     if isinstance(value, dict):
         return value
-    raise Refused(
+    raise HTTPError(
         400,
         "E_PLAN",
         f"a plan is the name of a shipped one, or an object with problems (got {shown(value)})",

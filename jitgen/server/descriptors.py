@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import resource
 
-from jitgen.server.places import EXTRA
+from jitgen.server.connection_slots import EXTRA
 
 _SPARE = 256  # for files, pipes and the sockets of foremen and signer
 
@@ -22,7 +22,7 @@ def raise_limit(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def room(connections: int, *, is_raised: bool = True) -> int:
+def max_connections(connections: int, *, is_raised: bool = True) -> int:
     """
     Return how many of `connections` there are descriptors for.
 

@@ -5,14 +5,14 @@ The headers of a request, each name once.
 HTTP lets a list be sent as several lines of one name, which mean the same as one line with commas
 (RFC 9110, 5.3). Of ``Authorization`` and ``Host`` there is one: with two, a proxy in front and the
 service could each go by another. What comes behind a body, in trailers, is no header: it is
-dropped where the connection is read (`jitgen.server.lines`).
+dropped where the connection is read (`jitgen.server.http_limits`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jitgen.server.call import Refused
+from jitgen.server.request import HTTPError
 
 _SINGLE = (b"authorization", b"host")
 
@@ -45,5 +45,5 @@ def _merged(lines: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return headers
 
 
-def _malformed(reason: str) -> Refused:
-    return Refused(400, "E_HEADERS", reason, {"Connection": "close"})
+def _malformed(reason: str) -> HTTPError:
+    return HTTPError(400, "E_HEADERS", reason, {"Connection": "close"})

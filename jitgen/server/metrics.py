@@ -72,7 +72,7 @@ class Metrics:
         self.compiling = Gauge(
             "jitgen_service_compiling", "Kernels that are compiled", registry=self.registry
         )
-        self.hot_bytes = Gauge(
+        self.lru_bytes = Gauge(
             "jitgen_service_hot_bytes", "Packed entries in memory", registry=self.registry
         )
         self.joined = Counter(

@@ -9,7 +9,7 @@ from typing import Any
 
 from jitgen._version import __version__
 from jitgen.remote.wire import TAR
-from jitgen.server.resources import TABLE, Resource
+from jitgen.server.routes import ROUTES, Route
 
 _HEX = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -49,9 +49,9 @@ _ERROR = {
 def document() -> dict[str, Any]:
     """Return the document."""
     paths: dict[str, dict[str, Any]] = {}
-    for resource in TABLE:
-        for method in resource.methods:
-            paths.setdefault(resource.path, {})[method.lower()] = _operation(resource, method)
+    for route in ROUTES:
+        for method in route.methods:
+            paths.setdefault(route.path, {})[method.lower()] = _operation(route, method)
     return {
         "openapi": "3.1.0",
         "info": {"title": "jitgen compile service", "version": __version__},
@@ -63,41 +63,41 @@ def document() -> dict[str, Any]:
     }
 
 
-def _operation(resource: Resource, method: str) -> dict[str, Any]:
+def _operation(route: Route, method: str) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": f"{resource.name}_{method.lower()}",
-        "summary": resource.summary,
+        "operationId": f"{route.name}_{method.lower()}",
+        "summary": route.summary,
         "parameters": [
             {"name": name, "in": "path", "required": True, "schema": _HEX}
-            for name in re.findall(r"{(\w+)}", resource.path)
+            for name in re.findall(r"{(\w+)}", route.path)
         ],
         "responses": {
-            str(status): _response(resource, status, words)
-            for status, words in sorted(resource.all_answers.items())
+            str(status): _response(route, status, words)
+            for status, words in sorted(route.all_answers.items())
         },
     }
-    if resource.name in _QUERIES:
-        operation["parameters"] += _QUERIES[resource.name]
-    if resource.scope:
+    if route.name in _QUERIES:
+        operation["parameters"] += _QUERIES[route.name]
+    if route.scope:
         operation["security"] = [{"token": []}]
-        operation["x-scope"] = resource.scope
-    if resource.name in _BODIES:
-        fields = _BODIES[resource.name]
+        operation["x-scope"] = route.scope
+    if route.name in _BODIES:
+        fields = _BODIES[route.name]
         schema = {"type": "object", "properties": fields, "required": sorted(fields)}
         operation["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": {**schema, "additionalProperties": False}}},
         }
-    elif resource.name == "upload":
+    elif route.name == "upload":
         operation["requestBody"] = {"required": True, "content": {TAR: {}}}
     return operation
 
 
-def _response(resource: Resource, status: int, words: str) -> dict[str, Any]:
+def _response(route: Route, status: int, words: str) -> dict[str, Any]:
     response: dict[str, Any] = {"description": words}
     if status >= 400:
         schema = {"$ref": "#/components/schemas/Error"}
         response["content"] = {"application/json": {"schema": schema}}
-    elif status == 200 and resource.name in ("entry", "compile"):
+    elif status == 200 and route.name in ("entry", "compile"):
         response["content"] = {TAR: {}}
     return response

@@ -3,8 +3,8 @@
 Worker pools: a virtual environment for each toolchain, with a foreman that compiles in processes.
 
 The service never compiles, and never imports a compiler. It keeps one foreman for each toolchain
-(`jitgen.server.foreman`), starts it anew when it dies or falls silent, and tells apart what became
-of a task: an answer, a refusal, a crash. What was under way when a foreman died is tried once more.
+(`jitgen.server.supervisor`), restarts it when it dies or falls silent, and tells the outcomes of a
+task apart: an answer, a refusal, a crash. Work that a supervisor died over is tried once more.
 """
 
 from __future__ import annotations
@@ -27,6 +27,15 @@ from jitgen.errors import ResourceError
 from jitgen.server.confine import Confinement, confined
 from jitgen.server.log import Log
 from jitgen.server.settings import Toolchain
+
+SUPERVISOR = "jitgen.server.supervisor"
+IMPORT_SUPERVISOR = """\
+try:
+    from jitgen.server import supervisor
+except ImportError:  # a jitgen before 0.2
+    from jitgen.server import foreman as supervisor
+"""
+"""Python for the environment of a toolchain, whose jitgen may be of another version."""
 
 _LINE = 2**28  # bytes of the longest answer: the largest entry, in base64
 _START_S = 120.0  # that a foreman may take to import the compiler
@@ -104,7 +113,7 @@ class Pool:
             ResourceError: There is no foreman, or it does not answer.
         """
         for is_last in (False, True):
-            writer = await self._foreman()
+            writer = await self._supervisor()
             self._next_ask += 1
             number = self._next_ask
             asked = self._asked
@@ -137,7 +146,7 @@ class Pool:
             "trace": trace,
         }
         for is_last in (False, True):
-            writer = await self._foreman()
+            writer = await self._supervisor()
             number = self._next_task
             self._next_task += 1
             tasks = self._tasks
@@ -155,7 +164,7 @@ class Pool:
                 tasks.pop(number, None)
         raise AssertionError("the last round returned or raised")
 
-    async def _foreman(self) -> asyncio.StreamWriter:
+    async def _supervisor(self) -> asyncio.StreamWriter:
         if not await self.ready() or self._writer is None:
             raise ResourceError(f"the toolchain {self.name} does not compile: {self.trouble}")
         return self._writer
@@ -239,10 +248,9 @@ class Pool:
 
     def _command(self, descriptor: int) -> list[str]:
         arguments = (str(descriptor), str(self.jobs), str(self._timeout_s))
-        module = "jitgen.server.foreman"
         if self.python is None:
-            return children.python(module, *arguments)
-        start = f"import sys; from {module} import main; main(*sys.argv[1:])"
+            return children.python(SUPERVISOR, *arguments)
+        start = f"{IMPORT_SUPERVISOR}import sys\nsupervisor.main(*sys.argv[1:])"
         return [str(self.python), "-P", "-c", start, *arguments]
 
     def _environment(self) -> dict[str, str]:

@@ -17,10 +17,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from jitgen.errors import ResourceError
-from jitgen.server.call import Call, Refused
 from jitgen.server.compiles import examine, submit
 from jitgen.server.jobs import Order
 from jitgen.server.pools import Pool
+from jitgen.server.request import HTTPError, Request
 
 if TYPE_CHECKING:
     from jitgen.server.service import Service
@@ -111,7 +111,9 @@ class Prewarms:
         """Return those that are known, the last first."""
         return list(reversed(self._known.values()))
 
-    async def begin(self, call: Call, plan: str | dict[str, Any], arch: str, pool: Pool) -> Prewarm:
+    async def begin(
+        self, request: Request, plan: str | dict[str, Any], arch: str, pool: Pool
+    ) -> Prewarm:
         """
         Begin one.
 
@@ -119,37 +121,37 @@ class Prewarms:
             Refused: There is no such plan, the target has nothing for it, or there are too many.
         """
         if self._expanding.locked():
-            raise Refused(429, "E_BUSY", "another plan is just being read", {"Retry-After": "2"})
+            raise HTTPError(429, "E_BUSY", "another plan is just being read", {"Retry-After": "2"})
         tokens = [each.token for each in self._known.values() if not each.is_over]
         if len(tokens) >= _MOST:
-            raise Refused(429, "E_BUSY", f"{_MOST} prewarms are under way", {"Retry-After": "30"})
-        if tokens.count(call.token.name) >= _MOST_OF_TOKEN:
+            raise HTTPError(429, "E_BUSY", f"{_MOST} prewarms are under way", {"Retry-After": "30"})
+        if tokens.count(request.token.name) >= _MOST_OF_TOKEN:
             reason = f"{_MOST_OF_TOKEN} prewarms of this token are under way"
-            raise Refused(429, "E_BUSY", reason, {"Retry-After": "30"})
+            raise HTTPError(429, "E_BUSY", reason, {"Retry-After": "30"})
         try:
             async with self._expanding:
                 answer = await pool.ask("expand", plan=plan, arch=arch)
         except ResourceError as error:
-            raise Refused(503, "E_POOL", str(error), {"Retry-After": "5"}) from error
+            raise HTTPError(503, "E_POOL", str(error), {"Retry-After": "5"}) from error
         if "error" in answer:
-            raise Refused(422, "E_PLAN", answer["reason"])
+            raise HTTPError(422, "E_PLAN", answer["reason"])
         configs = answer["configs"]
-        prewarm = Prewarm(answer["plan"], arch, pool.name, call.token.name, len(configs))
+        prewarm = Prewarm(answer["plan"], arch, pool.name, request.token.name, len(configs))
         self._known[prewarm.number] = prewarm
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
-        task = asyncio.create_task(self._run(prewarm, call, configs, pool))
+        task = asyncio.create_task(self._run(prewarm, request, configs, pool))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return prewarm
 
     async def _run(
-        self, prewarm: Prewarm, call: Call, configs: list[dict[str, Any]], pool: Pool
+        self, prewarm: Prewarm, request: Request, configs: list[dict[str, Any]], pool: Pool
     ) -> None:
-        places = asyncio.Semaphore(_AHEAD)
+        slots = asyncio.Semaphore(_AHEAD)
         try:
             await asyncio.gather(
-                *(self._one(prewarm, call, config, pool, places) for config in configs)
+                *(self._one(prewarm, request, config, pool, slots) for config in configs)
             )
         except asyncio.CancelledError:
             prewarm.error = "the service was shut down"
@@ -163,13 +165,13 @@ class Prewarms:
     async def _one(
         self,
         prewarm: Prewarm,
-        call: Call,
+        request: Request,
         config: dict[str, Any],
         pool: Pool,
-        places: asyncio.Semaphore,
+        slots: asyncio.Semaphore,
     ) -> None:
         row: dict[str, Any] = {"state": "failed"}
-        async with places:
+        async with slots:
             try:
                 examined = await examine(pool, config, prewarm.arch)
                 row |= {"key": examined["key"], "kernel": examined["name"]}
@@ -179,23 +181,23 @@ class Prewarms:
                     arch=prewarm.arch,
                     config=examined["document"]["config"],
                     pool=pool.name,
-                    token=call.token.name,
-                    trace=call.trace,
+                    token=request.token.name,
+                    trace=request.trace,
                 )
                 row |= await self._brought(order)
-            except Refused as refused:
+            except HTTPError as refused:
                 row |= {"code": refused.code, "reason": refused.reason}
         prewarm.rows.append(row)
         prewarm.tell()
 
     async def _brought(self, order: Order) -> dict[str, Any]:
         """Return what became of one kernel: ``cached``, ``compiled`` or ``failed``."""
-        if not await self._service.shelf.missing([order.key]):
+        if not await self._service.entry_store.missing([order.key]):
             return {"state": "cached"}
         for is_last in (*(False,) * _PATIENCE, True):
             try:
                 job = submit(self._service, order)
-            except Refused as refused:
+            except HTTPError as refused:
                 if is_last or refused.code != "E_BUSY" or self._service.queue.is_closing:
                     raise
                 await asyncio.sleep(1.0)  # others have the places, and give them back

@@ -18,10 +18,10 @@ from starlette.types import Receive, Scope, Send
 from jitgen.errors import JitgenError, ResourceError, SettingError
 from jitgen.server.accept import Acceptor, bound
 from jitgen.server.certificates import certificate_files
+from jitgen.server.connection_slots import Slot
 from jitgen.server.descriptors import raise_limit
-from jitgen.server.door import Entrance
-from jitgen.server.lines import Bounded, end_late
-from jitgen.server.places import Place
+from jitgen.server.endpoint import HttpApp
+from jitgen.server.http_limits import BoundedHttpProtocol, end_late
 from jitgen.server.service import Service
 from jitgen.server.settings import Listen, ServiceSettings
 from jitgen.support.documents import BadDocument
@@ -44,14 +44,14 @@ class App:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.failure: JitgenError | None = None
-        self._entrance = Entrance(service)
+        self._http_app = HttpApp(service)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the service's life."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
-            await self._entrance(scope, receive, send)
+            await self._http_app(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -104,15 +104,15 @@ class Server(uvicorn.Server):
         except OSError as error:
             await self.lifespan.shutdown()
             raise _no_listener(config, error) from error
-        acceptor = Acceptor(listeners, self._line, config.ssl, self._service.places)
+        acceptor = Acceptor(listeners, self._line, config.ssl, self._service.connections)
         self.servers = [acceptor]  # type: ignore[list-item]  # as far as uvicorn asks
         self.started = True
         self.port = listeners[0].getsockname()[1]
         self._service.log.event("listening", host=config.host, port=self.port)
 
-    def _line(self, place: Place) -> Bounded:
-        line = Bounded(self.config, self.server_state, self.lifespan.state)
-        line.place = place
+    def _line(self, slot: Slot) -> BoundedHttpProtocol:
+        line = BoundedHttpProtocol(self.config, self.server_state, self.lifespan.state)
+        line.slot = slot
         return line
 
     async def on_tick(self, counter: int) -> bool:
@@ -136,7 +136,7 @@ def server_of(settings: ServiceSettings, service: Service) -> tuple[Server, App]
         host=listen.host,
         port=listen.port,
         loop="uvloop",
-        http=Bounded,
+        http=BoundedHttpProtocol,
         ws="none",
         lifespan="on",
         log_config=None,

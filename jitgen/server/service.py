@@ -13,27 +13,27 @@ from jitgen._version import __version__
 from jitgen.cache import Store
 from jitgen.cache.disk import cause
 from jitgen.errors import CacheError, JitgenError, SettingError
+from jitgen.server.bucket import open_bucket
 from jitgen.server.built import Built
 from jitgen.server.confine import Confinement, probe
-from jitgen.server.descriptors import FEW_DESCRIPTORS, room
+from jitgen.server.connection_slots import ConnectionSlots
+from jitgen.server.descriptors import FEW_DESCRIPTORS, max_connections
+from jitgen.server.entry_store import EntryStore
 from jitgen.server.failures import Failures
-from jitgen.server.gate import Gate
 from jitgen.server.jobs import JobState, Queue
 from jitgen.server.leases import Leases
 from jitgen.server.log import Log
 from jitgen.server.metrics import Metrics
-from jitgen.server.places import Places
+from jitgen.server.miss_log import MissLog
 from jitgen.server.pools import Pool
 from jitgen.server.prewarms import Prewarms
 from jitgen.server.quotas import Quotas
-from jitgen.server.recent import Misses
 from jitgen.server.revocations import Revocations
 from jitgen.server.settings import ServiceSettings
-from jitgen.server.shared import bucket_of
-from jitgen.server.shelf import Shelf
-from jitgen.server.signatures import NO_TRUST, Signatures
+from jitgen.server.signer_client import NO_TRUST, SignerClient
 from jitgen.server.tokens import Tokens, read_tokens
 from jitgen.server.uploads import Unattested
+from jitgen.server.validator import Validator
 from jitgen.server.vouching import Vouching
 from jitgen.server.work import Worker
 from jitgen.signing.standing import State
@@ -78,19 +78,17 @@ class Service:
         self.settings = settings
         self.log = log or Log()
         self.metrics = Metrics()
-        self.misses = Misses()
+        self.miss_log = MissLog()
         self.started = time.time()
         self.tokens: Tokens = read_tokens(settings.access.tokens, settings.access.anonymous)
         _private_folder(settings.state)
         store = Store(settings.store.root, "rw")
         trust = settings.signing.trust
         revocations = Revocations(settings.state, trust, store.trusted.remembered)
-        self.signatures = Signatures(settings.signing, self.log)
+        self.signer = SignerClient(settings.signing, self.log)
         built = Built(settings.state, self.log)
-        self.vouching = Vouching(
-            settings.signing, revocations, built, self.signatures, store, self.log
-        )
-        self.shelf = Shelf(store, settings.store, revocations, self.vouching)
+        self.vouching = Vouching(settings.signing, revocations, built, self.signer, store, self.log)
+        self.entry_store = EntryStore(store, settings.store, revocations, self.vouching)
         self.unattested = Unattested(settings.state, settings.uploads)
         confinement, self.unconfined = _confinement(settings)
         self.pools = {
@@ -103,13 +101,13 @@ class Service:
             for each in settings.toolchains
         }
         self.failures = Failures(store, settings.limits.failure_s)
-        bucket = bucket_of(settings.replicas.shared, revocations, self.vouching.refusal)
+        bucket = open_bucket(settings.replicas.shared, revocations, self.vouching.refusal)
         self.leases = Leases(settings.replicas, bucket, self.metrics, self.log)
         self.work = Worker(
             pools=self.pools,
-            shelf=self.shelf,
-            signatures=self.signatures,
-            gate=Gate(settings.signing, confinement),
+            entry_store=self.entry_store,
+            signer=self.signer,
+            validator=Validator(settings.signing, confinement),
             leases=self.leases,
             metrics=self.metrics,
             log=self.log,
@@ -119,8 +117,8 @@ class Service:
         self.queue = Queue(settings.limits, slots, self.work)
         self.prewarms = Prewarms(self)
         self.quotas = Quotas(settings.limits)
-        most = room(settings.limits.connections)
-        self.places = Places(most, settings.limits.per_address, self.metrics)
+        most = max_connections(settings.limits.connections)
+        self.connections = ConnectionSlots(most, settings.limits.per_address, self.metrics)
         if most < settings.limits.connections:
             self.log.event("fewer connections", level="error", most=most, reason=FEW_DESCRIPTORS)
         self.uploads = asyncio.Semaphore(_UPLOADS)
@@ -138,7 +136,7 @@ class Service:
             SigningError: The signing key cannot be used.
             ResourceError: There is no signer.
         """
-        await self.signatures.start()
+        await self.signer.start()
         await self.failures.load()
         for pool in self.pools.values():
             pool.start()
@@ -147,7 +145,7 @@ class Service:
             "started",
             version=__version__,
             store=str(self.settings.store.root),
-            signing=self.signatures.keyid or "off",
+            signing=self.signer.keyid or "off",
             confined=not self.unconfined,
             unconfined=self.unconfined,
         )
@@ -165,19 +163,19 @@ class Service:
         except SettingError as error:
             self.log.event("tokens not read", level="error", reason=str(error))
         try:
-            self.shelf.revocations.reload()
-            trust = self.shelf.revocations.trust
+            self.entry_store.revocations.reload()
+            trust = self.entry_store.revocations.trust
             self.log.event("trust read", version=trust.trust.version if trust else None)
         except SettingError as error:
             self.log.event("trust not read", level="error", reason=str(error))
-        self.shelf.forget_all()
+        self.entry_store.invalidate()
         renewal = asyncio.create_task(self._renew(), name="renewal")
         self._renewals.add(renewal)
         renewal.add_done_callback(self._renewals.discard)
 
     async def _renew(self) -> None:
-        await self.signatures.renew()
-        self.shelf.forget_all()  # what the key before had signed is judged anew
+        await self.signer.renew()
+        self.entry_store.invalidate()  # what the key before had signed is judged anew
         self._tell_standing(is_asked=True)
         self.log.event("reloaded")
 
@@ -188,14 +186,14 @@ class Service:
         if told == self._told and not is_asked:
             return
         if told != self._told:
-            self.shelf.forget_all()  # a key that counts at last signs again what was refused
+            self.entry_store.invalidate()  # a key that counts at last signs again what was refused
         self._told = told
         if found is None:
-            if self.settings.signing.is_on and self.shelf.revocations.trust is None:
+            if self.settings.signing.is_on and self.entry_store.revocations.trust is None:
                 self.log.event("signing key", level="warning", reason=NO_TRUST)
             return
         level = "error" if found.is_refused else "warning" if found.reason else "info"
-        keyid = self.signatures.keyid
+        keyid = self.signer.keyid
         self.log.event(
             "signing key", level=level, keyid=keyid, state=str(found.state), reason=found.reason
         )
@@ -206,7 +204,7 @@ class Service:
             return "it is shutting down"
         if reason := await self._unwritable():
             return f"the store cannot be written: {reason}"
-        if reason := self.signatures.trouble:
+        if reason := self.signer.trouble:
             return reason
         if (found := self.vouching.standing) is not None and found.is_refused:
             return f"clients refuse what is signed here: {found.reason}"
@@ -233,8 +231,8 @@ class Service:
         await asyncio.gather(*self._keepers, return_exceptions=True)
         for pool in self.pools.values():
             await pool.close()
-        await self.signatures.close()
-        await asyncio.to_thread(self.shelf.store.index.close)
+        await self.signer.close()
+        await asyncio.to_thread(self.entry_store.store.index.close)
         await asyncio.to_thread(self.unattested.close)
         self.log.event("ended")
 
@@ -249,17 +247,17 @@ class Service:
         ends = found.ends if found is not None else None
         self.metrics.signing_ends.set(0.0 if ends is None else ends.timestamp())
         self.metrics.streams.set(self.quotas.num_streams)
-        idle = self.places.num_idle
+        idle = self.connections.num_idle
         self.metrics.connections.labels("idle").set(idle)
-        self.metrics.connections.labels("busy").set(len(self.places) - idle)
-        self.metrics.hot_bytes.set(self.shelf.hot.size)
+        self.metrics.connections.labels("busy").set(len(self.connections) - idle)
+        self.metrics.lru_bytes.set(self.entry_store.lru.size)
         for pool in self.pools.values():
             self.metrics.restarts.labels(pool.name).set(pool.restarts)
 
     async def _unwritable(self) -> str:
         at, reason = self._proven
         if time.monotonic() - at > _PROBE_S or not at:
-            reason = await asyncio.to_thread(_trouble, self.shelf.store)
+            reason = await asyncio.to_thread(_trouble, self.entry_store.store)
             self._proven = (time.monotonic(), reason)
         return reason
 
@@ -267,18 +265,18 @@ class Service:
         """Have what is served from memory count as used on the disk, too, so that it stays."""
         while True:
             await asyncio.sleep(_TOUCH_S)
-            for key in self.shelf.hot.keys():  # noqa: SIM118 - it is no mapping
+            for key in self.entry_store.lru.keys():  # noqa: SIM118 - it is no mapping
                 with suppress(JitgenError):
-                    await asyncio.to_thread(self.shelf.store.read, key)
+                    await asyncio.to_thread(self.entry_store.store.read, key)
 
     async def _watch(self) -> None:
         """Let go of what has changed on the disk, and look whether all can be signed."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
-                await self.signatures.revive()
+                await self.signer.revive()
                 self._tell_standing()
-                if changed := await self.shelf.look():
+                if changed := await self.entry_store.drop_changed():
                     self.log.event("changed on the disk", entries=changed)
             except Exception as error:  # a mistake of ours: to look must not end
                 reason = f"{type(error).__name__}: {error}"

@@ -16,8 +16,8 @@ from typing import Any
 
 from jitgen.errors import SettingError
 from jitgen.ownership.files import read_trusted
-from jitgen.server.mistakes import (
-    Mistakes,
+from jitgen.server.config_errors import (
+    ConfigErrors,
     choice,
     choices,
     flag,
@@ -208,45 +208,45 @@ def read_settings(file: Path) -> ServiceSettings:
         raise SettingError(f"{file} cannot be read: {error.strerror or error}") from error
     except BadDocument as error:
         raise SettingError(f"{file}: {error}") from error
-    found, mistakes = parse_settings(document)
-    if mistakes:
-        raise SettingError("\n".join(f"{file}: {line}" for line in mistakes))
+    found, errors = parse_settings(document)
+    if errors:
+        raise SettingError("\n".join(f"{file}: {line}" for line in errors))
     return found
 
 
 def parse_settings(document: dict[str, Any]) -> tuple[ServiceSettings, list[str]]:
     """Return the settings in `document`, and a line for each mistake."""
-    mistakes = Mistakes()
+    errors = ConfigErrors()
     allowed = (*SECTIONS, "toolchains", "ui")
     for name in document:
         if name not in allowed:
-            mistakes.add(name, f"is not known; allowed: {', '.join(allowed)}")
+            errors.add(name, f"is not known; allowed: {', '.join(allowed)}")
     sections: dict[str, Any] = {
-        name: mistakes.table(kind, document.get(name, {}), name) for name, kind in SECTIONS.items()
+        name: errors.table(kind, document.get(name, {}), name) for name, kind in SECTIONS.items()
     }
-    sections["toolchains"] = _toolchains(document.get("toolchains", [{}]), mistakes)
+    sections["toolchains"] = _toolchains(document.get("toolchains", [{}]), errors)
     try:
         sections["ui"] = flag(document.get("ui", True))
     except ValueError as error:
-        mistakes.add("ui", f"must be {error}")
+        errors.add("ui", f"must be {error}")
     found = ServiceSettings(**sections)
-    _check_together(found, mistakes)
-    return found, mistakes.lines
+    _check_together(found, errors)
+    return found, errors.lines
 
 
-def _toolchains(values: Any, mistakes: Mistakes) -> tuple[Toolchain, ...]:
+def _toolchains(values: Any, errors: ConfigErrors) -> tuple[Toolchain, ...]:
     if not isinstance(values, list) or not values:
-        mistakes.add("toolchains", "must be one [[toolchains]] table or more")
+        errors.add("toolchains", "must be one [[toolchains]] table or more")
         return (Toolchain(),)
     read = tuple(
-        mistakes.table(Toolchain, each, f"toolchains[{index}]") for index, each in enumerate(values)
+        errors.table(Toolchain, each, f"toolchains[{index}]") for index, each in enumerate(values)
     )
     names = [each.name for each in read]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        mistakes.add("toolchains", f"two are called {name!r}; give each a name of its own")
+        errors.add("toolchains", f"two are called {name!r}; give each a name of its own")
     for each in read:
         if each.python is not None and not each.python.is_file():
-            mistakes.add(f"toolchains {each.name}.python", f"there is no {each.python}")
+            errors.add(f"toolchains {each.name}.python", f"there is no {each.python}")
     return read
 
 
@@ -295,11 +295,11 @@ _CONFLICTS: tuple[tuple[str, Callable[[ServiceSettings], object], str], ...] = (
 """What is right by itself and wrong beside the rest: where, when, and what to do."""
 
 
-def _check_together(found: ServiceSettings, mistakes: Mistakes) -> None:
-    is_read = not mistakes.lines  # else a default stands where something was wrong
+def _check_together(found: ServiceSettings, errors: ConfigErrors) -> None:
+    is_read = not errors.lines  # else a default stands where something was wrong
     for where, is_wrong, what in _CONFLICTS:
         if is_read and is_wrong(found):
-            mistakes.add(where, what)
+            errors.add(where, what)
     files = {
         "listen.certificate": found.listen.certificate,
         "listen.certificate_key": found.listen.certificate_key,
@@ -310,7 +310,7 @@ def _check_together(found: ServiceSettings, mistakes: Mistakes) -> None:
     }
     for name, file in files.items():
         if file is not None and not file.is_file():
-            mistakes.add(name, f"there is no file {file}")
+            errors.add(name, f"there is no file {file}")
 
 
 def _is_loopback(host: str) -> bool:

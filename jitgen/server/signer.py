@@ -79,13 +79,13 @@ def listen(path: Path, key: PrivateKey, log: Log) -> None:
     Raises:
         ResourceError: No socket can be made there.
     """
-    places = threading.BoundedSemaphore(_MOST_CLIENTS)
+    slots = threading.BoundedSemaphore(_MOST_CLIENTS)
 
     def serve_one(connection: socket.socket) -> None:
         try:
             serve(connection, key, log)
         finally:
-            places.release()
+            slots.release()
 
     with socket.socket(socket.AF_UNIX) as server:
         before = os.umask(0o117)
@@ -103,7 +103,7 @@ def listen(path: Path, key: PrivateKey, log: Log) -> None:
         log.event("signer listens", socket=str(path), keyid=key.keyid)
         while True:
             connection, _ = server.accept()
-            if places.acquire(blocking=False):
+            if slots.acquire(blocking=False):
                 threading.Thread(target=serve_one, args=(connection,), daemon=True).start()
             else:
                 log.event("client refused", level="error", reason=f"{_MOST_CLIENTS} are connected")

@@ -29,7 +29,7 @@ from typing import Any
 from jitgen.cache.entry import is_key
 from jitgen.errors import SettingError
 from jitgen.ownership.files import read_trusted
-from jitgen.server.mistakes import Mistakes, choices, of, short
+from jitgen.server.config_errors import ConfigErrors, choices, of, short
 from jitgen.server.settings import SCOPES
 from jitgen.support.documents import BadDocument, parse_toml
 from jitgen.support.text import shown
@@ -122,31 +122,31 @@ def read_tokens(file: Path | None, anonymous: tuple[str, ...] = ()) -> Tokens:
         raise SettingError(f"{file} cannot be read: {error.strerror or error}") from error
     except BadDocument as error:
         raise SettingError(f"{file}: {error}") from error
-    mistakes = Mistakes()
-    found = _parsed(document, mistakes)
-    if mistakes.lines:
-        raise SettingError("\n".join(f"{file}: {line}" for line in mistakes.lines))
+    errors = ConfigErrors()
+    found = _parsed(document, errors)
+    if errors.lines:
+        raise SettingError("\n".join(f"{file}: {line}" for line in errors.lines))
     return Tokens(found, stranger)
 
 
-def _parsed(document: dict[str, Any], mistakes: Mistakes) -> dict[str, Token]:
+def _parsed(document: dict[str, Any], errors: ConfigErrors) -> dict[str, Token]:
     rows = document.get("token", [])
     for name in sorted(set(document) - {"token"}):
-        mistakes.add(name, "is not known; allowed: [[token]] tables")
+        errors.add(name, "is not known; allowed: [[token]] tables")
     if not isinstance(rows, list):
-        mistakes.add("token", f"must be [[token]] tables (got {shown(rows)})")
+        errors.add("token", f"must be [[token]] tables (got {shown(rows)})")
         rows = []
     found: dict[str, Token] = {}
     names: set[str] = set()
     for index, row in enumerate(rows):
-        token = mistakes.table(Token, row, f"token[{index}]")
+        token = errors.table(Token, row, f"token[{index}]")
         for needed in ("name", "sha256", "scopes"):
             if isinstance(row, dict) and needed not in row:
-                mistakes.add(f"token[{index}].{needed}", "is missing")
+                errors.add(f"token[{index}].{needed}", "is missing")
         if token.sha256 and token.sha256 in found:
-            mistakes.add(f"token[{index}]", "is the same token as an earlier one")
+            errors.add(f"token[{index}]", "is the same token as an earlier one")
         if token.name in names:
-            mistakes.add(f"token[{index}].name", f"two tokens are called {shown(token.name)}")
+            errors.add(f"token[{index}].name", f"two tokens are called {shown(token.name)}")
         names.add(token.name)
         found[token.sha256] = token
     return found

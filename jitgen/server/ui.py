@@ -22,8 +22,8 @@ from starlette.responses import Response
 from jitgen._version import __version__
 from jitgen.cache import Entry
 from jitgen.errors import SigningError
-from jitgen.server.call import Call, Refused
 from jitgen.server.compiles import state_of
+from jitgen.server.request import HTTPError, Request
 from jitgen.signing.dsse import decode
 from jitgen.signing.statement import Statement
 
@@ -49,7 +49,7 @@ _HOUR_S = 3600.0
 _SOURCES = ("memory", "disk", "shared", "unattested", "missing")
 
 
-async def overview(service: Service, call: Call) -> Response:  # noqa: ARG001
+async def overview(service: Service, request: Request) -> Response:  # noqa: ARG001
     """Show the queue, recent compiles, hit rates and misses."""
     counts = {source: _count(service, source) for source in _SOURCES}
     total = sum(counts.values())
@@ -59,31 +59,33 @@ async def overview(service: Service, call: Call) -> Response:  # noqa: ARG001
         recent=service.queue.recent(50),
         prewarms=[prewarm.to_json() for prewarm in service.prewarms.all()[:20]],
         rates=[(name, n, n / total if total else 0.0) for name, n in counts.items()],
-        misses=service.misses.since(_HOUR_S)[:_MOST],
+        misses=service.miss_log.since(_HOUR_S)[:_MOST],
         pools=service.pools.values(),
         unready=await service.unready(),
         warnings=service.warnings(),
-        hot=service.shelf.hot,
+        lru=service.entry_store.lru,
     )
 
 
-async def entries(service: Service, call: Call) -> Response:
+async def entries(service: Service, request: Request) -> Response:
     """List the entries whose name or key holds what is searched for."""
-    wanted = call.query("q")
+    wanted = request.query("q")
 
     def found() -> list[Any]:
-        rows = (i for i in service.shelf.store.entries() if wanted in i.name or wanted in i.key)
+        rows = (
+            i for i in service.entry_store.store.entries() if wanted in i.name or wanted in i.key
+        )
         return list(islice(rows, _MOST + 1))
 
     rows = await asyncio.to_thread(found)
     return _page("entries.html", rows=rows[:_MOST], is_more=len(rows) > _MOST, wanted=wanted)
 
 
-async def entry(service: Service, call: Call) -> Response:
+async def entry(service: Service, request: Request) -> Response:
     """Show one entry: its key document, its numbers, its source, who signed it."""
-    found = await asyncio.to_thread(service.shelf.store.read, call.key)
+    found = await asyncio.to_thread(service.entry_store.store.read, request.key)
     if found is None:
-        raise Refused(404, "E_MISSING", f"there is no entry {call.key[:12]}")
+        raise HTTPError(404, "E_MISSING", f"there is no entry {request.key[:12]}")
     document = found.meta.key_document
     return _page(
         "entry.html",
@@ -92,24 +94,24 @@ async def entry(service: Service, call: Call) -> Response:
         derived=document.get("derived") or {},
         document=json.dumps(document, indent=2, sort_keys=True),
         signatures=_signatures(found),
-        revocation=service.shelf.revocations.of_key(call.key),
+        revocation=service.entry_store.revocations.of_key(request.key),
     )
 
 
-async def revocations(service: Service, call: Call) -> Response:  # noqa: ARG001
+async def revocations(service: Service, request: Request) -> Response:  # noqa: ARG001
     """Show what is revoked, and the trust document."""
-    rows = sorted(service.shelf.revocations.all().values(), key=lambda row: -row.at)
-    trust = service.shelf.revocations.trust
+    rows = sorted(service.entry_store.revocations.all().values(), key=lambda row: -row.at)
+    trust = service.entry_store.revocations.trust
     return _page(
         "revocations.html",
         rows=rows[:_MOST],
         trust=None if trust is None else trust.trust,
-        keyid=service.signatures.keyid,
+        keyid=service.signer.keyid,
         standing=service.vouching.standing,
     )
 
 
-async def style(service: Service, call: Call) -> Response:  # noqa: ARG001
+async def style(service: Service, request: Request) -> Response:  # noqa: ARG001
     """Answer with the style sheet."""
     text = (_FOLDER / "style.css").read_text(encoding="utf-8")
     return Response(text, headers={**_HEADERS, "Content-Type": "text/css; charset=utf-8"})

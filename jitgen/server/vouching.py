@@ -24,14 +24,14 @@ from jitgen.server.built import Built
 from jitgen.server.log import Log
 from jitgen.server.revocations import Revocations
 from jitgen.server.settings import Signing
-from jitgen.server.signatures import Signatures
+from jitgen.server.signer_client import SignerClient
 from jitgen.signing import dsse, times
 from jitgen.signing.policy import judge
 from jitgen.signing.standing import Standing, standing
 from jitgen.signing.trust import Trust
 
 
-class Word(StrEnum):
+class Verdict(StrEnum):
     """What this service says of an entry."""
 
     COUNTS = "counts"
@@ -50,7 +50,7 @@ class Vouching:
         settings: Whether and as whom it signs.
         revocations: Whose trust document it goes by.
         built: What it built itself.
-        signatures: The way to its signer.
+        signer: Its signer.
         store: Where entries lie.
         log: Where it is told that an entry was signed again.
     """
@@ -60,14 +60,14 @@ class Vouching:
         settings: Signing,
         revocations: Revocations,
         built: Built,
-        signatures: Signatures,
+        signer: SignerClient,
         store: Store,
         log: Log,
     ) -> None:
         self._is_signing = settings.is_on
         self._revocations = revocations
         self.built = built
-        self._signatures = signatures
+        self._signer = signer
         self._store = store
         self._log = log
         self._again: dict[str, asyncio.Task[Entry]] = {}
@@ -76,9 +76,9 @@ class Vouching:
     def standing(self) -> Standing | None:
         """How the signing key stands; None where nothing is signed, or without a document."""
         trust = self._revocations.trust
-        if not self._is_signing or trust is None or not self._signatures.keyid:
+        if not self._is_signing or trust is None or not self._signer.keyid:
             return None
-        return standing(self._signatures.keyid, trust.trust)
+        return standing(self._signer.keyid, trust.trust)
 
     def refusal(self, record: bytes, signatures: bytes) -> str:
         """Return why an entry from elsewhere is not taken, by its signatures; empty: it is."""
@@ -89,16 +89,16 @@ class Vouching:
             return ""
         return "nobody signed it"
 
-    def word(self, entry: Entry) -> Word:
+    def verdict(self, entry: Entry) -> Verdict:
         """Return what this service says of an entry in its root; blocks."""
         if not self._is_signing:
-            return Word.COUNTS
+            return Verdict.COUNTS
         record = entry.meta.encode()
         if not self.refusal(record, entry.signatures):
-            return Word.COUNTS
+            return Verdict.COUNTS
         if self.built.has(record) and not self._is_disowned(entry.meta):
-            return Word.OWN
-        return Word.NONE
+            return Verdict.OWN
+        return Verdict.NONE
 
     async def signed(self, entry: Entry) -> Entry:
         """
@@ -118,16 +118,16 @@ class Vouching:
 
     async def _signed(self, entry: Entry) -> Entry:
         there = await asyncio.to_thread(self._store.read, entry.key)
-        if there is not None and there.meta == entry.meta and self.word(there) is Word.COUNTS:
+        if there is not None and there.meta == entry.meta and self.verdict(there) is Verdict.COUNTS:
             return there  # signed since `entry` was read
-        made = await self._signatures.of(entry.meta.encode())
+        made = await self._signer.of(entry.meta.encode())
         whole = dsse.renewed(entry.signatures, made)
         try:
             add = self._store.add_signatures
             await asyncio.to_thread(add, entry.key, made, renews=True)
         except (OSError, CacheError, SigningError) as error:  # it is signed in memory, then
             self._log.event("not kept", level="error", key=entry.key, reason=str(error))
-        self._log.event("signed again", key=entry.key, keyid=self._signatures.keyid)
+        self._log.event("signed again", key=entry.key, keyid=self._signer.keyid)
         return replace(entry, signatures=whole)
 
     def _is_disowned(self, meta: Meta) -> bool:

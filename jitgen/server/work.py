@@ -17,25 +17,25 @@ from typing import TYPE_CHECKING, Any
 from jitgen.cache import Damaged, Entry
 from jitgen.errors import ResourceError, SigningError
 from jitgen.remote import wire
-from jitgen.server import task
+from jitgen.server import compile_task
+from jitgen.server.entry_store import ZSTD, Found, Revoked
 from jitgen.server.jobs import Job, JobFailed, Order
-from jitgen.server.shelf import ZSTD, Found, Revoked
 
 if TYPE_CHECKING:
+    from jitgen.server.entry_store import EntryStore
     from jitgen.server.failures import Failures
-    from jitgen.server.gate import Gate
     from jitgen.server.leases import Leases
     from jitgen.server.log import Log
     from jitgen.server.metrics import Metrics
     from jitgen.server.pools import Pool
-    from jitgen.server.shelf import Shelf
-    from jitgen.server.signatures import Signatures
+    from jitgen.server.signer_client import SignerClient
+    from jitgen.server.validator import Validator
 
 _CODES = {
-    task.REFUSED: "E_COMPILE",
-    task.BROKEN: "E_TOOLCHAIN",
-    task.SHORT: "E_RESOURCE",
-    task.DOUBTFUL: "E_TOOLCHAIN",
+    compile_task.REFUSED: "E_COMPILE",
+    compile_task.BROKEN: "E_TOOLCHAIN",
+    compile_task.SHORT: "E_RESOURCE",
+    compile_task.DOUBTFUL: "E_TOOLCHAIN",
 }
 
 
@@ -49,18 +49,18 @@ class Worker:
         self,
         *,
         pools: Mapping[str, Pool],
-        shelf: Shelf,
-        signatures: Signatures,
-        gate: Gate,
+        entry_store: EntryStore,
+        signer: SignerClient,
+        validator: Validator,
         leases: Leases,
         metrics: Metrics,
         log: Log,
         failures: Failures,
     ) -> None:
         self._pools = pools
-        self._shelf = shelf
-        self._signatures = signatures
-        self._gate = gate
+        self._entry_store = entry_store
+        self._signer = signer
+        self._validator = validator
         self._leases = leases
         self._metrics = metrics
         self._log = log
@@ -72,14 +72,14 @@ class Worker:
         self._metrics.queue_s.observe(job.started - job.created)
         outcome = "failed"
         try:
-            self._shelf.at_hand(order.key, ZSTD)  # what is revoked is not compiled again
+            self._entry_store.from_memory(order.key, ZSTD)  # what is revoked is not compiled again
             async with self._leases.held(order.key) as theirs:
                 found = await self._there(order.key, theirs)
                 outcome = "found"
                 if found is None:
-                    found = await self._made(job)
+                    found = await self._compile(job)
                     outcome = "compiled"
-            await self._shelf.take(found, ZSTD)
+            await self._entry_store.cache_body(found, ZSTD)
         except JobFailed as failure:
             outcome = failure.code
             if failure.is_certain:
@@ -107,10 +107,10 @@ class Worker:
     async def _there(self, key: str, theirs: Entry | None) -> Found | None:
         """Return what need not be compiled: what another service made, or what is in the root."""
         if theirs is None:
-            return await self._shelf.found(key)
-        return await self._shelf.publish(theirs.meta, theirs.files, theirs.signatures)
+            return await self._entry_store.find(key)
+        return await self._entry_store.publish(theirs.meta, theirs.files, theirs.signatures)
 
-    async def built(self, order: Order) -> Entry:
+    async def build(self, order: Order) -> Entry:
         """Return what `order` compiles to here, checked and neither signed nor kept."""
         answer = await self._pools[order.pool].compile(order.config, order.arch, order.trace)
         kind, result = answer["kind"], answer.get("result") or {}
@@ -118,11 +118,11 @@ class Worker:
             code = "E_TIMEOUT" if kind == "timeout" else "E_RESOURCE"
             raise JobFailed(code, f"the compile process failed: {answer.get('error')}")
         if "kind" in result:
-            is_certain = result["kind"] == task.REFUSED
+            is_certain = result["kind"] == compile_task.REFUSED
             raise JobFailed(_CODES[result["kind"]], str(result["error"]), is_certain=is_certain)
         return _checked(order, result)
 
-    async def _made(self, job: Job) -> Found:
+    async def _compile(self, job: Job) -> Found:
         order = job.order
         self._log.event(
             "compile",
@@ -132,12 +132,12 @@ class Worker:
             token=order.token,
             trace=order.trace,
         )
-        entry = await self.built(order)
+        entry = await self.build(order)
         job.compile_s = entry.meta.compile_s
         self._metrics.compile_s.labels(order.arch).observe(entry.meta.compile_s)
-        return await self.kept(entry, order)
+        return await self.sign_and_publish(entry, order)
 
-    async def kept(self, entry: Entry, order: Order) -> Found:
+    async def sign_and_publish(self, entry: Entry, order: Order) -> Found:
         """
         Sign an entry that was built here, and keep it; returns the one to hand out.
 
@@ -147,12 +147,12 @@ class Worker:
             SigningError, ResourceError: It cannot be signed.
         """
         record = entry.meta.encode()
-        self._shelf.check(record, entry.meta)
-        if reason := await self._gate.refusal(entry, self._pools[order.pool].python):
+        self._entry_store.check(record, entry.meta)
+        if reason := await self._validator.refusal(entry, self._pools[order.pool].python):
             raise JobFailed("E_GATE", f"it does not pass the gate: {reason}", is_certain=True)
-        signatures = await self._signatures.of(record)
-        await self._shelf.note_own(record)
-        found = await self._shelf.publish(entry.meta, entry.files, signatures)
+        signatures = await self._signer.of(record)
+        await self._entry_store.record_built(record)
+        found = await self._entry_store.publish(entry.meta, entry.files, signatures)
         if found.entry.why_private:
             # Who waits for it is served from memory; the next start compiles it again.
             reason = found.entry.why_private

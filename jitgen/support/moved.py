@@ -2,8 +2,9 @@
 """
 Modules that have moved, by the names that other installations may still use.
 
-A plug-in imports the protocol of operations and their configs; a process of another version sends
-a task by its module. `MOVED` is the whole list, and `DROPPED_IN` the version that no longer has it.
+A plug-in imports the protocol of operations and their configs. A process of another version sends
+a task by its module, or starts a process of this environment. `MOVED` is the whole list, and
+`DROPPED_IN` the version that no longer has it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ MOVED = {
     "jitgen.recording.files": "jitgen.plans.recording",
     "jitgen.runtime.prewarm": "jitgen.plans.prewarm",
     "jitgen.runtime.task": "jitgen.plans.task",
+    "jitgen.server.foreman": "jitgen.server.supervisor",
+    "jitgen.server.task": "jitgen.server.compile_task",
 }
 """Old name of a module: its name now."""
 

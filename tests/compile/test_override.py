@@ -29,9 +29,9 @@ from jitgen.plans.rebuild import rebuilt
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import spec_of
+from jitgen.server.entry_store import EntryStore
 from jitgen.server.revocations import Revocations
 from jitgen.server.settings import Storage
-from jitgen.server.shelf import Shelf
 from jitgen.verify import device
 from tests import needs
 from tests.cli.conftest import Jitgen
@@ -370,12 +370,12 @@ class TestHome:
     def test_a_service_does_not_hand_it_out(
         self, both: Store, doubled: Override, tmp_path: Path
     ) -> None:
-        shelf = Shelf(both, Storage(), Revocations(tmp_path, None))
+        entry_store = EntryStore(both, Storage(), Revocations(tmp_path, None))
         keys = [spec_of(CONFIG, Arch.CPU).key, doubled.spec.key]
-        bodies = [asyncio.run(shelf.body(key, "identity")) for key in keys]
+        bodies = [asyncio.run(entry_store.body(key, "identity")) for key in keys]
 
         assert [body is not None for body in bodies] == [True, False]
-        assert asyncio.run(shelf.missing(keys)) == keys[1:]
+        assert asyncio.run(entry_store.missing(keys)) == keys[1:]
 
 
 class TestEmulated:

@@ -14,10 +14,10 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from jitgen.server.accept import Acceptor, bound
+from jitgen.server.connection_slots import Slot
+from jitgen.server.http_limits import BoundedHttpProtocol
 from jitgen.server.jobs import Job, Order
-from jitgen.server.lines import Bounded
 from jitgen.server.log import Log
-from jitgen.server.places import Place
 from jitgen.server.serve import App
 from jitgen.server.service import Service
 from jitgen.server.settings import parse_settings
@@ -73,7 +73,7 @@ async def listening(folder: Path, **limits: Any) -> AsyncIterator[Listening]:
     file = folder / "tokens.toml"
     file.write_text("\n".join(table for _, table in made.values()))
     file.chmod(0o600)
-    settings, mistakes = parse_settings(
+    settings, errors = parse_settings(
         {
             "store": {"root": str(folder / "cache")},
             "access": {"tokens": str(file)},
@@ -81,7 +81,7 @@ async def listening(folder: Path, **limits: Any) -> AsyncIterator[Listening]:
             "toolchains": [{"name": "default", "jobs": 1, "confine": "off"}],
         }
     )
-    assert not mistakes
+    assert not errors
     service = Service(settings, Log(io.StringIO()))
     service.queue._slots["default"] = 0
     service.queue.submit(order())
@@ -89,13 +89,13 @@ async def listening(folder: Path, **limits: Any) -> AsyncIterator[Listening]:
     config.load()
     state = ServerState()
 
-    def line(place: Place) -> Bounded:
-        made = Bounded(config, state, {})
-        made.place = place
+    def line(slot: Slot) -> BoundedHttpProtocol:
+        made = BoundedHttpProtocol(config, state, {})
+        made.slot = slot
         return made
 
     sockets = await bound("127.0.0.1", 0, 100)
-    acceptor = Acceptor(sockets, line, None, service.places)
+    acceptor = Acceptor(sockets, line, None, service.connections)
     port = sockets[0].getsockname()[1]
     try:
         async with asyncio.timeout(30):

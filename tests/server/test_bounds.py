@@ -14,9 +14,9 @@ import pytest
 
 from jitgen.cache.failures import failure
 from jitgen.server import failures as failures_module
-from jitgen.server import leases, revocations, state
-from jitgen.server.call import Refused
-from jitgen.server.mistakes import MAX_NAME
+from jitgen.server import leases, revocations, status_handlers
+from jitgen.server.config_errors import MAX_NAME
+from jitgen.server.request import HTTPError
 from jitgen.server.revocations import MOST, Revocations, TooMany
 from jitgen.server.settings import parse_settings
 from jitgen.signing.statement import MAX_BUILDER
@@ -60,15 +60,16 @@ def test_a_full_list_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """With what to do instead."""
     monkeypatch.setattr(revocations, "_MAX_BYTES", 2000)
     full: Any = SimpleNamespace(
-        shelf=SimpleNamespace(revocations=Revocations(tmp_path, None)), revoking=asyncio.Lock()
+        entry_store=SimpleNamespace(revocations=Revocations(tmp_path, None)),
+        revoking=asyncio.Lock(),
     )
 
     async def body() -> bytes:
         return json.dumps({"revoked": digests(0, 50)}).encode()
 
-    call: Any = SimpleNamespace(body=body, token=SimpleNamespace(name="admin"))
-    with pytest.raises(Refused, match="revoke by the trust document") as refused:
-        asyncio.run(state.revoke(full, call))
+    request: Any = SimpleNamespace(body=body, token=SimpleNamespace(name="admin"))
+    with pytest.raises(HTTPError, match="revoke by the trust document") as refused:
+        asyncio.run(status_handlers.revoke(full, request))
 
     assert (refused.value.status, refused.value.code) == (507, "E_FULL")
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from jitgen.server import lines, places, prewarms
-from jitgen.server.call import Call, Refused
-from jitgen.server.jobs_resource import _is_over
+from jitgen.server import connection_slots, http_limits, prewarms
+from jitgen.server.connection_slots import EXTRA, ConnectionSlots, address_of
+from jitgen.server.job_handlers import _is_over
 from jitgen.server.metrics import Metrics
-from jitgen.server.places import EXTRA, Places, address_of
+from jitgen.server.request import HTTPError, Request
 from jitgen.server.settings import Limits
 from jitgen.server.tokens import Token
 from tests.server.listening import WAITING, Listening, job_of, listening
@@ -56,7 +56,7 @@ def test_idle_connections_shut_nobody_out(tmp_path: Path, said: bytes) -> None:
                 assert (await there.get("/livez"))[0] == 200
                 assert (await there.get("/metrics", "one"))[0] == 200
                 assert (await there.get("/v1/info", "two"))[0] == 200
-            assert len(there.service.places) <= 10
+            assert len(there.service.connections) <= 10
             _, counted = await there.get("/metrics", "one")
             assert b'jitgen_service_connections_ended_total{reason="displaced"}' in counted
 
@@ -84,26 +84,26 @@ def test_who_showed_a_token_makes_room_last(tmp_path: Path) -> None:
 
 def test_one_address_has_its_share(tmp_path: Path) -> None:
     """Its own idle connections make room for it, and nobody else's."""
-    found = Places(10, 4, Metrics())
+    found = ConnectionSlots(10, 4, Metrics())
     ended: list[str] = []
 
-    def enter(address: str) -> places.Place:
-        place = found.enter(address)
-        assert place is not None
-        place.end = lambda: ended.append(address)
-        return place
+    def enter(address: str) -> connection_slots.Slot:
+        slot = found.enter(address)
+        assert slot is not None
+        slot.end = lambda: ended.append(address)
+        return slot
 
     other = [enter("b") for _ in range(3)]
     mine = [enter("a") for _ in range(4)]
     assert not enter("a").is_extra
     assert ended == ["a"]
-    for place in mine[1:]:
-        place.busy()
+    for slot in mine[1:]:
+        slot.busy()
     enter("a").busy()
     assert ended == ["a", "a"]
     assert enter("a").is_extra, "all of its own are busy"
     assert not enter("b").is_extra
-    assert not any(place.is_extra for place in other)
+    assert not any(slot.is_extra for slot in other)
 
 
 def test_unread_streams_of_a_token_are_bounded(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_streams_of_all_tokens_leave_half_of_the_places(tmp_path: Path) -> None:
 
 def test_a_stream_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that wants more asks again; one that reads nothing went on for ever."""
-    monkeypatch.setattr("jitgen.server.jobs_resource._BEAT_S", 1.0)
+    monkeypatch.setattr("jitgen.server.job_handlers._BEAT_S", 1.0)
 
     async def scene() -> bytes:
         async with listening(tmp_path, stream_s=1) as there:
@@ -197,10 +197,10 @@ def test_prewarms_of_one_token_leave_room(tmp_path: Path) -> None:
                 known._known[begun.number] = begun
             answers = []
             for token in ("one", "two"):
-                call: Any = SimpleNamespace(token=Token(name=token, sha256="", scopes=()))
+                request: Any = SimpleNamespace(token=Token(name=token, sha256="", scopes=()))
                 pool: Any = SimpleNamespace(ask=refuse)
-                with pytest.raises(Refused) as refused:
-                    await known.begin(call, "plan", "cpu", pool)
+                with pytest.raises(HTTPError) as refused:
+                    await known.begin(request, "plan", "cpu", pool)
                 answers.append(refused.value.status)
             assert answers == [429, 422]
 
@@ -214,7 +214,7 @@ def test_what_nobody_reads_ends_with_its_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waited for ever for the client to read on, with all that was to be sent in memory."""
-    monkeypatch.setattr(lines, "DRAIN_S", 0.0)
+    monkeypatch.setattr(http_limits, "DRAIN_S", 0.0)
 
     async def scene() -> None:
         async with listening(tmp_path) as there:
@@ -225,10 +225,10 @@ def test_what_nobody_reads_ends_with_its_connection(
             await asyncio.sleep(0.3)
             (connection,) = there.state.connections
             assert connection.flow.write_paused
-            lines.end_late(there.state.connections)
+            http_limits.end_late(there.state.connections)
             await asyncio.sleep(0.1)
             assert not there.state.connections
-            assert not len(there.service.places)
+            assert not len(there.service.connections)
             client.close()
 
     asyncio.run(scene())
@@ -264,8 +264,8 @@ def test_an_empty_line_begins_no_wait(tmp_path: Path, monkeypatch: pytest.Monkey
             await reader.readuntil(b"true}")
             writer.write(b"\r\n")
             await asyncio.sleep(0.05)
-            monkeypatch.setattr(lines, "REQUEST_S", 0.0)
-            lines.end_late(there.state.connections)
+            monkeypatch.setattr(http_limits, "REQUEST_S", 0.0)
+            http_limits.end_late(there.state.connections)
             assert await reader.read() == b""
             writer.close()
 
@@ -285,8 +285,8 @@ def test_who_has_gone_waits_no_longer(tmp_path: Path) -> None:
 
             scope: Any = {"path_params": {}}
             token: Any = None
-            call = Call(scope, receive, {}, token, "")
-            waiting = asyncio.create_task(_is_over(job_of(there.service), 300.0, call))
+            request = Request(scope, receive, {}, token, "")
+            waiting = asyncio.create_task(_is_over(job_of(there.service), 300.0, request))
             await asyncio.sleep(0.05)
             assert not waiting.done()
             gone.set()
@@ -313,11 +313,11 @@ def test_addresses(peer: Any, address: str) -> None:
 
 def test_without_descriptors_idle_connections_make_room() -> None:
     """The system had no room, and nobody was accepted for a second at a time."""
-    found = Places(10, 0, Metrics())
+    found = ConnectionSlots(10, 0, Metrics())
     ended = []
-    place = found.enter("a")
-    assert place is not None
-    place.end = lambda: ended.append(1)
+    slot = found.enter("a")
+    assert slot is not None
+    slot.end = lambda: ended.append(1)
 
     assert found.make_room()
     assert ended == [1]

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from jitgen.server.resources import TABLE
+from jitgen.server.routes import ROUTES
 from jitgen.server.settings import SECTIONS, Toolchain
 
 GUIDE = Path(__file__).parents[2] / "docs/service.md"
@@ -51,7 +51,7 @@ def test_every_setting_is_in_the_guide() -> None:
 def test_every_resource_is_in_the_guide() -> None:
     """By its path."""
     text = GUIDE.read_text(encoding="utf-8")
-    for resource in TABLE:
-        if not resource.is_page:
-            path = resource.path.replace("{key}", "<key>").replace("{digest}", "<digest>")
-            assert path in text, resource.path
+    for route in ROUTES:
+        if not route.is_page:
+            path = route.path.replace("{key}", "<key>").replace("{digest}", "<digest>")
+            assert path in text, route.path

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from jitgen.server.call import Refused
 from jitgen.server.headers import headers_of
+from jitgen.server.request import HTTPError
 from tests.service.running import Running
 
 HEAD = "GET /v1/info HTTP/1.1\r\nHost: a\r\n"
@@ -72,5 +72,5 @@ def test_lines_of_a_list_are_one_list() -> None:
 
     assert headers_of(lines) == {b"host": b"a", b"accept-encoding": b"gzip, zstd"}
     assert headers_of([], "1.0") == {}
-    with pytest.raises(Refused, match="no Host"):
+    with pytest.raises(HTTPError, match="no Host"):
         headers_of([])

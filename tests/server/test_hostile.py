@@ -16,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from jitgen.errors import PlanError
-from jitgen.server import lines
-from jitgen.server.foreman import expand
+from jitgen.server import http_limits
+from jitgen.server.supervisor import expand
 from tests.service.running import Running
 
 
@@ -49,7 +49,9 @@ async def _connected() -> AsyncIterator[
     config.load()
     state = ServerState()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: lines.Bounded(config, state, {}), "127.0.0.1", 0)
+    server = await loop.create_server(
+        lambda: http_limits.BoundedHttpProtocol(config, state, {}), "127.0.0.1", 0
+    )
     async with server, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         yield reader, writer, state
@@ -100,11 +102,11 @@ def test_a_request_that_does_not_end_gives_its_place_back(
             writer.write(said)
             while not state.connections:
                 await asyncio.sleep(0.01)
-            lines.end_late(state.connections)
+            http_limits.end_late(state.connections)
             await asyncio.sleep(0.05)
-            monkeypatch.setattr(lines, "REQUEST_S", 0.0)
+            monkeypatch.setattr(http_limits, "REQUEST_S", 0.0)
             assert state.connections
-            lines.end_late(state.connections)
+            http_limits.end_late(state.connections)
             await reader.read()  # to its end, which comes
 
     asyncio.run(scene())
@@ -112,14 +114,14 @@ def test_a_request_that_does_not_end_gives_its_place_back(
 
 def test_requests_one_after_the_other_are_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle connection waits for its next request as long as the server keeps it."""
-    monkeypatch.setattr(lines, "REQUEST_S", 0.0)
+    monkeypatch.setattr(http_limits, "REQUEST_S", 0.0)
 
     async def scene() -> int:
         async with _connected() as (reader, writer, state):
             for _ in range(3):
                 writer.write(_HEAD + b"X: " + b"a" * 30_000 + b"\r\n\r\n")
                 assert (await reader.readuntil(b"here")).startswith(b"HTTP/1.1 200")
-                lines.end_late(state.connections)
+                http_limits.end_late(state.connections)
             return len(state.connections)
 
     assert asyncio.run(scene()) == 1

@@ -16,7 +16,7 @@ from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.remote import wire
 from jitgen.runtime import kernel
 from jitgen.runtime.spec import spec_of
-from jitgen.server.resources import TABLE
+from jitgen.server.routes import ROUTES
 from jitgen.signing.dsse import decode
 from jitgen.signing.policy import judge
 from jitgen.signing.trust import opened
@@ -227,15 +227,15 @@ class TestEntries:
 class TestAccess:
     """Tokens: every scope on every resource."""
 
-    @pytest.mark.parametrize("resource", TABLE, ids=lambda resource: resource.name)
-    def test_the_matrix_is_exact(self, service: Running, resource: Any) -> None:
-        path = resource.path.replace("{key}", NOBODY).replace("{digest}", NOBODY)
+    @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+    def test_the_matrix_is_exact(self, service: Running, route: Any) -> None:
+        path = route.path.replace("{key}", NOBODY).replace("{digest}", NOBODY)
         for scope in (*SCOPES, ""):
-            for method in resource.methods:
+            for method in route.methods:
                 status = service.request(method, path, scope).status
                 is_let_in = status not in (401, 403)
 
-                assert is_let_in == (resource.scope in ("", scope)), (scope, method, status)
+                assert is_let_in == (route.scope in ("", scope)), (scope, method, status)
                 if not is_let_in:
                     assert status == (403 if scope else 401)
 
@@ -272,11 +272,11 @@ class TestState:
         document = json.loads(service.request("GET", "/v1/openapi.json", "").data)
         listed = {(p, m.upper()) for p, methods in document["paths"].items() for m in methods}
 
-        assert listed == {(r.path, method) for r in TABLE for method in r.methods}
-        for resource in TABLE:
-            operation = document["paths"][resource.path][resource.methods[0].lower()]
-            assert operation.get("x-scope", "") == resource.scope
-            assert set(operation["responses"]) == {str(status) for status in resource.all_answers}
+        assert listed == {(r.path, method) for r in ROUTES for method in r.methods}
+        for route in ROUTES:
+            operation = document["paths"][route.path][route.methods[0].lower()]
+            assert operation.get("x-scope", "") == route.scope
+            assert set(operation["responses"]) == {str(status) for status in route.all_answers}
 
     def test_what_is_revoked_is_gone(self, service: Running) -> None:
         config = KernelConfig(layout="ragged", tile=Tile(m=8, n=32, k=128))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jitgen.server.call import Refused
 from jitgen.server.compiles import pool_of
 from jitgen.server.jobs import Busy, Job, JobFailed, JobState, Order, Queue
+from jitgen.server.request import HTTPError
 from jitgen.server.settings import Limits
 
 
@@ -182,10 +182,10 @@ def test_a_toolchain_that_starts_may_be_the_right_one() -> None:
     pools = [pool("old", "1", is_starting=False), pool("new", "2", is_starting=True)]
     service: Any = SimpleNamespace(pools={each.name: each for each in pools})
     assert pool_of(service, {"dsl": "1"}).name == "old"
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HTTPError) as refused:
         pool_of(service, {"dsl": "2"})
     assert (refused.value.status, refused.value.code) == (503, "E_STARTING")
     pools[1].is_starting = False  # it ended
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HTTPError) as refused:
         pool_of(service, {"dsl": "2"})
     assert (refused.value.status, refused.value.code) == (409, "E_TOOLCHAIN")

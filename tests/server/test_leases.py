@@ -14,12 +14,12 @@ import pytest
 
 import jitgen.server.leases as leases_module
 from jitgen.cache import Entry
+from jitgen.server.bucket import SharedBucket
 from jitgen.server.leases import Leases
 from jitgen.server.log import Log
 from jitgen.server.metrics import Metrics
 from jitgen.server.revocations import Revocations
 from jitgen.server.settings import Replicas
-from jitgen.server.shared import Shared
 
 KEY = "1" * 64
 
@@ -30,10 +30,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases_module, "_LOOK_S", 0.02)
 
 
-def shared(folder: Path) -> Shared:
+def shared(folder: Path) -> SharedBucket:
     state = folder / "state"
     state.mkdir(exist_ok=True)
-    return Shared(f"file://{folder}/shared", Revocations(state, None))
+    return SharedBucket(f"file://{folder}/shared", Revocations(state, None))
 
 
 def leases(folder: Path, name: str, lease_s: float = 60.0) -> Leases:
@@ -117,7 +117,7 @@ def test_a_holder_that_works_long_keeps_it(tmp_path: Path) -> None:
 def test_a_store_that_does_not_answer_costs_a_second_compile_only(tmp_path: Path) -> None:
     """The work is done without a lease, and the trouble is told."""
 
-    class Broken(Shared):
+    class Broken(SharedBucket):
         def entry(self, key: str) -> Entry | None:
             raise OSError("gone")
 
@@ -138,7 +138,7 @@ def test_a_store_that_hangs_holds_up_nothing_else(tmp_path: Path) -> None:
     """A few reads of what is not there took every thread, and with them the disk."""
     hangs = threading.Event()
 
-    class Hanging(Shared):
+    class Hanging(SharedBucket):
         def entry(self, key: str) -> Entry | None:
             hangs.wait(20)
             raise OSError("time is over")

@@ -12,7 +12,7 @@ import pytest
 
 from jitgen.errors import JitgenError, ResourceError, SettingError
 from jitgen.server import signer
-from jitgen.server.check import mistakes
+from jitgen.server.check import config_errors
 from jitgen.server.log import Log
 from jitgen.server.serve import run
 from jitgen.server.settings import parse_settings
@@ -63,7 +63,7 @@ def test_a_root_that_cannot_be_made_is_a_mistake(tmp_path: Path) -> None:
     config = tmp_path / "service.toml"
     config.write_text(f'[store]\nroot = "{tmp_path}/file/cache"\n[access]\nanonymous = ["read"]\n')
 
-    assert f"{tmp_path}/file cannot be written by you" in "\n".join(mistakes(config))
+    assert f"{tmp_path}/file cannot be written by you" in "\n".join(config_errors(config))
 
 
 def test_a_signer_without_a_folder_for_its_socket_says_so(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from typing import Any, cast
 import pytest
 
 from jitgen.cache import Entry, Store
+from jitgen.server.entry_store import EntryStore
 from jitgen.server.jobs import Job, JobFailed, Order
 from jitgen.server.leases import Leases
 from jitgen.server.log import Log
 from jitgen.server.metrics import Metrics
 from jitgen.server.revocations import Revocations
 from jitgen.server.settings import Replicas, Storage
-from jitgen.server.shelf import Shelf
 from jitgen.server.work import Worker
 from tests.unit.store_fakes import fake_files, fake_meta
 
@@ -38,13 +38,15 @@ class Bench:
         revocations.add(revoked, "admin")
         fakes: Any = {
             "pools": {"default": SimpleNamespace(compile=self._compile, python=None)},
-            "signatures": SimpleNamespace(of=self._sign),
-            "gate": SimpleNamespace(refusal=self._gate),
+            "signer": SimpleNamespace(of=self._sign),
+            "validator": SimpleNamespace(refusal=self._gate),
         }
-        self.shelf = Shelf(Store.open(folder / "root", mode="rw"), Storage(), revocations)
+        self.entry_store = EntryStore(
+            Store.open(folder / "root", mode="rw"), Storage(), revocations
+        )
         self.worker = Worker(
             **fakes,
-            shelf=self.shelf,
+            entry_store=self.entry_store,
             leases=Leases(Replicas(), None, metrics, log),
             metrics=metrics,
             log=log,
@@ -85,7 +87,7 @@ def test_revoked_is_not_signed_again(tmp_path: Path, digest: str, is_compiled: b
 
     assert failed.value.code == "E_REVOKED"
     assert bench.done == (["compiled"] if is_compiled else [])
-    assert bench.shelf.store.read(ENTRY.key) is None
+    assert bench.entry_store.store.read(ENTRY.key) is None
 
 
 def test_whatever_is_kept_passes_the_gate_first(tmp_path: Path) -> None:
@@ -93,7 +95,7 @@ def test_whatever_is_kept_passes_the_gate_first(tmp_path: Path) -> None:
     bench = Bench(tmp_path, {}, refusal="it adds up badly")
 
     with pytest.raises(JobFailed, match="does not pass the gate: it adds up badly"):
-        asyncio.run(bench.worker.kept(ENTRY, order()))
+        asyncio.run(bench.worker.sign_and_publish(ENTRY, order()))
 
     assert bench.done == ["gate"]
-    assert bench.shelf.store.read(ENTRY.key) is None
+    assert bench.entry_store.store.read(ENTRY.key) is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jitgen.errors import SettingError
-from jitgen.server.check import mistakes
+from jitgen.server.check import config_errors
 from jitgen.server.settings import parse_settings, read_settings
 from jitgen.server.tokens import new_token, read_tokens
 
@@ -63,7 +63,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     lines = str(error.value).splitlines()
     assert len(lines) == 3
     assert all(line.startswith(f"{file}: ") for line in lines)
-    assert mistakes(file) == lines
+    assert config_errors(file) == lines
 
 
 def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
     file = tmp_path / "service.toml"
     file.write_text("[listen\n")
 
-    assert len(mistakes(file)) == 1
-    assert "no TOML" in mistakes(file)[0]
+    assert len(config_errors(file)) == 1
+    assert "no TOML" in config_errors(file)[0]
 
 
 class TestTokens:

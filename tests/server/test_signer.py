@@ -24,7 +24,7 @@ from jitgen.server import confine, signer
 from jitgen.server.confine import Confinement, confined, probe
 from jitgen.server.log import Log
 from jitgen.server.settings import Signing
-from jitgen.server.signatures import Signatures
+from jitgen.server.signer_client import SignerClient
 from jitgen.signing import dsse
 from jitgen.signing.keys import PrivateKey
 from jitgen.signing.statement import Statement
@@ -127,10 +127,10 @@ def test_what_was_signed_is_what_was_asked_for(tmp_path: Path, hello: object) ->
 
     async def scene() -> None:
         async with await asyncio.start_unix_server(false, str(path)):
-            signatures = Signatures(Signing(socket=path), LOG)
+            client = SignerClient(Signing(socket=path), LOG)
             with pytest.raises(ResourceError, match="something"):
-                await signatures.of(Entry.of(fake_meta(1), fake_files(1)).meta.encode())
-            await signatures.close()
+                await client.of(Entry.of(fake_meta(1), fake_files(1)).meta.encode())
+            await client.close()
             others = asyncio.all_tasks() - {asyncio.current_task()}
             await asyncio.gather(*others)  # both connections end
 

@@ -102,26 +102,26 @@ class TestCheck:
         """It said that all was right."""
         keys = () if state is State.ABSENT else (KEY,)
         (config.parent / "trust.json").write_bytes(sealed(*keys, **WRONG.get(state, {})))
-        mistakes, _ = checked(config)
+        errors, _ = checked(config)
 
-        assert len(mistakes) == 1
-        assert mistakes[0].startswith("signing.key: ")
-        assert "every client refuses" in mistakes[0]
+        assert len(errors) == 1
+        assert errors[0].startswith("signing.key: ")
+        assert "every client refuses" in errors[0]
 
     def test_one_that_ends_soon_is_a_warning(self, config: Path) -> None:
         (config.parent / "trust.json").write_bytes(sealed(KEY, ends=DAY))
-        mistakes, (warning,) = checked(config)
+        errors, (warning,) = checked(config)
 
-        assert mistakes == []
+        assert errors == []
         assert warning.startswith(f"signing.trust: key {KEY.keyid[:12]} signs until ")
 
     def test_so_is_a_document_that_is_not_there(self, config: Path) -> None:
         """Nobody can tell, then."""
         text = config.read_text()
         config.write_text(text[: text.index("trust =")] + '[replicas]\nshared = "file:///shared"\n')
-        mistakes, warnings = checked(config)
+        errors, warnings = checked(config)
 
-        assert mistakes == []
+        assert errors == []
         assert [line.split(":")[0] for line in warnings] == ["signing.trust", "replicas.shared"]
 
     def test_a_socket_without_a_signer_is_a_mistake(self, config: Path) -> None:

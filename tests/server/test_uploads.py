@@ -17,7 +17,7 @@ from jitgen.remote import wire
 from jitgen.remote.layout import fetch, push
 from jitgen.remote.objects import Objects
 from jitgen.runtime.spec import spec_of
-from jitgen.server.foreman import expand
+from jitgen.server.supervisor import expand
 from jitgen.signing.keys import PrivateKey
 from jitgen.signing.policy import judge
 from tests.server.forging import forged, packed

@@ -13,11 +13,11 @@ import pytest
 from jitgen.cache import Entry, Store
 from jitgen.server import built as built_module
 from jitgen.server.built import Built
+from jitgen.server.entry_store import IDENTITY, EntryStore
 from jitgen.server.log import Log
 from jitgen.server.revocations import Revocations
 from jitgen.server.settings import Signing, Storage
-from jitgen.server.shelf import IDENTITY, Shelf
-from jitgen.server.vouching import Vouching, Word
+from jitgen.server.vouching import Verdict, Vouching
 from jitgen.signing import dsse
 from jitgen.signing.keys import PrivateKey
 from jitgen.signing.policy import judge
@@ -64,14 +64,14 @@ class Bench:
         data = sealed(*keys, version=self.version, **changes)
         (self.folder / "trust.json").write_bytes(data)
 
-    def shelf(self) -> Shelf:
+    def entry_store(self) -> EntryStore:
         file = self.folder / "trust.json"
         revocations = Revocations(self.folder, file if file.exists() else None)
         log, signer = Log(self.log), self.signer
         built, settings = Built(self.folder, log), Signing(key=self.key)
         anyway: Any = signer
         vouching = Vouching(settings, revocations, built, anyway, self.store, log)
-        return Shelf(self.store, Storage(), revocations, vouching)
+        return EntryStore(self.store, Storage(), revocations, vouching)
 
     def laid(self, *keys: PrivateKey, is_own: bool) -> None:
         """Put the entry into the root, signed by `keys`."""
@@ -92,64 +92,64 @@ def signers(bench: Bench) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("keys", "is_own", "changes", "word"),
+    ("keys", "is_own", "changes", "verdict"),
     [
-        ([NEW], False, {}, Word.COUNTS),
-        ([OLD, NEW], False, {}, Word.COUNTS),
-        ([OLD], False, {}, Word.NONE),
-        ([THIEF], False, {}, Word.NONE),
-        ([], False, {}, Word.NONE),
-        ([OLD], True, {}, Word.OWN),
-        ([], True, {}, Word.OWN),
-        ([NEW], True, {"revoked_keys": {NEW.keyid: "stolen"}}, Word.OWN),
-        ([NEW], True, {"min_signed_at": DAY}, Word.NONE),
-        ([NEW], False, {"expires": -DAY / 2}, Word.NONE),
-        ([NEW], True, {"expires": -DAY / 2}, Word.OWN),
+        ([NEW], False, {}, Verdict.COUNTS),
+        ([OLD, NEW], False, {}, Verdict.COUNTS),
+        ([OLD], False, {}, Verdict.NONE),
+        ([THIEF], False, {}, Verdict.NONE),
+        ([], False, {}, Verdict.NONE),
+        ([OLD], True, {}, Verdict.OWN),
+        ([], True, {}, Verdict.OWN),
+        ([NEW], True, {"revoked_keys": {NEW.keyid: "stolen"}}, Verdict.OWN),
+        ([NEW], True, {"min_signed_at": DAY}, Verdict.NONE),
+        ([NEW], False, {"expires": -DAY / 2}, Verdict.NONE),
+        ([NEW], True, {"expires": -DAY / 2}, Verdict.OWN),
     ],
 )
 def test_words(
-    bench: Bench, keys: list[PrivateKey], is_own: bool, changes: dict[str, Any], word: Word
+    bench: Bench, keys: list[PrivateKey], is_own: bool, changes: dict[str, Any], verdict: Verdict
 ) -> None:
     """By a document that trusts the new key alone. All of them were handed out as they were."""
     bench.trusts(NEW, **changes)
     bench.laid(*keys, is_own=is_own)
-    shelf = bench.shelf()
-    found, said = shelf._read(ENTRY.key)
+    entry_store = bench.entry_store()
+    found, said = entry_store._read(ENTRY.key)
 
-    assert said is word
+    assert said is verdict
     assert found is not None
-    is_missing = asyncio.run(shelf.missing([ENTRY.key])) == [ENTRY.key]
-    assert is_missing == (word is Word.NONE)
+    is_missing = asyncio.run(entry_store.missing([ENTRY.key])) == [ENTRY.key]
+    assert is_missing == (verdict is Verdict.NONE)
 
 
-@pytest.mark.parametrize(("keys", "word"), [([], Word.NONE), ([OLD], Word.COUNTS)])
+@pytest.mark.parametrize(("keys", "verdict"), [([], Verdict.NONE), ([OLD], Verdict.COUNTS)])
 def test_without_a_document_a_signature_must_do(
-    bench: Bench, keys: list[PrivateKey], word: Word
+    bench: Bench, keys: list[PrivateKey], verdict: Verdict
 ) -> None:
     """Nobody can say which counts."""
     bench.laid(*keys, is_own=False)
 
-    assert bench.shelf()._read(ENTRY.key)[1] is word
+    assert bench.entry_store()._read(ENTRY.key)[1] is verdict
 
 
 def test_a_service_that_signs_nothing_hands_out_what_it_has(tmp_path: Path) -> None:
     bench = Bench(tmp_path, key=None)
     bench.laid(is_own=False)
 
-    assert bench.shelf()._read(ENTRY.key)[1] is Word.COUNTS
+    assert bench.entry_store()._read(ENTRY.key)[1] is Verdict.COUNTS
 
 
 def test_own_work_is_signed_again_once(bench: Bench) -> None:
     """On the disk and in what is handed out; for many who ask at once, by one signature."""
     bench.trusts(NEW)
     bench.laid(OLD, is_own=True)
-    shelf = bench.shelf()
+    entry_store = bench.entry_store()
 
     async def scene() -> list[Any]:
-        return await asyncio.gather(*(shelf.found(ENTRY.key) for _ in range(8)))
+        return await asyncio.gather(*(entry_store.find(ENTRY.key) for _ in range(8)))
 
     found = asyncio.run(scene())
-    trust = shelf.revocations.trust
+    trust = entry_store.revocations.trust
     assert trust is not None
     assert all(judge(RECORD, each.entry.signatures, trust.trust) for each in found)
     assert bench.signer.asked == 1
@@ -161,7 +161,7 @@ def test_a_key_that_is_refused_signs_nothing_again(bench: Bench) -> None:
     """Its signature would count no more than the one that there is."""
     bench.trusts(THIEF)
     bench.laid(OLD, is_own=True)
-    body = asyncio.run(bench.shelf().body(ENTRY.key, IDENTITY))
+    body = asyncio.run(bench.entry_store().body(ENTRY.key, IDENTITY))
 
     assert body is not None
     assert bench.signer.asked == 0
@@ -172,14 +172,14 @@ def test_the_own_build_takes_the_place_of_a_strange_one(bench: Bench) -> None:
     bench.trusts(NEW)
     bench.laid(THIEF, is_own=False)
     mine = Entry.of(fake_meta(1), {**fake_files(1), "kernel.so": b"right"})
-    shelf = bench.shelf()
-    found = asyncio.run(shelf.publish(mine.meta, mine.files, signed(mine.meta, NEW)))
+    entry_store = bench.entry_store()
+    found = asyncio.run(entry_store.publish(mine.meta, mine.files, signed(mine.meta, NEW)))
 
     assert found.is_ousted
     kept = bench.store.read(ENTRY.key)
     assert kept is not None
     assert kept.files["kernel.so"] == found.entry.files["kernel.so"] == b"right"
-    again = asyncio.run(shelf.publish(ENTRY.meta, ENTRY.files, signed(ENTRY.meta, NEW)))
+    again = asyncio.run(entry_store.publish(ENTRY.meta, ENTRY.files, signed(ENTRY.meta, NEW)))
     assert again.entry.files["kernel.so"] == b"right", "one that counts stays"
 
 
@@ -187,20 +187,20 @@ def test_memory_goes_with_what_changes_on_the_disk(bench: Bench) -> None:
     """Signatures that were added were handed out after the next start only."""
     bench.trusts(NEW)
     bench.laid(NEW, is_own=True)
-    shelf = bench.shelf()
+    entry_store = bench.entry_store()
 
     async def scene() -> None:
-        assert await shelf.body(ENTRY.key, IDENTITY) is not None
-        assert await shelf.look() == 0
+        assert await entry_store.body(ENTRY.key, IDENTITY) is not None
+        assert await entry_store.drop_changed() == 0
         bench.store.add_signatures(ENTRY.key, signed(ENTRY.meta, OLD))
-        assert await shelf.look() == 1
-        assert len(shelf.hot) == 0
-        assert await shelf.body(ENTRY.key, IDENTITY) is not None
+        assert await entry_store.drop_changed() == 1
+        assert len(entry_store.lru) == 0
+        assert await entry_store.body(ENTRY.key, IDENTITY) is not None
         bench.store.remove(ENTRY.key)
-        assert await shelf.missing([ENTRY.key]) == [], "memory has it still"
-        assert await shelf.look() == 1
-        assert await shelf.missing([ENTRY.key]) == [ENTRY.key]
-        assert await shelf.body(ENTRY.key, IDENTITY) is None
+        assert await entry_store.missing([ENTRY.key]) == [], "memory has it still"
+        assert await entry_store.drop_changed() == 1
+        assert await entry_store.missing([ENTRY.key]) == [ENTRY.key]
+        assert await entry_store.body(ENTRY.key, IDENTITY) is None
 
     asyncio.run(scene())
 

@@ -135,10 +135,10 @@ class Soak:
         self._kill("jitgen.server.signer")
 
     def kill_foreman(self) -> None:
-        self._kill("jitgen.server.foreman")
+        self._kill("jitgen.server.supervisor")
 
     def kill_workers(self) -> None:
-        for pid in self._children("jitgen.server.foreman"):
+        for pid in self._children("jitgen.server.supervisor"):
             for worker in descendants_of(pid):
                 with suppress(ProcessLookupError):
                     os.kill(worker, signal.SIGKILL)

@@ -135,9 +135,9 @@ def test_streams_that_nobody_reads(running: Running) -> None:
     health and metrics answer, and others are served, beside a thousand sockets that say nothing.
     """
     assert running.process is not None
-    (foreman,) = processes(running, "jitgen.server.foreman")
+    (supervisor,) = processes(running, "jitgen.server.supervisor")
     assert running.request("POST", "/v1/compile", json=order(SLOW)).status == 202
-    os.kill(foreman, signal.SIGSTOP)  # so that the kernel stays under way for 40 s
+    os.kill(supervisor, signal.SIGSTOP)  # so that the kernel stays under way for 40 s
     key = spec_of(SLOW, Arch.CPU).key
     before = resident_bytes(running.process.pid)
     said = head(running, f"/v1/jobs/{key}", "compile", "Accept: text/event-stream")

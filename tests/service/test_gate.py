@@ -13,8 +13,8 @@ from jitgen.cache import Entry
 from jitgen.compile import workers
 from jitgen.remote import wire
 from jitgen.server.confine import Confinement, probe
-from jitgen.server.gate import Gate
 from jitgen.server.settings import Signing
+from jitgen.server.validator import Validator
 
 NAME = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_sm_90a"
 
@@ -31,7 +31,7 @@ def test_a_wrong_kernel_is_not_signed(*, is_wrong: bool) -> None:
     record = outcome.result["meta"].encode("ascii")
     meta = wire.Meta.decode(record)
     found = wire.checked(record, files, meta.key)
-    gate = Gate(
+    gate = Validator(
         Signing(key=Path("/unused"), gate="emulator"), Confinement(is_on=not probe(), hidden=())
     )
     reason = asyncio.run(gate.refusal(Entry(key=meta.key, meta=found.meta, files=found.files)))

@@ -90,14 +90,14 @@ def test_hovering_links_source_ptx_and_sass(browse: Open, made: Path) -> None:
         "[...c.children].map(p => p.dataset.l).filter(l => l))"
     )
     counts = [Counter(pane) for pane in lines]
-    hot = next(line for line, _ in counts[2].most_common() if counts[1][line] > 1)
-    expected = [pane[hot] for pane in counts]
+    lru = next(line for line, _ in counts[2].most_common() if counts[1][line] > 1)
+    expected = [pane[lru] for pane in counts]
     for pane in range(3):
-        line = view.locator(".code").nth(pane).locator(f'p[data-l="{hot}"]').first
+        line = view.locator(".code").nth(pane).locator(f'p[data-l="{lru}"]').first
         line.scroll_into_view_if_needed()
         line.hover(position={"x": 80, "y": 5})
         assert lit(view) == expected
-        words = f"line {hot}: {expected[1]} PTX, {expected[2]} SASS"
+        words = f"line {lru}: {expected[1]} PTX, {expected[2]} SASS"
         assert view.locator("output").inner_text() == words
     matrix = view.locator(".code.sass b", has_text="QGMMA").first
     matrix.scroll_into_view_if_needed()

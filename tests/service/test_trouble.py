@@ -87,8 +87,8 @@ def test_killed_foreman_costs_a_retry(running: Running) -> None:
     for thread in threads:
         thread.start()
     until(lambda: any(e["event"] == "compile" for e in running.events()))
-    (foreman,) = processes(running, "jitgen.server.foreman")
-    os.kill(foreman, signal.SIGKILL)
+    (supervisor,) = processes(running, "jitgen.server.supervisor")
+    os.kill(supervisor, signal.SIGKILL)
     for thread in threads:
         thread.join(120)
 
@@ -98,7 +98,7 @@ def test_killed_foreman_costs_a_retry(running: Running) -> None:
 
 def test_killed_worker_fails_its_kernel_only(running: Running) -> None:
     """It is not remembered: the next to ask gets the kernel."""
-    (foreman,) = processes(running, "jitgen.server.foreman")
+    (supervisor,) = processes(running, "jitgen.server.supervisor")
     statuses = []
 
     def ask() -> None:
@@ -106,8 +106,8 @@ def test_killed_worker_fails_its_kernel_only(running: Running) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    until(lambda: descendants_of(foreman))
-    for pid in descendants_of(foreman):
+    until(lambda: descendants_of(supervisor))
+    for pid in descendants_of(supervisor):
         os.kill(pid, signal.SIGKILL)
     thread.join(120)
 

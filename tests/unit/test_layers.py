@@ -154,8 +154,8 @@ def test_nobody_pickles() -> None:
 
 OWN_PROCESSES = {
     *("compile/workers.py", "compile/worker_server.py"),
-    *("server/check.py", "server/confine.py", "server/foreman.py", "server/gate.py"),
-    *("server/pools.py", "server/signatures.py"),
+    *("server/check.py", "server/confine.py", "server/supervisor.py", "server/validator.py"),
+    *("server/pools.py", "server/signer_client.py"),
     *("autotune/process.py", "autotune/worker.py", "autotune/space.py"),
     *("bench/cache.py", "bench/emulator.py", "bench/pod.py", "bench/pod_places.py"),
     *("bench/prepare.py", "bench/start.py"),

@@ -356,20 +356,20 @@ class TestGate:
     @pytest.fixture
     def refusal(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         """What makes the gate's process end in some way, and returns what the gate says."""
-        from jitgen.server import gate
+        from jitgen.server import validator
         from jitgen.server.confine import Confinement
         from jitgen.server.settings import Signing
 
         monkeypatch.setattr("os.fsync", lambda _: None)
-        monkeypatch.setattr(gate, "confined", lambda command, _: command)
-        subject = gate.Gate(
+        monkeypatch.setattr(validator, "confined", lambda command, _: command)
+        subject = validator.Validator(
             Signing(key=Path("/key"), gate="emulator"), Confinement(is_on=False, hidden=())
         )
         meta: Meta = fake_meta(1, arch="sm_90a")
         entry = Entry.of(meta, {"kernel.py": b"#", "kernel.so": b"\x7fELF"})
 
         def end(run: Callable[..., Any]) -> str:
-            monkeypatch.setattr(gate.subprocess, "run", run)
+            monkeypatch.setattr(validator.subprocess, "run", run)
             return asyncio.run(subject.refusal(entry))
 
         return end

@@ -30,9 +30,9 @@ from jitgen.plans import Plan
 from jitgen.remote import breaker
 from jitgen.remote.breaker import Breaker, State
 from jitgen.remote.outcomes import Unreachable
+from jitgen.server.entry_store import ZSTD, EntryStore
 from jitgen.server.revocations import Revocations
 from jitgen.server.settings import Storage
-from jitgen.server.shelf import ZSTD, Shelf
 from jitgen.settings import settings
 from jitgen.signing import dsse
 from tests.cli.conftest import Jitgen
@@ -114,10 +114,10 @@ class TestSignatures:
         self, stand: Stand, entry: Entry, number: int
     ) -> None:
         """It went out without signatures, and was refused by every client, until a restart."""
-        shelf = Shelf(stand.store, Storage(), Revocations(stand.folder, None))
+        entry_store = EntryStore(stand.store, Storage(), Revocations(stand.folder, None))
         with failing("signatures.json", number):
-            assert asyncio.run(shelf.body(entry.key, ZSTD)) is None
-        body = asyncio.run(shelf.body(entry.key, "identity"))
+            assert asyncio.run(entry_store.body(entry.key, ZSTD)) is None
+        body = asyncio.run(entry_store.body(entry.key, "identity"))
         assert body is not None
         assert b"signatures.json" in body.data
 

@@ -21,7 +21,7 @@ class Miss:
     reason: str
 
 
-class Misses:
+class MissLog:
     """The last misses."""
 
     def __init__(self) -> None:

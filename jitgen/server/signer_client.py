@@ -30,7 +30,7 @@ _LINE = 2**20
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Signatures:
+class SignerClient:
     """
     The way to the signer; one that died is started, or connected to, anew.
 
@@ -45,7 +45,7 @@ class Signatures:
         self._tried = 0.0
         self._settings = settings
         self._log = log
-        self._guard = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._streams: _Streams | None = None
 
@@ -61,7 +61,7 @@ class Signatures:
         if not self._settings.is_on:
             return b""
         line = Statement.of(record, self._settings.builder).encode() + b"\n"
-        async with self._guard:
+        async with self._lock:
             for is_last in (False, True):
                 try:
                     async with asyncio.timeout(_ANSWER_S):
@@ -84,12 +84,12 @@ class Signatures:
             ResourceError: There is no signer.
         """
         if self._settings.is_on:
-            async with self._guard:
+            async with self._lock:
                 await self._begin()
 
     async def revive(self) -> None:
         """Start or find a signer that has gone, now and then; what is wrong is in `trouble`."""
-        is_gone = self._settings.is_on and not self._is_connected and not self._guard.locked()
+        is_gone = self._settings.is_on and not self._is_connected and not self._lock.locked()
         if is_gone and time.monotonic() - self._tried > _REST_S:
             self._tried = time.monotonic()
             with suppress(SigningError, ResourceError):
@@ -173,7 +173,7 @@ class Signatures:
         """
         if not self._settings.is_on:
             return
-        async with self._guard:
+        async with self._lock:
             before = self._process, self._streams
             self._process = self._streams = None
             try:
@@ -187,7 +187,7 @@ class Signatures:
 
     async def close(self) -> None:
         """End a signer of the service's own."""
-        async with self._guard:
+        async with self._lock:
             await self._drop()
 
 

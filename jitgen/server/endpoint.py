@@ -14,15 +14,15 @@ import binascii
 import time
 from typing import TYPE_CHECKING, Any
 
+from starlette import routing
 from starlette.responses import Response
-from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jitgen.server.call import Call, Json, Refused
+from jitgen.server.connection_slots import VITAL, Slot
 from jitgen.server.headers import headers_of
 from jitgen.server.log import parent_of, trace_of
-from jitgen.server.places import VITAL, Place
-from jitgen.server.resources import TABLE, Resource
+from jitgen.server.request import HTTPError, JSONResponse, Request
+from jitgen.server.routes import ROUTES, Route
 from jitgen.server.tokens import Token
 from jitgen.support.boundary import words
 
@@ -33,17 +33,17 @@ _NOBODY = Token(name="nobody", scopes=())
 _FULL = "all connections of the service, or of your address, have a request under way"
 
 
-class Door:
+class Endpoint:
     """The one resource behind a route, as an ASGI application."""
 
-    def __init__(self, service: Service, resource: Resource) -> None:
+    def __init__(self, service: Service, route: Route) -> None:
         self._service = service
-        self._resource = resource
-        self._latency = service.metrics.latency.labels(resource.name)
+        self._route = route
+        self._latency = service.metrics.latency.labels(route.name)
         self._counts: dict[int, Any] = {}
         requests = service.settings.log.requests
-        self._logs_all = requests == "all" or (requests == "work" and not resource.is_quiet)
-        self._has_quota = bool(resource.scope) and resource.path not in VITAL
+        self._logs_all = requests == "all" or (requests == "work" and not route.is_quiet)
+        self._has_quota = bool(route.scope) and route.path not in VITAL
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -58,18 +58,20 @@ class Door:
             if self._has_quota:
                 self._service.quotas.begin(token)
                 is_counted = True
-            if token.sha256 and (place := place_of(scope)) is not None:
-                place.is_known = True
-            call = Call(scope, receive, headers, token, trace)
-            response = await self._resource.handler(self._service, call)
-            note = dict(call.note)
-        except Refused as refused:
-            response = Json(refused.document, refused.status, refused.headers)
+            if token.sha256 and (slot := slot_of(scope)) is not None:
+                slot.is_known = True
+            request = Request(scope, receive, headers, token, trace)
+            response = await self._route.handler(self._service, request)
+            note = dict(request.note)
+        except HTTPError as refused:
+            response = JSONResponse(refused.document, refused.status, refused.headers)
             note = {"code": refused.code, "reason": refused.reason}
             self._service.metrics.refused.labels(refused.code).inc()
         except Exception as error:  # a mistake of ours costs this request only
             reason = f"{type(error).__name__}: {words(error)}"
-            response = Json({"code": "E_INTERNAL", "reason": "a mistake of the service's"}, 500)
+            response = JSONResponse(
+                {"code": "E_INTERNAL", "reason": "a mistake of the service's"}, 500
+            )
             note = {"code": "E_INTERNAL", "reason": reason}
         response.raw_headers.append((b"traceparent", parent_of(trace).encode("ascii")))
         try:
@@ -78,42 +80,42 @@ class Door:
             if is_counted:
                 self._service.quotas.end(token)
             self._count(response.status_code, time.perf_counter() - start, response)
-            if self._logs_all or (response.status_code >= 500 and self._resource.scope):
+            if self._logs_all or (response.status_code >= 500 and self._route.scope):
                 self._tell(scope, response.status_code, token, trace, start, note)
 
     def _known(self, headers: dict[bytes, bytes]) -> Token:
         """Return who asks; raises Refused where nobody knows."""
-        resource = self._resource
-        if not resource.scope:
+        route = self._route
+        if not route.scope:
             return _NOBODY
         header = headers.get(b"authorization")
         secret = None
         if header is not None:
             kind, _, rest = header.decode("latin-1").partition(" ")
             secret = rest.strip() if kind.lower() == "bearer" else ""
-            if resource.is_page and kind.lower() == "basic":
+            if route.is_page and kind.lower() == "basic":
                 secret = _password(rest)
         token = self._service.tokens.of(secret)
         if token is None:
-            asks = 'Basic realm="jitgen"' if resource.is_page else "Bearer"
+            asks = 'Basic realm="jitgen"' if route.is_page else "Bearer"
             reason = "no token" if secret is None else "the token is not known, or has ended"
-            raise Refused(401, "E_TOKEN", reason, {"WWW-Authenticate": asks})
+            raise HTTPError(401, "E_TOKEN", reason, {"WWW-Authenticate": asks})
         return token
 
     def _admit(self, token: Token) -> None:
-        scope = self._resource.scope
+        scope = self._route.scope
         if scope and scope not in token.scopes:
-            raise Refused(403, "E_SCOPE", f"the token {token.name} is not good for {scope}")
+            raise HTTPError(403, "E_SCOPE", f"the token {token.name} is not good for {scope}")
 
     def _count(self, status: int, seconds: float, response: Response) -> None:
         counter = self._counts.get(status)
         if counter is None:
             metrics = self._service.metrics
-            counter = metrics.requests.labels(self._resource.name, str(status))
+            counter = metrics.requests.labels(self._route.name, str(status))
             self._counts[status] = counter
         counter.inc()
         self._latency.observe(seconds)
-        if status == 200 and self._resource.name == "entry":
+        if status == 200 and self._route.name == "entry":
             self._service.metrics.sent.inc(len(response.body))
 
     def _tell(
@@ -129,7 +131,7 @@ class Door:
         self._service.log.event(
             "request",
             level="error" if status >= 500 else "info",
-            resource=self._resource.name,
+            resource=self._route.name,
             method=scope["method"],
             path=scope["path"],
             status=status,
@@ -149,7 +151,7 @@ def _password(encoded: str) -> str:
         return ""
 
 
-class Entrance:
+class HttpApp:
     """The whole of a service as an ASGI application: what no request may be, then its door."""
 
     def __init__(self, service: Service) -> None:
@@ -160,21 +162,23 @@ class Entrance:
         """Answer one request."""
         try:
             scope["jitgen.headers"] = headers_of(scope["headers"], scope["http_version"])
-            place = place_of(scope)
-            if place is not None and place.is_extra:
+            slot = slot_of(scope)
+            if slot is not None and slot.is_extra:
                 send = _closing(send)
                 if scope["path"] not in VITAL:
-                    raise Refused(503, "E_BUSY", _FULL, {"Retry-After": "2"})
-        except Refused as refused:
+                    raise HTTPError(503, "E_BUSY", _FULL, {"Retry-After": "2"})
+        except HTTPError as refused:
             self._refused.labels(refused.code).inc()
-            await Json(refused.document, refused.status, refused.headers)(scope, receive, send)
+            await JSONResponse(refused.document, refused.status, refused.headers)(
+                scope, receive, send
+            )
             return
         await self._router(scope, receive, send)
 
 
-def place_of(scope: Scope) -> Place | None:
+def slot_of(scope: Scope) -> Slot | None:
     """Return the place of the connection that a request came on, where somebody counts them."""
-    found: Place | None = scope.get("state", {}).get("place")
+    found: Slot | None = scope.get("state", {}).get("slot")
     return found
 
 
@@ -190,18 +194,20 @@ def _closing(send: Send) -> Send:
     return closing
 
 
-def _routes(service: Service) -> Router:
+def _routes(service: Service) -> routing.Router:
     """Return the router of a service."""
-    doors: dict[tuple[str, str], ASGIApp] = {
-        (resource.path, method): Door(service, resource)
-        for resource in TABLE
-        for method in resource.methods
-        if service.settings.ui or not resource.is_page
+    endpoints: dict[tuple[str, str], ASGIApp] = {
+        (route.path, method): Endpoint(service, route)
+        for route in ROUTES
+        for method in route.methods
+        if service.settings.ui or not route.is_page
     }
-    paths = dict.fromkeys(path for path, _ in doors)
-    return Router(
+    paths = dict.fromkeys(path for path, _ in endpoints)
+    return routing.Router(
         [
-            Route(path, _Methods({m: door for (p, m), door in doors.items() if p == path}))
+            routing.Route(
+                path, _Methods({m: endpoint for (p, m), endpoint in endpoints.items() if p == path})
+            )
             for path in paths
         ],
         redirect_slashes=False,
@@ -212,19 +218,19 @@ def _routes(service: Service) -> Router:
 class _Methods:
     """The doors of one path, by method."""
 
-    def __init__(self, doors: dict[str, ASGIApp]) -> None:
-        self._doors = doors
+    def __init__(self, endpoints: dict[str, ASGIApp]) -> None:
+        self._endpoints = endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        door = self._doors.get(scope["method"])
-        if door is None:
-            allowed = ", ".join(sorted(self._doors))
+        endpoint = self._endpoints.get(scope["method"])
+        if endpoint is None:
+            allowed = ", ".join(sorted(self._endpoints))
             document = {"code": "E_METHOD", "reason": f"allowed here: {allowed}"}
-            door = Json(document, 405, {"Allow": allowed})
-        await door(scope, receive, send)
+            endpoint = JSONResponse(document, 405, {"Allow": allowed})
+        await endpoint(scope, receive, send)
 
 
 async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "http":
         document = {"code": "E_PATH", "reason": "nothing is here; see /v1/openapi.json"}
-        await Json(document, 404)(scope, receive, send)
+        await JSONResponse(document, 404)(scope, receive, send)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from jitgen._version import __version__
-from jitgen.server.call import MAX_BODY, Call, Json, Refused
 from jitgen.server.metrics import CONTENT_TYPE
+from jitgen.server.request import MAX_BODY, HTTPError, JSONResponse, Request
 from jitgen.server.revocations import TooMany, parse_revocations
 from jitgen.signing import times
 from jitgen.support.documents import BadDocument, parse_json
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from jitgen.server.service import Service
 
 
-async def livez(service: Service, call: Call) -> Response:  # noqa: ARG001
+async def livez(service: Service, request: Request) -> Response:  # noqa: ARG001
     """Answer that the process answers."""
-    return Json({"live": True})
+    return JSONResponse({"live": True})
 
 
-async def readyz(service: Service, call: Call) -> Response:  # noqa: ARG001
+async def readyz(service: Service, request: Request) -> Response:  # noqa: ARG001
     """Answer whether requests should come here."""
     reason = await service.unready()
     document: dict[str, Any] = {"ready": not reason} | ({"reason": reason} if reason else {})
     if not reason and (warnings := service.warnings()):
         document["warnings"] = warnings
-    return Json(document, status_code=503 if reason else 200)
+    return JSONResponse(document, status_code=503 if reason else 200)
 
 
-async def info(service: Service, call: Call) -> Response:  # noqa: ARG001
+async def info(service: Service, request: Request) -> Response:  # noqa: ARG001
     """Answer what this service is."""
     limits = service.settings.limits
-    return Json(
+    return JSONResponse(
         {
             "jitgen": __version__,
             "uptime_s": round(time.time() - service.started, 1),
@@ -61,7 +61,7 @@ async def info(service: Service, call: Call) -> Response:  # noqa: ARG001
                 "body_bytes": MAX_BODY,
             },
             "signing": {
-                "keyid": service.signatures.keyid,
+                "keyid": service.signer.keyid,
                 "standing": _standing(service),
                 "gate": service.settings.signing.gate,
                 "uploads": service.settings.uploads.accept,
@@ -84,53 +84,55 @@ def _standing(service: Service) -> dict[str, Any] | None:
     return {"state": str(found.state), "reason": found.reason, "ends": ends}
 
 
-async def metrics(service: Service, call: Call) -> Response:  # noqa: ARG001
+async def metrics(service: Service, request: Request) -> Response:  # noqa: ARG001
     """Answer with the counters."""
     service.count()
     return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
 
-async def openapi(service: Service, call: Call) -> Response:  # noqa: ARG001
+async def openapi(service: Service, request: Request) -> Response:  # noqa: ARG001
     """Answer with the OpenAPI document."""
     from jitgen.server.openapi import document
 
-    return Json(document())
+    return JSONResponse(document())
 
 
-async def trust(service: Service, call: Call) -> Response:
+async def trust(service: Service, request: Request) -> Response:
     """Answer with the trust document that the operator put here."""
-    found = service.shelf.revocations.trust
+    found = service.entry_store.revocations.trust
     if found is None:
-        raise Refused(404, "E_TRUST", "this service hands out no trust document")
+        raise HTTPError(404, "E_TRUST", "this service hands out no trust document")
     etag = f'"{found.digest}"'
-    if etag in call.header(b"if-none-match"):
+    if etag in request.header(b"if-none-match"):
         return Response(status_code=304, headers={"ETag": etag})
     return Response(found.data, headers={"Content-Type": "application/json", "ETag": etag})
 
 
-async def revoke(service: Service, call: Call) -> Response:
+async def revoke(service: Service, request: Request) -> Response:
     """Revoke digests from now on."""
     try:
-        digests = parse_revocations(parse_json(await call.body(), max_bytes=MAX_BODY))
+        digests = parse_revocations(parse_json(await request.body(), max_bytes=MAX_BODY))
     except (BadDocument, ValueError, RecursionError) as error:
-        raise Refused(400, "E_FIELDS", f"the body is {error}") from None
+        raise HTTPError(400, "E_FIELDS", f"the body is {error}") from None
     try:
         async with service.revoking:
-            add = service.shelf.revocations.add
-            number = await asyncio.to_thread(add, digests, call.token.name)
+            add = service.entry_store.revocations.add
+            number = await asyncio.to_thread(add, digests, request.token.name)
     except TooMany as error:
-        raise Refused(507, "E_FULL", str(error)) from error
+        raise HTTPError(507, "E_FULL", str(error)) from error
     except OSError as error:
-        raise Refused(507, "E_DISK", f"it cannot be written down: {error.strerror}") from error
-    service.shelf.forget_all()
-    service.log.event("revoked", digests=sorted(digests), token=call.token.name, trace=call.trace)
-    return Json({"revoked": number})
+        raise HTTPError(507, "E_DISK", f"it cannot be written down: {error.strerror}") from error
+    service.entry_store.invalidate()
+    service.log.event(
+        "revoked", digests=sorted(digests), token=request.token.name, trace=request.trace
+    )
+    return JSONResponse({"revoked": number})
 
 
-async def revocations(service: Service, call: Call) -> Response:  # noqa: ARG001
+async def revocations(service: Service, request: Request) -> Response:  # noqa: ARG001
     """Answer what is revoked."""
-    rows = service.shelf.revocations.all()
-    return Json(
+    rows = service.entry_store.revocations.all()
+    return JSONResponse(
         {
             "revoked": {
                 digest: {"reason": row.reason, "by": row.by, "at": row.at}

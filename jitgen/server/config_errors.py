@@ -27,7 +27,7 @@ def of(read: Reader, default: Any, help: str) -> Any:  # noqa: A002 - the word t
     return field(default=default, metadata={"read": read, "help": help})
 
 
-class Mistakes:
+class ConfigErrors:
     """The mistakes of one document, in the order in which they were found."""
 
     def __init__(self) -> None:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from jitgen.server import bundles, entries, jobs_resource, state, ui
+from jitgen.server import bundle_handlers, entry_handlers, job_handlers, status_handlers, ui
 
 if TYPE_CHECKING:
-    from jitgen.server.call import Call
+    from jitgen.server.request import Request
     from jitgen.server.service import Service
 
-Handler = Callable[["Service", "Call"], Awaitable[Response]]
+Handler = Callable[["Service", "Request"], Awaitable[Response]]
 
 _ERRORS = {
     401: "no token, or none that is known",
@@ -29,7 +29,7 @@ _ERRORS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resource:
+class Route:
     """
     One row.
 
@@ -77,23 +77,23 @@ _PAGES: tuple[tuple[str, str, Handler, str, dict[int, str]], ...] = (
     ("ui_style", "/ui/style.css", ui.style, "The style of the pages", {}),
 )
 
-TABLE: tuple[Resource, ...] = (
-    Resource(
+ROUTES: tuple[Route, ...] = (
+    Route(
         name="entry",
         methods=("GET", "HEAD"),
         path="/v1/entries/{key}",
         scope="read",
-        handler=entries.get,
+        handler=entry_handlers.get,
         summary="An entry by its key",
         answers=_ENTRY,
         is_quiet=True,
     ),
-    Resource(
+    Route(
         name="upload",
         methods=("PUT",),
         path="/v1/entries/{key}",
         scope="write",
-        handler=entries.put,
+        handler=entry_handlers.put,
         summary="Give the service an entry that was built elsewhere",
         answers={
             200: "there was one already",
@@ -106,31 +106,31 @@ TABLE: tuple[Resource, ...] = (
             507: "the disk is full",
         },
     ),
-    Resource(
+    Route(
         name="missing",
         methods=("POST",),
         path="/v1/entries:missing",
         scope="read",
-        handler=entries.missing,
+        handler=entry_handlers.missing,
         summary="Which of some keys have no entry",
         answers={200: '{"missing": [key, ...]}', 400: "malformed", 413: "too large"},
         is_quiet=True,
     ),
-    Resource(
+    Route(
         name="bundle",
         methods=("GET", "HEAD"),
         path="/v1/bundles/{digest}",
         scope="read",
-        handler=bundles.get,
+        handler=bundle_handlers.get,
         summary="A whole plan, by the digest of its file",
         answers={200: "the bundle, an OCI image layout as a tar", 404: "there is none"},
     ),
-    Resource(
+    Route(
         name="compile",
         methods=("POST",),
         path="/v1/compile",
         scope="compile",
-        handler=jobs_resource.compile_,
+        handler=job_handlers.compile_,
         summary="The entry of a config, compiled if need be",
         answers={
             200: "the entry, as by GET",
@@ -145,21 +145,21 @@ TABLE: tuple[Resource, ...] = (
             503: "the service has too many, ends, or is short of something",
         },
     ),
-    Resource(
+    Route(
         name="job",
         methods=("GET",),
         path="/v1/jobs/{key}",
         scope="compile",
-        handler=jobs_resource.job,
+        handler=job_handlers.job,
         summary="Where a compile or prewarm stands; events with Accept: text/event-stream",
         answers={200: "state and position, or a stream of events", 404: "there is none"},
     ),
-    Resource(
+    Route(
         name="prewarm",
         methods=("POST",),
         path="/v1/prewarm",
         scope="compile",
-        handler=jobs_resource.begin_prewarm,
+        handler=job_handlers.begin_prewarm,
         summary="Compile every kernel that a plan can ask for",
         answers={
             202: "it is under way: Location says where to ask",
@@ -170,12 +170,12 @@ TABLE: tuple[Resource, ...] = (
             503: "the toolchain does not answer",
         },
     ),
-    Resource(
+    Route(
         name="revoke",
         methods=("POST",),
         path="/v1/revocations",
         scope="admin",
-        handler=state.revoke,
+        handler=status_handlers.revoke,
         summary="Hand out something no more",
         answers={
             200: '{"revoked": number of new ones}',
@@ -183,77 +183,77 @@ TABLE: tuple[Resource, ...] = (
             507: "the disk is full, or the list",
         },
     ),
-    Resource(
+    Route(
         name="revocations",
         methods=("GET",),
         path="/v1/revocations",
         scope="read",
-        handler=state.revocations,
+        handler=status_handlers.revocations,
         summary="What is revoked, and why",
         answers={200: "digests with their reasons"},
     ),
-    Resource(
+    Route(
         name="trust",
         methods=("GET",),
         path="/v1/trust",
         scope="read",
-        handler=state.trust,
+        handler=status_handlers.trust,
         summary="The trust document, signed by the root key",
         answers={200: "its bytes", 304: "it is the one that If-None-Match names", 404: "none"},
         is_quiet=True,
     ),
-    Resource(
+    Route(
         name="metrics",
         methods=("GET",),
         path="/metrics",
         scope="read",
-        handler=state.metrics,
+        handler=status_handlers.metrics,
         summary="Counters for Prometheus",
         answers={200: "text"},
         is_quiet=True,
     ),
-    Resource(
+    Route(
         name="info",
         methods=("GET",),
         path="/v1/info",
         scope="read",
-        handler=state.info,
+        handler=status_handlers.info,
         summary="Versions, toolchains, limits, and what is enforced",
         answers={200: "an object"},
         is_quiet=True,
     ),
-    Resource(
+    Route(
         name="openapi",
         methods=("GET",),
         path="/v1/openapi.json",
         scope="",
-        handler=state.openapi,
+        handler=status_handlers.openapi,
         summary="This document",
         answers={200: "OpenAPI 3.1"},
         is_quiet=True,
     ),
-    Resource(
+    Route(
         name="livez",
         methods=("GET",),
         path="/livez",
         scope="",
-        handler=state.livez,
+        handler=status_handlers.livez,
         summary="Whether the process answers at all",
         answers={200: "it does"},
         is_quiet=True,
     ),
-    Resource(
+    Route(
         name="readyz",
         methods=("GET",),
         path="/readyz",
         scope="",
-        handler=state.readyz,
+        handler=status_handlers.readyz,
         summary="Whether to send requests: disk writable, a toolchain proven, room in the queue",
         answers={200: "yes", 503: "no, and why"},
         is_quiet=True,
     ),
     *(
-        Resource(
+        Route(
             name=name,
             methods=("GET",),
             path=path,

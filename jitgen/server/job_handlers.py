@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from jitgen.server.call import Call, Json, Refused
 from jitgen.server.compiles import order_of, plan_of, pool_of, refusal, state_of, submit
-from jitgen.server.entries import body_of, entry_answer
+from jitgen.server.entry_handlers import body_of, entry_answer
+from jitgen.server.request import HTTPError, JSONResponse, Request
 
 if TYPE_CHECKING:
     from jitgen.server.jobs import Job
@@ -26,35 +26,37 @@ _BEAT_S = 15.0
 """How often a silent stream says that it lives: proxies cut what is silent for a minute."""
 
 
-async def compile_(service: Service, call: Call) -> Response:
+async def compile_(service: Service, request: Request) -> Response:
     """Answer with the entry of a config, or where it stands."""
-    document = await call.document("config", "arch", "key", "toolchain")
-    order = await order_of(service, call, document)
-    call.note |= {"key": order.key, "kernel": order.name}
-    body = await body_of(service, call, order.key)
+    document = await request.document("config", "arch", "key", "toolchain")
+    order = await order_of(service, request, document)
+    request.note |= {"key": order.key, "kernel": order.name}
+    body = await body_of(service, request, order.key)
     if body is not None:
-        return entry_answer(call, body)
+        return entry_answer(request, body)
     job = submit(service, order)
-    service.misses.add(order.key, call.token.name, "not compiled yet", order.name)
-    wait_s = min(call.wait_s, service.settings.limits.wait_s)
-    if not await _is_over(job, wait_s, call):
+    service.miss_log.add(order.key, request.token.name, "not compiled yet", order.name)
+    wait_s = min(request.wait_s, service.settings.limits.wait_s)
+    if not await _is_over(job, wait_s, request):
         guess_s = max(1, round(service.queue.guess_s(job)))
         headers = {"Location": f"/v1/jobs/{order.key}", "Retry-After": str(guess_s)}
-        return Json(state_of(service, job), status_code=202, headers=headers)
+        return JSONResponse(state_of(service, job), status_code=202, headers=headers)
     if job.failure is not None:
         raise refusal(job.failure, job)
-    body = await body_of(service, call, order.key)
+    body = await body_of(service, request, order.key)
     if body is None:  # it was pruned, or the disk is full and memory too small
-        raise Refused(503, "E_LOST", "it was compiled and could not be kept", {"Retry-After": "5"})
-    return entry_answer(call, body)
+        raise HTTPError(
+            503, "E_LOST", "it was compiled and could not be kept", {"Retry-After": "5"}
+        )
+    return entry_answer(request, body)
 
 
-async def _is_over(job: Job, wait_s: float, call: Call) -> bool:
+async def _is_over(job: Job, wait_s: float, request: Request) -> bool:
     """Wait until `job` is over, for so long at the most and while the client is there."""
     if job.is_over or not wait_s:
         return job.is_over
     over = asyncio.create_task(job.over(wait_s))
-    gone = asyncio.create_task(call.gone())
+    gone = asyncio.create_task(request.gone())
     try:
         await asyncio.wait((over, gone), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -63,31 +65,31 @@ async def _is_over(job: Job, wait_s: float, call: Call) -> bool:
     return job.is_over
 
 
-async def begin_prewarm(service: Service, call: Call) -> Response:
+async def begin_prewarm(service: Service, request: Request) -> Response:
     """Begin to compile what a plan can ask for."""
-    document = await call.document("plan", "arch", "toolchain")
+    document = await request.document("plan", "arch", "toolchain")
     plan = plan_of(document["plan"])
     if not isinstance(document["arch"], str):
-        raise Refused(400, "E_FIELDS", "arch is a target's name")
+        raise HTTPError(400, "E_FIELDS", "arch is a target's name")
     pool = pool_of(service, document["toolchain"])
-    begun = await service.prewarms.begin(call, plan, document["arch"], pool)
+    begun = await service.prewarms.begin(request, plan, document["arch"], pool)
     headers = {"Location": f"/v1/jobs/{begun.number}", "Retry-After": "5"}
-    return Json(begun.to_json(), status_code=202, headers=headers)
+    return JSONResponse(begun.to_json(), status_code=202, headers=headers)
 
 
-async def job(service: Service, call: Call) -> Response:
+async def job(service: Service, request: Request) -> Response:
     """Answer where a compile or a prewarm stands, once or from now on."""
-    key = call.key
-    wants_events = "text/event-stream" in call.header(b"accept")
+    key = request.key
+    wants_events = "text/event-stream" in request.header(b"accept")
     if (found := service.queue.find(key)) is not None:
         if wants_events:
-            return _Stream(service, call, _job_events(service, found))
-        return Json(state_of(service, found))
+            return _Stream(service, request, _job_events(service, found))
+        return JSONResponse(state_of(service, found))
     if (prewarm := service.prewarms.find(key)) is not None:
         if wants_events:
-            return _Stream(service, call, _prewarm_events(prewarm))
-        return Json(prewarm.to_json())
-    raise Refused(404, "E_JOB", f"there is no job {key[:12]}, or it is long over")
+            return _Stream(service, request, _prewarm_events(prewarm))
+        return JSONResponse(prewarm.to_json())
+    raise HTTPError(404, "E_JOB", f"there is no job {key[:12]}, or it is long over")
 
 
 class _Stream(StreamingResponse):
@@ -98,12 +100,12 @@ class _Stream(StreamingResponse):
         Refused: The token has as many streams as it may have.
     """
 
-    def __init__(self, service: Service, call: Call, lines: AsyncGenerator[bytes]) -> None:
-        service.quotas.admit_stream(call.token)
+    def __init__(self, service: Service, request: Request, lines: AsyncGenerator[bytes]) -> None:
+        service.quotas.admit_stream(request.token)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         seconds = service.settings.limits.stream_s
         super().__init__(_within(lines, seconds), media_type="text/event-stream", headers=headers)
-        self._counted = service.quotas.stream(call.token)
+        self._counted = service.quotas.stream(request.token)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send them."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from jitgen.server.places import Place
+from jitgen.server.connection_slots import Slot
 
 REQUEST_S = 40.0
 """In which a request must be here: its body has 30 s from when somebody reads it."""
@@ -33,7 +33,7 @@ MAX_HEAD = 2**16
 """Bytes of a request line with its headers, or of what follows a body."""
 
 
-class Bounded(HttpToolsProtocol):
+class BoundedHttpProtocol(HttpToolsProtocol):
     """
     One connection.
 
@@ -41,7 +41,7 @@ class Bounded(HttpToolsProtocol):
         place: Its place among all; None where they are not counted.
     """
 
-    place: Place | None = None
+    slot: Slot | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; the first request is due from now on."""
@@ -51,28 +51,28 @@ class Bounded(HttpToolsProtocol):
         self._unread = 0.0  # since when what is sent is not read; 0: it is
         self._ending = 0.0  # since when it is to be closed
         self._loose = 0  # bytes since the last that had a place: a body's, or the end of a request
-        if self.place is not None:
-            self.place.end = self.transport.abort
+        if self.slot is not None:
+            self.slot.end = self.transport.abort
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End, and give the place back."""
         super().connection_lost(exc)
-        if self.place is not None:
-            self.place.leave()
+        if self.slot is not None:
+            self.slot.leave()
 
     def pause_writing(self) -> None:
         """Note that the client does not read, or not as fast as it is sent something."""
         super().pause_writing()
         self._unread = time.monotonic()
-        if self.place is not None and not self.place.is_known:
-            self.place.idle()  # else who asks for much, reads nothing and has no token is busy
+        if self.slot is not None and not self.slot.is_known:
+            self.slot.idle()  # else who asks for much, reads nothing and has no token is busy
 
     def resume_writing(self) -> None:
         """Note that it does."""
         super().resume_writing()
         self._unread = 0.0
-        if self.place is not None and self._is_answered:
-            self.place.busy()
+        if self.slot is not None and self._is_answered:
+            self.slot.busy()
 
     def data_received(self, data: bytes) -> None:
         """Take what came; end the connection where that is more than any head has."""
@@ -86,21 +86,21 @@ class Bounded(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request."""
         super().on_message_begin()
-        self.scope["state"]["place"] = self.place
+        self.scope["state"]["slot"] = self.slot
         self._since, self._is_begun = time.monotonic(), True
 
     def on_headers_complete(self) -> None:
         """Begin to answer; what comes behind the body has a list that is not looked at."""
         super().on_headers_complete()
         self.headers = []
-        if self.place is not None:
-            self.place.busy()
+        if self.slot is not None:
+            self.slot.busy()
 
     def on_response_complete(self) -> None:
         """End an answer; without another request the connection is idle."""
         super().on_response_complete()
-        if self.place is not None and self.cycle.response_complete:
-            self.place.idle()
+        if self.slot is not None and self.cycle.response_complete:
+            self.slot.idle()
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body, which whoever reads it bounds."""
@@ -138,5 +138,5 @@ def end_late(connections: Iterable[Any]) -> None:
     """Close those of `connections` whose request, or the reading of whose answer, has no end."""
     now = time.monotonic()
     for connection in list(connections):
-        if isinstance(connection, Bounded):
+        if isinstance(connection, BoundedHttpProtocol):
             connection.end_if_late(now)

@@ -27,7 +27,7 @@ class Body:
     stamp: Stamp | None = None
 
 
-class Hot:
+class LruCache:
     """
     Bodies by key and encoding, bounded by their bytes. Only one thread may use it.
 

@@ -25,7 +25,7 @@ VITAL = frozenset({"/livez", "/readyz", "/metrics"})
 """Paths that are served though there is no place: an orchestrator ends what does not answer."""
 
 
-class Place:
+class Slot:
     """
     One connection's place, from its first byte to its last.
 
@@ -36,10 +36,10 @@ class Place:
         end: Closes the connection at once.
     """
 
-    __slots__ = ("_places", "address", "end", "is_extra", "is_known")
+    __slots__ = ("_slots", "address", "end", "is_extra", "is_known")
 
-    def __init__(self, places: Places, address: str, *, is_extra: bool) -> None:
-        self._places = places
+    def __init__(self, slots: ConnectionSlots, address: str, *, is_extra: bool) -> None:
+        self._slots = slots
         self.address = address
         self.is_extra = is_extra
         self.is_known = False
@@ -47,18 +47,18 @@ class Place:
 
     def busy(self) -> None:
         """Note that a request is under way."""
-        self._places.busy(self)
+        self._slots.busy(self)
 
     def idle(self) -> None:
         """Note that none is."""
-        self._places.idle(self)
+        self._slots.idle(self)
 
     def leave(self) -> None:
         """Give the place back."""
-        self._places.leave(self)
+        self._slots.leave(self)
 
 
-class Places:
+class ConnectionSlots:
     """
     All places of a service. Only its event loop may use it.
 
@@ -73,8 +73,8 @@ class Places:
         self._per_address = per_address or most
         self._metrics = metrics
         self._of: Counter[str] = Counter()
-        self._held: set[Place] = set()
-        self._extras: set[Place] = set()
+        self._held: set[Slot] = set()
+        self._extras: set[Slot] = set()
         self._strangers, self._known, self._idle_extras = _Idle(), _Idle(), _Idle()
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class Places:
         """How many have no request under way."""
         return len(self._strangers) + len(self._known) + len(self._idle_extras)
 
-    def enter(self, address: str) -> Place | None:
+    def enter(self, address: str) -> Slot | None:
         """
         Return a place for a connection of `address`, idle at first; None where there is none.
 
@@ -99,52 +99,52 @@ class Places:
         if is_extra and len(self._extras) >= EXTRA and not self._end(self._idle_extras.first()):
             self._metrics.ended.labels("refused").inc()
             return None
-        place = Place(self, address, is_extra=is_extra)
+        slot = Slot(self, address, is_extra=is_extra)
         if is_extra:
-            self._extras.add(place)
+            self._extras.add(slot)
         else:
-            self._held.add(place)
+            self._held.add(slot)
             self._of[address] += 1
-        self.idle(place)
-        return place
+        self.idle(slot)
+        return slot
 
     def make_room(self) -> bool:
         """End the longest idle connection, for the system; returns whether there was one."""
         return self._displace() or self._end(self._idle_extras.first())
 
-    def busy(self, place: Place) -> None:
-        """Note that `place` has a request under way."""
-        self._idle_of(place).remove(place)
+    def busy(self, slot: Slot) -> None:
+        """Note that `slot` has a request under way."""
+        self._idle_of(slot).remove(slot)
 
-    def idle(self, place: Place) -> None:
-        """Note that `place` has none from now on."""
-        if place in self._held or place in self._extras:
-            self._idle_of(place).add(place)
+    def idle(self, slot: Slot) -> None:
+        """Note that `slot` has none from now on."""
+        if slot in self._held or slot in self._extras:
+            self._idle_of(slot).add(slot)
 
-    def leave(self, place: Place) -> None:
-        """Note that the connection of `place` is over."""
-        self._idle_of(place).remove(place)
-        self._extras.discard(place)
-        if place in self._held:
-            self._held.discard(place)
-            self._of[place.address] -= 1
-            if not self._of[place.address]:
-                del self._of[place.address]
+    def leave(self, slot: Slot) -> None:
+        """Note that the connection of `slot` is over."""
+        self._idle_of(slot).remove(slot)
+        self._extras.discard(slot)
+        if slot in self._held:
+            self._held.discard(slot)
+            self._of[slot.address] -= 1
+            if not self._of[slot.address]:
+                del self._of[slot.address]
 
-    def _idle_of(self, place: Place) -> _Idle:
-        if place.is_extra:
+    def _idle_of(self, slot: Slot) -> _Idle:
+        if slot.is_extra:
             return self._idle_extras
-        return self._known if place.is_known else self._strangers
+        return self._known if slot.is_known else self._strangers
 
     def _displace(self, address: str = "") -> bool:
         return self._end(self._strangers.first(address) or self._known.first(address))
 
-    def _end(self, place: Place | None) -> bool:
-        if place is None:
+    def _end(self, slot: Slot | None) -> bool:
+        if slot is None:
             return False
-        self.leave(place)
+        self.leave(slot)
         self._metrics.ended.labels("displaced").inc()
-        place.end()
+        slot.end()
         return True
 
 
@@ -156,27 +156,27 @@ class _Idle:
     """Idle places, those first that are so for longest."""
 
     def __init__(self) -> None:
-        self._all: OrderedDict[Place, None] = OrderedDict()
-        self._of: dict[str, OrderedDict[Place, None]] = {}
+        self._all: OrderedDict[Slot, None] = OrderedDict()
+        self._of: dict[str, OrderedDict[Slot, None]] = {}
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def add(self, place: Place) -> None:
-        """Put `place` last."""
-        self._all[place] = None
-        self._of.setdefault(place.address, OrderedDict())[place] = None
+    def add(self, slot: Slot) -> None:
+        """Put `slot` last."""
+        self._all[slot] = None
+        self._of.setdefault(slot.address, OrderedDict())[slot] = None
 
-    def remove(self, place: Place) -> None:
-        """Take `place` out, if it is there."""
-        if place in self._all:
-            del self._all[place]
-            own = self._of[place.address]
-            del own[place]
+    def remove(self, slot: Slot) -> None:
+        """Take `slot` out, if it is there."""
+        if slot in self._all:
+            del self._all[slot]
+            own = self._of[slot.address]
+            del own[slot]
             if not own:
-                del self._of[place.address]
+                del self._of[slot.address]
 
-    def first(self, address: str = "") -> Place | None:
+    def first(self, address: str = "") -> Slot | None:
         """Return the first, of one address where one is named; None for none."""
         return next(iter(self._of.get(address, ()) if address else self._all), None)
 

@@ -24,7 +24,7 @@ from jitgen.errors import CompileError, JitgenError, ToolchainError
 from jitgen.runtime.entries import record
 from jitgen.runtime.spec import spec_of
 
-TASK = "jitgen.server.task:compile_task"
+TASK = "jitgen.server.compile_task:compile_task"
 """What a foreman's processes call."""
 
 REFUSED, BROKEN, SHORT, DOUBTFUL = "refused", "broken", "short", "doubtful"

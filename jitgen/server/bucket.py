@@ -30,7 +30,7 @@ def check_url(url: str) -> None:
         raise SettingError(f"replicas.shared: {url} is no URL of a store; allowed: {known}")
 
 
-class Shared:
+class SharedBucket:
     """
     One store. Its methods block; they raise what `jitgen.remote.objects.Objects` raises.
 
@@ -90,9 +90,9 @@ class Shared:
         return "" if trust is None else judge(record, signatures, trust.trust).reason
 
 
-def bucket_of(
+def open_bucket(
     url: str, revocations: Revocations, refusal: layout.Judge | None = None
-) -> Shared | None:
+) -> SharedBucket | None:
     """Return the store at `url`; None for no URL, and SettingError for a wrong one."""
     check_url(url)
-    return Shared(url, revocations, refusal) if url else None
+    return SharedBucket(url, revocations, refusal) if url else None

@@ -28,7 +28,7 @@ from jitgen.compile.workers import PRELOAD, WITHOUT
 from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError, JitgenError, PlanError, UnsupportedConfig
 from jitgen.runtime.spec import spec_of
-from jitgen.server.task import TASK
+from jitgen.server.compile_task import TASK
 from jitgen.targets.legality import check
 
 _MODULE = TASK.partition(":")[0]
@@ -36,7 +36,7 @@ _MOST_SWEEPS = 100
 """Of a plan in a request: to expand one takes 30 ms, in which nobody else is answered."""
 
 
-class Foreman(Server):
+class Supervisor(Server):
     """Runs tasks and answers questions as they come, until the service goes."""
 
     is_open = True
@@ -152,7 +152,7 @@ def main(descriptor: str, jobs: str, timeout_s: str) -> None:
     client = socket.socket(fileno=int(descriptor))
     preload([*PRELOAD, _MODULE], list(WITHOUT))
     gc.enable()  # it lives for weeks
-    foreman = Foreman(client, int(jobs), float(timeout_s))
-    foreman.say(json.dumps({"hello": describe()}).encode("ascii"))
-    foreman.serve()
+    supervisor = Supervisor(client, int(jobs), float(timeout_s))
+    supervisor.say(json.dumps({"hello": describe()}).encode("ascii"))
+    supervisor.serve()
     os._exit(0)  # taking down an interpreter with the compiler in it takes a while

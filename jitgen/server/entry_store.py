@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from jitgen.cache import Entry, Meta, Store
 from jitgen.cache.stamp import Stamp
 from jitgen.remote import wire
-from jitgen.server.hot import Body, Hot
+from jitgen.server.lru import Body, LruCache
 from jitgen.server.revocations import Revocation, Revocations
 from jitgen.server.settings import Storage
-from jitgen.server.vouching import Vouching, Word
+from jitgen.server.vouching import Verdict, Vouching
 from jitgen.settings import settings as library
 
 ZSTD, IDENTITY = "zstd", "identity"
@@ -81,7 +81,7 @@ class Found:
     is_ousted: bool = False
 
 
-class Shelf:
+class EntryStore:
     """
     Entries by key. Only the event loop may use it; the disk is read on other threads.
 
@@ -100,18 +100,18 @@ class Shelf:
         vouching: Vouching | None = None,
     ) -> None:
         self.store = store
-        self.hot = Hot(settings.memory)
+        self.lru = LruCache(settings.memory)
         self._inside = library.parsed({"cache_size": settings.limit})
         self.revocations = revocations
         self.vouching = vouching
         self._known: OrderedDict[str, Stamp] = OrderedDict()
         self._age = 0
 
-    def at_hand(self, key: str, encoding: str) -> Body | None:
+    def from_memory(self, key: str, encoding: str) -> Body | None:
         """Return the body of `key` if it is in memory; raises Revoked."""
         if (row := self.revocations.of_key(key)) is not None:
             raise Revoked(row)
-        return self.hot.get(key, encoding)
+        return self.lru.get(key, encoding)
 
     async def body(self, key: str, encoding: str) -> Body | None:
         """
@@ -121,38 +121,38 @@ class Shelf:
             Revoked: It is revoked.
             SigningError, ResourceError: It must be signed again, and the signer does not.
         """
-        found = self.at_hand(key, encoding)
+        found = self.from_memory(key, encoding)
         if found is not None:
             return found
-        other = self.hot.get(key, IDENTITY if encoding == ZSTD else ZSTD)
+        other = self.lru.get(key, IDENTITY if encoding == ZSTD else ZSTD)
         if other is not None:  # maybe all that there is: the disk may be full
             return await self._recoded(key, other, encoding)
-        entry = await self.found(key)
-        return None if entry is None else await self.take(entry, encoding)
+        entry = await self.find(key)
+        return None if entry is None else await self.cache_body(entry, encoding)
 
-    async def found(self, key: str) -> Found | None:
+    async def find(self, key: str) -> Found | None:
         """Return what the root has of `key`, if this service vouches for it; raises as `body`."""
-        found, word = await asyncio.to_thread(self._read, key)
-        if found is None or word is Word.NONE:
+        found, verdict = await asyncio.to_thread(self._read, key)
+        if found is None or verdict is Verdict.NONE:
             self._known.pop(key, None)
             return None
-        if word is Word.OWN and self.vouching is not None:
+        if verdict is Verdict.OWN and self.vouching is not None:
             entry = await self.vouching.signed(found.entry)
             if entry is not found.entry:  # its signatures are others on the disk by now
                 found = Found(entry=entry, stamp=await asyncio.to_thread(self.store.stamp, key))
         return found
 
-    def _read(self, key: str) -> tuple[Found | None, Word]:
+    def _read(self, key: str) -> tuple[Found | None, Verdict]:
         """Return what the root has of `key`, and what this service says of it; raises Revoked."""
         stamp = self.store.stamp(key)
         entry = self.store.read(key)
         # What a person has edited is for this host alone; and what cannot be handed out with its
         # signatures is not, for it would be kept in memory without them.
         if entry is None or entry.meta.is_edited or entry.unread:
-            return None, Word.NONE
+            return None, Verdict.NONE
         self.check(entry.meta.encode(), entry.meta)
-        word = Word.COUNTS if self.vouching is None else self.vouching.word(entry)
-        return Found(entry=entry, stamp=stamp), word
+        verdict = Verdict.COUNTS if self.vouching is None else self.vouching.verdict(entry)
+        return Found(entry=entry, stamp=stamp), verdict
 
     def check(self, record: bytes, meta: Meta) -> None:
         """Raise Revoked where the entry with this record is."""
@@ -172,7 +172,7 @@ class Shelf:
             data = await asyncio.to_thread(wire.compress, data)
         return Body(data=data, etag=made.etag, headers=_headers(made.etag, encoding, len(data)))
 
-    async def take(self, found: Found, encoding: str) -> Body:
+    async def cache_body(self, found: Found, encoding: str) -> Body:
         """Return the body of an entry, and keep it in memory; raises Revoked."""
         made = await asyncio.to_thread(packed, found.entry)
         self._check(made.etag.strip('"'), made.meta)
@@ -193,7 +193,7 @@ class Shelf:
         headers = _headers(body.etag, encoding, len(data))
         made = Body(data=data, etag=body.etag, headers=headers, stamp=body.stamp)
         if age == self._age:  # else it may have been revoked meanwhile
-            self.hot.put(key, encoding, made)
+            self.lru.put(key, encoding, made)
         return made
 
     async def publish(
@@ -216,7 +216,7 @@ class Shelf:
             if there is None or there.meta == mine.meta:
                 entry = mine if there is None else there
                 return Found(entry=entry, stamp=stamp, is_ousted=is_last)
-            if self.vouching is None or self.vouching.word(there) is not Word.NONE:
+            if self.vouching is None or self.vouching.verdict(there) is not Verdict.NONE:
                 return Found(entry=there, stamp=stamp)
             if is_last:
                 break
@@ -229,7 +229,7 @@ class Shelf:
         there = await asyncio.to_thread(self._there, keys, known)
         for key, stamp in there.items():
             self._remember(key, stamp)
-        kept = {*there, *self.hot.keys()}
+        kept = {*there, *self.lru.keys()}
         return [k for k in keys if k not in kept or self.revocations.of_key(k) is not None]
 
     def _there(self, keys: list[str], known: Mapping[str, Stamp]) -> dict[str, Stamp]:
@@ -240,10 +240,10 @@ class Shelf:
                 continue
             if known.get(key) != stamp:
                 try:
-                    entry, word = self._read(key)
+                    entry, verdict = self._read(key)
                 except Revoked:
                     continue
-                if entry is None or entry.stamp is None or word is Word.NONE:
+                if entry is None or entry.stamp is None or verdict is Verdict.NONE:
                     continue
                 stamp = entry.stamp
             found[key] = stamp
@@ -256,25 +256,25 @@ class Shelf:
         if len(self._known) > _KNOWN:
             self._known.popitem(last=False)
 
-    async def note_own(self, record: bytes) -> None:
+    async def record_built(self, record: bytes) -> None:
         """Note that this service built the entry whose ``meta.json`` is `record`."""
         if self.vouching is not None:
             await asyncio.to_thread(self.vouching.built.add, record)
 
-    async def look(self) -> int:
+    async def drop_changed(self) -> int:
         """Let go of what is in memory and has changed on the disk; returns how much that was."""
-        changed = await asyncio.to_thread(self._changed, self.hot.stamps())
+        changed = await asyncio.to_thread(self._changed, self.lru.stamps())
         for key, stamp in changed:  # what was read since has another one
-            self.hot.forget_old(key, stamp)
+            self.lru.forget_old(key, stamp)
         return len(changed)
 
     def _changed(self, stamps: set[tuple[str, Stamp]]) -> list[tuple[str, Stamp]]:
         return [(key, stamp) for key, stamp in stamps if self.store.stamp(key) != stamp]
 
-    def forget_all(self) -> None:
+    def invalidate(self) -> None:
         """Look everything up again: what is revoked or trusted has changed, or the disk."""
         self._age += 1
-        self.hot.clear()
+        self.lru.clear()
         self._known.clear()
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import FileResponse, Response
 
 from jitgen.cache.entry import is_key
-from jitgen.server.call import Call, Refused
+from jitgen.server.request import HTTPError, Request
 
 if TYPE_CHECKING:
     from jitgen.server.service import Service
@@ -26,19 +26,19 @@ _CHUNK = 2**20
 _seen: dict[tuple[str, int, int, int], bool] = {}
 
 
-async def get(service: Service, call: Call) -> Response:
+async def get(service: Service, request: Request) -> Response:
     """Answer GET and HEAD of a bundle; ranges are served."""
     digest, folder = (
-        call.parameters["digest"].removeprefix("sha256:"),
+        request.parameters["digest"].removeprefix("sha256:"),
         service.settings.store.bundles,
     )
     if not is_key(digest):
-        raise Refused(400, "E_DIGEST", "a bundle's name is its SHA-256: 64 hexadecimal digits")
+        raise HTTPError(400, "E_DIGEST", "a bundle's name is its SHA-256: 64 hexadecimal digits")
     path = None if folder is None else folder / f"{digest}.tar"
     if path is None or not await asyncio.to_thread(_has_digest, path, digest):
-        raise Refused(404, "E_MISSING", f"there is no bundle {digest[:12]}")
+        raise HTTPError(404, "E_MISSING", f"there is no bundle {digest[:12]}")
     etag = f'"{digest}"'
-    if etag in call.header(b"if-none-match"):
+    if etag in request.header(b"if-none-match"):
         return Response(status_code=304, headers={"ETag": etag})
     return FileResponse(path, media_type=MEDIA_TYPE, headers={"ETag": etag})
 

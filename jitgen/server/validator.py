@@ -28,7 +28,7 @@ from jitgen.support.failing import says_passing
 _SHOWN = 600
 
 
-class Gate:
+class Validator:
     """
     What must pass before it is signed.
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from jitgen.cache.entry import is_key
-from jitgen.server.shelf import IDENTITY, ZSTD
+from jitgen.server.entry_store import IDENTITY, ZSTD
 from jitgen.server.tokens import Token
 from jitgen.support.documents import BadDocument, parse_json
 
@@ -26,7 +26,7 @@ _QUERY = 200  # characters of a value in a query string
 _BODY_S = 30.0  # in which a body must arrive
 
 
-class Refused(Exception):
+class HTTPError(Exception):
     """
     A request is answered with an error: ``{"code", "reason", ...}``.
 
@@ -52,7 +52,7 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
 
-class Call:
+class Request:
     """
     One request.
 
@@ -93,7 +93,7 @@ class Call:
         """The key in the path; raises Refused where it is none."""
         key = self.parameters["key"]
         if not is_key(key):
-            raise Refused(400, "E_KEY", "a key is 64 hexadecimal digits in lower case")
+            raise HTTPError(400, "E_KEY", "a key is 64 hexadecimal digits in lower case")
         return key
 
     @property
@@ -114,9 +114,9 @@ class Call:
             Refused: It has more than `most` bytes, does not arrive, or comes encoded.
         """
         if self.header(b"transfer-encoding").lower() not in ("", "chunked"):
-            raise Refused(501, "E_ENCODING", "of transfer codings, chunked alone is known here")
+            raise HTTPError(501, "E_ENCODING", "of transfer codings, chunked alone is known here")
         if self.header(b"content-encoding") not in ("", "identity"):
-            raise Refused(415, "E_ENCODING", "bodies are taken as they are, not compressed")
+            raise HTTPError(415, "E_ENCODING", "bodies are taken as they are, not compressed")
         length = self.header(b"content-length")
         if length.isdecimal() and int(length[:12]) > most:
             raise _too_large(most)
@@ -126,7 +126,7 @@ class Call:
                 while True:
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
-                        raise Refused(400, "E_BODY", "the body ended early")
+                        raise HTTPError(400, "E_BODY", "the body ended early")
                     chunk = message.get("body", b"")
                     size += len(chunk)
                     if size > most:
@@ -135,7 +135,7 @@ class Call:
                     if not message.get("more_body", False):
                         return b"".join(chunks)
         except TimeoutError:
-            raise Refused(408, "E_BODY", f"the body did not arrive in {_BODY_S:.0f} s") from None
+            raise HTTPError(408, "E_BODY", f"the body did not arrive in {_BODY_S:.0f} s") from None
 
     async def gone(self) -> None:
         """Wait until the client has gone; for after its body was read."""
@@ -153,14 +153,14 @@ class Call:
         try:
             found = parse_json(data, max_bytes=MAX_BODY)
         except (BadDocument, RecursionError) as error:
-            raise Refused(400, "E_JSON", str(error) or "it nests too deeply") from None
+            raise HTTPError(400, "E_JSON", str(error) or "it nests too deeply") from None
         if not isinstance(found, dict) or set(found) != set(fields):
-            raise Refused(400, "E_FIELDS", f"the body is a JSON object with {', '.join(fields)}")
+            raise HTTPError(400, "E_FIELDS", f"the body is a JSON object with {', '.join(fields)}")
         return found
 
 
-def _too_large(most: int) -> Refused:
-    return Refused(413, "E_SIZE", f"a body has at most {most} bytes", {"Connection": "close"})
+def _too_large(most: int) -> HTTPError:
+    return HTTPError(413, "E_SIZE", f"a body has at most {most} bytes", {"Connection": "close"})
 
 
 @lru_cache(maxsize=256)
@@ -183,7 +183,7 @@ def wait_of(header: bytes) -> float:
     return float(match[1]) if match else 0.0
 
 
-class Json(Response):
+class JSONResponse(Response):
     """An answer of one JSON document."""
 
     media_type = "application/json"
