@@ -24,7 +24,7 @@ from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache import EntryInfo, Store
-    from jitgen.remote.look import Place
+    from jitgen.remote.probe import BackendStatus
 
 _LAST_SECOND = 253402300799.0  # of the year 9999
 
@@ -221,13 +221,13 @@ def stats(output: Output) -> None:
     output.result("cache stats", document, human)
 
 
-def _elsewhere(store: Store) -> list[Place]:
+def _elsewhere(store: Store) -> list[BackendStatus]:
     """Return how the places that kernels are fetched from stand; asks none of them."""
     if not (settings.remote or settings.service):
         return []
-    from jitgen.remote.look import standing
+    from jitgen.remote.probe import statuses
 
-    return standing(store)
+    return statuses(store)
 
 
 def when(output: Output, seconds: float) -> str:

@@ -19,7 +19,7 @@ from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache import Damage, Difference, Meta, Store
-    from jitgen.remote.look import Found
+    from jitgen.remote.probe import ProbeResult
 
     Nearest = list[tuple[Meta, tuple[Difference, ...]]]
 
@@ -60,9 +60,9 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
 
     def human() -> None:
         output.fields([("name", named.name), ("key", wanted), (state, reason)])
-        for place in elsewhere:
+        for backend in elsewhere:
             output.line(
-                f"{place.tier:<7} {place.reason or f'{place.url} has it: a call fetches it'}"
+                f"{backend.tier:<7} {backend.reason or f'{backend.url} has it: a call fetches it'}"
             )
         for damage in damages:
             output.line()
@@ -84,7 +84,7 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
         "reason": reason,
         "key_document": document,
         "damaged": [_json(damage) for damage in damages],
-        "elsewhere": [asdict(place) for place in elsewhere],
+        "elsewhere": [asdict(backend) for backend in elsewhere],
         "nearest": [
             {
                 "key": meta.key,
@@ -99,14 +99,14 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
     return ExitCode.OK
 
 
-def _elsewhere(store: Store, named: Named) -> list[Found]:
+def _elsewhere(store: Store, named: Named) -> list[ProbeResult]:
     """Return what the places that kernels are fetched from say of one; they are asked."""
     if not (settings.remote or settings.service):
         return []
-    from jitgen.remote.look import asked
+    from jitgen.remote.probe import probe_all
     from jitgen.runtime.spec import spec_of
 
-    return asked(store, spec_of(named.config, named.arch))
+    return probe_all(store, spec_of(named.config, named.arch))
 
 
 def _meanings(differences: Sequence[Difference]) -> list[str]:

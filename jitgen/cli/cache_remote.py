@@ -92,9 +92,9 @@ def push(
     Nothing that is there is overwritten: the first that published a key has it.
     """
     from jitgen.remote import layout
-    from jitgen.remote.outcomes import Trouble
+    from jitgen.remote.outcomes import RemoteError
 
-    store, place = _store(), place_of(url)
+    store, backend = _store(), backend_of(url)
     entries = _entries(store, names)
     if key_file is not None:
         entries = (entry for entry, _ in _signed(output, store, names, key_file, builder))
@@ -107,8 +107,8 @@ def push(
             failed[entry.key] = f"who signed it cannot be read: {entry.unread}"
             continue
         try:
-            is_new = layout.push(place, entry, replaces=replace)
-        except (Trouble, CacheError) as error:
+            is_new = layout.push(backend, entry, replaces=replace)
+        except (RemoteError, CacheError) as error:
             failed[entry.key] = str(error)
             continue
         (pushed if is_new else there).append(entry.key)
@@ -117,7 +117,7 @@ def push(
 
     def human() -> None:
         _list(output, failed)
-        output.line(f"{len(pushed)} pushed to {place.url}, {len(there)} were there")
+        output.line(f"{len(pushed)} pushed to {backend.url}, {len(there)} were there")
         if unsigned:
             output.warn(
                 f"{counted(len(unsigned), 'of them is', 'of them are')} signed by nobody, and will "
@@ -125,7 +125,7 @@ def push(
             )
 
     document = {
-        "to": place.url,
+        "to": backend.url,
         "pushed": pushed,
         "there": there,
         "unsigned": unsigned,
@@ -143,22 +143,22 @@ def push(
 def pull(output: Output, names: tuple[str, ...], url: str | None, everything: bool) -> int:
     """Take entries from an object store into the own root, as far as their signatures count."""
     from jitgen.remote import layout
-    from jitgen.remote.guard import Guard
-    from jitgen.remote.outcomes import Trouble
-    from jitgen.remote.tiers import kept
+    from jitgen.remote.outcomes import RemoteError
+    from jitgen.remote.request_policy import RequestPolicy
+    from jitgen.remote.tiers import publish
 
-    store, place = _store(), place_of(url, is_written=False)
+    store, backend = _store(), backend_of(url, is_written=False)
     if bool(names) == everything:
         raise click.UsageError("name what to pull, or say --all")
     try:
         keys = (
-            list(place.keys())
+            list(backend.keys())
             if everything
             else [name if is_key(name) else find_key(name, store) for name in names]
         )
-    except Trouble as error:
-        raise CacheError(f"{place.url} does not say what it has: {error}") from None
-    judge = Guard("remote", place.url, store).judge
+    except RemoteError as error:
+        raise CacheError(f"{backend.url} does not say what it has: {error}") from None
+    judge = RequestPolicy("remote", backend.url, store).judge
     pulled, there = [], []
     failed: dict[str, str] = {}
     for key in keys:
@@ -166,8 +166,8 @@ def pull(output: Output, names: tuple[str, ...], url: str | None, everything: bo
             there.append(key)
             continue
         try:
-            entry = kept(store, layout.fetch(place, key, judge))
-        except Trouble as error:
+            entry = publish(store, layout.fetch(backend, key, judge))
+        except RemoteError as error:
             failed[key] = str(error)
             continue
         if entry.why_private:
@@ -177,9 +177,9 @@ def pull(output: Output, names: tuple[str, ...], url: str | None, everything: bo
 
     def human() -> None:
         _list(output, failed)
-        output.line(f"{len(pulled)} pulled from {place.url}, {len(there)} were here")
+        output.line(f"{len(pulled)} pulled from {backend.url}, {len(there)} were here")
 
-    document = {"from": place.url, "pulled": pulled, "here": there, "failed": failed}
+    document = {"from": backend.url, "pulled": pulled, "here": there, "failed": failed}
     output.result("cache pull", document, human)
     return ExitCode.FAILED if failed else ExitCode.OK
 
@@ -235,7 +235,7 @@ def _store() -> Store:
     return store
 
 
-def place_of(url: str | None, *, is_written: bool = True) -> Objects:
+def backend_of(url: str | None, *, is_written: bool = True) -> Objects:
     """Return the object store that is named, or the first of the settings."""
     from jitgen.remote.objects import Objects
 

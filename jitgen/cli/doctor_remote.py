@@ -40,9 +40,9 @@ def remote_findings() -> Iterator[Finding]:
         yield from _packages()
         store = _store()
         yield from _trust(store)
-        from jitgen.remote.look import asked
+        from jitgen.remote.probe import probe_all
 
-        for found in asked(store):
+        for found in probe_all(store):
             yield Finding(
                 section=_SECTION,
                 name=found.tier,
@@ -60,7 +60,7 @@ def remote_findings() -> Iterator[Finding]:
 
 def _signers(store: Store) -> Iterator[Finding]:
     """Yield whether what the service signs would be accepted here: it can be well and refused."""
-    from jitgen.remote.look import signers
+    from jitgen.remote.probe import signers
     from jitgen.signing.standing import SHOWN, standing
 
     trust = store.trusted.current().trust
@@ -98,9 +98,9 @@ def _store() -> Store:
 
 def _packages() -> Iterator[Finding]:
     """Yield which package is lacking; kernels travel packed, from object stores or over HTTP."""
-    places = (*settings.remote, *filter(None, [settings.service]))
-    needed = {"obstore" for place in places if not place.startswith(("http", "file:"))}
-    for package in sorted(needed | {"zstandard"} if places else needed):
+    backends = (*settings.remote, *filter(None, [settings.service]))
+    needed = {"obstore" for backend in backends if not backend.startswith(("http", "file:"))}
+    for package in sorted(needed | {"zstandard"} if backends else needed):
         if find_spec(package) is None:
             yield Finding(
                 section=_SECTION,

@@ -228,17 +228,17 @@ def adopt(output: Output) -> None:
 @with_output
 def push(output: Output, path: Path | None, url: str | None) -> None:
     """Put a trust document where kernels are fetched from: whoever fetches there then has it."""
-    from jitgen.cli.cache_remote import place_of
+    from jitgen.cli.cache_remote import backend_of
     from jitgen.remote.layout import TRUST_PATH
-    from jitgen.remote.outcomes import Trouble
+    from jitgen.remote.outcomes import RemoteError
 
-    found, place = read_document(document_path(path)), place_of(url)
+    found, backend = read_document(document_path(path)), backend_of(url)
     try:
-        place.replace(TRUST_PATH, found.data)
-    except Trouble as error:
-        raise CacheError(f"{place.url} does not take it: {error}") from None
-    text = f"version {found.trust.version} put to {place.url}"
-    document = {"to": place.url, "version": found.trust.version}
+        backend.replace(TRUST_PATH, found.data)
+    except RemoteError as error:
+        raise CacheError(f"{backend.url} does not take it: {error}") from None
+    text = f"version {found.trust.version} put to {backend.url}"
+    document = {"to": backend.url, "version": found.trust.version}
     output.result("trust push", document, lambda: output.line(text))
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from jitgen.cache.folder import Damaged
 from jitgen.config import Config
 from jitgen.errors import JitgenError
-from jitgen.fleet.board import BEAT_S, Board, BoardError, Note
+from jitgen.fleet.coordination import BEAT_S, CoordinationError, CoordinationStore, KernelRecord
 from jitgen.fleet.report import WarmUpRow, WarmUpState
 from jitgen.plans.task import TASK, compile_task
 from jitgen.remote import wire
@@ -47,7 +47,7 @@ Progress = Callable[[WarmUpRow, int, int], None]
 
 
 @frozen
-class Place:
+class RankInfo:
     """
     Where a rank stands.
 
@@ -79,23 +79,23 @@ class Rank:
     def __init__(
         self,
         specs: Iterable[KernelSpec],
-        place: Place,
-        board: Board,
+        info: RankInfo,
+        coordination: CoordinationStore,
         store: Store,
         on_progress: Progress | None = None,
     ) -> None:
         self._specs = {spec.key: spec for spec in specs}
         # By position and not by `Shard`: ranks have one list, and a few kernels are to be shared
         # evenly. Where their lists differ after all, claims still let each be compiled once.
-        shard = sorted(self._specs)[place.rank :: place.world]
+        shard = sorted(self._specs)[info.rank :: info.world]
         self._own = frozenset(shard)
-        self._place = place
-        self._board = board
+        self._rank_info = info
+        self._coordination = coordination
         self._store = store
         self._tiers = Tiers(store)
         self._on_progress = on_progress
         self._rows: dict[str, WarmUpRow] = {}
-        self._known: dict[str, Note | None] = {}
+        self._known: dict[str, KernelRecord | None] = {}
         self._dead: set[str] = set()
         self._rests: dict[str, float] = {}  # key -> until when it is left to others
         self._watched = 0.0
@@ -105,14 +105,14 @@ class Rank:
         Bring every kernel into the store; returns a row for each, by key.
 
         Raises:
-            BoardError: The store of the job is gone; what was done until then stays.
+            CoordinationError: The store of the job is gone; what was done until then stays.
         """
-        with self._board.alive():
+        with self._coordination.alive():
             self._offer()
             self._compile(self._claimed(sorted(self._own - self._rows.keys())))
             wait_s, news = _FIRST_WAIT_S, -1
             while self._open():
-                before, news = news, self._board.news()
+                before, news = news, self._coordination.news()
                 is_moving = before != news and self._settle()
                 if self._compile(self._claimed(self._left())) or is_moving:
                     wait_s = _FIRST_WAIT_S
@@ -121,9 +121,9 @@ class Rank:
                 wait_s = min(_LONGEST_WAIT_S, 2 * wait_s)
         return self.rows
 
-    def notes(self) -> dict[str, Note | None]:
+    def records(self) -> dict[str, KernelRecord | None]:
         """Return what the board says of each kernel now."""
-        return {key: self._board.read(key) for key in self._specs}
+        return {key: self._coordination.read(key) for key in self._specs}
 
     @property
     def rows(self) -> tuple[WarmUpRow, ...]:
@@ -139,47 +139,47 @@ class Rank:
             found = readable(self._tiers, spec, tells_miss=False)
             if found is None:
                 continue
-            note = None
-            if key in self._own or self._place.offers_all:
-                note = self._board.read(key)
-                if note is None and (mine := self._board.claim(key, None)) is not None:
-                    self._board.done(key, mine, _packed(found[0]), seconds=0.0)
-            self._add(key, WarmUpState.CACHED, note)
+            record = None
+            if key in self._own or self._rank_info.offers_all:
+                record = self._coordination.read(key)
+                if record is None and (mine := self._coordination.claim(key, None)) is not None:
+                    self._coordination.done(key, mine, _packed(found[0]), seconds=0.0)
+            self._add(key, WarmUpState.CACHED, record)
 
     def _settle(self) -> bool:
         """Take what others have done, or failed at; returns whether there was any."""
         settled = False
         for key in self._open():
-            note = self._known[key] = self._board.read(key)
-            if note is not None and note.state in ("done", "failed"):
+            record = self._known[key] = self._coordination.read(key)
+            if record is not None and record.state in ("done", "failed"):
                 settled = True
-                if note.state == "failed":
-                    self._add(key, WarmUpState.FAILED, note, note.error)
+                if record.state == "failed":
+                    self._add(key, WarmUpState.FAILED, record, record.error)
                 else:
-                    self._take(key, note)
+                    self._take(key, record)
         return settled
 
-    def _take(self, key: str, note: Note) -> None:
+    def _take(self, key: str, record: KernelRecord) -> None:
         """Bring a kernel that another rank has done into this rank's store."""
         try:
             # Ranks of one machine want the same: one of them writes it, the others find it.
             with self._store.lock(key, settings.lock_timeout):
                 found = readable(self._tiers, self._specs[key], tells_miss=False)
                 if found is not None:
-                    self._add(key, WarmUpState.SHARED, note)
+                    self._add(key, WarmUpState.SHARED, record)
                     return
-                packed = wire.unpack(self._board.entry(key, note, wire.MAX_BYTES), key)
+                packed = wire.unpack(self._coordination.entry(key, record, wire.MAX_BYTES), key)
                 entry = self._store.publish(
                     packed.meta, packed.files, packed.signatures, is_fetched=True
                 )
             if entry.why_private:
-                raise BoardError(f"it was received, but is not kept: {entry.why_private}")
+                raise CoordinationError(f"it was received, but is not kept: {entry.why_private}")
             if readable(self._tiers, self._specs[key], tells_miss=False) is None:
-                raise BoardError("it was received, but this machine does not take it")
+                raise CoordinationError("it was received, but this machine does not take it")
         except (JitgenError, Damaged) as error:
-            self._add(key, WarmUpState.FAILED, note, str(error))
+            self._add(key, WarmUpState.FAILED, record, str(error))
         else:
-            self._add(key, WarmUpState.FETCHED, note)
+            self._add(key, WarmUpState.FETCHED, record)
 
     def _left(self) -> list[str]:
         """Return kernels that nobody works on, as many as are this rank's part of them."""
@@ -187,34 +187,39 @@ class Rank:
         now = time.monotonic()
         open_ = [key for key in self._open() if self._rests.get(key, 0.0) <= now]
         left = [key for key in open_ if self._is_left(self._known.get(key))]
-        return left[: max(self._place.jobs, math.ceil(len(left) / self._place.world))]
+        return left[: max(self._rank_info.jobs, math.ceil(len(left) / self._rank_info.world))]
 
-    def _is_left(self, note: Note | None) -> bool:
-        if note is None or note.state == "free":
+    def _is_left(self, record: KernelRecord | None) -> bool:
+        if record is None or record.state == "free":
             return True
-        return note.state == "claimed" and note.by in self._dead
+        return record.state == "claimed" and record.by in self._dead
 
     def _watch(self) -> None:
         """Look who has died of those that work on what is left; the more ranks, the rarer."""
         now = time.monotonic()
-        if now - self._watched < BEAT_S * (1 + self._place.world / _RANKS_A_BEAT):
+        if now - self._watched < BEAT_S * (1 + self._rank_info.world / _RANKS_A_BEAT):
             return
         self._watched = now
-        notes = (self._known.get(key) for key in self._open())
-        for note in {note.by: note for note in notes if note and note.state == "claimed"}.values():
-            if self._board.is_dead(note):
-                self._dead.add(note.by)
+        records = (self._known.get(key) for key in self._open())
+        for record in {
+            record.by: record for record in records if record and record.state == "claimed"
+        }.values():
+            if self._coordination.is_dead(record):
+                self._dead.add(record.by)
 
-    def _claimed(self, keys: Iterable[str]) -> dict[str, Note]:
+    def _claimed(self, keys: Iterable[str]) -> dict[str, KernelRecord]:
         """Claim those of `keys` that nobody works on; returns what was claimed."""
         found = {}
         for key in keys:
-            note = self._board.read(key)
-            if self._is_left(note) and (mine := self._board.claim(key, note)) is not None:
+            record = self._coordination.read(key)
+            if (
+                self._is_left(record)
+                and (mine := self._coordination.claim(key, record)) is not None
+            ):
                 found[key] = mine
         return found
 
-    def _compile(self, claimed: dict[str, Note]) -> bool:
+    def _compile(self, claimed: dict[str, KernelRecord]) -> bool:
         """Compile what was claimed, and tell the others; returns whether there was any."""
         if not claimed:
             return False
@@ -223,7 +228,7 @@ class Rank:
         keys = list(claimed)
         tasks = [self._task(self._specs[key]) for key in keys]
         outcomes = workers.run(
-            TASK, tasks, jobs=self._place.jobs, timeout_s=settings.compile_timeout
+            TASK, tasks, jobs=self._rank_info.jobs, timeout_s=settings.compile_timeout
         )
         try:
             for outcome in outcomes:
@@ -238,7 +243,7 @@ class Rank:
         config: Config = spec.config
         return compile_task(self._store, config, spec.arch)
 
-    def _finish(self, key: str, mine: Note, outcome: Outcome) -> None:
+    def _finish(self, key: str, mine: KernelRecord, outcome: Outcome) -> None:
         """Tell what became of a compile: what counts is what the store holds then."""
         answer = outcome.result or {}
         error = outcome.error or answer.get("error", "") or answer.get("why_private") or ""
@@ -251,14 +256,14 @@ class Rank:
         else:
             is_own = answer.get("tier") == "compiled"  # else somebody elsewhere has compiled it
             seconds = outcome.seconds if is_own else 0.0
-            self._board.done(key, mine, _packed(found[0]), seconds=seconds)
+            self._coordination.done(key, mine, _packed(found[0]), seconds=seconds)
             state = WarmUpState.COMPILED if is_own else WarmUpState.FETCHED
             self._add(key, state, mine, seconds=seconds)
 
-    def _fail(self, key: str, mine: Note, error: str, *, is_final: bool) -> None:
+    def _fail(self, key: str, mine: KernelRecord, error: str, *, is_final: bool) -> None:
         is_final = is_final or mine.tries + 1 >= _MOST_TRIES
         self._rests[key] = time.monotonic() + _REST_S
-        self._board.failed(key, mine, error, is_final=is_final)
+        self._coordination.failed(key, mine, error, is_final=is_final)
         if is_final:
             self._add(key, WarmUpState.FAILED, mine, error)
 
@@ -266,18 +271,18 @@ class Rank:
         self,
         key: str,
         state: WarmUpState,
-        note: Note | None,
+        record: KernelRecord | None,
         error: str = "",
         *,
         seconds: float | None = None,
     ) -> None:
-        compiled_s = 0.0 if note is None else note.seconds
+        compiled_s = 0.0 if record is None else record.seconds
         row = self._rows[key] = WarmUpRow(
             name=self._specs[key].name,
             key=key,
             state=state,
-            rank=-1 if note is None else note.rank,
-            host="" if note is None else note.host,
+            rank=-1 if record is None else record.rank,
+            host="" if record is None else record.host,
             seconds=compiled_s if seconds is None else seconds,
             error=error,
         )

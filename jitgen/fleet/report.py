@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from jitgen.config import Arch
-from jitgen.fleet.board import Note
+from jitgen.fleet.coordination import KernelRecord
 from jitgen.support.frozen import frozen
 
 SCHEMA = 1
@@ -93,38 +93,40 @@ class WarmUpReport:
 
 
 def manifest(
-    arch: Arch, world: int, rows: Iterable[WarmUpRow], notes: Mapping[str, Note | None]
+    arch: Arch, world: int, rows: Iterable[WarmUpRow], records: Mapping[str, KernelRecord | None]
 ) -> dict[str, Any]:
-    """Return the manifest of kernels of which `notes` say what is known; see `WarmUpReport`."""
-    kernels = [_line(row, notes.get(row.key)) for row in rows]
+    """Return the manifest of kernels of which `records` say what is known; see `WarmUpReport`."""
+    kernels = [_line(row, records.get(row.key)) for row in rows]
     return {
         "schema": SCHEMA,
         "arch": str(arch),
         "world": world,
         "ok": not any(line["error"] for line in kernels),
-        "complete": all(_is_settled(note) for note in notes.values()),
+        "complete": all(_is_settled(record) for record in records.values()),
         "compiles": sum(line["seconds"] > 0 for line in kernels),
-        "lost": lost(notes),
+        "lost": lost(records),
         "kernels": kernels,
     }
 
 
-def lost(notes: Mapping[str, Note | None]) -> list[int]:
+def lost(records: Mapping[str, KernelRecord | None]) -> list[int]:
     """Return the numbers of ranks that died over a kernel."""
-    return sorted({rank for note in notes.values() if note is not None for rank in note.lost})
+    return sorted(
+        {rank for record in records.values() if record is not None for rank in record.lost}
+    )
 
 
-def _line(row: WarmUpRow, note: Note | None) -> dict[str, Any]:
-    is_known = note is not None and _is_settled(note)
+def _line(row: WarmUpRow, record: KernelRecord | None) -> dict[str, Any]:
+    is_known = record is not None and _is_settled(record)
     return {
         "name": row.name,
         "key": row.key,
-        "rank": note.rank if note is not None and is_known else -1,
-        "host": note.host if note is not None and is_known else "",
-        "seconds": round(note.seconds, 3) if note is not None and is_known else 0.0,
-        "error": note.error if note is not None and note.state == "failed" else "",
+        "rank": record.rank if record is not None and is_known else -1,
+        "host": record.host if record is not None and is_known else "",
+        "seconds": round(record.seconds, 3) if record is not None and is_known else 0.0,
+        "error": record.error if record is not None and record.state == "failed" else "",
     }
 
 
-def _is_settled(note: Note | None) -> bool:
-    return note is not None and note.state in ("done", "failed")
+def _is_settled(record: KernelRecord | None) -> bool:
+    return record is not None and record.state in ("done", "failed")

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from jitgen.config import Arch, Config
 from jitgen.errors import CacheError
 from jitgen.events import warn_once
-from jitgen.fleet.board import Board, BoardError, Note, RankStore
-from jitgen.fleet.rank import Place, Progress, Rank
+from jitgen.fleet.coordination import CoordinationError, CoordinationStore, KernelRecord, RankStore
+from jitgen.fleet.rank import Progress, Rank, RankInfo
 from jitgen.fleet.report import WarmUpReport, WarmUpRow, WarmUpState, lost, manifest
 from jitgen.plans.plan import Plan
 from jitgen.plans.prewarm import PrewarmRow, PrewarmState, note, prewarm, wanted
@@ -93,13 +93,13 @@ def warm_up(
             f"a warm-up writes the cache, which it may not now: JITGEN_CACHE={store.mode}"
         )
     asked = wanted(plan, target, store, devices)
-    place, shared = _place(group, jobs)
+    info, shared = _rank_info(group, jobs)
     if shared is None:
-        report = _alone(asked.configs, target, store, place, start=start, on_progress=on_progress)
+        report = _alone(asked.configs, target, store, info, start=start, on_progress=on_progress)
     else:
         refuse_to_share(asked.configs, target)
-        board = Board(shared, place.rank, socket.gethostname(), patience_s)
-        report = together(asked.configs, target, store, place, board, start, on_progress)
+        coordination = CoordinationStore(shared, info.rank, socket.gethostname(), patience_s)
+        report = together(asked.configs, target, store, info, coordination, start, on_progress)
     note(asked, target, store, {row.key for row in report.rows if not row.error})
     return report
 
@@ -108,33 +108,33 @@ def together(
     configs: Iterable[Config],
     arch: Arch,
     store: Store,
-    place: Place,
-    board: Board,
+    info: RankInfo,
+    coordination: CoordinationStore,
     start: float,
     on_progress: Progress | None,
 ) -> WarmUpReport:
     """Do a rank's part of a warm-up; alone from then on, if the store of the job is gone."""
     specs = [spec_of(config, arch) for config in configs]
-    rank = Rank(specs, place, board, store, on_progress)
-    notes: dict[str, Note | None] = dict.fromkeys(spec.key for spec in specs)
+    rank = Rank(specs, info, coordination, store, on_progress)
+    records: dict[str, KernelRecord | None] = dict.fromkeys(spec.key for spec in specs)
     try:
         rows = rank.run()
-        notes = rank.notes()
-    except BoardError as error:
+        records = rank.records()
+    except CoordinationError as error:
         warn_once("board", "this rank warms up alone from now on: %s", error)
         known = {row.key: row for row in rank.rows}
         left = [spec.config for spec in specs if spec.key not in known]
-        rest = prewarm(left, arch=arch, jobs=place.jobs, store=store)
-        known |= {row.key: _row(row, place.rank) for row in rest.rows}
+        rest = prewarm(left, arch=arch, jobs=info.jobs, store=store)
+        known |= {row.key: _row(row, info.rank) for row in rest.rows}
         rows = tuple(known[spec.key] for spec in specs)
     return WarmUpReport(
         arch=arch,
-        rank=place.rank,
-        world=place.world,
+        rank=info.rank,
+        world=info.world,
         rows=rows,
-        lost=tuple(lost(notes)),
+        lost=tuple(lost(records)),
         wall_s=time.perf_counter() - start,
-        manifest=manifest(arch, place.world, rows, notes),
+        manifest=manifest(arch, info.world, rows, records),
     )
 
 
@@ -142,7 +142,7 @@ def _alone(
     configs: Iterable[Config],
     arch: Arch,
     store: Store,
-    place: Place,
+    info: RankInfo,
     *,
     start: float,
     on_progress: Progress | None,
@@ -153,9 +153,9 @@ def _alone(
         if on_progress is not None:
             on_progress(_row(row, 0), done, total)
 
-    report = prewarm(list(configs), arch=arch, jobs=place.jobs, on_progress=progress, store=store)
+    report = prewarm(list(configs), arch=arch, jobs=info.jobs, on_progress=progress, store=store)
     rows = tuple(_row(row, 0) for row in report.rows)
-    notes = {row.key: _note(row) for row in rows}
+    records = {row.key: _record_of(row) for row in rows}
     return WarmUpReport(
         arch=arch,
         rank=0,
@@ -163,7 +163,7 @@ def _alone(
         rows=rows,
         lost=(),
         wall_s=time.perf_counter() - start,
-        manifest=manifest(arch, 1, rows, notes),
+        manifest=manifest(arch, 1, rows, records),
     )
 
 
@@ -180,9 +180,9 @@ def _row(row: PrewarmRow, rank: int) -> WarmUpRow:
     )
 
 
-def _note(row: WarmUpRow) -> Note:
+def _record_of(row: WarmUpRow) -> KernelRecord:
     """Return what the board would say of a kernel, had there been one."""
-    return Note(
+    return KernelRecord(
         state="failed" if row.error else "done",
         by="",
         rank=row.rank,
@@ -192,13 +192,13 @@ def _note(row: WarmUpRow) -> Note:
     )
 
 
-def _place(group: ProcessGroup | None, jobs: int | None) -> tuple[Place, RankStore | None]:
+def _rank_info(group: ProcessGroup | None, jobs: int | None) -> tuple[RankInfo, RankStore | None]:
     """Return where this rank stands, and the store of the job; None where it is alone."""
     chosen = settings.jobs if jobs is None else jobs
     local_world = _number("LOCAL_WORLD_SIZE", 1)
     rank, world, shared = _distributed(group)
     return (
-        Place(
+        RankInfo(
             rank=rank,
             world=world,
             jobs=chosen or max(1, _default_jobs() // max(1, local_world)),

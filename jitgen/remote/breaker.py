@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from jitgen.errors import CacheError
-from jitgen.remote.outcomes import Trouble, Unreachable, Unusable
+from jitgen.remote.outcomes import LocalFailure, RemoteError, Unreachable
 from jitgen.support.documents import BadDocument, parse_json
 from jitgen.support.frozen import frozen
 from jitgen.support.text import printable
@@ -114,9 +114,9 @@ class Breaker:
                 wait_s = FIRST_S if state is None else min(MOST_S, 2 * state.wait_s)
                 self._close(State(until=time.time() + wait_s, wait_s=wait_s, reason=str(error)))
                 raise
-            except Unusable:  # which says nothing about the place
+            except LocalFailure:  # which says nothing about the place
                 raise
-            except Trouble:  # it has answered
+            except RemoteError:  # it has answered
                 if state is not None:
                     self.open()
                 raise

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any, TypeVar, cast
 
-from jitgen.remote.outcomes import Unreachable, Unusable
+from jitgen.remote.outcomes import LocalFailure, Unreachable
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ def within(seconds: float, work: Callable[[], T], cancel: Callable[[], object]) 
 
     Raises:
         Unreachable: The time is over.
-        Unusable: No thread can be started.
+        LocalFailure: No thread can be started.
     """
     outcome: list[Any] = []
 
@@ -87,7 +87,7 @@ def within(seconds: float, work: Callable[[], T], cancel: Callable[[], object]) 
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:
-        raise Unusable(f"no thread can be started: {error}") from None
+        raise LocalFailure(f"no thread can be started: {error}") from None
     thread.join(seconds)
     if len(outcome) != 2:
         cancel()

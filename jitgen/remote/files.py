@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from jitgen.remote.outcomes import Absent, Unreachable, trouble_of
+from jitgen.remote.outcomes import NotFound, Unreachable, remote_error
 
 
 class Files:
@@ -39,9 +39,9 @@ class Files:
         Return the file at `path`.
 
         Raises:
-            Absent: There is none, or it may not be read.
+            NotFound: There is none, or it may not be read.
             Unreachable: It cannot be read, is no regular file, or is larger than `max_bytes`.
-            Unusable: This process has no descriptor or memory left.
+            LocalFailure: This process has no descriptor or memory left.
         """
         try:
             descriptor = os.open(self._folder / path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -53,11 +53,11 @@ class Files:
             finally:
                 os.close(descriptor)
         except FileNotFoundError:
-            raise Absent("not there") from None
+            raise NotFound("not there") from None
         except PermissionError as error:
-            raise Absent(f"not there, or not to be read: {error.strerror}") from None
+            raise NotFound(f"not there, or not to be read: {error.strerror}") from None
         except OSError as error:
-            raise trouble_of(error, f"{path} cannot be read: {error.strerror}") from None
+            raise remote_error(error, f"{path} cannot be read: {error.strerror}") from None
         if len(data) > max_bytes:
             raise Unreachable(f"{path} has more than the {max_bytes} bytes expected")
         return data

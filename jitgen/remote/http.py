@@ -21,7 +21,14 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from urllib.parse import urlsplit
 
 from jitgen.remote.budget import ANSWER_S, CONNECT_S
-from jitgen.remote.outcomes import Absent, Busy, Trouble, Unreachable, Unusable, trouble_of
+from jitgen.remote.outcomes import (
+    Busy,
+    LocalFailure,
+    NotFound,
+    RemoteError,
+    Unreachable,
+    remote_error,
+)
 from jitgen.support.frozen import frozen
 
 _CHUNK = 2**16
@@ -70,15 +77,15 @@ class Server:
         self._host, self._port = parts.hostname or "", parts.port or (443 if self._is_tls else 80)
         self._path = parts.path
         self.is_confidential = self._is_tls or self._host in _LOOPBACK
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._idle: list[HTTPConnection] = []
         self._pid = os.getpid()
 
-    def line(self) -> Line:
+    def session(self) -> Session:
         """Return something to send requests over, one after the other, on one thread."""
         if self._pid != os.getpid():  # the connections are the parent's, as is who held the lock
-            self._guard, self._idle, self._pid = threading.Lock(), [], os.getpid()
-        return Line(self)
+            self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
+        return Session(self)
 
     def path_of(self, path: str) -> str:
         """Return `path` as it stands in a request."""
@@ -87,7 +94,7 @@ class Server:
     def take(self) -> tuple[HTTPConnection, bool]:
         """Return a connection, and whether it was used before and is open; else it is new."""
         while True:
-            with self._guard:
+            with self._lock:
                 if not self._idle:
                     break
                 connection = self._idle.pop()
@@ -104,7 +111,7 @@ class Server:
 
     def give(self, connection: HTTPConnection) -> None:
         """Keep a connection for the next request."""
-        with self._guard:
+        with self._lock:
             if len(self._idle) < _MOST_IDLE:
                 self._idle.append(connection)
                 return
@@ -112,12 +119,12 @@ class Server:
 
     def close(self) -> None:
         """Close the connections that are kept."""
-        with self._guard:
+        with self._lock:
             while self._idle:
                 self._idle.pop().close()
 
 
-class Line:
+class Session:
     """Requests to one server, for one entry."""
 
     def __init__(self, server: Server) -> None:
@@ -149,7 +156,7 @@ class Line:
         Raises:
             Unreachable: The server cannot be reached, breaks off, is too slow, redirects, or
                 answers with an error of its own or more than `max_bytes`.
-            Unusable: This process has no descriptor or memory left to ask with.
+            LocalFailure: This process has no descriptor or memory left to ask with.
             Busy: It asks to be left alone.
         """
         while True:
@@ -158,7 +165,7 @@ class Line:
             try:
                 connection, is_used = self._server.take()
             except OSError as error:
-                raise _trouble(error) from None
+                raise _remote_error(error) from None
             is_over = False
             try:
                 if not is_used:
@@ -183,7 +190,7 @@ class Line:
                     answer = _answer(response, max_bytes, self)
                 is_over = True
             except (HTTPException, OSError, ValueError) as error:
-                raise _trouble(error) from None
+                raise _remote_error(error) from None
             finally:
                 self._socket = None
                 if is_over and connection.sock is not None and not self.is_cancelled:
@@ -194,21 +201,21 @@ class Line:
             return answer
 
 
-class Website:
+class WebObjects:
     """Objects that a web server gives out: the layout of a bucket, only read."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     def read(self, path: str, max_bytes: int) -> bytes:
         """Return the object at `path`; raises as `jitgen.remote.objects.Objects.read`."""
-        answer = self._line.request("GET", path, max_bytes)
+        answer = self._session.request("GET", path, max_bytes)
         if answer.status == 200:
             if answer.headers.get("content-type", "").startswith("text/html"):
                 raise Unreachable("a web page in the place of an object")
             return answer.body
         if answer.status in (403, 404, 410):  # S3 says 403 to whoever may not list a bucket
-            raise Absent(f"not there (HTTP {answer.status})")
+            raise NotFound(f"not there (HTTP {answer.status})")
         raise Unreachable(f"HTTP {answer.status}")
 
 
@@ -221,15 +228,15 @@ def _is_quiet(connection: HTTPConnection) -> bool:
     return not poll.poll(0)
 
 
-def _answer(response: HTTPResponse, max_bytes: int, line: Line) -> Answer:
-    """Return an answer in full, unless that is too long or `line` was cancelled."""
+def _answer(response: HTTPResponse, max_bytes: int, session: Session) -> Answer:
+    """Return an answer in full, unless that is too long or `session` was cancelled."""
     said = response.length
     if said is not None and said > max_bytes:
         raise Unreachable(f"an answer of {said} bytes, and {max_bytes} are the most expected")
     chunks, size = [], 0
     while chunk := response.read(_CHUNK):
         size += len(chunk)
-        if size > max_bytes or line.is_cancelled:
+        if size > max_bytes or session.is_cancelled:
             raise Unreachable(f"an answer of more than {max_bytes} bytes")
         chunks.append(chunk)
     if said is not None and size < said:
@@ -249,12 +256,12 @@ def _check(answer: Answer) -> None:
         raise Unreachable(f"HTTP {status}")
 
 
-def _trouble(error: Exception) -> Trouble:
+def _remote_error(error: Exception) -> RemoteError:
     """Return what it means that a request failed."""
     words = str(error)[:300] or type(error).__name__
     if isinstance(error, socket.gaierror) and (reason := _no_descriptor()):
-        return Unusable(f"this process cannot ask now: {words} ({reason})")
-    return trouble_of(error, words)
+        return LocalFailure(f"this process cannot ask now: {words} ({reason})")
+    return remote_error(error, words)
 
 
 def _no_descriptor() -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from jitgen.cache.entry import LIBRARY, LIMITS, META, SIGNATURES, SOURCE, Meta
 from jitgen.cache.folder import Damaged
 from jitgen.remote import wire
-from jitgen.remote.outcomes import Absent, Refused, Spoiled
+from jitgen.remote.outcomes import Corrupt, NotFound, Untrusted
 from jitgen.support.documents import BadDocument, canonical_json, parse_json
 
 if TYPE_CHECKING:
@@ -65,59 +65,59 @@ def content_path(sha256: str) -> str:
     return f"v1/cas/{sha256[:2]}/{sha256}.zst"
 
 
-def fetch(place: Readable, key: str, judge: Judge) -> wire.Packed:
+def fetch(backend: Readable, key: str, judge: Judge) -> wire.Packed:
     """
-    Return entry `key` of `place`. Its contents are asked for once its record was accepted.
+    Return entry `key` of `backend`. Its contents are asked for once its record was accepted.
 
     Raises:
-        Absent: It is not there.
-        Refused: It is not accepted.
-        Spoiled: It is damaged.
-        Unreachable, Unusable: The place does not give it.
+        NotFound: It is not there.
+        Untrusted: It is not accepted.
+        Corrupt: It is damaged.
+        Unreachable, LocalFailure: The place does not give it.
     """
     try:
-        record, signatures = _parsed(place.read(record_path(key), MAX_RECORD_BYTES))
+        record, signatures = _parsed(backend.read(record_path(key), MAX_RECORD_BYTES))
         meta = Meta.decode(record)
         if meta.key != key:
             raise Damaged("meta.json belongs to another key")
         if reason := judge(record, signatures):
-            raise Refused(reason)
-        files = {name: _content(place, name, said) for name, said in meta.files.items()}
+            raise Untrusted(reason)
+        files = {name: _content(backend, name, said) for name, said in meta.files.items()}
         return wire.checked(record, files, key, signatures)
     except Damaged as error:
-        raise Spoiled(str(error)) from None
+        raise Corrupt(str(error)) from None
 
 
-def _content(place: Readable, name: str, said: dict[str, Any]) -> bytes:
+def _content(backend: Readable, name: str, said: dict[str, Any]) -> bytes:
     size: int = said["bytes"]
     if name not in (SOURCE, LIBRARY) or not 0 <= size <= min(LIMITS[name], wire.MAX_BYTES):
         raise Damaged(f"{name} may not travel, or not with {size} bytes")
     # zstd makes nothing longer than this
     most = size + size // 128 + 64
     try:
-        return wire.decompress(place.read(content_path(said["sha256"]), most), size)
-    except Absent:
-        raise Absent(f"its {name} is not there, though its record is") from None
+        return wire.decompress(backend.read(content_path(said["sha256"]), most), size)
+    except NotFound:
+        raise NotFound(f"its {name} is not there, though its record is") from None
 
 
-def push(place: Writable, entry: Entry, *, replaces: bool = False) -> bool:
+def push(backend: Writable, entry: Entry, *, replaces: bool = False) -> bool:
     """
-    Put `entry` into `place`; returns whether it was not there yet.
+    Put `entry` into `backend`; returns whether it was not there yet.
 
     Args:
-        place: Where to.
+        backend: Where to.
         entry: What.
         replaces: Whether it takes the place of what is there: to add signatures, after a
             revocation, or because that is damaged.
 
     Raises:
         Damaged: The entry may not travel.
-        Unreachable, Unusable: The place does not take it.
+        Unreachable, LocalFailure: The place does not take it.
     """
     record = entry.meta.encode()
     wire.checked(record, entry.files, entry.key, entry.signatures)
     wire.pack(record, entry.files, entry.signatures)  # says so where it is too large
-    put = place.replace if replaces else place.create
+    put = backend.replace if replaces else backend.create
     for name, content in entry.files.items():
         put(content_path(entry.meta.files[name]["sha256"]), wire.compress(content))
     document = {"meta": record.decode("ascii"), "signatures": entry.signatures.decode("ascii")}

@@ -13,16 +13,16 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable
 
-from jitgen.remote.outcomes import Nothing
+from jitgen.remote.outcomes import Miss
 
-ABSENT_S = 30.0
-SPOILED_S = 60.0
-DENIED_S = 60.0
-TROUBLE_S = 60.0
+NOT_FOUND_S = 30.0
+CORRUPT_S = 60.0
+UNAUTHORIZED_S = 60.0
+JOB_LOST_S = 60.0
 """A service that was short of something, or has lost a job, may have what it takes by then."""
 
-DECLINED_S = 600.0
-REFUSED_S = 3600.0
+REJECTED_S = 600.0
+UNTRUSTED_S = 3600.0
 FAILED_S = 86400.0
 """A compiler's refusal holds for its toolchain, which the key contains."""
 
@@ -33,27 +33,27 @@ class Negatives:
     """What cannot be had, by place and key. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, tuple[float, str, Nothing]] = {}
+        self._known: dict[Hashable, tuple[float, str, Miss]] = {}
 
-    def remember(self, name: Hashable, nothing: Nothing, seconds: float, trust: str = "") -> None:
+    def remember(self, name: Hashable, miss: Miss, seconds: float, trust: str = "") -> None:
         """
         Remember that `name` cannot be had.
 
         Args:
             name: What: a place and a key, say.
-            nothing: Why.
+            miss: Why.
             seconds: For how long.
             trust: Digest of the trust document that says so; empty where it has no part in it.
         """
         if len(self._known) >= _MOST:
             self._known.clear()
-        self._known[name] = (time.monotonic() + seconds, trust, nothing)
+        self._known[name] = (time.monotonic() + seconds, trust, miss)
 
-    def find(self, name: Hashable, trust: str = "") -> Nothing | None:
+    def find(self, name: Hashable, trust: str = "") -> Miss | None:
         """Return why `name` cannot be had now, under this trust document; None: it may be."""
-        until, before, nothing = self._known.get(name, (0.0, "", None))
+        until, before, miss = self._known.get(name, (0.0, "", None))
         is_past = time.monotonic() >= until or before not in ("", trust)
-        return None if is_past else nothing
+        return None if is_past else miss
 
     def clear(self) -> None:
         """Forget everything."""

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from jitgen.cache.entry import is_key
 from jitgen.errors import ToolchainError
 from jitgen.remote.budget import ANSWER_S, CONNECT_S, PUSH_S
-from jitgen.remote.outcomes import Absent, Trouble, Unreachable, Unusable, trouble_of
+from jitgen.remote.outcomes import LocalFailure, NotFound, RemoteError, Unreachable, remote_error
 
 _first_user: list[int] = []
 """The process that first used obstore here; its forked children cannot."""
@@ -52,9 +52,9 @@ class Objects:
         Return the object at `path`.
 
         Raises:
-            Absent: There is none.
+            NotFound: There is none.
             Unreachable: The place does not give it, or it is larger than `max_bytes`.
-            Unusable: This process was forked, or has no descriptor or memory left.
+            LocalFailure: This process was forked, or has no descriptor or memory left.
         """
         obstore = self._obstore()
         try:
@@ -64,21 +64,21 @@ class Objects:
                 raise Unreachable(f"{path} has {size} bytes, and {max_bytes} are the most expected")
             return bytes(found.bytes())
         except FileNotFoundError:
-            raise Absent("not there") from None
+            raise NotFound("not there") from None
         except PermissionError as error:
-            raise Absent(_denied(error)) from None
+            raise NotFound(_denied(error)) from None
         except obstore.exceptions.PermissionDeniedError as error:
             # S3 says so of what is not there, too, to whoever may not list the bucket.
-            raise Absent(_denied(error)) from None
+            raise NotFound(_denied(error)) from None
         except (obstore.exceptions.BaseError, OSError) as error:
-            raise _trouble(error) from None
+            raise _remote_error(error) from None
 
     def create(self, path: str, data: bytes) -> bool:
         """
         Put `data` at `path`, unless something is there already; returns whether it was put.
 
         Raises:
-            Unreachable, Unusable: It cannot be written.
+            Unreachable, LocalFailure: It cannot be written.
         """
         obstore = self._obstore()
         try:
@@ -86,7 +86,7 @@ class Objects:
         except obstore.exceptions.AlreadyExistsError:
             return False
         except (obstore.exceptions.BaseError, OSError) as error:
-            raise _trouble(error) from None
+            raise _remote_error(error) from None
         return True
 
     def replace(self, path: str, data: bytes) -> bool:
@@ -95,7 +95,7 @@ class Objects:
         try:
             obstore.put(self._opened(), path, data, mode="overwrite")
         except (obstore.exceptions.BaseError, OSError) as error:
-            raise _trouble(error) from None
+            raise _remote_error(error) from None
         return True
 
     def remove(self, path: str) -> None:
@@ -106,7 +106,7 @@ class Objects:
         except FileNotFoundError:
             return
         except (obstore.exceptions.BaseError, OSError) as error:
-            raise _trouble(error) from None
+            raise _remote_error(error) from None
 
     def keys(self) -> Iterator[str]:
         """Yield the key of every entry that lies here; raises as `create`."""
@@ -118,7 +118,7 @@ class Objects:
                     if is_key(name):
                         yield name
         except (obstore.exceptions.BaseError, OSError) as error:
-            raise _trouble(error) from None
+            raise _remote_error(error) from None
 
     def _obstore(self) -> Any:
         try:
@@ -130,7 +130,9 @@ class Objects:
         if not _first_user:
             _first_user.append(os.getpid())
         if _first_user[0] != os.getpid():
-            raise Unusable("object stores cannot be used in a process that was forked after use")
+            raise LocalFailure(
+                "object stores cannot be used in a process that was forked after use"
+            )
         return obstore
 
     def _opened(self) -> Any:
@@ -154,10 +156,10 @@ class Objects:
         return self._store
 
 
-def _trouble(error: Exception) -> Trouble:
+def _remote_error(error: Exception) -> RemoteError:
     """Return what it means that obstore failed, whose errors hold the system's words."""
     words = _first_line(error)
-    return trouble_of(RuntimeError(words), words)
+    return remote_error(RuntimeError(words), words)
 
 
 def _denied(error: Exception) -> str:

@@ -3,7 +3,7 @@
 Why a place elsewhere did not give what was asked of it.
 
 What kind of failure it is decides how long it is remembered, and by whom: see
-`jitgen.remote.guard`.
+`jitgen.remote.request_policy`.
 None of these leaves the room; a kernel that cannot be fetched is compiled.
 """
 
@@ -14,28 +14,28 @@ from jitgen.support.frozen import frozen
 
 
 @frozen
-class Nothing:
+class Miss:
     """
     That there is no kernel, and why.
 
     Attributes:
         reason: Why, for people; it names the place.
-        is_absent: Whether the place just does not have it.
+        is_not_found: Whether the place just does not have it.
     """
 
     reason: str
-    is_absent: bool = False
+    is_not_found: bool = False
 
 
-class Trouble(Exception):
+class RemoteError(Exception):
     """Base of what a place can answer besides what was asked of it; the message says what."""
 
 
-class Unreachable(Trouble):
+class Unreachable(RemoteError):
     """It does not answer, or not as it should, so that asking for something else is no use."""
 
 
-class Busy(Trouble):
+class Busy(RemoteError):
     """
     It asks to be left alone for a while.
 
@@ -48,23 +48,23 @@ class Busy(Trouble):
         self.seconds = seconds
 
 
-class Absent(Trouble):
+class NotFound(RemoteError):
     """It does not have it."""
 
 
-class Refused(Trouble):
+class Untrusted(RemoteError):
     """What it gave is not to be loaded: no trusted key signed it, or it is revoked."""
 
 
-class Spoiled(Trouble):
+class Corrupt(RemoteError):
     """What it gave is damaged: its bytes are wrong, and the next time they may be right."""
 
 
-class Denied(Trouble):
+class Unauthorized(RemoteError):
     """It does not let this process ask: its token is missing or not accepted."""
 
 
-class Declined(Trouble):
+class Rejected(RemoteError):
     """
     It will not compile this kernel.
 
@@ -77,15 +77,18 @@ class Declined(Trouble):
         self.seconds = seconds
 
 
-class Unusable(Trouble):
+class LocalFailure(RemoteError):
     """
     Something here is in the way, and other processes of this host may fare better. It says nothing
     about the place, and is not remembered.
     """
 
 
-def trouble_of(error: Exception, words: str) -> Trouble:
-    """Return what it means that a place could not be asked: for want of descriptors, `Unusable`."""
+def remote_error(error: Exception, words: str) -> RemoteError:
+    """
+    Return the error of a request that failed: `LocalFailure` where this process lacks descriptors
+    or memory, else `Unreachable`.
+    """
     if is_of_this_process(error):
-        return Unusable(f"this process cannot ask now: {words}")
+        return LocalFailure(f"this process cannot ask now: {words}")
     return Unreachable(words)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from jitgen.errors import SigningError
 from jitgen.events import warn_once
-from jitgen.remote.outcomes import Absent
+from jitgen.remote.outcomes import NotFound
 from jitgen.settings import settings
 from jitgen.signing.trust import opened
 
@@ -34,7 +34,7 @@ def refresh(store: Store, url: str, read: Callable[[], bytes]) -> None:
         read: Asks it for the document.
 
     Raises:
-        Unreachable, Unusable, Busy: It does not answer.
+        Unreachable, LocalFailure, Busy: It does not answer.
     """
     if settings.verify == "off" or store.trusted.is_fresh(EVERY_S, url):
         return
@@ -46,7 +46,7 @@ def refresh(store: Store, url: str, read: Callable[[], bytes]) -> None:
         data = read()
         if opened(data).trust.version > in_use:
             store.trusted.accept(data)
-    except Absent:
+    except NotFound:
         pass
     except SigningError as error:
         warn_once(f"trust of {url}", "%s gives a trust document that is not taken: %s", url, error)

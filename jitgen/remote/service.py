@@ -21,16 +21,16 @@ from jitgen.events import warn_once
 from jitgen.ownership.files import opened
 from jitgen.remote import wire
 from jitgen.remote.budget import ANSWER_S
-from jitgen.remote.http import Answer, Line, Server
-from jitgen.remote.negative import DECLINED_S, FAILED_S, TROUBLE_S
+from jitgen.remote.http import Answer, Server, Session
+from jitgen.remote.negative import FAILED_S, JOB_LOST_S, REJECTED_S
 from jitgen.remote.outcomes import (
-    Absent,
-    Declined,
-    Denied,
-    Nothing,
-    Refused,
-    Spoiled,
+    Corrupt,
+    Miss,
+    NotFound,
+    Rejected,
+    Unauthorized,
     Unreachable,
+    Untrusted,
 )
 from jitgen.remote.refresh import refresh
 from jitgen.settings import settings
@@ -40,7 +40,7 @@ from jitgen.support.text import shown
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
-    from jitgen.remote.guard import Guard, Wanted
+    from jitgen.remote.request_policy import RequestPolicy, Wanted
     from jitgen.runtime.spec import KernelSpec
 
 WAIT_S = 10.0
@@ -65,50 +65,50 @@ class Fetching:
         store: Whose trust document a later one of the service's takes the place of.
     """
 
-    def __init__(self, server: Server, key: str, guard: Guard, store: Store) -> None:
+    def __init__(self, server: Server, key: str, policy: RequestPolicy, store: Store) -> None:
         self._server = server
         self._key = key
-        self._guard = guard
+        self._policy = policy
         self._store = store
         self._trace = _PROCESS + key[:16]
 
-    def fetched(self, wanted: Wanted) -> wire.Packed | Nothing:
+    def fetched(self, wanted: Wanted) -> wire.Packed | Miss:
         """Return what the service has, or why it gives nothing."""
-        line = self._server.line()
-        return self._guard.ask(wanted, lambda: self._refreshed(line), line.cancel)
+        session = self._server.session()
+        return self._policy.ask(wanted, lambda: self._refreshed(session), session.cancel)
 
-    def described(self, wanted: Wanted) -> dict[str, Any] | Nothing:
+    def described(self, wanted: Wanted) -> dict[str, Any] | Miss:
         """Return what the service says of itself, ``/v1/info``, or why it says nothing."""
-        line = self._server.line()
-        return self._guard.ask(wanted, lambda: self._info(line), line.cancel, purpose="info")
+        session = self._server.session()
+        return self._policy.ask(wanted, lambda: self._info(session), session.cancel, purpose="info")
 
-    def _info(self, line: Line) -> dict[str, Any]:
-        answer = line.request("GET", "v1/info", _MAX_TEXT, headers=self._headers())
+    def _info(self, session: Session) -> dict[str, Any]:
+        answer = session.request("GET", "v1/info", _MAX_TEXT, headers=self._headers())
         if answer.status != 200:
             self._raise_for(answer)
         return _document(answer)
 
-    def _refreshed(self, line: Line) -> wire.Packed:
-        refresh(self._store, self._server.url, lambda: self._trust(line))
-        return self._fetch(line)
+    def _refreshed(self, session: Session) -> wire.Packed:
+        refresh(self._store, self._server.url, lambda: self._trust(session))
+        return self._fetch(session)
 
-    def _trust(self, line: Line) -> bytes:
-        answer = line.request("GET", "v1/trust", MAX_BYTES, headers=self._headers())
+    def _trust(self, session: Session) -> bytes:
+        answer = session.request("GET", "v1/trust", MAX_BYTES, headers=self._headers())
         if answer.status != 200:
-            raise Absent(f"HTTP {answer.status}")
+            raise NotFound(f"HTTP {answer.status}")
         return answer.body
 
-    def _fetch(self, line: Line) -> wire.Packed:
+    def _fetch(self, session: Session) -> wire.Packed:
         # What clients gave to the service is signed by nobody: for who asks for no signature.
         query = "?unattested=1" if settings.verify == "off" else ""
-        answer = line.request(
+        answer = session.request(
             "GET",
             f"v1/entries/{self._key}{query}",
             wire.MAX_BYTES,
             headers=self._headers() | {"Accept": wire.TAR, "Accept-Encoding": "zstd"},
         )
         if answer.status == 404:
-            raise Absent("not compiled yet")
+            raise NotFound("not compiled yet")
         return self._packed(answer)
 
     def _packed(self, answer: Answer) -> wire.Packed:
@@ -125,9 +125,9 @@ class Fetching:
             data = wire.decompress(answer.body) if coding == "zstd" else answer.body
             packed = wire.unpack(data, self._key)
         except Damaged as error:
-            raise Spoiled(str(error)) from None
-        if reason := self._guard.judge(packed.record, packed.signatures):
-            raise Refused(reason)
+            raise Corrupt(str(error)) from None
+        if reason := self._policy.judge(packed.record, packed.signatures):
+            raise Untrusted(reason)
         return packed
 
     def _raise_for(self, answer: Answer) -> None:
@@ -137,10 +137,10 @@ class Fetching:
         if status >= 500:  # for whoever reads the service's log
             words = f"{words}, trace {self._trace}"
         if status in (401, 403):
-            raise Denied(words)
+            raise Unauthorized(words)
         if status == 410:
-            raise Refused(words)
-        raise Declined(words, FAILED_S if status == 424 else DECLINED_S)
+            raise Untrusted(words)
+        raise Rejected(words, FAILED_S if status == 424 else REJECTED_S)
 
     def _headers(self) -> dict[str, str]:
         headers = {"traceparent": f"00-{self._trace}-{os.urandom(8).hex()}-01"}
@@ -190,22 +190,24 @@ class Compiling(Fetching):
         store: As in `Fetching`.
     """
 
-    def __init__(self, server: Server, spec: KernelSpec, guard: Guard, store: Store) -> None:
-        super().__init__(server, spec.key, guard, store)
+    def __init__(
+        self, server: Server, spec: KernelSpec, policy: RequestPolicy, store: Store
+    ) -> None:
+        super().__init__(server, spec.key, policy, store)
         self._spec = spec
 
-    def compiled(self) -> wire.Packed | Nothing:
+    def compiled(self) -> wire.Packed | Miss:
         """Return what the service compiles, or why it does not; waits for it."""
-        line = self._server.line()
-        return self._guard.ask(
+        session = self._server.session()
+        return self._policy.ask(
             self._spec,
-            lambda: self._compile(line),
-            line.cancel,
+            lambda: self._compile(session),
+            session.cancel,
             purpose="compile",
             seconds=settings.compile_timeout,
         )
 
-    def _compile(self, line: Line) -> wire.Packed:
+    def _compile(self, session: Session) -> wire.Packed:
         document = {
             "config": self._spec.config.to_json(),
             "arch": str(self._spec.arch),
@@ -218,7 +220,7 @@ class Compiling(Fetching):
             "Content-Type": "application/json",
             "Prefer": f"wait={WAIT_S:.0f}",
         }
-        answer = line.request(
+        answer = session.request(
             "POST",
             "v1/compile",
             wire.MAX_BYTES,
@@ -227,30 +229,30 @@ class Compiling(Fetching):
             answer_s=WAIT_S + ANSWER_S,
         )
         if answer.status == 202:
-            self._await(line, answer)
-            return self._fetch(line)
+            self._await(session, answer)
+            return self._fetch(session)
         return self._packed(answer)
 
-    def _await(self, line: Line, answer: Answer) -> None:
+    def _await(self, session: Session, answer: Answer) -> None:
         """Look at the job that `answer` names until it is done."""
         path = _job_path(answer.headers.get("location", ""), self._server, self._spec.key)
         end = time.monotonic() + settings.compile_timeout
         while time.monotonic() < end:
             time.sleep(min(answer.retry_s, max(0.0, end - time.monotonic())))
-            answer = line.request(
+            answer = session.request(
                 "GET", path, _MAX_TEXT, headers=self._headers() | {"Accept": "application/json"}
             )
             if answer.status in (401, 403):
                 self._raise_for(answer)
             if answer.status != 200:  # it was started anew, say, and does not know the job
-                raise Declined(_reason(answer, f"HTTP {answer.status} of its job"), TROUBLE_S)
+                raise Rejected(_reason(answer, f"HTTP {answer.status} of its job"), JOB_LOST_S)
             document = _document(answer)
             if document.get("state") == "done":
                 return
             if document.get("state") == "failed":
                 is_certain = document.get("code") in _CERTAIN
-                seconds = FAILED_S if is_certain else TROUBLE_S
-                raise Declined(_reason(answer, "the compile failed"), seconds)
+                seconds = FAILED_S if is_certain else JOB_LOST_S
+                raise Rejected(_reason(answer, "the compile failed"), seconds)
         raise Unreachable("the service is still compiling it")
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.remote import layout
 from jitgen.remote.files import Files
-from jitgen.remote.guard import Guard, Wanted
-from jitgen.remote.outcomes import Nothing
+from jitgen.remote.outcomes import Miss
 from jitgen.remote.refresh import refresh
+from jitgen.remote.request_policy import RequestPolicy, Wanted
 from jitgen.settings import settings
 from jitgen.signing.trust import MAX_BYTES
 
@@ -42,17 +42,17 @@ class Remote:
     def __init__(self, url: str, store: Store) -> None:
         self.url = url
         self._store = store
-        self._guard = Guard(self.name, url, store)
+        self._policy = RequestPolicy(self.name, url, store)
 
     def get(self, spec: KernelSpec) -> Entry | None:
         """Return the verified entry of `spec`; None where there is none."""
         found = self.fetch(spec)
-        return None if isinstance(found, Nothing) else found
+        return None if isinstance(found, Miss) else found
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> None:
         """Return None: nothing is written there on the way."""
 
-    def fetch(self, spec: KernelSpec, *, may_compile: bool = False) -> Entry | Nothing:  # noqa: ARG002
+    def fetch(self, spec: KernelSpec, *, may_compile: bool = False) -> Entry | Miss:  # noqa: ARG002
         """
         Return the verified entry of `spec`, which is in the own root by then, or why there is none.
 
@@ -60,22 +60,24 @@ class Remote:
             SettingError: What is fetched must be signed, and JITGEN_TRUST is not set.
             ToolchainError: A package that it needs is not installed.
         """
-        found = self.look(spec)
-        return found if isinstance(found, Nothing) else kept(self._store, found)
+        found = self.probe(spec)
+        return found if isinstance(found, Miss) else publish(self._store, found)
 
-    def look(self, spec: Wanted) -> Packed | Nothing:
+    def probe(self, spec: Wanted) -> Packed | Miss:
         """Return what is there of `spec`, checked and kept nowhere; raises as `fetch`."""
         if self.url.startswith("http"):
-            from jitgen.remote.http import Website
+            from jitgen.remote.http import WebObjects
 
-            line = _server(self.url).line()
-            return self._guard.ask(spec, lambda: self._fetched(Website(line), spec), line.cancel)
-        place = _place(self.url)
-        return self._guard.ask(spec, lambda: self._fetched(place, spec), place.cancel)
+            session = _server(self.url).session()
+            return self._policy.ask(
+                spec, lambda: self._fetched(WebObjects(session), spec), session.cancel
+            )
+        backend = _opened(self.url)
+        return self._policy.ask(spec, lambda: self._fetched(backend, spec), backend.cancel)
 
-    def _fetched(self, place: layout.Readable, spec: Wanted) -> Packed:
-        refresh(self._store, self.url, lambda: place.read(layout.TRUST_PATH, MAX_BYTES))
-        return layout.fetch(place, spec.key, self._guard.judge)
+    def _fetched(self, backend: layout.Readable, spec: Wanted) -> Packed:
+        refresh(self._store, self.url, lambda: backend.read(layout.TRUST_PATH, MAX_BYTES))
+        return layout.fetch(backend, spec.key, self._policy.judge)
 
 
 class Service:
@@ -92,17 +94,17 @@ class Service:
     def __init__(self, url: str, store: Store) -> None:
         self.url = url
         self._store = store
-        self._guard = Guard(self.name, url, store)
+        self._policy = RequestPolicy(self.name, url, store)
 
     def get(self, spec: KernelSpec) -> Entry | None:
         """Return the verified entry of `spec` that the service has; None where it has none."""
         found = self.fetch(spec, may_compile=False)
-        return None if isinstance(found, Nothing) else found
+        return None if isinstance(found, Miss) else found
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> None:
         """Return None: a service keeps what it built itself."""
 
-    def fetch(self, spec: KernelSpec, *, may_compile: bool = True) -> Entry | Nothing:
+    def fetch(self, spec: KernelSpec, *, may_compile: bool = True) -> Entry | Miss:
         """
         Return the verified entry of `spec`, which is in the own root by then, or why there is none.
 
@@ -115,30 +117,30 @@ class Service:
         """
         from jitgen.remote.service import Compiling
 
-        found = self.look(spec)
-        if isinstance(found, Nothing) and found.is_absent and may_compile:
-            found = Compiling(_server(self.url), spec, self._guard, self._store).compiled()
-        return found if isinstance(found, Nothing) else kept(self._store, found)
+        found = self.probe(spec)
+        if isinstance(found, Miss) and found.is_not_found and may_compile:
+            found = Compiling(_server(self.url), spec, self._policy, self._store).compiled()
+        return found if isinstance(found, Miss) else publish(self._store, found)
 
-    def look(self, spec: Wanted) -> Packed | Nothing:
+    def probe(self, spec: Wanted) -> Packed | Miss:
         """Return what the service has of `spec`, checked and kept nowhere; raises as `fetch`."""
         from jitgen.remote.service import Fetching
 
-        return Fetching(_server(self.url), spec.key, self._guard, self._store).fetched(spec)
+        return Fetching(_server(self.url), spec.key, self._policy, self._store).fetched(spec)
 
-    def describe(self, wanted: Wanted) -> dict[str, Any] | Nothing:
+    def describe(self, wanted: Wanted) -> dict[str, Any] | Miss:
         """Return what the service says of itself, or why it says nothing; raises as `fetch`."""
         from jitgen.remote.service import Fetching
 
-        return Fetching(_server(self.url), wanted.key, self._guard, self._store).described(wanted)
+        return Fetching(_server(self.url), wanted.key, self._policy, self._store).described(wanted)
 
 
-def kept(store: Store, packed: Packed) -> Entry:
+def publish(store: Store, packed: Packed) -> Entry:
     """Return the entry of what was fetched, published to `store` if that can be."""
     return store.publish(packed.meta, packed.files, packed.signatures, is_fetched=True)
 
 
-def places(store: Store) -> list[Remote | Service]:
+def backends(store: Store) -> list[Remote | Service]:
     """Return the tiers that the settings name, in the order in which they are asked."""
     found: list[Remote | Service] = [Remote(url, store) for url in settings.remote]
     return [*found, Service(settings.service, store)] if settings.service else found
@@ -154,7 +156,7 @@ def _server(url: str) -> Server:
     return _servers.get(url) or _servers.setdefault(url, Server(url))
 
 
-def _place(url: str) -> Objects | Files:
+def _opened(url: str) -> Objects | Files:
     """Return the folder or object store at `url`; a forked child has others than its parent."""
     if url.startswith("file:"):
         return Files(url)

@@ -168,21 +168,21 @@ class Tiers:
         """
         if not self.has_elsewhere or spec.is_edited:
             return ""
-        from jitgen.remote.outcomes import Nothing
-        from jitgen.remote.tiers import places
+        from jitgen.remote.outcomes import Miss
+        from jitgen.remote.tiers import backends
 
         reasons = []
-        for place in places(self.store):
-            found = place.fetch(spec, may_compile=may_compile)
-            if isinstance(found, Nothing):
+        for backend in backends(self.store):
+            found = backend.fetch(spec, may_compile=may_compile)
+            if isinstance(found, Miss):
                 reasons.append(found.reason)
                 continue
             if found.why_private:
                 self._memory.keep(found)
             reason = kernel.unsupported_isa(found)
             if not reason:
-                return found, place.name
-            reasons.append(f"{place.url}: {reason}")
+                return found, backend.name
+            reasons.append(f"{backend.url}: {reason}")
         return "; ".join(reasons)
 
 

@@ -14,7 +14,7 @@ from jitgen.cache import Damaged, Entry
 from jitgen.errors import SettingError
 from jitgen.remote import layout
 from jitgen.remote.objects import Objects
-from jitgen.remote.outcomes import Absent, Refused, Spoiled
+from jitgen.remote.outcomes import Corrupt, NotFound, Untrusted
 from jitgen.server.leases import MAX_BYTES
 from jitgen.server.revocations import Revocations
 from jitgen.signing.policy import judge
@@ -61,7 +61,7 @@ class SharedBucket:
         """Return an object; None where there is none."""
         try:
             return self._objects.read(name, MAX_BYTES)
-        except Absent:
+        except NotFound:
             return None
 
     def remove(self, name: str) -> None:
@@ -72,7 +72,7 @@ class SharedBucket:
         """Return the entry `key`, every digest checked; None where there is none that counts."""
         try:
             found = layout.fetch(self._objects, key, self._judge)
-        except (Absent, Refused, Spoiled):
+        except (NotFound, Untrusted, Corrupt):
             return None
         return Entry(key=key, meta=found.meta, files=found.files, signatures=found.signatures)
 

@@ -17,7 +17,7 @@ from jitgen.remote import breaker, layout, tiers
 from jitgen.remote.budget import Allowance, allowance
 from jitgen.remote.negative import negatives
 from jitgen.remote.objects import Objects
-from jitgen.remote.outcomes import Nothing
+from jitgen.remote.outcomes import Miss
 from jitgen.settings import settings
 from jitgen.signing import dsse, times
 from jitgen.signing.keys import PrivateKey
@@ -105,11 +105,11 @@ class Stand:
     def push(self, entry: Entry, **options: Any) -> bool:
         return layout.push(Objects(self.url, is_patient=True), entry, **options)
 
-    def fetch(self, entry: Entry, url: str = "") -> Entry | Nothing:
+    def fetch(self, entry: Entry, url: str = "") -> Entry | Miss:
         """Return what a host makes of `entry`, or of what is in its place."""
         return tiers.Remote(url or self.url, self.store).fetch(spec_of(entry))
 
-    def ask(self, url: str, entry: Entry, *, may_compile: bool = True) -> Entry | Nothing:
+    def ask(self, url: str, entry: Entry, *, may_compile: bool = True) -> Entry | Miss:
         """Return what a host gets from the service at `url`."""
         return tiers.Service(url, self.store).fetch(spec_of(entry), may_compile=may_compile)
 

@@ -95,9 +95,9 @@ def test_website_gives_out_the_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "object").write_bytes(b"content")
     with Places(tmp_path) as places:
         url = places.website()["JITGEN_REMOTE"]
-        line = Server(url).line()
-        found, other = line.request("GET", "object", 100), line.request("GET", "other", 1000)
+        session = Server(url).session()
+        found, other = session.request("GET", "object", 100), session.request("GET", "other", 1000)
 
     assert (found.status, found.body, other.status) == (200, b"content", 404)
     with pytest.raises(Unreachable, match="refused"):
-        Server(url).line().request("GET", "object", 100)
+        Server(url).session().request("GET", "object", 100)

@@ -69,8 +69,8 @@ PLACES = {
     "server/pools.py Pool.trouble": (PASSING, "until a foreman is ready"),
     "server/service.py Service._proven": (PASSING, "whether the store can be written: seconds"),
     # What another place says.
-    "remote/guard.py Guard.ask": (ELSEWHERE, "see Guard._remember"),
-    "remote/guard.py Guard._remember": (
+    "remote/request_policy.py RequestPolicy.ask": (ELSEWHERE, "see RequestPolicy._remember"),
+    "remote/request_policy.py RequestPolicy._remember": (
         ELSEWHERE,
         "absent 30 s; damaged, denied 60 s; refused an hour; declined: as said; own trouble: not",
     ),

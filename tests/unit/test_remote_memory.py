@@ -25,7 +25,7 @@ from jitgen.errors import SigningError
 from jitgen.remote import wire
 from jitgen.remote.breaker import FIRST_S, Breaker
 from jitgen.remote.negative import negatives
-from jitgen.remote.outcomes import Absent, Nothing, Unreachable, Unusable
+from jitgen.remote.outcomes import LocalFailure, Miss, NotFound, Unreachable
 from jitgen.signing.trust import SealedTrust
 from tests import toxic
 
@@ -52,7 +52,7 @@ def packed(entry: Entry) -> bytes:
 
 
 def reason(found: object) -> str:
-    assert isinstance(found, Nothing)
+    assert isinstance(found, Miss)
     return found.reason
 
 
@@ -128,12 +128,12 @@ class TestWhatIsInTheWayHere:
         with pytest.raises(Unreachable), breaker.attempt():
             raise Unreachable("it is dead")
         monkeypatch.setattr("time.time", lambda: now + FIRST_S + 1)
-        for error in (Unusable("no descriptors"), KeyboardInterrupt()):
+        for error in (LocalFailure("no descriptors"), KeyboardInterrupt()):
             with pytest.raises(type(error)), breaker.attempt():
                 raise error
         assert breaker.state() is not None
-        with pytest.raises(Absent), breaker.attempt():
-            raise Absent("not there")
+        with pytest.raises(NotFound), breaker.attempt():
+            raise NotFound("not there")
 
         assert breaker.state() is None
 

@@ -10,7 +10,7 @@ import pytest
 
 from jitgen.cache import Damaged, Entry
 from jitgen.remote import layout, wire
-from jitgen.remote.outcomes import Absent, Refused, Spoiled
+from jitgen.remote.outcomes import Corrupt, NotFound, Untrusted
 from jitgen.signing.policy import judge
 from jitgen.signing.trust import opened
 
@@ -25,7 +25,7 @@ class Bucket(dict[str, bytes]):
 
     def read(self, path: str, max_bytes: int) -> bytes:
         if path not in self:
-            raise Absent("not there")
+            raise NotFound("not there")
         return self[path]
 
     def create(self, path: str, data: bytes) -> bool:
@@ -98,7 +98,7 @@ def _from_service(draw: random.Random) -> wire.Packed:
         data = mutate(draw, good, other)
     packed = wire.unpack(data, GOOD.key)
     if reason := _judged(packed.record, packed.signatures):
-        raise Refused(reason)
+        raise Untrusted(reason)
     return packed
 
 
@@ -119,7 +119,7 @@ def _count_refused(num_tries: int) -> int:
         draw = random.Random(seed)
         try:
             found = draw.choice((_from_service, _from_bucket))(draw)
-        except (Damaged, Refused, Spoiled, Absent):
+        except (Damaged, Untrusted, Corrupt, NotFound):
             refused += 1
             continue
         # What got through is the very entry: the change was in what says nothing.

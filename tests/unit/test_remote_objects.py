@@ -17,7 +17,7 @@ from jitgen.events import EventKind
 from jitgen.remote import layout, wire
 from jitgen.remote.files import Files
 from jitgen.remote.objects import Objects
-from jitgen.remote.outcomes import Absent, Nothing, Unreachable, Unusable
+from jitgen.remote.outcomes import LocalFailure, Miss, NotFound, Unreachable
 from jitgen.settings import settings
 from jitgen.signing import dsse
 
@@ -79,8 +79,8 @@ def test_what_is_not_there_is_asked_once_in_half_a_minute(stand: Stand) -> None:
     with told(EventKind.FETCH) as seen:
         first, second = stand.fetch(entry), stand.fetch(entry)
     assert first == second
-    assert isinstance(first, Nothing)
-    assert first.is_absent
+    assert isinstance(first, Miss)
+    assert first.is_not_found
     assert len(seen) == 1
 
     stand.push(entry)
@@ -94,8 +94,8 @@ def test_record_without_its_contents_is_absent(stand: Stand) -> None:
     (stand.bucket / layout.content_path(entry.meta.files["kernel.so"]["sha256"])).unlink()
 
     found = stand.fetch(entry)
-    assert isinstance(found, Nothing)
-    assert found.is_absent
+    assert isinstance(found, Miss)
+    assert found.is_not_found
     assert "its kernel.so is not there" in found.reason
 
 
@@ -106,7 +106,7 @@ def test_signed_by_nobody_or_a_stranger_is_refused(stand: Stand) -> None:
 
         with told(EventKind.REJECT) as seen:
             found = stand.fetch(entry)
-        assert isinstance(found, Nothing)
+        assert isinstance(found, Miss)
         assert seen[0].key == entry.key
         assert stand.store.read(entry.key) is None
 
@@ -127,7 +127,7 @@ def test_forked_child_is_told_and_does_not_wait(stand: Stand) -> None:
     if child == 0:
         try:
             Objects(stand.url).read("v1", 1)
-        except Unusable as error:
+        except LocalFailure as error:
             os._exit(0 if "forked" in str(error) and is_same(stand.fetch(entry), entry) else 1)
         finally:
             os._exit(2)
@@ -138,7 +138,7 @@ def test_forked_child_is_told_and_does_not_wait(stand: Stand) -> None:
 @pytest.mark.parametrize(
     ("path", "trouble", "reason"),
     [
-        ("nothing", Absent, "not there"),
+        ("nothing", NotFound, "not there"),
         ("folder", Unreachable, "no regular file"),
         ("pipe", Unreachable, "no regular file"),
         ("large", Unreachable, "more than the 4 bytes"),
@@ -251,7 +251,7 @@ class TestPoison:
 
         with told(EventKind.REJECT) as seen:
             found = stand.fetch(good)
-        assert isinstance(found, Nothing)
+        assert isinstance(found, Miss)
         assert len(seen) == 1
         assert stand.store.read(good.key) is None
         assert is_same(stand.fetch(other), other)

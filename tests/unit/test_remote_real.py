@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from jitgen.remote.objects import Objects
-from jitgen.remote.outcomes import Nothing
+from jitgen.remote.outcomes import Miss
 from jitgen.settings import settings
 from jitgen.signing import times
 
@@ -85,16 +85,16 @@ def test_s3(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
         with settings.scope(verify="always"):
             assert is_same(stand.fetch(good, url), good)
             assert is_same(stand.store.read(good.key), good)
-            assert isinstance(stand.fetch(bad, url), Nothing)
+            assert isinstance(stand.fetch(bad, url), Miss)
             missing = stand.fetch(entry_of(3, KEY), url)
-        assert isinstance(missing, Nothing)
-        assert missing.is_absent
+        assert isinstance(missing, Miss)
+        assert missing.is_not_found
     forget()
     start = time.perf_counter()
     found = stand.fetch(entry_of(4, KEY), url)
     assert time.perf_counter() - start < 0.35
-    assert isinstance(found, Nothing)
-    assert not found.is_absent
+    assert isinstance(found, Miss)
+    assert not found.is_not_found
 
 
 def _certificate(folder: Path, name: str) -> tuple[Path, Path]:
@@ -156,17 +156,17 @@ def test_nginx_with_tls(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with _running([str(NGINX), "-c", str(config)], port):
         found = stand.fetch(good, f"https://localhost:{port}/cache")
-        assert isinstance(found, Nothing)
+        assert isinstance(found, Miss)
         assert "certificate" in found.reason.lower()
 
         forget()
         monkeypatch.setenv("SSL_CERT_FILE", str(chain))
         other = stand.fetch(good, f"https://127.0.0.1:{port}/cache")
-        assert isinstance(other, Nothing)
+        assert isinstance(other, Miss)
         assert "certificate" in other.reason.lower()
 
         moved = stand.fetch(good, f"https://localhost:{port}/moved")
-        assert isinstance(moved, Nothing)
+        assert isinstance(moved, Miss)
         assert "a redirect" in moved.reason
 
         (stand.folder / "root" / "v1" / "breakers").rename(stand.folder / "breakers")

@@ -76,7 +76,7 @@ def subject(stand: Stand) -> Registry:
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail whoever asks a place elsewhere."""
-    monkeypatch.setattr(elsewhere, "places", lambda _: pytest.fail("nothing is to be fetched"))
+    monkeypatch.setattr(elsewhere, "backends", lambda _: pytest.fail("nothing is to be fetched"))
 
 
 def test_missing_kernel_is_fetched_and_kept(stand: Stand, subject: Registry) -> None:
@@ -199,7 +199,7 @@ def test_object_stores_want_their_client(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "obstore", None)
 
     with pytest.raises(ToolchainError, match=r"s3://bucket needs .* 'jitgen\[remote\]'"):
-        elsewhere._place("s3://bucket").read("v1", 1)
+        elsewhere._opened("s3://bucket").read("v1", 1)
 
 
 def test_prewarm_fetches_before_it_compiles(stand: Stand) -> None:

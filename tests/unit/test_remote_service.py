@@ -15,7 +15,7 @@ from jitgen.errors import SettingError
 from jitgen.events import EventKind
 from jitgen.remote import wire
 from jitgen.remote.negative import negatives
-from jitgen.remote.outcomes import Nothing
+from jitgen.remote.outcomes import Miss
 from jitgen.settings import settings
 from tests import toxic
 
@@ -91,14 +91,14 @@ def test_what_clients_gave_is_asked_for_where_nothing_is_verified(
 def test_nothing_is_compiled_where_it_may_not_be(stand: Stand) -> None:
     with toxic.toxic(routes(entries=MISSING)) as server:
         found = stand.ask(server.url, ENTRY, may_compile=False)
-    assert isinstance(found, Nothing)
-    assert found.is_absent
+    assert isinstance(found, Miss)
+    assert found.is_not_found
     assert len(server.requests) == 1
 
 
 def test_absence_does_not_keep_from_compiling_later(stand: Stand) -> None:
     with toxic.toxic(routes(entries=MISSING, compile=GOOD)) as server:
-        assert isinstance(stand.ask(server.url, ENTRY, may_compile=False), Nothing)
+        assert isinstance(stand.ask(server.url, ENTRY, may_compile=False), Miss)
         assert is_same(stand.ask(server.url, ENTRY), ENTRY)
         assert [request.method for request in server.requests] == ["GET", "POST"]
 
@@ -139,7 +139,7 @@ def test_a_job_that_the_compiler_refused_is_a_reason_for_a_day(stand: Stand, cod
     with toxic.toxic(routes(entries=MISSING, compile=accepted(), jobs=failed)) as server:
         for _ in range(2):
             found = stand.ask(server.url, ENTRY)
-            assert isinstance(found, Nothing)
+            assert isinstance(found, Miss)
             assert "ptxas said no" in found.reason
         assert len(server.requests) == 3
         assert remembered_s(server, "compile") == 86400
@@ -151,7 +151,7 @@ def test_a_job_for_which_something_was_lacking_is_one_for_a_minute(stand: Stand,
     failed = state("failed", code=code, reason="no memory")
     with toxic.toxic(routes(entries=MISSING, compile=accepted(), jobs=failed)) as server:
         found = stand.ask(server.url, ENTRY)
-        assert isinstance(found, Nothing)
+        assert isinstance(found, Miss)
         assert "no memory" in found.reason
         assert remembered_s(server, "compile") == 60
 
@@ -160,7 +160,7 @@ def test_a_job_that_is_not_known_any_more_is_no_refusal(stand: Stand) -> None:
     """A service that was started anew forgot its jobs, and clients what they wanted for a day."""
     poison = routes(entries=MISSING, compile=accepted(), jobs=MISSING)
     with toxic.toxic(poison) as server:
-        assert isinstance(stand.ask(server.url, ENTRY), Nothing)
+        assert isinstance(stand.ask(server.url, ENTRY), Miss)
         assert remembered_s(server, "compile") == 60
 
 
@@ -173,7 +173,7 @@ def test_a_token_that_is_not_accepted_is_this_processs_alone(stand: Stand, statu
     with toxic.toxic(toxic.answer(status)) as server:
         for _ in range(2):
             found = stand.ask(server.url, ENTRY)
-            assert isinstance(found, Nothing)
+            assert isinstance(found, Miss)
             assert "JITGEN_TOKEN_FILE" in found.reason
         assert len(server.requests) == 1
         assert remembered_s(server, "fetch") == 60
@@ -185,7 +185,7 @@ def test_a_token_that_is_not_accepted_is_this_processs_alone(stand: Stand, statu
 def test_service_that_never_finishes_is_left(stand: Stand) -> None:
     poison = routes(entries=MISSING, compile=accepted(), jobs=state("compiling"))
     with settings.scope(compile_timeout=0.3), toxic.toxic(poison) as server:
-        assert isinstance(stand.ask(server.url, ENTRY), Nothing)
+        assert isinstance(stand.ask(server.url, ENTRY), Miss)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_refusal_is_told_and_remembered(
     with toxic.toxic(poison) as server, told(EventKind.FETCH) as seen:
         for _ in range(2):
             found = stand.ask(server.url, ENTRY)
-            assert isinstance(found, Nothing)
+            assert isinstance(found, Miss)
             assert reason in found.reason
         assert f"HTTP {status}" in seen[-1].detail
         assert len(server.requests) == 2
@@ -215,7 +215,7 @@ def test_refusal_is_told_and_remembered(
 def test_busy_service_is_left_alone_for_as_long_as_it_says(stand: Stand, status: int) -> None:
     busy = toxic.answer(status, b"", retry_after=7)
     with toxic.toxic(routes(entries=MISSING, compile=busy)) as server:
-        assert isinstance(stand.ask(server.url, ENTRY), Nothing)
+        assert isinstance(stand.ask(server.url, ENTRY), Miss)
         (until,) = (
             until
             for name, (until, _, _) in negatives._known.items()
@@ -225,7 +225,7 @@ def test_busy_service_is_left_alone_for_as_long_as_it_says(stand: Stand, status:
         server.poison = routes(entries=MISSING, compile=GOOD)
         other = entry_of(2, KEY)
         found = stand.ask(server.url, other)
-        assert isinstance(found, Nothing)
+        assert isinstance(found, Miss)
         assert "asks for 7 s" in found.reason
         assert [request.method for request in server.requests] == ["GET", "POST", "GET"]
 
@@ -273,12 +273,12 @@ def test_website_gives_out_a_bucket(stand: Stand) -> None:
     with toxic.toxic(poison) as server:
         assert is_same(stand.fetch(ENTRY, f"{server.url}/base"), ENTRY)
         found = stand.fetch(entry_of(2, KEY), f"{server.url}/base")
-        assert isinstance(found, Nothing)
-        assert found.is_absent
+        assert isinstance(found, Miss)
+        assert found.is_not_found
         server.poison = toxic.answer(200, b"<html>", content_type="text/html")
         forget()
         found = stand.fetch(entry_of(2, KEY), f"{server.url}/base")
-        assert isinstance(found, Nothing)
+        assert isinstance(found, Miss)
         assert "a web page" in found.reason
 
 
@@ -289,5 +289,5 @@ def test_service_with_a_poisoned_answer_gives_nothing(stand: Stand) -> None:
         packed = wire.pack(entry.meta.encode(), entry.files, entry.signatures)
         forget()
         with toxic.toxic(routes(entries=MISSING, compile=toxic.entry(packed))) as server:
-            assert isinstance(stand.ask(server.url, ENTRY), Nothing)
+            assert isinstance(stand.ask(server.url, ENTRY), Miss)
         assert stand.store.read(ENTRY.key) is None

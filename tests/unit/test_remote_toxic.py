@@ -21,7 +21,7 @@ from jitgen.events import EventKind
 from jitgen.remote import wire
 from jitgen.remote.breaker import FIRST_S, Breaker
 from jitgen.remote.budget import FETCH_S, SPENT_S, allowance
-from jitgen.remote.outcomes import Nothing
+from jitgen.remote.outcomes import Miss
 from jitgen.settings import settings
 from tests import toxic
 
@@ -41,15 +41,15 @@ def stand(tmp_path: Path) -> Iterator[Stand]:
         yield found
 
 
-def _lost(stand: Stand, url: str) -> Nothing:
+def _lost(stand: Stand, url: str) -> Miss:
     found = stand.ask(url, ENTRY, may_compile=False)
-    assert isinstance(found, Nothing)
+    assert isinstance(found, Miss)
     assert stand.store.read(ENTRY.key) is None
     return found
 
 
 def _reason(found: object) -> str:
-    assert isinstance(found, Nothing)
+    assert isinstance(found, Miss)
     return found.reason
 
 
@@ -143,7 +143,7 @@ def test_who_is_told_to_ask_again_at_once_does_not(stand: Stand) -> None:
         await toxic.answer(status, b'{"state": "queued"}', retry_after=0)(request, writer)
 
     with toxic.toxic(poison) as server, settings.scope(compile_timeout=1.0):
-        assert isinstance(stand.ask(server.url, ENTRY), Nothing)
+        assert isinstance(stand.ask(server.url, ENTRY), Miss)
         assert 3 < len(server.requests) < 10
 
 
@@ -194,8 +194,8 @@ class TestObjectStore:
         with toxic.toxic(toxic.answer(status)) as server:
             s3(server.url)
             found = stand.fetch(ENTRY, "s3://bucket/prefix")
-            assert isinstance(found, Nothing)
-            assert found.is_absent
+            assert isinstance(found, Miss)
+            assert found.is_not_found
             assert Breaker(stand.store, "s3://bucket/prefix").state() is None
 
     @pytest.mark.parametrize(
@@ -212,10 +212,10 @@ class TestObjectStore:
     ) -> None:
         with toxic.toxic(poison) as server:
             s3(server.url)
-            assert isinstance(stand.fetch(ENTRY, "s3://bucket/prefix"), Nothing)
+            assert isinstance(stand.fetch(ENTRY, "s3://bucket/prefix"), Miss)
             forget()
             found = stand.fetch(ENTRY, "s3://bucket/prefix")
-            assert isinstance(found, Nothing)
+            assert isinstance(found, Miss)
             assert "not asked for 30 s" in found.reason
             assert len(server.requests) == 1
 
@@ -229,7 +229,7 @@ class TestObjectStore:
             stand.fetch(ENTRY, "s3://other")  # imports what is imported once
             s3(server.url)
             assert _timed(lambda: stand.fetch(ENTRY, "s3://bucket")) < SLOW_S
-            assert isinstance(stand.fetch(ENTRY, "s3://bucket"), Nothing)
+            assert isinstance(stand.fetch(ENTRY, "s3://bucket"), Miss)
             assert len(server.requests) == 1
 
 
@@ -298,7 +298,7 @@ def test_quick_answers_that_nothing_is_there_are_free(
 ) -> None:
     with toxic.toxic(toxic.answer(404)) as server:
         _lost(stand, server.url)
-        monkeypatch.setattr("jitgen.remote.guard.QUICK_S", 0.0)
+        monkeypatch.setattr("jitgen.remote.request_policy.QUICK_S", 0.0)
         allowance.spend(SPENT_S - 1e-9)
         stand.ask(server.url, entry_of(2, KEY), may_compile=False)
         assert "enough time was lost" in _reason(stand.ask(server.url, entry_of(3, KEY)))

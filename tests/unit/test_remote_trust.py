@@ -14,7 +14,7 @@ from jitgen.errors import SettingError
 from jitgen.events import EventKind
 from jitgen.remote import layout
 from jitgen.remote.objects import Objects
-from jitgen.remote.outcomes import Nothing
+from jitgen.remote.outcomes import Miss
 from jitgen.settings import settings
 from jitgen.signing import times
 from jitgen.signing.trust import opened
@@ -45,8 +45,8 @@ def stand(tmp_path: Path) -> Iterator[Stand]:
 def test_refused_signature_is_judged_anew_when_the_trust_document_changes(stand: Stand) -> None:
     entry = entry_of(1, KEY_2)
     stand.push(entry)
-    assert isinstance(stand.fetch(entry), Nothing)
-    assert isinstance(stand.fetch(entry), Nothing)
+    assert isinstance(stand.fetch(entry), Miss)
+    assert isinstance(stand.fetch(entry), Miss)
 
     stand.trust(trusting(KEY, KEY_2, version=2))
     assert is_same(stand.fetch(entry), entry)
@@ -55,7 +55,7 @@ def test_refused_signature_is_judged_anew_when_the_trust_document_changes(stand:
 def test_without_a_trust_document_it_is_said_what_to_do(stand: Stand) -> None:
     with settings.scope(trust=stand.folder / "none.json"):
         found = stand.fetch(entry_of(1, KEY))
-        assert isinstance(found, Nothing)
+        assert isinstance(found, Miss)
     del settings.trust
     with pytest.raises(SettingError, match="name a trust document"):
         stand.fetch(entry_of(2, KEY))
@@ -67,7 +67,7 @@ def test_expired_trust_accepts_nothing(stand: Stand) -> None:
     stand.trust(trusting(KEY, version=2, expires=times.now().replace(microsecond=0) - DAY))
 
     found = stand.fetch(entry)
-    assert isinstance(found, Nothing)
+    assert isinstance(found, Miss)
     assert "trust document 2 expired" in found.reason
 
 
@@ -76,12 +76,12 @@ def test_old_trust_file_does_not_come_back(stand: Stand) -> None:
     entry, old = entry_of(1, KEY), trusting(KEY)
     stand.push(entry)
     stand.trust(trusting(KEY, version=2, revoked_keys={KEY.keyid: "stolen"}))
-    assert isinstance(stand.fetch(entry), Nothing)
+    assert isinstance(stand.fetch(entry), Miss)
 
     stand.trust(old)
     forget()
     found = stand.fetch(entry)
-    assert isinstance(found, Nothing)
+    assert isinstance(found, Miss)
     assert "is revoked: stolen" in found.reason
 
 
@@ -98,7 +98,7 @@ class TestLaterTrust:
         self._put(stand, trusting(KEY, version=2, revoked_keys={KEY.keyid: "stolen"}))
 
         found = stand.fetch(entry)
-        assert isinstance(found, Nothing)
+        assert isinstance(found, Miss)
         assert "is revoked: stolen" in found.reason
         assert stand.store.trusted.current().trust.version == 2
 
@@ -141,7 +141,7 @@ def test_trust_file_that_others_can_write_counts_for_nothing(stand: Stand) -> No
     (stand.folder / "trust.json").chmod(0o666)
 
     found = stand.fetch(entry)
-    assert isinstance(found, Nothing)
+    assert isinstance(found, Miss)
     assert "can be written by other users" in found.reason
 
     (stand.folder / "trust.json").chmod(0o644)

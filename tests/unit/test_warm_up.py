@@ -16,9 +16,9 @@ from jitgen.cache import Store
 from jitgen.compile import workers
 from jitgen.compile.workers import OutcomeKind
 from jitgen.errors import CacheError
-from jitgen.fleet import board as boards
-from jitgen.fleet.board import Board, BoardError
-from jitgen.fleet.rank import Place
+from jitgen.fleet import coordination as fleet_store
+from jitgen.fleet.coordination import CoordinationError, CoordinationStore
+from jitgen.fleet.rank import RankInfo
 from jitgen.fleet.report import WarmUpReport
 from jitgen.fleet.warm_up import together
 from jitgen.runtime.spec import spec_of
@@ -30,7 +30,7 @@ PATIENCE_S = 0.15
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda _: None)
-    monkeypatch.setattr(boards, "BEAT_S", 0.02)
+    monkeypatch.setattr(fleet_store, "BEAT_S", 0.02)
     monkeypatch.setattr("jitgen.fleet.rank.BEAT_S", 0.02)
 
 
@@ -50,13 +50,13 @@ class Job:
         self.roots = [folder / f"machine-{rank % machines}" for rank in range(world)]
         self.reports: dict[int, WarmUpReport] = {}
 
-    def board(self, rank: int) -> Board:
-        return Board(self.shared, rank, self.roots[rank].name, PATIENCE_S)
+    def coordination(self, rank: int) -> CoordinationStore:
+        return CoordinationStore(self.shared, rank, self.roots[rank].name, PATIENCE_S)
 
     def warm_up(self, rank: int) -> None:
-        place = Place(rank=rank, world=self.world, jobs=1, offers_all=True)
+        info = RankInfo(rank=rank, world=self.world, jobs=1, offers_all=True)
         store, start = Store.open(self.roots[rank], mode="rw"), time.perf_counter()
-        report = together(self.configs, CPU, store, place, self.board(rank), start, None)
+        report = together(self.configs, CPU, store, info, self.coordination(rank), start, None)
         self.reports[rank] = report
 
     def run(self, *ranks: int) -> None:
@@ -102,17 +102,17 @@ def test_the_entries_are_those_that_were_compiled(tmp_path: Path, compiles: Comp
 
 def test_what_a_dead_rank_had_claimed_is_taken_over(tmp_path: Path, compiles: Compiles) -> None:
     job = Job(tmp_path, 3, 6, machines=3)
-    dead = job.board(2)
+    dead = job.coordination(2)
     shard = sorted(spec_of(config, CPU).key for config in job.configs)[2::3]
     with dead.alive():
-        notes = [dead.claim(key, None) for key in shard]
+        records = [dead.claim(key, None) for key in shard]
     job.run(0, 1)
 
-    assert None not in notes
+    assert None not in records
     assert sorted(compiles.counts.values()) == [1] * 6
     for report in job.reports.values():
         assert (report.ok, report.lost, report.manifest["lost"]) == (True, (2,), [2])
-    assert dead.claim(shard[0], notes[0]) is None, "it can change nothing any more"
+    assert dead.claim(shard[0], records[0]) is None, "it can change nothing any more"
 
 
 def test_a_rank_that_never_comes_is_not_waited_for(tmp_path: Path, compiles: Compiles) -> None:
@@ -237,23 +237,23 @@ def test_damage_on_the_board_is_no_kernel(tmp_path: Path, compiles: Compiles) ->
 
     assert "its bytes are damaged" in job.reports[1].rows[0].error
     job.shared.set(f"kernel/{key}", b'{"odd": 1}')
-    with pytest.raises(BoardError, match="none of ours"):
-        job.board(0).read(key)
+    with pytest.raises(CoordinationError, match="none of ours"):
+        job.coordination(0).read(key)
 
 
 def test_an_entry_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boards, "CHUNK_BYTES", 7)
-    board, data = Board(JobStore(), 0, "host", 1.0), bytes(range(256))
-    mine = board.claim("k", None)
+    monkeypatch.setattr(fleet_store, "CHUNK_BYTES", 7)
+    coordination, data = CoordinationStore(JobStore(), 0, "host", 1.0), bytes(range(256))
+    mine = coordination.claim("k", None)
     assert mine is not None
-    board.done("k", mine, data, seconds=1.0)
-    note = board.read("k")
+    coordination.done("k", mine, data, seconds=1.0)
+    record = coordination.read("k")
 
-    assert note is not None
-    assert note.chunks > 30
-    assert board.entry("k", note, 256) == data
-    with pytest.raises(BoardError, match="longer than 255 bytes"):
-        board.entry("k", note, 255)
+    assert record is not None
+    assert record.chunks > 30
+    assert coordination.entry("k", record, 256) == data
+    with pytest.raises(CoordinationError, match="longer than 255 bytes"):
+        coordination.entry("k", record, 255)
 
 
 def test_alone(compiles: Compiles) -> None:

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jitgen.cache.entry import is_key
 from jitgen.remote.breaker import Breaker
-from jitgen.remote.outcomes import Nothing
-from jitgen.remote.tiers import Remote, Service, places
+from jitgen.remote.outcomes import Miss
+from jitgen.remote.tiers import Remote, Service, backends
 from jitgen.support.frozen import frozen
 from jitgen.support.text import printable
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
-    from jitgen.remote.guard import Wanted
+    from jitgen.remote.request_policy import Wanted
 
 _MOST_SAID = 400  # characters of what a service says
 
 
 @frozen
-class Place:
+class BackendStatus:
     """
     How one place stands.
 
@@ -37,7 +37,7 @@ class Place:
 
 
 @frozen
-class Found:
+class ProbeResult:
     """
     What a place said.
 
@@ -76,58 +76,58 @@ class Signer:
     reason: str = ""
 
 
-class _Nobody(NamedTuple):
+class _UnknownKernel(NamedTuple):
     """A kernel that nobody has compiled."""
 
     key: str = "0" * 64
     name: str = "a kernel that nobody has"
 
 
-def standing(store: Store) -> list[Place]:
+def statuses(store: Store) -> list[BackendStatus]:
     """Return how the places of the settings stand, without asking any."""
     found = []
-    for place in places(store):
-        state = Breaker(store, place.url).state()
+    for backend in backends(store):
+        state = Breaker(store, backend.url).state()
         text = "asked"
         if state is not None:
             text = f"not asked for {state.left_s:.0f} s" if state.left_s else "tried again next"
             text = f"{text}: {state.reason}"
-        found.append(Place(tier=place.name, url=place.url, state=text))
+        found.append(BackendStatus(tier=backend.name, url=backend.url, state=text))
     return found
 
 
-def asked(store: Store, wanted: Wanted | None = None) -> list[Found]:
+def probe_all(store: Store, wanted: Wanted | None = None) -> list[ProbeResult]:
     """Ask every place for a kernel, or for one that nobody has; nothing is kept."""
-    return [_asked(place, wanted or _Nobody()) for place in places(store)]
+    return [_probe(backend, wanted or _UnknownKernel()) for backend in backends(store)]
 
 
-def _asked(place: Remote | Service, wanted: Wanted) -> Found:
+def _probe(backend: Remote | Service, wanted: Wanted) -> ProbeResult:
     start = time.perf_counter()
-    said = place.look(wanted)
-    is_nothing = isinstance(said, Nothing)
-    return Found(
-        tier=place.name,
-        url=place.url,
+    said = backend.probe(wanted)
+    is_nothing = isinstance(said, Miss)
+    return ProbeResult(
+        tier=backend.name,
+        url=backend.url,
         has_it=not is_nothing,
-        is_there=not isinstance(said, Nothing) or said.is_absent,
-        reason=said.reason if isinstance(said, Nothing) else "",
+        is_there=not isinstance(said, Miss) or said.is_not_found,
+        reason=said.reason if isinstance(said, Miss) else "",
         seconds=time.perf_counter() - start,
     )
 
 
 def signers(store: Store) -> list[Signer]:
     """Ask every compile service with which key it signs."""
-    return [_signer(place) for place in places(store) if isinstance(place, Service)]
+    return [_signer(backend) for backend in backends(store) if isinstance(backend, Service)]
 
 
-def _signer(place: Service) -> Signer:
-    said = place.describe(_Nobody())
-    if isinstance(said, Nothing):
-        return Signer(url=place.url, reason=said.reason)
+def _signer(backend: Service) -> Signer:
+    said = backend.describe(_UnknownKernel())
+    if isinstance(said, Miss):
+        return Signer(url=backend.url, reason=said.reason)
     signing, unready = said.get("signing"), said.get("unready")
     keyid = signing.get("keyid") if isinstance(signing, dict) else None
     return Signer(
-        url=place.url,
+        url=backend.url,
         keyid=str(keyid) if is_key(keyid) else "",
         unready=printable(unready)[:_MOST_SAID] if isinstance(unready, str) else "",
     )

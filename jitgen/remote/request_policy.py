@@ -17,18 +17,18 @@ from jitgen.errors import SigningError
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.remote.breaker import Breaker
 from jitgen.remote.budget import FETCH_S, QUICK_S, allowance, within
-from jitgen.remote.negative import ABSENT_S, DENIED_S, REFUSED_S, SPOILED_S, negatives
+from jitgen.remote.negative import CORRUPT_S, NOT_FOUND_S, UNAUTHORIZED_S, UNTRUSTED_S, negatives
 from jitgen.remote.outcomes import (
-    Absent,
     Busy,
-    Declined,
-    Denied,
-    Nothing,
-    Refused,
-    Spoiled,
-    Trouble,
+    Corrupt,
+    LocalFailure,
+    Miss,
+    NotFound,
+    Rejected,
+    RemoteError,
+    Unauthorized,
     Unreachable,
-    Unusable,
+    Untrusted,
 )
 from jitgen.settings import settings
 from jitgen.support.text import printable
@@ -56,7 +56,7 @@ class Wanted(Protocol):
         ...
 
 
-class Guard:
+class RequestPolicy:
     """
     Questions to one place, on behalf of one store.
 
@@ -77,7 +77,7 @@ class Guard:
         Return why an entry is not accepted; see `jitgen.cache.trusted.Trusted.refusal`.
 
         Raises:
-            Unusable: The trust document cannot be read: nothing is known against the entry.
+            LocalFailure: The trust document cannot be read: nothing is known against the entry.
         """
         if settings.verify == "off":
             return ""
@@ -85,7 +85,7 @@ class Guard:
         try:
             trusted.current()
         except SigningError as error:
-            raise Unusable(str(error)) from None
+            raise LocalFailure(str(error)) from None
         return trusted.refusal(record, signatures)
 
     def ask(
@@ -96,7 +96,7 @@ class Guard:
         *,
         purpose: str = "fetch",
         seconds: float = FETCH_S,
-    ) -> T | Nothing:
+    ) -> T | Miss:
         """
         Return what `work` returns, or why there is nothing.
 
@@ -118,17 +118,17 @@ class Guard:
         try:
             with self._breaker.attempt():
                 found = within(seconds, work, cancel)
-        except Trouble as error:
+        except RemoteError as error:
             spent = time.perf_counter() - start
-            is_free = isinstance(error, Absent) and spent < QUICK_S
-            if not is_free and not isinstance(error, Declined):  # that one had thought about it
+            is_free = isinstance(error, NotFound) and spent < QUICK_S
+            if not is_free and not isinstance(error, Rejected):  # that one had thought about it
                 allowance.spend(spent)
             # It may hold words of the place's own, and ends on terminals and in logs.
             reason = printable(f"{self._url}: {error}")
-            nothing = Nothing(reason=reason, is_absent=isinstance(error, Absent))
-            self._remember(spec, purpose, error, nothing, trust)
-            self._emit(EventKind.FETCH, spec, nothing.reason, spent)
-            return nothing
+            miss = Miss(reason=reason, is_not_found=isinstance(error, NotFound))
+            self._remember(spec, purpose, error, miss, trust)
+            self._emit(EventKind.FETCH, spec, miss.reason, spent)
+            return miss
         self._emit(EventKind.FETCH, spec, "", time.perf_counter() - start)
         return found
 
@@ -141,39 +141,39 @@ class Guard:
             warn_once(f"trust {error}", "nothing that is fetched is accepted: %s", error)
             return _UNREADABLE
 
-    def _known(self, spec: Wanted, purpose: str, trust: str) -> Nothing | None:
+    def _known(self, spec: Wanted, purpose: str, trust: str) -> Miss | None:
         """Return what makes it needless to ask; None: nothing does."""
         for name in ((self._url, purpose), (self._url, purpose, spec.key)):
-            if nothing := negatives.find(name, trust):
-                return nothing
+            if miss := negatives.find(name, trust):
+                return miss
         if allowance.is_spent():
-            return Nothing(reason=f"{self._url}: enough time was lost to places that gave nothing")
+            return Miss(reason=f"{self._url}: enough time was lost to places that gave nothing")
         return None
 
     def _remember(
-        self, spec: Wanted, purpose: str, error: Trouble, nothing: Nothing, trust: str
+        self, spec: Wanted, purpose: str, error: RemoteError, miss: Miss, trust: str
     ) -> None:
         name = (self._url, purpose, spec.key)
-        if isinstance(error, Absent):
-            negatives.remember(name, nothing, ABSENT_S)
-        elif isinstance(error, (Refused, Spoiled)):
-            if isinstance(error, Refused):
-                negatives.remember(name, nothing, REFUSED_S, trust)
+        if isinstance(error, NotFound):
+            negatives.remember(name, miss, NOT_FOUND_S)
+        elif isinstance(error, (Untrusted, Corrupt)):
+            if isinstance(error, Untrusted):
+                negatives.remember(name, miss, UNTRUSTED_S, trust)
             else:
-                negatives.remember(name, nothing, SPOILED_S)
-            warn_once(f"reject {name}", "%s is not taken from %s", spec.name, nothing.reason)
-            self._emit(EventKind.REJECT, spec, nothing.reason)
-        elif isinstance(error, Declined):
-            negatives.remember(name, nothing, error.seconds)
+                negatives.remember(name, miss, CORRUPT_S)
+            warn_once(f"reject {name}", "%s is not taken from %s", spec.name, miss.reason)
+            self._emit(EventKind.REJECT, spec, miss.reason)
+        elif isinstance(error, Rejected):
+            negatives.remember(name, miss, error.seconds)
         elif isinstance(error, Busy):
-            negatives.remember(name[:2], nothing, error.seconds)
-        elif isinstance(error, (Denied, Unreachable)):
-            if isinstance(error, Denied):  # the host's other processes may have a good token
-                negatives.remember(name[:2], nothing, DENIED_S)
+            negatives.remember(name[:2], miss, error.seconds)
+        elif isinstance(error, (Unauthorized, Unreachable)):
+            if isinstance(error, Unauthorized):  # the host's other processes may have a good token
+                negatives.remember(name[:2], miss, UNAUTHORIZED_S)
             warn_once(
                 f"remote {self._url}",
                 "%s; what that place may have is compiled here instead",
-                nothing.reason,
+                miss.reason,
             )
 
     def _emit(self, kind: EventKind, spec: Wanted, detail: str, seconds: float = 0.0) -> None:

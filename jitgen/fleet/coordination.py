@@ -62,12 +62,12 @@ class RankStore(Protocol):
         """Set a value that is as expected, the empty one if there is none; return what it is."""
 
 
-class BoardError(JitgenError):
+class CoordinationError(JitgenError):
     """The store of the job does not answer any more, or holds what no rank wrote."""
 
 
 @frozen
-class Note:
+class KernelRecord:
     """
     What is known of one kernel.
 
@@ -94,7 +94,7 @@ class Note:
     lost: tuple[int, ...] = ()
 
 
-class Board:
+class CoordinationStore:
     """
     One rank's view of the board.
 
@@ -105,23 +105,23 @@ class Board:
         patience_s: How long a rank may be silent before it counts as dead.
 
     Raises:
-        BoardError: Every method does, where the store does not answer.
+        CoordinationError: Every method does, where the store does not answer.
     """
 
     def __init__(self, store: RankStore, rank: int, host: str, patience_s: float) -> None:
-        self.me = Note(state="claimed", by=uuid.uuid4().hex[:16], rank=rank, host=host)
+        self.me = KernelRecord(state="claimed", by=uuid.uuid4().hex[:16], rank=rank, host=host)
         self._store = store
         self._patience_s = patience_s
         self._seen: dict[str, tuple[bytes, float]] = {}
 
-    def read(self, key: str) -> Note | None:
+    def read(self, key: str) -> KernelRecord | None:
         """Return what is known of kernel `key`; None where nobody has looked at it yet."""
         with _trouble():
             name = f"kernel/{key}"
             text = self._store.get(name) if self._store.check([name]) else b""
         return _decoded(text) if text else None
 
-    def claim(self, key: str, before: Note | None) -> Note | None:
+    def claim(self, key: str, before: KernelRecord | None) -> KernelRecord | None:
         """
         Take kernel `key`, of which `before` was known; None where another rank was faster.
 
@@ -133,7 +133,7 @@ class Board:
             mine = replace(mine, tries=before.tries, lost=lost)
         return mine if self._change(key, before, mine) else None
 
-    def done(self, key: str, mine: Note, entry: bytes, *, seconds: float) -> None:
+    def done(self, key: str, mine: KernelRecord, entry: bytes, *, seconds: float) -> None:
         """Put the packed `entry` of a kernel that was claimed on the board, then say so."""
         data = zlib.compress(entry)
         parts = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
@@ -142,32 +142,32 @@ class Board:
                 self._store.set(f"blob/{key}/{number}", part)
         self._change(key, mine, replace(mine, state="done", chunks=len(parts), seconds=seconds))
 
-    def failed(self, key: str, mine: Note, error: str, *, is_final: bool) -> None:
+    def failed(self, key: str, mine: KernelRecord, error: str, *, is_final: bool) -> None:
         """
         Say that a claimed kernel could not be compiled; unless `is_final`, others may try.
         """
         state = "failed" if is_final else "free"
         self._change(key, mine, replace(mine, state=state, tries=mine.tries + 1, error=error))
 
-    def entry(self, key: str, note: Note, max_bytes: int) -> bytes:
+    def entry(self, key: str, record: KernelRecord, max_bytes: int) -> bytes:
         """
         Return the packed entry of a kernel that is done.
 
         Raises:
-            BoardError: It is not there, or is longer than `max_bytes`.
+            CoordinationError: It is not there, or is longer than `max_bytes`.
         """
         with _trouble():
-            names = [f"blob/{key}/{number}" for number in range(note.chunks)]
+            names = [f"blob/{key}/{number}" for number in range(record.chunks)]
             if not names or not self._store.check(names):
-                raise BoardError("its bytes are not on the board")
+                raise CoordinationError("its bytes are not on the board")
             data = b"".join(self._store.get(name) for name in names)
         unpacker = zlib.decompressobj()
         try:
             entry = unpacker.decompress(data, max_bytes)
         except zlib.error as error:
-            raise BoardError(f"its bytes are damaged: {error}") from None
+            raise CoordinationError(f"its bytes are damaged: {error}") from None
         if not unpacker.eof:
-            raise BoardError(f"it is cut off, or longer than {max_bytes} bytes")
+            raise CoordinationError(f"it is cut off, or longer than {max_bytes} bytes")
         return entry
 
     def news(self) -> int:
@@ -175,15 +175,15 @@ class Board:
         with _trouble():
             return self._store.add("news", 0)
 
-    def is_dead(self, note: Note) -> bool:
-        """Return whether the rank that `note` is of has been silent for too long."""
+    def is_dead(self, record: KernelRecord) -> bool:
+        """Return whether the rank that `record` is of has been silent for too long."""
         with _trouble():
-            name = f"beat/{note.by}"
+            name = f"beat/{record.by}"
             beat = self._store.get(name) if self._store.check([name]) else b""
         now = time.monotonic()
-        last, since = self._seen.get(note.by, (None, now))
+        last, since = self._seen.get(record.by, (None, now))
         if beat != last:
-            self._seen[note.by] = (beat, now)
+            self._seen[record.by] = (beat, now)
             return False
         return now - since > self._patience_s
 
@@ -211,7 +211,7 @@ class Board:
             ends.set()
             thread.join()
 
-    def _change(self, key: str, before: Note | None, after: Note) -> bool:
+    def _change(self, key: str, before: KernelRecord | None, after: KernelRecord) -> bool:
         """Replace the record of `key`; False where it is not `before` any more."""
         old = "" if before is None else _encoded(before)
         new = _encoded(after)
@@ -231,16 +231,16 @@ def _trouble() -> Iterator[None]:
         raise
     except Exception as error:  # torch has many, all of them RuntimeErrors of some kind
         words = " ".join(str(error).split())[:200]
-        raise BoardError(f"the store of the job does not answer: {words}") from error
+        raise CoordinationError(f"the store of the job does not answer: {words}") from error
 
 
-def _encoded(note: Note) -> str:
-    return json.dumps(asdict(note), sort_keys=True, separators=(",", ":"))
+def _encoded(record: KernelRecord) -> str:
+    return json.dumps(asdict(record), sort_keys=True, separators=(",", ":"))
 
 
-def _decoded(text: bytes) -> Note:
+def _decoded(text: bytes) -> KernelRecord:
     try:
         fields = parse_json(text)
-        return Note(**{**fields, "lost": tuple(fields["lost"])})
+        return KernelRecord(**{**fields, "lost": tuple(fields["lost"])})
     except (BadDocument, TypeError, KeyError) as error:
-        raise BoardError(f"a record on the board is none of ours: {error}") from None
+        raise CoordinationError(f"a record on the board is none of ours: {error}") from None
