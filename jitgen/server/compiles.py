@@ -16,6 +16,7 @@ from jitgen.cache.entry import is_key
 from jitgen.errors import ResourceError
 from jitgen.server.jobs import Busy, Job, JobFailed, JobState, Order
 from jitgen.server.pools import Pool, differences
+from jitgen.server.questions import Question
 from jitgen.server.request import HTTPError, Request
 from jitgen.support.text import shown
 
@@ -99,7 +100,7 @@ async def examine(pool: Pool, config: dict[str, Any], arch: str) -> dict[str, An
         Refused: It is malformed or illegal; with the rule, its reason and the nearest legal one.
     """
     try:
-        answer = await pool.ask("examine", config=config, arch=arch)
+        answer = await pool.ask(Question.EXAMINE, config=config, arch=arch)
     except ResourceError as error:
         raise HTTPError(503, "E_POOL", str(error), {"Retry-After": "5"}) from error
     if "error" in answer:

@@ -26,6 +26,7 @@ from jitgen.compile import capacity, children
 from jitgen.errors import ResourceError
 from jitgen.server.confine import Confinement, confined
 from jitgen.server.log import Log
+from jitgen.server.questions import Question
 from jitgen.server.settings import Toolchain
 
 SUPERVISOR = "jitgen.server.supervisor"
@@ -105,9 +106,9 @@ class Pool:
             await asyncio.wait_for(self._ready.wait(), wait_s)
         return self.is_ready
 
-    async def ask(self, what: str, **details: Any) -> dict[str, Any]:
+    async def ask(self, question: Question, **details: Any) -> dict[str, Any]:
         """
-        Return the foreman's answer to a question.
+        Return the supervisor's answer to `question`; `details` are the fields of its request.
 
         Raises:
             ResourceError: There is no foreman, or it does not answer.
@@ -119,7 +120,7 @@ class Pool:
             asked = self._asked
             future = asked[number] = asyncio.get_running_loop().create_future()
             try:
-                _send(writer, {"ask": number, "what": what, **details})
+                _send(writer, {"ask": number, "what": question, **details})
                 answer: dict[str, Any] = await asyncio.wait_for(future, _ANSWER_S)
                 return answer
             except TimeoutError:

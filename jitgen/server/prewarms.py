@@ -20,6 +20,7 @@ from jitgen.errors import ResourceError
 from jitgen.server.compiles import examine, submit
 from jitgen.server.jobs import Order
 from jitgen.server.pools import Pool
+from jitgen.server.questions import Question
 from jitgen.server.request import HTTPError, Request
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Prewarms:
             raise HTTPError(429, "E_BUSY", reason, {"Retry-After": "30"})
         try:
             async with self._expanding:
-                answer = await pool.ask("expand", plan=plan, arch=arch)
+                answer = await pool.ask(Question.EXPAND, plan=plan, arch=arch)
         except ResourceError as error:
             raise HTTPError(503, "E_POOL", str(error), {"Retry-After": "5"}) from error
         if "error" in answer:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the operator of a compile service decides: one TOML file, read once, into frozen dataclasses.
+The settings of a compile service: one TOML file, read once into frozen dataclasses.
 
-Everything has a default but who may ask: a service without tokens refuses to start unless the file
-says what strangers may do.
+Each setting has a default except access: a service without tokens refuses to start unless
+``access.anonymous`` names the scopes of requests without a token.
 """
 
 from __future__ import annotations
@@ -16,23 +16,21 @@ from typing import Any
 
 from jitgen.errors import SettingError
 from jitgen.ownership.files import read_trusted
-from jitgen.server.config_errors import (
-    ConfigErrors,
+from jitgen.server.config_errors import ConfigErrors, of, short
+from jitgen.support.documents import BadDocument, parse_toml
+from jitgen.support.values import (
+    boolean,
     choice,
     choices,
-    flag,
-    of,
+    duration,
+    integer,
+    parse_size,
     path,
-    seconds,
-    short,
-    size,
     text,
-    whole,
 )
-from jitgen.support.documents import BadDocument, parse_toml
 
 SCOPES = ("read", "compile", "write", "admin")
-"""What a token may be good for; none of them includes another."""
+"""What a token may allow; no scope includes another."""
 
 _MAX_BYTES = 2**16
 _WEEK_S = 7 * 86400.0
@@ -40,87 +38,105 @@ _WEEK_S = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
-    """Where the service listens, and how it proves itself."""
+    """The address to listen on, and TLS."""
 
     host: str = of(text, "127.0.0.1", "address or name to listen on")
-    port: int = of(whole(0, 65535), 8555, "port; 0: any that is free, told in the log")
+    port: int = of(integer(0, 65535), 8555, "port; 0: any free one, which the log names")
     certificate: Path | None = of(path, None, "TLS certificate chain, PEM")
     certificate_key: Path | None = of(path, None, "its private key, PEM")
     client_ca: Path | None = of(
-        path, None, "authorities of client certificates, which then must be"
+        path,
+        None,
+        "authorities, one of which must certify each client",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Where entries are kept."""
+    """The disk and the memory for entries."""
 
-    root: Path = of(path, Path("/var/lib/jitgen/cache"), "root of the store, as JITGEN_CACHE_DIR")
+    root: Path = of(path, Path("/var/lib/jitgen/cache"), "root of the store, like JITGEN_CACHE_DIR")
     limit: int = of(
-        size, 20 * 2**30, "size above which the least recently used entries go; 0: none"
+        parse_size,
+        20 * 2**30,
+        "size above which least recently used entries are removed; 0: no limit",
     )
-    memory: int = of(size, 128 * 2**20, "bytes of packed entries kept in memory")
-    bundles: Path | None = of(path, None, "folder of bundles to serve, DIGEST.tar each")
-    state: Path | None = of(path, None, "folder of what the service itself writes; beside the root")
+    memory: int = of(parse_size, 128 * 2**20, "bytes of packed entries cached in memory")
+    bundles: Path | None = of(path, None, "folder of bundles to serve, each a file DIGEST.tar")
+    state: Path | None = of(
+        path, None, "folder for the service's own files; default: the root's path with -service"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may ask."""
+    """Tokens, and access without one."""
 
-    tokens: Path | None = of(path, None, "file of hashed tokens; read again on SIGHUP")
+    tokens: Path | None = of(path, None, "file of hashed tokens; SIGHUP reads it again")
     anonymous: tuple[str, ...] = of(choices(*SCOPES), (), "scopes of requests without a token")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much is done at a time; what is beyond is refused at once and never kept waiting."""
+    """How much runs at a time; a request beyond a limit is refused at once."""
 
-    jobs: int = of(whole(1, 10**5), 1000, "kernels waiting or compiled at a time")
-    per_token: int = of(whole(1, 10**5), 500, "the same, of one token; beyond: 429")
-    per_arch: int = of(whole(1, 10**5), 1000, "the same, for one target; beyond: 503")
-    wait_s: float = of(seconds(0, 3600), 300.0, "the longest wait that a request may ask for")
-    compile_s: float = of(seconds(1, 3600), 300.0, "how long one compile may take")
-    failure_s: float = of(seconds(0, 52 * _WEEK_S), 86400.0, "how long a refusal is remembered")
-    requests: int = of(whole(1, 10**5), 1000, "requests of one token at a time; beyond: 429")
-    streams: int = of(whole(1, 10**5), 100, "event streams of one token at a time; beyond: 429")
-    stream_s: float = of(seconds(1, 86400), 3600.0, "how long an event stream may last")
+    jobs: int = of(integer(1, 10**5), 1000, "kernels queued or compiling at a time; beyond: 503")
+    per_token: int = of(integer(1, 10**5), 500, "the same for one token; beyond: 429")
+    per_arch: int = of(integer(1, 10**5), 1000, "the same for one target; beyond: 503")
+    wait_s: float = of(duration(0, 3600), 300.0, "longest wait that a request may ask for")
+    compile_s: float = of(duration(1, 3600), 300.0, "time limit of one compile")
+    failure_s: float = of(
+        duration(0, 52 * _WEEK_S),
+        86400.0,
+        "how long a kernel that the compiler refused is not tried again",
+    )
+    requests: int = of(integer(1, 10**5), 1000, "requests of one token at a time; beyond: 429")
+    streams: int = of(integer(1, 10**5), 100, "event streams of one token at a time; beyond: 429")
+    stream_s: float = of(duration(1, 86400), 3600.0, "how long an event stream may last")
     connections: int = of(
-        whole(1, 10**5), 2000, "connections at a time; an idle one makes room, beyond: 503"
+        integer(1, 10**5),
+        2000,
+        "connections at a time; beyond: the longest idle one is closed, else 503",
     )
     per_address: int = of(
-        whole(0, 10**5), 1000, "the same, of one address (a proxy or NAT is one); 0: no such bound"
+        integer(0, 10**5),
+        1000,
+        "the same for one address (a proxy or NAT is one address); 0: no limit",
     )
-    grace_s: float = of(seconds(0, 3600), 20.0, "how long a shutdown waits for what is under way")
+    grace_s: float = of(duration(0, 3600), 20.0, "how long a shutdown waits for running compiles")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
     """One virtual environment to compile in."""
 
-    name: str = of(short, "default", "what the log, metrics and pages call it")
-    python: Path | None = of(path, None, "its interpreter; the service's own where left out")
-    jobs: int = of(whole(0, 1024), 0, "compile processes at a time; 0: by cores and memory")
+    name: str = of(short, "default", "its name in the log, metrics and pages")
+    python: Path | None = of(path, None, "its Python interpreter; default: the service's own")
+    jobs: int = of(integer(0, 1024), 0, "compile processes at a time; 0: by cores and memory")
     confine: str = of(
         choice("best", "require", "off"),
         "best",
-        "its processes have no network or key: best (if that goes), require, off",
+        "whether its processes lack network and keys: best (if possible), require, off",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signing:
-    """Who vouches for what is compiled here."""
+    """The key that signs entries, and what must hold before it does."""
 
-    key: Path | None = of(path, None, "file of the signing key: the signer is started with it")
+    key: Path | None = of(
+        path, None, "file of the signing key, which only the signer process reads"
+    )
     socket: Path | None = of(path, None, "socket of a signer that runs as another user")
-    builder: str = of(short, "jitgen-service", "name of this service in what it signs")
+    builder: str = of(
+        short, "jitgen-service", "name of this service in the statements that it signs"
+    )
     gate: str = of(
         choice("off", "emulator"),
         "off",
-        "off or emulator: what GPU kernels must pass before they are signed",
+        "off or emulator: what verifies a GPU kernel before it is signed",
     )
-    gate_s: float = of(seconds(1, 36000), 1800.0, "how long that may take for one kernel")
+    gate_s: float = of(duration(1, 36000), 1800.0, "time limit of that verification for one kernel")
     trust: Path | None = of(path, None, "trust document to hand out, signed by the root key")
 
     @property
@@ -131,33 +147,39 @@ class Signing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploads:
-    """What becomes of entries that somebody else built."""
+    """Entries that clients upload."""
 
     accept: str = of(
         choice("off", "unattested", "rebuild"),
         "off",
-        "off, unattested (kept apart and unsigned) or rebuild (compiled here, and that is signed)",
+        "off, unattested (stored apart, unsigned) or rebuild (compile here and sign that)",
     )
-    limit: int = of(size, 2**30, "size above which the least recently used uploads go; 0: none")
+    limit: int = of(
+        parse_size,
+        2**30,
+        "size above which least recently used uploads are removed; 0: no limit",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
     """What several services share."""
 
-    shared: str = of(text, "", "URL of a bucket or folder for entries and leases, file:///... say")
-    name: str = of(short, "", "this one's name among them; host and process where left out")
-    lease_s: float = of(seconds(1, 3600), 60.0, "a lease ends so long after its last renewal")
+    shared: str = of(
+        text, "", "URL of a bucket or folder for entries and leases, such as file:///..."
+    )
+    name: str = of(short, "", "name of this service among them; default: host and process")
+    lease_s: float = of(duration(1, 3600), 60.0, "lifetime of a lease after its last renewal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """What is written to standard error, a JSON object a line."""
+    """The log on standard error, a JSON object a line."""
 
     requests: str = of(
         choice("all", "work", "errors"),
         "work",
-        "which requests: all, work (not mere reads) or errors",
+        "which requests are logged: all, work (all but reads) or errors",
     )
 
 
@@ -175,7 +197,7 @@ SECTIONS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """The whole of it, a table of the file each; ``toolchains`` is an array of tables."""
+    """The whole file: a field for each table; ``toolchains`` is an array of tables."""
 
     listen: Listen = field(default_factory=Listen)
     store: Storage = field(default_factory=Storage)
@@ -190,17 +212,17 @@ class ServiceSettings:
 
     @property
     def state(self) -> Path:
-        """The folder of what the service itself writes."""
+        """The folder for the service's own files."""
         return self.store.state or self.store.root.with_name(self.store.root.name + "-service")
 
 
 def read_settings(file: Path) -> ServiceSettings:
     """
-    Return what `file` says.
+    Return the settings in `file`.
 
     Raises:
-        SettingError: It cannot be read, others can write to it or put another one there, or
-            something in it is wrong: a line for each mistake.
+        SettingError: It cannot be read, other users can write or replace it, or some of its
+            settings are wrong: a line for each.
     """
     try:
         document = parse_toml(read_trusted(file, _MAX_BYTES), max_bytes=_MAX_BYTES)
@@ -215,7 +237,7 @@ def read_settings(file: Path) -> ServiceSettings:
 
 
 def parse_settings(document: dict[str, Any]) -> tuple[ServiceSettings, list[str]]:
-    """Return the settings in `document`, and a line for each mistake."""
+    """Return the settings in `document`, and a line for each error."""
     errors = ConfigErrors()
     allowed = (*SECTIONS, "toolchains", "ui")
     for name in document:
@@ -226,7 +248,7 @@ def parse_settings(document: dict[str, Any]) -> tuple[ServiceSettings, list[str]
     }
     sections["toolchains"] = _toolchains(document.get("toolchains", [{}]), errors)
     try:
-        sections["ui"] = flag(document.get("ui", True))
+        sections["ui"] = boolean(document.get("ui", True))
     except ValueError as error:
         errors.add("ui", f"must be {error}")
     found = ServiceSettings(**sections)
@@ -292,7 +314,7 @@ _CONFLICTS: tuple[tuple[str, Callable[[ServiceSettings], object], str], ...] = (
         "there is no such folder",
     ),
 )
-"""What is right by itself and wrong beside the rest: where, when, and what to do."""
+"""Settings that contradict each other: where, the condition, and what to do."""
 
 
 def _check_together(found: ServiceSettings, errors: ConfigErrors) -> None:

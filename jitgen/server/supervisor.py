@@ -29,6 +29,7 @@ from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError, JitgenError, PlanError, UnsupportedConfig
 from jitgen.runtime.spec import spec_of
 from jitgen.server.compile_task import TASK
+from jitgen.server.questions import Question
 from jitgen.targets.legality import check
 
 _MODULE = TASK.partition(":")[0]
@@ -60,7 +61,7 @@ class Supervisor(Server):
             self.add(request["task"])
             return
         try:
-            answer = _QUESTIONS[request["what"]](request)
+            answer = ANSWERS[request["what"]](request)
         except JitgenError as error:
             answer = {"error": type(error).__name__, "reason": str(error)}
         except RecursionError:
@@ -130,10 +131,11 @@ def expand(request: dict[str, Any]) -> dict[str, Any]:
     return {"plan": plan.name, "configs": [config.to_json() for config in configs]}
 
 
-_QUESTIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "examine": examine,
-    "expand": expand,
+ANSWERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    Question.EXAMINE: examine,
+    Question.EXPAND: expand,
 }
+"""The function that answers each question; it is handed the whole request."""
 
 
 def describe() -> dict[str, Any]:

@@ -29,10 +29,11 @@ from typing import Any
 from jitgen.cache.entry import is_key
 from jitgen.errors import SettingError
 from jitgen.ownership.files import read_trusted
-from jitgen.server.config_errors import ConfigErrors, choices, of, short
+from jitgen.server.config_errors import ConfigErrors, of, short
 from jitgen.server.settings import SCOPES
 from jitgen.support.documents import BadDocument, parse_toml
 from jitgen.support.text import shown
+from jitgen.support.values import choices
 
 PREFIX = "jitgen_"
 """What every token begins with, so that scanners of secrets find a lost one."""

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Texts to the values of settings. A bad text raises ValueError, whose message says what is allowed.
+Readers of the values of settings: environment variables are texts, a TOML file has types.
+
+A reader returns the value that a text or a TOML value stands for. A value that is not allowed
+raises ValueError, whose message says what is allowed.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+Reader = Callable[[Any], Any]
 
 _SIZE = r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?"
 _MAX_DIGITS = 18
@@ -22,75 +27,135 @@ MAX_TTL_S = 1e9
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def parse_size(text: str) -> int:
-    """
-    Return the bytes that `text` stands for: ``4GiB``, ``500M``, ``0``; units are powers of 1024.
-    """
-    match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
+# of texts and of TOML values
+
+
+def choice(*allowed: str) -> Reader:
+    """Read one of the words `allowed`."""
+
+    def read(value: Any) -> str:
+        if value not in allowed:
+            raise ValueError(" or ".join(allowed))
+        return str(value)
+
+    return read
+
+
+def parse_size(value: Any) -> int:
+    """Read bytes: an integer, or a text such as ``4GiB``, ``500M`` or ``0``, by powers of 1024."""
+    if type(value) is int and value >= 0:
+        return value
+    match = re.fullmatch(_SIZE, value.strip(), re.IGNORECASE) if isinstance(value, str) else None
     if match is None or len(match[1]) > _MAX_DIGITS:
         raise ValueError("a size such as 4GiB, 500MiB or 0")
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
-def choice(*allowed: str) -> Callable[[str], str]:
-    """Return what takes one of the words `allowed`."""
+def path(value: Any) -> Path:
+    """Read an absolute path."""
+    if not isinstance(value, str) or not Path(value).is_absolute() or "\0" in value:
+        raise ValueError("an absolute path")
+    return Path(value)
 
-    def parse(text: str) -> str:
-        if text not in allowed:
-            raise ValueError(" or ".join(allowed))
-        return text
 
-    return parse
+# of TOML values
+
+
+def text(value: Any) -> str:
+    """Read a text that is not empty."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("a text that is not empty")
+    return value
+
+
+def boolean(value: Any) -> bool:
+    """Read true or false."""
+    if type(value) is not bool:
+        raise ValueError("true or false")
+    return value
+
+
+def integer(least: int, most: int) -> Reader:
+    """Read an integer from `least` to `most`."""
+    return _between((int,), least, most, f"an integer from {least} to {most}")
+
+
+def duration(least: float, most: float) -> Reader:
+    """Read a number of seconds from `least` to `most`, as a float."""
+    check = _between((int, float), least, most, f"seconds, from {least:.0f} to {most:.0f}")
+    return lambda value: float(check(value))
+
+
+def choices(*allowed: str) -> Reader:
+    """Read a list of words from `allowed`, each at most once, as a tuple."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        is_list = isinstance(value, list) and all(item in allowed for item in value)
+        if not is_list or len(set(value)) != len(value):
+            raise ValueError(f"a list of some of {', '.join(allowed)}, each once")
+        return tuple(value)
+
+    return read
+
+
+def _between(kinds: tuple[type, ...], least: float, most: float, allowed: str) -> Reader:
+    """Read a number of one of `kinds` from `least` to `most`; `allowed` says so in the error."""
+
+    def read(value: Any) -> Any:
+        if type(value) not in kinds or not least <= value <= most:  # nan is not between either
+            raise ValueError(allowed)
+        return value
+
+    return read
+
+
+# of texts
 
 
 def flag(text: str) -> bool:
-    """Return whether `text` says yes."""
+    """Read 0, 1, true or false, in any case."""
     if text.lower() not in ("0", "1", "false", "true"):
         raise ValueError("0 or 1")
     return text.lower() in ("1", "true")
 
 
-def number(kind: type[int] | type[float], most: float, what: str) -> Callable[[str], Any]:
-    """Return what takes a number from 0 to `most`, which `what` describes."""
+def number(kind: type[int] | type[float], most: float, allowed: str) -> Reader:
+    """Read a number from 0 to `most`; `allowed` says so in the error."""
+    check = _between((kind,), 0, most, allowed)
 
-    def parse(text: str) -> Any:
+    def read(text: str) -> Any:
         try:
             value = kind(text)
         except ValueError:
-            raise ValueError(what) from None
-        if not 0 <= value <= most:  # nor is nan
-            raise ValueError(what)
-        return value
+            raise ValueError(allowed) from None
+        return check(value)
 
-    return parse
+    return read
 
 
-def seconds(most: float) -> Callable[[str], Any]:
-    """Return what takes a time from 0 to `most`."""
+def seconds(most: float) -> Reader:
+    """Read a time from 0 to `most`, in seconds."""
     return number(float, most, f"seconds, from 0 to {most:.0f}")
 
 
 def absolute(text: str) -> Path:
-    """Return the absolute path that `text` is."""
+    """Read an absolute path, in which ``~`` stands for the home folder."""
     try:
-        path = Path(text).expanduser()
-    except RuntimeError:  # nobody knows the home folder that ~ stands for
-        path = Path(text)
-    if not path.is_absolute() or "\0" in text:
-        raise ValueError("an absolute path")
-    return path
+        return path(str(Path(text).expanduser()))
+    except RuntimeError:  # the user has no home folder: the path stays relative
+        return path(text)
 
 
 def file(text: str) -> Path:
-    """Return the absolute path of a file that `text` is: the root folder is none."""
-    path = absolute(text)
-    if path.name in ("", ".."):
+    """Read the absolute path of a file, which the root folder is not."""
+    found = absolute(text)
+    if found.name in ("", ".."):
         raise ValueError("an absolute path of a file")
-    return path
+    return found
 
 
 def folders(text: str) -> tuple[Path, ...]:
-    """Return several of them."""
+    """Read absolute paths, separated as in ``PATH``."""
     try:
         return tuple(absolute(part) for part in text.split(os.pathsep) if part)
     except ValueError:
@@ -102,7 +167,7 @@ _SERVICES = ("https", "http")
 
 
 def _url(text: str, *schemes: str) -> str:
-    """Return a URL of one of `schemes`, without what would be a secret in a log or no place."""
+    """Return a URL of one of `schemes`: without credentials, which logs would show, ? or #."""
     from urllib.parse import urlsplit
 
     allowed = f"a URL that begins with {', '.join(f'{scheme}://' for scheme in schemes)}"
@@ -119,15 +184,15 @@ def _url(text: str, *schemes: str) -> str:
 
 
 def remotes(text: str) -> tuple[str, ...]:
-    """Return the URLs of caches."""
+    """Read the URLs of caches, separated by commas."""
     return tuple(_url(name, *_REMOTES) for name in names(text))
 
 
 def service(text: str) -> str:
-    """Return the URL of a service; there may be none."""
+    """Read the URL of a service; an empty text stands for no service."""
     return _url(text, *_SERVICES) if text else ""
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Return several words."""
+    """Read words that commas separate."""
     return tuple(name for part in text.split(",") if (name := part.strip()))

@@ -18,7 +18,6 @@ from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.errors import JitgenError
 from jitgen.remote.service import Fetching
 from jitgen.runtime.override import of_folder
-from jitgen.server import config_errors
 from jitgen.server.certificates import certificate_files
 from jitgen.server.check import _trust
 from jitgen.server.revocations import Revocations
@@ -211,7 +210,7 @@ def test_every_setting_that_is_a_path_is_decided_about() -> None:
         f"{section}.{spec.name}"
         for section, kind in {**SECTIONS, "toolchains": Toolchain}.items()
         for spec in fields(kind)
-        if spec.metadata["read"] is config_errors.path
+        if spec.metadata["read"] is values.path
     }
 
     assert paths == SETTINGS.keys()
