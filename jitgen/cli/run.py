@@ -81,10 +81,10 @@ def run(output: Output, file: Path, problem: str | None, modes: str, time_limit:
     """
     from jitgen.bench import kernel as trying
     from jitgen.cache import Store
-    from jitgen.emulator.modes import parse
+    from jitgen.emulator import parse_modes
 
     edited = override(file)
-    chosen = [mode.name for mode in parse(modes)]
+    chosen = [mode.name for mode in parse_modes(modes)]
     spec = edited.spec
     if problem is not None:
         trying.parse_problem(problem, spec)

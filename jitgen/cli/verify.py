@@ -16,6 +16,7 @@ from jitgen.cli.options import SECONDS, with_output
 from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
 from jitgen.config import Arch, Config
 from jitgen.config.operation import operation
+from jitgen.emulator import PRELOAD as EMULATOR_PRELOAD
 from jitgen.errors import ConfigError
 from jitgen.plans.plan import configs as plan_configs
 from jitgen.plans.plan import load as load_plan
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 TASK = "jitgen.verify.verification:verify_task"
 
-PRELOAD = ("torch", "numpy", "jitgen.verify.verification", "jitgen.emulator.isa")
+PRELOAD = (*EMULATOR_PRELOAD, "jitgen.verify.verification")
 """What every task needs, beside the compiler."""
 
 _SHOWN_FINDINGS = 6
@@ -131,7 +132,7 @@ def verify(
     A FILE.py with verify_cases() brings kernels of yours, and so does a FILE.so with --ptx,
     --symbol and --cases: see docs/verify.md. This runs the code in these files.
     """
-    from jitgen.emulator.modes import parse
+    from jitgen.emulator import parse_modes
     from jitgen.verify import require_numpy
 
     if of_files.pop("rebuild"):
@@ -139,7 +140,7 @@ def verify(
             raise click.UsageError("--rebuild runs nothing: it takes no sizes and no files")
         return verify_rebuild.run(output, names, None if arch is None else Arch.parse(arch), jobs)
     require_numpy()
-    chosen = [mode.name for mode in parse(modes)]
+    chosen = [mode.name for mode in parse_modes(modes)]
     tasks = verify_files.tasks(names, arch or str(_default_gpu()), problem=problem, **of_files)
     function, timeout_s = verify_files.TASK, verify_files.LIMIT_S
     if not tasks:

@@ -84,7 +84,7 @@ def tasks(
 
 def _check(arch: str) -> None:
     """Refuse a target that the emulator does not know; the PTX of a library names its own."""
-    from jitgen.emulator.machine.limits import target_of
+    from jitgen.emulator import target_of
 
     try:
         target_of(arch)

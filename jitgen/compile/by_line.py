@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from jitgen.compile import inspect
-from jitgen.emulator.program.lines import source_lines
+from jitgen.emulator import source_lines
 from jitgen.errors import ArtifactError
 from jitgen.support.frozen import frozen
 

@@ -9,7 +9,8 @@ the artifact, `program` turns PTX into Python functions over numpy arrays, `isa`
 instruction does, `machine` holds what they change, and `formats` the encodings that hardware fixes.
 
 It knows PTX and the machine, and nothing of jitgen but its errors: `jitgen.verify` brings kernels
-here.
+here. Other packages import the names of `__all__` from here, and nothing from the modules within.
+``python -m jitgen.emulator KERNEL.ptx`` runs a kernel of any compiler (`__main__`).
 """
 
 from __future__ import annotations
@@ -18,28 +19,78 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jitgen.emulator.api import emulate
+    from jitgen.emulator.api import TIME_LIMIT_S, emulate, emulate_ptx
     from jitgen.emulator.artifact import Artifact
-    from jitgen.emulator.host.native import Host
-    from jitgen.emulator.modes import Mode
-    from jitgen.emulator.report import Finding, Report, Run
+    from jitgen.emulator.host.native import Host, is_from_host_part
+    from jitgen.emulator.host.runtime import compile_stub, stub_library
+    from jitgen.emulator.host.tensors import ELEMENTS
+    from jitgen.emulator.machine.limits import target_of
+    from jitgen.emulator.machine.machine import NUM_SMS, Launch
+    from jitgen.emulator.modes import Mode, parse_modes
+    from jitgen.emulator.program.coverage import Coverage
+    from jitgen.emulator.program.lines import source_file, source_lines
+    from jitgen.emulator.program.translate import Program
+    from jitgen.emulator.report import Finding, Report, Run, merge_coverage
 
-__all__ = ["Artifact", "Finding", "Host", "Mode", "Report", "Run", "emulate"]
+__all__ = [
+    "ELEMENTS",
+    "NUM_SMS",
+    "PRELOAD",
+    "TIME_LIMIT_S",
+    "Artifact",
+    "Coverage",
+    "Finding",
+    "Host",
+    "Launch",
+    "Mode",
+    "Program",
+    "Report",
+    "Run",
+    "compile_stub",
+    "emulate",
+    "emulate_ptx",
+    "is_from_host_part",
+    "merge_coverage",
+    "parse_modes",
+    "source_file",
+    "source_lines",
+    "stub_library",
+    "target_of",
+]
+
+PRELOAD = ("torch", "numpy", "jitgen.emulator.api", "jitgen.emulator.isa")
+"""Modules to import in a process that forks others to emulate in, so that they start with them."""
 
 _HOME = {
-    "Artifact": "jitgen.emulator.artifact",
-    "Finding": "jitgen.emulator.report",
-    "Host": "jitgen.emulator.host.native",
-    "Mode": "jitgen.emulator.modes",
-    "Report": "jitgen.emulator.report",
-    "Run": "jitgen.emulator.report",
-    "emulate": "jitgen.emulator.api",
+    "ELEMENTS": "host.tensors",
+    "NUM_SMS": "machine.machine",
+    "TIME_LIMIT_S": "api",
+    "Artifact": "artifact",
+    "Coverage": "program.coverage",
+    "Finding": "report",
+    "Host": "host.native",
+    "Launch": "machine.machine",
+    "Mode": "modes",
+    "Program": "program.translate",
+    "Report": "report",
+    "Run": "report",
+    "compile_stub": "host.runtime",
+    "emulate": "api",
+    "emulate_ptx": "api",
+    "is_from_host_part": "host.native",
+    "merge_coverage": "report",
+    "parse_modes": "modes",
+    "source_file": "program.lines",
+    "source_lines": "program.lines",
+    "stub_library": "host.runtime",
+    "target_of": "machine.limits",
 }
+"""The module of each name, imported when the name is first used: it brings numpy or torch."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value
     return value

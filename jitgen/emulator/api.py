@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One call of a compiled GPU kernel, on the CPU, in several modes.
+One call of a compiled GPU kernel, on the CPU, in several modes: of an artifact, or of PTX alone.
 """
 
 from __future__ import annotations
 
+import struct
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,10 +22,10 @@ from jitgen.emulator.host.tensors import Tensor, read_bytes, span, tensor_of, wr
 from jitgen.emulator.machine.global_memory import GlobalMemory
 from jitgen.emulator.machine.launch_rules import Kernel, as_launched
 from jitgen.emulator.machine.machine import NUM_SMS, Launch, Machine
-from jitgen.emulator.modes import Mode, parse
+from jitgen.emulator.modes import Mode, parse_modes
 from jitgen.emulator.program.coverage import Coverage
 from jitgen.emulator.program.translate import Program, translate
-from jitgen.emulator.report import RESULT, Finding, Report, Run, united
+from jitgen.emulator.report import RESULT, Finding, Report, Run, merge_coverage
 from jitgen.emulator.threads import one_thread
 from jitgen.errors import InputError, MachineFault
 
@@ -71,25 +72,60 @@ def emulate(
         InputError: `modes` is wrong, or a name in `unknown` or `settled`.
         Exception: Whatever the kernel's host part raises about its arguments.
     """
-    chosen = parse(modes)
+    chosen = parse_modes(modes)
     call = _prepare(artifact, arguments, num_sms, host)
     call = replace(call, unknown=frozenset(unknown), settled=frozenset(settled))
-    for what, names in (("unknown", call.unknown), ("settled", call.settled)):
-        if strangers := sorted(names - call.tensors.keys()):
-            allowed = ", ".join(call.tensors)
-            raise InputError(what, f"{strangers[0]!r} is no tensor; allowed: {allowed}")
-    before = call.read()
-    runs: list[Run] = []
-    first: list[bytes] = []
-    for mode in chosen:
-        if runs:
-            call.write(before)
-        with one_thread():
-            run = call.run(mode, time_limit_s)
-        after = call.read()
-        first = first or after
-        runs.append(_compared(run, call, after, first, runs[0].mode if runs else ""))
-    return Report(name=artifact.symbol, arch=artifact.arch, runs=tuple(runs))
+    runs = call.run_all(chosen, time_limit_s)
+    return Report(name=artifact.symbol, arch=artifact.arch, runs=runs)
+
+
+def emulate_ptx(
+    ptx: str,
+    launch: Launch,
+    arguments: Mapping[str, Any],
+    *,
+    entry: str = "",
+    modes: str | Mode | Sequence[str | Mode] = "quick",
+    num_sms: int = NUM_SMS,
+    time_limit_s: float = TIME_LIMIT_S,
+    unknown: Collection[str] = (),
+) -> Report:
+    """
+    Run one launch of a kernel in `ptx` on the CPU, as `emulate` does, without a host part.
+
+    Args:
+        ptx: The PTX of any compiler.
+        launch: Grid, block, cluster and shared memory. Its parameters come from `arguments`.
+        arguments: One for each parameter of the kernel, in their order, by the name that messages
+            call it: a torch tensor in host memory for a pointer, an int, or a float of 2, 4 or 8
+            bytes.
+        entry: Name of the kernel; empty for the only one.
+        modes: See `emulate`.
+        num_sms: SMs of the GPU.
+        time_limit_s: Seconds that one mode may take.
+        unknown: Names of tensors whose contents mean nothing until the kernel has written them.
+
+    Raises:
+        MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
+        UnsupportedPtx: It holds what the emulator does not know, or no such kernel.
+        EmulationError: It names no target, or one that is not known.
+        InputError: The arguments do not fit the parameters, `modes` is wrong, or a name in
+            `unknown`.
+    """
+    chosen = parse_modes(modes)
+    program = translate(ptx, "", entry)
+    values = list(arguments.values())
+    launch = replace(launch, params=_packed(program.params, values))
+    call = _Call(
+        programs=[program],
+        launches=[(program, _launched(program, launch, MachineCode()))],
+        tensors=_tensors(values, tuple(arguments)),
+        num_sms=num_sms,
+        unknown=frozenset(unknown),
+    )
+    name = program.module.entry
+    arch = Artifact(library=b"", symbol=name, ptx=ptx).arch
+    return Report(name=name, arch=arch, runs=call.run_all(chosen, time_limit_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +148,30 @@ class _Call:
     num_sms: int
     unknown: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()
+
+    def run_all(self, modes: Sequence[Mode], time_limit_s: float) -> tuple[Run, ...]:
+        """
+        Run the call once in each mode, from the same values, and compare what they leave.
+
+        Raises:
+            InputError: A name in `unknown` or `settled` is that of no tensor.
+        """
+        for what, names in (("unknown", self.unknown), ("settled", self.settled)):
+            if strangers := sorted(names - self.tensors.keys()):
+                allowed = ", ".join(self.tensors)
+                raise InputError(what, f"{strangers[0]!r} is no tensor; allowed: {allowed}")
+        before = self.read()
+        runs: list[Run] = []
+        first: list[bytes] = []
+        for mode in modes:
+            if runs:
+                self.write(before)
+            with one_thread():
+                run = self.run(mode, time_limit_s)
+            after = self.read()
+            first = first or after
+            runs.append(_compared(run, self, after, first, runs[0].mode if runs else ""))
+        return tuple(runs)
 
     def read(self) -> list[bytes]:
         """Return the bytes of every tensor."""
@@ -163,11 +223,6 @@ def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int, host: H
         params={entry: [size for _, size in program.params] for entry, program in programs.items()},
         host=host,
     )
-    tensors = {}
-    for index, value in enumerate(arguments):
-        if (tensor := tensor_of(value)) is not None:
-            known = index < len(artifact.names)
-            tensors[artifact.names[index] if known else f"argument {index}"] = tensor
     codes = kernels(artifact.library)
     return _Call(
         programs=list(programs.values()),
@@ -175,9 +230,39 @@ def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int, host: H
             (programs[entry], _launched(programs[entry], launch, codes.get(entry, MachineCode())))
             for entry, launch in found
         ],
-        tensors=tensors,
+        tensors=_tensors(arguments, artifact.names),
         num_sms=num_sms,
     )
+
+
+def _tensors(arguments: Sequence[Any], names: Sequence[str]) -> dict[str, Tensor]:
+    """Return the tensors among `arguments`, by the names that messages call them."""
+    return {
+        names[index] if index < len(names) else f"argument {index}": tensor
+        for index, value in enumerate(arguments)
+        if (tensor := tensor_of(value)) is not None
+    }
+
+
+def _packed(params: Sequence[tuple[str, int]], arguments: Sequence[Any]) -> tuple[bytes, ...]:
+    """Return the bytes of each parameter; `params` are their names and sizes in bytes."""
+    if len(params) != len(arguments):
+        wanted = ", ".join(f"{name} ({size} bytes)" for name, size in params) or "none"
+        raise InputError("arguments", f"must be one for each of {wanted} (got {len(arguments)})")
+    return tuple(
+        _bytes_of(name, size, value) for (name, size), value in zip(params, arguments, strict=True)
+    )
+
+
+def _bytes_of(name: str, size: int, value: Any) -> bytes:
+    if (tensor := tensor_of(value)) is not None:
+        value = tensor.data_ptr()
+    try:
+        if isinstance(value, int):
+            return value.to_bytes(size, "little", signed=value < 0)
+        return struct.pack({2: "<e", 4: "<f", 8: "<d"}[size], value)
+    except (KeyError, OverflowError, struct.error) as error:
+        raise InputError(name, f"must fit its {size} bytes (got {value!r})") from error
 
 
 def _launched(program: Program, launch: Launch, code: MachineCode) -> Launch:
@@ -210,7 +295,7 @@ def _run(mode: Mode, seconds: float, machines: list[Machine], programs: list[Pro
         findings=tuple(findings),
         counts=dict(sorted(counts.items())),
         warp_instructions=dict(of_roles.most_common()),
-        coverage=united([*map(_nothing, programs), *map(_coverage, machines)]),
+        coverage=merge_coverage([*map(_nothing, programs), *map(_coverage, machines)]),
     )
 
 

@@ -90,7 +90,7 @@ _NAMED: dict[str, tuple[Mode, ...]] = {
 }
 
 
-def parse(modes: str | Mode | Sequence[str | Mode]) -> tuple[Mode, ...]:
+def parse_modes(modes: str | Mode | Sequence[str | Mode]) -> tuple[Mode, ...]:
     """
     Return the modes that `modes` stands for, each once.
 

@@ -63,7 +63,7 @@ class Run:
     One mode of one call.
 
     Attributes:
-        mode: Name of the mode; `jitgen.emulator.modes.parse` takes it.
+        mode: Name of the mode; `jitgen.emulator.modes.parse_modes` takes it.
         seconds: Of the machine, without translation.
         cpu_seconds: The same as the process counted them, however busy the computer was.
         findings: Mistakes.
@@ -117,7 +117,7 @@ class Report:
     @property
     def coverage(self) -> dict[str, Coverage]:
         """What all modes together executed of each kernel, by its name in the PTX."""
-        return united(run.coverage for run in self.runs)
+        return merge_coverage(run.coverage for run in self.runs)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -149,7 +149,7 @@ class Report:
         return "\n  ".join(lines)
 
 
-def united(parts: Iterable[Mapping[str, Coverage]]) -> dict[str, Coverage]:
+def merge_coverage(parts: Iterable[Mapping[str, Coverage]]) -> dict[str, Coverage]:
     """Return what several runs executed together of each kernel, by its name in the PTX."""
     found: dict[str, Coverage] = {}
     for part in parts:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from jitgen.emulator.program.lines import source_lines
+from jitgen.emulator import source_lines
 from jitgen.support.frozen import frozen
 
 PYTHON, PTX, SASS, HOST = "python", "ptx", "sass", "host"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from jitgen.errors import ToolchainError
 
 if TYPE_CHECKING:
-    from jitgen.emulator.report import Report
+    from jitgen.emulator import Report
     from jitgen.verify.cases import Case
     from jitgen.verify.emulation import emulate
     from jitgen.verify.files import verify_file
@@ -29,7 +29,7 @@ __all__ = ["Case", "Report", "Verification", "device", "emulate", "verify", "ver
 
 _HOME = {
     "Case": "jitgen.verify.cases",
-    "Report": "jitgen.emulator.report",
+    "Report": "jitgen.emulator",
     "Verification": "jitgen.verify.verification",
     "device": "jitgen.verify.gpu",
     "emulate": "jitgen.verify.emulation",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jitgen._version import __version__
 from jitgen.codegen.render import Source
 from jitgen.compile import toolchain
-from jitgen.emulator.artifact import Artifact
+from jitgen.emulator import Artifact
 from jitgen.errors import EmulationError
 from jitgen.runtime.kernel import Kernel
 from jitgen.support.documents import canonical_json

@@ -20,8 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from jitgen.emulator.host.tensors import ELEMENTS
-from jitgen.emulator.machine.machine import NUM_SMS
+from jitgen.emulator import ELEMENTS, NUM_SMS
 from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
 from jitgen.support.text import shown

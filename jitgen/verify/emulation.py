@@ -8,12 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from jitgen.emulator import api
-from jitgen.emulator.api import TIME_LIMIT_S
-from jitgen.emulator.artifact import Artifact
-from jitgen.emulator.machine.machine import NUM_SMS
-from jitgen.emulator.modes import Mode, parse
-from jitgen.emulator.report import Report
+from jitgen.emulator import NUM_SMS, TIME_LIMIT_S, Artifact, Mode, Report, parse_modes
+from jitgen.emulator import emulate as emulate_artifact
 from jitgen.runtime.kernel import Kernel
 from jitgen.verify.artifacts import of_kernel
 from jitgen.verify.host import HOST
@@ -56,12 +52,12 @@ def emulate(
         InputError: `modes` is wrong, or a name in `unknown` or `settled`.
         Exception: Whatever the kernel's host part raises about its arguments.
     """
-    chosen = parse(modes)  # before the kernel is compiled once more
+    chosen = parse_modes(modes)  # before the kernel is compiled once more
     if isinstance(kernel, Kernel):
         artifact, arguments = of_kernel(kernel), (*tensors, num_sms)
     else:
         artifact, arguments = kernel, tensors
-    return api.emulate(
+    return emulate_artifact(
         artifact,
         *arguments,
         modes=chosen,

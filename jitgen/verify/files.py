@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from traceback import walk_tb
 from types import NoneType
 from typing import Any
 
@@ -19,13 +18,16 @@ import torch
 from torch import Tensor
 
 from jitgen.config.operation import Result
-from jitgen.emulator.api import TIME_LIMIT_S
-from jitgen.emulator.artifact import Artifact
-from jitgen.emulator.host import native
-from jitgen.emulator.machine.limits import target_of
-from jitgen.emulator.modes import Mode, parse
-from jitgen.emulator.program.lines import file_of
-from jitgen.emulator.report import Finding
+from jitgen.emulator import (
+    TIME_LIMIT_S,
+    Artifact,
+    Finding,
+    Mode,
+    is_from_host_part,
+    parse_modes,
+    source_file,
+    target_of,
+)
 from jitgen.errors import CompileError, ConfigError, Deadlock, JitgenError, MachineFault
 from jitgen.support.frozen import frozen
 from jitgen.verify import cases, places
@@ -121,7 +123,7 @@ def verify_file(
         ToolchainError: A compiler is missing.
         CompileError: A kernel does not compile.
     """
-    path, chosen = Path(path).resolve(), parse(modes)
+    path, chosen = Path(path).resolve(), parse_modes(modes)
     brought = None if compiled is None else _brought(compiled)
     if brought is None:
         target_of(arch)
@@ -204,7 +206,7 @@ def _compiled(case: Case, wanted: Parameters, path: Path, arch: str) -> _Kernel:
             library=library,
             symbol=name,
             ptx=ptx,
-            source=Path(file_of(ptx)).read_text("utf-8"),  # the file, or one that it imports
+            source=Path(source_file(ptx)).read_text("utf-8"),  # the file, or one that it imports
         ),
     )
 
@@ -248,8 +250,7 @@ def _trial(
         kind = "deadlock" if isinstance(error, Deadlock) else "fault"
         return Trial(sizes=call, values=name, fault=Finding(kind=kind, message=str(error)))
     except (TypeError, ValueError, RuntimeError) as error:
-        frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
-        if native.call.__code__ not in frames:  # whatever else goes wrong is nobody's arguments
+        if not is_from_host_part(error):  # then it says nothing of the arguments
             raise
         words = " ".join(str(error).split())
         raise ConfigError(f"the kernel's host part refuses the arguments: {words}") from error

@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.codegen.render import source_of
 from jitgen.config import Arch
-from jitgen.emulator.api import TIME_LIMIT_S
-from jitgen.emulator.artifact import Artifact
-from jitgen.emulator.machine.machine import NUM_SMS
-from jitgen.emulator.modes import Mode, parse
-from jitgen.emulator.report import Report
+from jitgen.emulator import NUM_SMS, TIME_LIMIT_S, Artifact, Mode, Report, parse_modes
 from jitgen.errors import ConfigError, EmulationError
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import Session, current
@@ -55,7 +51,7 @@ def device(
         EmulationError: From the call, if anything was found; the message is the report.
         ConfigError: `arch` is no GPU target.
     """
-    target, chosen = Arch.parse(arch), parse(modes)
+    target, chosen = Arch.parse(arch), parse_modes(modes)
     if not target.is_gpu:
         raise ConfigError(f"{target} kernels run on this machine as they are: name a GPU target")
     reports: list[Report] = []

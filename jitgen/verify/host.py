@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from jitgen.cache.scratch import scratch
 from jitgen.compile.linker import driver
-from jitgen.emulator.host.native import Host
+from jitgen.emulator import Host
 from jitgen.runtime import native
 from jitgen.verify import kept as files
 

@@ -15,11 +15,16 @@ from typing import Any
 from jitgen.codegen.render import render, source_of
 from jitgen.config import Arch, Config
 from jitgen.config.operation import Excuse, operation
-from jitgen.emulator.api import TIME_LIMIT_S
-from jitgen.emulator.artifact import Artifact
-from jitgen.emulator.modes import Mode, parse
-from jitgen.emulator.program.coverage import Coverage
-from jitgen.emulator.report import Finding, Report, united
+from jitgen.emulator import (
+    TIME_LIMIT_S,
+    Artifact,
+    Coverage,
+    Finding,
+    Mode,
+    Report,
+    merge_coverage,
+    parse_modes,
+)
 from jitgen.errors import ConfigError, Deadlock, JitgenError, MachineFault
 from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
@@ -160,7 +165,7 @@ def verify(
     require(config, target)
     samples = samples_of(config)
     given = sizes_of(problem, config) if isinstance(problem, str) else problem
-    all_sizes, chosen = (given,) if given else samples.Sizes.of(config, target), parse(modes)
+    all_sizes, chosen = (given,) if given else samples.Sizes.of(config, target), parse_modes(modes)
     kernel = artifact or compiled(render(config, target))
     steady = tuple(mode for mode in chosen if mode.seed is None) or chosen[:1]
     plans = [
@@ -194,7 +199,7 @@ def verify(
 
 def coverage_of(trials: Sequence[Trial], excuses: tuple[Excuse, ...] = ()) -> tuple[Coverage, ...]:
     """Return what trials executed together."""
-    found = united(trial.report.coverage for trial in trials if trial.report is not None)
+    found = merge_coverage(trial.report.coverage for trial in trials if trial.report is not None)
     return tuple(each.excused(excuses) for each in found.values())
 
 

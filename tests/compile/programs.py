@@ -10,8 +10,7 @@ from typing import Any
 
 from jitgen.codegen.render import Source, render
 from jitgen.config import Config
-from jitgen.emulator.artifact import Artifact
-from jitgen.emulator.report import Finding
+from jitgen.emulator import Artifact, Finding
 from jitgen.errors import Deadlock, MachineFault
 from jitgen.verify import emulate
 from jitgen.verify.artifacts import compiled

@@ -10,8 +10,7 @@ import jitgen
 from jitgen.codegen.render import render
 from jitgen.config import Arch
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, Tiling
-from jitgen.emulator.artifact import Artifact
-from jitgen.emulator.report import Report
+from jitgen.emulator import Artifact, Report
 from jitgen.verify.artifacts import compiled
 from tests.silu_cases import Case, Kernel
 

@@ -16,8 +16,7 @@ from jitgen import quantize
 from jitgen.codegen.render import render
 from jitgen.config import Arch
 from jitgen.config.quantize import Format, QuantizeConfig
-from jitgen.emulator.artifact import Artifact
-from jitgen.emulator.report import Report
+from jitgen.emulator import Artifact, Report
 from jitgen.errors import InputError
 from jitgen.formats import mx32, nv16
 from jitgen.ops.quantize.samples import Sizes, Solved, differ, make, solved

@@ -16,7 +16,7 @@ import jitgen
 from jitgen.codegen.render import render
 from jitgen.config import Arch
 from jitgen.config.route import RouteConfig, Scoring
-from jitgen.emulator.artifact import Artifact
+from jitgen.emulator import Artifact
 from jitgen.ops.route.samples import Sizes, Solved, make, solved
 from jitgen.verify import verify
 from jitgen.verify.artifacts import compiled

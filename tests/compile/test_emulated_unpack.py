@@ -17,7 +17,7 @@ from jitgen import quantize
 from jitgen.codegen.render import render
 from jitgen.config import Arch
 from jitgen.config.unpack_weights import UnpackWeightsConfig
-from jitgen.emulator.artifact import Artifact
+from jitgen.emulator import Artifact
 from jitgen.errors import InputError
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.unpacked import unpacked

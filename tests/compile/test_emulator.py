@@ -14,8 +14,7 @@ from jitgen.codegen.render import render
 from jitgen.compile import inspect
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import KernelConfig
-from jitgen.emulator.artifact import Artifact
-from jitgen.emulator.program.parse import parse
+from jitgen.emulator import Artifact, Program
 from jitgen.ops.grouped_gemm.cases import Sizes, make
 from jitgen.verify import device, verify
 from jitgen.verify.artifacts import compiled
@@ -73,7 +72,7 @@ def test_line_information_changes_no_instruction(artifact: Artifact) -> None:
 
     assert ".loc" not in plain
     assert ".loc" in noted
-    assert [x.op for x in parse(plain, "").code] == [x.op for x in parse(noted, "").code]
+    assert [x.op for x in Program(plain).code] == [x.op for x in Program(noted).code]
 
 
 def test_a_kernel_of_this_process() -> None:

@@ -73,7 +73,7 @@ def test_names_of_the_stub_have_the_same_length() -> None:
 
 
 def test_the_stub_has_every_name() -> None:
-    stub = runtime.compiled(STANDALONE)
+    stub = runtime.compile_stub(STANDALONE)
 
     defined = {symbol.name for symbol in symbols.symbols(stub) if not symbol.is_undefined}
     assert defined >= set(symbols.STUBBED.values())
@@ -116,7 +116,7 @@ def test_what_is_no_library(content: bytes) -> None:
 
 def test_no_c_compiler() -> None:
     with pytest.raises(ToolchainError, match="install gcc"):
-        runtime.compiled(Host(compiler=lambda: None))
+        runtime.compile_stub(Host(compiler=lambda: None))
 
 
 def test_a_c_compiler_that_fails(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_c_compiler_that_fails(tmp_path: Path) -> None:
     compiler.chmod(0o700)
 
     with pytest.raises(ToolchainError, match=r"cc cannot compile the emulator's runtime: no space"):
-        runtime.compiled(Host(compiler=lambda: str(compiler)))
+        runtime.compile_stub(Host(compiler=lambda: str(compiler)))
 
 
 @pytest.mark.parametrize("given", ["gcc", None])
@@ -151,8 +151,8 @@ def test_the_host_keeps_the_stub() -> None:
         assert make().startswith(b"\x7fELF")
         return b"kept before"
 
-    assert runtime.library(Host(kept=kept)) == b"kept before"
-    assert runtime.library(STANDALONE).startswith(b"\x7fELF")
+    assert runtime.stub_library(Host(kept=kept)) == b"kept before"
+    assert runtime.stub_library(STANDALONE).startswith(b"\x7fELF")
     assert re.fullmatch(r"stub-[0-9a-f]{32}", names[0])
 
 

@@ -13,7 +13,7 @@ import pytest
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.global_memory import GlobalMemory
 from jitgen.emulator.machine.machine import Launch, Machine
-from jitgen.emulator.modes import ALL, EAGER, Mode, parse
+from jitgen.emulator.modes import ALL, EAGER, Mode, parse_modes
 from jitgen.emulator.program.translate import Program
 from tests.emulator.mutation import Mutation, assert_found, by_name
 from tests.emulator.program import fragment
@@ -262,7 +262,9 @@ class TestChains:
         assert clocks.lanes.known[agent] > 1
 
 
-@pytest.mark.parametrize("mode", parse(["eager", "random-7", "random-8"]), ids=lambda x: x.name)
+@pytest.mark.parametrize(
+    "mode", parse_modes(["eager", "random-7", "random-8"]), ids=lambda x: x.name
+)
 @pytest.mark.parametrize(
     "sync",
     [

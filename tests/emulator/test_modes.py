@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from jitgen.emulator.modes import ALL, DEFERRED, EAGER, QUICK, WORK, Mode, parse, random_mode
+from jitgen.emulator.modes import ALL, DEFERRED, EAGER, QUICK, WORK, Mode, parse_modes, random_mode
 from jitgen.emulator.report import Finding, Report, Run
 from jitgen.errors import InputError
 
@@ -15,17 +15,17 @@ from jitgen.errors import InputError
 
 
 def test_names_stand_for_modes() -> None:
-    assert parse("quick") == QUICK == (EAGER, DEFERRED, random_mode(3))
-    assert parse("all") == ALL
-    assert parse("deferred, eager,deferred") == (DEFERRED, EAGER)
-    assert parse(["quick", random_mode(4)]) == (*QUICK, random_mode(4))
-    assert parse(EAGER) == (EAGER,)
+    assert parse_modes("quick") == QUICK == (EAGER, DEFERRED, random_mode(3))
+    assert parse_modes("all") == ALL
+    assert parse_modes("deferred, eager,deferred") == (DEFERRED, EAGER)
+    assert parse_modes(["quick", random_mode(4)]) == (*QUICK, random_mode(4))
+    assert parse_modes(EAGER) == (EAGER,)
 
 
 def test_a_mode_is_known_by_its_name() -> None:
-    assert all(parse(mode.name) == (mode,) for mode in ALL)
-    assert parse("random-77")[0].seed == 77
-    assert [mode.seed for mode in parse("random-3..5,eager")] == [3, 4, 5, None]
+    assert all(parse_modes(mode.name) == (mode,) for mode in ALL)
+    assert parse_modes("random-77")[0].seed == 77
+    assert [mode.seed for mode in parse_modes("random-3..5,eager")] == [3, 4, 5, None]
 
 
 def test_random_modes_differ_in_what_they_defer() -> None:
@@ -41,7 +41,7 @@ def test_random_modes_differ_in_what_they_defer() -> None:
 )
 def test_names_that_are_not_known(name: str) -> None:
     with pytest.raises(InputError, match="modes"):
-        parse(name)
+        parse_modes(name)
 
 
 def test_only_work_can_be_deferred() -> None:

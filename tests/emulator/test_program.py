@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("numpy")
 
 from jitgen.emulator.program.instruction import split_operands
-from jitgen.emulator.program.lines import file_of, source_lines
+from jitgen.emulator.program.lines import source_file, source_lines
 from jitgen.emulator.program.parse import parse
 from jitgen.emulator.program.table import rule_of
 from jitgen.emulator.program.translate import Program, translate
@@ -228,8 +228,8 @@ class TestPlaces:
     def test_the_file_is_that_of_the_first_location(self) -> None:
         files = '.file 1 "/lib/other.py"\n.file 2 "/home/one/theirs.py"\n'
 
-        assert file_of(f".loc 2 7 2\n.loc 1 50 1\n{files}") == "/home/one/theirs.py"
-        assert file_of(".loc 2 7 2\n") == file_of(files) == ""
+        assert source_file(f".loc 2 7 2\n.loc 1 50 1\n{files}") == "/home/one/theirs.py"
+        assert source_file(".loc 2 7 2\n") == source_file(files) == ""
 
 
 def test_a_program_is_translated_once() -> None:

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import jitgen
+import jitgen.emulator
 
 ROOT = Path(jitgen.__file__).parent
 LAYERS = [
@@ -139,6 +140,26 @@ def test_operations_know_of_no_emulator() -> None:
     }
 
     assert not users
+
+
+def test_the_emulator_is_used_by_its_face_alone() -> None:
+    """Others import the names that `jitgen.emulator` itself lists, so that it can leave any day."""
+    tests = Path(__file__).parents[1]
+    trees = [(name, tree) for name, tree in modules() if not name.startswith("emulator/")]
+    trees += [
+        (f"tests/{path.relative_to(tests)}", ast.parse(path.read_text(encoding="utf-8")))
+        for path in sorted(tests.rglob("*.py"))
+        if tests / "emulator" not in path.parents and "goldens" not in path.parts
+    ]
+    names = {f"jitgen.emulator.{name}" for name in jitgen.emulator.__all__}
+    wrong = [
+        f"{name} imports {other}"
+        for name, tree in trees
+        for other in imported(tree) | named(tree)
+        if other.startswith("jitgen.emulator.") and other not in names
+    ]
+
+    assert wrong == []
 
 
 def test_nobody_pickles() -> None:

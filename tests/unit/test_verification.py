@@ -11,11 +11,7 @@ import numpy as np
 import pytest
 
 from jitgen.config import Config
-from jitgen.emulator.artifact import Artifact
-from jitgen.emulator.modes import parse
-from jitgen.emulator.program.coverage import Coverage
-from jitgen.emulator.program.translate import Program
-from jitgen.emulator.report import Report, Run
+from jitgen.emulator import Artifact, Coverage, Program, Report, Run, parse_modes
 from jitgen.errors import MachineFault
 from jitgen.verify import verification
 from jitgen.verify.verification import verify
@@ -57,7 +53,7 @@ class Emulated:
     ) -> Report:
         call = len(self.calls)
         self.unknown.append(unknown)
-        self.calls.append((arguments[0].shape, [mode.name for mode in parse(modes)]))
+        self.calls.append((arguments[0].shape, [mode.name for mode in parse_modes(modes)]))
         if call in self.faults:
             raise MachineFault("ended")
         counts = np.array(self.blocks[call % len(self.blocks)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jitgen.compile import linker
-from jitgen.emulator.host import runtime
+from jitgen.emulator import compile_stub, stub_library
 from jitgen.runtime import native
 from jitgen.settings import settings
 from jitgen.verify import host
@@ -28,13 +28,13 @@ def cache(tmp_path: Path) -> Iterator[Path]:
 
 
 def kept() -> bytes:
-    return runtime.library(host.HOST)
+    return stub_library(host.HOST)
 
 
 def test_the_stub_is_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept().startswith(b"\x7fELF")
     (path,) = (cache / "v1" / "emulator").glob("*.so")
-    monkeypatch.setattr(runtime, "compiled", lambda _: pytest.fail("compiled again"))
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("compiled again"))
 
     assert kept() == path.read_bytes()
     assert path.stat().st_mode & 0o022 == 0
@@ -58,7 +58,7 @@ def test_no_cache_is_no_obstacle(mode: str, cache_root: Path) -> None:
     cache_root.write_text("no folder")
     made = []
     with settings.scope(cache=mode):
-        content = host.kept(NAME, lambda: made.append(1) or runtime.compiled(host.HOST))
+        content = host.kept(NAME, lambda: made.append(1) or compile_stub(host.HOST))
 
     assert content.startswith(b"\x7fELF")
     assert made == [1]
@@ -91,5 +91,5 @@ def test_the_stub_is_not_made_where_others_could_exchange_it(
 
     with settings.scope(cache="off"), host.HOST.folder() as folder:
         assert theirs not in folder.parents
-    assert runtime.compiled(host.HOST).startswith(b"\x7fELF")
+    assert compile_stub(host.HOST).startswith(b"\x7fELF")
     assert list(theirs.iterdir()) == []

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from jitgen.emulator.host.tensors import OnGpu
@@ -84,3 +85,8 @@ def call(function: Callable[..., Any], arguments: Sequence[Any]) -> None:
     import tvm_ffi
 
     function(*(tvm_ffi.from_dlpack(x) if isinstance(x, OnGpu) else x for x in arguments))
+
+
+def is_from_host_part(error: BaseException) -> bool:
+    """Return whether the host part of a kernel raised `error`, rather than the emulator itself."""
+    return any(frame.f_code is call.__code__ for frame, _ in walk_tb(error.__traceback__))

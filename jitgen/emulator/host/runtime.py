@@ -81,13 +81,13 @@ def stub(host: Host) -> Stub:
     """
     global _stub
     if _stub is None:
-        _stub = Stub(_load(library(host), host))
+        _stub = Stub(_load(stub_library(host), host))
     return _stub
 
 
-def library(host: Host) -> bytes:
+def stub_library(host: Host) -> bytes:
     """Return the stub as a shared library: what `host` keeps, or compiled now."""
-    return host.kept(f"stub-{_version()}", lambda: compiled(host))
+    return host.kept(f"stub-{_version()}", lambda: compile_stub(host))
 
 
 def _version() -> str:
@@ -112,7 +112,7 @@ def _load(content: bytes, host: Host) -> ctypes.CDLL:
             raise ToolchainError(f"the emulator's runtime cannot be loaded: {error}") from error
 
 
-def compiled(host: Host) -> bytes:
+def compile_stub(host: Host) -> bytes:
     """
     Compile the stub.
 

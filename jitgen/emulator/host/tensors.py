@@ -8,6 +8,7 @@ Source: DLPack, "dlpack.h": `DLTensor`, `DLManagedTensor`, `DLDataTypeCode`, `DL
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,9 @@ ELEMENTS = {
     torch.float4_e2m1fn_x2: (17, 4, 2),
 }
 """Code, bits and lanes of each element type."""
+
+BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in ELEMENTS}
+"""The types by name: ``float8_e4m3fn``."""
 
 E2M1 = (17, 4, 1)
 """Four-bit values, two in a byte, for which a tensor of bytes stands; see `OnGpu`."""
@@ -119,6 +123,13 @@ def _element(tensor: Tensor) -> tuple[int, int, int]:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in ELEMENTS)
         raise InputError("tensors", f"must be of {known} (got {tensor.dtype})")
     return ELEMENTS[tensor.dtype]
+
+
+def made(shape: Sequence[int], dtype: str, *, counts: bool = False) -> Tensor:
+    """Return a tensor of zeros, or of 0, 1, ... 7, 0, 1, ...; `dtype` is a key of `BY_NAME`."""
+    if not counts:
+        return torch.zeros(*shape, dtype=BY_NAME[dtype])
+    return (torch.arange(math.prod(shape)) % 8).reshape(*shape).to(BY_NAME[dtype])
 
 
 def on_gpu(arguments: Sequence[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.machine.clocks import Released
-from jitgen.emulator.machine.foreign import ByCluster, united
+from jitgen.emulator.machine.foreign import ByCluster, join_clocks
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.parse import SHARED_WINDOW
@@ -86,7 +86,7 @@ def release(
             others.pop(address, None)
         else:
             given = clocks.foreign.released(clocks, far)
-            others[address] = united(others.get(address) if adds else None, given)
+            others[address] = join_clocks(others.get(address) if adds else None, given)
 
 
 def _between_clusters(f: Fragment, addresses: NDArray[np.int64]) -> dict[int, ByCluster]:

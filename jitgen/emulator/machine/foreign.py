@@ -116,7 +116,7 @@ class Foreign:
         return [x for x in self._acquired if own.vector[row, x.agent] >= x.epoch]
 
 
-def united(one: ByCluster | None, other: ByCluster) -> ByCluster:
+def join_clocks(one: ByCluster | None, other: ByCluster) -> ByCluster:
     """Return what two releases at one address hand on together, as updates do."""
     from jitgen.emulator.machine.clocks import join  # they know each other
 

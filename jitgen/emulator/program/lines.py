@@ -42,7 +42,7 @@ def source_lines(text: str) -> list[int | None]:
     return found
 
 
-def file_of(text: str) -> str:
+def source_file(text: str) -> str:
     """Return the path of the kernel's file, as the compiler of PTX `text` saw it; may be empty."""
     first = next(filter(None, map(_LOCATION.match, text.split("\n"))), None)
     return "" if first is None else dict(_FILE.findall(text)).get(first["file"], "")

@@ -17,7 +17,7 @@ from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.coverage import purpose_of
 from jitgen.emulator.program.definitions import Accesses, Doubts, find_doubts
 from jitgen.emulator.program.instruction import Instruction
-from jitgen.emulator.program.lines import file_of, functions_of
+from jitgen.emulator.program.lines import functions_of, source_file
 from jitgen.emulator.program.parse import parse
 from jitgen.emulator.program.table import Rule, Unsupported, rule_of
 from jitgen.emulator.program.types import NAMESPACE
@@ -135,7 +135,7 @@ class Program:
 
     @cached_property
     def _file(self) -> str:
-        return PurePath(file_of(self.text)).name or "kernel.py"
+        return PurePath(source_file(self.text)).name or "kernel.py"
 
     @cached_property
     def _roles(self) -> dict[int, str]:
