@@ -52,7 +52,8 @@ def path_of(root: Path, name: str) -> Path:
 
 
 @cache
-def _contents(root: Path, entry: str) -> dict[str, bytes]:
+def contents(root: Path, entry: str) -> dict[str, bytes]:
+    """Return the bytes of a template's entry and of every file it refers to, by sorted names."""
     found: dict[str, bytes] = {}
     waiting = [entry]
     while waiting:
@@ -101,7 +102,7 @@ def referred(name: str, text: str, root: Path = ROOT) -> list[str]:
 
 def files(template: Template) -> tuple[str, ...]:
     """Return a template's entry and every file it refers to, in the order of their names."""
-    return tuple(_contents(template.root, template.entry))
+    return tuple(contents(template.root, template.entry))
 
 
 def digest(template: Template) -> str:
@@ -115,7 +116,7 @@ def digest(template: Template) -> str:
 @cache
 def _digest(root: Path, entry: str) -> str:
     sha = hashlib.sha256()
-    for name, content in _contents(root, entry).items():
+    for name, content in contents(root, entry).items():
         sha.update(f"{name}\0{len(content)}\0".encode())
         sha.update(content)
     return sha.hexdigest()

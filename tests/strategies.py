@@ -33,6 +33,7 @@ from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig
 from jitgen.config.silu_mul_quantize import Tiling as SiluTiling
 from jitgen.config.unpack_weights import UnpackWeightsConfig
 from jitgen.targets import gemm, permute_space, silu_space
+from jitgen.targets.base import kinds_of
 from jitgen.targets.gemm import spanned
 from jitgen.targets.legality import check, rules, target
 
@@ -135,7 +136,7 @@ _SILU_TILINGS = (
 
 def silu_sweep(arch: Arch) -> Iterator[SiluMulQuantizeConfig]:
     """Yield legal configs of `silu_mul_quantize`: all words, with a few tilings of each kind."""
-    for kind, tiling in itertools.product(silu_space.kinds(), _SILU_TILINGS):
+    for kind, tiling in itertools.product(kinds_of(silu_space.USUAL), _SILU_TILINGS):
         config = replace(kind, tiling=tiling)
         if check(config, arch):
             yield config
@@ -199,7 +200,7 @@ _PERMUTE_TILINGS = (
 
 def permute_sweep(arch: Arch) -> Iterator[PermuteQuantizeConfig]:
     """Yield legal configs of `permute_quantize`: all words, with a few tilings of each kind."""
-    for kind, tiling in itertools.product(permute_space.kinds(), _PERMUTE_TILINGS):
+    for kind, tiling in itertools.product(kinds_of(permute_space.USUAL), _PERMUTE_TILINGS):
         config = replace(kind, tiling=tiling)
         if check(config, arch):
             yield config

@@ -8,12 +8,16 @@ Sources and keys both start from here, without Jinja: a warm start needs the key
 from __future__ import annotations
 
 import dataclasses
+import re
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jitgen.config import Arch, Config
 from jitgen.support.documents import canonical_json
 from jitgen.targets.legality import require, rules
 from jitgen.targets.protocol import Template
+from jitgen.templates import contents
 
 RENDERING = 1
 """
@@ -36,6 +40,63 @@ def template_of(config: Config, arch: Arch) -> Template:
     return next(each for each in rules(arch, config.op).templates() if each.takes(config))
 
 
+_STATED = re.compile(r"^(?:## |\{# )Parameters: (.*(?:\n##     .*)*)", re.MULTILINE)
+_CODE = re.compile(
+    r"(?:^|\s)##[^\n]*|\{#.*?#\}|^[ \t]*#%[-+]?([^\n]*)|\{\{(.*?)\}\}", re.MULTILINE | re.DOTALL
+)
+"""Comments, which are no code; a statement; an expression."""
+
+_BINDING = re.compile(r"\s*(?:set ([\w, ]+?) =(.*)|(?:from .* )?import (\w+))")
+_STRING = re.compile(r'"[^"]*"')
+_NAME = re.compile(r"(?<![\w.])(?<!\| )[A-Za-z_]\w*(?!\w|=)")
+_JINJA = frozenset(
+    (
+        *("if", "elif", "else", "endif", "and", "or", "not", "in", "is", "none", "true", "false"),
+        *("include", "dict", "range"),
+    )
+)
+
+
+def read(template: Template) -> frozenset[str]:
+    """
+    Return what the files of a template read when they are rendered.
+
+    A partial says it at its top, in a line ``Parameters:`` that a test compares with what Jinja
+    finds. A file without one, such as the entry, is read here as far as names go: a warm start
+    needs the answer for its key, and does not import Jinja.
+    """
+    return (
+        _read(template.root, template.entry)
+        if template.parameters is None
+        else (template.parameters)
+    )
+
+
+@cache
+def _read(root: Path, entry: str) -> frozenset[str]:
+    found: set[str] = set()
+    for content in contents(root, entry).values():
+        text = content.decode("utf-8")
+        stated = _STATED.search(text)
+        found |= _free_names(text) if stated is None else {*re.findall(r"\w+", stated[1])}
+    return frozenset(found - _JINJA)
+
+
+def _free_names(text: str) -> set[str]:
+    """Return the names that a template reads before it sets or imports them."""
+    found: set[str] = set()
+    bound: set[str] = set()
+    for statement, expression in _CODE.findall(text):
+        code = _STRING.sub("", statement or expression)
+        if binding := _BINDING.match(code):
+            targets, code, imported = binding.groups(default="")
+            found |= {*_NAME.findall(code)} - bound
+            bound |= {*re.findall(r"\w+", targets or imported)}
+        else:
+            found |= {*_NAME.findall(code)} - bound
+    return found
+
+
 def derived(config: Config, arch: Arch) -> dict[str, Any]:
     """
     Return the derived numbers that the template declares, by name.
@@ -43,7 +104,7 @@ def derived(config: Config, arch: Arch) -> dict[str, Any]:
     Raises:
         UnsupportedConfig: `arch` cannot run `config`.
     """
-    declared = template_of(config, arch).parameters
+    declared = read(template_of(config, arch))
     numbers = dataclasses.asdict(require(config, arch).derived)  # type: ignore[call-overload]
     return {name: value for name, value in numbers.items() if name in declared}
 
@@ -61,5 +122,5 @@ def parameters(config: Config, arch: Arch) -> dict[str, Any]:
         **config.parameters(),
         **derived(config, arch),
     }
-    declared = template_of(config, arch).parameters
+    declared = read(template_of(config, arch))
     return {name: value for name, value in every.items() if name in declared}

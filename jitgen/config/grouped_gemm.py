@@ -22,6 +22,7 @@ from jitgen.config.config import (
     of,
 )
 from jitgen.config.grouped_gemm_words import WORDS
+from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
 
@@ -366,6 +367,20 @@ class Problem(Part):
             a_scale_granularity=self.a_scale_granularity,
             b_layout=self.b_layout,
         )
+
+    @property
+    def used_groups(self) -> int:
+        """Groups that have rows: no more contiguous ones than there are blocks."""
+        if self.layout is not Layout.CONTIGUOUS:
+            return self.groups
+        return min(self.groups, -(-self.m // GROUP_ALIGNMENT))
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes of a, used b and out, each once: what L2 cannot spare DRAM."""
+        types, columns = self.operands, self.used_groups * self.n
+        bits = self.k * (self.m * types.a_dtype.bits + columns * types.b_dtype.bits)
+        return bits // 8 + self.m * self.n * types.out_dtype.bits // 8
 
     @property
     def types(self) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from jitgen.config.grouped_gemm import KernelConfig, Tile
-from jitgen.config.moe_fc2_dense import LIKE, MoeFc2DenseConfig
-from jitgen.targets import gemm, protocol
-from jitgen.targets.gemm import GemmRules, Space
-from jitgen.targets.protocol import refuse_unless
+from jitgen.config.moe_fc2_dense import LIKE, MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.targets import gemm
+from jitgen.targets.base import BaseRules
+from jitgen.targets.gemm import GemmRules, Space, check_vectors
+from jitgen.targets.protocol import legal_of, refuse_unless
 
 
 def check_types(config: KernelConfig, space: Space, arch: str) -> None:
@@ -37,21 +38,39 @@ def check_types(config: KernelConfig, space: Space, arch: str) -> None:
     )
 
 
-def nearest(config: MoeFc2DenseConfig, rules: GemmRules) -> MoeFc2DenseConfig | None:
-    """Return the legal config that is nearest to `config`; None where there is none."""
-    found = gemm.nearest(config.gemm, rules)
-    return None if found is None else MoeFc2DenseConfig.of_gemm(found)
+class Fc2Rules(BaseRules[MoeFc2DenseConfig, MoeFc2DenseProblem]):
+    """
+    Rules of kernels that are made of the parts of a grouped GEMM's.
 
+    Attributes:
+        arch: The target.
+        parts: The rules of that grouped GEMM.
+    """
 
-def every(space: Space) -> Iterator[MoeFc2DenseConfig]:
-    """Yield the configs of `space`, legal or not, with the default schedule but for split_k."""
-    start = KernelConfig(layout=LIKE, tile=Tile(m=128, n=128, k=128))
-    yield from map(MoeFc2DenseConfig.of_gemm, gemm.spanned(start, space))
+    arch: str
+    alignment = 16  # the TMA unit's grain
+    parts: GemmRules
 
+    @property
+    def space(self) -> Space:
+        """What proposals are searched in."""
+        return self.parts.space
 
-def legal_of(
-    configs: Iterable[MoeFc2DenseConfig], rules: GemmRules
-) -> tuple[MoeFc2DenseConfig, ...]:
-    """Return those of `configs` that are legal, in their order."""
-    found = protocol.legal_of(tuple(config.gemm for config in configs), rules)
-    return tuple(map(MoeFc2DenseConfig.of_gemm, found))
+    def nearest(self, config: MoeFc2DenseConfig) -> MoeFc2DenseConfig | None:
+        """Return the legal config that is nearest to a refused one; None where there is none."""
+        found = gemm.nearest(config.gemm, self.parts)
+        return None if found is None else MoeFc2DenseConfig.of_gemm(found)
+
+    def configs(self) -> Iterator[MoeFc2DenseConfig]:
+        """Yield every config that the target can be asked for, legal or not."""
+        start = KernelConfig(layout=LIKE, tile=Tile(m=128, n=128, k=128))
+        yield from map(MoeFc2DenseConfig.of_gemm, gemm.spanned(start, self.space))
+
+    def legal(self, configs: Iterable[MoeFc2DenseConfig]) -> tuple[MoeFc2DenseConfig, ...]:
+        """Return those of `configs` that are legal, in their order."""
+        found = legal_of(tuple(config.gemm for config in configs), self.parts)
+        return tuple(map(MoeFc2DenseConfig.of_gemm, found))
+
+    def check_sizes(self, problem: MoeFc2DenseProblem) -> None:
+        """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
+        check_vectors(problem, self.arch, vector_bytes=self.alignment)

@@ -23,10 +23,30 @@ from jitgen.config.grouped_gemm import (
     Tile,
 )
 from jitgen.config.layouts import GROUP_ALIGNMENT
+from jitgen.targets.base import BaseRules
 from jitgen.targets.protocol import Derived, legal_of, refuse_unless
 
 
-def check_vectors(problem: Problem, arch: str, *, vector_bytes: int) -> None:
+class Matrices(Protocol):
+    """Sizes and types of a problem whose kernels multiply matrices."""
+
+    @property
+    def n(self) -> int:
+        """Columns of the output."""
+        ...
+
+    @property
+    def k(self) -> int:
+        """Length of the sums."""
+        ...
+
+    @property
+    def operands(self) -> Operands:
+        """The types of every kernel for it."""
+        ...
+
+
+def check_vectors(problem: Matrices, arch: str, *, vector_bytes: int) -> None:
     """
     Require that rows of a, b and the output end with a whole vector: the grain of what moves them.
 
@@ -160,20 +180,6 @@ def sizes(problem: Problem) -> tuple[float, ...]:
     return tuple(mean * (1 + width * (part - 1)) for part in _SPREAD)
 
 
-def used_groups(problem: Problem) -> int:
-    """Return how many groups have rows: no more contiguous ones than there are blocks."""
-    if problem.layout is not Layout.CONTIGUOUS:
-        return problem.groups
-    return min(problem.groups, -(-problem.m // GROUP_ALIGNMENT))
-
-
-def traffic(problem: Problem) -> int:
-    """Return the bytes of a, used b and out, each once: what L2 cannot spare DRAM."""
-    types, columns = problem.operands, used_groups(problem) * problem.n
-    bits = problem.k * (problem.m * types.a_dtype.bits + columns * types.b_dtype.bits)
-    return bits // 8 + problem.m * problem.n * types.out_dtype.bits // 8
-
-
 class Space(NamedTuple):
     """
     Every value that a target can take for a field: what proposals are searched in.
@@ -228,7 +234,7 @@ class Space(NamedTuple):
         return is_pair and (types.a_dtype, types.out_dtype) in self.operands
 
 
-class GemmRules(Protocol):
+class GemmSearch(Protocol):
     """The part of a target's rules that the search asks."""
 
     @property
@@ -295,14 +301,14 @@ Menu = Callable[[Layout, Operands], tuple[KernelConfig, ...]]
 """What a target lists for a layout and types, legal or not."""
 
 
-def legal_for(problem: Problem, menu: Menu, rules: GemmRules) -> tuple[KernelConfig, ...]:
+def legal_for(problem: Problem, menu: Menu, rules: GemmSearch) -> tuple[KernelConfig, ...]:
     """Return what is legal of a menu, with the epilogue that `problem` asks for."""
     return _legal_of_menu(menu, problem.layout, problem.operands, problem.bias, rules)
 
 
 @lru_cache(maxsize=256)  # a plan asks for thousands of sizes, and sizes change nothing
 def _legal_of_menu(
-    menu: Menu, layout: Layout, operands: Operands, bias: bool, rules: GemmRules
+    menu: Menu, layout: Layout, operands: Operands, bias: bool, rules: GemmSearch
 ) -> tuple[KernelConfig, ...]:
     epilogue = Epilogue(bias=bias)
     listed = (replace(config, epilogue=epilogue) for config in menu(layout, operands))
@@ -313,12 +319,12 @@ _TYPES = tuple(spec.name for spec in fields(Operands))
 
 
 @lru_cache(maxsize=256)
-def _legal(start: KernelConfig, rules: GemmRules) -> tuple[KernelConfig, ...]:
+def _legal(start: KernelConfig, rules: GemmSearch) -> tuple[KernelConfig, ...]:
     """Return the legal configs that share layout, hints and types with `start`."""
     return legal_of(tuple(_of_types(start, start.operands, rules.space)), rules)
 
 
-def nearest(config: KernelConfig, rules: GemmRules) -> KernelConfig | None:
+def nearest(config: KernelConfig, rules: GemmSearch) -> KernelConfig | None:
     """
     Return the legal config that is nearest to `config`.
 
@@ -360,3 +366,35 @@ def nearest(config: KernelConfig, rules: GemmRules) -> KernelConfig | None:
         if legal:
             return min(legal, key=distance)
     return None
+
+
+class GemmRules(BaseRules[KernelConfig, Problem]):
+    """
+    Rules of grouped GEMMs whose configs are those of a space.
+
+    Args:
+        arch: The target; empty for the one that the rules were written for.
+
+    Attributes:
+        arch: That target.
+        space: What proposals are searched in.
+    """
+
+    arch: str
+    space: Space
+    alignment = 16  # the TMA unit's grain
+
+    def __init__(self, arch: str = "") -> None:
+        self.arch = arch or self.arch
+
+    def nearest(self, config: KernelConfig) -> KernelConfig | None:
+        """Return the legal config that is nearest to a refused one; None where there is none."""
+        return nearest(config, self)
+
+    def configs(self) -> Iterator[KernelConfig]:
+        """Yield every config that the target can be asked for, legal or not."""
+        yield from every(self.space)
+
+    def check_sizes(self, problem: Problem) -> None:
+        """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
+        check_vectors(problem, self.arch, vector_bytes=self.alignment)

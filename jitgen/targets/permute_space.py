@@ -3,19 +3,25 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 
 from jitgen.config.config import Layout
 from jitgen.config.permute_quantize import (
     Format,
     PermuteQuantizeConfig,
-    PermuteQuantizeProblem,
     Walk,
 )
 from jitgen.config.quantize import Rounding
 from jitgen.targets.protocol import refuse_unless
+from jitgen.targets.sums import SumOrder
+
+USUAL = PermuteQuantizeConfig(layout=Layout.RAGGED)
+"""A config with the default tiling."""
+
+SUMS = SumOrder(
+    words="nothing: scales are maxima",
+    free=("layout", "format", "walk", "power_of_two", "rounding", "tiling"),
+)
 
 
 def check_kind(config: PermuteQuantizeConfig) -> None:
@@ -73,24 +79,3 @@ def legal_kind(config: PermuteQuantizeConfig) -> PermuteQuantizeConfig:
 
 def _is_rounded(form: Format) -> bool:
     return form in (Format.MXFP8, Format.MXFP4)
-
-
-def kinds() -> Iterator[PermuteQuantizeConfig]:
-    """Yield every combination of words, legal or not, with the default tiling."""
-    for layout, form, walk, power_of_two, rounding in itertools.product(
-        Layout, Format, Walk, (False, True), Rounding
-    ):
-        yield PermuteQuantizeConfig(
-            layout=layout, format=form, walk=walk, power_of_two=power_of_two, rounding=rounding
-        )
-
-
-def of_problem(problem: PermuteQuantizeProblem) -> PermuteQuantizeConfig:
-    """Return the words of every kernel for `problem`, with the default tiling."""
-    return PermuteQuantizeConfig(
-        layout=problem.layout,
-        format=problem.format,
-        walk=problem.walk,
-        power_of_two=problem.power_of_two,
-        rounding=problem.rounding,
-    )

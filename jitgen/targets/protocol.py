@@ -65,13 +65,14 @@ class Template(NamedTuple):
     Attributes:
         root: Folder that file names start from.
         entry: The file that is rendered, relative to `root`.
-        parameters: What its files read, all of it and nothing else.
         takes: Says whether a config's kernel is rendered from it.
+        parameters: What its files read, all of it and nothing else; None: as they say themselves
+            (`jitgen.codegen.parameters.read`).
     """
 
     root: Path
     entry: str
-    parameters: frozenset[str]
+    parameters: frozenset[str] | None = None
     takes: Callable[[Any], bool] = _anything
 
 

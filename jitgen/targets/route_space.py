@@ -90,7 +90,7 @@ def kinds() -> Iterator[RouteConfig]:
         yield RouteConfig(scoring=scoring, scores_dtype=dtype, bias=bias, grouped=grouped)
 
 
-def of_problem(problem: RouteProblem) -> RouteConfig:
+def kind_of(problem: RouteProblem) -> RouteConfig:
     """Return the words of every kernel for `problem`, with the default sizes."""
     return RouteConfig(
         scoring=problem.scoring,

@@ -3,18 +3,25 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 
 from jitgen.config.config import Layout
 from jitgen.config.silu_mul_quantize import (
-    Activation,
-    Scales,
     SiluMulQuantizeConfig,
-    SiluMulQuantizeProblem,
 )
 from jitgen.targets.protocol import refuse_unless
+from jitgen.targets.sums import SumOrder
+
+USUAL = SiluMulQuantizeConfig(layout=Layout.RAGGED)
+"""A config with the default tiling."""
+
+SUMS = SumOrder(
+    words="nothing: scales are maxima",
+    free=(
+        *("layout", "scale_granularity", "activation", "interleaved", "power_of_two"),
+        "tiling",
+    ),
+)
 
 
 def check_kind(config: SiluMulQuantizeConfig) -> None:
@@ -36,28 +43,3 @@ def legal_kind(config: SiluMulQuantizeConfig) -> SiluMulQuantizeConfig:
     """Return `config` with words that go together."""
     is_rounded = config.power_of_two and config.scale_granularity.is_found
     return replace(config, power_of_two=is_rounded)
-
-
-def kinds() -> Iterator[SiluMulQuantizeConfig]:
-    """Yield every combination of words, legal or not, with the default tiling."""
-    for layout, scales, activation, interleaved, power_of_two in itertools.product(
-        Layout, Scales, Activation, (False, True), (False, True)
-    ):
-        yield SiluMulQuantizeConfig(
-            layout=layout,
-            scale_granularity=scales,
-            activation=activation,
-            interleaved=interleaved,
-            power_of_two=power_of_two,
-        )
-
-
-def of_problem(problem: SiluMulQuantizeProblem) -> SiluMulQuantizeConfig:
-    """Return the words of every kernel for `problem`, with the default tiling."""
-    return SiluMulQuantizeConfig(
-        layout=problem.layout,
-        scale_granularity=problem.scale_granularity,
-        activation=problem.activation,
-        interleaved=problem.interleaved,
-        power_of_two=problem.power_of_two,
-    )

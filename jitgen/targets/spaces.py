@@ -9,28 +9,27 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from jitgen.config.config import Part
-from jitgen.targets.protocol import Derives, legal_of, refuse_unless
+from jitgen.targets.protocol import refuse_unless
 
 Sides = Mapping[str, Collection[int]]
 """Numbers of a tiling by their names, and the values that each may have."""
 
-_Config = TypeVar("_Config")
 _Tiling = TypeVar("_Tiling", bound=Part)
 
 
-def check_sides(tiling: Part, sides: Sides) -> None:
+def check_sides(part: Part, sides: Sides, prefix: str = "") -> None:
     """
-    Require that each of `sides` of `tiling` has one of its values.
+    Require that each of `sides` of a tiling or a tile has one of its values.
 
     Raises:
-        Refusal: One has not, with the code ``E_`` and its name.
+        Refusal: One has not, with the code ``E_`` and its name behind `prefix`.
     """
     for name, allowed in sides.items():
-        have = getattr(tiling, name)
+        have = getattr(part, name)
         refuse_unless(
             have in allowed,
-            f"E_{name.upper()}",
-            f"{name}={have} is not one of {', '.join(map(str, allowed))}",
+            f"E_{prefix}{name}".upper(),
+            f"{prefix}{name}={have} is not one of {', '.join(map(str, allowed))}",
         )
 
 
@@ -41,18 +40,7 @@ def tilings(like: _Tiling, sides: Sides) -> Iterator[_Tiling]:
         yield replace(like, **found)  # type: ignore[type-var]  # every Part is a dataclass
 
 
-def nearest_tiling(
-    wanted: Any, configs: Iterable[_Config], rules: Derives, sides: Iterable[str]
-) -> _Config | None:
-    """
-    Return the legal one of `configs` whose tiling is nearest to that of `wanted`.
-
-    What counts is the ratio of each of `sides`: 128 is as far from 64 as from 256.
-    """
-    names = tuple(sides)
-
-    def distance(other: Any) -> float:
-        pairs = [(getattr(wanted.tiling, name), getattr(other.tiling, name)) for name in names]
-        return float(sum(max(pair) / max(1, min(pair)) for pair in pairs))
-
-    return min(legal_of(configs, rules), key=distance, default=None)
+def distance(wanted: Iterable[int], other: Iterable[int]) -> float:
+    """Return the sum of the ratios of sizes: 128 is as far from 64 as from 256."""
+    pairs = zip(wanted, other, strict=True)
+    return float(sum(max(pair) / max(1, min(pair)) for pair in pairs))

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 from jitgen.config import DType, Layout
 from jitgen.config.grouped_gemm import Cluster, Tile
-from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
+from jitgen.targets.base import BaseRules
 from jitgen.targets.protocol import Derived, legal_of, refuse_unless
 
 LAYOUTS = (Layout.RAGGED, Layout.MASKED)
@@ -39,7 +40,7 @@ class WgradSpace(NamedTuple):
         return tuple(out for a, out in self.operands if a is of_a)
 
 
-class WgradRules(Protocol):
+class WgradSearch(Protocol):
     """The part of a target's rules that the search asks."""
 
     @property
@@ -91,7 +92,7 @@ def _tiled(start: GroupedGemmWgradConfig, space: WgradSpace) -> Iterator[Grouped
         yield replace(start, tile=tile, cluster=Cluster(m=cluster[0], n=cluster[1]))
 
 
-def nearest(config: GroupedGemmWgradConfig, rules: WgradRules) -> GroupedGemmWgradConfig | None:
+def nearest(config: GroupedGemmWgradConfig, rules: WgradSearch) -> GroupedGemmWgradConfig | None:
     """
     Return the legal config that is nearest to `config`: layout and types count most, then the
     cluster, then the sides of the tile by their ratios.
@@ -110,3 +111,17 @@ def nearest(config: GroupedGemmWgradConfig, rules: WgradRules) -> GroupedGemmWgr
         return kind, other.cluster != config.cluster, ratios, -other.tile.m, -other.tile.n
 
     return min(legal, key=distance, default=None)
+
+
+class WgradRules(BaseRules[GroupedGemmWgradConfig, GroupedGemmWgradProblem]):
+    """Rules of kernels whose configs are those of a space."""
+
+    space: WgradSpace
+
+    def nearest(self, config: GroupedGemmWgradConfig) -> GroupedGemmWgradConfig | None:
+        """Return the legal config that is nearest to a refused one; None where there is none."""
+        return nearest(config, self)
+
+    def configs(self) -> Iterator[GroupedGemmWgradConfig]:
+        """Yield every config that the target can be asked for, legal or not."""
+        yield from every(self.space)

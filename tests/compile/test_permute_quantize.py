@@ -18,14 +18,15 @@ from jitgen.config.permute_quantize import Format, PermuteQuantizeConfig, Walk
 from jitgen.errors import InputError
 from jitgen.ops.permute_quantize.samples import Sizes, make
 from jitgen.ops.permute_quantize.sorting import sort_quantize
+from jitgen.targets.base import kinds_of
 from jitgen.targets.legality import check
-from jitgen.targets.permute_space import kinds
+from jitgen.targets.permute_space import USUAL
 from jitgen.verify import device, verify
 from tests import needs
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
-ON_CPU = [config for config in kinds() if check(config, "cpu")]
+ON_CPU = [config for config in kinds_of(USUAL) if check(config, "cpu")]
 OFTEN = {
     "ragged_block128_gather",
     "ragged_block128_sort",

@@ -13,8 +13,9 @@ from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, SiluMulQuantizeProblem, Tiling
+from jitgen.targets.base import kinds_of
 from jitgen.targets.legality import check, rules
-from jitgen.targets.silu_space import kinds
+from jitgen.targets.silu_space import USUAL
 from tests import needs
 
 pytestmark = [needs.compiler, needs.linker]
@@ -91,7 +92,8 @@ def test_spills_are_told_by_line() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    "kind", [kind for kind in kinds() if kind.scale_granularity.is_found or not kind.power_of_two]
+    "kind",
+    [kind for kind in kinds_of(USUAL) if kind.scale_granularity.is_found or not kind.power_of_two],
 )
 def test_every_kind(kind: SiluMulQuantizeConfig) -> None:
     """The tightest of every tile, and whatever may be chosen."""

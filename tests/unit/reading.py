@@ -82,7 +82,7 @@ READS = {
     "server/compile_task.py:_Digests.digest": "in the pool's own folder: a wrong one only shows",
     "server/ui.py:style": _OWN,
     "signing/keys.py:PrivateKey.save": _WRITES,
-    "templates/__init__.py:_contents": _OWN,
+    "templates/__init__.py:contents": _OWN,
     "ownership/files.py:_arrived": "the way to read what is trusted",
     "ownership/files.py:_opened_in": "the way to read what is trusted",
     "ownership/files.py:_step": "the way to read what is trusted",

@@ -53,14 +53,14 @@ TARGET = """
 from functools import cache
 from jitgen import templates
 from jitgen.targets.cpu import Cpu
-from jitgen.targets.cpu.grouped_gemm import _PARAMETERS, GroupedGemm
+from jitgen.targets.cpu.grouped_gemm import GroupedGemm
 from jitgen.targets.protocol import Template
 
 
 class TwinGemm(GroupedGemm):
     def templates(self):
         entry = "twin/grouped_gemm.py.jinja"
-        return (Template(root=templates.ROOT, entry=entry, parameters=_PARAMETERS),)
+        return (Template(root=templates.ROOT, entry=entry),)
 
 
 class Twin(Cpu):

@@ -14,6 +14,7 @@ import pytest
 
 from jitgen import templates
 from jitgen.codegen import render as rendering
+from jitgen.codegen.parameters import read
 from jitgen.codegen.render import render, used_parameters
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import KernelConfig, Tile
@@ -47,7 +48,7 @@ def test_a_template_is_python_before_it_is_rendered(path: Path) -> None:
 @pytest.mark.parametrize("family", TEMPLATES)
 def test_declared_parameters_are_the_used_ones(family: str) -> None:
     """A parameter that no template reads would change keys for nothing; one undeclared is a bug."""
-    assert used_parameters(TEMPLATES[family]) == TEMPLATES[family].parameters
+    assert used_parameters(TEMPLATES[family]) == read(TEMPLATES[family])
 
 
 @pytest.mark.parametrize("least", [100, pytest.param(2000, marks=pytest.mark.nightly)])
@@ -117,7 +118,7 @@ def test_an_undefined_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     A template that uses what it did not declare fails with its place, instead of rendering nothing.
     """
     template = TEMPLATES["sm_90a sm90/grouped_gemm.py.jinja"]
-    fewer = template._replace(parameters=template.parameters - {"tile_m"})
+    fewer = template._replace(parameters=read(template) - {"tile_m"})
     monkeypatch.setattr(type(rules("sm_90a", "grouped_gemm")), "templates", lambda _: (fewer,))
 
     with pytest.raises(RenderError, match=r"sm90/.*jinja:\d+: 'tile_m' is undefined"):

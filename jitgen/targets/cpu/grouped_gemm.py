@@ -7,15 +7,14 @@ A kernel is a host function of one thread, blocked over the tile, so only work c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from jitgen.config import Layout
 from jitgen.config.config import SCALE_BLOCK, SCALES, DType
 from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Problem, Tile
-from jitgen.support.frozen import frozen
-from jitgen.targets import gemm
+from jitgen.targets.base import BaseRules, Cost
+from jitgen.targets.cpu.rules import CpuDerived, CpuRules
 from jitgen.targets.fp4_space import OPERANDS, UNSCALED, refuse_other_operands
 from jitgen.targets.gemm import (
+    GemmRules,
     Space,
     refuse_early,
     refuse_pairs,
@@ -23,9 +22,9 @@ from jitgen.targets.gemm import (
     refuse_scales,
     refuse_selectors,
     sizes,
-    traffic,
 )
-from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
+from jitgen.targets.protocol import Template, legal_of, refuse_unless
+from jitgen.targets.spaces import check_sides
 from jitgen.targets.sums import SumOrder
 from jitgen.templates import HALF, ROOT
 
@@ -41,48 +40,14 @@ _ROWS = (8, 16, 32, 64)
 """Rows of the tiles that may be chosen: of equally good ones the first needs the least memory."""
 
 
-_PARAMETERS = frozenset(
-    (
-        *("name", "config_json", "layout", "a_dtype", "b_dtype", "out_dtype"),
-        *("scale_granularity", "b_layout", "bias"),
-        *("tile_m", "tile_n", "tile_k"),
-    )
-)
-_WIDE_PARAMETERS = frozenset(
-    (
-        *("name", "config_json", "layout", "a_dtype", "out_dtype", "a_scale_granularity", "bias"),
-        *("tile_m", "tile_n", "tile_k"),
-    )
-)
-_PREPARED_PARAMETERS = frozenset(
-    (
-        *("name", "config_json", "layout", "a_dtype", "out_dtype"),
-        *("a_scale_granularity", "b_layout", "bias"),
-        *("tile_m", "tile_n", "tile_k"),
-    )
-)
-
-
-@frozen
-class CpuDerived:
-    """
-    What follows from a legal cpu config.
-
-    Attributes:
-        scratch_bytes: Stack that one call takes for the accumulator tile and the decoded panels.
-    """
-
-    scratch_bytes: int
-
-
-class GroupedGemm:
+class GroupedGemm(CpuRules[KernelConfig, Problem], GemmRules):
     """
     The rules of its kernels, the few that may be chosen, and what they cost.
 
     No clusters, no accumulator stages: only the scratch on the stack bounds a tile.
     """
 
-    generation = 1
+    arch = "cpu"
     alignment = 1
     row_edges: tuple[int, ...] = _ROWS
     sums = SumOrder(
@@ -116,6 +81,8 @@ class GroupedGemm:
         n_major=(DType.BF16, DType.F16, DType.F32),
     )
 
+    check_sizes = BaseRules.check_sizes  # any: a host kernel reads what exists, value by value
+
     def derive(self, config: KernelConfig) -> CpuDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_selectors(config, "cpu")
@@ -145,13 +112,7 @@ class GroupedGemm:
             f"split_k={config.schedule.split_k}: a cpu kernel is one thread, which takes all of K",
         )
         sides = {"m": space.tile_m, "n": space.tile_n, "k": space.tile_k[types.a_dtype]}
-        for side, allowed in sides.items():
-            have = getattr(tile, side)
-            refuse_unless(
-                have in allowed,
-                f"E_TILE_{side.upper()}",
-                f"tile_{side}={have} is not one of {', '.join(map(str, allowed))}",
-            )
+        check_sides(tile, sides, "tile_")
         panels = (tile.m + tile.n) * tile.k
         tail = 16 * types.a_dtype.bits // 8
         return CpuDerived(scratch_bytes=4 * (panels + tile.m * tile.n) + tail)
@@ -169,14 +130,6 @@ class GroupedGemm:
         )
         refuse_scales(config, self.space, "cpu")
 
-    def nearest(self, config: KernelConfig) -> KernelConfig | None:
-        """Return the legal config that is nearest to a refused one; None where there is none."""
-        return gemm.nearest(config, self)
-
-    def configs(self) -> Iterator[KernelConfig]:
-        """Yield every config that the target can be asked for, legal or not."""
-        yield from gemm.every(self.space)
-
     def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         listed = tuple(
@@ -190,13 +143,7 @@ class GroupedGemm:
         )
         return legal_of(listed, self)
 
-    def predict(
-        self,
-        problem: Problem,
-        config: KernelConfig,
-        device: Device,  # noqa: ARG002  # one core is like another
-        num_sms: int,  # noqa: ARG002  # and one thread does all of it
-    ) -> Candidate:
+    def work(self, problem: Problem, config: KernelConfig) -> Cost:
         """
         Count what one thread does: b is decoded for each tile of rows, a for each of columns.
 
@@ -207,18 +154,11 @@ class GroupedGemm:
         columns = -(-problem.n // tile.n)
         decoded = tiles * problem.n * problem.k + problem.m * problem.k * columns
         multiplied = blocks * -(-problem.n // 16) * problem.k
-        return Candidate(
-            config=config,
-            cost=decoded * _DECODE_US + multiplied * _MULTIPLY_US,
-            padding_ratio=4 * blocks / max(1, problem.m),
-            waves=max(1, int(tiles * columns)),
-            traffic_bytes=traffic(problem),
-            limiter="multiply",
+        return Cost(
+            decoded * _DECODE_US + multiplied * _MULTIPLY_US,
+            max(1, int(tiles * columns)),
+            4 * blocks / max(1, problem.m),
         )
-
-    def doubt(self, problem: Problem, device: Device) -> str:  # noqa: ARG002
-        """Return nothing: only work counts, on every processor."""
-        return ""
 
     def templates(self) -> tuple[Template, ...]:
         """Return the templates: of weights as they are, beside bf16, prepared; and of f16."""
@@ -226,31 +166,24 @@ class GroupedGemm:
             Template(
                 root=ROOT,
                 entry="cpu/grouped_gemm.py.jinja",
-                parameters=_PARAMETERS,
                 takes=_is_plain,
             ),
             Template(
                 root=ROOT,
                 entry="cpu/wide_gemm.py.jinja",
-                parameters=_WIDE_PARAMETERS,
                 takes=_is_wide,
             ),
             Template(
                 root=ROOT,
                 entry="cpu/fp4_gemm.py.jinja",
-                parameters=_PREPARED_PARAMETERS,
                 takes=_is_prepared,
             ),
             Template(
                 root=HALF,
                 entry="cpu/half_gemm.py.jinja",
-                parameters=_PARAMETERS,
                 takes=_is_half,
             ),
         )
-
-    def check_sizes(self, problem: Problem) -> None:
-        """Take any size: a host kernel reads what exists, value by value where it must."""
 
 
 def _is_prepared(config: KernelConfig) -> bool:

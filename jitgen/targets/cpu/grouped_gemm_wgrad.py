@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from jitgen.config import DType
 from jitgen.config.grouped_gemm import Tile
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.targets import wgrad_space
-from jitgen.targets.cpu.grouped_gemm import CpuDerived
-from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
+from jitgen.targets.base import Cost
+from jitgen.targets.cpu.rules import CpuDerived, CpuRules
+from jitgen.targets.protocol import Template, legal_of, refuse_unless
+from jitgen.targets.spaces import check_sides
 from jitgen.targets.sums import SumOrder
-from jitgen.targets.wgrad_space import WgradSpace
+from jitgen.targets.wgrad_space import WgradRules, WgradSpace
 from jitgen.templates import HALF, ROOT
 
 _MULTIPLY_US = 2.2e-3
@@ -23,20 +23,10 @@ _DECODE_US = 5e-4
 
 _TILE = Tile(m=64, n=128, k=128)
 
-_PARAMETERS = frozenset(
-    (
-        *("name", "config_json", "layout", "a_dtype", "out_dtype"),
-        *("tile_m", "tile_n", "tile_k"),
-    )
-)
 
-
-class GroupedGemmWgrad:
+class GroupedGemmWgrad(CpuRules[GroupedGemmWgradConfig, GroupedGemmWgradProblem], WgradRules):
     """The rules of its kernels, the one that may be chosen, and what it costs."""
 
-    generation = 1
-    alignment = 1
-    row_edges: tuple[int, ...] = (1,)
     sums = SumOrder(
         words="row by row of the group",
         free=(
@@ -79,24 +69,10 @@ class GroupedGemmWgrad:
             "num_ab_stage: a cpu kernel has no operand stages to count",
         )
         sides = {"m": space.tile_m, "n": space.tile_n, "k": (space.tile_k,)}
-        for side, allowed in sides.items():
-            have = getattr(tile, side)
-            refuse_unless(
-                have in allowed,
-                f"E_TILE_{side.upper()}",
-                f"tile_{side}={have} is not one of {', '.join(map(str, allowed))}",
-            )
+        check_sides(tile, sides, "tile_")
         panels = (tile.m + tile.n) * tile.k
         tail = 16 * config.a_dtype.bits // 8
         return CpuDerived(scratch_bytes=4 * (panels + tile.m * tile.n) + tail)
-
-    def nearest(self, config: GroupedGemmWgradConfig) -> GroupedGemmWgradConfig | None:
-        """Return the legal config that is nearest to a refused one; None where there is none."""
-        return wgrad_space.nearest(config, self)
-
-    def configs(self) -> Iterator[GroupedGemmWgradConfig]:
-        """Yield every config that the target can be asked for, legal or not."""
-        yield from wgrad_space.every(self.space)
 
     def candidates(self, problem: GroupedGemmWgradProblem) -> tuple[GroupedGemmWgradConfig, ...]:
         """Return the config that may be chosen for `problem`; none where it has no kernel."""
@@ -108,34 +84,18 @@ class GroupedGemmWgrad:
         )
         return legal_of((config,), self)
 
-    def predict(
-        self,
-        problem: GroupedGemmWgradProblem,
-        config: GroupedGemmWgradConfig,
-        device: Device,  # noqa: ARG002  # one core is like another
-        num_sms: int,  # noqa: ARG002  # and one thread does all of it
-    ) -> Candidate:
+    def work(self, problem: GroupedGemmWgradProblem, config: GroupedGemmWgradConfig) -> Cost:
         """Count what one thread does: dy is decoded for each tile of K, a for each of N."""
         tile = config.tile
         tiles_n, tiles_k = -(-problem.n // tile.m), -(-problem.k // tile.n)
         decoded = problem.m * (problem.n * tiles_k + problem.k * tiles_n)
         blocks = -(-problem.n // 4)
         multiplied = problem.m * blocks * -(-problem.k // 16)
-        return Candidate(
-            config=config,
-            cost=decoded * _DECODE_US + multiplied * _MULTIPLY_US,
-            padding_ratio=4 * blocks / problem.n,
-            waves=problem.groups * tiles_n * tiles_k,
-            traffic_bytes=problem.traffic_bytes,
-            limiter="multiply",
+        return Cost(
+            decoded * _DECODE_US + multiplied * _MULTIPLY_US,
+            problem.groups * tiles_n * tiles_k,
+            4 * blocks / problem.n,
         )
-
-    def doubt(self, problem: GroupedGemmWgradProblem, device: Device) -> str:  # noqa: ARG002
-        """Return nothing: only work counts, on every processor."""
-        return ""
-
-    def check_sizes(self, problem: GroupedGemmWgradProblem) -> None:
-        """Take any size: a host kernel reads what exists, value by value where it must."""
 
     def templates(self) -> tuple[Template, ...]:
         """Return the templates of its kernels: of f16, and of all else."""
@@ -143,13 +103,11 @@ class GroupedGemmWgrad:
             Template(
                 root=HALF,
                 entry="cpu/half_wgrad.py.jinja",
-                parameters=_PARAMETERS,
                 takes=_is_half,
             ),
             Template(
                 root=ROOT,
                 entry="cpu/grouped_gemm_wgrad.py.jinja",
-                parameters=_PARAMETERS,
             ),
         )
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from jitgen.targets.protocol import Rules
 
 
+STREAMING = ("combine", "permute_quantize", "quantize", "route", "silu_mul_quantize")
+"""Operations whose kernels are those of sm_90a, and their rules with them."""
+
+
 class Sm100a:
     """See `jitgen.targets.protocol.Target`."""
 
@@ -34,7 +38,8 @@ class Sm100a:
     @cache  # noqa: B019  # each target is one object
     def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
-        return rules_in("jitgen.targets.sm_100a", op, self.name)
+        own = "sm_90a" if op in STREAMING else "sm_100a"
+        return rules_in(f"jitgen.targets.{own}", op, self.name)
 
 
 TARGET = Sm100a()

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from jitgen.config import Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import KernelConfig, Problem
-from jitgen.targets.gemm import sizes, traffic
+from jitgen.targets.gemm import sizes
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_100a.devices import Paper
 from jitgen.targets.sm_100a.sizes import (
@@ -132,7 +132,7 @@ def predict(problem: Problem, config: KernelConfig, device: Device, num_sms: int
     k_block = cycles(config, paper, loaded).bound(config.pipeline.num_acc_stage)
     ends = paper.tile_cycles + (paper.split_cycles if split_k > 1 else 0)
     multiply_us = waves * (k_blocks * k_block + ends) / device.clock_mhz
-    crossing = traffic(problem)
+    crossing = problem.traffic_bytes
     stream_us = crossing / (device.dram_gbps * 1e3 * paper.dram_share)
     cost = paper.call_us + max(multiply_us, stream_us) + min(multiply_us, stream_us) / 8
     if config.schedule.stream_b == (problem.rows_per_group > height):

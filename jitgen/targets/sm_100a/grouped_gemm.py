@@ -3,38 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.targets import gemm
-from jitgen.targets.gemm import check_vectors
-from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
+from jitgen.targets.base import ON_PAPER
+from jitgen.targets.protocol import Candidate, Device, refuse_unless
 from jitgen.targets.sm_100a import candidates, cost
 from jitgen.targets.sm_100a.rules import Sm100Rules
 from jitgen.targets.sm_100a.sizes import UNPACKED_K
 from jitgen.targets.sums import SumOrder
-from jitgen.templates import ROOT
-
-_PARAMETERS = frozenset(
-    (
-        *("name", "config_json", "layout", "a_dtype", "b_dtype", "out_dtype"),
-        *("scale_granularity", "a_scale_granularity"),
-        *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "num_acc_stage"),
-        *("raster", "stream_b", "use_pdl", "split_k", "bias"),
-        *("ctas", "update_warps", "threads", "update_registers", "other_registers"),
-        *("tmem_columns", "num_ab_stage", "part_m", "read_n", "epilogue_n", "max_entries"),
-        "lane_tiles",
-        *("scale_stages", "scale_chunk", "scale_columns", "scale_values", "scale_blocks"),
-        *("scale_box", "scale_pitch"),
-    )
-)
 
 
 class GroupedGemm(Sm100Rules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
-    generation = 1
-    alignment = 16  # the TMA unit's grain
+    entry = "sm100/grouped_gemm.py.jinja"
+    note = ON_PAPER
     row_edges: tuple[int, ...] = (
         *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512),
         *(640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 6144, 8192),
@@ -58,17 +41,6 @@ class GroupedGemm(Sm100Rules):
         ),
     )
 
-    def __init__(self, arch: str) -> None:
-        self.arch = arch
-
-    def nearest(self, config: KernelConfig) -> KernelConfig | None:
-        """Return the legal config that is nearest to a refused one; None where there is none."""
-        return gemm.nearest(config, self)
-
-    def configs(self) -> Iterator[KernelConfig]:
-        """Yield every config that the target can be asked for, legal or not."""
-        yield from gemm.every(self.space)
-
     def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         return gemm.legal_for(problem, candidates.candidates, self)
@@ -79,17 +51,9 @@ class GroupedGemm(Sm100Rules):
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
         return cost.predict(problem, config, device, num_sms)
 
-    def doubt(self, problem: Problem, device: Device) -> str:  # noqa: ARG002
-        """Return that nothing was measured on such a device."""
-        return f"the model of an {device.name} is on paper: nothing was measured"
-
-    def templates(self) -> tuple[Template, ...]:
-        """Return the template of its kernels."""
-        return (Template(root=ROOT, entry="sm100/grouped_gemm.py.jinja", parameters=_PARAMETERS),)
-
     def check_sizes(self, problem: Problem) -> None:
         """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
-        check_vectors(problem, self.arch, vector_bytes=self.alignment)
+        super().check_sizes(problem)
         types = problem.operands
         if types.b_layout.is_prepared:  # of no size is there a kernel
             return

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 
 from jitgen.config.config import SCALE_BLOCK, ScaleGranularity
@@ -11,8 +10,9 @@ from jitgen.config.grouped_gemm import Cluster, KernelConfig, Pipeline, Schedule
 from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.support.frozen import frozen
 from jitgen.targets import fc2_space
-from jitgen.targets.gemm import check_vectors
-from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
+from jitgen.targets.base import ON_PAPER
+from jitgen.targets.fc2_space import Fc2Rules
+from jitgen.targets.protocol import Candidate, Device, refuse_unless
 from jitgen.targets.sm_100a import fc2_cost
 from jitgen.targets.sm_100a.rules import Sm100Derived, Sm100Rules
 from jitgen.targets.sm_100a.sizes import (
@@ -26,7 +26,6 @@ from jitgen.targets.sm_100a.sizes import (
     scale_box,
 )
 from jitgen.targets.sums import SumOrder
-from jitgen.templates import ROOT
 
 _SCANNED_ROWS = 1024
 """Values of alpha that the plan warp has under way at once: 32 of a lane, in registers."""
@@ -67,19 +66,6 @@ N 7168, by the cost model on paper.
 _STAGES_BESIDE_ATOMS = 3
 """The stages of all beside scales in atoms: so many of 128 columns have room in tensor memory."""
 
-_PARAMETERS = frozenset(
-    (
-        *("name", "config_json", "layout", "a_dtype", "b_dtype", "out_dtype"),
-        "scale_granularity",
-        *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "num_acc_stage"),
-        *("raster", "stream_b", "use_pdl", "split_k"),
-        *("ctas", "update_warps", "threads", "update_registers", "other_registers"),
-        *("tmem_columns", "num_ab_stage", "part_m", "read_n", "epilogue_n"),
-        *("scale_stages", "scale_chunk", "scale_columns", "scale_values", "scale_blocks"),
-        *("scale_box", "scale_pitch", "scanned_experts", "listed_experts", "first_chunk"),
-    )
-)
-
 
 @frozen
 class Sm100Fc2Derived(Sm100Derived):
@@ -111,9 +97,6 @@ class _Parts(Sm100Rules):
         mixed=(),
     )
 
-    def __init__(self, arch: str) -> None:
-        self.arch = arch
-
     def derive(self, config: KernelConfig) -> Sm100Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         fc2_space.check_types(config, self.space, self.arch)
@@ -140,11 +123,11 @@ class _Parts(Sm100Rules):
         return stage, fixed + alpha + 2 * chunk * 4 + LISTED_EXPERTS * 4
 
 
-class MoeFc2Dense:
+class MoeFc2Dense(Fc2Rules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
-    generation = 1
-    alignment = 16  # the TMA unit's grain
+    entry = "sm100/moe_fc2_dense.py.jinja"
+    note = f"{ON_PAPER}; it takes routing for even"
     row_edges: tuple[int, ...] = (
         *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 384),
         *(512, 768, 1024, 2048, 4096),
@@ -162,7 +145,8 @@ class MoeFc2Dense:
             "schedule.two_cta",
         ),
     )
-    space = _Parts.space
+
+    parts: _Parts
 
     def __init__(self, arch: str) -> None:
         self.arch = arch
@@ -185,14 +169,6 @@ class MoeFc2Dense:
             first_chunk=FIRST_EXPERTS if has_atoms(gemm) else FIRST_CHUNK,
         )
 
-    def nearest(self, config: MoeFc2DenseConfig) -> MoeFc2DenseConfig | None:
-        """Return the legal config that is nearest to a refused one; None where there is none."""
-        return fc2_space.nearest(config, self.parts)
-
-    def configs(self) -> Iterator[MoeFc2DenseConfig]:
-        """Yield every config that the target can be asked for, legal or not."""
-        yield from fc2_space.every(self.space)
-
     def candidates(self, problem: MoeFc2DenseProblem) -> tuple[MoeFc2DenseConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         is_block = problem.scale_granularity is ScaleGranularity.BLOCK128
@@ -206,7 +182,7 @@ class MoeFc2Dense:
             )
             for rows, columns, cluster, stages, schedule in _LISTED
         )
-        return fc2_space.legal_of(listed, self.parts)
+        return self.legal(listed)
 
     def predict(
         self,
@@ -217,18 +193,3 @@ class MoeFc2Dense:
     ) -> Candidate:
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
         return fc2_cost.predict(problem, config, device, num_sms)
-
-    def doubt(self, problem: MoeFc2DenseProblem, device: Device) -> str:  # noqa: ARG002
-        """Return that nothing was measured on such a device."""
-        return (
-            f"the model of an {device.name} is on paper: nothing was measured; it takes routing "
-            "for even"
-        )
-
-    def templates(self) -> tuple[Template, ...]:
-        """Return the template of its kernels."""
-        return (Template(root=ROOT, entry="sm100/moe_fc2_dense.py.jinja", parameters=_PARAMETERS),)
-
-    def check_sizes(self, problem: MoeFc2DenseProblem) -> None:
-        """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
-        check_vectors(problem, self.arch, vector_bytes=self.alignment)  # type: ignore[arg-type]

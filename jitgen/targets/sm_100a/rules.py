@@ -14,6 +14,7 @@ from jitgen.config.config import SCALE_BLOCK, SCALES, DType, Layout, ScaleGranul
 from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.support.frozen import frozen
 from jitgen.targets.gemm import (
+    GemmRules,
     Space,
     refuse_early,
     refuse_prepared,
@@ -108,7 +109,7 @@ class Sm100Derived:
     lane_tiles: int = 0
 
 
-class Sm100Rules:
+class Sm100Rules(GemmRules):
     """Eight warps that read sums, and one each to multiply, to load and to plan; persistent."""
 
     arch = "sm_100a"

@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from jitgen.targets.protocol import HostLevel, rules_in
+from jitgen.targets.sm_100a import STREAMING
 from jitgen.targets.sm_120a.devices import DEVICES
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class Sm120a:
     @cache  # noqa: B019  # each target is one object
     def rules(self, op: str) -> Rules:
         """Return what it says of an operation of `operations`."""
-        return rules_in("jitgen.targets.sm_120a", op, self.name)
+        own = "sm_90a" if op in STREAMING else "sm_120a"
+        return rules_in(f"jitgen.targets.{own}", op, self.name)
 
 
 TARGET = Sm120a()

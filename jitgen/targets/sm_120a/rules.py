@@ -14,7 +14,14 @@ from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.support.frozen import frozen
 from jitgen.targets.fp4_space import UNSCALED
-from jitgen.targets.gemm import Space, refuse_early, refuse_pairs, refuse_prepared, refuse_scales
+from jitgen.targets.gemm import (
+    GemmRules,
+    Space,
+    refuse_early,
+    refuse_pairs,
+    refuse_prepared,
+    refuse_scales,
+)
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_120a.sizes import (
     MATH_WARPS,
@@ -83,7 +90,7 @@ class Sm120Derived:
     token_lanes: int
 
 
-class Sm120Rules:
+class Sm120Rules(GemmRules):
     """Up to eight warps that multiply their part of a tile, and one that loads; persistent."""
 
     arch = "sm_120a"

@@ -15,7 +15,7 @@ from jitgen.config.config import BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.support.frozen import frozen
 from jitgen.targets.fp4_space import OPERANDS, refuse_other_operands
-from jitgen.targets.gemm import Space, refuse_early, refuse_pairs
+from jitgen.targets.gemm import GemmRules, Space, refuse_early, refuse_pairs
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_90a.boxes import has_list
 from jitgen.targets.sm_90a.rules import MAX_ENTRIES, SMEM_BYTES
@@ -98,9 +98,10 @@ class Fp4Derived:
     scale_pitch: int
 
 
-class Fp4Rules:
+class Fp4Rules(GemmRules):
     """One loading warpgroup and two to four math warpgroups, persistent over the tiles."""
 
+    arch = "sm_90a"
     space = Space(
         tile_m=(8, 16, 32, 64, 128),
         tile_n=(128, 192, 256),

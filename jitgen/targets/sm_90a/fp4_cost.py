@@ -21,7 +21,7 @@ from jitgen.config import Layout
 from jitgen.config.config import BLayout, DType, ScaleGranularity
 from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.config.layouts import GROUP_ALIGNMENT
-from jitgen.targets.gemm import sizes, used_groups
+from jitgen.targets.gemm import sizes
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US
 from jitgen.targets.sm_90a.devices import H200
@@ -182,7 +182,7 @@ def _loaded_bytes(config: KernelConfig, tokens: float) -> float:
 def _traffic(problem: Problem) -> int:
     """Return the bytes of a, used b and out, each once: what L2 cannot spare DRAM."""
     types = problem.operands
-    blocks = used_groups(problem) * -(-problem.n // 64) * -(-problem.k // DEPTH)
+    blocks = problem.used_groups * -(-problem.n // 64) * -(-problem.k // DEPTH)
     of_row = problem.k * types.a_dtype.bits + problem.n * types.out_dtype.bits
     return blocks * BLOCK_BYTES + problem.m * of_row // 8
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from jitgen.config import Layout
 from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.targets import gemm
@@ -14,47 +12,12 @@ from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.fp4 import Fp4Rules
 from jitgen.templates import ROOT
 
-_PARAMETERS = frozenset(
-    (
-        *("name", "config_json", "layout", "a_dtype", "out_dtype", "a_scale_granularity"),
-        *(
-            "b_layout",
-            "tile_m",
-            "tile_n",
-            "tile_k",
-            "raster",
-            "stream_b",
-            "use_pdl",
-            "bias",
-            "split_k",
-        ),
-        *("math_warpgroups", "threads", "load_registers", "math_registers", "num_ab_stage"),
-        *(
-            "narrowest",
-            "narrowest_box",
-            "is_paired",
-            "early_rows",
-            "max_entries",
-            "scale_box",
-            "scale_pitch",
-        ),
-    )
-)
-
 SCALED = 32
 """Values along K that share an exponent: K ends with a whole one."""
 
 
 class Fp4Gemm(Fp4Rules):
     """The rules of such kernels, the few that may be chosen, and what they cost."""
-
-    def nearest(self, config: KernelConfig) -> KernelConfig | None:
-        """Return the legal config that is nearest to a refused one; None where there is none."""
-        return gemm.nearest(config, self)
-
-    def configs(self) -> Iterator[KernelConfig]:
-        """Yield every config that the target can be asked for, legal or not."""
-        yield from gemm.every(self.space)
 
     def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
@@ -77,7 +40,6 @@ class Fp4Gemm(Fp4Rules):
             Template(
                 root=ROOT,
                 entry="sm90/fp4_gemm.py.jinja",
-                parameters=_PARAMETERS,
                 takes=_is_prepared,
             ),
         )

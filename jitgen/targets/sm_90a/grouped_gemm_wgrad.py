@@ -8,21 +8,18 @@ the rows along the sums. FP8 operands it reads in one order only, and there they
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from jitgen.config import DType
 from jitgen.config.grouped_gemm import Cluster, Tile
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.support.frozen import frozen
 from jitgen.targets import wgrad_space
-from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
+from jitgen.targets.protocol import Candidate, Device, legal_of, refuse_unless
 from jitgen.targets.sm_90a import wgrad_cost
 from jitgen.targets.sm_90a.boxes import REGISTERS, WARPGROUPS
 from jitgen.targets.sm_90a.devices import fit_of
 from jitgen.targets.sm_90a.rules import MAX_STAGES, ROW_BYTES, SMEM_BYTES
 from jitgen.targets.sums import SumOrder
-from jitgen.targets.wgrad_space import WgradSpace
-from jitgen.templates import ROOT
+from jitgen.targets.wgrad_space import WgradRules, WgradSpace
 
 TILE_K = 64
 """
@@ -48,14 +45,6 @@ _RING_SLOT_BYTES = 16
 _PLAN_BYTES = 4 * (4 * 4 + _RING_SLOT_BYTES)
 """Four tiles on their way to the math warpgroups: four words each, and their barriers."""
 
-_PARAMETERS = frozenset(
-    (
-        *("name", "config_json", "layout", "a_dtype", "out_dtype"),
-        *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "raster", "use_pdl"),
-        *("math_warpgroups", "waves", "threads", "load_registers", "math_registers"),
-        *("num_ab_stage", "box_n", "num_boxes"),
-    )
-)
 
 _LISTED: tuple[tuple[int, int, Cluster, int | None], ...] = (
     (64, 64, Cluster(), None),
@@ -101,11 +90,12 @@ class Sm90WgradDerived:
     smem_bytes: int
 
 
-class GroupedGemmWgrad:
+class GroupedGemmWgrad(WgradRules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
-    generation = 1
     alignment = 16  # the TMA unit's grain
+    entry = "sm90/grouped_gemm_wgrad.py.jinja"
+    note = "the model was fitted to no measurement, and takes groups for equally large"
     row_edges: tuple[int, ...] = (16, 64, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192)
     sums = SumOrder(
         words="row by row of the group, in the tensor cores",
@@ -218,14 +208,6 @@ class GroupedGemmWgrad:
         smem_bytes = places * place + stages * stage + _PLAN_BYTES
         return stages, places, -(-smem_bytes // _SWIZZLE_BYTES) * _SWIZZLE_BYTES
 
-    def nearest(self, config: GroupedGemmWgradConfig) -> GroupedGemmWgradConfig | None:
-        """Return the legal config that is nearest to a refused one; None where there is none."""
-        return wgrad_space.nearest(config, self)
-
-    def configs(self) -> Iterator[GroupedGemmWgradConfig]:
-        """Yield every config that the target can be asked for, legal or not."""
-        yield from wgrad_space.every(self.space)
-
     def candidates(self, problem: GroupedGemmWgradProblem) -> tuple[GroupedGemmWgradConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         listed = (
@@ -251,10 +233,6 @@ class GroupedGemmWgrad:
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
         return wgrad_cost.predict(problem, config, fit_of(device, problem.op), num_sms)
 
-    def doubt(self, problem: GroupedGemmWgradProblem, device: Device) -> str:  # noqa: ARG002
-        """Return what the cost model was not fitted to."""
-        return "the model was fitted to no measurement, and takes groups for equally large"
-
     def check_sizes(self, problem: GroupedGemmWgradProblem) -> None:
         """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
         multiple = self.alignment * 8 // problem.a_dtype.bits
@@ -265,13 +243,3 @@ class GroupedGemmWgrad:
                 f"must have {name} a multiple of {multiple} on sm_90a, {self.alignment} bytes of "
                 f"{problem.a_dtype} (got {size})",
             )
-
-    def templates(self) -> tuple[Template, ...]:
-        """Return the template of its kernels."""
-        return (
-            Template(
-                root=ROOT,
-                entry="sm90/grouped_gemm_wgrad.py.jinja",
-                parameters=_PARAMETERS,
-            ),
-        )

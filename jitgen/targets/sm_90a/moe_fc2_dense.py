@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 
 from jitgen.config.config import DType, ScaleGranularity
@@ -11,13 +10,13 @@ from jitgen.config.grouped_gemm import Cluster, KernelConfig, Schedule, Tile
 from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.support.frozen import frozen
 from jitgen.targets import fc2_space
-from jitgen.targets.gemm import check_vectors, refuse_early
-from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
+from jitgen.targets.fc2_space import Fc2Rules
+from jitgen.targets.gemm import refuse_early
+from jitgen.targets.protocol import Candidate, Device, refuse_unless
 from jitgen.targets.sm_90a import fc2_cost
 from jitgen.targets.sm_90a.devices import fit_of
 from jitgen.targets.sm_90a.rules import SCALE_CHUNK, Sm90Derived, Sm90Rules
 from jitgen.targets.sums import SumOrder
-from jitgen.templates import ROOT
 
 SCANNED_ROWS = {64: 512, 128: 256}
 """
@@ -59,18 +58,6 @@ _LISTED = (
     (128, 192, Cluster(m=2), Schedule()),
 )
 """Not tuned yet: what fills 132 SMs at 32 to 384 tokens and N 7168, by the cost model."""
-
-_PARAMETERS = frozenset(
-    (
-        *("name", "config_json", "layout", "a_dtype", "out_dtype", "scale_granularity"),
-        *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"),
-        *("raster", "stream_b", "use_pdl", "split_k", "b_layout", "bias"),
-        *("math_warpgroups", "waves", "threads", "load_registers", "math_registers"),
-        *("num_ab_stage", "part_m", "out_n", "epilogue_n"),
-        *("scale_chunk", "scale_columns", "scale_values", "scale_box", "scale_pitch"),
-        *("scanned_experts", "listed_experts", "first_chunk"),
-    )
-)
 
 
 @frozen
@@ -120,11 +107,11 @@ class _Parts(Sm90Rules):
         return stage + alpha, fixed + 2 * _CHUNK_WORDS * 4 + LISTED_EXPERTS * 4
 
 
-class MoeFc2Dense:
+class MoeFc2Dense(Fc2Rules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
-    generation = 1
-    alignment = 16  # the TMA unit's grain
+    entry = "sm90/moe_fc2_dense.py.jinja"
+    note = "the model was fitted to grouped GEMMs, and takes routing for even"
     row_edges: tuple[int, ...] = (
         *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 384),
         *(512, 768, 1024, 2048, 4096),
@@ -144,7 +131,7 @@ class MoeFc2Dense:
             "schedule.stream_b",
         ),
     )
-    space = _Parts.space
+    arch = "sm_90a"
     parts = _Parts()
 
     def derive(self, config: MoeFc2DenseConfig) -> Sm90Fc2Derived:
@@ -161,14 +148,6 @@ class MoeFc2Dense:
             first_chunk=FIRST_CHUNK,
         )
 
-    def nearest(self, config: MoeFc2DenseConfig) -> MoeFc2DenseConfig | None:
-        """Return the legal config that is nearest to a refused one; None where there is none."""
-        return fc2_space.nearest(config, self.parts)
-
-    def configs(self) -> Iterator[MoeFc2DenseConfig]:
-        """Yield every config that the target can be asked for, legal or not."""
-        yield from fc2_space.every(self.space)
-
     def candidates(self, problem: MoeFc2DenseProblem) -> tuple[MoeFc2DenseConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         listed = (
@@ -180,7 +159,7 @@ class MoeFc2Dense:
             )
             for rows, columns, cluster, schedule in _LISTED
         )
-        return fc2_space.legal_of(listed, self.parts)
+        return self.legal(listed)
 
     def predict(
         self,
@@ -191,15 +170,3 @@ class MoeFc2Dense:
     ) -> Candidate:
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
         return fc2_cost.predict(problem, config, fit_of(device, problem.op), num_sms)
-
-    def doubt(self, problem: MoeFc2DenseProblem, device: Device) -> str:  # noqa: ARG002
-        """Return what the cost model was not fitted to."""
-        return "the model was fitted to grouped GEMMs, and takes routing for even"
-
-    def templates(self) -> tuple[Template, ...]:
-        """Return the template of its kernels."""
-        return (Template(root=ROOT, entry="sm90/moe_fc2_dense.py.jinja", parameters=_PARAMETERS),)
-
-    def check_sizes(self, problem: MoeFc2DenseProblem) -> None:
-        """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
-        check_vectors(problem, "sm_90a", vector_bytes=self.alignment)  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from jitgen.config.config import SCALE_BLOCK
@@ -15,12 +14,10 @@ from jitgen.config.permute_quantize import (
     Walk,
 )
 from jitgen.targets import permute_space
-from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
+from jitgen.targets.base import Cost
+from jitgen.targets.protocol import Device, refuse_unless
 from jitgen.targets.sm_90a.devices import H200
-from jitgen.targets.sm_90a.streams import WARP, StreamDerived, registers_of, threads_of
-from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
-from jitgen.targets.sums import SumOrder
-from jitgen.templates import ROOT
+from jitgen.targets.sm_90a.streams import WARP, StreamRules, share_of
 
 COLUMNS = 16
 """What K is a multiple of: the GEMMs that read the results take 16 bytes of e4m3, too."""
@@ -145,41 +142,32 @@ holds what lies between, neighbours meet there and cost nothing.
 _UNWANTED = 0.25
 """Part of the tokens that nobody wants here, for which a kernel that loads all pays."""
 
-_PARAMETERS = frozenset(
-    (
-        *("name", "config_json", "layout", "format", "walk", "power_of_two", "rounding"),
-        *("rows", "threads", "ctas_per_sm", "vector", "held"),
-        *("is_eager", "is_relayed", "is_persistent", "use_pdl"),
-    )
-)
 
-
-class PermuteQuantize:
+class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
-    arch = "sm_90a"
-    generation = 1
-    alignment = 16
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
-    sums = SumOrder(
-        words="nothing: scales are maxima",
-        free=(
-            "layout",
-            "format",
-            "walk",
-            "power_of_two",
-            "rounding",
-            "tiling",
-        ),
-    )
+    sums = permute_space.SUMS
+    entry = "sm90/permute_quantize.py.jinja"
+    usual = permute_space.USUAL
+    sides = span = _SIDES
+    multiple = COLUMNS
+    note = f"the model was fitted to walks over tokens on an {H200.name}"
+    check_kind = staticmethod(permute_space.check_kind)
 
-    def derive(self, config: PermuteQuantizeConfig) -> StreamDerived:
-        """Return the numbers that follow from `config`, or raise the first Refusal."""
-        permute_space.check_kind(config)
-        tiling, is_row = config.tiling, config.format is Format.ROW
-        check_sides(tiling, _SIDES)
+    def legal_kind(self, config: PermuteQuantizeConfig) -> PermuteQuantizeConfig:
+        """Return `config` with a kind and flags that go together."""
+        start = permute_space.legal_kind(config)
+        is_eager = start.tiling.is_eager and start.walk is Walk.SCATTER
+        is_relayed = start.tiling.is_relayed and _can_relay(start)
+        flags = replace(start.tiling, is_eager=is_eager, is_relayed=is_relayed)
+        return replace(start, tiling=flags)
+
+    def check_flags(self, config: PermuteQuantizeConfig) -> None:
+        """Raise a Refusal where the tiling does not go with format and walk."""
+        tiling = config.tiling
         refuse_unless(
-            is_row or tiling.held == 1,
+            config.format is Format.ROW or tiling.held == 1,
             "E_HELD",
             f"held={tiling.held}: only scales of rows let a thread hold several vectors",
         )
@@ -201,52 +189,40 @@ class PermuteQuantize:
             "is_relayed: there are scales to bring to rows where tokens are walked over, and "
             f"blocks have theirs (got {config.format}, {config.walk})",
         )
-        threads = threads_of(tiling.threads, tiling.ctas_per_sm)
-        registers, needed = registers_of(threads), _needed(config)
-        words = f"{tiling.rows} rows of {tiling.held} x {tiling.vector} columns"
+
+    def needed(self, config: PermuteQuantizeConfig) -> int:
+        """Return the registers that a thread needs; raise a Refusal where they never suffice."""
+        needed = _needed(config)
         refuse_unless(
             needed is not None,
             "E_SPILLS",
-            f"{words}: more than all registers of a thread hold",
+            f"{self.work_words(config)}: more than all registers of a thread hold",
         )
-        refuse_unless(
-            needed is not None and needed <= registers,
-            "E_REGS",
-            f"{words} need {needed} registers a thread, and {threads} threads leave each "
-            f"{registers}",
-        )
-        ahead = 2 * tiling.vector * tiling.rows * tiling.held * threads
-        return StreamDerived(registers=registers, bytes_ahead=ahead)
+        return needed or 0
 
-    def nearest(self, config: PermuteQuantizeConfig) -> PermuteQuantizeConfig | None:
-        """Return the legal config that is nearest to a refused one: sides by their ratios."""
-        start = permute_space.legal_kind(config)
-        is_eager = start.tiling.is_eager and start.walk is Walk.SCATTER
-        is_relayed = start.tiling.is_relayed and _can_relay(start)
-        flags = replace(start.tiling, is_eager=is_eager, is_relayed=is_relayed)
+    def work_words(self, config: PermuteQuantizeConfig) -> str:
+        """Return what a warp has under way, for errors."""
+        tiling = config.tiling
+        return f"{tiling.rows} rows of {tiling.held} x {tiling.vector} columns"
 
-        every = (replace(start, tiling=tiling) for tiling in tilings(flags, _SIDES))
-        return nearest_tiling(start, every, self, _SIDES)
+    def thread_bytes(self, config: PermuteQuantizeConfig) -> int:
+        """Return the bytes that a thread loads at once."""
+        return 2 * config.tiling.vector * config.tiling.rows * config.tiling.held
 
-    def configs(self) -> Iterator[PermuteQuantizeConfig]:
-        """Yield configs of every size, legal or not, with the default launch."""
-        for kind in permute_space.kinds():
-            for tiling in tilings(Tiling(), _SIDES):
-                yield replace(kind, tiling=tiling)
+    def listed_for(self, problem: PermuteQuantizeProblem) -> tuple[Tiling, ...]:
+        """Return the tilings that may be chosen, as far as they are legal."""
+        if problem.format is Format.ROW:
+            return _TILINGS_OF_ROWS
+        listed = _TILINGS_OF_COPIES if problem.format is Format.NONE else _TILINGS
+        return listed[problem.walk]
 
-    def candidates(self, problem: PermuteQuantizeProblem) -> tuple[PermuteQuantizeConfig, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
-        kind = permute_space.of_problem(problem)
-        every = (replace(kind, tiling=each) for each in _listed(problem))
-        return legal_of(every, self)
-
-    def predict(
+    def cost(
         self,
         problem: PermuteQuantizeProblem,
         config: PermuteQuantizeConfig,
         device: Device,
         num_sms: int,
-    ) -> Candidate:
+    ) -> Cost:
         """
         Return what `config` would take: its launch, and waves of loads or bytes at memory's rate.
 
@@ -266,7 +242,6 @@ class PermuteQuantize:
         slots = num_sms * tiling.ctas_per_sm * (1 if is_row else warps)
         loads_at_once = tiling.is_eager or config.walk is Walk.SORT
         chain = (3 if is_gather else 1 if loads_at_once else 2) + passes - 1
-        share = min(1.0, num_sms / device.num_sms) * device.dram_gbps / H200.dram_gbps
         # Who gathers reads each copy, though perhaps from L2.
         again = 2 * problem.k * problem.m * (problem.top_k - 1) if is_gather else 0
         unwanted = int(_UNWANTED * 2 * problem.k * problem.m) if loads_at_once else 0
@@ -279,34 +254,12 @@ class PermuteQuantize:
             elif not is_gather:
                 beyond = max(0.0, 1 - device.l2_bytes / max(1, problem.traffic_bytes))
                 num_bytes += int(_SECTOR_BYTES * scales * beyond)
-        return Candidate(
-            config=config,
-            cost=_CALL_US + num_bytes / (_BYTES_PER_US * share) + waiting_us,
-            padding_ratio=1.0,
-            waves=-(-tiles // slots),
-            traffic_bytes=problem.traffic_bytes,
-            limiter="stream",
-        )
+        moved_us = num_bytes / (_BYTES_PER_US * share_of(device, num_sms))
+        return Cost(_CALL_US + moved_us + waiting_us, -(-tiles // slots))
 
-    def doubt(self, problem: PermuteQuantizeProblem, device: Device) -> str:
-        """Return what the model was not fitted to, if so."""
-        if problem.walk is Walk.SCATTER and device is H200:
-            return ""
-        return f"the model was fitted to walks over tokens on an {H200.name}"
-
-    def check_sizes(self, problem: PermuteQuantizeProblem) -> None:
-        """Raise a Refusal where a row does not end with a whole vector."""
-        refuse_unless(
-            problem.k % COLUMNS == 0,
-            "E_SIZE",
-            f"must have K a multiple of {COLUMNS} on {self.arch} (got {problem.k})",
-        )
-
-    def templates(self) -> tuple[Template, ...]:
-        """Return the template of its kernels."""
-        return (
-            Template(root=ROOT, entry="sm90/permute_quantize.py.jinja", parameters=_PARAMETERS),
-        )
+    def is_fitted(self, problem: PermuteQuantizeProblem) -> bool:
+        """Say whether the cost model was fitted to calls like `problem`, on an H200."""
+        return problem.walk is Walk.SCATTER
 
 
 def _can_relay(config: PermuteQuantizeConfig) -> bool:
@@ -319,11 +272,3 @@ def _needed(config: PermuteQuantizeConfig) -> int | None:
     by_rows = _NEEDED.get((config.format, config.walk, tiling.vector, tiling.held), ())
     place = _SIDES["rows"].index(tiling.rows)
     return by_rows[place] if place < len(by_rows) else None
-
-
-def _listed(problem: PermuteQuantizeProblem) -> tuple[Tiling, ...]:
-    """Return the tilings that may be chosen, as far as they are legal."""
-    if problem.format is Format.ROW:
-        return _TILINGS_OF_ROWS
-    listed = _TILINGS_OF_COPIES if problem.format is Format.NONE else _TILINGS
-    return listed[problem.walk]

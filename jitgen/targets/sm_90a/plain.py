@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from jitgen.config import DType
 from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.targets import gemm
-from jitgen.targets.gemm import check_vectors
 from jitgen.targets.protocol import Candidate, Device, Template
 from jitgen.targets.sm_90a import candidates, cost
 from jitgen.targets.sm_90a.devices import H100, H200, fit_of
@@ -16,26 +13,10 @@ from jitgen.targets.sm_90a.rules import Sm90Rules
 from jitgen.targets.sums import SumOrder
 from jitgen.templates import HALF, ROOT
 
-_PARAMETERS = frozenset(
-    (
-        *("name", "config_json", "layout", "a_dtype", "out_dtype", "scale_granularity"),
-        *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"),
-        *("raster", "stream_b", "use_pdl", "split_k", "early_b"),
-        *("math_warpgroups", "waves", "threads", "load_registers", "math_registers"),
-        *("num_ab_stage", "part_m", "short_m", "out_n", "epilogue_n", "max_entries"),
-        "lane_tiles",
-        *("scale_chunk", "scale_columns", "scale_values", "scale_box", "scale_pitch"),
-        "short_scale_box",
-        *("a_scale_granularity", "b_layout", "bias"),
-    )
-)
-
 
 class PlainGemm(Sm90Rules):
     """The rules of such kernels, the few that may be chosen, and what they cost."""
 
-    generation = 1
-    alignment = 16  # the TMA unit's grain
     row_edges: tuple[int, ...] = (
         *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512),
         *(640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 7168),
@@ -57,14 +38,6 @@ class PlainGemm(Sm90Rules):
             "schedule.early_b",
         ),
     )
-
-    def nearest(self, config: KernelConfig) -> KernelConfig | None:
-        """Return the legal config that is nearest to a refused one; None where there is none."""
-        return gemm.nearest(config, self)
-
-    def configs(self) -> Iterator[KernelConfig]:
-        """Yield every config that the target can be asked for, legal or not."""
-        yield from gemm.every(self.space)
 
     def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
@@ -88,20 +61,14 @@ class PlainGemm(Sm90Rules):
             Template(
                 root=HALF,
                 entry="sm90/half_gemm.py.jinja",
-                parameters=_PARAMETERS,
                 takes=_is_half,
             ),
             Template(
                 root=ROOT,
                 entry="sm90/grouped_gemm.py.jinja",
-                parameters=_PARAMETERS,
                 takes=_is_plain,
             ),
         )
-
-    def check_sizes(self, problem: Problem) -> None:
-        """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
-        check_vectors(problem, "sm_90a", vector_bytes=self.alignment)
 
 
 def _is_half(config: KernelConfig) -> bool:

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from jitgen.config.route import RouteConfig, RouteProblem, Scoring, Tiling
 from jitgen.support.frozen import frozen
 from jitgen.targets import route_space
-from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
+from jitgen.targets.base import Cost, tiled
+from jitgen.targets.protocol import Device, refuse_unless
 from jitgen.targets.sm_90a.devices import H200
+from jitgen.targets.sm_90a.streams import StreamRules
 from jitgen.targets.spaces import check_sides, tilings
 from jitgen.targets.sums import SumOrder
-from jitgen.templates import ROOT
 
 LANES = 32
 _SIDES = {"threads": (128, 256, 512, 1024), "cluster": (1, 2, 4, 8)}
@@ -62,13 +62,6 @@ _INSTRUCTIONS = (390, 20)
 _INSTRUCTIONS_OF_PAIR = 4
 """Of a warp for a pair that is counted, and for one that is sorted; 32 at a time, in SASS."""
 
-_PARAMETERS = frozenset(
-    (
-        *("name", "config_json", "scoring", "scores_dtype", "bias", "grouped", "experts"),
-        *("threads", "cluster", "is_spread", "use_pdl"),
-    )
-)
-
 
 @frozen
 class Sm90RouteDerived:
@@ -82,27 +75,27 @@ class Sm90RouteDerived:
     shared_bytes: int
 
 
-class Route:
+class Route(StreamRules[RouteConfig, RouteProblem]):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
-    arch = "sm_90a"
     generation = 2
     alignment = 1
     shared_bytes = _SHARED_BYTES
     row_edges: tuple[int, ...] = (8, 16, 64, 128, 256, 1024, 4096, 16384)
     sums = SumOrder(
         words="a token's experts, in the lanes of a warp and then across them",
-        free=(
-            "scoring",
-            "scores_dtype",
-            "bias",
-            "grouped",
-            "experts",
-            "tiling",
-        ),
+        free=("scoring", "scores_dtype", "bias", "grouped", "experts", "tiling"),
     )
+    entry = "sm90/route.py.jinja"
+    usual = RouteConfig(scoring=Scoring.GIVEN)
+    span = _SIDES
+    limiter = "multiply"
+    note = f"the model was fitted to sigmoids and given experts on an {H200.name}"
+    legal_kind = staticmethod(route_space.legal_kind)
+    kinds = staticmethod(route_space.kinds)
+    kind_of = staticmethod(route_space.kind_of)
 
-    def derive(self, config: RouteConfig) -> Sm90RouteDerived:
+    def derive(self, config: RouteConfig) -> Sm90RouteDerived:  # type: ignore[override]  # all that follows
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         route_space.check_kind(config)
         route_space.check_experts(config)
@@ -124,78 +117,58 @@ class Route:
         )
         return Sm90RouteDerived(shared_bytes=words * _BYTES)
 
-    def nearest(self, config: RouteConfig) -> RouteConfig | None:
-        """Return the legal config that is nearest to a refused one: sides by their ratios."""
-        start = route_space.legal_kind(config)
+    def variants(self, start: RouteConfig) -> Iterator[RouteConfig]:
+        """Yield the configs, legal or not, among which the nearest to `start` is searched."""
+        for experts in route_space.EXPERTS:
+            yield from super().variants(replace(start, experts=experts))
 
-        def distance(other: RouteConfig) -> float:
-            pairs = (
-                (start.experts, other.experts),
-                (start.tiling.threads, other.tiling.threads),
-                (start.tiling.cluster, other.tiling.cluster),
-            )
-            return float(sum(max(pair) / max(1, min(pair)) for pair in pairs))
-
-        every = (
-            replace(start, experts=experts, tiling=tiling)
-            for experts, tiling in itertools.product(
-                route_space.EXPERTS, tilings(start.tiling, _SIDES)
-            )
-        )
-        return min(legal_of(every, self), key=distance, default=None)
+    def sizes_of(self, config: RouteConfig) -> Iterable[int]:
+        """Return the numbers by whose ratios configs are near to each other."""
+        return (config.experts, *super().sizes_of(config))
 
     def configs(self) -> Iterator[RouteConfig]:
         """Yield configs of every size, legal or not, with the default launch."""
-        for kind, experts, tiling in itertools.product(
-            route_space.kinds(), route_space.EXPERTS, tilings(Tiling(), _SIDES)
-        ):
-            for is_spread in (False, True):
-                yield replace(kind, experts=experts, tiling=replace(tiling, is_spread=is_spread))
+        for kind in self.kinds():
+            for experts in route_space.EXPERTS:
+                for tiling in tilings(Tiling(), _SIDES):
+                    for is_spread in (False, True):
+                        sized = replace(kind, experts=experts)
+                        yield tiled(sized, replace(tiling, is_spread=is_spread))
 
     def candidates(self, problem: RouteProblem) -> tuple[RouteConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         experts = self.experts_for(problem)
         if experts is None:
             return ()
-        kind = replace(route_space.of_problem(problem), experts=experts)
         is_given = problem.scoring is Scoring.GIVEN
         few = Tiling().threads if is_given else max(_FEW_THREADS, experts)
         listed = (Tiling(threads=few, cluster=1), Tiling(threads=few), _SPREAD)
-        return legal_of((replace(kind, tiling=each) for each in listed), self)
+        return self.legal(replace(self.kind_of(problem), experts=experts), listed)
 
-    def predict(
+    def cost(
         self, problem: RouteProblem, config: RouteConfig, device: Device, num_sms: int
-    ) -> Candidate:
+    ) -> Cost:
         """Return what `config` would take: launches, and the instructions of one SM."""
         tiling, ctas = config.tiling, config.tiling.cluster
-        cost = _LAUNCH_US + _CLUSTER_US * (ctas > 1)
+        us = _LAUNCH_US + _CLUSTER_US * (ctas > 1)
         passes = 2
         if tiling.is_spread:
             clusters = -(-problem.m // (_LEAST_TOKENS * ctas))
             clusters = max(1, min(num_sms // ctas, clusters))
             ctas *= clusters
-            cost += _SECOND_US + _COUNTS_US * clusters
+            us += _SECOND_US + _COUNTS_US * clusters
             passes = 3
         tokens = -(-problem.m // ctas)
         each = passes * _INSTRUCTIONS_OF_PAIR * problem.top_k
         if config.scoring is not Scoring.GIVEN:
             each += _INSTRUCTIONS[0] + _INSTRUCTIONS[1] * problem.top_k
         rounds = -(-tokens * LANES // tiling.threads)
-        cost += max(tokens / _ISSUED, rounds * _CYCLES) * each / device.clock_mhz
-        return Candidate(
-            config=config,
-            cost=cost,
-            padding_ratio=1.0,
-            waves=max(1, rounds),
-            traffic_bytes=problem.traffic_bytes,
-            limiter="multiply",
-        )
+        us += max(tokens / _ISSUED, rounds * _CYCLES) * each / device.clock_mhz
+        return Cost(us, max(1, rounds))
 
-    def doubt(self, problem: RouteProblem, device: Device) -> str:
-        """Return what the model was not fitted to, if so."""
-        if problem.scoring is not Scoring.SOFTMAX and device is H200:
-            return ""
-        return f"the model was fitted to sigmoids and given experts on an {H200.name}"
+    def is_fitted(self, problem: RouteProblem) -> bool:
+        """Say whether the cost model was fitted to calls like `problem`, on an H200."""
+        return problem.scoring is not Scoring.SOFTMAX
 
     def check_sizes(self, problem: RouteProblem) -> None:
         """Raise a Refusal where lanes cannot hold the experts of a token."""
@@ -222,7 +195,3 @@ class Route:
             if lanes <= LANES and problem.sorted_experts <= most:
                 return most
         return None
-
-    def templates(self) -> tuple[Template, ...]:
-        """Return the template of its kernels."""
-        return (Template(root=ROOT, entry="sm90/route.py.jinja", parameters=_PARAMETERS),)

@@ -16,6 +16,7 @@ from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.support.frozen import frozen
 from jitgen.targets.gemm import (
+    GemmRules,
     Space,
     refuse_pairs,
     refuse_prepared,
@@ -111,9 +112,10 @@ class Sm90Derived:
     short_scale_box: int
 
 
-class Sm90Rules:
+class Sm90Rules(GemmRules):
     """One loading warpgroup and up to three math warpgroups, persistent over the tiles."""
 
+    arch = "sm_90a"
     space = Space(
         tile_m=(64, 128, 192, 256),
         tile_n=tuple(range(16, 257, 16)),

@@ -15,12 +15,11 @@ from jitgen.config.silu_mul_quantize import (
     Tiling,
 )
 from jitgen.targets import silu_space
-from jitgen.targets.protocol import Candidate, Device, Template, legal_of, refuse_unless
+from jitgen.targets.base import Cost, tiled
+from jitgen.targets.protocol import Device, refuse_unless
 from jitgen.targets.sm_90a.devices import H200, silu_fit_of
-from jitgen.targets.sm_90a.streams import StreamDerived, registers_of, threads_of
-from jitgen.targets.spaces import check_sides, nearest_tiling, tilings
-from jitgen.targets.sums import SumOrder
-from jitgen.templates import ROOT
+from jitgen.targets.sm_90a.streams import WARP, StreamRules
+from jitgen.targets.spaces import tilings
 
 VECTOR = 8
 """Columns that a thread takes at once: 16 bytes of gates and 16 of ups."""
@@ -63,14 +62,6 @@ compiling with nvidia-cutlass-dsl 4.8.1: every kind with what may be chosen, the
 with a step to spare. No formula gives them, for the compiler orders loads as it likes.
 """
 
-_PARAMETERS = frozenset(
-    (
-        *("name", "config_json", "layout", "scale_granularity"),
-        *("activation", "interleaved", "power_of_two"),
-        *("rows", "threads", "ctas_per_sm", "held", "loads_ahead", "is_persistent", "use_pdl"),
-    )
-)
-
 _MEASURED = (
     Tiling(is_persistent=False),
     Tiling(rows=2, ctas_per_sm=9),
@@ -95,46 +86,24 @@ _OF_ROWS = (
 """The last two for the kinds that need the registers."""
 
 
-class SiluMulQuantize:
+class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
-    arch = "sm_90a"
-    generation = 1
-    alignment = 16
     row_edges: tuple[int, ...] = (
-        1,
-        4,
-        8,
-        16,
-        32,
-        64,
-        128,
-        256,
-        512,
-        1024,
-        2048,
-        4096,
-        8192,
-        32768,
-        131072,
+        *(1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192),
+        *(32768, 131072),
     )
-    sums = SumOrder(
-        words="nothing: scales are maxima",
-        free=(
-            "layout",
-            "scale_granularity",
-            "activation",
-            "interleaved",
-            "power_of_two",
-            "tiling",
-        ),
-    )
+    sums = silu_space.SUMS
+    entry = "sm90/silu_mul_quantize.py.jinja"
+    usual = silu_space.USUAL
+    sides, span = _SIDES, _SPAN
+    note = f"the model was fitted to ragged rows with block scales on an {H200.name}"
+    check_kind = staticmethod(silu_space.check_kind)
+    legal_kind = staticmethod(silu_space.legal_kind)
 
-    def derive(self, config: SiluMulQuantizeConfig) -> StreamDerived:
-        """Return the numbers that follow from `config`, or raise the first Refusal."""
-        silu_space.check_kind(config)
+    def check_flags(self, config: SiluMulQuantizeConfig) -> None:
+        """Raise a Refusal where the tiling does not go with the scales."""
         tiling, is_row = config.tiling, config.scale_granularity is Scales.ROW
-        check_sides(tiling, _SIDES)
         refuse_unless(
             is_row or tiling.held == 1,
             "E_HELD",
@@ -145,86 +114,75 @@ class SiluMulQuantize:
             "E_LOADS_AHEAD",
             "loads_ahead: a CTA that finds scales of rows waits for all of its warps anyway",
         )
-        threads = threads_of(tiling.threads, tiling.ctas_per_sm)
-        registers = registers_of(threads)
-        needed = _needed(config)
+
+    def needed(self, config: SiluMulQuantizeConfig) -> int:
+        """Return the registers that a thread needs; raise a Refusal where they never suffice."""
+        tiling, needed = config.tiling, _needed(config)
         refuse_unless(
             needed is not None,
             "E_SPILLS",
             f"{tiling.rows} rows, {tiling.held} held, loads_ahead={tiling.loads_ahead}: more than "
             "all registers of a thread hold",
         )
-        refuse_unless(
-            needed is not None and needed <= registers,
-            "E_REGS",
-            f"{tiling.rows} rows need {needed} registers a thread, and {threads} threads leave "
-            f"each {registers}",
-        )
-        ahead = 4 * VECTOR * tiling.rows * (tiling.held if is_row else 1 + tiling.loads_ahead)
-        return StreamDerived(registers=registers, bytes_ahead=ahead * threads)
+        return needed or 0
 
-    def nearest(self, config: SiluMulQuantizeConfig) -> SiluMulQuantizeConfig | None:
-        """Return the legal config that is nearest to a refused one: sides by their ratios."""
-        start = silu_space.legal_kind(config)
+    def work_words(self, config: SiluMulQuantizeConfig) -> str:
+        """Return what a warp has under way, for errors."""
+        return f"{config.tiling.rows} rows"
 
-        every = (
-            replace(start, tiling=replace(tiling, loads_ahead=loads_ahead))
-            for tiling in tilings(start.tiling, _SPAN)
-            for loads_ahead in (start.tiling.loads_ahead, False)
-        )
-        return nearest_tiling(start, every, self, _SPAN)
+    def thread_bytes(self, config: SiluMulQuantizeConfig) -> int:
+        """Return the bytes that a thread loads at once: gates and ups."""
+        tiling, is_row = config.tiling, config.scale_granularity is Scales.ROW
+        return 4 * VECTOR * tiling.rows * (tiling.held if is_row else 1 + tiling.loads_ahead)
+
+    def variants(self, start: SiluMulQuantizeConfig) -> Iterator[SiluMulQuantizeConfig]:
+        """Yield the configs, legal or not, among which the nearest to `start` is searched."""
+        for tiling in tilings(start.tiling, _SPAN):
+            for loads_ahead in (start.tiling.loads_ahead, False):
+                yield tiled(start, replace(tiling, loads_ahead=loads_ahead))
 
     def configs(self) -> Iterator[SiluMulQuantizeConfig]:
         """Yield configs of every size, legal or not, with the default held, loads and launch."""
-        for kind in silu_space.kinds():
+        for kind in self.kinds():
             for tiling in tilings(Tiling(), {**_SPAN, "held": (1,)}):
-                yield replace(kind, tiling=tiling)
+                yield tiled(kind, tiling)
 
-    def candidates(self, problem: SiluMulQuantizeProblem) -> tuple[SiluMulQuantizeConfig, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
-        listed: tuple[Tiling, ...] = _MEASURED if _is_measured(problem) else _USUAL
+    def listed_for(self, problem: SiluMulQuantizeProblem) -> tuple[Tiling, ...]:
+        """Return the tilings that may be chosen, as far as they are legal."""
         if problem.scale_granularity is Scales.ROW:
-            listed = _OF_ROWS
-        elif not problem.scale_granularity.is_found and problem.layout is Layout.RAGGED:
-            listed = _OF_NO_SEARCH
-        every = (replace(silu_space.of_problem(problem), tiling=tiling) for tiling in listed)
-        return legal_of(every, self)
+            return _OF_ROWS
+        if not problem.scale_granularity.is_found and problem.layout is Layout.RAGGED:
+            return _OF_NO_SEARCH
+        return _MEASURED if _is_measured(problem) else _USUAL
 
-    def predict(
+    def cost(
         self,
         problem: SiluMulQuantizeProblem,
         config: SiluMulQuantizeConfig,
         device: Device,
         num_sms: int,
-    ) -> Candidate:
+    ) -> Cost:
         """Return what `config` would take: its launch, and what crosses memory at its rate."""
         fit, tiling = silu_fit_of(device), config.tiling
         sides = (tiling.rows, tiling.threads, tiling.ctas_per_sm, tiling.is_persistent)
         call_us, rate = fit.speeds.get(sides, fit.other)
         if problem.layout is Layout.MASKED:
             call_us += fit.search_us
-        height = tiling.rows
-        tiles = problem.groups * -(-problem.rows_per_group // height)
-        warps = num_sms * tiling.ctas_per_sm * tiling.threads // 32
+        tiles = problem.groups * -(-problem.rows_per_group // tiling.rows)
+        warps = num_sms * tiling.ctas_per_sm * tiling.threads // WARP
         widths = -(-problem.n // (VECTOR * TILE_VECTORS))
         is_row = problem.scale_granularity is Scales.ROW
         slots = num_sms * tiling.ctas_per_sm if is_row else warps
         share = min(1.0, num_sms / device.num_sms)
-        return Candidate(
-            config=config,
-            cost=call_us + problem.traffic_bytes / (rate * share),
-            padding_ratio=tiles * height / max(1, problem.m),
-            waves=-(-tiles * (1 if is_row else widths) // slots),
-            traffic_bytes=problem.traffic_bytes,
-            limiter="stream",
+        return Cost(
+            call_us + problem.traffic_bytes / (rate * share),
+            -(-tiles * (1 if is_row else widths) // slots),
+            tiles * tiling.rows / max(1, problem.m),
         )
 
-    def doubt(self, problem: SiluMulQuantizeProblem, device: Device) -> str:
-        """Return what the cost model was not fitted to, if so."""
-        is_fitted = _is_measured(problem) or problem.scale_granularity is Scales.ROW
-        if is_fitted and device is H200:
-            return ""
-        return f"the model was fitted to ragged rows with block scales on an {H200.name}"
+    def is_fitted(self, problem: SiluMulQuantizeProblem) -> bool:
+        """Say whether the cost model was fitted to calls like `problem`, on an H200."""
+        return _is_measured(problem) or problem.scale_granularity is Scales.ROW
 
     def check_sizes(self, problem: SiluMulQuantizeProblem) -> None:
         """Raise a Refusal where a row does not end with a whole vector."""
@@ -233,12 +191,6 @@ class SiluMulQuantize:
             "E_SIZE",
             f"must have I, half of its columns, a multiple of {VECTOR} on {self.arch}, 16 bytes of "
             f"bf16 (got {problem.n})",
-        )
-
-    def templates(self) -> tuple[Template, ...]:
-        """Return the template of its kernels."""
-        return (
-            Template(root=ROOT, entry="sm90/silu_mul_quantize.py.jinja", parameters=_PARAMETERS),
         )
 
 

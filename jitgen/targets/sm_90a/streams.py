@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the rules of all kernels share that stream rows through registers: what an SM holds of them.
+What the rules of all kernels share that stream rows through registers: what an SM holds of them,
+the tilings that are searched, and which sizes they take.
 
-Nothing of it is of one generation: sm_100a takes these rules from here.
+Nothing of it is of one generation: such a kernel has loads and stores of 16 bytes, shuffles, votes,
+stores to the shared memory of a cluster and float32 arithmetic. So Blackwell takes these rules from
+here, under its own name. Its registers are as many, but `needed` says what the compiler needs on
+sm_90a: on sm_100a 11 of the 230 configs of `silu_mul_quantize` that may be chosen spill two to six
+instructions' worth, on 8 or 16 bytes of stack.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from jitgen.config.config import Part
 from jitgen.support.frozen import frozen
-from jitgen.targets.protocol import refuse_unless
+from jitgen.targets.base import ON_PAPER, ConfigT, ProblemT, TiledRules, tiled
+from jitgen.targets.protocol import Device, legal_of, refuse_unless
+from jitgen.targets.sm_90a.devices import H200
+from jitgen.targets.spaces import Sides, check_sides, distance, tilings
 
 WARP = 32
 
@@ -60,3 +72,124 @@ def registers_of(threads: int) -> int:
     warps = -(-threads // (WARP * _PARTITIONS))
     registers = _REGISTERS_PER_PARTITION // (WARP * warps) // _REGISTER_UNIT * _REGISTER_UNIT
     return min(registers, _MAX_REGISTERS)
+
+
+def share_of(device: Device, num_sms: int) -> float:
+    """Return the part of an H200's rate of memory that so many SMs of a device have."""
+    return min(1.0, num_sms / device.num_sms) * device.dram_gbps / H200.dram_gbps
+
+
+class StreamRules(TiledRules[ConfigT, ProblemT]):
+    """
+    Rules of such kernels. An operation gives the data below, says what a config costs, and
+    overrides what it has besides.
+
+    Args:
+        arch: The target.
+
+    Attributes:
+        sides: Numbers of a tiling and the values that each may have.
+        span: Sides that are searched: `sides`, and the CTAs of an SM where only that bounds them.
+        listed: Tilings that may be chosen, the best for most rows first.
+        columns: ``n`` or ``k``: the size of a problem that has to end with a whole vector.
+        multiple: Values of it that are a whole vector.
+    """
+
+    alignment = 16
+    sides: Sides
+    span: Sides
+    listed: tuple[Part, ...] = ()
+    columns = "k"
+    multiple: int
+
+    def __init__(self, arch: str = "sm_90a") -> None:
+        self.arch = arch
+
+    def derive(self, config: ConfigT) -> StreamDerived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        self.check_kind(config)
+        tiling = tiling_of(config)
+        check_sides(tiling, self.sides)
+        self.check_flags(config)
+        threads = threads_of(tiling.threads, tiling.ctas_per_sm)
+        registers, needed = registers_of(threads), self.needed(config)
+        refuse_unless(
+            needed <= registers,
+            "E_REGS",
+            f"{self.work_words(config)} need {needed} registers a thread, and {threads} threads "
+            f"leave each {registers}",
+        )
+        return StreamDerived(registers=registers, bytes_ahead=self.thread_bytes(config) * threads)
+
+    def check_flags(self, config: ConfigT) -> None:
+        """Raise a Refusal where the tiling does not go with the kind."""
+
+    def needed(self, config: ConfigT) -> int:
+        """Return the registers that a thread needs; raise a Refusal where they never suffice."""
+        raise NotImplementedError
+
+    def work_words(self, config: ConfigT) -> str:
+        """Return what a warp has under way, for errors."""
+        raise NotImplementedError
+
+    def thread_bytes(self, config: ConfigT) -> int:
+        """Return the bytes that a thread loads at once."""
+        raise NotImplementedError
+
+    def variants(self, start: ConfigT) -> Iterator[ConfigT]:
+        """Yield the configs, legal or not, among which the nearest to `start` is searched."""
+        for tiling in tilings(tiling_of(start), self.span):
+            yield tiled(start, tiling)
+
+    def sizes_of(self, config: ConfigT) -> Iterable[int]:
+        """Return the numbers by whose ratios configs are near to each other."""
+        return [getattr(tiling_of(config), name) for name in self.span]
+
+    def nearest(self, config: ConfigT) -> ConfigT | None:
+        """Return the legal config that is nearest to a refused one: sides by their ratios."""
+        start = self.legal_kind(config)
+        wanted = tuple(self.sizes_of(start))
+        return min(
+            legal_of(self.variants(start), self),
+            key=lambda other: distance(wanted, self.sizes_of(other)),
+            default=None,
+        )
+
+    def configs(self) -> Iterator[ConfigT]:
+        """Yield configs of every size, legal or not, with the default flags and launch."""
+        for kind in self.kinds():
+            for tiling in tilings(tiling_of(self.usual), self.span):
+                yield tiled(kind, tiling)
+
+    def candidates(self, problem: ProblemT) -> tuple[ConfigT, ...]:
+        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        return self.legal(self.kind_of(problem), self.listed_for(problem))
+
+    def listed_for(self, problem: ProblemT) -> tuple[Part, ...]:  # noqa: ARG002  # some look at it
+        """Return the tilings that may be chosen, as far as they are legal."""
+        return self.listed
+
+    def is_fitted(self, problem: ProblemT) -> bool:  # noqa: ARG002  # some look at it
+        """Say whether the cost model was fitted to calls like `problem`, on an H200."""
+        return False
+
+    def doubt(self, problem: ProblemT, device: Device) -> str:
+        """Return what the cost model was not fitted to, if so."""
+        if self.arch != "sm_90a":
+            return ON_PAPER.format(device=device.name)
+        return "" if device is H200 and self.is_fitted(problem) else self.note
+
+    def check_sizes(self, problem: ProblemT) -> None:
+        """Raise a Refusal where a row does not end with a whole vector."""
+        size = getattr(problem, self.columns)
+        refuse_unless(
+            size % self.multiple == 0,
+            "E_SIZE",
+            f"must have {self.columns.upper()} a multiple of {self.multiple} on {self.arch} (got "
+            f"{size})",
+        )
+
+
+def tiling_of(config: object) -> Any:
+    """Return the tiling of a config: numbers and flags that depend on the operation."""
+    return config.tiling  # type: ignore[attr-defined]

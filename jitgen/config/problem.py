@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every problem has: the sizes of one call, for which a config is chosen."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol, Self
+
+
+class Problem(Protocol):
+    """
+    The sizes of one call of an operation; never part of a config.
+
+    One is a frozen dataclass, a `jitgen.config.config.Part`, so that it can be a key of a
+    dictionary and has an exact JSON form.
+    """
+
+    op: ClassVar[str]
+    """Name of the operation."""
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of rows; 1 where rows belong to none."""
+        ...
+
+    @property
+    def m(self) -> int:
+        """Rows in all, of every group."""
+        ...
+
+    @property
+    def rows_per_group(self) -> int:
+        """Mean rows of a group, rounded up; at least 1."""
+        ...
+
+    @property
+    def types(self) -> str:
+        """The types in words, for errors."""
+        ...
+
+    @property
+    def slug(self) -> str:
+        """A readable name, as a file may have it: another one for each problem."""
+        ...
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What to sort problems by."""
+        ...
+
+    def with_mean(self, rows: int) -> Self:
+        """Return the same sizes with a mean of `rows` rows a group."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the exact JSON form: strings, integers, booleans and null."""
+        ...
+
+
+class SizedProblem(Problem, Protocol):
+    """A problem that says how many bytes its calls move."""
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes of operands and results, each once."""
+        ...

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What most rules of operations share: one template, sizes that are all taken, a fixed note on the
+cost model; and what rules share whose configs are some words and a tiling.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from jitgen.config.config import Config, Part
+from jitgen.config.problem import SizedProblem
+from jitgen.targets.protocol import Candidate, Derived, Device, Template, legal_of
+from jitgen.targets.sums import SumOrder
+from jitgen.templates import ROOT
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+ProblemT = TypeVar("ProblemT", bound=SizedProblem)
+
+
+ON_PAPER = "the model of an {device} is on paper: nothing was measured"
+"""Note on the cost models of devices that no kernel was timed on."""
+
+
+class Cost(NamedTuple):
+    """
+    What a config would take for a problem.
+
+    Attributes:
+        us: Microseconds of the call.
+        waves: Tiles that the busiest CTA computes.
+        padding_ratio: Work done over work needed.
+    """
+
+    us: float
+    waves: int
+    padding_ratio: float = 1.0
+
+
+class BaseRules(Generic[ConfigT, ProblemT]):
+    """
+    The part of `jitgen.targets.protocol.Rules` that most operations answer alike.
+
+    Attributes:
+        entry: The template that all kernels are rendered from, below jitgen's templates.
+        note: What the cost model was not fitted to; ``{device}`` is the device's name. Empty where
+            it may be believed.
+        limiter: What bounds its kernels, as `Candidate.limiter` has it.
+    """
+
+    generation = 1
+    alignment = 1
+    row_edges: tuple[int, ...] = (1,)
+    sums: SumOrder
+    entry: ClassVar[str]
+    note = ""
+    limiter = "stream"
+
+    def derive(self, config: ConfigT) -> Derived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        raise NotImplementedError
+
+    def cost(self, problem: ProblemT, config: ConfigT, device: Device, num_sms: int) -> Cost:
+        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        raise NotImplementedError
+
+    def predict(
+        self, problem: ProblemT, config: ConfigT, device: Device, num_sms: int
+    ) -> Candidate:
+        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        cost = self.cost(problem, config, device, num_sms)
+        return Candidate(
+            config=config,
+            cost=cost.us,
+            padding_ratio=cost.padding_ratio,
+            waves=cost.waves,
+            traffic_bytes=problem.traffic_bytes,
+            limiter=self.limiter,
+        )
+
+    def doubt(self, problem: ProblemT, device: Device) -> str:  # noqa: ARG002  # others look at it
+        """Return what the cost model was not fitted to, if so."""
+        return self.note.format(device=device.name)
+
+    def check_sizes(self, problem: ProblemT) -> None:
+        """Take any size: for kernels that read what exists, value by value."""
+
+    def templates(self) -> tuple[Template, ...]:
+        """Return the template of its kernels."""
+        return (Template(root=ROOT, entry=self.entry),)
+
+
+class TiledRules(BaseRules[ConfigT, ProblemT]):
+    """
+    Rules of configs that are a kind, fields that say what is computed, and a tiling, which says how
+    the work is shared.
+
+    Attributes:
+        usual: A config of the operation with the default tiling.
+    """
+
+    usual: ConfigT
+
+    def check_kind(self, config: ConfigT) -> None:
+        """Raise a Refusal where fields of the kind do not go together."""
+
+    def legal_kind(self, config: ConfigT) -> ConfigT:
+        """Return `config` with a kind whose fields go together."""
+        return config
+
+    def kinds(self) -> Iterator[ConfigT]:
+        """Yield every kind, legal or not, with the default tiling."""
+        yield from kinds_of(self.usual)
+
+    def kind_of(self, problem: ProblemT) -> ConfigT:
+        """Return the kind of every kernel for `problem`, with the default tiling."""
+        names = (spec.name for spec in fields(self.usual))  # type: ignore[arg-type]
+        same: dict[str, Any] = {n: getattr(problem, n) for n in names if hasattr(problem, n)}
+        return replace(self.usual, **same)  # type: ignore[type-var]  # every Config is a dataclass
+
+    def legal(self, kind: ConfigT, tilings: Iterable[Part]) -> tuple[ConfigT, ...]:
+        """Return the legal configs of `kind` with `tilings`, in their order."""
+        return legal_of((tiled(kind, tiling) for tiling in tilings), self)
+
+
+_ConfigT = TypeVar("_ConfigT", bound=Config)
+
+
+def tiled(config: _ConfigT, tiling: Part) -> _ConfigT:
+    """Return `config` with another tiling."""
+    return replace(config, tiling=tiling)  # type: ignore[type-var]  # every Config is a dataclass
+
+
+def kinds_of(usual: _ConfigT) -> Iterator[_ConfigT]:
+    """Yield `usual` with every combination of its enumerations and booleans, legal or not."""
+    values: dict[str, tuple[Any, ...]] = {}
+    for spec in fields(usual):  # type: ignore[arg-type]  # every Config is a dataclass
+        kind = spec.metadata["type"]
+        if kind is bool:
+            values[spec.name] = (False, True)
+        elif kind is not int and not issubclass(kind, Part):
+            values[spec.name] = tuple(kind)
+    for chosen in itertools.product(*values.values()):
+        yield replace(usual, **dict(zip(values, chosen, strict=True)))  # type: ignore[type-var]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rules of all cpu kernels share: a kernel is a host function of one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jitgen.support.frozen import frozen
+from jitgen.targets.base import BaseRules, ConfigT, Cost, ProblemT, TiledRules, tiled
+from jitgen.targets.protocol import Device, legal_of, refuse_unless
+
+
+@frozen
+class CpuDerived:
+    """
+    What follows from a legal cpu config.
+
+    Attributes:
+        scratch_bytes: Stack that one call takes for values that are decoded, and their sums.
+    """
+
+    scratch_bytes: int
+
+
+class CpuRules(BaseRules[ConfigT, ProblemT]):
+    """Rules of kernels whose time is the work of one thread; sizes are any."""
+
+    limiter = "multiply"
+
+    def work(self, problem: ProblemT, config: ConfigT) -> Cost:
+        """Return what `config` would take for `problem` on one core."""
+        raise NotImplementedError
+
+    def cost(
+        self,
+        problem: ProblemT,
+        config: ConfigT,
+        device: Device,  # noqa: ARG002  # one core is like another
+        num_sms: int,  # noqa: ARG002  # and one thread does all of it
+    ) -> Cost:
+        """Return what `config` would take for `problem` on one core."""
+        return self.work(problem, config)
+
+
+class CpuTiledRules(CpuRules[ConfigT, ProblemT], TiledRules[ConfigT, ProblemT]):
+    """Rules of operations with one kernel for each kind: that with the default tiling."""
+
+    def derive(self, config: ConfigT) -> CpuDerived:
+        """Return the numbers that follow from `config`, or raise the first Refusal."""
+        self.check_kind(config)
+        tiling, usual = config.tiling, self.usual.tiling  # type: ignore[attr-defined]
+        refuse_unless(
+            tiling == usual,
+            "E_TILING",
+            f"{'_'.join(tiling.words())}: a cpu kernel is one thread, which has nobody to share "
+            "its work with",
+        )
+        return CpuDerived(scratch_bytes=self.scratch_bytes(config))
+
+    def scratch_bytes(self, config: ConfigT) -> int:
+        """Return the bytes of stack that one call takes."""
+        raise NotImplementedError
+
+    def nearest(self, config: ConfigT) -> ConfigT | None:
+        """Return the legal config that is nearest to a refused one: there always is one."""
+        return tiled(self.legal_kind(config), self.usual.tiling)  # type: ignore[attr-defined]
+
+    def configs(self) -> Iterator[ConfigT]:
+        """Yield every config that the target can be asked for, legal or not."""
+        yield from self.kinds()
+
+    def candidates(self, problem: ProblemT) -> tuple[ConfigT, ...]:
+        """Return the config that may be chosen for `problem`; none where it has no kernel."""
+        return legal_of((self.kind_of(problem),), self)
