@@ -47,13 +47,15 @@ def allowed(
     """Return all that may be chosen with invariant numerics, of every layout."""
     target = Arch.parse(arch)
     found = [each for layout in layouts for each in candidates(target, layout, operands, bias=bias)]
-    return list(keeping(found, target, "grouped_gemm").configs)
+    return list(keeping(found, rules(target, "grouped_gemm").sums).configs)
 
 
 def departing(arch: Arch | str, operands: Operands, layout: Layout) -> list[KernelConfig]:
     """Return what may be chosen besides where nobody asks for them."""
     target = Arch.parse(arch)
-    return list(keeping(candidates(target, layout, operands), target, "grouped_gemm").left_out)
+    return list(
+        keeping(candidates(target, layout, operands), rules(target, "grouped_gemm").sums).left_out
+    )
 
 
 @frozen
@@ -229,7 +231,7 @@ def of_fc2(
     target = Arch.parse(arch)
     problem = MoeFc2DenseProblem(groups=sizes.experts, m=sizes.tokens, n=sizes.n, k=sizes.k)
     found = rules(target, problem.op).candidates(problem)
-    configs = keeping(found, target, problem.op).configs
+    configs = keeping(found, rules(target, problem.op).sums).configs
     case = fc2.make(configs[0], sizes, is_exact=False, device=device)
     given = {**case.arguments, "out": None}
     whole = jitgen.moe_fc2_dense(**given, config=configs[0])

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jitgen.errors import ConfigError
-from jitgen.selection.known import file_of
+from jitgen.selection.measurements import file_of
 from jitgen.selection.packed import pack, read
 from jitgen.selection.record import MAX_TABLE_BYTES, Table
 from jitgen.support.documents import parse_json, read_bounded

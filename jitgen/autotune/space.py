@@ -23,7 +23,7 @@ from jitgen.errors import ConfigError
 from jitgen.runtime.session import select
 from jitgen.runtime.spec import serving
 from jitgen.selection import device
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from jitgen.selection.device import chosen_for
 from jitgen.selection.numerics import regardless
 from jitgen.selection.record import problem_json

@@ -21,7 +21,7 @@ from jitgen.compile import capacity
 from jitgen.errors import CacheError
 from jitgen.plans import prewarm as compiling
 from jitgen.selection import device
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from jitgen.settings import settings
 from jitgen.support.frozen import frozen
 

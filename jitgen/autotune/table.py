@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from jitgen._version import __version__
 from jitgen.compile import toolchain
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.problem import Problem
 from jitgen.errors import ConfigError
 from jitgen.runtime.session import current, select
 from jitgen.selection import device
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from jitgen.selection.choice import bucket
 from jitgen.selection.numerics import regardless
 from jitgen.selection.record import Table, TuningRecord

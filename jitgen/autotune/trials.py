@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from jitgen.autotune.measure.clock import Call
 from jitgen.autotune.measure.workload import Expected, Workload
 from jitgen.autotune.turns import in_turn
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.selection.record import parse_problem
 
 _KEPT_BYTES = 2**32
@@ -78,7 +78,7 @@ class Trials:
         self._arch = Arch.parse(arch)
         if self._arch.is_gpu:
             torch.cuda.empty_cache()
-        sizes = parse_problem(problem)
+        sizes = cast("Problem", parse_problem(problem))
         device = "cuda" if self._arch.is_gpu else "cpu"
         for counts in draws(sizes, self._arch):
             self._proofs.append(Proof(Workload.random(sizes, counts, device=device)))

@@ -12,14 +12,14 @@ from jitgen.autotune.bench import Bench, Measurements, NotMeasured
 from jitgen.autotune.measure.errors import NoDevice
 from jitgen.autotune.process import Stuck
 from jitgen.autotune.report import TuningReport, TuningRow, TuningState
-from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config import Arch, Config
+from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import CacheError, ConfigError, SettingError
 from jitgen.plans import prewarm as compiling
 from jitgen.runtime.session import current, select
 from jitgen.selection import device
-from jitgen.selection import known as tuned
-from jitgen.selection.choice import bucket, unasked
+from jitgen.selection import measurements as tuned
+from jitgen.selection.choice import bucket, without_hints
 from jitgen.selection.numerics import regardless
 from jitgen.selection.record import TuningRecord
 from jitgen.settings import settings
@@ -50,8 +50,8 @@ def buckets_of(
         )
     counts: dict[Any, float] = {}
     for problem, count in (calls or {}).items():
-        counts[unasked(problem)] = counts.get(unasked(problem), 0.0) + count
-    every = {unasked(bucket(problem, arch)) for problem in problems}
+        counts[without_hints(problem)] = counts.get(without_hints(problem), 0.0) + count
+    every = {without_hints(bucket(problem, arch)) for problem in problems}
     return sorted(every, key=lambda each: (-counts.get(each, 0.0), each.kind))
 
 
@@ -169,7 +169,7 @@ class _Run:
         """Return the row of a problem that is known."""
         return self._row(problem, TuningState.RECORDED, record=self.known(problem))
 
-    def configs(self, problems: list[Problem]) -> list[KernelConfig]:
+    def configs(self, problems: list[Problem]) -> list[Config]:
         """Return every config to try for `problems`; what is tried again is readmitted."""
         found = dict.fromkeys(
             candidate.config for problem in problems for candidate in self._candidates(problem)
@@ -182,7 +182,7 @@ class _Run:
 
     def compile(
         self,
-        configs: list[KernelConfig],
+        configs: list[Config],
         on_compile: Callable[[compiling.PrewarmRow, int, int], None] | None,
     ) -> None:
         """Compile what is missing, unless compiling is off, and note what stays so."""

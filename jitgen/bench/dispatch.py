@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -29,7 +30,7 @@ from jitgen.autotune.measure.workload import Workload
 from jitgen.bench.protocol import Row
 from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import Problem
-from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, SiluMulQuantizeProblem
 from jitgen.formats.block128 import FORMAT as BLOCK128
 from jitgen.formats.protocol import Rows
 from jitgen.ops.silu_mul_quantize import samples
@@ -126,7 +127,9 @@ def _silu(arch: Arch, device: str) -> Iterator[Row]:
     )
     config = jitgen.select(problem, arch).config
     sizes = samples.Sizes(rows=(_EXPECTED,) * _GROUPS, n=problem.n)
-    solved = samples.make(config, sizes, is_exact=True, device=device)
+    solved = samples.make(
+        cast("SiluMulQuantizeConfig", config), sizes, is_exact=True, device=device
+    )
     silu = jitgen.silu_mul_quantize
     if wrong := solved.solve(partial(silu, expected_m=_EXPECTED)):
         raise WrongResult(f"silu_mul_quantize of the dispatch suite gives {wrong} wrong values")

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -119,7 +120,7 @@ def _measured(case: Case, arch: Arch) -> Iterator[Row]:
     }
     names = {DENSE: chosen.config.name(arch)}
     missing: dict[str, str] = {}
-    for other in (candidate.config for candidate in chosen.candidates[1:]):
+    for other in (cast("MoeFc2DenseConfig", each.config) for each in chosen.candidates[1:]):
         name = f"{DENSE} {other.short}"
         if attempt(name, partial(_check, solved, case, other), missing):
             sides[name] = partial(jitgen.moe_fc2_dense, **solved.arguments, config=other)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -186,10 +186,10 @@ def _kernels(case: Case, arch: Arch) -> Iterator[tuple[str, QuantizeConfig]]:
     if not arch.is_gpu:
         return
     choice = jitgen.select(case.problem, arch)
-    yield f"{OURS}, {'_'.join(choice.config.tiling.words()) or 'default'}", choice.config
-    for candidate in choice.candidates if case.has_budget else ():
-        if (config := candidate.config) != choice.config:
-            yield f"{OURS}, {'_'.join(config.tiling.words()) or 'default'}", config
+    others = [each.config for each in choice.candidates] if case.has_budget else []
+    for chosen in dict.fromkeys((choice.config, *others)):
+        config = cast("QuantizeConfig", chosen)
+        yield f"{OURS}, {'_'.join(config.tiling.words()) or 'default'}", config
 
 
 def _check(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -112,5 +112,5 @@ def _kernels(
         yield "torch", None
         return
     for candidate in jitgen.select(problem, arch).candidates:
-        config: UnpackWeightsConfig = candidate.config
+        config = cast("UnpackWeightsConfig", candidate.config)
         yield f"jitgen, {config.short}", config

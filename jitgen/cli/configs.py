@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -83,7 +82,7 @@ def configs(
                 "invariant": not order.departure(config),
                 "proposal": verdict.proposal.name(chosen) if verdict.proposal else None,
                 "config": config.to_json(),
-                "derived": dataclasses.asdict(verdict.derived) if verdict.derived else None,  # type: ignore[call-overload]
+                "derived": verdict.numbers if verdict else None,
             }
             for name, config, verdict in rows
         ]

@@ -254,7 +254,7 @@ def _cross_compile(output: Output) -> dict[str, Any]:
     tiers, spec = current.get().registry.tiers, spec_of(config, Arch.SM_90A)
     entry, source = readable(tiers, spec) or build(tiers, spec)
     seconds = time.perf_counter() - start
-    derived = asdict(require(config, Arch.SM_90A).derived)  # type: ignore[call-overload]
+    derived = require(config, Arch.SM_90A).numbers
     resources = inspect.resources(entry.library)
     return {
         "name": entry.meta.name,

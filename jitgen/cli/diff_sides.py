@@ -86,8 +86,7 @@ class Side:
     @cached_property
     def derived(self) -> dict[str, Any]:
         """The numbers that the target's rules derive from the config."""
-        found = require(self.named.config, self.named.arch).derived
-        return dataclasses.asdict(found)  # type: ignore[call-overload, no-any-return]
+        return require(self.named.config, self.named.arch).numbers
 
     @cached_property
     def artifact(self) -> Artifact:

@@ -89,7 +89,7 @@ def _base(section: str, path: Path) -> Finding:
 
 def _tuned(count: int) -> str:
     """Return how many problems were measured, here and for the shipped table."""
-    from jitgen.selection import known as tuned
+    from jitgen.selection import measurements as tuned
     from jitgen.targets.devices import default_arch
 
     text = f"{counted(count, 'problem')} measured here"

@@ -117,7 +117,7 @@ def prewarm(
     if not how.dry_run:
         for report in reports:
             for asked in wanted[report.arch]:
-                note(asked, report.arch, store, report.there)
+                note(asked, store, report.there)
     return _tell(output, reports, _devices(wanted), wall_s, how)
 
 
@@ -225,6 +225,7 @@ def _wanted(
 ) -> dict[Arch, list[Wanted]]:
     """Return the kernels of each plan, and those that were named, for each target."""
     from jitgen.plans.prewarm import Wanted, wanted
+    from jitgen.runtime.spec import serving
 
     found: dict[Arch, list[Wanted]] = {}
     if names:
@@ -232,7 +233,7 @@ def _wanted(
         for arch in archs or (default_arch(),):
             found[arch] = [wanted(plan, arch, store, devices) for plan in loaded]
     for config, arch in parse_configs(config_names):
-        found.setdefault(arch, []).append(Wanted(configs=(config,)))
+        found.setdefault(arch, []).append(Wanted(arch=arch, specs=(serving(config, arch),)))
     return found
 
 

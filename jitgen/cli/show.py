@@ -83,7 +83,7 @@ def _summary(store: Store, named: Named, output: Output) -> tuple[dict[str, Any]
     """What is known without compiling: derived numbers, and the entry if there is one."""
     from jitgen.runtime.override import found
 
-    derived = dataclasses.asdict(require(named.config, named.arch).derived)  # type: ignore[call-overload]
+    derived = require(named.config, named.arch).numbers
     rows = [("name", named.name), ("arch", str(named.arch)), ("key", named.key)]
     rows += [(name.replace("_", " "), str(value)) for name, value in derived.items()]
     order = rules(named.arch, named.config.op).sums
@@ -115,7 +115,11 @@ def _summary(store: Store, named: Named, output: Output) -> tuple[dict[str, Any]
         rows += [(name, output.size(size)) for name, size in facts["files"].items()]
     width = max(len(name) for name, _ in rows)
     text = "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
-    document = {"config": named.config.to_json(), "derived": derived, "entry": facts}
+    document: dict[str, Any] = {
+        "config": named.config.to_json(),
+        "derived": derived,
+        "entry": facts,
+    }
     document |= {"invariant": not departure}
     return {**document, "override": None if used is None else str(used.path)}, text
 

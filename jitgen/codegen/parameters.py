@@ -7,7 +7,6 @@ Sources and keys both start from here, without Jinja: a warm start needs the key
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from functools import cache
 from pathlib import Path
@@ -105,7 +104,7 @@ def derived(config: Config, arch: Arch) -> dict[str, Any]:
         UnsupportedConfig: `arch` cannot run `config`.
     """
     declared = read(template_of(config, arch))
-    numbers = dataclasses.asdict(require(config, arch).derived)  # type: ignore[call-overload]
+    numbers = require(config, arch).numbers
     return {name: value for name, value in numbers.items() if name in declared}
 
 

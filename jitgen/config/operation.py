@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jitgen.config import Arch, Config
+    from jitgen.config.problem import Problem
 
 
 class Result(NamedTuple):
@@ -63,9 +64,8 @@ class Operation(NamedTuple):
     Attributes:
         name: Its name, which is also that of its template and of the function that is compiled.
         config: ``MODULE:CLASS`` of its config, a `jitgen.config.Config`.
-        problem: ``MODULE:CLASS`` of its problem: a `jitgen.config.config.Part` with ``op``,
-            ``groups``, ``m``, ``rows_per_group``, ``types``, ``slug``, ``kind`` and ``with_mean``,
-            as `jitgen.config.grouped_gemm.Problem` has them.
+        problem: ``MODULE:CLASS`` of its problem: a `jitgen.config.config.Part` that is a
+            `jitgen.config.problem.Problem`.
         samples: Module with what a kernel is verified with: ``Sizes``, with `of` and `parse`;
             ``make``, which returns a call with its answer; ``unreachable``, which says what no call
             can reach; and ``tile``, rows and columns of a CTA's work. An example:
@@ -97,12 +97,12 @@ class Operation(NamedTuple):
         return loaded(self.config)  # type: ignore[no-any-return]
 
     @property
-    def problem_type(self) -> type[Any]:
+    def problem_type(self) -> type[Problem]:
         """The class of its problems."""
         return loaded(self.problem)  # type: ignore[no-any-return]
 
     def launched_beside(
-        self, problem: Any, arch: Arch, choose: Callable[..., Any], device: str | None = None
+        self, problem: Problem, arch: Arch, choose: Callable[..., Any], device: str | None = None
     ) -> tuple[Config, ...]:
         """
         Return what calls of `problem` may launch on a device besides the kernel that `choose`,

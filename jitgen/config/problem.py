@@ -14,8 +14,15 @@ class Problem(Protocol):
     dictionary and has an exact JSON form.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     op: ClassVar[str]
     """Name of the operation."""
+
+    def __init__(self, **sizes: Any) -> None: ...
+
+    def __hash__(self) -> int:
+        """Return the same for equal ones: they are keys of caches."""
+        ...
 
     @property
     def groups(self) -> int:
@@ -49,6 +56,11 @@ class Problem(Protocol):
 
     def with_mean(self, rows: int) -> Self:
         """Return the same sizes with a mean of `rows` rows a group."""
+        ...
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """Return the problem that `to_json` wrote; raises a ConfigError for anything else."""
         ...
 
     def to_json(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from jitgen.plans.prewarm import PrewarmReport, PrewarmRow, PrewarmState, Progre
 from jitgen.plans.task import TASK, compile_task
 from jitgen.remote import wire
 from jitgen.runtime.override import refuse_to_share
-from jitgen.runtime.spec import key
+from jitgen.runtime.spec import key, spec_of
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def prewarm(
     start, jobs = time.perf_counter(), 0
     configs = tuple(configs)
     refuse_to_share(configs, arch)
-    rows = {row.key: row for row in examine(configs, arch, store)}
+    specs = {spec.key: spec for spec in (spec_of(config, arch) for config in configs)}
+    rows = {row.key: row for row in examine(specs.values(), store)}
     total, done = len(rows), 0
     missing = []
 
@@ -92,7 +93,7 @@ def prewarm(
     for row in list(rows.values()):
         if row.state is PrewarmState.CACHED:
             tell(row)
-        elif (brought := fetched(row, arch, store)) is not None:
+        elif (brought := fetched(row, specs[row.key], store)) is not None:
             tell(brought)
         else:
             missing.append(row)

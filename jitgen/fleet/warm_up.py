@@ -100,7 +100,7 @@ def warm_up(
         refuse_to_share(asked.configs, target)
         coordination = CoordinationStore(shared, info.rank, socket.gethostname(), patience_s)
         report = together(asked.configs, target, store, info, coordination, start, on_progress)
-    note(asked, target, store, {row.key for row in report.rows if not row.error})
+    note(asked, store, {row.key for row in report.rows if not row.error})
     return report
 
 

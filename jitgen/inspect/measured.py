@@ -19,7 +19,7 @@ from jitgen.inspect.hardware import Roofs, roofs
 from jitgen.plans.plan import load as load_plan
 from jitgen.plans.plan import names as shipped_plans
 from jitgen.selection import device as here
-from jitgen.selection import known
+from jitgen.selection import measurements
 from jitgen.selection.choice import Choice, Chooser, buckets
 from jitgen.support.frozen import frozen
 from jitgen.targets import devices
@@ -181,21 +181,21 @@ def _measured(config: Config, arch: Arch, store: Store) -> Iterator[Measurement]
 
 def _records(arch: Arch, store: Store) -> Iterator[tuple[str, str, TuningRecord]]:
     try:
-        own = [] if store.tuned.is_empty else known.all_recorded(store, arch)
+        own = [] if store.tuned.is_empty else measurements.all_recorded(store, arch)
     except ToolchainError:  # without a compiler's version nothing is known to hold
         own = []
     for record in own:
-        yield known.Source.TUNED, here.device_name(arch), record
+        yield measurements.Source.TUNED, here.device_name(arch), record
     for device in target(arch).devices:
-        shipped = known.shipped(arch, device.name)
+        shipped = measurements.shipped(arch, device.name)
         for found in map(shipped.get, shipped):
             if found is not None:  # one that is damaged is as if it were not there
-                yield known.Source.SHIPPED, device.name, found
+                yield measurements.Source.SHIPPED, device.name, found
 
 
 def _exclusions(store: Store, arch: Arch) -> dict[str, str]:
     try:
-        return {} if store.tuned.is_empty else known.exclusions(store, arch)
+        return {} if store.tuned.is_empty else measurements.exclusions(store, arch)
     except ToolchainError:
         return {}
 

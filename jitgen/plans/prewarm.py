@@ -27,7 +27,7 @@ from jitgen.runtime import coverage
 from jitgen.runtime.coverage import Coverage
 from jitgen.runtime.entries import fetch
 from jitgen.runtime.session import current
-from jitgen.runtime.spec import key, serving
+from jitgen.runtime.spec import KernelSpec, key, serving
 from jitgen.runtime.tiers import Tiers, readable
 from jitgen.selection.choice import Chooser
 from jitgen.selection.device import covered
@@ -164,8 +164,9 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
     target = default_arch() if arch is None else Arch.parse(arch)
     where = current.get().store if store is None else store
     asked = wanted(what, target, where, devices)
-    configs = in_shard(asked.configs, target, shard)
-    waiting = examine(configs, target, where)
+    mine = frozenset(in_shard(asked.configs, target, shard))
+    specs = {spec.key: spec for spec in asked.specs if spec.config in mine}
+    waiting = examine(specs.values(), where)
     rows: dict[str, PrewarmRow] = {}
     running = 0
 
@@ -178,16 +179,16 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
     for row in waiting:
         if row.state is PrewarmState.CACHED or dry_run:
             done(row)
-        elif (brought := fetched(row, target, where)) is not None:
+        elif (brought := fetched(row, specs[row.key], where)) is not None:
             done(brought)
         else:
-            missing.append(row)
+            missing.append((row, specs[row.key]))
     if missing:
         from jitgen.compile import capacity
 
         running = min(len(missing), capacity.default_jobs(settings.jobs if jobs is None else jobs))
         limit = settings.compile_timeout if timeout_s is None else timeout_s
-        for row in _compile(missing, target, where, running, limit):
+        for row in _compile(missing, where, running, limit):
             done(row)
     report = PrewarmReport(
         arch=target,
@@ -197,7 +198,7 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
         devices=asked.devices,
     )
     if not dry_run:
-        note(asked, target, where, report.there)
+        note(asked, where, report.there)
     return report
 
 
@@ -217,14 +218,21 @@ class Wanted:
     The kernels that are asked for.
 
     Attributes:
-        configs: Their configs, each once.
+        arch: The target.
+        specs: What serves each of them, once.
         plan: The plan that they are of; None where they were named.
         devices: Names of the devices that chose them for the plan.
     """
 
-    configs: tuple[Config, ...]
+    arch: Arch
+    specs: tuple[KernelSpec, ...]
     plan: Plan | None = None
     devices: tuple[str, ...] = ()
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """Their configs."""
+        return tuple(spec.config for spec in self.specs)
 
 
 def wanted(
@@ -241,7 +249,7 @@ def wanted(
     if isinstance(what, Plan):
         names = covered(arch, devices)
         found = plan_configs(what, arch, Chooser(lambda: store), devices=devices)
-        return Wanted(configs=found, plan=what, devices=names)
+        return Wanted(arch=arch, specs=_served(found, arch), plan=what, devices=names)
     given: dict[Config, None] = {}
     for each in what:
         if not isinstance(each, (Config, str)):
@@ -249,10 +257,14 @@ def wanted(
         config, _ = named(each, arch)
         require(config, arch)
         given[config] = None
-    return Wanted(configs=tuple(given))
+    return Wanted(arch=arch, specs=_served(given, arch))
 
 
-def note(asked: Wanted, arch: Arch, store: Store, there: Collection[str]) -> None:
+def _served(configs: Iterable[Config], arch: Arch) -> tuple[KernelSpec, ...]:
+    return tuple(serving(config, arch) for config in configs)
+
+
+def note(asked: Wanted, store: Store, there: Collection[str]) -> None:
     """
     Note in the store that a plan was prewarmed, if all of its kernels are there: those whose keys
     are known to be `there`, and others, which another shard may have brought.
@@ -260,20 +272,18 @@ def note(asked: Wanted, arch: Arch, store: Store, there: Collection[str]) -> Non
     if asked.plan is None or store.mode != "rw":
         return
     tiers = Tiers(store)
-    specs = (serving(config, arch) for config in asked.configs)
-    if all(spec.key in there or readable(tiers, spec, tells_miss=False) for spec in specs):
-        coverage.keep(store, Coverage.of(asked.plan, arch, asked.devices))
+    if all(spec.key in there or readable(tiers, spec, tells_miss=False) for spec in asked.specs):
+        coverage.keep(store, Coverage.of(asked.plan, asked.arch, asked.devices))
 
 
-def examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[PrewarmRow]:
-    """Return a row for each config: ``cached``, or ``would compile``."""
+def examine(specs: Iterable[KernelSpec], store: Store) -> list[PrewarmRow]:
+    """Return a row for each kernel: ``cached``, or ``would compile``."""
     rows, tiers = [], Tiers(store)
-    for config in configs:
-        spec = serving(config, arch)
+    for spec in specs:
         found = readable(tiers, spec)
         rows.append(
             PrewarmRow(
-                config=config,
+                config=spec.config,
                 name=spec.name,
                 key=spec.key,
                 state=PrewarmState.WOULD_COMPILE if found is None else PrewarmState.CACHED,
@@ -283,10 +293,10 @@ def examine(configs: tuple[Config, ...], arch: Arch, store: Store) -> list[Prewa
     return rows
 
 
-def fetched(row: PrewarmRow, arch: Arch, store: Store) -> PrewarmRow | None:
+def fetched(row: PrewarmRow, spec: KernelSpec, store: Store) -> PrewarmRow | None:
     """Return the row of a kernel that could be fetched from elsewhere, where it was compiled."""
     start = time.perf_counter()
-    found = fetch(Tiers(store), serving(row.config, arch))
+    found = fetch(Tiers(store), spec)
     if isinstance(found, str) or found[0].why_private:
         return None
     return replace(
@@ -298,30 +308,30 @@ def fetched(row: PrewarmRow, arch: Arch, store: Store) -> PrewarmRow | None:
 
 
 def _compile(
-    rows: list[PrewarmRow], arch: Arch, store: Store, jobs: int, timeout_s: float
+    missing: Sequence[tuple[PrewarmRow, KernelSpec]], store: Store, jobs: int, timeout_s: float
 ) -> Iterator[PrewarmRow]:
-    """Compile `rows` in processes, and yield them as they are done."""
+    """Compile what is missing in processes, and yield its rows as they are done."""
     from jitgen.compile import workers
 
-    tasks = [compile_task(store, row.config, arch, serving(row.config, arch).text) for row in rows]
-    waiting = dict(enumerate(rows))
+    tasks = [compile_task(store, spec.config, spec.arch, spec.text) for _, spec in missing]
+    waiting = dict(enumerate(missing))
     run = workers.run(TASK, tasks, jobs=jobs, timeout_s=timeout_s)
     try:
         for outcome in run:
-            yield _done(waiting.pop(outcome.index), outcome, arch, store)
+            yield _done(*waiting.pop(outcome.index), outcome, store)
     except OSError as error:
-        for row in waiting.values():
+        for row, _ in waiting.values():
             yield replace(
                 row, state=PrewarmState.FAILED, error=f"no process can be started: {error}"
             )
 
 
-def _done(row: PrewarmRow, outcome: Outcome, arch: Arch, store: Store) -> PrewarmRow:
-    """Return what became of `row`: what counts is not what the process says, but what is found."""
+def _done(row: PrewarmRow, spec: KernelSpec, outcome: Outcome, store: Store) -> PrewarmRow:
+    """Return the result for `row`, read back from the store rather than trusted from the worker."""
     row = replace(row, seconds=outcome.seconds)
     answer = outcome.result or {}
     error = outcome.error or answer.get("error", "")
-    found = None if error else readable(Tiers(store), serving(row.config, arch))
+    found = None if error else readable(Tiers(store), spec)
     if found is not None:
         return replace(row, state=PrewarmState.COMPILED, bytes=found[0].meta.size_bytes)
     why = answer.get("why_private")

@@ -20,20 +20,22 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from jitgen.cache.tuned import troubles
 from jitgen.config import Arch, Config, Numerics
+from jitgen.config.grouped_gemm import Problem as GemmProblem
+from jitgen.config.problem import Problem
 from jitgen.errors import InputError, UnsafeCacheRoot, UnsupportedConfig
 from jitgen.events import warn_once
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
+from jitgen.selection.bias_fallback import with_fallback
 from jitgen.selection.device import chosen_for
-from jitgen.selection.known import Known, Source
-from jitgen.selection.twins import with_twin
+from jitgen.selection.measurements import Measurements, Source
 from jitgen.settings import settings
 from jitgen.targets.devices import default_arch
-from jitgen.targets.legality import require_sizes, rules
-from jitgen.targets.protocol import Candidate, Device
+from jitgen.targets.legality import rules, rules_for
+from jitgen.targets.protocol import AnyRules, Candidate, Device
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -45,12 +47,19 @@ _DYNAMIC = "dynamic"
 """The usual one of `jitgen.selection.modes`, which nothing else of it is needed for."""
 
 
-def bucket(problem: Any, arch: Arch) -> Any:
+_Problem = TypeVar("_Problem", bound=Problem)
+
+
+def bucket(problem: _Problem, arch: Arch) -> _Problem:
     """
     Return the problem that stands for all that are chosen alike: the same sizes at its bucket's
     edge of rows.
     """
-    return standing(problem.with_mean(edge(edges_of(problem, arch), problem.rows_per_group)))
+    return _at_edge(problem, edges_of(problem, arch))
+
+
+def _at_edge(problem: _Problem, edges: tuple[int, ...]) -> _Problem:
+    return canonical(problem.with_mean(edge(edges, problem.rows_per_group)))
 
 
 def edge(edges: tuple[int, ...], rows: int) -> int:
@@ -58,7 +67,7 @@ def edge(edges: tuple[int, ...], rows: int) -> int:
     return edges[min(bisect_left(edges, rows), len(edges) - 1)]
 
 
-def buckets(problem: Any, arch: Arch, rows: tuple[int, int]) -> Iterator[Any]:
+def buckets(problem: _Problem, arch: Arch, rows: tuple[int, int]) -> Iterator[_Problem]:
     """
     Yield every bucket that problems like `problem` fall into.
 
@@ -71,52 +80,53 @@ def buckets(problem: Any, arch: Arch, rows: tuple[int, int]) -> Iterator[Any]:
     edges = edges_of(problem, arch)
     first, last = (edge(edges, mean) for mean in rows)
     within = (problem.with_mean(each) for each in edges if first <= each <= last)
-    yield from dict.fromkeys(standing(resolved(each)) for each in within)
+    yield from dict.fromkeys(canonical(with_defaults(each)) for each in within)
 
 
-def resolved(problem: Any) -> Any:
+def with_defaults(problem: _Problem) -> _Problem:
     """
     Return `problem` with the answers of JITGEN_MIN_LATENCY and JITGEN_NUMERICS, where it leaves
     `min_latency` or `numerics` open.
     """
     problem = with_numerics(problem)
-    if getattr(problem, "min_latency", False) is None and settings.min_latency:
+    if isinstance(problem, GemmProblem) and problem.min_latency is None and settings.min_latency:
         return replace(problem, min_latency=True)
     return problem
 
 
-def numerics_of(problem: Any) -> Numerics:
+def numerics_of(problem: Problem) -> Numerics:
     """Return what is promised of the bits of a row: by the problem, else by JITGEN_NUMERICS."""
-    return Numerics(getattr(problem, "numerics", None) or settings.numerics)
+    asked = problem.numerics if isinstance(problem, GemmProblem) else None
+    return Numerics(asked or settings.numerics)
 
 
-def with_numerics(problem: Any) -> Any:
+def with_numerics(problem: _Problem) -> _Problem:
     """Return `problem` with JITGEN_NUMERICS's answer, where it can say one and does not."""
-    if hasattr(problem, "numerics") and numerics_of(problem) is Numerics.INVARIANT:
+    if isinstance(problem, GemmProblem) and numerics_of(problem) is Numerics.INVARIANT:
         return replace(problem, numerics=Numerics.INVARIANT)
     return problem
 
 
-def unasked(problem: Any) -> Any:
+def without_hints(problem: _Problem) -> _Problem:
     """Return `problem` as measurements know it: whatever is promised, times are the same."""
-    if getattr(problem, "numerics", None) is None:
-        return problem
-    return replace(problem, numerics=None)
+    if isinstance(problem, GemmProblem) and problem.numerics is not None:
+        return replace(problem, numerics=None)
+    return problem
 
 
-def standing(problem: Any) -> Any:
+def canonical(problem: _Problem) -> _Problem:
     """
     Return the problem that is chosen for in the place of `problem`, the edge of a bucket: with one
-    row a group where the least time counts, and as if nobody had asked where there are more.
+    row a group where the least time counts, and without that hint where there are more rows.
     """
-    if getattr(problem, "min_latency", None) is None:
+    if not isinstance(problem, GemmProblem) or problem.min_latency is None:
         return problem
     if problem.min_latency and problem.rows_per_group <= MIN_LATENCY_ROWS:
         return problem.with_mean(1)
     return replace(problem, min_latency=None)
 
 
-def edges_of(problem: Any, arch: Arch) -> tuple[int, ...]:
+def edges_of(problem: Problem, arch: Arch) -> tuple[int, ...]:
     """Return where the buckets of problems like `problem` end."""
     return rules(arch, problem.op).row_edges
 
@@ -144,7 +154,7 @@ class Choice(NamedTuple):
             adds up in another order than invariant numerics allow.
     """
 
-    config: Any
+    config: Config
     arch: Arch
     source: Source
     why: str
@@ -170,11 +180,11 @@ class Chooser:
     def __init__(self, store: Callable[[], Store | None]) -> None:
         self.doubts = 0
         self._store = store
-        self._chosen: dict[Any, Choice] = {}
+        self._chosen: dict[tuple[object, ...], Choice] = {}
 
     def select(
         self,
-        problem: Any,
+        problem: Problem,
         arch: Arch | str | None = None,
         *,
         device: str | None = None,
@@ -212,13 +222,13 @@ class Chooser:
         if not hasattr(problem, "op"):
             raise InputError("problem", f"must be a Problem (got {type(problem).__name__})")
         target = default_arch() if arch is None else Arch.parse(arch)
-        require_sizes(problem, target)
+        said = rules_for(problem, target)
         numerics = numerics_of(problem)
-        place = unasked(bucket(resolved(problem), target))
+        place = without_hints(_at_edge(with_defaults(problem), said.row_edges))
         found, asked = chosen_for(target, device)
         by = _mode(settings.select if mode is None else mode, problem)
         if not use_measured or num_sms not in (None, found.num_sms):
-            return _choose(place, target, found, num_sms or found.num_sms, by, numerics)
+            return _choose(place, target, said, found, num_sms or found.num_sms, by, numerics)
         # What was recorded counts at once.
         key = place, target, found, asked, by, numerics, tuned.generation()
         choice = self._chosen.get(key)
@@ -226,7 +236,10 @@ class Chooser:
             if len(self._chosen) >= _MOST_CHOICES:
                 self._chosen.clear()
             before = troubles()
-            choice = self._choose_known(place, target, found, asked, by, numerics)
+            choice = _choose(place, target, said, found, found.num_sms, by, numerics)
+            measured = self._measured(place, target, asked, by)
+            if measured.measured or measured.excluded:
+                choice = _combine(choice, measured, said.doubt(place, found))
             if troubles() == before or self.doubts >= _MOST_DOUBTS:
                 self._chosen[key] = choice
             else:  # no descriptors left, say: what was measured may decide otherwise
@@ -235,8 +248,8 @@ class Chooser:
 
     def with_and_without(self) -> tuple[Chooser, ...]:
         """
-        Return who chooses as this does, and who does where the store's measurements are not: the
-        same kernels may serve processes with another store. Where it has none, the latter alone.
+        Return this chooser, and one without the store's measurements: the same kernels may serve
+        processes with another store. Where the store has none, the latter alone.
         """
         store, without = self._opened(), Chooser(lambda: None)
         return (without,) if store is None or store.tuned.is_empty else (self, without)
@@ -245,27 +258,18 @@ class Chooser:
         """Forget every answer, so that the next one asks the store again."""
         self._chosen.clear()
 
-    def _choose_known(
-        self,
-        problem: Any,
-        arch: Arch,
-        device: Device,
-        asked: str,
-        mode: str,
-        numerics: Numerics,
-    ) -> Choice:
-        def lookup(of: Any) -> Known:
+    def _measured(self, problem: Problem, arch: Arch, asked: str, mode: str) -> Measurements:
+        """Return what counts of the measurements for `problem`, which stands for its bucket."""
+
+        def lookup(of: Problem) -> Measurements:
             return tuned.lookup(of, arch, self._opened, asked)
 
-        known = lookup(problem)
-        if getattr(problem, "bias", False):
-            known = with_twin(problem, known, arch, lookup)
-        by_model = _choose(problem, arch, device, device.num_sms, mode, numerics)
-        if mode != _DYNAMIC:
-            known = Known(excluded=known.excluded)  # times change nothing
-        if not known.measured and not known.excluded:
-            return by_model
-        return _combine(by_model, known, _doubt(problem, arch, device))
+        found = lookup(problem)
+        if isinstance(problem, GemmProblem) and problem.bias:
+            found = with_fallback(problem, found, arch, lookup)
+        if mode != _DYNAMIC:  # times change nothing
+            return Measurements(excluded=found.excluded)
+        return found
 
     def _opened(self) -> Store | None:
         """Return the store; None, with a warning, where its root is not safe."""
@@ -276,7 +280,7 @@ class Chooser:
             return None
 
 
-def _mode(word: str, problem: Any) -> str:
+def _mode(word: str, problem: Problem) -> str:
     """Return the rule called `word`, as it concerns `problem`; raises as `Mode.of`."""
     if word == _DYNAMIC:
         return word
@@ -287,15 +291,23 @@ def _mode(word: str, problem: Any) -> str:
 
 @lru_cache(maxsize=4096)
 def _choose(
-    problem: Any, arch: Arch, device: Device, num_sms: int, mode: str, numerics: Numerics
+    problem: Problem,
+    arch: Arch,
+    said: AnyRules,
+    device: Device,
+    num_sms: int,
+    mode: str,
+    numerics: Numerics,
 ) -> Choice:
-    configs, left_out = _configs(problem, arch, numerics)
-    candidates, rule = _predicted(problem, arch, device, num_sms, configs), ""
+    """Return what the cost model chooses; `said` are the rules of the kernels for `problem`."""
+    configs, left_out = _configs(problem, arch, said, numerics)
+    every = [said.predict(problem, config, device, num_sms) for config in configs]
+    candidates, rule = tuple(sorted(every, key=lambda candidate: candidate.cost)), ""
     if mode != _DYNAMIC:
         from jitgen.selection.modes import Mode, ranked
 
         candidates, rule = ranked(Mode(mode), problem, arch, candidates)
-    predicted = prediction(candidates, _doubt(problem, arch, device))
+    predicted = prediction(candidates, said.doubt(problem, device))
     return Choice(
         config=candidates[0].config,
         arch=arch,
@@ -309,10 +321,10 @@ def _choose(
 
 @lru_cache(maxsize=64)  # a plan asks for every device in turn
 def _configs(
-    problem: Any, arch: Arch, numerics: Numerics
-) -> tuple[tuple[Any, ...], dict[Config, str]]:
+    problem: Problem, arch: Arch, said: AnyRules, numerics: Numerics
+) -> tuple[tuple[Config, ...], dict[Config, str]]:
     """Return the configs that may be chosen, and why others of the target's may not."""
-    configs = rules(arch, problem.op).candidates(problem)
+    configs = said.candidates(problem)
     if not configs:
         raise UnsupportedConfig(
             f"{arch} has no kernel for {problem.types}; jitgen configs --arch {arch} lists what it "
@@ -323,30 +335,17 @@ def _configs(
         return configs, {}
     from jitgen.selection.numerics import keeping
 
-    kept = keeping(configs, arch, problem.op)
+    kept = keeping(configs, said.sums)
     if not kept.configs:
         raise UnsupportedConfig(
             f"{arch} has no kernel for {problem.types} that adds up in its order, "
-            f"{rules(arch, problem.op).sums.words}: numerics=fast has some",
+            f"{said.sums.words}: numerics=fast has some",
             code="E_NUMERICS",
         )
     return kept.configs, kept.left_out
 
 
-def _predicted(
-    problem: Any, arch: Arch, device: Device, num_sms: int, configs: tuple[Any, ...]
-) -> tuple[Candidate, ...]:
-    found = rules(arch, problem.op)
-    every = [found.predict(problem, config, device, num_sms) for config in configs]
-    return tuple(sorted(every, key=lambda candidate: candidate.cost))
-
-
-def _doubt(problem: Any, arch: Arch, device: Device) -> str:
-    """Return what the model was not fitted to, for a reason that nobody measured."""
-    return rules(arch, problem.op).doubt(problem, device)
-
-
-def _combine(by_model: Choice, known: Known, doubt: str) -> Choice:
+def _combine(by_model: Choice, known: Measurements, doubt: str) -> Choice:
     """Return the choice that takes the model's candidates and what is known of them."""
     arch = by_model.arch
     every = {candidate.config.name(arch): candidate for candidate in by_model.candidates}

@@ -14,9 +14,11 @@ out what failed when it was measured here.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 from jitgen.config import Arch, Config
+from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.problem import Problem
 from jitgen.errors import ConfigError
 from jitgen.support.text import shown
 from jitgen.targets.legality import rules
@@ -33,7 +35,7 @@ class Mode(StrEnum):
     PASSES = "passes"
 
     @classmethod
-    def of(cls, word: str, problem: Any) -> Mode:
+    def of(cls, word: str, problem: Problem) -> Mode:
         """
         Return the mode called `word`; ``dynamic`` for other operations, whose kernels have no tiles
         of rows to choose among.
@@ -52,14 +54,14 @@ class Ranking(NamedTuple):
 
     Attributes:
         candidates: The best first.
-        why: The rule, for who reads reasons.
+        why: The rule in words.
     """
 
     candidates: tuple[Candidate, ...]
     why: str
 
 
-def ranked(mode: Mode, problem: Any, arch: Arch, candidates: tuple[Candidate, ...]) -> Ranking:
+def ranked(mode: Mode, problem: Problem, arch: Arch, candidates: tuple[Candidate, ...]) -> Ranking:
     """
     Return `candidates`, which come by predicted time, in the order of `mode`, no dynamic one.
 
@@ -68,7 +70,7 @@ def ranked(mode: Mode, problem: Any, arch: Arch, candidates: tuple[Candidate, ..
     """
     if mode is Mode.PASSES:
         rows = problem.rows_per_group
-        order = sorted(candidates, key=lambda each: (_passes(each, rows), each.config.tile.m))
+        order = sorted(candidates, key=lambda each: (_passes(each, rows), _height(each)))
         why = (
             f"the smallest tile with the fewest passes over {rows} rows, {_passes(order[0], rows)}"
         )
@@ -80,12 +82,17 @@ def ranked(mode: Mode, problem: Any, arch: Arch, candidates: tuple[Candidate, ..
 
 def _passes(candidate: Candidate, rows: int) -> int:
     """Return how many tiles the rows of a group take, one over the other."""
-    return -(-rows // int(candidate.config.tile.m))
+    return -(-rows // _height(candidate))
 
 
-def _of_table(problem: Any, arch: Arch) -> Config:
+def _height(candidate: Candidate) -> int:
+    """Return the rows of a candidate's tile; only those of grouped GEMMs have modes."""
+    return cast("KernelConfig", candidate.config).tile.m
+
+
+def _of_table(problem: Problem, arch: Arch) -> Config:
     found = rules(arch, problem.op)
     if not isinstance(found, HasTable):
         others = ", ".join(mode for mode in Mode if mode is not Mode.STATIC)
         raise ConfigError(f"mode static: {arch} has no table to choose by; allowed: {others}")
-    return found.of_table(problem)  # type: ignore[no-any-return]
+    return found.of_table(problem)

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from jitgen.config import Arch, Config, Numerics
+from jitgen.config.problem import Problem
 from jitgen.errors import InputError
 from jitgen.settings import settings
 from jitgen.targets.legality import rules
+from jitgen.targets.sums import SumOrder
+
+_Problem = TypeVar("_Problem", bound=Problem)
 
 
 class Kept(NamedTuple):
@@ -29,8 +33,8 @@ class Kept(NamedTuple):
         left_out: Why the others do not.
     """
 
-    configs: tuple[Any, ...]
-    left_out: dict[Any, str]
+    configs: tuple[Config, ...]
+    left_out: dict[Config, str]
 
 
 def require_word(numerics: object) -> None:
@@ -45,14 +49,14 @@ def require_word(numerics: object) -> None:
         raise InputError("numerics", f"must be one of {words}, or None (got {numerics!r})")
 
 
-def regardless(problem: Any) -> Any:
+def regardless(problem: _Problem) -> _Problem:
     """Return `problem` for which every kernel may be chosen: all of them are measured."""
-    return replace(problem, numerics=Numerics.FAST)
+    return replace(problem, numerics=Numerics.FAST)  # a grouped GEMM's has it
 
 
-def keeping(configs: Iterable[Any], arch: Arch, op: str) -> Kept:
-    """Return those of `configs`, kernels of `op`, that add up in the order of `arch`."""
-    departures = {config: rules(arch, op).sums.departure(config) for config in configs}
+def keeping(configs: Iterable[Config], order: SumOrder) -> Kept:
+    """Return those of `configs` that add up in `order`."""
+    departures = {config: order.departure(config) for config in configs}
     return Kept(
         configs=tuple(config for config, departure in departures.items() if not departure),
         left_out={

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from jitgen.config import Arch
 from jitgen.config.operation import operation
+from jitgen.config.problem import Problem
 from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
@@ -44,7 +45,7 @@ class TuningRecord:
         date: When, in ISO 8601.
     """
 
-    problem: Any
+    problem: Problem
     winner: str
     times_us: Mapping[str, float] = field(hash=False)
     excluded: Mapping[str, str] = field(hash=False)
@@ -176,13 +177,13 @@ def _mapping(document: dict[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
-def problem_json(problem: Any) -> dict[str, Any]:
+def problem_json(problem: Problem) -> dict[str, Any]:
     """Return the exact JSON form of `problem`: strings and integers."""
     document = problem.to_json()
     return document if problem.op == _DEFAULT_OP else {"op": problem.op, **document}
 
 
-def parse_problem(document: Any) -> Any:
+def parse_problem(document: Any) -> Problem:
     """
     Return the problem that `problem_json` wrote.
 

@@ -378,10 +378,12 @@ class GemmRules(BaseRules[KernelConfig, Problem]):
     Attributes:
         arch: That target.
         space: What proposals are searched in.
+        menu: What may be chosen, legal or not.
     """
 
     arch: str
     space: Space
+    menu: Menu
     alignment = 16  # the TMA unit's grain
 
     def __init__(self, arch: str = "") -> None:
@@ -394,6 +396,10 @@ class GemmRules(BaseRules[KernelConfig, Problem]):
     def configs(self) -> Iterator[KernelConfig]:
         """Yield every config that the target can be asked for, legal or not."""
         yield from every(self.space)
+
+    def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
+        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        return legal_for(problem, self.menu, self)
 
     def check_sizes(self, problem: Problem) -> None:
         """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""

@@ -10,13 +10,15 @@ template, so that checker and kernel cannot disagree.
 
 from __future__ import annotations
 
+import dataclasses
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from jitgen.config import Arch, Config
+from jitgen.config.problem import Problem
 from jitgen.config.rooms import TARGETS, lacking
 from jitgen.errors import ConfigError, InputError, UnsupportedConfig
-from jitgen.targets.protocol import Derived, Refusal, Rules, Target
+from jitgen.targets.protocol import AnyRules, Derived, HasFamilies, Refusal, Rules, Target
 
 
 class Verdict(NamedTuple):
@@ -32,7 +34,7 @@ class Verdict(NamedTuple):
 
     ok: bool
     config: Config
-    rules: Rules | None
+    rules: AnyRules | None
     code: str = ""
     reason: str = ""
     derived: Derived | None = None
@@ -41,7 +43,12 @@ class Verdict(NamedTuple):
         return self.ok
 
     @property
-    def proposal(self) -> Any | None:
+    def numbers(self) -> dict[str, Any]:
+        """The derived numbers of a legal config, by name."""
+        return {} if self.derived is None else dataclasses.asdict(self.derived)
+
+    @property
+    def proposal(self) -> Config | None:
         """The nearest legal config, searched for when asked; None when legal or there is none."""
         return None if self.ok or self.rules is None else self.rules.nearest(self.config)
 
@@ -51,7 +58,7 @@ def target(arch: Arch | str) -> Target:
     return TARGETS.get(Arch.parse(arch))  # type: ignore[no-any-return]
 
 
-def rules(arch: Arch | str, op: str) -> Rules:
+def rules(arch: Arch | str, op: str) -> AnyRules:
     """
     Return what `arch` says of operation `op`.
 
@@ -65,22 +72,40 @@ def rules(arch: Arch | str, op: str) -> Rules:
         raise UnsupportedConfig(
             f"{arch} has no kernel for {op}; it has some for: {have}", code="E_OP"
         )
+    return _rules_of(found, op)
+
+
+@lru_cache(maxsize=256)
+def _rules_of(found: Target, op: str) -> AnyRules:
+    """Return a target's rules of an operation, which are looked over once."""
     said = found.rules(op)
-    if type(said) not in _looked_over:
-        _look_over(said, f"{arch} says of {op}")
+    if missing := lacking(said, Rules):
+        raise ConfigError(
+            f"what {found.name} says of {op} is no jitgen.targets.protocol.Rules: it lacks "
+            f"{', '.join(missing)}"
+        )
     return said
 
 
-_looked_over: set[type] = set()
+def rules_for(problem: Problem, arch: Arch) -> AnyRules:
+    """
+    Return what `arch` says of the kernels for `problem`: where an operation has families of kernels
+    with rules of their own, those of its family.
 
-
-def _look_over(said: Any, what: str) -> None:
-    """Raise where a target's rules are not what everybody asks them for; look at a class once."""
-    if missing := lacking(said, Rules):
-        raise ConfigError(
-            f"what {what} is no jitgen.targets.protocol.Rules: it lacks {', '.join(missing)}"
-        )
-    _looked_over.add(type(said))
+    Raises:
+        UnsupportedConfig: It has no kernels for the operation, or none for such sizes, with the
+            code ``E_SIZE``.
+    """
+    said = rules(arch, problem.op)
+    if isinstance(said, HasFamilies):
+        said = said.family_of(problem)
+    try:
+        said.check_sizes(problem)
+    except Refusal as refusal:
+        raise UnsupportedConfig(
+            f"{problem.slug}: a problem {refusal.reason}", code="E_SIZE"
+        ) from None
+    return said
 
 
 def check(config: Config | str, arch: Arch | str | None = None) -> Verdict:
@@ -160,24 +185,22 @@ def named(config: Config | str, arch: Arch | str | None) -> tuple[Config, Arch |
     return found, own
 
 
-def size_refusal(problem: Any, arch: Arch) -> str:
-    """Return why kernels of `arch` cannot take the sizes of `problem`; empty where they can."""
+class Sizes(Protocol):
+    """Sizes of a call: a problem, or what else has the names that `Rules.check_sizes` looks at."""
+
+    @property
+    def op(self) -> str:
+        """Name of the operation."""
+        ...
+
+
+def size_refusal(sizes: Sizes, arch: Arch) -> str:
+    """Return why kernels of `arch` cannot take `sizes`; empty where they can."""
     try:
-        rules(arch, problem.op).check_sizes(problem)
+        rules(arch, sizes.op).check_sizes(sizes)
     except Refusal as refusal:
         return refusal.reason
     return ""
-
-
-def require_sizes(problem: Any, arch: Arch) -> None:
-    """
-    Raise where kernels of `arch` cannot take the sizes of `problem`.
-
-    Raises:
-        UnsupportedConfig: They cannot, with the code ``E_SIZE``.
-    """
-    if reason := size_refusal(problem, arch):
-        raise UnsupportedConfig(f"{problem.slug}: a problem {reason}", code="E_SIZE")
 
 
 __all__ = [
@@ -185,8 +208,8 @@ __all__ = [
     "check",
     "named",
     "require",
-    "require_sizes",
     "rules",
+    "rules_for",
     "size_refusal",
     "target",
 ]

@@ -14,12 +14,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from jitgen.config.config import Config
+from jitgen.config.problem import Problem
 from jitgen.support.frozen import frozen
 from jitgen.targets.sums import SumOrder
 
-_Config = TypeVar("_Config")
+_Config = TypeVar("_Config", bound=Config)
+_Config_contra = TypeVar("_Config_contra", bound=Config, contravariant=True)
+_Problem_contra = TypeVar("_Problem_contra", bound=Problem, contravariant=True)
 
 
 class Refusal(Exception):
@@ -41,19 +45,21 @@ class Derived(Protocol):
     """
     The numbers that follow from a legal config: a frozen dataclass of ints and booleans.
 
-    Those that the template declares are part of every key.
+    Those that the template reads are part of every key.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
-class Derives(Protocol):
+
+class Derives(Protocol[_Config_contra]):
     """The part of `Rules` that says which configs are legal."""
 
-    def derive(self, config: Any) -> Derived:
+    def derive(self, config: _Config_contra) -> Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         ...
 
 
-def _anything(_config: Any) -> bool:
+def _anything(_config: Config) -> bool:
     """Take every config: where an operation has one template."""
     return True
 
@@ -117,7 +123,7 @@ class Candidate(NamedTuple):
         limiter: The slower of ``multiply`` and ``stream``.
     """
 
-    config: Any
+    config: Config
     cost: float
     padding_ratio: float
     waves: int
@@ -125,8 +131,8 @@ class Candidate(NamedTuple):
     limiter: str
 
 
-class Rules(Protocol):
-    """What a target says of one operation."""
+class Rules(Protocol[_Config, _Problem_contra]):
+    """What a target says of one operation, whose configs and problems are of two classes."""
 
     generation: int
     """
@@ -146,31 +152,33 @@ class Rules(Protocol):
     asks for invariant numerics only such kernels serve (docs/numerics.md).
     """
 
-    def derive(self, config: Any) -> Derived:
+    def derive(self, config: _Config) -> Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         ...
 
-    def nearest(self, config: Any) -> Any | None:
+    def nearest(self, config: _Config) -> _Config | None:
         """Return the legal config that is nearest to a refused one; None where there is none."""
         ...
 
-    def configs(self) -> Iterator[Any]:
+    def configs(self) -> Iterator[_Config]:
         """Yield every config that the target can be asked for, legal or not."""
         ...
 
-    def candidates(self, problem: Any) -> tuple[Any, ...]:
+    def candidates(self, problem: _Problem_contra) -> tuple[_Config, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         ...
 
-    def predict(self, problem: Any, config: Any, device: Device, num_sms: int) -> Candidate:
+    def predict(
+        self, problem: _Problem_contra, config: _Config, device: Device, num_sms: int
+    ) -> Candidate:
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
         ...
 
-    def doubt(self, problem: Any, device: Device) -> str:
+    def doubt(self, problem: _Problem_contra, device: Device) -> str:
         """Return what the cost model was not fitted to, if so, for who reads its reasons."""
         ...
 
-    def check_sizes(self, problem: Any) -> None:
+    def check_sizes(self, problem: _Problem_contra) -> None:
         """Raise a Refusal where kernels cannot take the sizes of `problem`."""
         ...
 
@@ -178,13 +186,21 @@ class Rules(Protocol):
         """Return the templates of this operation, one of which takes each config."""
         ...
 
+    def __hash__(self) -> int:
+        """Rules are told apart by what they are: choices are remembered by them."""
+        ...
 
-def legal_of(configs: Iterable[_Config], rules: Derives) -> tuple[_Config, ...]:
+
+AnyRules: TypeAlias = Rules[Any, Any]
+"""Those of an operation that only its name tells: what they take is the operation's."""
+
+
+def legal_of(configs: Iterable[_Config], rules: Derives[_Config]) -> tuple[_Config, ...]:
     """Return those of `configs` that `rules` take, in their order."""
     return tuple(config for config in configs if _is_legal(config, rules))
 
 
-def _is_legal(config: Any, rules: Derives) -> bool:
+def _is_legal(config: _Config, rules: Derives[_Config]) -> bool:
     try:
         rules.derive(config)
     except Refusal:
@@ -192,13 +208,13 @@ def _is_legal(config: Any, rules: Derives) -> bool:
     return True
 
 
-def rules_in(package: str, op: str, *arguments: Any) -> Rules:
+def rules_in(package: str, op: str, *arguments: str) -> AnyRules:
     """
     Return what the target in `package` says of operation `op`: an object of the class of that name
     in the module of that name, imported when it is asked for.
     """
     module = importlib.import_module(f"{package}.{op}")
-    rules: Rules = getattr(module, op.title().replace("_", ""))(*arguments)
+    rules: AnyRules = getattr(module, op.title().replace("_", ""))(*arguments)
     return rules
 
 
@@ -208,8 +224,17 @@ class HasTable(Protocol):
     What rules may say besides: kernels by rows alone, the same on every device of the target.
     """
 
-    def of_table(self, problem: Any) -> Any:
+    def of_table(self, problem: Any) -> Config:
         """Return the candidate that the table has for `problem`."""
+        ...
+
+
+@runtime_checkable
+class HasFamilies(Protocol):
+    """What rules may say besides: families of kernels, each with rules of its own."""
+
+    def family_of(self, problem: Any) -> AnyRules:
+        """Return the rules of the kernels that serve `problem`."""
         ...
 
 
@@ -258,6 +283,10 @@ class Target(Protocol):
         """Return whether a GPU of this compute capability runs its kernels."""
         ...
 
-    def rules(self, op: str) -> Rules:
+    def rules(self, op: str) -> AnyRules:
         """Return what it says of an operation of `operations`."""
+        ...
+
+    def __hash__(self) -> int:
+        """Targets are told apart by what they are: rules are remembered by them."""
         ...

@@ -16,7 +16,7 @@ from jitgen.config import Arch
 from jitgen.plans import prewarm as compiling
 from jitgen.runtime.session import current
 from jitgen.selection import device
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from tests.cli.conftest import Jitgen
 from tests.unit.fake_trials import VARIABLE
 from tests.unit.tune_stand import NAMES, TRIALS, Stand, compiled

@@ -15,8 +15,8 @@ from jitgen.bench.choice.report import ChoiceReport
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.config.layouts import GROUP_ALIGNMENT
-from jitgen.selection import known
-from jitgen.selection.known import file_of
+from jitgen.selection import measurements
+from jitgen.selection.measurements import file_of
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules
 from jitgen.targets.protocol import Device
@@ -64,7 +64,7 @@ def measured(device: Device, types: str) -> list[Measured]:
     """Return what operands of `types` are fitted to on `device`."""
     table = [
         _measured(record.problem, row_counts(record.problem), record.times_us)
-        for record in known.shipped(Arch.SM_90A, device.name).values()
+        for record in measurements.shipped(Arch.SM_90A, device.name).values()
         if _has(record.problem, types) and _is_whole(record.problem, record.times_us)
     ]
     return table + _surveyed(device, types, is_unseen=False)

@@ -19,7 +19,7 @@ from jitgen.runtime.coverage import Coverage
 from jitgen.runtime.session import Session, current
 from jitgen.runtime.spec import spec_of
 from jitgen.selection import device
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from jitgen.settings import settings
 from tests.unit.fleet_fakes import record
 from tests.unit.store_fakes import fake_files

@@ -30,7 +30,7 @@ from jitgen.plans import Plan, Sweep
 from jitgen.plans.prewarm import prewarm
 from jitgen.runtime.session import Session, current
 from jitgen.selection import device as tuning
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from jitgen.selection.choice import edges_of
 from jitgen.settings import settings
 from jitgen.targets.early import early

@@ -105,7 +105,10 @@ PLACES = {
     "runtime/syntax.py mistake": (CERTAIN, "a text that is no Python; ResourceError is not cached"),
     "runtime/kernel.py load_runtime_library": (NONE, "raises"),
     "targets/legality.py _check": (CERTAIN, "a rule of the target: pure arithmetic"),
-    "selection/known.py _packed": (CERTAIN, "a shipped table that is none; OSError is not cached"),
+    "selection/measurements.py _packed": (
+        CERTAIN,
+        "a shipped table that is none; OSError is not cached",
+    ),
     # No memory of a failure, whatever it looks like.
     "compile/provenance.py _digest": (NONE, "a digest of files"),
     "runtime/registry.py _registries": (NONE, "all registries"),

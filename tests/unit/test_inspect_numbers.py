@@ -16,7 +16,7 @@ from jitgen.inspect import hardware, memory
 from jitgen.inspect.kernel import numbers
 from jitgen.inspect.measured import speed_of
 from jitgen.runtime.session import select
-from jitgen.selection import known
+from jitgen.selection import measurements
 from jitgen.targets.legality import require, target
 from tests.pinned import NAMES
 
@@ -135,7 +135,7 @@ def test_what_is_known_of_speed(cache_root: Path) -> None:
     device = target(arch).devices[0].name
     record = next(
         each
-        for each in known.shipped(arch, device).values()
+        for each in measurements.shipped(arch, device).values()
         if _is_gemm(each.problem) and select(each.problem, arch).config.name(arch) == each.winner
     )
     config, _ = Config.parse(record.winner)

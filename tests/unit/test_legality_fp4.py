@@ -20,7 +20,7 @@ from jitgen.config.grouped_gemm import (
     Tile,
 )
 from jitgen.errors import UnsupportedConfig
-from jitgen.targets.legality import check, require_sizes, rules
+from jitgen.targets.legality import check, rules, rules_for
 from jitgen.targets.sm_90a import fp4_cost
 from jitgen.targets.sm_90a.devices import DEVICES, H200
 from jitgen.targets.sm_90a.fp4 import LISTED_ROWS, OPERANDS, Fp4Derived
@@ -174,7 +174,7 @@ class TestRules:
         problem = of(operands(), 1, n=n, k=k)
 
         with pytest.raises(UnsupportedConfig, match=reason):
-            require_sizes(problem, Arch.SM_90A)
+            rules_for(problem, Arch.SM_90A)
 
 
 def of(types: Operands, rows: int, *, n: int, k: int, groups: int = 32, **more: object) -> Problem:

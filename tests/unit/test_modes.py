@@ -15,7 +15,7 @@ from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.errors import ConfigError, SettingError
 from jitgen.runtime.session import select
 from jitgen.selection.choice import bucket
-from jitgen.selection.known import Source
+from jitgen.selection.measurements import Source
 from jitgen.settings import settings
 from jitgen.targets.legality import rules
 

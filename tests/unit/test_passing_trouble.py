@@ -28,7 +28,7 @@ from jitgen.ops.launch import AnyLaunch, Family, prepared
 from jitgen.runtime import kernel, native
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.session import current
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from jitgen.selection import packed
 from jitgen.selection.choice import Chooser
 from jitgen.support.boundary import boundary

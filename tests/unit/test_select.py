@@ -16,7 +16,7 @@ from jitgen.config.config import FLOAT_SCALES
 from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
 from jitgen.errors import ConfigError, UnsupportedConfig
 from jitgen.runtime.session import select
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from jitgen.selection.choice import Choice, bucket, buckets
 from jitgen.settings import settings
 from jitgen.targets import devices

@@ -11,7 +11,7 @@ from jitgen.config import Arch
 from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.runtime.session import select
 from jitgen.selection import device, packed
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from jitgen.selection.choice import bucket
 from jitgen.targets.legality import target
 

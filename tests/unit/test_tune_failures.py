@@ -12,7 +12,7 @@ from jitgen.autotune import TuningState, bench, process
 from jitgen.cache import Store
 from jitgen.config import Arch
 from jitgen.runtime.session import select
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from tests.unit.tune_stand import LARGE, NAMES, SMALL, Stand, exclusions, is_alive, run, set_up
 
 

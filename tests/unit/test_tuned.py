@@ -15,7 +15,7 @@ from jitgen.config import Layout
 from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Problem
 from jitgen.errors import UnsupportedConfig
 from jitgen.runtime.session import select
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from jitgen.targets.legality import rules
 from tests.unit.tuned_fakes import (
     BY_MODEL,

@@ -16,7 +16,7 @@ from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import ConfigError, ToolchainError
 from jitgen.runtime.session import select
 from jitgen.selection import device
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from jitgen.selection.choice import bucket
 from jitgen.selection.record import Table
 from jitgen.settings import settings

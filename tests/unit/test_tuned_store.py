@@ -17,7 +17,7 @@ from jitgen import settings
 from jitgen.cache import Store
 from jitgen.errors import CacheError
 from jitgen.runtime.session import current, select
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from tests.unit.tuned_fakes import (
     BY_MODEL,
     GPU,

@@ -17,7 +17,7 @@ from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.plans import prewarm as compiling
 from jitgen.runtime.session import select
 from jitgen.runtime.spec import key
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from tests.unit.fake_trials import VARIABLE
 
 TRIALS = "tests.unit.fake_trials:Trials"

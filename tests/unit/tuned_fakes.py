@@ -13,7 +13,7 @@ from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import Problem
 from jitgen.runtime.session import current, select
 from jitgen.selection import device
-from jitgen.selection import known as tuned
+from jitgen.selection import measurements as tuned
 from jitgen.selection.choice import bucket
 from jitgen.selection.packed import pack
 from jitgen.selection.record import Table, TuningRecord

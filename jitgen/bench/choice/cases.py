@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from jitgen.bench.choice.recorded import Record, Recorded
 from jitgen.bench.choice.routings import Kind, Routing
@@ -136,7 +136,10 @@ class Case:
         """Return what `to_json` wrote."""
         routing = document["routing"]
         kind = Recorded if routing["kind"] == Recorded.KIND else Routing
-        return cls(problem=parse_problem(document["problem"]), routing=kind.from_json(routing))
+        return cls(
+            problem=cast("Problem", parse_problem(document["problem"])),
+            routing=kind.from_json(routing),
+        )
 
 
 def random_cases(count: int, seed: int) -> list[Case]:

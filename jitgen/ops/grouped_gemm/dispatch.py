@@ -249,7 +249,7 @@ def problem_of(facts: Facts, given: _Hints, *, bias: bool = False) -> Problem:
         b_layout=facts.operands.b_layout,
         bias=bias,
     )
-    return with_numerics(problem)  # type: ignore[no-any-return]
+    return with_numerics(problem)
 
 
 def require_fit(asked: object, facts: Facts, numerics: str | None) -> KernelConfig:

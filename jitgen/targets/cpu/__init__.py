@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jitgen.targets.protocol import Device, HostLevel, rules_in
 
 if TYPE_CHECKING:
-    from jitgen.targets.protocol import Rules
+    from jitgen.targets.protocol import AnyRules
 
 
 class Cpu:
@@ -36,7 +36,7 @@ class Cpu:
         return False
 
     @cache  # noqa: B019  # there is one target
-    def rules(self, op: str) -> Rules:
+    def rules(self, op: str) -> AnyRules:
         """Return what it says of an operation of `operations`."""
         return rules_in("jitgen.targets.cpu", op)
 

@@ -10,7 +10,7 @@ from jitgen.targets.protocol import HostLevel, rules_in
 from jitgen.targets.sm_100a.devices import B200, GB200
 
 if TYPE_CHECKING:
-    from jitgen.targets.protocol import Rules
+    from jitgen.targets.protocol import AnyRules
 
 
 STREAMING = ("combine", "permute_quantize", "quantize", "route", "silu_mul_quantize")
@@ -36,7 +36,7 @@ class Sm100a:
         return (major, minor) == (10, 0)
 
     @cache  # noqa: B019  # each target is one object
-    def rules(self, op: str) -> Rules:
+    def rules(self, op: str) -> AnyRules:
         """Return what it says of an operation of `operations`."""
         own = "sm_90a" if op in STREAMING else "sm_100a"
         return rules_in(f"jitgen.targets.{own}", op, self.name)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from jitgen.config.grouped_gemm import KernelConfig, Problem
-from jitgen.targets import gemm
 from jitgen.targets.base import ON_PAPER
 from jitgen.targets.protocol import Candidate, Device, refuse_unless
 from jitgen.targets.sm_100a import candidates, cost
@@ -18,6 +17,7 @@ class GroupedGemm(Sm100Rules):
 
     entry = "sm100/grouped_gemm.py.jinja"
     note = ON_PAPER
+    menu = staticmethod(candidates.candidates)
     row_edges: tuple[int, ...] = (
         *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512),
         *(640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 6144, 8192),
@@ -40,10 +40,6 @@ class GroupedGemm(Sm100Rules):
             "schedule.two_cta",
         ),
     )
-
-    def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
-        return gemm.legal_for(problem, candidates.candidates, self)
 
     def predict(
         self, problem: Problem, config: KernelConfig, device: Device, num_sms: int

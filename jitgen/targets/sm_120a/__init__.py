@@ -11,7 +11,7 @@ from jitgen.targets.sm_100a import STREAMING
 from jitgen.targets.sm_120a.devices import DEVICES
 
 if TYPE_CHECKING:
-    from jitgen.targets.protocol import Device, Rules
+    from jitgen.targets.protocol import AnyRules, Device
 
 
 class Sm120a:
@@ -33,7 +33,7 @@ class Sm120a:
         return (major, minor) == (12, 0)
 
     @cache  # noqa: B019  # each target is one object
-    def rules(self, op: str) -> Rules:
+    def rules(self, op: str) -> AnyRules:
         """Return what it says of an operation of `operations`."""
         own = "sm_90a" if op in STREAMING else "sm_120a"
         return rules_in(f"jitgen.targets.{own}", op, self.name)

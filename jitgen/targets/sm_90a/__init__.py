@@ -10,7 +10,7 @@ from jitgen.targets.protocol import HostLevel, rules_in
 from jitgen.targets.sm_90a.devices import DEVICES
 
 if TYPE_CHECKING:
-    from jitgen.targets.protocol import Rules
+    from jitgen.targets.protocol import AnyRules
 
 
 class Sm90a:
@@ -33,7 +33,7 @@ class Sm90a:
         return (major, minor) == (9, 0)
 
     @cache  # noqa: B019  # there is one target
-    def rules(self, op: str) -> Rules:
+    def rules(self, op: str) -> AnyRules:
         """Return what it says of an operation of `operations`."""
         return rules_in("jitgen.targets.sm_90a", op)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from jitgen.config import Layout
 from jitgen.config.grouped_gemm import KernelConfig, Problem
-from jitgen.targets import gemm
 from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
 from jitgen.targets.sm_90a import fp4_candidates, fp4_cost
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.fp4 import Fp4Rules
+from jitgen.targets.sm_90a.plain import PlainGemm
 from jitgen.templates import ROOT
 
 SCALED = 32
@@ -19,9 +19,9 @@ SCALED = 32
 class Fp4Gemm(Fp4Rules):
     """The rules of such kernels, the few that may be chosen, and what they cost."""
 
-    def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
-        return gemm.legal_for(problem, fp4_candidates.candidates, self)
+    menu = staticmethod(fp4_candidates.candidates)
+    row_edges = PlainGemm.row_edges
+    sums = PlainGemm.sums  # prepared weights change how products come about, not their order
 
     def predict(
         self, problem: Problem, config: KernelConfig, device: Device, num_sms: int

@@ -32,9 +32,13 @@ class GroupedGemm:
     generation = PlainGemm.generation
     alignment = PlainGemm.alignment
     row_edges = PlainGemm.row_edges
-    sums = PlainGemm.sums  # prepared weights change how products come about, not their order
+    sums = PlainGemm.sums
     space = PlainGemm.space._replace(prepared=Fp4Gemm.space.prepared)  # what calls may ask for
     spaces = (PlainGemm.space, Fp4Gemm.space)
+
+    def family_of(self, problem: Problem) -> PlainGemm | Fp4Gemm:
+        """Return the rules of the kernels that serve `problem`."""
+        return _of(problem)
 
     def derive(self, config: KernelConfig) -> Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from jitgen.config import DType
 from jitgen.config.grouped_gemm import KernelConfig, Problem
-from jitgen.targets import gemm
 from jitgen.targets.protocol import Candidate, Device, Template
 from jitgen.targets.sm_90a import candidates, cost
 from jitgen.targets.sm_90a.devices import H100, H200, fit_of
@@ -17,6 +16,7 @@ from jitgen.templates import HALF, ROOT
 class PlainGemm(Sm90Rules):
     """The rules of such kernels, the few that may be chosen, and what they cost."""
 
+    menu = staticmethod(candidates.candidates)
     row_edges: tuple[int, ...] = (
         *(8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512),
         *(640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 7168),
@@ -38,10 +38,6 @@ class PlainGemm(Sm90Rules):
             "schedule.early_b",
         ),
     )
-
-    def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
-        return gemm.legal_for(problem, candidates.candidates, self)
 
     def predict(
         self, problem: Problem, config: KernelConfig, device: Device, num_sms: int

@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from jitgen.cache.tuned import note_trouble
 from jitgen.config import Arch
@@ -28,6 +28,7 @@ from jitgen.targets.legality import target
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
+    from jitgen.config.problem import Problem
     from jitgen.selection.packed import Packed
     from jitgen.selection.record import TuningRecord
     from jitgen.targets.protocol import Candidate
@@ -66,7 +67,7 @@ class Measured(NamedTuple):
         source: ``tuned`` or ``shipped``.
         device: Name of the device that it was measured on.
         record: The measurements.
-        note: What they leave out, for a reason; see `jitgen.selection.twins`.
+        note: What they leave out, for a reason; see `jitgen.selection.bias_fallback`.
     """
 
     source: Source
@@ -115,7 +116,7 @@ class Measured(NamedTuple):
         return f"{text}; {behind:.1f} % behind the fastest, too little to hold for other rows"
 
 
-class Known(NamedTuple):
+class Measurements(NamedTuple):
     """
     All that measurements say about a problem.
 
@@ -144,9 +145,11 @@ def generation() -> int:
     return _generation
 
 
-def lookup(problem: Any, arch: Arch, store: Callable[[], Store | None], asked: str = "") -> Known:
+def lookup(
+    problem: Problem, arch: Arch, store: Callable[[], Store | None], asked: str = ""
+) -> Measurements:
     """
-    Return what is known about `problem`, which stands for its bucket.
+    Return the measurements for `problem`, which stands for its bucket.
 
     Args:
         problem: The problem.
@@ -164,7 +167,7 @@ def lookup(problem: Any, arch: Arch, store: Callable[[], Store | None], asked: s
     for measured in here.measured:  # what works here is not excluded by what failed elsewhere
         for name in measured.record.times_us:
             excluded.pop(name, None)
-    return Known(
+    return Measurements(
         measured=(
             *here.measured,
             Measured(source=Source.SHIPPED, device=name, record=record),
@@ -173,25 +176,27 @@ def lookup(problem: Any, arch: Arch, store: Callable[[], Store | None], asked: s
     )
 
 
-def _local(problem: Any, arch: Arch, opened: Callable[[], Store | None], asked: str) -> Known:
+def _local(
+    problem: Problem, arch: Arch, opened: Callable[[], Store | None], asked: str
+) -> Measurements:
     store = opened()
     if store is None or store.tuned.is_empty:
-        return Known()
+        return Measurements()
     try:
         excluded = exclusions(store, arch, asked)
         record = recorded(store, problem, arch, asked)
     except ToolchainError:
-        return Known()  # without a compiler's version nothing is known to hold
+        return Measurements()  # without a compiler's version nothing is known to hold
     if record is None:
-        return Known(excluded=excluded)
+        return Measurements(excluded=excluded)
     name = asked or device.device_name(arch)
-    return Known(
+    return Measurements(
         measured=(Measured(source=Source.TUNED, device=name, record=record),),
         excluded={**record.excluded, **excluded},
     )
 
 
-def recorded(store: Store, problem: Any, arch: Arch, name: str = "") -> TuningRecord | None:
+def recorded(store: Store, problem: Problem, arch: Arch, name: str = "") -> TuningRecord | None:
     """
     Return what was measured for `problem` on the device called `name`, this one where it is empty;
     None if nothing was.
@@ -211,7 +216,7 @@ def all_recorded(store: Store, arch: Arch) -> list[TuningRecord]:
 
 
 def _record(
-    store: Store, name: str, folder: str, problem: Any | None = None
+    store: Store, name: str, folder: str, problem: Problem | None = None
 ) -> TuningRecord | None:
     document = store.tuned.read(folder, _BUCKETS, name)
     if document is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What stands in where a problem with a bias was never measured: the same problem without one.
+The fallback for a problem with a bias that was never measured: the same problem without one.
 
-A bias is read once for each tile and added in registers, so that it takes kernels as long as they
-take without it, but for what their measurements scatter: their order is the same.
+A bias is read once for each tile and added in registers, so kernels take as long as they take
+without it, but for the scatter of measurements: their order is the same.
 """
 
 from __future__ import annotations
@@ -11,29 +11,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Problem
-from jitgen.selection.known import Known, Measured
+from jitgen.selection.measurements import Measured, Measurements
 
 
-def with_twin(problem: Problem, known: Known, arch: Arch, lookup: Callable[[Any], Known]) -> Known:
+def with_fallback(
+    problem: Problem, found: Measurements, arch: Arch, lookup: Callable[[Problem], Measurements]
+) -> Measurements:
     """
-    Return what is `known` of `problem`; where nothing was measured, what was without its bias.
+    Return the measurements of `problem`; where there is none, those of it without its bias.
 
     Args:
         problem: One with a bias.
-        known: What is known of it.
+        found: Its own measurements.
         arch: The target.
-        lookup: Returns what is known of another problem.
+        lookup: Returns the measurements of another problem.
     """
-    if known.measured:
-        return known
+    if found.measured:
+        return found
     plain = lookup(replace(problem, bias=False))
-    return Known(
+    return Measurements(
         measured=tuple(_biased(each, problem, arch) for each in plain.measured),
-        excluded=known.excluded,
+        excluded=found.excluded,
     )
 
 
