@@ -20,7 +20,7 @@ from jitgen.cli.options import (
 from jitgen.cli.output import Column, Output
 from jitgen.config import Arch, Numerics
 from jitgen.config.grouped_gemm import Problem
-from jitgen.ops.grouped_gemm.prepared_ways import Ways, ways
+from jitgen.ops.grouped_gemm.prepared_algorithms import Algorithms, algorithms
 from jitgen.runtime.session import select as choose
 from jitgen.selection.choice import Choice
 from jitgen.selection.modes import Mode
@@ -103,14 +103,16 @@ def select(
     output.result("select", document, lambda: _print(output, choice, other))
 
 
-def _other_way(problem: Any, arch: Arch, device: str | None, mode: Mode | None) -> Ways | None:
+def _other_way(
+    problem: Any, arch: Arch, device: str | None, mode: Mode | None
+) -> Algorithms | None:
     """Return what two ways take where prepared weights may be unpacked first, else None."""
     if not isinstance(problem, Problem):
         return None
-    return ways(problem, arch, device=device, choose=partial(choose, mode=mode))
+    return algorithms(problem, arch, device=device, choose=partial(choose, mode=mode))
 
 
-def _print(output: Output, choice: Choice, other: Ways | None) -> None:
+def _print(output: Output, choice: Choice, other: Algorithms | None) -> None:
     output.line(choice.config.name(choice.arch), style="bold")
     output.line(choice.why)
     if other is not None:

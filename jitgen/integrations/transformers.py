@@ -35,7 +35,7 @@ from jitgen.integrations.transformers_chains import (
 from jitgen.layer import plan as plans
 from jitgen.layer.call import run
 from jitgen.layer.config import CHUNK_TOKENS
-from jitgen.ops.calling import needs_gradient
+from jitgen.ops.tensors import needs_gradient
 from jitgen.plans.plan import Plan
 from jitgen.plans.prewarm import PrewarmReport
 from jitgen.plans.prewarm import prewarm as prewarm_plan

@@ -14,9 +14,9 @@ from jitgen.layer.chain import Chain
 from jitgen.layer.config import CHUNK_TOKENS, MoEConfig
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.layer.workspace import Lease, Workspace
-from jitgen.ops import calling as common
-from jitgen.ops.calling import calling, is_traced
-from jitgen.ops.dispatcher import require_apart
+from jitgen.ops import tensors as common
+from jitgen.ops.call import calling
+from jitgen.ops.dispatcher import is_traced, require_apart
 from jitgen.ops.route.results import Routing, Sorting
 
 

@@ -19,9 +19,8 @@ from jitgen.layer.config import MoEConfig
 from jitgen.layer.early import JOINED, SHARED, configs_of
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.layer.workspace import NEW, Buffers, Lease
-from jitgen.ops.calling import is_traced
 from jitgen.ops.combine.call import combine
-from jitgen.ops.dispatcher import require_plain
+from jitgen.ops.dispatcher import is_traced, require_plain
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.permute_quantize.call import permute_quantize
 from jitgen.ops.permute_quantize.sorting import sort_quantize

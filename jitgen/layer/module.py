@@ -21,8 +21,8 @@ from jitgen.layer.config import MoEConfig
 from jitgen.layer.experts import run_experts
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
-from jitgen.ops.calling import require_tensor
 from jitgen.ops.route.results import Routing, Sorting
+from jitgen.ops.tensors import require_tensor
 from jitgen.plans.plan import Plan, configs
 from jitgen.plans.prewarm import PrewarmReport, prewarm
 

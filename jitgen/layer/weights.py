@@ -27,7 +27,8 @@ from jitgen.config import BLayout
 from jitgen.errors import InputError
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import ceil_div
-from jitgen.ops import calling as common
+from jitgen.ops import tensors as common
+from jitgen.ops.dispatcher import is_traced
 from jitgen.support.frozen import frozen
 
 Matrices = Tensor | PreparedWeights
@@ -188,7 +189,7 @@ def _looked_at(before: PreparedWeights, made: PreparedWeights) -> PreparedWeight
 
 def _can_be_seen(values: Tensor) -> bool:
     """Say whether values can be looked at now."""
-    if is_compiling() or values.is_meta or common.is_traced((values,)):
+    if is_compiling() or values.is_meta or is_traced((values,)):
         return False
     return not (values.is_cuda and torch.cuda.is_current_stream_capturing())
 

@@ -21,8 +21,8 @@ from jitgen.config import Arch, Config
 from jitgen.config.operation import operation
 from jitgen.errors import InputError
 from jitgen.formats.protocol import ScaleFormat
-from jitgen.ops import calling as common
-from jitgen.ops.dispatcher import mark_written, require_apart, require_plain
+from jitgen.ops import tensors as common
+from jitgen.ops.dispatcher import is_traced, mark_written, require_apart, require_plain
 from jitgen.runtime import devices
 from jitgen.runtime.session import Session
 
@@ -66,7 +66,7 @@ def read(
     first, *others = tensors
     for name in tensors:
         common.require_tensor(name, found[name])
-    if common.is_traced(found.values()):
+    if is_traced(found.values()):
         raise InputError("arguments", "must not be a tracer's tensors: call the public function")
     common.refuse_gradients(found, "a kernel")
     for name in others:

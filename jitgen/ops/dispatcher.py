@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey, _functorch
 from torch.autograd import forward_ad
 
 from jitgen.errors import InputError
@@ -32,6 +33,29 @@ _KEYS = {
     "ZeroTensor": ("a tensor of zeros without memory", "torch.zeros_like({})"),
 }
 """What other keys mean, and what to give instead."""
+
+
+def is_traced(tensors: Iterable[object]) -> bool:
+    """
+    Return whether torch's dispatcher has to see a call with `tensors`.
+
+    It does where a dispatch mode is on (fake tensors, make_fx), while torch.jit.trace records, in a
+    transform of torch.func, which wraps what is made inside of it, and where a tensor stands for
+    others: a fake one, a batch under vmap, a subclass that dispatches.
+    """
+    if torch._C._is_tracing() or torch._C._are_functorch_transforms_active():
+        return True
+    is_off = torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.Python)
+    if torch._C._len_torch_dispatch_stack() and not is_off:
+        return True
+    return any(_stands_for_others(value) for value in tensors if isinstance(value, Tensor))
+
+
+def _stands_for_others(tensor: Tensor) -> bool:
+    if _functorch.is_functorch_wrapped_tensor(tensor):
+        return True
+    keys = torch._C._dispatch_keys(tensor)
+    return keys.has(DispatchKey.Python) or keys.has(DispatchKey.Functionalize)
 
 
 def require_plain(tensors: Mapping[str, Tensor]) -> None:

@@ -60,8 +60,8 @@ class AnyLaunch:
         tail: What the entry takes behind the tensors: on a GPU the number of SMs, for one CTA on
             each.
         config: The config that serves.
-        forced: What the caller asked for, whose identity the memo's key holds: this keeps that
-            object alive.
+        asked: The config that the caller asked for, whose identity the memo's key holds: this keeps
+            that object alive.
         awaited: The config that was chosen, where another serves until its kernel is compiled.
         fits: Says whether it serves such tensors, in the order in which calls give them.
     """
@@ -69,7 +69,7 @@ class AnyLaunch:
     function: Callable[..., Any]
     tail: tuple[Any, ...]
     config: Config
-    forced: object = None
+    asked: object = None
     awaited: Config | None
     fits: Guard = field(default=never, compare=False, repr=False)
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from jitgen.ops.calling import is_traced
+from jitgen.ops.dispatcher import is_traced
 
 
 class Places:

@@ -18,8 +18,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.functional import pad
 
 from jitgen.errors import InputError
-from jitgen.ops.calling import is_traced
-from jitgen.ops.dispatcher import require_plain
+from jitgen.ops.dispatcher import is_traced, require_plain
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm_wgrad.call import grouped_gemm_wgrad
 from jitgen.torch.operands import WIDE, Call, widened

@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 
 from jitgen.config import Arch
 from jitgen.events import warn_once
-from jitgen.ops.calling import is_traced
+from jitgen.ops.dispatcher import is_traced
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
 from jitgen.targets.legality import rules

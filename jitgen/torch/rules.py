@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from jitgen.errors import InputError
-from jitgen.ops.calling import (
+from jitgen.ops.tensors import (
+    describe,
     needs_gradient,
     refuse_gradients,
     require_device,
     require_dtype,
     require_tensor,
-    words,
 )
 from jitgen.torch.operands import WIDE
 
@@ -84,16 +84,16 @@ def _check_types(given: Given, out_dtype: tuple[str, object], *, is_scaled: bool
     if not is_scaled and mat_a.dtype in _QUANTISED:
         raise InputError(
             "mat_a",
-            f"must be {words(set(WIDE))} (got {mat_a.dtype}, which has scales: "
+            f"must be {describe(set(WIDE))} (got {mat_a.dtype}, which has scales: "
             "jitgen.torch.scaled_grouped_mm takes them)",
         )
     require_dtype("mat_a", mat_a, [*WIDE, *_QUANTISED * is_scaled], None)
     if mat_b.dtype is not mat_a.dtype:
-        of_a = words({mat_a.dtype})
+        of_a = describe({mat_a.dtype})
         raise InputError("mat_b", f"must be {of_a}, as mat_a is (got {mat_b.dtype})")
     name, dtype = out_dtype
     if dtype is not None and dtype not in WIDE:
-        raise InputError(name, f"must be {words(set(WIDE))}, or None (got {dtype!r})")
+        raise InputError(name, f"must be {describe(set(WIDE))}, or None (got {dtype!r})")
 
 
 def _check_sizes(mat_a: Tensor, mat_b: Tensor, *, is_batched: bool) -> None:
@@ -144,7 +144,7 @@ def _check_order(mat_a: Tensor, mat_b: Tensor) -> None:
             continue
         raise InputError(
             name,
-            f"must have K contiguous where it is {words({matrix.dtype})} (got shape "
+            f"must have K contiguous where it is {describe({matrix.dtype})} (got shape "
             f"{tuple(matrix.shape)}, strides {matrix.stride()})",
         )
 

@@ -169,12 +169,13 @@ def test_tracers_see_one_operation() -> None:
 
 
 def test_the_operations_of_torch_are_sound() -> None:
-    from jitgen.ops.tracing import combine as traced
+    from jitgen.ops.combine.call import CALL
+    from jitgen.ops.tracing.library import traced
 
     named = given()
     tensors = (named["y"], named["inverse"], named["topk_weights"])
     for operation, arguments in (
-        (traced.operation, tensors),
-        (traced.operation_out, (torch.empty(6, 256, dtype=torch.bfloat16), *tensors)),
+        (traced(CALL).operation, tensors),
+        (traced(CALL).operation_out, (torch.empty(6, 256, dtype=torch.bfloat16), *tensors)),
     ):
         torch.library.opcheck(operation, arguments)

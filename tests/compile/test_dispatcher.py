@@ -70,6 +70,18 @@ def test_calls_are_right_to_begin_with(call: Call, is_warm: bool) -> None:
 
 
 @every
+def test_a_second_call_is_warm(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those with prepared weights were not: a guard was asked about tensors in another order."""
+    call.run(call.new())
+
+    def launched(described: Any, *_: Any) -> None:
+        raise AssertionError(f"{described.name} was prepared once more")
+
+    monkeypatch.setattr("jitgen.ops.call.Call.launched", launched)
+    call.run(call.new())
+
+
+@every
 @is_warm
 def test_forward_mode(call: Call, is_warm: bool) -> None:
     """The derivative was lost without a word."""

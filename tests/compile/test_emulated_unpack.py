@@ -21,7 +21,7 @@ from jitgen.emulator import Artifact
 from jitgen.errors import InputError
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.unpacked import unpacked
-from jitgen.ops.grouped_gemm import prepared_ways
+from jitgen.ops.grouped_gemm import prepared_algorithms
 from jitgen.ops.grouped_gemm.prepared_call import PreparedLaunch, UnpackedLaunch
 from jitgen.ops.unpack_weights.samples import Sizes, differ, make, solved
 from jitgen.runtime.session import current
@@ -127,7 +127,7 @@ def launches() -> set[type]:
 @pytest.fixture
 def unpacks(monkeypatch: pytest.MonkeyPatch, shared_cache: None) -> Iterator[None]:
     """An emulated GPU, where few rows are taken for many."""
-    monkeypatch.setattr(prepared_ways.Ways, "is_unpacked_faster", True)
+    monkeypatch.setattr(prepared_algorithms.Algorithms, "is_unpacked_faster", True)
     with device("sm_90a", num_sms=2):
         yield
 

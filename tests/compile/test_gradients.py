@@ -14,9 +14,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
 from jitgen.errors import InputError
-from jitgen.ops.tracing.grouped_gemm import operation
+from jitgen.ops.grouped_gemm.call import CALL
+from jitgen.ops.tracing.library import traced
 from tests import needs
 from tests.arguments import int32
+
+operation = traced(CALL).operation
 
 pytestmark = [
     needs.compiler,
@@ -368,7 +371,7 @@ def test_a_call_without_gradients_stays_off_the_dispatcher(monkeypatch: pytest.M
     def never(*_: Any) -> None:
         raise AssertionError("a warm call does not come here")
 
-    monkeypatch.setattr(eager, "run", never)
+    monkeypatch.setattr(type(eager.CALL), "run", never)
     jitgen.grouped_gemm(a, b, **groups)
     with torch.no_grad():
         jitgen.grouped_gemm(a.requires_grad_(), b, **groups)

@@ -333,7 +333,8 @@ def test_the_operations_of_torch_are_sound(granularity: str) -> None:
     Every row is somebody's: what nobody writes may hold anything. Of float8 torch multiplies
     nothing on a CPU, which half of its checks do.
     """
-    from jitgen.ops.tracing import permute_quantize as traced
+    from jitgen.ops.permute_quantize.call import CALL
+    from jitgen.ops.tracing.library import traced
 
     permutation = torch.randperm(12, generator=torch.Generator().manual_seed(0)).int()
     given: dict[str, Any] = {
@@ -347,5 +348,7 @@ def test_the_operations_of_torch_are_sound(granularity: str) -> None:
     if granularity == "none":
         checks += ["test_schema", "test_aot_dispatch_dynamic"]
     q, _ = jitgen.permute_quantize(**given)
-    torch.library.opcheck(traced.operation, (), given, test_utils=checks)
-    torch.library.opcheck(traced.operation_out, (torch.zeros_like(q),), given, test_utils=checks)
+    torch.library.opcheck(traced(CALL).operation, (), given, test_utils=checks)
+    torch.library.opcheck(
+        traced(CALL).operation_out, (torch.zeros_like(q),), given, test_utils=checks
+    )

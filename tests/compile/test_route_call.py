@@ -20,7 +20,8 @@ from jitgen.config import Arch
 from jitgen.config.route import RouteConfig
 from jitgen.errors import InputError, JitgenError
 from jitgen.ops.route import samples
-from jitgen.ops.tracing import route as tracing
+from jitgen.ops.route.call import CALL, SORT
+from jitgen.ops.tracing.library import traced
 from jitgen.runtime.session import current
 from tests import needs
 
@@ -275,9 +276,9 @@ class TestTracers:
         found = jitgen.route(x, top_k=4)
         zeros = [torch.zeros_like(each) for each in found]
         for op, given in (
-            (tracing.route_operation, (x, 4)),
-            (tracing.route_operation_out, (*zeros, x, 4)),
-            (tracing.sort_operation, (found.topk_ids, 64)),
-            (tracing.sort_operation_out, (*zeros[2:], found.topk_ids, 64)),
+            (traced(CALL).operation, (x, 4)),
+            (traced(CALL).operation_out, (*zeros, x, 4)),
+            (traced(SORT).operation, (found.topk_ids, 64)),
+            (traced(SORT).operation_out, (*zeros[2:], found.topk_ids, 64)),
         ):
             torch.library.opcheck(op, given)

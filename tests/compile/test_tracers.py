@@ -18,11 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
 from jitgen.errors import ConfigError, InputError
-from jitgen.ops.grouped_gemm.call import grouped_gemm
-from jitgen.ops.tracing.grouped_gemm import operation, operation_out
+from jitgen.ops.grouped_gemm.call import CALL, grouped_gemm
+from jitgen.ops.tracing.library import traced
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
 from tests.arguments import MISTAKES, good, int32
+
+operation, operation_out = traced(CALL).operation, traced(CALL).operation_out
 
 pytestmark = [
     pytest.mark.usefixtures("shared_cache"),

@@ -16,10 +16,13 @@ import jitgen
 from jitgen.config.grouped_gemm import Tile
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.errors import InputError
+from jitgen.ops.grouped_gemm_wgrad.call import CALL
 from jitgen.ops.grouped_gemm_wgrad.samples import Sizes, Solved, make
-from jitgen.ops.tracing.grouped_gemm_wgrad import operation, operation_out
+from jitgen.ops.tracing.library import traced
 from tests import needs
 from tests.arguments import int32
+
+operation, operation_out = traced(CALL).operation, traced(CALL).operation_out
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 

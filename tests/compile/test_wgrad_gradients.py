@@ -13,9 +13,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
 from jitgen.errors import InputError
-from jitgen.ops.tracing.grouped_gemm_wgrad import operation
+from jitgen.ops.grouped_gemm_wgrad.call import CALL
+from jitgen.ops.tracing.library import traced
 from tests import needs
 from tests.arguments import int32
+
+operation = traced(CALL).operation
 
 pytestmark = [
     needs.compiler,

@@ -32,7 +32,7 @@ from jitgen.layer import plan as layer_plan
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
-from jitgen.ops.grouped_gemm import prepared_ways
+from jitgen.ops.grouped_gemm import prepared_algorithms
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import rules, target
@@ -234,7 +234,7 @@ def of_many_rows(arch: Arch) -> list[Config]:
         config
         for kind in kinds
         for device in target(arch).devices
-        for config in prepared_ways.kernels(kind, arch, jitgen.select, device.name)
+        for config in prepared_algorithms.kernels(kind, arch, jitgen.select, device.name)
     ]
 
 

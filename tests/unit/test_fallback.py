@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,7 +14,8 @@ from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.errors import CaptureMiss, KernelMiss
 from jitgen.ops.grouped_gemm import dispatch
-from jitgen.ops.grouped_gemm.dispatch import Launch
+from jitgen.ops.grouped_gemm.call import CALL
+from jitgen.ops.grouped_gemm.dispatch import GroupedGemm, Launch
 from jitgen.ops.grouped_gemm.validate import Arguments
 from jitgen.ops.launch import Family
 from jitgen.runtime.background import Background
@@ -196,20 +196,10 @@ class TestMemo:
             return self.launch(awaited, *scales), Family(edges=(0,)), 0
 
         current.get().memo.clear()
-        monkeypatch.setattr(dispatch, "_prepare", prepare)
+        monkeypatch.setattr(GroupedGemm, "prepare", prepare)
         a = torch.empty(2, 2).as_subclass(OnGpu)
-        given = SimpleNamespace(
-            a=a,
-            b=None,
-            a_scale=None,
-            b_scale=None,
-            alpha=None,
-            bias=None,
-            out=0,
-            groups=None,
-            tensors={"a": a},
-        )
-        dispatch.run(cast(Arguments, given), None, self.KEY)
+        given = Arguments(a, cast(Any, None), out=cast(Any, 0))
+        CALL.run(given, self.KEY)
         return self.KEY in current.get().memo
 
     @pytest.fixture(autouse=True)

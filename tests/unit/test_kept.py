@@ -44,9 +44,10 @@ KEPT = {
         for name in ("_device", "_sizes", "_top_k", "tokens")
     },
     "layer/workspace.py self.rows": _LEASED,
-    "ops/forced.py _read": _CONFIGS,
-    "ops/forced.py of_graph()": _CONFIGS,
-    "ops/grouped_gemm/call.py _calls()": "a function",
+    "ops/explicit_config.py _read": _CONFIGS,
+    "ops/explicit_config.py of_graph()": _CONFIGS,
+    "ops/call.py self.public": "a function",
+    "ops/grouped_gemm/call.py _with_prepared()": "a function",
     "ops/grouped_gemm/dispatch.py _unit_scales": "ones, written once, and the device waited for",
     "ops/grouped_gemm/draws.py self._options": "of tests and benchmarks",
     "ops/grouped_gemm/draws.py self.is_exact": "of tests and benchmarks",
@@ -54,9 +55,11 @@ KEPT = {
         f"ops/guards.py self.{name}": _NUMBERS
         for name in ("_kinds", "_sizes", "_strides", "_thread")
     },
-    "ops/tracing/compiled.py _kept": _CONFIGS,
-    "ops/tracing/compiled_route.py _kept": _CONFIGS,
-    "ops/tracing/compiled_rows.py _kept": _CONFIGS,
+    "ops/tracing/compiled.py _configs": _CONFIGS,
+    **{
+        f"ops/tracing/library.py self.{name}": "operations of torch and names: no tensor"
+        for name in ("_call", "_gradients", "_names", "_sizes", "operation", "operation_out")
+    },
     **{
         f"ops/tracing/gradients.py ctx.{name}": _ONE_CALL
         for name in (

@@ -20,7 +20,7 @@ from jitgen.config.grouped_gemm import KernelConfig, Problem, Schedule, Tile
 from jitgen.config.operation import operation
 from jitgen.errors import InputError, SettingError
 from jitgen.layer.config import MoEConfig
-from jitgen.ops.grouped_gemm.prepared_ways import ways
+from jitgen.ops.grouped_gemm.prepared_algorithms import algorithms
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import current
 from jitgen.selection.choice import without_hints
@@ -143,11 +143,11 @@ class TestTheChoice:
             a_scale_granularity="row",
             b_layout="exact1",
         )
-        plain = ways(many, "sm_90a")
+        plain = algorithms(many, "sm_90a")
 
         assert plain is not None
         assert plain.is_unpacked
-        assert ways(replace(many, numerics=Numerics.INVARIANT), "sm_90a") is None
+        assert algorithms(replace(many, numerics=Numerics.INVARIANT), "sm_90a") is None
 
     def test_all_kernels_are_measured_whoever_asks(self) -> None:
         """Else a record would hold for those that an invariant problem leaves."""

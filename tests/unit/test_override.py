@@ -24,7 +24,7 @@ from jitgen.errors import (
     SettingError,
     UnsupportedConfig,
 )
-from jitgen.ops.forced import forced, graph_name, of_graph
+from jitgen.ops.explicit_config import explicit_config, graph_name, of_graph
 from jitgen.remote import wire
 from jitgen.runtime import syntax
 from jitgen.runtime.override import of_folder, refuse_to_share
@@ -221,19 +221,19 @@ class TestForced:
     def test_what_calls_take(self, tmp_path: Path) -> None:
         mine = jitgen.override(written(tmp_path))
 
-        assert forced(CONFIG, KernelConfig, ARCH) is CONFIG
-        assert forced(mine, KernelConfig, ARCH) == CONFIG
+        assert explicit_config(CONFIG, KernelConfig, ARCH) is CONFIG
+        assert explicit_config(mine, KernelConfig, ARCH) == CONFIG
 
     def test_what_they_do_not(self, tmp_path: Path) -> None:
         path = written(tmp_path)
         mine = jitgen.override(path)
 
         with pytest.raises(InputError, match=r"must be for cpu, .*my\.py is for sm_90a"):
-            forced(mine, KernelConfig, Arch.CPU)
+            explicit_config(mine, KernelConfig, Arch.CPU)
         with pytest.raises(InputError, match=r"must be a SiluMul.*got KernelConfig in .*my\.py"):
-            forced(mine, SiluMulQuantizeConfig, ARCH)
+            explicit_config(mine, SiluMulQuantizeConfig, ARCH)
         with pytest.raises(InputError, match=r"got str.*jitgen\.override\('my\.py'\)"):
-            forced("my.py", KernelConfig, ARCH)
+            explicit_config("my.py", KernelConfig, ARCH)
 
     def test_in_a_graph(self, tmp_path: Path) -> None:
         """It is called by name and digest, which mean nothing where the file was not read."""

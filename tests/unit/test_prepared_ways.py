@@ -19,9 +19,9 @@ from jitgen.bench.hopper_fp4.cases import load
 from jitgen.config import Arch, BLayout, Layout
 from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import CaptureMiss, KernelMiss, UnsupportedConfig
-from jitgen.ops.grouped_gemm import prepared_call, prepared_ways
+from jitgen.ops.grouped_gemm import prepared_algorithms, prepared_call
+from jitgen.ops.grouped_gemm.prepared_algorithms import Algorithms, algorithms, unpacked_problem
 from jitgen.ops.grouped_gemm.prepared_call import PreparedLaunch, UnpackedLaunch
-from jitgen.ops.grouped_gemm.prepared_ways import Ways, unpacked_problem, ways
 from jitgen.runtime.session import Session, select
 from jitgen.selection.choice import buckets
 
@@ -43,8 +43,8 @@ def problem_of(rows: int, **fields: Any) -> Problem:
     return Problem(**(usual | fields))
 
 
-def ways_of(rows: int, **fields: Any) -> Ways:
-    found = ways(problem_of(rows, **fields), "sm_90a")
+def ways_of(rows: int, **fields: Any) -> Algorithms:
+    found = algorithms(problem_of(rows, **fields), "sm_90a")
     assert found is not None
     return found
 
@@ -78,8 +78,8 @@ def test_what_there_is_one_way_for() -> None:
         {"a_scale_granularity": "block128"},
         {"b_layout": "plain", "b_dtype": None, "scale_granularity": "row"},
     ):
-        assert ways(problem_of(4096, **fields), "sm_90a") is None
-    assert ways(problem_of(4096), "cpu") is None
+        assert algorithms(problem_of(4096, **fields), "sm_90a") is None
+    assert algorithms(problem_of(4096), "cpu") is None
 
 
 def test_a_bias_is_added_by_either_way() -> None:
@@ -98,7 +98,7 @@ def test_nothing_that_failed_is_taken() -> None:
             raise UnsupportedConfig("excluded", code="E_EXCLUDED")
         return select(problem, *given, **named)
 
-    assert ways(problem_of(4096), "sm_90a", choose=choose) is None
+    assert algorithms(problem_of(4096), "sm_90a", choose=choose) is None
 
 
 def test_measured_times_count_where_there_are_both() -> None:
@@ -183,7 +183,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     """A GPU for tensors of the CPU, where few rows are taken for many."""
     found = FakeGpu()
     monkeypatch.setattr("jitgen.runtime.devices.find", lambda *_: found)
-    monkeypatch.setattr(prepared_ways.Ways, "is_unpacked_faster", True)
+    monkeypatch.setattr(prepared_algorithms.Algorithms, "is_unpacked_faster", True)
     with Session():
         yield found
 

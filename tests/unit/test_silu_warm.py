@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,8 +13,8 @@ from jitgen.config import Arch, Config
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.errors import CaptureMiss, KernelMiss
 from jitgen.ops.launch import Family
-from jitgen.ops.silu_mul_quantize import dispatch
-from jitgen.ops.silu_mul_quantize.dispatch import Launch
+from jitgen.ops.silu_mul_quantize.call import CALL
+from jitgen.ops.silu_mul_quantize.dispatch import Launch, SiluMulQuantize
 from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.runtime import devices
 from jitgen.runtime.background import Background
@@ -188,10 +187,9 @@ class TestMemo:
             return launch, Family(), 0
 
         current.get().memo.clear()
-        monkeypatch.setattr(dispatch, "_prepare", prepare)
+        monkeypatch.setattr(SiluMulQuantize, "prepare", prepare)
         x = torch.empty(0, 2).as_subclass(OnGpu)
-        given = SimpleNamespace(x=x, groups=None, scale=None, out=0, tensors={"x": x})
-        dispatch.run(cast(Arguments, given), None, self.KEY)
+        CALL.run(Arguments(x=x, out=cast(Any, 0)), self.KEY)
         return self.KEY in current.get().memo
 
     def test_not_if_it_arrived_since_we_looked(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from jitgen.config.unpack_weights import UnpackWeightsProblem
 from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
 from jitgen.formats.protocol import ceil_div
 from jitgen.formats.split import split_bf16
-from jitgen.ops.grouped_gemm.prepared_ways import unpacked_problem
+from jitgen.ops.grouped_gemm.prepared_algorithms import unpacked_problem
 from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 

@@ -19,7 +19,7 @@ from jitgen.layer.checkpoints import scales
 from jitgen.layer.checkpoints.family import Family, Form, Part
 from jitgen.layer.checkpoints.matrices import PLAIN
 from jitgen.layer.weights import NONE, ExpertWeights, Matrices
-from jitgen.ops.calling import words
+from jitgen.ops.tensors import describe
 
 _LIMIT, _ALPHA = 7.0, 1.702
 _GATE_UP, _DOWN = "experts.gate_up_proj", "experts.down_proj"
@@ -113,7 +113,7 @@ def _plain(part: Part, name: str, k: int, n: int) -> Tensor:
     weights = part.read(name, part.experts)
     if weights.dtype not in PLAIN:
         raise InputError(
-            "source", f"{part.name(name)} must be {words({*PLAIN})} (got {weights.dtype})"
+            "source", f"{part.name(name)} must be {describe({*PLAIN})} (got {weights.dtype})"
         )
     return weights.to(torch.bfloat16).contiguous().transpose(1, 2)
 

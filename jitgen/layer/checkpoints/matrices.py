@@ -11,7 +11,8 @@ from torch import Tensor
 
 from jitgen.errors import InputError
 from jitgen.layer.checkpoints.family import Part
-from jitgen.ops.calling import calling, words
+from jitgen.ops.call import calling
+from jitgen.ops.tensors import describe
 
 PLAIN = (torch.bfloat16, torch.float16, torch.float32)
 """Types of weights that are not quantised; kernels read the first, to which others are rounded."""
@@ -97,7 +98,7 @@ def _require(
     matrix: Tensor, name: str, dtypes: Sequence[torch.dtype], shape: tuple[int, int] | None
 ) -> None:
     if matrix.dtype not in dtypes:
-        raise InputError("source", f"{name} must be {words({*dtypes})} (got {matrix.dtype})")
+        raise InputError("source", f"{name} must be {describe({*dtypes})} (got {matrix.dtype})")
     if matrix.dim() != 2 or not matrix.numel():
         raise InputError(
             "source", f"{name} must be a matrix with values (got shape {tuple(matrix.shape)})"

@@ -26,7 +26,7 @@ from jitgen.config.config import SCALE_BLOCK
 from jitgen.errors import InputError
 from jitgen.formats.protocol import ceil_div
 from jitgen.layer.checkpoints.family import Part
-from jitgen.ops.calling import words
+from jitgen.ops.tensors import describe
 
 UE8M0, FLOAT = "ue8m0", "float"
 """Formats of scales that a model's config may name."""
@@ -44,7 +44,7 @@ def require_bytes(scale: Tensor, name: str) -> None:
         InputError: They are of another type, or one is.
     """
     if scale.dtype not in BYTES:
-        raise InputError("source", f"{name} must be {words({*BYTES})} (got {scale.dtype})")
+        raise InputError("source", f"{name} must be {describe({*BYTES})} (got {scale.dtype})")
     _require_all(scale.view(torch.uint8) != _NAN, name, "have no NaN, the byte 255")
 
 
@@ -65,7 +65,7 @@ def of_block(part: Part, scale: Tensor, name: str, weight: str) -> Tensor:
         if part.scale_format == FLOAT:
             raise InputError(
                 "source",
-                f"{name} must be {words({*NUMBERS})}, as the model's config says that scales are "
+                f"{name} must be {describe(NUMBERS)}, as the model's config says that scales are "
                 f"float (got {scale.dtype})",
             )
         require_bytes(scale, name)
@@ -88,7 +88,7 @@ def of_bias(bias: Tensor, name: str) -> Tensor:
         InputError: They are of another type, or one is no number.
     """
     if bias.dtype not in NUMBERS:
-        raise InputError("source", f"{name} must be {words({*NUMBERS})} (got {bias.dtype})")
+        raise InputError("source", f"{name} must be {describe({*NUMBERS})} (got {bias.dtype})")
     _require_all(bias.isfinite(), name, "have no NaN and no infinity")
     return bias.float()
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from jitgen.errors import InputError
 from jitgen.layer.checkpoints import files
-from jitgen.ops.calling import calling
+from jitgen.ops.call import calling
 from jitgen.support.frozen import frozen
 from jitgen.support.text import printable, shown
 

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from jitgen.config.combine import CombineConfig
-from jitgen.ops.combine.dispatch import run
+from jitgen.ops.combine.dispatch import Combine
 from jitgen.ops.combine.validate import Arguments
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
@@ -65,36 +65,35 @@ def combine(
     Safe to call from any thread. torch's tracers see one operation, ``torch.ops.jitgen.combine``;
     see `jitgen.ops.tracing`.
     """
-    if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
-        from jitgen.ops.tracing import compiled_rows as compiled
-
-        return compiled.combine(y, inverse, topk_weights, shared, out, config)
     key: tuple[Any, ...] = ()
-    try:
-        # What a guard knows is not in the key, nor strides, nor that the tensors agree about their
-        # sizes: the entry refuses others, and run() replaces it.
-        key = (
-            "combine",
-            inverse.shape[0],  # in its place: `launch.ROWS`
-            inverse.shape[1],
-            y.shape[-1],
-            y.dim(),
-            None if config is None else id(config),
-            shared is None,
-            out is None,
-            num_modes(),
-            is_grad_enabled(),
-            forward_ad._current_level,
-        )
-        session = current.get()
-        for launch in session.memo.get(key) or similar(session, key, inverse):
-            if launch.fits(*present(y, inverse, topk_weights, shared, out)):
-                if out is not None:
-                    mark_written((out,))
-                return launch.call(  # type: ignore[no-any-return]
-                    y, inverse, topk_weights, shared, out
-                )
-    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
-        pass
-    given = Arguments(y=y, inverse=inverse, topk_weights=topk_weights, shared=shared, out=out)
-    return run(given, config, key)
+    if not is_dynamo_compiling():
+        try:
+            # What a guard knows is not in the key, nor strides, nor that the tensors agree about
+            # their sizes: the entry refuses others, and run() replaces it.
+            key = (
+                "combine",
+                inverse.shape[0],  # in its place: `launch.ROWS`
+                inverse.shape[1],
+                y.shape[-1],
+                y.dim(),
+                None if config is None else id(config),
+                shared is None,
+                out is None,
+                num_modes(),
+                is_grad_enabled(),
+                forward_ad._current_level,
+            )
+            session = current.get()
+            for launch in session.memo.get(key) or similar(session, key, inverse):
+                if launch.fits(*present(y, inverse, topk_weights, shared, out)):
+                    if out is not None:
+                        mark_written((out,))
+                    return launch.call(  # type: ignore[no-any-return]
+                        y, inverse, topk_weights, shared, out
+                    )
+        except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+            pass
+    return CALL.run(Arguments(y, inverse, topk_weights, shared, out, config), key)
+
+
+CALL = Combine(combine)

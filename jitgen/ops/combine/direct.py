@@ -7,9 +7,9 @@ from typing import Any
 
 from jitgen.config import Arch
 from jitgen.config.combine import CombineConfig
-from jitgen.ops import calling as common
 from jitgen.ops import direct
-from jitgen.ops.combine.dispatch import require_fit
+from jitgen.ops import tensors as common
+from jitgen.ops.combine.call import CALL
 from jitgen.ops.combine.validate import Arguments, validate
 from jitgen.ops.values import check_places
 from jitgen.runtime.session import current
@@ -26,9 +26,9 @@ def check(config: CombineConfig, arch: Arch, arguments: tuple[Any, ...]) -> None
     shared = ("shared",) if config.has_shared else ()
     names = ("y", "inverse", "topk_weights", *shared, "out")
     found = direct.read(config, arch, session, arguments, names, in_place=("shared",))
-    given = Arguments(**({"shared": None} | found))
+    given = Arguments(**found)
     facts = validate(given, session)
     common.require_rank("y", given.y, 2, "(M, N)")
-    require_fit(config, given, facts)
+    CALL.require_fit(config, given, facts)
     direct.require_rows("inverse", facts.rows)
     check_places("inverse", given.inverse, given.y.shape[0], "rows of y")

@@ -3,21 +3,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
-from jitgen.config import Config
 from jitgen.config.combine import CombineConfig, CombineProblem
-from jitgen.errors import InputError
-from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.call import Call
 from jitgen.ops.combine.validate import Arguments, Facts, validate
-from jitgen.ops.forced import forced
-from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
+from jitgen.ops.launch import AnyLaunch
 from jitgen.ops.values import check_places
-from jitgen.runtime.override import Override
-from jitgen.runtime.session import Session, current
-from jitgen.selection.choice import edges_of
 from jitgen.support.frozen import frozen
-from jitgen.targets.legality import require
 
 
 @frozen
@@ -49,95 +44,34 @@ class Launch(AnyLaunch):
         return out
 
 
-def new_out(given: Arguments) -> Tensor:
-    """Return sums, not initialised."""
-    return given.y.new_empty((given.inverse.shape[0], given.y.shape[-1]))
+class Combine(Call[Arguments, Facts, Tensor]):
+    """What a call of `combine` is."""
 
+    name = "combine"
+    arguments = Arguments
+    config = CombineConfig
+    like = "y"
+    validate = staticmethod(validate)
+    in_place = ("shared",)  # a thread reads what is shared where it writes the sum
 
-def run(given: Arguments, config: CombineConfig | Override | None, key: Key) -> Tensor:
-    """
-    Do what `combine` says, with every check, and remember the launch under `key`.
+    def check_values(self, given: Arguments, facts: Facts) -> None:
+        check_places("inverse", given.inverse, given.y.shape[:-1].numel(), "rows of y")
 
-    A call that torch traces becomes an operation in torch's hands instead, and is not remembered.
-
-    Raises:
-        InputError: An argument is wrong, or does not fit the forced config.
-        JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`. Nothing
-            else: where the device has no memory left, it is a torch.OutOfMemoryError as well.
-    """
-    if is_traced(given.tensors.values()):
-        from jitgen.ops.tracing import combine as traced
-
-        return traced.record(given, config)
-    with calling("combine"):
-        session = current.get()
-        launch = prepared(
-            session,
-            key,
-            given.tensors,
-            lambda: _prepare(given, config, session),
-            written=("out",),
-            in_place=("shared",),  # a thread reads what is shared where it writes the sum
+    def problem(self, given: Arguments, facts: Facts) -> CombineProblem:
+        return CombineProblem(
+            m=facts.rows, n=facts.n, top_k=facts.top_k, has_shared=given.shared is not None
         )
+
+    def fitting(self, config: CombineConfig, given: Arguments, facts: Facts) -> CombineConfig:
+        return CombineConfig(has_shared=given.shared is not None, tiling=config.tiling)
+
+    def launch(self, given: Arguments, facts: Facts, kernel: dict[str, Any]) -> Launch:
+        return Launch(**kernel)
+
+    def start(self, launch: Launch, given: Arguments) -> Tensor:
         # Of no rows strides mean nothing, to us; the entry wants them all the same.
         y = given.y if given.y.numel() else given.y.new_empty(given.y.shape)
         return launch.call(y, given.inverse, given.topk_weights, given.shared, given.out)
 
-
-def _prepare(
-    given: Arguments, config: CombineConfig | Override | None, session: Session
-) -> tuple[Launch, Family, int]:
-    """
-    Validate `given`, choose a config unless one is forced, and get a kernel.
-
-    Returns:
-        The launch, the family that it belongs to, and its tokens; 0 where there is nothing to
-        launch.
-    """
-    facts = validate(given, session)
-    check_places("inverse", given.inverse, given.y.shape[:-1].numel(), "rows of y")
-    family = Family(arch=facts.arch)
-    neighbours: tuple[Config, ...] = ()
-    if config is None:
-        problem = problem_of(given, facts)
-        wanted, neighbours = chosen(session, problem, facts.arch, "y")
-        family = Family(edges=edges_of(problem, facts.arch), arch=facts.arch, problem=problem)
-    else:  # whatever the tokens, it serves, and is never replaced
-        wanted = require_fit(config, given, facts)
-    function, served = nothing, wanted
-    if facts.rows:
-        function, served = facts.device.entry(session, config or wanted, neighbours)
-    launch = Launch(
-        function=function,
-        tail=facts.device.tail,
-        config=served,
-        forced=config,
-        awaited=None if served == wanted else wanted,
-    )
-    return launch, family, facts.rows
-
-
-def problem_of(given: Arguments, facts: Facts) -> CombineProblem:
-    """Return what is chosen for."""
-    return CombineProblem(
-        m=facts.rows, n=facts.n, top_k=facts.top_k, has_shared=given.shared is not None
-    )
-
-
-def require_fit(asked: object, given: Arguments, facts: Facts) -> CombineConfig:
-    """
-    Return the config that a caller has `asked` for, which is legal and made for a call like this.
-
-    Raises:
-        InputError: It is no config, or one for another call.
-        UnsupportedConfig: The target cannot run it.
-    """
-    config: CombineConfig = forced(asked, CombineConfig, facts.arch)
-    wanted = CombineConfig(has_shared=given.shared is not None, tiling=config.tiling)
-    if config != wanted:
-        raise InputError(
-            "config",
-            f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
-        )
-    require(config, facts.arch)
-    return config
+    def new_results(self, given: Arguments, facts: Facts | None) -> tuple[Tensor, ...]:
+        return (given.y.new_empty((given.inverse.shape[0], given.y.shape[-1])),)

@@ -3,38 +3,32 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.config.combine import MOST_PLACES
 from jitgen.errors import InputError
-from jitgen.ops import calling as common
+from jitgen.ops import tensors as common
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules, size_refusal, target
 
 
-@frozen
-class Arguments:
+class Arguments(NamedTuple):
     """The arguments of one `combine`, as the caller gave them; see there."""
 
     y: Tensor
     inverse: Tensor
     topk_weights: Tensor
-    shared: Tensor | None
-    out: Tensor | None
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor among them, by its name."""
-        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    shared: Tensor | None = None
+    out: Tensor | None = None
+    config: Config | Override | None = None
 
 
 @frozen
@@ -106,7 +100,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     if reason := size_refusal(facts, arch):
         raise InputError("y", reason)
     _check_rows(given, facts, has_memory=has_memory)
-    common.refuse_gradients(given.tensors, Facts.op)
+    common.refuse_gradients(common.tensors_of(given), Facts.op)
     return facts
 
 

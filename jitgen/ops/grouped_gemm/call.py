@@ -15,7 +15,7 @@ from torch.compiler import is_dynamo_compiling
 
 from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.ops.dispatcher import mark_written
-from jitgen.ops.grouped_gemm.dispatch import SCALED, SCALED_ON_GPU, UNSCALED, run
+from jitgen.ops.grouped_gemm.dispatch import SCALED, SCALED_ON_GPU, UNSCALED, GroupedGemm
 from jitgen.ops.grouped_gemm.validate import Arguments
 from jitgen.ops.launch import present, similar
 from jitgen.runtime.override import Override
@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 
 _UNSCALED, _UNSCALED_OUT, _B_SCALED, _B_SCALED_OUT, _SCALED, _SCALED_OUT = range(6)
 """Which of the usual tensors a call gives; one with more says it with a tuple."""
-
-
-@cache
-def _calls() -> Callable[[tuple[Any, ...], KernelConfig | Override | None], Tensor]:
-    """Return the calls with prepared weights: most programs have none, and start without them."""
-    from jitgen.ops.grouped_gemm.prepared_call import from_tuple
-
-    return from_tuple
 
 
 def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a helper costs 0.06 us
@@ -157,103 +149,95 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
     torch's tracers (torch.compile, torch.export, make_fx, fake tensors) see one operation,
     ``torch.ops.jitgen.grouped_gemm``; see `jitgen.ops.tracing`.
     """
-    if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
-        from jitgen.ops.tracing import compiled
-
-        return compiled.grouped_gemm(
-            *(a, b, a_scale, b_scale, offs, m_indices, masked_m),
-            *(alpha, bias, out, out_dtype, expected_m, min_latency),
-            numerics,
-            config,
-        )
-    if not isinstance(b, Tensor):  # prepared weights, or a mistake
-        rest = (alpha, bias, out, out_dtype, expected_m, min_latency, numerics)
-        return _calls()((a, b, a_scale, b_scale, offs, m_indices, masked_m, *rest), config)
     key: tuple[Any, ...] = ()
-    try:
-        groups: Tensor | None = None
-        if m_indices is None and masked_m is None:
-            layout, groups = "ragged", offs
-        elif offs is None and masked_m is None:
-            layout, groups = "contiguous", m_indices
-        elif offs is None and m_indices is None:
-            layout, groups = "masked", masked_m
-        else:
-            layout = "several"  # a mistake: never remembered, so the validation below tells it
-        # What a guard knows is not in the key: types, devices, sizes and strides of the weights and
-        # their scales. How a's size divides the entry refuses, and run() replaces it.
-        options: tuple[Any, ...] | None = None
-        kind: Any
-        if not (
-            (alpha is None and bias is None and out_dtype is None and expected_m is None)
-            and (min_latency is None and numerics is None and config is None)
-        ):
-            options = (
-                *(alpha is None, bias is None, out_dtype, expected_m, min_latency, numerics),
-                id(config),
+    if isinstance(b, Tensor) and not is_dynamo_compiling():
+        try:
+            groups: Tensor | None = None
+            if m_indices is None and masked_m is None:
+                layout, groups = "ragged", offs
+            elif offs is None and masked_m is None:
+                layout, groups = "contiguous", m_indices
+            elif offs is None and m_indices is None:
+                layout, groups = "masked", masked_m
+            else:
+                layout = "several"  # a mistake: never remembered, so the validation below tells it
+            # What a guard knows is not in the key: types, devices, sizes and strides of the weights
+            # and their scales. How a's size divides the entry refuses, and run() replaces it.
+            options: tuple[Any, ...] | None = None
+            kind: Any
+            if not (
+                (alpha is None and bias is None and out_dtype is None and expected_m is None)
+                and (min_latency is None and numerics is None and config is None)
+            ):
+                options = (
+                    *(alpha is None, bias is None, out_dtype, expected_m, min_latency, numerics),
+                    id(config),
+                )
+                kind = (a_scale is None, b_scale is None, out is None)
+            elif b_scale is None:
+                kind = _UNSCALED if out is None else _UNSCALED_OUT
+            elif a_scale is None:
+                kind = _B_SCALED if out is None else _B_SCALED_OUT
+            else:
+                kind = _SCALED if out is None else _SCALED_OUT
+            key = (
+                layout,
+                a.numel(),  # in its place: `launch.ROWS`
+                kind,
+                options,
+                groups.__class__,
+                num_modes(),
+                is_grad_enabled(),
+                forward_ad._current_level,
             )
-            kind = (a_scale is None, b_scale is None, out is None)
-        elif b_scale is None:
-            kind = _UNSCALED if out is None else _UNSCALED_OUT
-        elif a_scale is None:
-            kind = _B_SCALED if out is None else _B_SCALED_OUT
-        else:
-            kind = _SCALED if out is None else _SCALED_OUT
-        key = (
-            layout,
-            a.numel(),  # in its place: `launch.ROWS`
-            kind,
-            options,
-            groups.__class__,
-            num_modes(),
-            is_grad_enabled(),
-            forward_ad._current_level,
-        )
-        session = current.get()
-        for launch in session.memo.get(key) or similar(session, key, a):
-            if kind == _SCALED_OUT:
-                is_for = launch.fits(a, b, a_scale, b_scale, out)
-            elif kind == _SCALED:
-                is_for = launch.fits(a, b, a_scale, b_scale)
-            elif kind == _UNSCALED:
-                is_for = launch.fits(a, b)
-            elif kind == _UNSCALED_OUT:
-                is_for = launch.fits(a, b, out)
-            else:
-                is_for = launch.fits(*present(a, b, a_scale, b_scale, alpha, bias, out))
-            if not is_for:
-                continue
-            if out is None:
-                result = launch.new_out(a)
-            else:
-                mark_written((out,))
-                result = out
-            way = launch.way
-            if way == SCALED:
-                launch.function(a, b, a_scale, b_scale, groups, result)
-            elif way == SCALED_ON_GPU:
-                launch.function(a, b, a_scale, b_scale, groups, result, launch.tail[0])
-            elif way == UNSCALED:
-                launch.function(a, b, *launch.unit_scales, groups, result, *launch.tail)
-            else:
-                launch.run(a, b, a_scale, b_scale, alpha, bias, groups, result)
-            return result  # type: ignore[no-any-return]
-    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
-        pass
+            session = current.get()
+            for launch in session.memo.get(key) or similar(session, key, a):
+                if kind == _SCALED_OUT:
+                    is_for = launch.fits(a, b, a_scale, b_scale, out)
+                elif kind == _SCALED:
+                    is_for = launch.fits(a, b, a_scale, b_scale)
+                elif kind == _UNSCALED:
+                    is_for = launch.fits(a, b)
+                elif kind == _UNSCALED_OUT:
+                    is_for = launch.fits(a, b, out)
+                else:
+                    is_for = launch.fits(*present(a, b, a_scale, b_scale, alpha, out, bias))
+                if not is_for:
+                    continue
+                if out is None:
+                    result = launch.new_out(a)
+                else:
+                    mark_written((out,))
+                    result = out
+                way = launch.way
+                if way == SCALED:
+                    launch.function(a, b, a_scale, b_scale, groups, result)
+                elif way == SCALED_ON_GPU:
+                    launch.function(a, b, a_scale, b_scale, groups, result, launch.tail[0])
+                elif way == UNSCALED:
+                    launch.function(a, b, *launch.unit_scales, groups, result, *launch.tail)
+                else:
+                    launch.run(a, b, a_scale, b_scale, alpha, bias, groups, result)
+                return result  # type: ignore[no-any-return]
+        except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+            pass
     given = Arguments(
-        a=a,
-        b=b,
-        a_scale=a_scale,
-        b_scale=b_scale,
-        offs=offs,
-        m_indices=m_indices,
-        masked_m=masked_m,
-        alpha=alpha,
-        out=out,
-        out_dtype=out_dtype,
-        expected_m=expected_m,
-        min_latency=min_latency,
+        *(a, b, a_scale, b_scale, offs, m_indices, masked_m),
+        *(alpha, out, out_dtype, expected_m, min_latency, config),
         bias=bias,
         numerics=numerics,
     )
-    return run(given, config, key)
+    if isinstance(b, Tensor):
+        return CALL.run(given, key)  # type: ignore[arg-type]  # its b is a tensor
+    return _with_prepared()(given)  # or with a mistake
+
+
+@cache
+def _with_prepared() -> Callable[[Any], Tensor]:
+    """Return the calls with prepared weights: most programs have none, and start without them."""
+    from jitgen.ops.grouped_gemm.prepared_call import grouped_gemm
+
+    return grouped_gemm
+
+
+CALL = GroupedGemm(grouped_gemm)

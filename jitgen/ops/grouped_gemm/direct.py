@@ -10,21 +10,13 @@ from jitgen.config.grouped_gemm import KernelConfig, Operands
 from jitgen.config.layouts import ARGUMENT
 from jitgen.formats import find_format
 from jitgen.formats.prepared import PreparedWeights
-from jitgen.ops import calling as common
 from jitgen.ops import direct
-from jitgen.ops.grouped_gemm.dispatch import require_bias, require_fit
+from jitgen.ops import tensors as common
+from jitgen.ops.grouped_gemm.call import CALL
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments
 from jitgen.ops.grouped_gemm.prepared_validate import validate as validate_prepared
 from jitgen.ops.grouped_gemm.validate import Arguments, validate
-from jitgen.ops.values import check_values
 from jitgen.runtime.session import current
-
-_NONE: dict[str, Any] = dict.fromkeys(
-    (
-        *("a_scale", "b_scale", "offs", "m_indices", "masked_m", "alpha", "bias"),
-        *("out_dtype", "expected_m"),
-    )
-)
 
 
 def check(config: KernelConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
@@ -37,20 +29,20 @@ def check(config: KernelConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
     session, types = current.get(), config.operands
     found = direct.read(config, arch, session, arguments, names_of(config))
-    given = _prepared(config, found) if types.b_layout.is_prepared else Arguments(**(_NONE | found))
-    if isinstance(given, PreparedArguments):
+    if types.b_layout.is_prepared:
+        given: Any = _prepared(config, found)
         facts = validate_prepared(given, session)
     else:
+        given = Arguments(**found)
         facts = validate(given, session)
-    require_fit(config, facts, None)
-    require_bias(config, given.bias)
+    CALL.require_fit(config, given, facts)
     direct.require_rows("a", facts.rows)
     if not types.b_layout.is_prepared:
         direct.require_bytes("a", found["a"])
         direct.require_bytes("b", found["b"])
     if (scale := given.a_scale) is not None:
         direct.require_readable("a_scale", scale, find_format(_granularity_of_a(types)))
-    check_values(facts.layout, given.groups, facts.rows, groups=facts.groups)
+    CALL.check_values(given, facts)
 
 
 def names_of(config: KernelConfig) -> tuple[str, ...]:
@@ -84,4 +76,4 @@ def _prepared(config: KernelConfig, found: dict[str, Any]) -> PreparedArguments:
         k=a.shape[-1],
         layout=config.operands.b_layout,
     )
-    return PreparedArguments(**(_NONE | found | {"b": weights, "b_scale": None}))
+    return Arguments(**found | {"b": weights, "b_scale": None})

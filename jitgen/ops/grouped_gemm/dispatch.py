@@ -4,25 +4,23 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Config, Layout
+from jitgen.config import Layout
 from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.config.layouts import ARGUMENT
 from jitgen.errors import InputError
 from jitgen.formats import atoms, find_format
 from jitgen.formats.protocol import TORCH, ScaleFormat
-from jitgen.ops.calling import calling, is_traced, needs_gradient
-from jitgen.ops.dispatcher import refuse_tangents
-from jitgen.ops.forced import forced
-from jitgen.ops.grouped_gemm.validate import Arguments, Facts, validate
-from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
+from jitgen.ops.call import Call
+from jitgen.ops.explicit_config import explicit_config
+from jitgen.ops.grouped_gemm.validate import Arguments, Facts, Weights, validate
+from jitgen.ops.launch import AnyLaunch, Family
+from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_values
-from jitgen.runtime.override import Override
-from jitgen.runtime.session import Session, current
 from jitgen.selection.choice import with_numerics
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
@@ -116,171 +114,102 @@ _PAIRS = torch.float4_e2m1fn_x2
 """What kernels take as bytes."""
 
 
-def run(given: Arguments, config: KernelConfig | Override | None, key: Key) -> Tensor:
-    """
-    Do what `grouped_gemm` says, with every check, and remember the launch under `key`.
+class AnyGroupedGemm(Call[Arguments[Weights], Facts, Tensor]):
+    """What calls of `grouped_gemm` with any weights share."""
 
-    A call that torch traces becomes an operation in torch's hands instead, and is not remembered;
-    so does one that autograd asks a gradient of.
+    arguments = Arguments
+    config = KernelConfig
+    like = "a"
 
-    Raises:
-        InputError: An argument is wrong, or does not fit the forced config.
-        JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`. Nothing
-            else: where the device has no memory left, it is a torch.OutOfMemoryError as well.
-    """
-    if is_traced(given.tensors.values()):
-        from jitgen.ops.tracing import grouped_gemm as traced
+    def check_values(self, given: Arguments[Weights], facts: Facts) -> None:
+        check_values(facts.layout, groups_of(given), facts.rows, groups=facts.groups)
 
-        return traced.record(given, config)
-    refuse_tangents(given.tensors)
-    if needs_gradient(given.tensors.values()):
-        from jitgen.ops.tracing import grouped_gemm as traced
-
-        return traced.differentiable(given, config)
-    with calling("grouped_gemm"):
-        return _run(given, config, key, current.get())
-
-
-def _run(
-    given: Arguments, config: KernelConfig | Override | None, key: Key, session: Session
-) -> Tensor:
-    launch = prepared(
-        session,
-        key,
-        given.tensors,
-        lambda: _prepare(given, config, session),
-        written=("out",),
-        fixed=("b", "b_scale"),
-        unguarded=(*ARGUMENT.values(),),
-    )
-    out = launch.new_out(given.a) if given.out is None else given.out
-    scales = (given.a_scale, given.b_scale, given.alpha)
-    launch.run(given.a, given.b, *scales, given.bias, given.groups, out)
-    return out
-
-
-def _prepare(
-    given: Arguments, config: KernelConfig | Override | None, session: Session
-) -> tuple[Launch, Family, int]:
-    """
-    Validate `given`, choose a config unless one is forced, and get a kernel.
-
-    Returns:
-        The launch, the family that it belongs to, and its rows; 0 where there is nothing to launch.
-    """
-    facts = validate(given, session)
-    check_values(facts.layout, given.groups, facts.rows, groups=facts.groups)
-    family = Family(arch=facts.arch)
-    neighbours: tuple[Config, ...] = ()
-    if config is None:
-        problem = problem_of(facts, given, bias=given.bias is not None)
-        wanted, neighbours = chosen(session, problem, facts.arch, "a")
-        family = Family.of(problem, facts, given.expected_m)
-    else:  # whatever the rows, it serves, and is never replaced
-        wanted = require_fit(config, facts, given.numerics)
-        require_bias(wanted, given.bias)
-    device, a_scale, types = given.a.device, given.a_scale, facts.operands
-    is_ragged = facts.layout is Layout.RAGGED
-    spare_rows = (atoms.ROWS - 1) * (facts.groups if is_ragged else 1)
-    function, served = nothing, wanted
-    if 0 not in facts.shape:
-        function, served = facts.device.entry(session, config or wanted, neighbours)
-    form = _form(served)
-    copies_scales = a_scale is not None and not form.is_readable(a_scale)
-    way = ANY
-    if given.bias is None and not (copies_scales or form.has_atoms):
-        of_scales = SCALED_ON_GPU if len(facts.device.tail) == 1 else SCALED
-        way = UNSCALED if given.b_scale is None else of_scales
-    launch = Launch(
-        way=way,
-        function=function,
-        tail=facts.device.tail,
-        copies_scales=copies_scales,
-        unit_scales=_scales_of_one(device, facts.groups) if given.b_scale is None else (),
-        columns=facts.n,
-        out_dtype=TORCH[types.out_dtype],
-        spare_rows=spare_rows if form.has_atoms else 0,
-        b_values=types.b_dtype.values_per_element // types.a_dtype.values_per_element,
-        config=served,
-        forced=config,
-        awaited=None if served == wanted else wanted,
-    )
-    return launch, family, 0 if 0 in facts.shape else facts.rows
-
-
-class _Hints(Protocol):
-    """What a call says of its problem besides its tensors."""
-
-    @property
-    def expected_m(self) -> int | None:
-        """Rows that a group is expected to have."""
-        ...
-
-    @property
-    def min_latency(self) -> bool | None:
-        """Whether to choose for the least latency."""
-        ...
-
-    @property
-    def numerics(self) -> str | None:
-        """What is promised of the bits of a row."""
-        ...
-
-
-def problem_of(facts: Facts, given: _Hints, *, bias: bool = False) -> Problem:
-    """
-    Return what is chosen for; unless told, groups share the rows and masked ones are full. Numerics
-    that the process asks for are the call's own, so that what is recorded asks for them, too.
-    """
-    rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
-    problem = Problem(
-        layout=facts.layout,
-        groups=facts.groups,
-        m=rows if given.expected_m is None else given.expected_m * facts.groups,
-        n=facts.n,
-        k=facts.k,
-        a_dtype=facts.operands.a_dtype,
-        b_dtype=facts.operands.b_dtype,
-        out_dtype=facts.operands.out_dtype,
-        scale_granularity=facts.operands.scale_granularity,
-        min_latency=given.min_latency,
-        numerics=given.numerics,  # type: ignore[arg-type]  # a word, which becomes one
-        a_scale_granularity=facts.operands.a_scale_granularity,
-        b_layout=facts.operands.b_layout,
-        bias=bias,
-    )
-    return with_numerics(problem)
-
-
-def require_fit(asked: object, facts: Facts, numerics: str | None) -> KernelConfig:
-    """
-    Return the config that a caller has `asked` for, which is legal and made for tensors like these.
-
-    Raises:
-        InputError: It is no config, or one for other tensors, or `numerics` do not allow it.
-        UnsupportedConfig: The target cannot run it.
-    """
-    config: KernelConfig = forced(asked, KernelConfig, facts.arch, numerics)
-    if config.layout is not facts.layout or config.operands != facts.operands:
-        raise InputError(
-            "config",
-            f"must be for {facts.layout}, {facts.operands.text}, as the tensors are "
-            f"(got one for {config.layout}, {config.operands.text})",
+    def problem(self, given: Arguments[Weights], facts: Facts) -> Problem:
+        """
+        Return what is chosen for; unless told, groups share the rows and masked ones are full.
+        Numerics that the process asks for are the call's own, so that what is recorded asks for
+        them, too.
+        """
+        rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
+        problem = Problem(
+            layout=facts.layout,
+            groups=facts.groups,
+            m=rows if given.expected_m is None else given.expected_m * facts.groups,
+            n=facts.n,
+            k=facts.k,
+            a_dtype=facts.operands.a_dtype,
+            b_dtype=facts.operands.b_dtype,
+            out_dtype=facts.operands.out_dtype,
+            scale_granularity=facts.operands.scale_granularity,
+            min_latency=given.min_latency,
+            numerics=given.numerics,  # type: ignore[arg-type]  # a word, which becomes one
+            a_scale_granularity=facts.operands.a_scale_granularity,
+            b_layout=facts.operands.b_layout,
+            bias=given.bias is not None,
         )
-    require(config, facts.arch)
-    return config
+        return with_numerics(problem)
+
+    def family(self, problem: Any, given: Arguments[Weights], facts: Facts) -> Family:
+        return Family.of(problem, facts, given.expected_m)
+
+    def rows(self, given: Arguments[Weights], facts: Facts) -> int:
+        return 0 if 0 in facts.shape else facts.rows
+
+    def require_fit(self, asked: object, given: Arguments[Weights], facts: Facts) -> KernelConfig:
+        config: KernelConfig = explicit_config(asked, KernelConfig, facts.arch, given.numerics)
+        if config.layout is not facts.layout or config.operands != facts.operands:
+            raise InputError(
+                "config",
+                f"must be for {facts.layout}, {facts.operands.text}, as the tensors are "
+                f"(got one for {config.layout}, {config.operands.text})",
+            )
+        require(config, facts.arch)
+        if config.epilogue.bias != (given.bias is not None):
+            have, none = ("a bias", "none") if config.epilogue.bias else ("no bias", "one")
+            raise InputError("config", f"is for {have}, and there is {none}")
+        return config
 
 
-def require_bias(config: KernelConfig, bias: Tensor | None) -> None:
-    """
-    Do nothing if `config` is for a call with such a bias.
+class GroupedGemm(AnyGroupedGemm[Tensor]):
+    """What a call of `grouped_gemm` is, with weights that are a tensor."""
 
-    Raises:
-        InputError: It is not.
-    """
-    if config.epilogue.bias != (bias is not None):
-        have, none = ("a bias", "none") if config.epilogue.bias else ("no bias", "one")
-        raise InputError("config", f"is for {have}, and there is {none}")
+    name = "grouped_gemm"
+    fixed = ("b", "b_scale")
+    unguarded = (*ARGUMENT.values(),)
+    gradients = "jitgen.ops.tracing.gradients:GROUPED_GEMM"
+    validate = staticmethod(validate)
+
+    def launch(self, given: Arguments[Tensor], facts: Facts, kernel: dict[str, Any]) -> Launch:
+        device, a_scale, types = given.a.device, given.a_scale, facts.operands
+        form = _form(kernel["config"])
+        copies_scales = a_scale is not None and not form.is_readable(a_scale)
+        way = ANY
+        if given.bias is None and not (copies_scales or form.has_atoms):
+            of_scales = SCALED_ON_GPU if len(facts.device.tail) == 1 else SCALED
+            way = UNSCALED if given.b_scale is None else of_scales
+        spare_rows = atoms.ROWS - 1
+        if facts.layout is Layout.RAGGED:
+            spare_rows *= facts.groups
+        return Launch(
+            **kernel,
+            way=way,
+            copies_scales=copies_scales,
+            unit_scales=_scales_of_one(device, facts.groups) if given.b_scale is None else (),
+            columns=facts.n,
+            out_dtype=TORCH[types.out_dtype],
+            spare_rows=spare_rows if form.has_atoms else 0,
+            b_values=types.b_dtype.values_per_element // types.a_dtype.values_per_element,
+        )
+
+    def start(self, launch: Launch, given: Arguments[Tensor]) -> Tensor:
+        out = launch.new_out(given.a) if given.out is None else given.out
+        tensors = (given.a, given.b, given.a_scale, given.b_scale, given.alpha, given.bias)
+        launch.run(*tensors, groups_of(given), out)
+        return out
+
+    def new_results(self, given: Arguments[Tensor], facts: Facts | None) -> tuple[Tensor, ...]:
+        shape = (*given.a.shape[:-1], given.b.shape[1])
+        return (given.a.new_empty(shape, dtype=given.out_dtype or torch.bfloat16),)
 
 
 def _form(config: Any) -> ScaleFormat:

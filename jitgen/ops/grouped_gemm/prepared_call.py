@@ -15,23 +15,22 @@ import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
+from torch.compiler import is_dynamo_compiling
 
 from jitgen.config import Config
-from jitgen.config.grouped_gemm import KernelConfig
 from jitgen.errors import CaptureMiss, KernelMiss
 from jitgen.events import warn_once
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import TORCH
-from jitgen.ops.calling import calling, is_traced
+from jitgen.ops.call import REQUIRED
 from jitgen.ops.dispatcher import mark_written
-from jitgen.ops.grouped_gemm.dispatch import problem_of, require_bias, require_fit
-from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, validate
-from jitgen.ops.grouped_gemm.prepared_ways import Ways, ways
-from jitgen.ops.grouped_gemm.validate import Facts
-from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared, present, similar
-from jitgen.ops.values import check_values
-from jitgen.runtime.override import Override
+from jitgen.ops.grouped_gemm.dispatch import AnyGroupedGemm
+from jitgen.ops.grouped_gemm.prepared_algorithms import Algorithms, algorithms
+from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, tensors_of, validate
+from jitgen.ops.grouped_gemm.validate import Arguments, Facts
+from jitgen.ops.launch import AnyLaunch, Family, Key, present, similar
+from jitgen.ops.tensors import groups_of
 from jitgen.runtime.session import Session, current
 from jitgen.selection.choice import Choice
 from jitgen.support.frozen import frozen
@@ -130,51 +129,48 @@ class UnpackedLaunch(AnyLaunch):
         return out
 
 
-def from_tuple(given: tuple[Any, ...], config: KernelConfig | Override | None) -> Tensor:
-    """Do the same as `grouped_gemm`, with the fields of `PreparedArguments`."""
-    return grouped_gemm(PreparedArguments(*given), config)
-
-
-def grouped_gemm(given: PreparedArguments, config: KernelConfig | Override | None) -> Tensor:
+def grouped_gemm(given: PreparedArguments) -> Tensor:
     """
     Do what `jitgen.grouped_gemm` says with prepared weights.
 
     Raises:
-        InputError: An argument is wrong, or does not fit the forced config.
+        InputError: An argument is wrong, or does not fit the explicit config.
         JitgenError: As there.
     """
-    a, b, a_scale, b_scale, offs, m_indices, masked_m, alpha, bias, out, *chosen_by = given
     key: Key = ()
-    try:
-        groups = offs if masked_m is None else masked_m
-        groups = m_indices if groups is None else groups
-        values, factor = b.values, b.factor
-        key = (
-            # Of mistakes, too: those are never remembered.
-            (offs is None, m_indices is None, masked_m is None, b_scale is None, alpha is None),
-            a.numel(),  # in its place: `launch.ROWS`
-            b.kind,
-            a.dim(),
-            None if a_scale is None else a_scale.dim(),
-            bias is None,
-            out is None,
-            *chosen_by,
-            None if config is None else id(config),
-            num_modes(),
-            is_grad_enabled(),
-            forward_ad._current_level,
-        )
-        session = current.get()
-        for launch in session.memo.get(key) or similar(session, key, _rows(given)):
-            if launch.fits(*present(a, values, a_scale, groups, bias, out, factor)):
-                if out is not None:
-                    mark_written((out,))
-                return launch.run(  # type: ignore[no-any-return]
-                    a, b, a_scale, bias, groups, out
-                )
-    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
-        pass
-    return run(given, config, key)
+    if not is_dynamo_compiling():
+        try:
+            a, b, a_scale, b_scale, offs, m_indices, masked_m, alpha, out, *chosen_by = given[:12]
+            config, bias, numerics = given[12:]
+            groups = offs if masked_m is None else masked_m
+            groups = m_indices if groups is None else groups
+            key = (
+                # Of mistakes, too: those are never remembered.
+                (offs is None, m_indices is None, masked_m is None, b_scale is None, alpha is None),
+                a.numel(),  # in its place: `launch.ROWS`
+                b.kind,
+                a.dim(),
+                None if a_scale is None else a_scale.dim(),
+                bias is None,
+                out is None,
+                *chosen_by,
+                numerics,
+                None if config is None else id(config),
+                num_modes(),
+                is_grad_enabled(),
+                forward_ad._current_level,
+            )
+            session = current.get()
+            for launch in session.memo.get(key) or similar(session, key, _rows(given)):
+                if launch.fits(*present(a, b.values, b.factor, a_scale, groups, out, bias)):
+                    if out is not None:
+                        mark_written((out,))
+                    return launch.run(  # type: ignore[no-any-return]
+                        a, b, a_scale, bias, groups, out
+                    )
+        except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+            pass
+    return CALL.run(given, key)
 
 
 def _rows(given: PreparedArguments) -> Tensor:
@@ -184,79 +180,87 @@ def _rows(given: PreparedArguments) -> Tensor:
     return a_scale if has_parts and a_scale is not None else a
 
 
-def run(given: PreparedArguments, config: KernelConfig | Override | None, key: Key) -> Tensor:
+class PreparedGroupedGemm(AnyGroupedGemm[PreparedWeights]):
     """
-    Do the same with every check, and remember the launch under `key`.
+    What a call of `grouped_gemm` is, with prepared weights.
 
-    A call that torch traces becomes an operation in torch's hands instead, and is not remembered.
+    In a graph the weights are their two tensors, N and the name of their layout; K is a's. How far
+    exponents of a row differ is not in it, for that is known of values, and a graph outlives those.
+    So weights are not unpacked there.
     """
-    if is_traced(given.tensors.values()):
-        from jitgen.ops.tracing import prepared_gemm as traced
 
-        return traced.record(given, config)
-    with calling("grouped_gemm"):
-        session = current.get()
-        launch = prepared(
-            session, key, given.tensors, lambda: _prepare(given, config, session), written=("out",)
-        )
-        rest = (given.a_scale, given.bias, given.groups, given.out)
-        return launch.run(given.a, given.b, *rest)
+    name = "grouped_gemm_prepared"
+    tensors_of = staticmethod(tensors_of)
+    validate = staticmethod(validate)
 
-
-def _prepare(
-    given: PreparedArguments, config: KernelConfig | Override | None, session: Session
-) -> tuple[PreparedLaunch | UnpackedLaunch, Family, int]:
-    """Validate `given`, choose a config unless one is forced, and get a kernel, or two."""
-    facts = validate(given, session)
-    check_values(facts.layout, given.groups, facts.rows, groups=facts.groups)
-    family = Family(arch=facts.arch)
-    neighbours: tuple[Config, ...] = ()
-    rows = 0 if 0 in facts.shape else facts.rows
-    if config is None:
-        problem = problem_of(facts, given, bias=given.bias is not None)
-        wanted, neighbours = chosen(session, problem, facts.arch, "a")
-        family = Family.of(problem, facts, given.expected_m)
-        if rows and given.b.has_near_rows:
-            found = ways(problem, facts.arch, choose=session.select)
+    def chosen(
+        self, given: PreparedArguments, facts: Facts, session: Session
+    ) -> tuple[AnyLaunch, Family, int]:
+        """Do the same, or get two kernels: one that unpacks the weights, and one for FP8 ones."""
+        rows = self.rows(given, facts)
+        if given.config is None and rows and given.b.has_near_rows:
+            problem = self.problem(given, facts)
+            found = algorithms(problem, facts.arch, choose=session.select)
             if found is not None and found.is_unpacked:
+                family = self.family(problem, given, facts)
                 return _unpacked(facts, found, session), family, rows
-    else:
-        wanted = require_fit(config, facts, given.numerics)
-        require_bias(wanted, given.bias)
-    function, served = nothing, wanted
-    if rows:
-        function, served = facts.device.entry(session, config or wanted, neighbours)
-    scale = given.a_scale
-    is_blocked = facts.operands.a_scale_granularity == "block128"
-    copies_scales = is_blocked and scale is not None and not is_kernel_layout(scale)
-    launch = _prepared(facts, function, served, wanted, copies_scales=copies_scales, forced=config)
-    return launch, family, rows
+        return super().chosen(given, facts, session)
+
+    def launch(
+        self, given: PreparedArguments, facts: Facts, kernel: dict[str, Any]
+    ) -> PreparedLaunch:
+        scale = given.a_scale
+        is_blocked = facts.operands.a_scale_granularity == "block128"
+        copies_scales = is_blocked and scale is not None and not is_kernel_layout(scale)
+        return _prepared(facts, kernel, copies_scales=copies_scales)
+
+    def start(self, launch: PreparedLaunch | UnpackedLaunch, given: PreparedArguments) -> Tensor:
+        tensors = (given.a_scale, given.bias, groups_of(given), given.out)
+        return launch.run(given.a, given.b, *tensors)
+
+    def in_graph(self) -> list[tuple[str, str, Any]]:
+        """Say the same; graphs that were saved have the bias in another place."""
+        found = {name: (name, kind, default) for name, kind, default in super().in_graph()}
+        weights = (("b_factor", "Tensor"), ("n", "int"), ("b_layout", "str"))
+        found["b"] = ("b", "Tensor", REQUIRED)
+        found |= {name: (name, kind, REQUIRED) for name, kind in weights}
+        for name in ("b_scale", "alpha"):  # parts of prepared weights
+            del found[name]
+        first = ("a", "b", *[name for name, _ in weights], "a_scale")
+        first += ("offs", "m_indices", "masked_m", "bias")
+        return [found.pop(name) for name in first] + [*found.values()]
+
+    def to_graph(self, given: PreparedArguments, config: str | None) -> tuple[Any, ...]:
+        b = given.b
+        named = {**given._asdict(), "config": config, "b": b.values}
+        named |= {"b_factor": b.factor, "n": b.n, "b_layout": str(b.layout)}
+        return tuple([named[name] for name, _, _ in self.in_graph()])
+
+    def of_graph(self, named: dict[str, Any]) -> PreparedArguments:
+        values, factor, n, layout = (named[name] for name in ("b", "b_factor", "n", "b_layout"))
+        k = int(named["a"].shape[-1])
+        weights = PreparedWeights(values=values, factor=factor, n=n, k=k, layout=layout)
+        rest = {name: each for name, each in named.items() if name in Arguments._fields}
+        return Arguments(**rest | {"b": weights})
+
+    def new_results(self, given: PreparedArguments, facts: Facts | None) -> tuple[Tensor, ...]:
+        rank = 2 if given.masked_m is None else 3
+        shape = (*given.a.shape[: rank - 1], given.b.n)
+        return (given.a.new_empty(shape, dtype=given.out_dtype or torch.bfloat16),)
 
 
-def _prepared(
-    facts: Facts,
-    function: Callable[..., Any],
-    served: Config,
-    wanted: Config,
-    *,
-    copies_scales: bool,
-    forced: KernelConfig | Override | None = None,
-) -> PreparedLaunch:
+def _prepared(facts: Facts, kernel: dict[str, Any], *, copies_scales: bool) -> PreparedLaunch:
     """Return a launch of a kernel for prepared weights."""
     return PreparedLaunch(
-        function=function,
-        tail=facts.device.tail,
+        **kernel,
         copies_scales=copies_scales,
         front=len(facts.shape) - 1,
         columns=facts.n,
         out_dtype=TORCH[facts.operands.out_dtype],
-        config=served,
-        forced=forced,
-        awaited=None if served == wanted else wanted,
     )
 
 
-def _unpacked(facts: Facts, found: Ways, session: Session) -> PreparedLaunch | UnpackedLaunch:
+def _unpacked(facts: Facts, found: Algorithms, session: Session) -> PreparedLaunch | UnpackedLaunch:
     """
     Return a launch of two kernels.
 
@@ -278,7 +282,9 @@ def _unpacked(facts: Facts, found: Ways, session: Session) -> PreparedLaunch | U
             wanted, *others = prepared_configs
             function, served = device.entry(session, wanted, others)
         if served in prepared_configs:
-            return _prepared(facts, function, served, wanted, copies_scales=False)
+            kernel = {"function": function, "tail": device.tail, "config": served}
+            kernel["awaited"] = None if served == wanted else wanted
+            return _prepared(facts, kernel, copies_scales=False)
         entries.append(function)
         configs.append(served)
     awaited = (each for each, served in zip(found.kernels, configs, strict=True) if each != served)
@@ -298,3 +304,6 @@ def _unpacked(facts: Facts, found: Ways, session: Session) -> PreparedLaunch | U
 def _in_order(choice: Choice) -> list[Config]:
     """Return the candidates of a choice, best first."""
     return [candidate.config for candidate in choice.candidates]
+
+
+CALL = PreparedGroupedGemm(lambda **named: grouped_gemm(Arguments(**named)))

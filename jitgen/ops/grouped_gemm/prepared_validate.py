@@ -6,7 +6,7 @@ error, as in `jitgen.ops.grouped_gemm.validate`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from jitgen.errors import InputError
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import OF_TORCH, TORCH, ceil_div
 from jitgen.formats.split import PARTS
-from jitgen.ops.calling import (
+from jitgen.ops.grouped_gemm.validate import Arguments, Facts, check_bias, check_the_rest
+from jitgen.ops.tensors import (
     check_groups,
     check_memory,
     layout_of,
@@ -29,7 +30,6 @@ from jitgen.ops.calling import (
     require_shape,
     require_tensor,
 )
-from jitgen.ops.grouped_gemm.validate import Facts, check_bias, check_the_rest
 from jitgen.runtime import devices
 from jitgen.runtime.session import Session
 from jitgen.targets.legality import rules, size_refusal
@@ -37,36 +37,18 @@ from jitgen.targets.legality import rules, size_refusal
 _OP = "grouped_gemm"
 
 
-class PreparedArguments(NamedTuple):
-    """The arguments of one `grouped_gemm` with prepared weights, as the caller gave them."""
+PreparedArguments = Arguments[PreparedWeights]
 
-    a: Tensor
-    b: PreparedWeights
-    a_scale: Tensor | None
-    b_scale: Tensor | None
-    offs: Tensor | None
-    m_indices: Tensor | None
-    masked_m: Tensor | None
-    alpha: Tensor | None
-    bias: Tensor | None
-    out: Tensor | None
-    out_dtype: torch.dtype | None
-    expected_m: int | None
-    min_latency: bool | None = None
-    numerics: str | None = None
 
-    @property
-    def groups(self) -> Tensor | None:
-        """The one of offs, m_indices and masked_m that is given."""
-        return next((x for x in (self.offs, self.m_indices, self.masked_m) if x is not None), None)
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor among them, by its name."""
-        found = {n: value for n, value in self._asdict().items() if isinstance(value, Tensor)}
-        if isinstance(self.b, PreparedWeights):
-            found |= {"b": self.b.values, "b.factor": self.b.factor}
-        return found
+def tensors_of(given: PreparedArguments) -> dict[str, Tensor]:
+    """Return every tensor among the arguments, in their order; weights are two."""
+    found: dict[str, Any] = {}
+    for name, value in zip(given._fields, given, strict=True):
+        if isinstance(value, PreparedWeights):
+            found |= {"b": value.values, "b.factor": value.factor}
+        else:
+            found[name] = value
+    return {name: each for name, each in found.items() if isinstance(each, Tensor)}
 
 
 def validate(given: PreparedArguments, session: Session, *, has_memory: bool = True) -> Facts:
@@ -131,7 +113,7 @@ def validate(given: PreparedArguments, session: Session, *, has_memory: bool = T
         if tensor is not None:
             check_memory(name, tensor, ("a", a), alignment, has_memory=has_memory)
     check_the_rest(given, b.n)
-    refuse_gradients(given.tensors, _OP)
+    refuse_gradients(tensors_of(given), _OP)
     return facts
 
 

@@ -10,20 +10,22 @@ the entry refuses.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.config import Arch, BLayout, Config, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import Operands
 from jitgen.config.layouts import ARGUMENT
 from jitgen.errors import InputError
 from jitgen.formats import every_format, format_of_b
 from jitgen.formats.protocol import OF_TORCH, TORCH, Rows, ScaleFormat
-from jitgen.ops.calling import (
+from jitgen.ops.tensors import (
+    Size,
     check_groups,
     check_memory,
+    describe,
     layout_of,
     needs_gradient,
     refuse_gradients,
@@ -33,10 +35,10 @@ from jitgen.ops.calling import (
     require_shape,
     require_tensor,
     require_unit_stride,
-    words,
 )
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.selection.numerics import require_word
 from jitgen.targets.gemm import Space
@@ -47,33 +49,33 @@ _TRAINED = (torch.bfloat16, torch.float16, torch.float32)
 _WITH_GRADIENTS = ("a", "b", "bias")
 
 
-class Arguments(NamedTuple):
-    """The arguments of one `grouped_gemm`, as the caller gave them; see there."""
+Weights = TypeVar("Weights")
+"""A tensor, or `PreparedWeights`."""
+
+
+class Arguments(NamedTuple, Generic[Weights]):
+    """
+    The arguments of one `grouped_gemm`, as the caller gave them; see there.
+
+    Graphs of torch hold them in this order, and warm calls ask guards about tensors in it. So a new
+    one comes last.
+    """
 
     a: Tensor
-    b: Tensor
-    a_scale: Tensor | None
-    b_scale: Tensor | None
-    offs: Tensor | None
-    m_indices: Tensor | None
-    masked_m: Tensor | None
-    alpha: Tensor | None
-    bias: Tensor | None
-    out: Tensor | None
-    out_dtype: torch.dtype | None
-    expected_m: int | None
+    b: Weights
+    a_scale: Tensor | None = None
+    b_scale: Tensor | None = None
+    offs: Tensor | None = None
+    m_indices: Tensor | None = None
+    masked_m: Tensor | None = None
+    alpha: Tensor | None = None
+    out: Tensor | None = None
+    out_dtype: torch.dtype | None = None
+    expected_m: Size | None = None
     min_latency: bool | None = None
+    config: Config | Override | None = None
+    bias: Tensor | None = None
     numerics: str | None = None
-
-    @property
-    def groups(self) -> Tensor | None:
-        """The one of offs, m_indices and masked_m that is given."""
-        return next((x for x in (self.offs, self.m_indices, self.masked_m) if x is not None), None)
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor among them, by its name, in the order in which warm calls ask a guard."""
-        return {n: value for n, value in self._asdict().items() if isinstance(value, Tensor)}
 
 
 class Facts(NamedTuple):
@@ -108,7 +110,7 @@ class Facts(NamedTuple):
         return _OP
 
 
-def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
+def validate(given: Arguments[Tensor], session: Session, *, has_memory: bool = True) -> Facts:
     """
     Return the facts about valid arguments.
 
@@ -276,14 +278,14 @@ def _hint(a: Tensor, b: Tensor) -> str:
     return ""
 
 
-def _format(given: Arguments, *, is_unscaled: bool) -> ScaleFormat | None:
+def _format(given: Arguments[Tensor], *, is_unscaled: bool) -> ScaleFormat | None:
     """Return the format that the scales have, as b_scale names it; None where there are none."""
     a_scale, b_scale = given.a_scale, given.b_scale
     if is_unscaled:
         return _format_of_b(given)
     if a_scale is None and b_scale is None:
         if OF_TORCH[given.a.dtype].bits <= 8:
-            of_torch = words({given.a.dtype})
+            of_torch = describe({given.a.dtype})
             raise InputError("a_scale", f"is required for {of_torch} operands (got None)")
         return None
     if a_scale is None or b_scale is None:
@@ -301,13 +303,13 @@ def _format(given: Arguments, *, is_unscaled: bool) -> ScaleFormat | None:
     return form
 
 
-def _format_of_b(given: Arguments) -> ScaleFormat:
+def _format_of_b(given: Arguments[Tensor]) -> ScaleFormat:
     """Return the format of b's scales where a has none."""
     b_scale, of_a, of_b = given.b_scale, OF_TORCH[given.a.dtype], OF_TORCH[given.b.dtype]
     if given.a_scale is not None:
         raise InputError(
             "a_scale",
-            f"belongs to quantised a: leave it out with {words({given.a.dtype})}, which is "
+            f"belongs to quantised a: leave it out with {describe({given.a.dtype})}, which is "
             f"multiplied with {of_b} as it is; or quantise a: jitgen.quantize",
         )
     if b_scale is None:
@@ -337,7 +339,7 @@ def _named_by(b_scale: Tensor) -> ScaleFormat:
     return form
 
 
-def _check_scales(form: ScaleFormat, given: Arguments, facts: Facts) -> None:
+def _check_scales(form: ScaleFormat, given: Arguments[Tensor], facts: Facts) -> None:
     """Require the shapes, types and strides that `form` has."""
     a_scale, b_scale = given.a_scale, given.b_scale
     if b_scale is None:
@@ -361,7 +363,7 @@ def _check_scales(form: ScaleFormat, given: Arguments, facts: Facts) -> None:
         require_unit_stride("a_scale", a_scale, -1)
 
 
-def _check_alpha(form: ScaleFormat | None, given: Arguments, groups: int) -> None:
+def _check_alpha(form: ScaleFormat | None, given: Arguments[Tensor], groups: int) -> None:
     """Require one factor for each group where the scales have one."""
     alpha = given.alpha
     if form is None or not form.has_alpha:
@@ -382,11 +384,11 @@ def _check_alpha(form: ScaleFormat | None, given: Arguments, groups: int) -> Non
     require_unit_stride("alpha", alpha, -1)
 
 
-def _check_out(given: Arguments, shape: tuple[int, ...], arch: Arch) -> DType:
+def _check_out(given: Arguments[Tensor], shape: tuple[int, ...], arch: Arch) -> DType:
     out, wanted = given.out, given.out_dtype
     known = {TORCH[dtype] for dtype in _space(arch).of_out(OF_TORCH[given.a.dtype])}
     if wanted is not None and wanted not in known:
-        raise InputError("out_dtype", f"must be {words(known)} on {arch} (got {wanted})")
+        raise InputError("out_dtype", f"must be {describe(known)} on {arch} (got {wanted})")
     if out is None:
         return OF_TORCH[wanted or torch.bfloat16]
     require_tensor("out", out)

@@ -13,7 +13,7 @@ from torch.compiler import is_dynamo_compiling
 
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.ops.dispatcher import mark_written
-from jitgen.ops.grouped_gemm_wgrad.dispatch import run
+from jitgen.ops.grouped_gemm_wgrad.dispatch import GroupedGemmWgrad
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments
 from jitgen.ops.launch import present, similar
 from jitgen.runtime.override import Override
@@ -75,42 +75,37 @@ def grouped_gemm_wgrad(  # each is one thing to say
     Safe to call from any thread. torch's tracers see one operation,
     ``torch.ops.jitgen.grouped_gemm_wgrad``; see `jitgen.ops.tracing`.
     """
-    if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
-        from jitgen.ops.tracing import compiled
-
-        return compiled.grouped_gemm_wgrad(
-            dy, a, offs, masked_m, out, out_dtype, expected_m, config
-        )
     key: tuple[Any, ...] = ()
-    try:
-        groups = masked_m if offs is None else offs
-        # What a guard knows is not in the key, nor strides, nor that the tensors agree about their
-        # sizes: the entry refuses others, and run() replaces it.
-        key = (
-            "grouped_gemm_wgrad",
-            a.shape[-2],  # in its place: `launch.ROWS`
-            a.shape[-1],
-            dy.shape[-1],
-            groups.shape,  # type: ignore[union-attr]
-            # Both are a mistake: never remembered, so the validation below tells it.
-            masked_m is None or offs is None or "several",
-            masked_m is None,
-            out_dtype,
-            expected_m,
-            None if config is None else id(config),
-            out is None,
-            num_modes(),
-            is_grad_enabled(),
-            forward_ad._current_level,
-        )
-        session = current.get()
-        for launch in session.memo.get(key) or similar(session, key, a):
-            if launch.fits(*present(dy, a, groups, out)):
-                if out is not None:
-                    mark_written((out,))
-                return launch.call(dy, a, groups, out)  # type: ignore[no-any-return]
-    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
-        pass
+    if not is_dynamo_compiling():
+        try:
+            groups = masked_m if offs is None else offs
+            # What a guard knows is not in the key, nor strides, nor that the tensors agree about
+            # their sizes: the entry refuses others, and run() replaces it.
+            key = (
+                "grouped_gemm_wgrad",
+                a.shape[-2],  # in its place: `launch.ROWS`
+                a.shape[-1],
+                dy.shape[-1],
+                groups.shape,  # type: ignore[union-attr]
+                # Both are a mistake: never remembered, so the validation below tells it.
+                masked_m is None or offs is None or "several",
+                masked_m is None,
+                out_dtype,
+                expected_m,
+                None if config is None else id(config),
+                out is None,
+                num_modes(),
+                is_grad_enabled(),
+                forward_ad._current_level,
+            )
+            session = current.get()
+            for launch in session.memo.get(key) or similar(session, key, a):
+                if launch.fits(*present(dy, a, groups, out)):
+                    if out is not None:
+                        mark_written((out,))
+                    return launch.call(dy, a, groups, out)  # type: ignore[no-any-return]
+        except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+            pass
     given = Arguments(
         dy=dy,
         a=a,
@@ -119,5 +114,9 @@ def grouped_gemm_wgrad(  # each is one thing to say
         out=out,
         out_dtype=out_dtype,
         expected_m=expected_m,
+        config=config,
     )
-    return run(given, config, key)
+    return CALL.run(given, key)
+
+
+CALL = GroupedGemmWgrad(grouped_gemm_wgrad)

@@ -9,9 +9,8 @@ from jitgen.config import Arch
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.config.layouts import ARGUMENT
 from jitgen.ops import direct
-from jitgen.ops.grouped_gemm_wgrad.dispatch import require_fit
+from jitgen.ops.grouped_gemm_wgrad.call import CALL
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, validate
-from jitgen.ops.values import check_values
 from jitgen.runtime.session import current
 
 
@@ -25,9 +24,8 @@ def check(config: GroupedGemmWgradConfig, arch: Arch, arguments: tuple[Any, ...]
     session = current.get()
     names = ("dy", "a", ARGUMENT[config.layout], "out")
     found = direct.read(config, arch, session, arguments, names)
-    none: dict[str, Any] = dict.fromkeys(("offs", "masked_m", "out_dtype", "expected_m"))
-    given = Arguments(**(none | found))
+    given = Arguments(**found)
     facts = validate(given, session)
-    require_fit(config, facts)
+    CALL.require_fit(config, given, facts)
     direct.require_rows("dy", facts.rows)
-    check_values(facts.layout, given.groups, facts.rows)
+    CALL.check_values(given, facts)

@@ -8,18 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.config import Config, Layout
+from jitgen.config import Layout
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
-from jitgen.ops.calling import calling, is_traced, needs_gradient
-from jitgen.ops.dispatcher import refuse_tangents
-from jitgen.ops.forced import forced
+from jitgen.ops.call import Call
+from jitgen.ops.explicit_config import explicit_config
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, Facts, validate
-from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared
+from jitgen.ops.launch import AnyLaunch, Family
+from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_values
-from jitgen.runtime.override import Override
-from jitgen.runtime.session import Session, current
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
 
@@ -51,101 +49,59 @@ def _zeros(_dy: Tensor, _a: Tensor, _groups: Tensor, out: Tensor, *_: Any) -> No
     out.zero_()
 
 
-def run(given: Arguments, config: GroupedGemmWgradConfig | Override | None, key: Key) -> Tensor:
-    """
-    Do what `grouped_gemm_wgrad` says, with every check, and remember the launch under `key`.
+class GroupedGemmWgrad(Call[Arguments, Facts, Tensor]):
+    """What a call of `grouped_gemm_wgrad` is."""
 
-    A call that torch traces becomes an operation in torch's hands instead, and is not remembered;
-    so does one that autograd asks a gradient of.
+    name = "grouped_gemm_wgrad"
+    arguments = Arguments
+    config = GroupedGemmWgradConfig
+    like = "dy"
+    gradients = "jitgen.ops.tracing.gradients:GROUPED_GEMM_WGRAD"
+    validate = staticmethod(validate)
+    without_rows = staticmethod(_zeros)
 
-    Raises:
-        InputError: An argument is wrong, or does not fit the forced config.
-        JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`. Nothing
-            else: where the device has no memory left, it is a torch.OutOfMemoryError as well.
-    """
-    if is_traced(given.tensors.values()):
-        from jitgen.ops.tracing import grouped_gemm_wgrad as traced
+    def check_values(self, given: Arguments, facts: Facts) -> None:
+        check_values(facts.layout, groups_of(given), facts.rows)
 
-        return traced.record(given, config)
-    refuse_tangents(given.tensors)
-    if needs_gradient(given.tensors.values()):
-        from jitgen.ops.tracing import grouped_gemm_wgrad as traced
-
-        return traced.differentiable(given, config)
-    with calling("grouped_gemm_wgrad"):
-        session = current.get()
-        launch = prepared(
-            session, key, given.tensors, lambda: _prepare(given, config, session), written=("out",)
+    def problem(self, given: Arguments, facts: Facts) -> GroupedGemmWgradProblem:
+        """Return the sizes; unless told, groups share the rows and masked ones are full."""
+        rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
+        if given.expected_m is not None:
+            rows = given.expected_m * facts.groups
+        return GroupedGemmWgradProblem(
+            layout=facts.layout,
+            groups=facts.groups,
+            m=rows,
+            n=facts.n,
+            k=facts.k,
+            a_dtype=facts.a_dtype,
+            out_dtype=facts.out_dtype,
         )
-        return launch.call(given.dy, given.a, given.groups, given.out)
 
+    def family(self, problem: Any, given: Arguments, facts: Facts) -> Family:
+        return Family.of(problem, facts, given.expected_m)
 
-def _prepare(
-    given: Arguments, config: GroupedGemmWgradConfig | Override | None, session: Session
-) -> tuple[Launch, Family, int]:
-    """
-    Validate `given`, choose a config unless one is forced, and get a kernel.
+    def require_fit(self, asked: object, given: Arguments, facts: Facts) -> GroupedGemmWgradConfig:
+        config: GroupedGemmWgradConfig = explicit_config(asked, GroupedGemmWgradConfig, facts.arch)
+        names = ("layout", "a_dtype", "out_dtype")
+        if wrong := [name for name in names if getattr(config, name) != getattr(facts, name)]:
+            raise InputError(
+                "config",
+                "must be for what the tensors are, "
+                + ", ".join(f"{name} {getattr(facts, name)}" for name in wrong)
+                + f" (got one for {config.words()})",
+            )
+        require(config, facts.arch)
+        return config
 
-    Returns:
-        The launch, the family that it belongs to, and its rows; 0 where there are none.
-    """
-    facts = validate(given, session)
-    check_values(facts.layout, given.groups, facts.rows)
-    family = Family(arch=facts.arch)
-    neighbours: tuple[Config, ...] = ()
-    if config is None:
-        problem = problem_of(given, facts)
-        wanted, neighbours = chosen(session, problem, facts.arch, "dy")
-        family = Family.of(problem, facts, given.expected_m)
-    else:  # whatever the rows, it serves, and is never replaced
-        wanted = require_fit(config, facts)
-    function, served = _zeros, wanted
-    if facts.rows:
-        function, served = facts.device.entry(session, config or wanted, neighbours)
-    launch = Launch(
-        function=function,
-        tail=facts.device.tail,
-        config=served,
-        forced=config,
-        awaited=None if served == wanted else wanted,
-        columns=(facts.n, facts.k),
-        out_dtype=TORCH[facts.out_dtype],
-    )
-    return launch, family, facts.rows
+    def launch(self, given: Arguments, facts: Facts, kernel: dict[str, Any]) -> Launch:
+        columns = (facts.n, facts.k)
+        return Launch(**kernel, columns=columns, out_dtype=TORCH[facts.out_dtype])
 
+    def start(self, launch: Launch, given: Arguments) -> Tensor:
+        return launch.call(given.dy, given.a, groups_of(given), given.out)
 
-def problem_of(given: Arguments, facts: Facts) -> GroupedGemmWgradProblem:
-    """Return what is chosen for; unless told, groups share the rows and masked ones are full."""
-    rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
-    if given.expected_m is not None:
-        rows = given.expected_m * facts.groups
-    return GroupedGemmWgradProblem(
-        layout=facts.layout,
-        groups=facts.groups,
-        m=rows,
-        n=facts.n,
-        k=facts.k,
-        a_dtype=facts.a_dtype,
-        out_dtype=facts.out_dtype,
-    )
-
-
-def require_fit(asked: object, facts: Facts) -> GroupedGemmWgradConfig:
-    """
-    Return the config that a caller has `asked` for, which is legal and made for tensors like these.
-
-    Raises:
-        InputError: It is no config, or one for other tensors.
-        UnsupportedConfig: The target cannot run it.
-    """
-    config: GroupedGemmWgradConfig = forced(asked, GroupedGemmWgradConfig, facts.arch)
-    names = ("layout", "a_dtype", "out_dtype")
-    if wrong := [name for name in names if getattr(config, name) != getattr(facts, name)]:
-        raise InputError(
-            "config",
-            "must be for what the tensors are, "
-            + ", ".join(f"{name} {getattr(facts, name)}" for name in wrong)
-            + f" (got one for {config.words()})",
-        )
-    require(config, facts.arch)
-    return config
+    def new_results(self, given: Arguments, facts: Facts | None) -> tuple[Tensor, ...]:
+        groups = given.masked_m if given.offs is None else given.offs
+        shape = (groups.shape[0], given.dy.shape[-1], given.a.shape[-1])  # type: ignore[union-attr]
+        return (given.a.new_empty(shape, dtype=given.out_dtype or torch.bfloat16),)

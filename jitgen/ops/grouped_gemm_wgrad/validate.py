@@ -4,47 +4,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch, DType, Layout
+from jitgen.config import Arch, Config, DType, Layout
 from jitgen.config.layouts import ARGUMENT
 from jitgen.errors import InputError
 from jitgen.formats.protocol import OF_TORCH, TORCH
-from jitgen.ops import calling as common
+from jitgen.ops import tensors as common
+from jitgen.ops.tensors import Size
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules, size_refusal
 from jitgen.targets.wgrad_space import WgradSpace
 
 
-@frozen
-class Arguments:
+class Arguments(NamedTuple):
     """The arguments of one `grouped_gemm_wgrad`, as the caller gave them; see there."""
 
     dy: Tensor
     a: Tensor
-    offs: Tensor | None
-    masked_m: Tensor | None
-    out: Tensor | None
-    out_dtype: torch.dtype | None
-    expected_m: int | None
-
-    @property
-    def groups(self) -> Tensor | None:
-        """The one of offs and masked_m that is given."""
-        return self.masked_m if self.offs is None else self.offs
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor among them, by its name."""
-        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    offs: Tensor | None = None
+    masked_m: Tensor | None = None
+    out: Tensor | None = None
+    out_dtype: torch.dtype | None = None
+    expected_m: Size | None = None
+    config: Config | Override | None = None
 
 
 @frozen
@@ -130,7 +120,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         if tensor is not None:
             common.check_memory(name, tensor, ("dy", dy), alignment, has_memory=has_memory)
     _check_the_rest(given, n, k)
-    require_differentiable(given.tensors)
+    require_differentiable(common.tensors_of(given))
     return facts
 
 
@@ -159,7 +149,7 @@ def _check_types(dy: Tensor, a: Tensor, space: WgradSpace, arch: Arch) -> None:
         if tensor.dtype is torch.float8_e4m3fn:
             raise InputError(
                 name,
-                f"must be {common.words(set(allowed))} on {arch} (got {tensor.dtype}): sums over "
+                f"must be {common.describe(allowed)} on {arch} (got {tensor.dtype}): sums over "
                 "rows need scales along rows, which no format has; keep or dequantise a bfloat16 "
                 "copy for the gradient of weights",
             )
@@ -173,7 +163,7 @@ def _check_out(
     out, wanted = given.out, given.out_dtype
     known = {TORCH[dtype] for dtype in space.of_out(OF_TORCH[given.a.dtype])}
     if wanted is not None and wanted not in known:
-        raise InputError("out_dtype", f"must be {common.words(known)} on {arch} (got {wanted})")
+        raise InputError("out_dtype", f"must be {common.describe(known)} on {arch} (got {wanted})")
     if out is None:
         return OF_TORCH[wanted or torch.bfloat16]
     common.require_tensor("out", out)

@@ -14,7 +14,7 @@ from torch.compiler import is_dynamo_compiling
 from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
-from jitgen.ops.moe_fc2_dense.dispatch import run
+from jitgen.ops.moe_fc2_dense.dispatch import MoeFc2Dense
 from jitgen.ops.moe_fc2_dense.validate import Arguments
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
@@ -85,36 +85,33 @@ def moe_fc2_dense(  # each is one thing to say
     Safe to call from any thread. torch's tracers see one operation,
     ``torch.ops.jitgen.moe_fc2_dense``; see `jitgen.ops.tracing`.
     """
-    if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
-        from jitgen.ops.tracing import compiled
-
-        return compiled.moe_fc2_dense(a, b, a_scale, b_scale, alpha, out, out_dtype, config)
     key: tuple[Any, ...] = ()
-    try:
-        # What a guard knows is not in the key, nor strides, nor that the tensors agree about their
-        # sizes: the entry refuses others, and run() replaces it.
-        key = (
-            "moe_fc2_dense",
-            alpha.shape[0],  # in its place: `launch.ROWS`
-            b.shape,
-            b_scale.shape,
-            out_dtype,
-            None if config is None else id(config),
-            out is None,
-            num_modes(),
-            is_grad_enabled(),
-            forward_ad._current_level,
-        )
-        session = current.get()
-        for launch in session.memo.get(key) or similar(session, key, alpha):
-            if launch.fits(*present(a, b, a_scale, b_scale, alpha, out)):
-                if out is not None:
-                    mark_written((out,))
-                return launch.call(  # type: ignore[no-any-return]
-                    a, b, a_scale, b_scale, alpha, out
-                )
-    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
-        pass
+    if not is_dynamo_compiling():
+        try:
+            # What a guard knows is not in the key, nor strides, nor that the tensors agree about
+            # their sizes: the entry refuses others, and run() replaces it.
+            key = (
+                "moe_fc2_dense",
+                alpha.shape[0],  # in its place: `launch.ROWS`
+                b.shape,
+                b_scale.shape,
+                out_dtype,
+                None if config is None else id(config),
+                out is None,
+                num_modes(),
+                is_grad_enabled(),
+                forward_ad._current_level,
+            )
+            session = current.get()
+            for launch in session.memo.get(key) or similar(session, key, alpha):
+                if launch.fits(*present(a, b, a_scale, b_scale, alpha, out)):
+                    if out is not None:
+                        mark_written((out,))
+                    return launch.call(  # type: ignore[no-any-return]
+                        a, b, a_scale, b_scale, alpha, out
+                    )
+        except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+            pass
     given = Arguments(
         a=a,
         b=b,
@@ -123,5 +120,9 @@ def moe_fc2_dense(  # each is one thing to say
         alpha=alpha,
         out=out,
         out_dtype=out_dtype,
+        config=config,
     )
-    return run(given, config, key)
+    return CALL.run(given, key)
+
+
+CALL = MoeFc2Dense(moe_fc2_dense)

@@ -11,7 +11,7 @@ from jitgen.errors import InputError
 from jitgen.formats import find_format
 from jitgen.formats.block128 import is_kernel_layout
 from jitgen.ops import direct
-from jitgen.ops.moe_fc2_dense.dispatch import require_fit
+from jitgen.ops.moe_fc2_dense.call import CALL
 from jitgen.ops.moe_fc2_dense.validate import Arguments, validate
 from jitgen.runtime.session import current
 
@@ -26,9 +26,9 @@ def check(config: MoeFc2DenseConfig, arch: Arch, arguments: tuple[Any, ...]) -> 
     session = current.get()
     names = ("a", "b", "a_scale", "b_scale", "alpha", "out")
     found = direct.read(config, arch, session, arguments, names)
-    given = Arguments(**found, out_dtype=None)
+    given = Arguments(**found)
     facts = validate(given, session)
-    require_fit(config, facts)
+    CALL.require_fit(config, given, facts)
     direct.require_rows("a", facts.rows)
     direct.require_bytes("a", given.a)
     direct.require_bytes("b", given.b)

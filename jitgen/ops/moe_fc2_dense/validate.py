@@ -3,27 +3,26 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch, DType, ScaleGranularity
+from jitgen.config import Arch, Config, DType, ScaleGranularity
 from jitgen.config.grouped_gemm import Operands
 from jitgen.errors import InputError
 from jitgen.formats import find_format, format_of_b
 from jitgen.formats.protocol import OF_TORCH, TORCH, Rows, ScaleFormat
-from jitgen.ops import calling as common
+from jitgen.ops import tensors as common
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules, size_refusal
 
 
-@frozen
-class Arguments:
+class Arguments(NamedTuple):
     """The arguments of one `moe_fc2_dense`, as the caller gave them; see there."""
 
     a: Tensor
@@ -31,14 +30,9 @@ class Arguments:
     a_scale: Tensor
     b_scale: Tensor
     alpha: Tensor
-    out: Tensor | None
-    out_dtype: torch.dtype | None
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor among them, by its name."""
-        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    out: Tensor | None = None
+    out_dtype: torch.dtype | None = None
+    config: Config | Override | None = None
 
 
 @frozen
@@ -143,7 +137,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     out = given.out
     if out is not None and tokens > 1 and out.stride(0) < n:
         raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
-    common.refuse_gradients(given.tensors, Facts.op)
+    common.refuse_gradients(common.tensors_of(given), Facts.op)
     return facts
 
 
@@ -191,7 +185,7 @@ def _check_out(
     out, wanted = given.out, given.out_dtype
     known = {TORCH[dtype] for of_a, dtype in operands if of_a is OF_TORCH[given.a.dtype]}
     if wanted is not None and wanted not in known:
-        raise InputError("out_dtype", f"must be {common.words(known)} on {arch} (got {wanted})")
+        raise InputError("out_dtype", f"must be {common.describe(known)} on {arch} (got {wanted})")
     if out is None:
         return OF_TORCH[wanted or torch.bfloat16]
     common.require_tensor("out", out)

@@ -14,7 +14,7 @@ from torch.compiler import is_dynamo_compiling
 from jitgen.config.permute_quantize import PermuteQuantizeConfig
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
-from jitgen.ops.permute_quantize.dispatch import run
+from jitgen.ops.permute_quantize.dispatch import PermuteQuantize
 from jitgen.ops.permute_quantize.validate import Arguments
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
@@ -105,61 +105,58 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
     Safe to call from any thread. torch's tracers see one operation,
     ``torch.ops.jitgen.permute_quantize``; see `jitgen.ops.tracing`.
     """
-    if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
-        from jitgen.ops.tracing import compiled_rows as compiled
-
-        return compiled.permute_quantize(
-            *(x, permutation, top_k, offs, m_indices, masked_m, inverse, scale_granularity),
-            *(q_dtype, scale, power_of_two, rounding, out, config),
-        )
     key: tuple[Any, ...] = ()
-    try:
-        groups: Tensor | None = None
-        if m_indices is None and masked_m is None:
-            layout, groups = "ragged", offs
-            # In the family's key, too, where the number of tokens is not.
-            rows: Any = permutation.shape[0] - x.shape[0] * top_k
-        elif offs is None and masked_m is None:
-            layout, groups = "contiguous", m_indices
-            rows = 0
-        elif offs is None and m_indices is None:
-            layout, groups = "masked", masked_m
-            rows = 0
-        else:
-            layout, rows = "several", 0  # a mistake: never remembered, so the validation tells it
-        # What a guard knows is not in the key, nor strides, nor that tensors agree about their
-        # sizes: the entry refuses others, and run() replaces it.
-        shape = x.shape
-        key = (
-            layout,
-            shape,  # in its place: `launch.ROWS`
-            shape[-1],
-            rows,
-            top_k,
-            None if m_indices is not None else groups.numel(),  # type: ignore[union-attr]
-            None if out is None else out.shape[-1],
-            scale_granularity,
-            q_dtype,
-            power_of_two,
-            rounding,
-            None if config is None else id(config),
-            "permute_quantize",  # other operations remember in the same place
-            None if inverse is None else inverse.shape[-1],
-            scale is None,
-            num_modes(),
-            is_grad_enabled(),
-            forward_ad._current_level,
-        )
-        session = current.get()
-        for launch in session.memo.get(key) or similar(session, key, x):
-            if launch.fits(*present(x, permutation, groups, inverse, scale, out)):
-                if out is not None:
-                    mark_written((out,))
-                return launch.call(  # type: ignore[no-any-return]
-                    x, permutation, top_k, groups, inverse, scale, out
-                )
-    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
-        pass
+    if not is_dynamo_compiling():
+        try:
+            groups: Tensor | None = None
+            if m_indices is None and masked_m is None:
+                layout, groups = "ragged", offs
+                # In the family's key, too, where the number of tokens is not.
+                rows: Any = permutation.shape[0] - x.shape[0] * top_k
+            elif offs is None and masked_m is None:
+                layout, groups = "contiguous", m_indices
+                rows = 0
+            elif offs is None and m_indices is None:
+                layout, groups = "masked", masked_m
+                rows = 0
+            else:
+                layout, rows = (
+                    "several",
+                    0,
+                )  # a mistake: never remembered, so the validation tells it
+            # What a guard knows is not in the key, nor strides, nor that tensors agree about their
+            # sizes: the entry refuses others, and run() replaces it.
+            shape = x.shape
+            key = (
+                layout,
+                shape,  # in its place: `launch.ROWS`
+                shape[-1],
+                rows,
+                top_k,
+                None if m_indices is not None else groups.numel(),  # type: ignore[union-attr]
+                None if out is None else out.shape[-1],
+                scale_granularity,
+                q_dtype,
+                power_of_two,
+                rounding,
+                None if config is None else id(config),
+                "permute_quantize",  # other operations remember in the same place
+                None if inverse is None else inverse.shape[-1],
+                scale is None,
+                num_modes(),
+                is_grad_enabled(),
+                forward_ad._current_level,
+            )
+            session = current.get()
+            for launch in session.memo.get(key) or similar(session, key, x):
+                if launch.fits(*present(x, permutation, groups, inverse, scale, out)):
+                    if out is not None:
+                        mark_written((out,))
+                    return launch.call(  # type: ignore[no-any-return]
+                        x, permutation, top_k, groups, inverse, scale, out
+                    )
+        except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+            pass
     given = Arguments(
         x=x,
         permutation=permutation,
@@ -174,5 +171,9 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
         power_of_two=power_of_two,
         rounding=rounding,
         out=out,
+        config=config,
     )
-    return run(given, config, key)
+    return CALL.run(given, key)
+
+
+CALL = PermuteQuantize(permute_quantize)

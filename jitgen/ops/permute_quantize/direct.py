@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,9 +13,10 @@ from jitgen.config.layouts import ARGUMENT
 from jitgen.config.permute_quantize import SORTED, Format, PermuteQuantizeConfig, Walk
 from jitgen.errors import InputError
 from jitgen.formats.protocol import Rows
-from jitgen.ops import calling as common
 from jitgen.ops import direct
+from jitgen.ops import tensors as common
 from jitgen.ops.permute_quantize import dispatch, sorting
+from jitgen.ops.permute_quantize.call import CALL
 from jitgen.ops.permute_quantize.validate import Arguments, validate
 from jitgen.ops.route import validate as pairs
 from jitgen.ops.route.results import Sorting
@@ -45,7 +45,7 @@ def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
     common.require_rank("x", x, 2, "(T, K)")
     where = _WALKS[config.walk](config, found, session)
     given = Arguments(
-        **({"offs": None, "m_indices": None, "masked_m": None, "inverse": None} | where),
+        **where,
         x=x,
         scale_granularity=_WORDS.get(form, str(form)),
         q_dtype=torch.uint8 if form is Format.MXFP4 else None,
@@ -55,12 +55,13 @@ def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
         out=q,
     )
     if _is_new(q, given, form):
-        given = replace(given, out=None)
+        given = given._replace(out=None)
     facts = validate(given, session)
     if config.walk is Walk.SORT:
-        sorting.require_fit(config, sorting.problem_of(given, facts), facts)
+        of_pairs: Any = sorting.SortedFacts(given, facts, 0)
+        sorting.SORTED.require_fit(config, of_pairs, of_pairs)
     else:
-        dispatch.require_fit(config, given, facts)
+        CALL.require_fit(config, given, facts)
     direct.require_rows("x", facts.rows)
     direct.require_rows("q", q.shape[:-1].numel())
     direct.require_bytes("q", q)
@@ -71,7 +72,7 @@ def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
     if config.tiling.is_relayed:
         _check_room(x, found["by_token"])
     if config.walk is Walk.GATHER:
-        dispatch.check_taken(given, facts)
+        CALL.check_values(given, facts)
 
 
 def _gathered(
@@ -102,7 +103,7 @@ def _sorted(_: PermuteQuantizeConfig, found: dict[str, Any], session: Session) -
     common.require_rank("sorted_offs", offs, 1, "(G,)")
     pairs.first_expert(first)
     local = offs.shape[0]
-    of_pairs = pairs.Arguments(
+    of_pairs = pairs.SortArguments(
         topk_ids=ids, experts=first + local, first_expert=first, local_experts=local, out=order
     )
     pairs.validate(of_pairs, session)

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from jitgen.config import Config, Layout
+from jitgen.config import Layout
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.config.permute_quantize import (
     Format,
@@ -14,18 +16,14 @@ from jitgen.config.permute_quantize import (
     PermuteQuantizeProblem,
     Walk,
 )
-from jitgen.errors import InputError
 from jitgen.formats import find_format
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
-from jitgen.ops.calling import calling, is_traced
-from jitgen.ops.forced import forced
-from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
-from jitgen.ops.permute_quantize.validate import Arguments, Facts, validate
+from jitgen.ops.call import Call
+from jitgen.ops.launch import AnyLaunch, Family
+from jitgen.ops.permute_quantize.validate import Arguments, Facts, format_of, validate
+from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_places, check_values
-from jitgen.runtime.override import Override
-from jitgen.runtime.session import Session, current
 from jitgen.support.frozen import frozen
-from jitgen.targets.legality import require
 
 Result = tuple[Tensor, Tensor | None]
 
@@ -90,23 +88,6 @@ class Launch(AnyLaunch):
         return q, scale
 
 
-def new_q(given: Arguments, form: Format) -> Tensor:
-    """Return results, not initialised."""
-    columns = given.x.shape[-1] // form.q_dtype.values_per_element
-    return given.x.new_empty((*given.permutation.shape, columns), dtype=stored_as(form))
-
-
-def new_scale(given: Arguments, form: Format, num_groups: int) -> Tensor | None:
-    """
-    Return scales of the results as the next GEMM reads them, not initialised; None where a kernel
-    finds none.
-    """
-    kind, groups = form_of(form), counted(form, given.offs, num_groups)
-    if kind is None:
-        return None
-    return kind.new_a(given.x, Rows(tuple(given.permutation.shape), groups), given.x.shape[-1])
-
-
 def new_by_token(x: Tensor) -> Tensor:
     """Return room for the scales of every token's blocks, not initialised: rows of 16 bytes."""
     blocks = -(-x.shape[-1] // SCALE_BLOCK)
@@ -128,119 +109,103 @@ def counted(form: Format, offs: Tensor | None, num_groups: int) -> int:
     return num_groups if form.has_atoms and offs is not None else 0
 
 
-def run(given: Arguments, config: PermuteQuantizeConfig | Override | None, key: Key) -> Result:
+def new_tensors(given: Arguments) -> Result:
     """
-    Do what `permute_quantize` says, with every check, and remember the launch under `key`.
-
-    A call that torch traces becomes an operation in torch's hands instead, and is not remembered.
-
-    Raises:
-        InputError: An argument is wrong, or does not fit the forced config.
-        JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`. Nothing
-            else: where the device has no memory left, it is a torch.OutOfMemoryError as well.
+    Return q and scales as the next GEMM reads them, not initialised; no scales where a kernel finds
+    none.
     """
-    if is_traced(given.tensors.values()):
-        from jitgen.ops.tracing import permute_quantize as traced
+    form, groups = format_of(given.scale_granularity, given.q_dtype), groups_of(given)
+    rows, columns = tuple(given.permutation.shape), given.x.shape[-1]
+    shape = (*rows, columns // form.q_dtype.values_per_element)
+    q = given.x.new_empty(shape, dtype=stored_as(form))
+    if (of_scales := form_of(form)) is None:
+        return q, None
+    num_groups = 0 if groups is None else groups.shape[0]
+    return q, of_scales.new_a(given.x, Rows(rows, counted(form, given.offs, num_groups)), columns)
 
-        return traced.record(given, config)
-    with calling("permute_quantize"):
-        session = current.get()
-        launch = prepared(
-            session, key, given.tensors, lambda: _prepare(given, config, session), written=("out",)
+
+class PermuteQuantize(Call[Arguments, Facts, Result]):
+    """
+    What a call of `permute_quantize` is.
+
+    In a graph it returns q and scales. Where a kernel finds none, an empty tensor stands for them,
+    because results of an operation are neither None nor one of its arguments.
+    """
+
+    name = "permute_quantize"
+    arguments = Arguments
+    config = PermuteQuantizeConfig
+    like = "x"
+    new_outputs = 1
+    validate = staticmethod(validate)
+
+    def check_values(self, given: Arguments, facts: Facts) -> None:
+        rows = given.permutation.shape[-1]
+        check_values(facts.layout, groups_of(given), rows, start=1)
+        owners = None if facts.layout is Layout.CONTIGUOUS else groups_of(given)
+        pairs = facts.rows * given.top_k
+        check_places("permutation", given.permutation, pairs, "pairs", owners=owners)
+        check_places("inverse", given.inverse, rows, "rows")
+
+    def problem(self, given: Arguments, facts: Facts) -> PermuteQuantizeProblem:
+        return PermuteQuantizeProblem(
+            layout=facts.layout,
+            m=facts.rows,
+            k=facts.k,
+            top_k=given.top_k,
+            format=facts.format,
+            walk=facts.walk,
+            power_of_two=given.power_of_two,
+            rounding=facts.rounding,
         )
+
+    def family(self, problem: Any, given: Arguments, facts: Facts) -> Family:
+        return Family.of(problem, facts, None)
+
+    def fitting(
+        self, config: PermuteQuantizeConfig, given: Arguments, facts: Facts
+    ) -> PermuteQuantizeConfig:
+        """Return what `config` would be if it were for this call; one that gathers serves any."""
+        return PermuteQuantizeConfig(
+            layout=facts.layout,
+            format=facts.format,
+            walk=Walk.GATHER if config.walk is Walk.GATHER else facts.walk,
+            power_of_two=given.power_of_two,
+            rounding=facts.rounding,
+            tiling=config.tiling,
+        )
+
+    def rows(self, given: Arguments, facts: Facts) -> int:
+        return facts.rows if given.permutation.numel() else 0
+
+    def launch(self, given: Arguments, facts: Facts, kernel: dict[str, Any]) -> Launch:
+        form, served = facts.format, kernel["config"]
+        return Launch(
+            **kernel,
+            per_element=form.q_dtype.values_per_element,
+            q_dtype=stored_as(form),
+            form=form_of(form),
+            num_groups=counted(form, given.offs, facts.num_groups),
+            is_scatter=served.walk is Walk.SCATTER,
+            is_relayed=served.tiling.is_relayed,
+        )
+
+    def start(self, launch: Launch, given: Arguments) -> Result:
         return launch.call(
-            *(given.x, given.permutation, given.top_k, given.groups),
+            *(given.x, given.permutation, given.top_k, groups_of(given)),
             *(given.inverse, given.scale, given.out),
         )
 
+    def new_results(self, given: Arguments, facts: Facts | None) -> tuple[Tensor, ...]:
+        return self.to_results(given, new_tensors(given))
 
-def _prepare(
-    given: Arguments, config: PermuteQuantizeConfig | Override | None, session: Session
-) -> tuple[Launch, Family, int]:
-    """
-    Validate `given`, choose a config unless one is forced, and get a kernel.
+    def to_results(self, given: Arguments, result: Result) -> tuple[Tensor, ...]:
+        q, scale = result
+        if scale is None or scale is given.scale:
+            scale = given.x.new_empty(0, dtype=torch.float32)
+        return q, scale
 
-    Returns:
-        The launch, the family that it belongs to, and its tokens; 0 where there is nothing to
-        launch.
-    """
-    facts = validate(given, session)
-    check_taken(given, facts)
-    family = Family(arch=facts.arch)
-    neighbours: tuple[Config, ...] = ()
-    if config is None:
-        problem = problem_of(given, facts)
-        wanted, neighbours = chosen(session, problem, facts.arch, "x")
-        family = Family.of(problem, facts, None)
-    else:  # whatever the tokens, it serves, and is never replaced
-        wanted = require_fit(config, given, facts)
-    function, served = nothing, wanted
-    if facts.rows and given.permutation.numel():
-        function, served = facts.device.entry(session, config or wanted, neighbours)
-    form = facts.format
-    launch = Launch(
-        function=function,
-        tail=facts.device.tail,
-        config=served,
-        forced=config,
-        awaited=None if served == wanted else wanted,
-        per_element=form.q_dtype.values_per_element,
-        q_dtype=stored_as(form),
-        form=form_of(form),
-        num_groups=counted(form, given.offs, facts.num_groups),
-        is_scatter=served.walk is Walk.SCATTER,  # type: ignore[attr-defined]
-        is_relayed=served.tiling.is_relayed,  # type: ignore[attr-defined]
-    )
-    return launch, family, facts.rows
-
-
-def problem_of(given: Arguments, facts: Facts) -> PermuteQuantizeProblem:
-    """Return what is chosen for."""
-    return PermuteQuantizeProblem(
-        layout=facts.layout,
-        m=facts.rows,
-        k=facts.k,
-        top_k=given.top_k,
-        format=facts.format,
-        walk=facts.walk,
-        power_of_two=given.power_of_two,
-        rounding=facts.rounding,
-    )
-
-
-def require_fit(asked: object, given: Arguments, facts: Facts) -> PermuteQuantizeConfig:
-    """
-    Return the config that a caller has `asked` for, which is legal and made for a call like this;
-    one that gathers serves any.
-
-    Raises:
-        InputError: It is no config, or one for another call.
-        UnsupportedConfig: The target cannot run it.
-    """
-    config: PermuteQuantizeConfig = forced(asked, PermuteQuantizeConfig, facts.arch)
-    walk = Walk.GATHER if config.walk is Walk.GATHER else facts.walk
-    wanted = PermuteQuantizeConfig(
-        layout=facts.layout,
-        format=facts.format,
-        walk=walk,
-        power_of_two=given.power_of_two,
-        rounding=facts.rounding,
-        tiling=config.tiling,
-    )
-    if config != wanted:
-        raise InputError(
-            "config",
-            f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
-        )
-    require(config, facts.arch)
-    return config
-
-
-def check_taken(given: Arguments, facts: Facts) -> None:
-    """Look at what kernels take on trust, where JITGEN_CHECK is on."""
-    rows = given.permutation.shape[-1]
-    check_values(facts.layout, given.groups, rows, start=1)
-    owners = None if facts.layout is Layout.CONTIGUOUS else given.groups
-    pairs = facts.rows * given.top_k
-    check_places("permutation", given.permutation, pairs, "pairs", owners=owners)
-    check_places("inverse", given.inverse, rows, "rows")
+    def of_results(self, given: Arguments, tensors: tuple[Tensor, ...]) -> Result:
+        q, scale = tensors
+        form = format_of(given.scale_granularity, given.q_dtype)
+        return q, scale if form.has_own_scales else given.scale

@@ -20,7 +20,7 @@ from jitgen.formats import atoms
 from jitgen.formats.protocol import Rows
 from jitgen.ops.permute_quantize import reference
 from jitgen.ops.permute_quantize import sorted_samples as sorting
-from jitgen.ops.permute_quantize.dispatch import new_by_token, new_q, new_scale
+from jitgen.ops.permute_quantize.dispatch import new_by_token, new_tensors
 from jitgen.ops.permute_quantize.validate import Arguments
 from jitgen.support.frozen import frozen
 
@@ -274,8 +274,7 @@ def solved(
         power_of_two=config.power_of_two,
         rounding=str(config.rounding),  # type: ignore[arg-type]
     )
-    call = Arguments(x=x, out=None, **(rows | named))
-    q, scale = new_q(call, form), new_scale(call, form, len(groups))
+    q, scale = new_tensors(Arguments(x=x, **(rows | named)))
     for each in (q, scale):
         if each is not None:
             _fill(each)

@@ -20,21 +20,20 @@ from jitgen.config import Config
 from jitgen.config.permute_quantize import PermuteQuantizeConfig, PermuteQuantizeProblem, Walk
 from jitgen.errors import InputError
 from jitgen.formats.protocol import Rows, ScaleFormat
-from jitgen.ops.calling import calling, is_traced, require_shape
-from jitgen.ops.dispatcher import mark_written
-from jitgen.ops.forced import forced
-from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared, present, similar
+from jitgen.ops.call import Call, calling
+from jitgen.ops.dispatcher import is_traced, mark_written
+from jitgen.ops.launch import AnyLaunch, Family, Key, present, similar
 from jitgen.ops.permute_quantize.call import permute_quantize
 from jitgen.ops.permute_quantize.dispatch import form_of, stored_as
 from jitgen.ops.permute_quantize.validate import Arguments, Facts, validate
 from jitgen.ops.route import validate as pairs
 from jitgen.ops.route.call import sort_pairs
-from jitgen.ops.route.dispatch import new_indices, nobody
+from jitgen.ops.route.dispatch import new_indices, without_tokens
 from jitgen.ops.route.results import Sorting
+from jitgen.ops.tensors import require_shape, tensors_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.support.frozen import frozen
-from jitgen.targets.legality import require
 
 
 class Sorted(NamedTuple):
@@ -163,96 +162,133 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
                 return launch.call(x, topk_ids, scale, out)
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
-    with calling("sort_quantize"):
-        session = current.get()
-        of_pairs = pairs.Arguments(
-            topk_ids=topk_ids,
-            experts=experts,
-            first_expert=first_expert,
-            local_experts=local_experts,
-        )
-
-        def prepare() -> tuple[Launch, Family, int]:
-            local = pairs.validate(of_pairs, session).local_experts
-            tokens = x.shape[0], topk_ids.shape[1]
-            require_shape("topk_ids", topk_ids, tokens, "a row for each token")
-            given = _arguments(
-                *(x, topk_ids, local, scale_granularity, scale, power_of_two, out),
-            )
-            return _prepare(given, local, first_expert, config, session)
-
-        tensors = {"x": x, "topk_ids": topk_ids, "scale": scale, "out": out}
-        given = {name: each for name, each in tensors.items() if isinstance(each, Tensor)}
-        launch = prepared(session, key, given, prepare, written=("out",))
-        return launch.call(x, topk_ids, scale, out)
+    given = SortArguments(
+        x=x,
+        topk_ids=topk_ids,
+        experts=experts,
+        first_expert=first_expert,
+        local_experts=local_experts,
+        scale_granularity=scale_granularity,
+        scale=scale,
+        power_of_two=power_of_two,
+        out=out,
+        config=config,
+    )
+    with calling(SORTED.name):
+        return SORTED.launched(given, tensors_of(given), key)
 
 
-def _arguments(
-    x: Tensor,
-    topk_ids: Tensor,
-    local_experts: int,
-    scale_granularity: str,
-    scale: Tensor | None,
-    power_of_two: bool,
-    out: Tensor | None,
-) -> Arguments:
-    """Return the same call where the pairs were sorted before, whose rules are those of this."""
+class SortArguments(NamedTuple):
+    """The arguments of one `sort_quantize`, as the caller gave them; see there."""
+
+    x: Tensor
+    topk_ids: Tensor
+    experts: int
+    first_expert: int = 0
+    local_experts: int | None = None
+    scale_granularity: str = "block128"
+    scale: Tensor | None = None
+    power_of_two: bool = False
+    out: Tensor | None = None
+    config: Config | Override | None = None
+
+
+class SortedFacts(NamedTuple):
+    """
+    What follows from valid arguments.
+
+    Attributes:
+        given: The same call where the pairs were sorted before, whose rules are those of this.
+        facts: What follows from that.
+        local_experts: G.
+    """
+
+    given: Arguments
+    facts: Facts
+    local_experts: int
+
+    @property
+    def arch(self) -> Any:
+        """The target."""
+        return self.facts.arch
+
+    @property
+    def device(self) -> Any:
+        """What serves the tensors."""
+        return self.facts.device
+
+    @property
+    def rows(self) -> int:
+        """Tokens."""
+        return self.facts.rows
+
+
+def validated(given: SortArguments, session: Session) -> SortedFacts:
+    """
+    Return the facts about valid arguments.
+
+    Raises:
+        InputError: Something is wrong.
+    """
+    x, topk_ids = given.x, given.topk_ids
+    of_pairs = pairs.SortArguments(topk_ids, given.experts, given.first_expert, given.local_experts)
+    local_experts = pairs.validate(of_pairs, session).local_experts
     tokens, top_k = topk_ids.shape
+    require_shape("topk_ids", topk_ids, (x.shape[0], top_k), "a row for each token")
     offs, permutation, inverse = new_indices(topk_ids, tokens, top_k, local_experts, 0)
-    return Arguments(
+    rows = Arguments(
         x=x,
         permutation=permutation,
         top_k=top_k,
         offs=offs,
-        m_indices=None,
-        masked_m=None,
         inverse=inverse,
-        scale_granularity=scale_granularity,
-        q_dtype=None,
-        scale=scale,
-        power_of_two=power_of_two,
-        rounding="up",
-        out=out,
+        scale_granularity=given.scale_granularity,
+        scale=given.scale,
+        power_of_two=given.power_of_two,
+        out=given.out,
     )
-
-
-def _prepare(
-    given: Arguments,
-    local_experts: int,
-    first_expert: int,
-    config: PermuteQuantizeConfig | Override | None,
-    session: Session,
-) -> tuple[Launch, Family, int]:
-    """Validate `given`, choose a config unless one is forced, and get a kernel."""
-    facts = validate(given, session)
+    facts = validate(rows, session)
     if facts.format.has_atoms:
         raise InputError(
             "scale_granularity",
             f"must be block128, row, tensor or none, whose scales lie where a row does (got "
             f"{given.scale_granularity})",
         )
-    problem = problem_of(given, facts)
-    family = Family(arch=facts.arch)
-    neighbours: tuple[Config, ...] = ()
-    if config is None:
-        wanted, neighbours = chosen(session, problem, facts.arch, "x")
-        family = Family.of(problem, facts, None)
-    else:
-        wanted = require_fit(config, problem, facts)
-    function, served = nobody, wanted
-    if facts.rows:
-        function, served = facts.device.entry(session, config or wanted, neighbours)
-    launch = Launch(
-        function=function,
-        tail=(first_expert, *facts.device.tail),
-        config=served,
-        forced=config,
-        awaited=None if served == wanted else wanted,
-        q_dtype=stored_as(facts.format),
-        form=form_of(facts.format),
-        local_experts=local_experts,
-    )
-    return launch, family, facts.rows
+    return SortedFacts(rows, facts, local_experts)
+
+
+class SortQuantize(Call[SortArguments, SortedFacts, Sorted]):
+    """What a call of `sort_quantize` is: tracers see two others in its place."""
+
+    name = "sort_quantize"
+    arguments = SortArguments
+    config = PermuteQuantizeConfig
+    like = "x"
+    validate = staticmethod(validated)
+    without_rows = staticmethod(without_tokens)
+
+    def problem(self, given: SortArguments, facts: SortedFacts) -> PermuteQuantizeProblem:
+        return problem_of(facts.given, facts.facts)
+
+    def family(self, problem: Any, given: SortArguments, facts: SortedFacts) -> Family:
+        return Family.of(problem, facts.facts, None)
+
+    def fitting(
+        self, config: PermuteQuantizeConfig, given: SortArguments, facts: SortedFacts
+    ) -> PermuteQuantizeConfig:
+        return fitting(config, facts.given, facts.facts)
+
+    def launch(self, given: SortArguments, facts: SortedFacts, kernel: dict[str, Any]) -> Launch:
+        form = facts.facts.format
+        return Launch(
+            **kernel | {"tail": (given.first_expert, *facts.device.tail)},
+            q_dtype=stored_as(form),
+            form=form_of(form),
+            local_experts=facts.local_experts,
+        )
+
+    def start(self, launch: Launch, given: SortArguments) -> Sorted:
+        return launch.call(given.x, given.topk_ids, given.scale, given.out)
 
 
 def problem_of(given: Arguments, facts: Facts) -> PermuteQuantizeProblem:
@@ -268,28 +304,15 @@ def problem_of(given: Arguments, facts: Facts) -> PermuteQuantizeProblem:
     )
 
 
-def require_fit(
-    asked: object, problem: PermuteQuantizeProblem, facts: Facts
-) -> PermuteQuantizeConfig:
-    """
-    Return the config that a caller has `asked` for, which is legal and made for a call like this.
-
-    Raises:
-        InputError: It is no config, or one for another call.
-        UnsupportedConfig: The target cannot run it.
-    """
-    config: PermuteQuantizeConfig = forced(asked, PermuteQuantizeConfig, facts.arch)
-    wanted = PermuteQuantizeConfig(
-        layout=problem.layout,
-        format=problem.format,
-        walk=problem.walk,
-        power_of_two=problem.power_of_two,
+def fitting(config: PermuteQuantizeConfig, given: Arguments, facts: Facts) -> PermuteQuantizeConfig:
+    """Return what `config` would be if it were for this call, whose pairs were sorted before."""
+    return PermuteQuantizeConfig(
+        layout=facts.layout,
+        format=facts.format,
+        walk=Walk.SORT,
+        power_of_two=given.power_of_two,
         tiling=config.tiling,
     )
-    if config != wanted:
-        raise InputError(
-            "config",
-            f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
-        )
-    require(config, facts.arch)
-    return config
+
+
+SORTED = SortQuantize(sort_quantize)

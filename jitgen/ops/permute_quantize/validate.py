@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch, Layout
+from jitgen.config import Arch, Config, Layout
 from jitgen.config.layouts import ARGUMENT
 from jitgen.config.permute_quantize import MOST_PLACES, Format, Walk
 from jitgen.config.quantize import Rounding
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
-from jitgen.ops import calling as common
+from jitgen.ops import tensors as common
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules, size_refusal, target
@@ -31,34 +31,23 @@ _FORMATS = {
 _PAIRS = (torch.float4_e2m1fn_x2, torch.uint8)
 
 
-@frozen
-class Arguments:
+class Arguments(NamedTuple):
     """The arguments of one `permute_quantize`, as the caller gave them; see there."""
 
     x: Tensor
     permutation: Tensor
     top_k: int
-    offs: Tensor | None
-    m_indices: Tensor | None
-    masked_m: Tensor | None
-    inverse: Tensor | None
-    scale_granularity: str
-    q_dtype: torch.dtype | None
-    scale: Tensor | None
-    power_of_two: bool
-    rounding: str
-    out: Tensor | None
-
-    @property
-    def groups(self) -> Tensor | None:
-        """The one of offs, m_indices and masked_m that is given."""
-        return next((x for x in (self.offs, self.m_indices, self.masked_m) if x is not None), None)
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor among them, by its name."""
-        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    offs: Tensor | None = None
+    m_indices: Tensor | None = None
+    masked_m: Tensor | None = None
+    inverse: Tensor | None = None
+    scale_granularity: str = "block128"
+    q_dtype: torch.dtype | None = None
+    scale: Tensor | None = None
+    power_of_two: bool = False
+    rounding: str = "up"
+    out: Tensor | None = None
+    config: Config | Override | None = None
 
 
 @frozen
@@ -113,7 +102,7 @@ def format_of(scale_granularity: object, q_dtype: object) -> Format:
         more = " or float4_e2m1fn_x2" if form is Format.MXFP8 else ""
         raise InputError(
             "q_dtype",
-            f"must be {common.words({usual})}{more} for {scale_granularity} (got {q_dtype})",
+            f"must be {common.describe({usual})}{more} for {scale_granularity} (got {q_dtype})",
         )
     return form
 
@@ -168,7 +157,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     if reason := size_refusal(facts, arch):
         raise InputError("x", reason)
     _check_tensors(given, facts, has_memory=has_memory)
-    common.refuse_gradients(given.tensors, Facts.op)
+    common.refuse_gradients(common.tensors_of(given), Facts.op)
     return facts
 
 

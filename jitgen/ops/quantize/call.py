@@ -16,20 +16,12 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from jitgen.config.quantize import Format, QuantizeConfig, Rounding
-from jitgen.errors import InputError, KernelMiss
-from jitgen.events import warn_once
-from jitgen.formats import e2m1, mx32, nv16
-from jitgen.ops import calling as common
-from jitgen.ops.dispatcher import (
-    is_differentiated,
-    mark_written,
-    require_apart,
-    require_storage,
-)
+from jitgen.config.quantize import Format, QuantizeConfig
+from jitgen.formats import mx32, nv16
+from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
-from jitgen.ops.quantize.dispatch import Call, Result, run, server, shapes_of
-from jitgen.ops.values import check_values
+from jitgen.ops.quantize.dispatch import Quantize
+from jitgen.ops.quantize.validate import Arguments, Result
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
@@ -77,7 +69,7 @@ def mxfp8(
     A kernel that is missing where compiling is off (JITGEN_ON_MISS), or while a CUDA graph is
     captured, is named in a warning, once, and torch's operations serve.
     """
-    return quantized(Format.MXFP8, x, offs, masked_m, None, rounding, out, config)
+    return quantized(x, Format.MXFP8, offs, masked_m, None, rounding, out, config)
 
 
 def mxfp4(
@@ -110,7 +102,7 @@ def mxfp4(
         InputError: As for `mxfp8`.
         CompileError: As for `mxfp8`.
     """
-    return quantized(Format.MXFP4, x, offs, masked_m, None, rounding, out, config)
+    return quantized(x, Format.MXFP4, offs, masked_m, None, rounding, out, config)
 
 
 def nvfp4(
@@ -153,131 +145,57 @@ def nvfp4(
         CompileError: As for `mxfp8`.
     """
     overall = nv16.global_scale_of(x, offs, global_scale)
-    return *quantized(Format.NVFP4, x, offs, masked_m, overall, "up", out, config), overall
+    return *quantized(x, Format.NVFP4, offs, masked_m, overall, "up", out, config), overall
 
 
 def quantized(
-    form: Format,
     x: Tensor,
-    offs: Tensor | None,
-    masked_m: Tensor | None,
-    global_scale: Tensor | None,
-    rounding: mx32.Rounding,
-    out: Result | None,
-    config: QuantizeConfig | Override | None,
-) -> Result:
-    """Return q and its scales for any format; NVFP4 has a `global_scale`, others none."""
-    if is_dynamo_compiling() and not (is_grad_enabled() and x.requires_grad):
-        from jitgen.ops.tracing import compiled
-
-        return compiled.quantize(form, x, offs, masked_m, global_scale, rounding, out, config)
-    found = _launched(form, x, offs, masked_m, global_scale, rounding, out, config)
-    if found is not None:
-        return found
-    if form is Format.NVFP4:
-        found = nv16.nvfp4(x, offs=offs, global_scale=global_scale)[:2]
-    else:
-        of = mx32.mxfp8 if form is Format.MXFP8 else mx32.mxfp4
-        found = of(x, offs=offs, rounding=rounding)
-    if out is None:
-        return found
-    return out[0].copy_(found[0]), out[1].copy_(found[1])
-
-
-def _launched(
-    form: Format,
-    x: Tensor,
+    format: str,  # noqa: A002  # as graphs of torch call it
     offs: Tensor | None,
     masked_m: Tensor | None,
     global_scale: Tensor | None,
     rounding: str,
     out: Result | None,
     config: QuantizeConfig | Override | None,
-) -> Result | None:
+) -> Result:
     """
-    Return what a kernel computes; None where torch's operations are to.
+    Return q and its scales for any format; NVFP4 has a `global_scale`, others none.
 
     Warm, that is one lookup and one call of tvm-ffi.
     """
-    if is_dynamo_compiling():
-        return None
-    groups = masked_m if offs is None else offs
     key: tuple[Any, ...] = ()
-    try:
-        # Dtypes and strides are not in the key: the entry refuses others.
-        shape = x.shape
-        key = (
-            offs is None,
-            shape,  # in its place: `launch.ROWS`
-            shape[-1],
-            len(shape),
-            masked_m is None,
-            None if groups is None else groups.numel(),
-            form,
-            rounding,
-            None if config is None else id(config),
-            "quantize",  # other operations remember in the same place
-            None if out is None else _kind(*out),
-            global_scale is None,
-            num_modes(),
-            is_grad_enabled(),
-            forward_ad._current_level,
-        )
-        session = current.get()
-        for launch in session.memo.get(key) or similar(session, key, x):
-            if launch.fits(*present(x, groups, global_scale, *(out or ()))):
-                if out is not None:
-                    mark_written(out)
-                return launch.call(x, groups, global_scale, out)  # type: ignore[no-any-return]
-    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
-        pass
-    given = (x, offs, masked_m, global_scale)
-    check(form, x, offs, masked_m, rounding)
-    if out is not None:
-        check_out(out, form, x, offs)
-    if is_differentiated(x):
-        return None
-    if common.is_traced((*given, *(out or ()))):
-        from jitgen.ops.tracing import quantize as traced
-
-        return traced.record(form, *given, rounding, out, config)
-    call = Call(
-        x=x,
-        offs=offs,
-        masked_m=masked_m,
-        global_scale=global_scale,
-        format=form,
-        rounding=Rounding(rounding),
-        out=out,
-    )
-    with common.calling("quantize"):
-        return _served(call, config, key)
-
-
-def _served(
-    call: Call, config: QuantizeConfig | Override | None, key: tuple[Any, ...]
-) -> Result | None:
-    session = current.get()
-    for name, tensor in call.tensors.items():
-        require_storage(name, tensor)
-    require_apart(call.tensors, call.written)
-    check_values(call.layout, call.groups, call.x.shape[-2])
-    device = server(call, session)
-    if device is None:
-        if config is not None:
-            raise InputError(
-                "config",
-                "is for bfloat16 on a GPU with rows of 16 bytes, K a multiple of 16: leave it out "
-                f"for others (got {call.x.dtype} on {call.x.device}, shape {tuple(call.x.shape)})",
+    if not is_dynamo_compiling():
+        groups = masked_m if offs is None else offs
+        try:
+            # Dtypes and strides are not in the key: the entry refuses others.
+            shape = x.shape
+            key = (
+                offs is None,
+                shape,  # in its place: `launch.ROWS`
+                shape[-1],
+                len(shape),
+                masked_m is None,
+                None if groups is None else groups.numel(),
+                format,
+                rounding,
+                None if config is None else id(config),
+                "quantize",  # other operations remember in the same place
+                None if out is None else _kind(*out),
+                global_scale is None,
+                num_modes(),
+                is_grad_enabled(),
+                forward_ad._current_level,
             )
-        return None
-    try:
-        return run(call, device, config, key, session)
-    except KernelMiss as miss:
-        if config is not None:
-            raise
-        warn_once(f"quantize {call.format} {call.layout}", "torch quantises instead: %s", miss)
-        return None
+            session = current.get()
+            for launch in session.memo.get(key) or similar(session, key, x):
+                if launch.fits(*present(x, groups, global_scale, *(out or ()))):
+                    if out is not None:
+                        mark_written(out)
+                    return launch.call(x, groups, global_scale, out)  # type: ignore[no-any-return]
+        except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+            pass
+    given = Arguments(x, str(format), offs, masked_m, global_scale, rounding, out, config)
+    return CALL.run(given, key)
 
 
 def _kind(q: Tensor, scale: Tensor) -> tuple[Any, ...]:
@@ -285,43 +203,4 @@ def _kind(q: Tensor, scale: Tensor) -> tuple[Any, ...]:
     return q.shape, q.is_contiguous(), scale.shape, scale.is_contiguous()
 
 
-def check_out(out: object, form: Format, x: Tensor, offs: Tensor | None) -> None:
-    """
-    Require tensors for q and scale as they would be made.
-
-    Raises:
-        InputError: They are others, or need a gradient.
-    """
-    if not isinstance(out, (tuple, list)) or len(out) != 2:
-        raise InputError("out", f"must be two tensors, for q and scale (got {type(out).__name__})")
-    for name, tensor, (shape, dtype) in zip(
-        ("out[0]", "out[1]"), out, shapes_of(form, x, offs), strict=True
-    ):
-        common.require_tensor(name, tensor)
-        common.require_dtype(name, tensor, [dtype], None)
-        common.require_shape(name, tensor, shape, "which results have")
-        common.require_device(name, tensor, ("x", x))
-        if not tensor.is_contiguous():
-            raise InputError(name, f"must be contiguous (got strides {tensor.stride()})")
-    common.refuse_gradients({"out[0]": out[0], "out[1]": out[1]}, "jitgen.quantize")
-
-
-def check(
-    form: Format, x: Tensor, offs: Tensor | None, masked_m: Tensor | None, rounding: str
-) -> None:
-    """
-    Require what kernels and torch's operations take alike.
-
-    Raises:
-        InputError: An argument is wrong.
-    """
-    common.require_tensor("x", x)
-    mx32.check(x, offs, rounding)
-    if form is not Format.MXFP8:
-        e2m1.check_even(x, "x")
-    if masked_m is None:
-        return
-    if offs is not None or x.dim() != 3:
-        raise InputError("masked_m", "is for x (G, M, K), without offs")
-    common.require_tensor("masked_m", masked_m)
-    common.check_groups("masked_m", masked_m, x.shape[0], ("x", x))
+CALL = Quantize(quantized)

@@ -11,10 +11,12 @@ from torch import Tensor
 from jitgen.config import Arch, Layout
 from jitgen.config.quantize import Format, QuantizeConfig
 from jitgen.errors import InputError
-from jitgen.ops import calling as common
 from jitgen.ops import direct
-from jitgen.ops.quantize import call as public
-from jitgen.ops.quantize.dispatch import Call, problem_of, require_fit, server
+from jitgen.ops import tensors as common
+from jitgen.ops.quantize.call import CALL
+from jitgen.ops.quantize.validate import Arguments, check_out, problem_of, validate
+from jitgen.ops.quantize.validate import check as check_quantized
+from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_values
 from jitgen.runtime.session import current
 
@@ -39,31 +41,31 @@ def check(config: QuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> Non
         common.require_rank("offs", offs, 1, "(G,)")
         common.check_groups("offs", offs, offs.shape[0], ("x", x))
         direct.require_rows("offs", offs.shape[0])
-    public.check(config.format, x, offs, masked_m, str(config.rounding))
+    check_quantized(config.format, x, offs, masked_m, str(config.rounding))
     if overall:
         _check_global(x, found["global_scale"])
     direct.require_rows("x", x.shape[:-1].numel())
     results = (found["q"], found["scale"])
-    public.check_out(results, config.format, x, offs)
-    call = Call(
+    check_out(results, config.format, x, offs)
+    given = Arguments(
         x=x,
         offs=offs,
         masked_m=masked_m,
         global_scale=found.get("global_scale"),
-        format=config.format,
-        rounding=config.rounding,
+        format=str(config.format),
+        rounding=str(config.rounding),
         out=results,
     )
-    device = server(call, session)
-    if device is None:
+    facts = validate(given, session)
+    if facts is None:
         raise InputError(
             "x",
             f"must be bfloat16 in rows of 16 bytes, K a multiple of 16, that {arch} has a kernel "
-            f"for: {problem_of(call).types} (got {x.dtype} of {tuple(x.shape)}, strides "
+            f"for: {problem_of(given).types} (got {x.dtype} of {tuple(x.shape)}, strides "
             f"{x.stride()})",
         )
-    require_fit(config, call, device)
-    check_values(layout, call.groups, x.shape[-2])
+    CALL.require_fit(config, given, facts)
+    check_values(layout, groups_of(given), x.shape[-2])
 
 
 def _check_global(x: Tensor, scale: Tensor) -> None:

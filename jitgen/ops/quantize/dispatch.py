@@ -3,94 +3,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
-from jitgen.config import Arch, Config, Layout
+from jitgen.config import Layout
 from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem, Rounding
-from jitgen.errors import InputError
-from jitgen.formats import find_format
+from jitgen.errors import InputError, KernelMiss
+from jitgen.events import warn_once
+from jitgen.formats import find_format, mx32, nv16
 from jitgen.formats.atoms import Atoms
 from jitgen.formats.protocol import Rows
-from jitgen.ops.forced import forced
-from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared
-from jitgen.runtime import devices
-from jitgen.runtime.devices import Device
-from jitgen.runtime.override import Override
-from jitgen.runtime.session import Session
+from jitgen.ops.call import Call
+from jitgen.ops.dispatcher import is_differentiated, require_apart, require_storage
+from jitgen.ops.launch import AnyLaunch, Family, Key
+from jitgen.ops.quantize.validate import (
+    Arguments,
+    Facts,
+    Result,
+    layout_of,
+    problem_of,
+    shapes_of,
+    validate,
+)
+from jitgen.ops.tensors import groups_of
+from jitgen.ops.values import check_values
+from jitgen.runtime.session import current
 from jitgen.support.frozen import frozen
-from jitgen.targets.legality import require, rules, size_refusal, target
-
-Result = tuple[Tensor, Tensor]
-
-COLUMNS_OF_LOAD = 8
-"""What strides of x are multiples of, in elements: 16 bytes."""
-
-
-@frozen
-class Call:
-    """
-    The arguments of a call, which the CPU's functions have found right.
-
-    Attributes:
-        x: What is quantised.
-        offs: (G,) int32, for ragged rows.
-        masked_m: (G,) int32, for masked ones.
-        global_scale: (1,) or (G,) float32, for NVFP4.
-        format: What values become.
-        rounding: How scales that are powers of two are found.
-        out: Where q and scale go; None: to new tensors.
-    """
-
-    x: Tensor
-    offs: Tensor | None
-    masked_m: Tensor | None
-    global_scale: Tensor | None
-    format: Format
-    rounding: Rounding
-    out: Result | None = None
-
-    @property
-    def layout(self) -> Layout:
-        """How rows belong to groups."""
-        if self.offs is not None:
-            return Layout.RAGGED
-        return Layout.CONTIGUOUS if self.masked_m is None else Layout.MASKED
-
-    @property
-    def groups(self) -> Tensor | None:
-        """What says which rows count; None where all do."""
-        return self.masked_m if self.offs is None else self.offs
-
-    @property
-    def written(self) -> tuple[str, ...]:
-        """The names of tensors that it writes."""
-        return () if self.out is None else ("out[0]", "out[1]")
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor among them, by its name, in the order in which warm calls ask a guard."""
-        groups = "masked_m" if self.offs is None else "offs"
-        found = {"x": self.x, groups: self.groups, "global_scale": self.global_scale}
-        if self.out is not None:
-            found |= {"out[0]": self.out[0], "out[1]": self.out[1]}
-        return {name: each for name, each in found.items() if each is not None}
-
-
-@frozen
-class Facts:
-    """
-    What a family of launches asks of a call.
-
-    Attributes:
-        arch: The target.
-        layout: How rows belong to groups.
-        groups: Number of groups, or of matrices.
-    """
-
-    arch: Arch
-    layout: Layout
-    groups: int
 
 
 @frozen
@@ -138,144 +79,107 @@ class Launch(AnyLaunch):
         return q, scale
 
 
-def shapes_of(
-    form: Format, x: Tensor, offs: Tensor | None
-) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-    """Return shape and type of q and of its scales; sizes of a tracer's `x` may be symbols."""
-    *front, size_k = x.shape
-    rows = Rows(tuple(front), 0 if offs is None else offs.shape[0])
-    of_scales = find_format(form.scales)
-    is_packed = form is not Format.MXFP8
-    q = (*front, size_k // 2 if is_packed else size_k)
-    return (
-        (q, torch.uint8 if is_packed else torch.float8_e4m3fn),
-        (of_scales.a_shape(rows, size_k), of_scales.dtype),
-    )
-
-
-def problem_of(call: Call) -> QuantizeProblem:
-    """Return what a kernel is chosen for: groups share ragged rows, and masked ones are full."""
-    x, groups = call.x, call.groups
-    count = (x.shape[0] if x.dim() == 3 else 1) if groups is None else groups.shape[0]
-    rows = x.shape[0] if x.dim() == 2 else x.shape[0] * x.shape[1]
-    return QuantizeProblem(
-        layout=call.layout,
-        groups=max(1, count),
-        m=rows,
-        k=x.shape[-1],
-        format=call.format,
-        rounding=call.rounding,
-    )
-
-
-def server(call: Call, session: Session) -> Device | None:
+class Quantize(Call[Arguments, Any, Any]):
     """
-    Return the GPU that has a kernel for a call; None where torch's operations do what is asked.
+    What a call of `jitgen.quantize.mxfp8`, `mxfp4` or `nvfp4` is: one operation in a graph.
 
-    They do on a CPU, for other types than bf16, sizes that no vectors fit, and x that is empty or
-    does not lie in rows of 16 bytes.
+    Where it runs it decides what does the work, a kernel or torch's operations: a graph that was
+    traced on a CPU serves a GPU.
     """
-    x = call.x
-    try:
-        device = devices.find(x.device, session, "x")
-    except InputError:  # nothing of jitgen's runs there, but torch does
-        return None
-    if not device.arch.is_gpu or "quantize" not in target(device.arch).operations:
-        return None
-    if x.dtype is not torch.bfloat16 or not x.numel() or not _is_readable(x, device.arch):
-        return None
-    problem = problem_of(call)
-    if size_refusal(problem, device.arch) or not rules(device.arch, problem.op).candidates(problem):
-        return None
-    return device
 
+    name = "quantize"
+    arguments = Arguments
+    config = QuantizeConfig
+    like = "x"
+    outputs = ("out", "scale")
+    validate = staticmethod(validate)
 
-def _is_readable(x: Tensor, arch: Arch) -> bool:
-    """Say whether vectors can be loaded from `x`."""
-    sides = zip(x.shape[:-1], x.stride()[:-1], strict=True)
-    in_rows = x.stride(-1) == 1 and all(
-        length == 1 or stride % COLUMNS_OF_LOAD == 0 for length, stride in sides
-    )
-    return in_rows and x.data_ptr() % rules(arch, "quantize").alignment == 0
+    def run(self, given: Arguments, key: Key) -> Result:
+        """Do what any call does, or with torch's operations where no kernel serves."""
+        if is_dynamo_compiling():
+            has_gradient = torch.is_grad_enabled() and given.x.requires_grad
+        else:
+            validate(given, current.get(), has_memory=False)
+            has_gradient = is_differentiated(given.x)
+        found: Result | None = None if has_gradient else super().run(given, key)
+        return _in_torch(given) if found is None else found
 
+    def launched(self, given: Arguments, tensors: dict[str, Tensor], key: Key) -> Result | None:
+        """Return what a kernel computes; None where torch's operations are to."""
+        for name, tensor in tensors.items():
+            require_storage(name, tensor)
+        require_apart(tensors, [name for name in tensors if name.startswith("out[")])
+        check_values(layout_of(given), groups_of(given), given.x.shape[-2])
+        config, x = given.config, given.x
+        if validate(given, current.get()) is None:
+            if config is not None:
+                raise InputError(
+                    "config",
+                    "is for bfloat16 on a GPU with rows of 16 bytes, K a multiple of 16: leave it "
+                    f"out for others (got {x.dtype} on {x.device}, shape {tuple(x.shape)})",
+                )
+            return None
+        try:
+            return super().launched(given, tensors, key)  # type: ignore[no-any-return]
+        except KernelMiss as miss:
+            if config is not None:
+                raise
+            what = f"quantize {given.format} {layout_of(given)}"
+            warn_once(what, "torch quantises instead: %s", miss)
+            return None
 
-def run(
-    call: Call, device: Device, config: QuantizeConfig | Override | None, key: Key, session: Session
-) -> Result:
-    """
-    Launch a kernel, and remember the launch under `key`.
+    def problem(self, given: Arguments, facts: Facts) -> QuantizeProblem:
+        return problem_of(given)
 
-    Raises:
-        InputError: `config` is for something else.
-        KernelMiss: The kernel is not compiled, and compiling is off or a graph is being captured.
-        JitgenError: It cannot be compiled; see `Registry.get`.
-    """
-    launch = prepared(
-        session,
-        key,
-        call.tensors,
-        lambda: _prepare(call, device, config, session),
-        written=call.written,
-    )
-    return launch.call(call.x, call.groups, call.global_scale, call.out)
+    def family(self, problem: Any, given: Arguments, facts: Facts) -> Family:
+        return Family.of(problem, facts, None)
 
-
-def _prepare(
-    call: Call, device: Device, config: QuantizeConfig | Override | None, session: Session
-) -> tuple[Launch, Family, int]:
-    """Return the launch, the family that it belongs to, and its rows."""
-    problem = problem_of(call)
-    facts = Facts(arch=device.arch, layout=call.layout, groups=problem.groups)
-    family = Family(arch=device.arch)
-    neighbours: tuple[Config, ...] = ()
-    if config is None:
-        wanted, neighbours = _chosen(session, problem, device)
-        family = Family.of(problem, facts, None)
-    else:
-        wanted = require_fit(config, call, device)
-    function, served = device.entry(session, config or wanted, neighbours)
-    form = find_format(call.format.scales)
-    if not isinstance(form, Atoms):
-        raise TypeError(f"the scales of {call.format} lie in no atoms")
-    is_packed = call.format is not Format.MXFP8
-    launch = Launch(
-        function=function,
-        tail=device.tail,
-        config=served,
-        forced=config,
-        awaited=None if served == wanted else wanted,
-        q_dtype=torch.uint8 if is_packed else torch.float8_e4m3fn,
-        per_element=2 if is_packed else 1,
-        form=form,
-        num_groups=0 if call.offs is None else len(call.offs),
-        lead=int(call.layout is Layout.CONTIGUOUS and call.x.dim() == 2),
-    )
-    return launch, family, call.x.shape[-2]
-
-
-def _chosen(
-    session: Session, problem: QuantizeProblem, device: Device
-) -> tuple[QuantizeConfig, tuple[Config, ...]]:
-    config, neighbours = chosen(session, problem, device.arch, "x")
-    return config, neighbours  # type: ignore[return-value]
-
-
-def require_fit(asked: object, call: Call, device: Device) -> QuantizeConfig:
-    """
-    Return the config that a caller has `asked` for, which is legal and made for a call like this.
-
-    Raises:
-        InputError: It is no config, or one for another call.
-        UnsupportedConfig: The target cannot run it.
-    """
-    config: QuantizeConfig = forced(asked, QuantizeConfig, device.arch)
-    wanted = QuantizeConfig(
-        layout=call.layout, format=call.format, rounding=call.rounding, tiling=config.tiling
-    )
-    if config != wanted:
-        raise InputError(
-            "config",
-            f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
+    def fitting(self, config: QuantizeConfig, given: Arguments, facts: Facts) -> QuantizeConfig:
+        return QuantizeConfig(
+            layout=facts.layout,
+            format=Format(given.format),
+            rounding=Rounding(given.rounding),
+            tiling=config.tiling,
         )
-    require(config, device.arch)
-    return config
+
+    def launch(self, given: Arguments, facts: Facts, kernel: dict[str, Any]) -> Launch:
+        form = find_format(Format(given.format).scales)
+        if not isinstance(form, Atoms):
+            raise TypeError(f"the scales of {given.format} lie in no atoms")
+        is_packed = given.format != Format.MXFP8
+        return Launch(
+            **kernel,
+            q_dtype=torch.uint8 if is_packed else torch.float8_e4m3fn,
+            per_element=2 if is_packed else 1,
+            form=form,
+            num_groups=0 if given.offs is None else len(given.offs),
+            lead=int(facts.layout is Layout.CONTIGUOUS and given.x.dim() == 2),
+        )
+
+    def start(self, launch: Launch, given: Arguments) -> Result:
+        return launch.call(given.x, groups_of(given), given.global_scale, given.out)
+
+    def new_results(self, given: Arguments, facts: Facts | None) -> tuple[Tensor, ...]:
+        sizes = shapes_of(Format(given.format), given.x, given.offs)
+        return tuple(given.x.new_empty(shape, dtype=dtype) for shape, dtype in sizes)
+
+    def of_results(self, given: Arguments, tensors: tuple[Tensor, ...]) -> Result:
+        q, scale = tensors
+        return q, scale
+
+    def out_of(self, tensors: tuple[Tensor, ...]) -> Result:
+        q, scale = tensors
+        return q, scale
+
+
+def _in_torch(given: Arguments) -> Result:
+    """Return the same from torch's operations."""
+    x, offs, out = given.x, given.offs, given.out
+    if given.format == Format.NVFP4:
+        found = nv16.nvfp4(x, offs=offs, global_scale=given.global_scale)[:2]
+    else:
+        of = mx32.mxfp8 if given.format == Format.MXFP8 else mx32.mxfp4
+        found = of(x, offs=offs, rounding=given.rounding)  # type: ignore[arg-type]
+    if out is None:
+        return found
+    return out[0].copy_(found[0]), out[1].copy_(found[1])

@@ -13,9 +13,9 @@ from torch.compiler import is_dynamo_compiling
 from jitgen.config.route import RouteConfig
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
-from jitgen.ops.route.dispatch import run
+from jitgen.ops.route.dispatch import Route, SortPairs
 from jitgen.ops.route.results import Routing, Sorting
-from jitgen.ops.route.validate import Arguments
+from jitgen.ops.route.validate import Arguments, SortArguments
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
@@ -85,46 +85,40 @@ def route(  # noqa: PLR0913  # each is one thing to say
     Safe to call from any thread. torch's tracers see one operation, ``torch.ops.jitgen.route``; see
     `jitgen.ops.tracing`.
     """
-    if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
-        from jitgen.ops.tracing import compiled_route
-
-        return compiled_route.route(
-            *(scores, top_k, scoring, bias, expert_groups, top_groups, renormalize, scale),
-            *(first_expert, local_experts, out, config),
-        )
     key: tuple[Any, ...] = ()
-    try:
-        # Dtypes and strides are not in the key, nor that results have the rows of scores: the entry
-        # refuses others, and run() replaces it.
-        shape = scores.shape
-        key = (
-            "route",  # other operations remember in the same place
-            shape,  # in its place: `launch.ROWS`
-            shape[-1],
-            top_k,
-            scoring,
-            bias is None,
-            expert_groups,
-            top_groups,
-            renormalize,
-            scale,
-            first_expert,
-            local_experts,
-            None if config is None else id(config),
-            # The entry knows neither k nor G: whoever gives results gives the right ones.
-            None if out is None else _sizes(out),
-            num_modes(),
-            is_grad_enabled(),
-            forward_ad._current_level,
-        )
-        session = current.get()
-        for launch in session.memo.get(key) or similar(session, key, scores):
-            if launch.fits(*present(scores, bias, *(out or ()))):
-                if out is not None:
-                    mark_written(out)
-                return launch.route(scores, bias, out)  # type: ignore[no-any-return]
-    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
-        pass
+    if not is_dynamo_compiling():
+        try:
+            # Dtypes and strides are not in the key, nor that results have the rows of scores: the
+            # entry refuses others, and run() replaces it.
+            shape = scores.shape
+            key = (
+                "route",  # other operations remember in the same place
+                shape,  # in its place: `launch.ROWS`
+                shape[-1],
+                top_k,
+                scoring,
+                bias is None,
+                expert_groups,
+                top_groups,
+                renormalize,
+                scale,
+                first_expert,
+                local_experts,
+                None if config is None else id(config),
+                # The entry knows neither k nor G: whoever gives results gives the right ones.
+                None if out is None else _sizes(out),
+                num_modes(),
+                is_grad_enabled(),
+                forward_ad._current_level,
+            )
+            session = current.get()
+            for launch in session.memo.get(key) or similar(session, key, scores):
+                if launch.fits(*present(scores, bias, *(out or ()))):
+                    if out is not None:
+                        mark_written(out)
+                    return launch.route(scores, bias, out)  # type: ignore[no-any-return]
+        except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+            pass
     given = Arguments(
         scores=scores,
         top_k=top_k,
@@ -137,8 +131,9 @@ def route(  # noqa: PLR0913  # each is one thing to say
         first_expert=first_expert,
         local_experts=local_experts,
         out=out,
+        config=config,
     )
-    return run(given, config, key)  # type: ignore[no-any-return]
+    return CALL.run(given, key)  # type: ignore[no-any-return]
 
 
 def sort_pairs(
@@ -170,44 +165,44 @@ def sort_pairs(
         InputError: An argument is wrong; the message says which, what is required, and what came.
         CompileError: The kernel cannot be compiled.
     """
-    if is_dynamo_compiling():
-        from jitgen.ops.tracing import compiled_route
-
-        return compiled_route.sort_pairs(
-            topk_ids, experts, first_expert, local_experts, out, config
-        )
     key: tuple[Any, ...] = ()
-    try:
-        shape = topk_ids.shape
-        key = (
-            "sort_pairs",
-            shape,  # in its place: `launch.ROWS`
-            shape[-1],
-            experts,
-            first_expert,
-            local_experts,
-            None if config is None else id(config),
-            None if out is None else _sizes(out),
-            num_modes(),
-        )
-        session = current.get()
-        for launch in session.memo.get(key) or similar(session, key, topk_ids):
-            if launch.fits(topk_ids, *(out or ())):
-                if out is not None:
-                    mark_written(out)
-                return launch.sort(topk_ids, out)  # type: ignore[no-any-return]
-    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
-        pass
-    given = Arguments(
+    if not is_dynamo_compiling():
+        try:
+            shape = topk_ids.shape
+            key = (
+                "sort_pairs",
+                shape,  # in its place: `launch.ROWS`
+                shape[-1],
+                experts,
+                first_expert,
+                local_experts,
+                None if config is None else id(config),
+                None if out is None else _sizes(out),
+                num_modes(),
+            )
+            session = current.get()
+            for launch in session.memo.get(key) or similar(session, key, topk_ids):
+                if launch.fits(topk_ids, *(out or ())):
+                    if out is not None:
+                        mark_written(out)
+                    return launch.sort(topk_ids, out)  # type: ignore[no-any-return]
+        except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+            pass
+    given = SortArguments(
         topk_ids=topk_ids,
         experts=experts,
         first_expert=first_expert,
         local_experts=local_experts,
         out=out,
+        config=config,
     )
-    return run(given, config, key)  # type: ignore[no-any-return]
+    return SORT.run(given, key)  # type: ignore[no-any-return]
 
 
 def _sizes(out: Routing | Sorting) -> tuple[Any, ...]:
     """Return what the entry takes as it is given: k, G, whether there is a row for each pair."""
     return out.__class__, out.inverse.shape, out.offs.shape, out.permutation.shape
+
+
+CALL = Route(route)
+SORT = SortPairs(sort_pairs)

@@ -11,11 +11,11 @@ from torch import Tensor
 from jitgen.config import Arch
 from jitgen.config.route import RouteConfig, Scoring
 from jitgen.errors import InputError
-from jitgen.ops import calling as common
 from jitgen.ops import direct
-from jitgen.ops.route.dispatch import require_fit
+from jitgen.ops import tensors as common
+from jitgen.ops.route.call import CALL
 from jitgen.ops.route.results import Routing, Sorting
-from jitgen.ops.route.validate import Arguments, first_expert, validate
+from jitgen.ops.route.validate import Arguments, SortArguments, first_expert, validate
 from jitgen.runtime.session import current
 
 _FIRST = "first_expert"
@@ -39,7 +39,7 @@ def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     first_expert(first)
     if is_given:
         results = Sorting(*(found[name] for name in Sorting._fields))
-        given = Arguments(
+        given: Arguments | SortArguments = SortArguments(
             topk_ids=found["ids"],
             experts=first + local,  # how many there are elsewhere is not said
             first_expert=first,
@@ -49,8 +49,8 @@ def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     else:
         given = _of_scores(config, found, local)
     facts = validate(given, session)
-    require_fit(config, facts)
-    direct.require_rows(given.name, facts.tokens)
+    CALL.require_fit(config, given, facts)
+    direct.require_rows(given._fields[0], facts.tokens)
     if config.tiling.is_spread:
         _check_workspace(config, found["workspace"], arguments[-1], local)
 

@@ -3,26 +3,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Config
 from jitgen.config.route import RouteConfig
 from jitgen.errors import InputError
-from jitgen.ops.calling import calling, is_traced
-from jitgen.ops.forced import forced
-from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, prepared
+from jitgen.ops.call import Call
+from jitgen.ops.launch import AnyLaunch
 from jitgen.ops.route.results import Routing, Sorting
-from jitgen.ops.route.validate import Arguments, Facts, validate
-from jitgen.runtime.override import Override
-from jitgen.runtime.session import Session, current
-from jitgen.selection.choice import edges_of
+from jitgen.ops.route.validate import Arguments, Facts, SortArguments, shapes, validate
+from jitgen.runtime.session import current
 from jitgen.support.frozen import frozen
-from jitgen.targets.legality import require, rules
-
-Result = Routing | Sorting
+from jitgen.targets.legality import rules
 
 
 @frozen
@@ -73,73 +67,7 @@ def new_indices(like: Tensor, tokens: int, top_k: int, groups: int, num_ids: int
     return [like.new_empty(shape, dtype=torch.int32) for shape in shapes]
 
 
-def run(given: Arguments, config: RouteConfig | Override | None, key: Key) -> Any:
-    """
-    Do what `route` or `sort_pairs` says, with every check, and remember the launch under `key`.
-
-    A call that torch traces becomes an operation in torch's hands instead, and is not remembered.
-
-    Raises:
-        InputError: An argument is wrong, or does not fit the forced config.
-        JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`. Nothing
-            else: where the device has no memory left, it is a torch.OutOfMemoryError as well.
-    """
-    if is_traced(given.tensors.values()):
-        from jitgen.ops.tracing import route as traced
-
-        return traced.record(given, config)
-    with calling("sort_pairs" if given.scores is None else "route"):
-        session = current.get()
-        launch = prepared(
-            session,
-            key,
-            given.tensors,
-            lambda: _prepare(given, config, session),
-            written=[name for name in given.tensors if name.startswith("out.")],
-        )
-        if given.scores is None:
-            return launch.sort(given.like, given.out)  # type: ignore[arg-type]
-        return launch.route(given.scores, given.bias, given.out)  # type: ignore[arg-type]
-
-
-def _prepare(
-    given: Arguments, config: RouteConfig | Override | None, session: Session
-) -> tuple[Launch, Family, int]:
-    """
-    Validate `given`, choose a config unless one is forced, and get a kernel.
-
-    Returns:
-        The launch, the family that it belongs to, and its rows; 0 where there is nothing to launch.
-    """
-    facts = validate(given, session)
-    family = Family(arch=facts.arch)
-    neighbours: tuple[Config, ...] = ()
-    wanted: Config
-    if config is None:
-        problem = facts.problem()
-        wanted, neighbours = chosen(session, problem, facts.arch, given.name)
-        family = Family(edges=edges_of(problem, facts.arch), arch=facts.arch, problem=problem)
-    else:  # whatever the rows, it serves, and is never replaced
-        wanted = require_fit(config, facts)
-    function, served = nobody, wanted
-    if facts.tokens:
-        function, served = facts.device.entry(session, config or wanted, neighbours)
-    tiling = served.tiling  # type: ignore[attr-defined]
-    num_sms = facts.device.tail[0] if facts.device.tail else 0
-    launch = Launch(
-        function=function,
-        tail=(*given.numbers, *facts.device.tail),
-        config=served,
-        forced=config,
-        awaited=None if served == wanted else wanted,
-        top_k=facts.top_k,
-        local_experts=facts.local_experts,
-        counts=tiling.counts(num_sms),
-    )
-    return launch, family, facts.tokens
-
-
-def nobody(*given: Any) -> None:
+def without_tokens(*given: Any) -> None:
     """Route no tokens: every expert ends where it begins."""
     offs = next(
         each
@@ -149,30 +77,85 @@ def nobody(*given: Any) -> None:
     offs.zero_()
 
 
-def require_fit(asked: object, facts: Facts) -> RouteConfig:
-    """
-    Return the config that a caller has `asked` for, which is legal and made for a call like this.
+class _Sorts(Call[Any, Facts, Any]):
+    """What `route` and `sort_pairs` share."""
 
-    Raises:
-        InputError: It is no config, or one for another call.
-        UnsupportedConfig: The target cannot run it.
-    """
-    config: RouteConfig = forced(asked, RouteConfig, facts.arch)
-    wanted = RouteConfig(
-        scoring=facts.scoring,
-        scores_dtype=facts.scores_dtype,
-        bias=facts.bias,
-        grouped=facts.expert_groups > 1,
-        experts=config.experts,
-        tiling=config.tiling,
-    )
-    if config != wanted:
-        raise InputError(
-            "config",
-            f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
+    config = RouteConfig
+    results: ClassVar[type[Routing] | type[Sorting]]
+    validate = staticmethod(validate)
+    without_rows = staticmethod(without_tokens)
+
+    def problem(self, given: Any, facts: Facts) -> Any:
+        return facts.problem()
+
+    def rows(self, given: Any, facts: Facts) -> int:
+        return facts.tokens
+
+    def fitting(self, config: RouteConfig, given: Any, facts: Facts) -> RouteConfig:
+        return RouteConfig(
+            scoring=facts.scoring,
+            scores_dtype=facts.scores_dtype,
+            bias=facts.bias,
+            grouped=facts.expert_groups > 1,
+            experts=config.experts,
+            tiling=config.tiling,
         )
-    require(config, facts.arch)
-    least = rules(facts.arch, "route").experts_for(facts)  # type: ignore[attr-defined]
-    if config.experts < least:
-        raise InputError("config", f"must be for at least {least} experts (got {config.experts})")
-    return config
+
+    def require_fit(self, asked: object, given: Any, facts: Facts) -> RouteConfig:
+        config: RouteConfig = super().require_fit(asked, given, facts)
+        least = rules(facts.arch, "route").experts_for(facts)  # type: ignore[attr-defined]
+        if config.experts < least:
+            raise InputError(
+                "config", f"must be for at least {least} experts (got {config.experts})"
+            )
+        return config
+
+    def launch(self, given: Any, facts: Facts, kernel: dict[str, Any]) -> Launch:
+        tail = facts.device.tail
+        return Launch(
+            **kernel | {"tail": (*given.numbers, *tail)},
+            top_k=facts.top_k,
+            local_experts=facts.local_experts,
+            counts=kernel["config"].tiling.counts(tail[0] if tail else 0),
+        )
+
+    def new_results(self, given: Any, facts: Facts | None) -> tuple[Tensor, ...]:
+        if facts is None:  # sizes that are not known yet: say so
+            facts = validate(given, current.get())
+        types = {"topk_weights": torch.float32}
+        return tuple(
+            given[0].new_empty(shape, dtype=types.get(name, torch.int32))
+            for name, shape in shapes(facts).items()
+        )
+
+    def of_results(self, given: Any, tensors: tuple[Tensor, ...]) -> Any:
+        return self.results(*tensors)
+
+    def out_of(self, tensors: tuple[Tensor, ...]) -> Any:
+        return self.results(*tensors)
+
+
+class Route(_Sorts):
+    """What a call of `route` is."""
+
+    name = "route"
+    arguments = Arguments
+    like = "scores"
+    results = Routing
+    outputs = Routing._fields
+
+    def start(self, launch: Launch, given: Arguments) -> Routing:
+        return launch.route(given.scores, given.bias, given.out)
+
+
+class SortPairs(_Sorts):
+    """What a call of `sort_pairs` is."""
+
+    name = "sort_pairs"
+    arguments = SortArguments
+    like = "topk_ids"
+    results = Sorting
+    outputs = Sorting._fields
+
+    def start(self, launch: Launch, given: SortArguments) -> Sorting:
+        return launch.sort(given.topk_ids, given.out)

@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.config.config import DType
 from jitgen.config.route import RouteProblem, Scoring
 from jitgen.errors import InputError
-from jitgen.ops import calling as common
+from jitgen.ops import tensors as common
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import size_refusal
@@ -25,15 +26,12 @@ _SCORES = {torch.bfloat16: DType.BF16, torch.float32: DType.F32}
 _MOST = 2**31 - 1
 
 
-@frozen
-class Arguments:
-    """The arguments of one `route`, as the caller gave them; `sort_pairs` gives `topk_ids`."""
+class Arguments(NamedTuple):
+    """The arguments of one `route`, as the caller gave them; see there."""
 
-    scores: Tensor | None = None
-    topk_ids: Tensor | None = None
-    experts: int | None = None
-    top_k: int | None = None
-    scoring: str = str(Scoring.GIVEN)
+    scores: Tensor
+    top_k: int
+    scoring: str = "softmax"
     bias: Tensor | None = None
     expert_groups: int = 1
     top_groups: int = 1
@@ -41,33 +39,30 @@ class Arguments:
     scale: float = 1.0
     first_expert: int = 0
     local_experts: int | None = None
-    out: Routing | Sorting | None = None
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor among them, by its name."""
-        given = {"scores": self.scores, "topk_ids": self.topk_ids, "bias": self.bias}
-        if isinstance(self.out, (Routing, Sorting)):  # else `validate` refuses it
-            given |= {f"out.{name}": each for name, each in self.out._asdict().items()}
-        return {name: value for name, value in given.items() if isinstance(value, Tensor)}
-
-    @property
-    def like(self) -> Tensor:
-        """The one that has a row for each token."""
-        return self.topk_ids if self.scores is None else self.scores  # type: ignore[return-value]
-
-    @property
-    def name(self) -> str:
-        """What that is called."""
-        return "topk_ids" if self.scores is None else "scores"
+    out: Routing | None = None
+    config: Config | Override | None = None
 
     @property
     def numbers(self) -> tuple[int | float, ...]:
         """What kernels take besides tensors."""
-        if self.scores is None:
-            return (self.first_expert,)
         choice = (self.expert_groups, self.top_groups, int(self.renormalize), float(self.scale))
         return (*choice, self.first_expert)
+
+
+class SortArguments(NamedTuple):
+    """The arguments of one `sort_pairs`, as the caller gave them; see there."""
+
+    topk_ids: Tensor
+    experts: int
+    first_expert: int = 0
+    local_experts: int | None = None
+    out: Sorting | None = None
+    config: Config | Override | None = None
+
+    @property
+    def numbers(self) -> tuple[int | float, ...]:
+        """As of `Arguments`."""
+        return (self.first_expert,)
 
 
 @frozen
@@ -119,7 +114,12 @@ class Facts:
         )
 
 
-def validate(given: Arguments, session: Session) -> Facts:
+def validate(
+    given: Arguments | SortArguments,
+    session: Session,
+    *,
+    has_memory: bool = True,  # noqa: ARG001  # no kernel asks for addresses of its own
+) -> Facts:
     """
     Return the facts about valid arguments.
 
@@ -127,16 +127,17 @@ def validate(given: Arguments, session: Session) -> Facts:
         InputError: Something is wrong; the first rule that is broken, in the order of this
             function.
     """
-    like, name = given.like, given.name
+    name, like = given._fields[0], given[0]
+    is_sorted = isinstance(given, SortArguments)
     common.require_tensor(name, like)
     device = devices.find(like.device, session, name)
-    of = "(T, k)" if given.scores is None else "(T, E)"
+    of = "(T, k)" if is_sorted else "(T, E)"
     common.require_rank(name, like, 2, of)
     experts = int(like.shape[1])  # a model's; tracers take it for a constant
     if experts == 0:
         raise InputError(name, f"must have at least one column (got shape {tuple(like.shape)})")
     common.require_unit_stride(name, like, 1)
-    if given.scores is None:
+    if isinstance(given, SortArguments):
         common.require_dtype(name, like, [torch.int32], None)
         if not like.is_contiguous():
             raise InputError(name, f"must be contiguous (got strides {like.stride()})")
@@ -164,14 +165,14 @@ def validate(given: Arguments, session: Session) -> Facts:
         local_experts=local,
         scoring=scoring,
         scores_dtype=_SCORES.get(like.dtype),
-        bias=given.bias is not None,
-        expert_groups=given.expert_groups,
+        bias=not isinstance(given, SortArguments) and given.bias is not None,
+        expert_groups=1 if isinstance(given, SortArguments) else given.expert_groups,
     )
     if reason := size_refusal(facts, device.arch):
         raise InputError(name, reason)
     if given.out is not None:
         _check_out(given, facts)
-    common.refuse_gradients(given.tensors, "route" if given.scores is not None else "sort_pairs")
+    common.refuse_gradients(common.tensors_of(given), "sort_pairs" if is_sorted else "route")
     return facts
 
 
@@ -199,7 +200,7 @@ def _check_choice(given: Arguments, experts: int, top_k: int) -> None:
         common.require_tensor("bias", given.bias)
         common.require_dtype("bias", given.bias, [torch.float32], None)
         common.require_shape("bias", given.bias, (experts,), "one for each expert")
-        common.require_device("bias", given.bias, ("scores", given.like))
+        common.require_device("bias", given.bias, ("scores", given.scores))
         common.require_unit_stride("bias", given.bias, 0)
 
 
@@ -215,9 +216,9 @@ def shapes(facts: Facts) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _check_out(given: Arguments, facts: Facts) -> None:
+def _check_out(given: Arguments | SortArguments, facts: Facts) -> None:
     """Require dense tensors of the right shapes and types to write results to."""
-    kind = Sorting if given.scores is None else Routing
+    kind = Sorting if isinstance(given, SortArguments) else Routing
     if not isinstance(given.out, kind):
         raise InputError("out", f"must be a {kind.__name__} (got {type(given.out).__name__})")
     for name, shape in shapes(facts).items():
@@ -226,7 +227,7 @@ def _check_out(given: Arguments, facts: Facts) -> None:
         dtype = torch.float32 if name == "topk_weights" else torch.int32
         common.require_dtype(called, tensor, [dtype], None)
         common.require_shape(called, tensor, shape, "as it is computed")
-        common.require_device(called, tensor, (given.name, given.like))
+        common.require_device(called, tensor, (given._fields[0], given[0]))
         if not tensor.is_contiguous():
             raise InputError(called, f"must be contiguous (got strides {tensor.stride()})")
 

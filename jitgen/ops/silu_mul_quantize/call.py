@@ -13,7 +13,7 @@ from torch.compiler import is_dynamo_compiling
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
-from jitgen.ops.silu_mul_quantize.dispatch import run
+from jitgen.ops.silu_mul_quantize.dispatch import SiluMulQuantize
 from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
@@ -103,61 +103,55 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
     Safe to call from any thread. torch's tracers see one operation,
     ``torch.ops.jitgen.silu_mul_quantize``; see `jitgen.ops.tracing`.
     """
-    if is_dynamo_compiling():  # torch.compile reads this function: one operation is all it sees
-        from jitgen.ops.tracing import compiled
-
-        return compiled.silu_mul_quantize(
-            *(x, offs, m_indices, masked_m, scale_granularity, scale, activation, interleaved),
-            *(limit, alpha, power_of_two, out, expected_m, config),
-        )
     key: tuple[Any, ...] = ()
-    try:
-        groups: Tensor | None = None
-        if m_indices is None and masked_m is None:
-            layout, groups = "ragged", offs
-        elif offs is None and masked_m is None:
-            layout, groups = "contiguous", m_indices
-        elif offs is None and m_indices is None:
-            layout, groups = "masked", masked_m
-        else:
-            layout = "several"  # a mistake: never remembered, so the validation below tells it
-        # What a guard knows is not in the key, nor strides, nor that q, scale and groups have the
-        # rows of x: the entry refuses others, and run() replaces it.
-        shape = x.shape
-        key = (
-            layout,
-            shape,  # in its place: `launch.ROWS`
-            shape[-1],
-            # The entry does not know that q has half the columns of x.
-            None if out is None else out.shape[-1],
-            # Contiguous calls have one for each row, and do not know their groups.
-            None if m_indices is not None else groups.numel(),  # type: ignore[union-attr]
-            scale_granularity,
-            activation,
-            interleaved,
-            power_of_two,
-            limit,  # of these two the launch holds the values
-            alpha,
-            expected_m,
-            None if config is None else id(config),
-            "silu_mul_quantize",  # other operations remember in the same place
-            scale is None,
-            num_modes(),
-            is_grad_enabled(),
-            forward_ad._current_level,
-        )
-        session = current.get()
-        for launch in session.memo.get(key) or similar(session, key, x):
-            if scale is not None:
-                is_for = launch.fits(*present(x, groups, scale, out))
+    if not is_dynamo_compiling():
+        try:
+            groups: Tensor | None = None
+            if m_indices is None and masked_m is None:
+                layout, groups = "ragged", offs
+            elif offs is None and masked_m is None:
+                layout, groups = "contiguous", m_indices
+            elif offs is None and m_indices is None:
+                layout, groups = "masked", masked_m
             else:
-                is_for = launch.fits(x, groups) if out is None else launch.fits(x, groups, out)
-            if is_for:
-                if out is not None:
-                    mark_written((out,))
-                return launch.call(x, groups, scale, out)  # type: ignore[no-any-return]
-    except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
-        pass
+                layout = "several"  # a mistake: never remembered, so the validation below tells it
+            # What a guard knows is not in the key, nor strides, nor that q, scale and groups have
+            # the rows of x: the entry refuses others, and run() replaces it.
+            shape = x.shape
+            key = (
+                layout,
+                shape,  # in its place: `launch.ROWS`
+                shape[-1],
+                # The entry does not know that q has half the columns of x.
+                None if out is None else out.shape[-1],
+                # Contiguous calls have one for each row, and do not know their groups.
+                None if m_indices is not None else groups.numel(),  # type: ignore[union-attr]
+                scale_granularity,
+                activation,
+                interleaved,
+                power_of_two,
+                limit,  # of these two the launch holds the values
+                alpha,
+                expected_m,
+                None if config is None else id(config),
+                "silu_mul_quantize",  # other operations remember in the same place
+                scale is None,
+                num_modes(),
+                is_grad_enabled(),
+                forward_ad._current_level,
+            )
+            session = current.get()
+            for launch in session.memo.get(key) or similar(session, key, x):
+                if scale is not None:
+                    is_for = launch.fits(*present(x, groups, scale, out))
+                else:
+                    is_for = launch.fits(x, groups) if out is None else launch.fits(x, groups, out)
+                if is_for:
+                    if out is not None:
+                        mark_written((out,))
+                    return launch.call(x, groups, scale, out)  # type: ignore[no-any-return]
+        except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
+            pass
     given = Arguments(
         x=x,
         offs=offs,
@@ -172,5 +166,9 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
         power_of_two=power_of_two,
         out=out,
         expected_m=expected_m,
+        config=config,
     )
-    return run(given, config, key)
+    return CALL.run(given, key)
+
+
+CALL = SiluMulQuantize(silu_mul_quantize)

@@ -11,14 +11,9 @@ from jitgen.config.silu_mul_quantize import Activation, Scales, SiluMulQuantizeC
 from jitgen.formats import find_format
 from jitgen.formats.protocol import Rows
 from jitgen.ops import direct
-from jitgen.ops.silu_mul_quantize.dispatch import require_fit
+from jitgen.ops.silu_mul_quantize.call import CALL
 from jitgen.ops.silu_mul_quantize.validate import Arguments, validate
-from jitgen.ops.values import check_values
 from jitgen.runtime.session import current
-
-_NONE: dict[str, Any] = dict.fromkeys(
-    ("offs", "m_indices", "masked_m", "scale", "limit", "alpha", "expected_m")
-)
 
 
 def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
@@ -37,19 +32,19 @@ def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
         ("limit", "alpha") if config.activation is Activation.SWIGLU_OAI else (),
     )
     written = found.pop("scale") if scales.is_found else None
-    named = _NONE | {"out": found.pop("q")} | found
+    found["out"] = found.pop("q")
     given = Arguments(
-        **named,
+        **found,
         scale_granularity=str(scales),
         activation=str(config.activation),
         interleaved=config.interleaved,
         power_of_two=config.power_of_two,
     )
     facts = validate(given, session)
-    require_fit(config, given, facts)
+    CALL.require_fit(config, given, facts)
     direct.require_rows("x", facts.rows)
     if written is not None:
         form = find_format(ScaleGranularity(str(scales)))
         shape = form.a_shape(Rows(tuple(given.x.shape[:-1])), facts.n)
         direct.require_scales("scale", written, form, shape)
-    check_values(facts.layout, given.groups, facts.rows, start=1)
+    CALL.check_values(given, facts)

@@ -3,23 +3,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from jitgen.config import Config, Layout, ScaleGranularity
+from jitgen.config import Layout, ScaleGranularity
 from jitgen.config.silu_mul_quantize import Scales, SiluMulQuantizeConfig, SiluMulQuantizeProblem
-from jitgen.errors import InputError
 from jitgen.formats import find_format
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
-from jitgen.ops.calling import calling, is_traced
-from jitgen.ops.forced import forced
-from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
+from jitgen.ops.call import Call
+from jitgen.ops.launch import AnyLaunch, Family
 from jitgen.ops.silu_mul_quantize.validate import Arguments, Facts, validate
+from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_values
-from jitgen.runtime.override import Override
-from jitgen.runtime.session import Session, current
 from jitgen.support.frozen import frozen
-from jitgen.targets.legality import require
 
 Result = tuple[Tensor, Tensor | None]
 
@@ -55,87 +53,90 @@ class Launch(AnyLaunch):
         return q, scale
 
 
-def new_q(x: Tensor, columns: int, scales: Scales) -> Tensor:
-    """Return results for the rows of `x`, not initialised."""
-    return x.new_empty((*x.shape[:-1], columns), dtype=TORCH[scales.q_dtype])
-
-
-def new_scale(x: Tensor, columns: int, scales: Scales) -> Tensor | None:
+def new_tensors(x: Tensor, columns: int, scales: Scales) -> Result:
     """
-    Return scales of the results as the next GEMM reads them, not initialised; None where a kernel
-    finds none.
+    Return q and scales for the rows of `x` as the next GEMM reads them, not initialised; no scales
+    where a kernel finds none.
     """
-    form = _form(scales)
-    return None if form is None else form.new_a(x, Rows(x.shape[:-1]), columns)
+    rows, form = x.shape[:-1], _form(scales)
+    q = x.new_empty((*rows, columns), dtype=TORCH[scales.q_dtype])
+    return q, None if form is None else form.new_a(x, Rows(rows), columns)
 
 
-def _form(scales: Scales) -> ScaleFormat | None:
-    """Return the format of scales that a kernel finds, which is that of a GEMM's a."""
-    return find_format(ScaleGranularity(str(scales))) if scales.is_found else None
-
-
-def run(given: Arguments, config: SiluMulQuantizeConfig | Override | None, key: Key) -> Result:
+class SiluMulQuantize(Call[Arguments, Facts, Result]):
     """
-    Do what `silu_mul_quantize` says, with every check, and remember the launch under `key`.
+    What a call of `silu_mul_quantize` is.
 
-    A call that torch traces becomes an operation in torch's hands instead, and is not remembered.
-
-    Raises:
-        InputError: An argument is wrong, or does not fit the forced config.
-        JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`. Nothing
-            else: where the device has no memory left, it is a torch.OutOfMemoryError as well.
+    In a graph it returns q and scales. Where a kernel finds none, an empty tensor stands for them,
+    because results of an operation are neither None nor one of its arguments.
     """
-    if is_traced(given.tensors.values()):
-        from jitgen.ops.tracing import silu_mul_quantize as traced
 
-        return traced.record(given, config)
-    with calling("silu_mul_quantize"):
-        return _run(given, config, key, current.get())
+    name = "silu_mul_quantize"
+    arguments = Arguments
+    config = SiluMulQuantizeConfig
+    like = "x"
+    new_outputs = 1
+    validate = staticmethod(validate)
 
+    def check_values(self, given: Arguments, facts: Facts) -> None:
+        check_values(facts.layout, groups_of(given), facts.rows, start=1)
 
-def _run(
-    given: Arguments, config: SiluMulQuantizeConfig | Override | None, key: Key, session: Session
-) -> Result:
-    launch = prepared(
-        session, key, given.tensors, lambda: _prepare(given, config, session), written=("out",)
-    )
-    return launch.call(given.x, given.groups, given.scale, given.out)
+    def problem(self, given: Arguments, facts: Facts) -> SiluMulQuantizeProblem:
+        """Return the sizes; unless told, groups share the rows and masked ones are full."""
+        rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
+        if (mean := _mean(given, facts)) is not None:
+            rows = mean * facts.groups
+        return SiluMulQuantizeProblem(
+            layout=facts.layout,
+            groups=facts.groups,
+            m=rows,
+            n=facts.n,
+            scale_granularity=facts.scale_granularity,
+            activation=facts.activation,
+            interleaved=given.interleaved,
+            power_of_two=given.power_of_two,
+        )
 
+    def family(self, problem: Any, given: Arguments, facts: Facts) -> Family:
+        return Family.of(problem, facts, _mean(given, facts))
 
-def _prepare(
-    given: Arguments, config: SiluMulQuantizeConfig | Override | None, session: Session
-) -> tuple[Launch, Family, int]:
-    """
-    Validate `given`, choose a config unless one is forced, and get a kernel.
+    def fitting(
+        self, config: SiluMulQuantizeConfig, given: Arguments, facts: Facts
+    ) -> SiluMulQuantizeConfig:
+        return SiluMulQuantizeConfig(
+            layout=facts.layout,
+            scale_granularity=facts.scale_granularity,
+            activation=facts.activation,
+            interleaved=given.interleaved,
+            power_of_two=given.power_of_two,
+            tiling=config.tiling,
+        )
 
-    Returns:
-        The launch, the family that it belongs to, and its rows; 0 where there is nothing to launch.
-    """
-    facts = validate(given, session)
-    check_values(facts.layout, given.groups, facts.rows, start=1)
-    family = Family(arch=facts.arch)
-    neighbours: tuple[Config, ...] = ()
-    if config is None:
-        problem = problem_of(given, facts)
-        wanted, neighbours = chosen(session, problem, facts.arch, "x")
-        family = Family.of(problem, facts, _mean(given, facts))
-    else:  # whatever the rows, it serves, and is never replaced
-        wanted = require_fit(config, given, facts)
-    function, served = nothing, wanted
-    if facts.rows:
-        function, served = facts.device.entry(session, config or wanted, neighbours)
-    scales = facts.scale_granularity
-    launch = Launch(
-        function=function,
-        tail=(*given.limits, *facts.device.tail),
-        config=served,
-        forced=config,
-        awaited=None if served == wanted else wanted,
-        columns=facts.n,
-        q_dtype=TORCH[scales.q_dtype],
-        form=_form(scales),
-    )
-    return launch, family, facts.rows
+    def launch(self, given: Arguments, facts: Facts, kernel: dict[str, Any]) -> Launch:
+        scales = facts.scale_granularity
+        return Launch(
+            **kernel | {"tail": (*given.limits, *facts.device.tail)},
+            columns=facts.n,
+            q_dtype=TORCH[scales.q_dtype],
+            form=_form(scales),
+        )
+
+    def start(self, launch: Launch, given: Arguments) -> Result:
+        return launch.call(given.x, groups_of(given), given.scale, given.out)
+
+    def new_results(self, given: Arguments, facts: Facts | None) -> tuple[Tensor, ...]:
+        scales = Scales(given.scale_granularity)
+        return self.to_results(given, new_tensors(given.x, given.x.shape[-1] // 2, scales))
+
+    def to_results(self, given: Arguments, result: Result) -> tuple[Tensor, ...]:
+        q, scale = result
+        if scale is None or scale is given.scale:
+            scale = given.x.new_empty(0, dtype=torch.float32)
+        return q, scale
+
+    def of_results(self, given: Arguments, tensors: tuple[Tensor, ...]) -> Result:
+        q, scale = tensors
+        return q, scale if given.scale_granularity in ("block128", "row") else given.scale
 
 
 def _mean(given: Arguments, facts: Facts) -> int | None:
@@ -143,44 +144,6 @@ def _mean(given: Arguments, facts: Facts) -> int | None:
     return None if facts.layout is Layout.CONTIGUOUS else given.expected_m
 
 
-def problem_of(given: Arguments, facts: Facts) -> SiluMulQuantizeProblem:
-    """Return what is chosen for; unless told, groups share the rows and masked ones are full."""
-    rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
-    if (mean := _mean(given, facts)) is not None:
-        rows = mean * facts.groups
-    return SiluMulQuantizeProblem(
-        layout=facts.layout,
-        groups=facts.groups,
-        m=rows,
-        n=facts.n,
-        scale_granularity=facts.scale_granularity,
-        activation=facts.activation,
-        interleaved=given.interleaved,
-        power_of_two=given.power_of_two,
-    )
-
-
-def require_fit(asked: object, given: Arguments, facts: Facts) -> SiluMulQuantizeConfig:
-    """
-    Return the config that a caller has `asked` for, which is legal and made for a call like this.
-
-    Raises:
-        InputError: It is no config, or one for another call.
-        UnsupportedConfig: The target cannot run it.
-    """
-    config: SiluMulQuantizeConfig = forced(asked, SiluMulQuantizeConfig, facts.arch)
-    wanted = SiluMulQuantizeConfig(
-        layout=facts.layout,
-        scale_granularity=facts.scale_granularity,
-        activation=facts.activation,
-        interleaved=given.interleaved,
-        power_of_two=given.power_of_two,
-        tiling=config.tiling,
-    )
-    if config != wanted:
-        raise InputError(
-            "config",
-            f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
-        )
-    require(config, facts.arch)
-    return config
+def _form(scales: Scales) -> ScaleFormat | None:
+    """Return the format of scales that a kernel finds, which is that of a GEMM's a."""
+    return find_format(ScaleGranularity(str(scales))) if scales.is_found else None

@@ -17,7 +17,7 @@ from jitgen.config.operation import Excuse, Result
 from jitgen.config.silu_mul_quantize import Activation, Scales, SiluMulQuantizeConfig
 from jitgen.errors import ConfigError
 from jitgen.ops.silu_mul_quantize import reference
-from jitgen.ops.silu_mul_quantize.dispatch import new_q, new_scale
+from jitgen.ops.silu_mul_quantize.dispatch import new_tensors
 from jitgen.support.frozen import frozen
 
 LIMITS = {"limit": 7.0, "alpha": 1.702}
@@ -213,8 +213,7 @@ def make(
         **limits,
     }
     expected_q, expected_scale = reference.silu_mul_quantize(x, **named)
-    q = new_q(x, sizes.n, config.scale_granularity)
-    scale = new_scale(x, sizes.n, config.scale_granularity)
+    q, scale = new_tensors(x, sizes.n, config.scale_granularity)
     q.view(torch.uint8).fill_(_UNTOUCHED)
     if scale is not None:
         scale.fill_(_POISON)

@@ -4,21 +4,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 from enum import StrEnum
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch, Layout
+from jitgen.config import Arch, Config, Layout
 from jitgen.config.layouts import ARGUMENT
 from jitgen.config.silu_mul_quantize import Activation, Scales
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
-from jitgen.ops import calling as common
+from jitgen.ops import tensors as common
+from jitgen.ops.tensors import Size
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
+from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules, size_refusal
@@ -26,34 +27,23 @@ from jitgen.targets.legality import rules, size_refusal
 Word = TypeVar("Word", bound=StrEnum)
 
 
-@frozen
-class Arguments:
+class Arguments(NamedTuple):
     """The arguments of one `silu_mul_quantize`, as the caller gave them; see there."""
 
     x: Tensor
-    offs: Tensor | None
-    m_indices: Tensor | None
-    masked_m: Tensor | None
-    scale_granularity: str
-    scale: Tensor | None
-    activation: str
-    interleaved: bool
-    limit: float | None
-    alpha: float | None
-    power_of_two: bool
-    out: Tensor | None
-    expected_m: int | None
-
-    @property
-    def groups(self) -> Tensor | None:
-        """The one of offs, m_indices and masked_m that is given."""
-        return next((x for x in (self.offs, self.m_indices, self.masked_m) if x is not None), None)
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor among them, by its name."""
-        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    offs: Tensor | None = None
+    m_indices: Tensor | None = None
+    masked_m: Tensor | None = None
+    scale_granularity: str = "block128"
+    scale: Tensor | None = None
+    activation: str = "swiglu"
+    interleaved: bool = False
+    limit: float | None = None
+    alpha: float | None = None
+    power_of_two: bool = False
+    out: Tensor | None = None
+    expected_m: Size | None = None
+    config: Config | Override | None = None
 
     @property
     def limits(self) -> tuple[float, ...]:
@@ -140,7 +130,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     if reason := size_refusal(facts, arch):
         raise InputError("x", reason)
     _check_tensors(given, facts, has_memory=has_memory)
-    common.refuse_gradients(given.tensors, Facts.op)
+    common.refuse_gradients(common.tensors_of(given), Facts.op)
     return facts
 
 

@@ -9,7 +9,7 @@ the same place. Eager calls come here only where a gradient is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,72 +19,63 @@ from torch.autograd.function import _SingleLevelFunction
 
 from jitgen.config.layouts import ARGUMENT
 from jitgen.errors import InputError
-from jitgen.ops.calling import needs_gradient
 from jitgen.ops.dispatcher import refuse_tangents
 from jitgen.ops.grouped_gemm import gradients
 from jitgen.ops.grouped_gemm import validate as of_product
 from jitgen.ops.grouped_gemm_wgrad import validate as of_weights
+from jitgen.ops.tensors import needs_gradient
 from jitgen.runtime.session import current
+from jitgen.support.frozen import frozen
 
 
-def of_grouped_gemm(op: Any) -> Callable[..., Any]:
-    """Return what autograd calls for `op`, one of `grouped_gemm`'s."""
-    return _called(op, of_product.require_differentiable, differentiated)
-
-
-def of_grouped_gemm_wgrad(op: Any) -> Callable[..., Any]:
-    """Return what autograd calls for `op`, one of `grouped_gemm_wgrad`'s."""
-    return _called(op, of_weights.require_differentiable, differentiated_wgrad)
-
-
-def _called(
-    op: Any,
-    require_differentiable: Callable[[dict[str, Any]], None],
-    node: Callable[[Callable[..., Tensor], dict[str, Any]], Tensor],
-) -> Callable[..., Any]:
-    names = [argument.name for argument in op._schema.arguments]
-    behind = torch._C._after_autograd_keyset
-
-    def call(keys: Any, *given: Any) -> Any:
-        named = {**dict.fromkeys(names), **dict(zip(names, given, strict=False))}
-        refuse_tangents(named)
-        require_differentiable(named)
-        if needs_gradient(given):
-            return node(op, named)
-        with torch._C._AutoDispatchBelowAutograd():
-            return op.redispatch(keys & behind, *given)
-
-    return call
-
-
-def differentiated(product: Callable[..., Tensor], named: dict[str, Any]) -> Tensor:
+@frozen
+class Gradients:
     """
-    Return a product as a node of autograd's graph.
+    What autograd does with an operation.
 
-    Args:
-        product: Takes the values of `named`, and is called without autograd.
-        named: Every argument by its name, in the order of the operation's.
+    Attributes:
+        require: Takes its arguments by their names; refuses a gradient that there is not.
+        node: Its node in autograd's graph.
     """
-    return _applied(_Product, product, named)
 
+    require: Callable[[Mapping[str, Any]], None]
+    node: Any
 
-def differentiated_wgrad(product: Callable[..., Tensor], named: dict[str, Any]) -> Tensor:
-    """Return the same of `grouped_gemm_wgrad`, which adds up over the rows of groups."""
-    return _applied(_ProductOverRows, product, named)
+    def called(self, op: Any) -> Callable[..., Any]:
+        """Return what autograd calls for `op`, a torch operation of this one."""
+        names = [argument.name for argument in op._schema.arguments]
+        behind = torch._C._after_autograd_keyset
 
+        def call(keys: Any, *given: Any) -> Any:
+            named = {**dict.fromkeys(names), **dict(zip(names, given, strict=False))}
+            refuse_tangents(named)
+            self.require(named)
+            if needs_gradient(given):
+                return self.applied(op, named)
+            with torch._C._AutoDispatchBelowAutograd():
+                return op.redispatch(keys & behind, *given)
 
-def _applied(node: Any, product: Callable[..., Tensor], named: dict[str, Any]) -> Tensor:
-    with enable_single_level_autograd_function():  # torch.func unwrapped the operands
-        result: Tensor = node.apply(tuple(named), product, *named.values())
-    return result
+        return call
+
+    def applied(self, product: Callable[..., Tensor], named: dict[str, Any]) -> Tensor:
+        """
+        Return a product as a node of autograd's graph.
+
+        Args:
+            product: Takes the values of `named`, and is called without autograd.
+            named: Every argument by its name, in the order of the operation's.
+        """
+        with enable_single_level_autograd_function():  # torch.func unwrapped the operands
+            result: Tensor = self.node.apply(tuple(named), product, *named.values())
+        return result
 
 
 _BEFORE = 2
 """What a node takes before the arguments of its operation."""
 
 
-class _Product(_SingleLevelFunction):
-    """The product, and its gradients with respect to a, b and a bias."""
+class _Node(_SingleLevelFunction):
+    """A product of two operands; subclasses add its gradients."""
 
     @staticmethod
     def forward(_names: tuple[str, ...], product: Callable[..., Tensor], *given: Any) -> Tensor:
@@ -92,28 +83,57 @@ class _Product(_SingleLevelFunction):
         return product(*given)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Keep what gradients need."""
+    def keep(
+        ctx: Any, inputs: tuple[Any, ...], operands: tuple[str, str]
+    ) -> tuple[dict[str, Any], dict[str, bool]]:
+        """
+        Keep what any gradient needs: the gradient of each operand is computed from the other one.
+
+        Returns:
+            The arguments by their names, and which of them need a gradient.
+        """
         names, _product, *given = inputs
         named = dict(zip(names, given, strict=True))
-        a, b = named["a"], named["b"]
-        groups = {name: named[name] for name in ARGUMENT.values() if named[name] is not None}
-        places = {name: place for place, name in enumerate(named, _BEFORE)}
-        needs_a, needs_b, ctx.needs_bias = (
-            ctx.needs_input_grad[places[name]] for name in ("a", "b", "bias")
-        )
-        ctx.names, ctx.num_groups, ctx.expected_m = list(named), b.shape[0], named["expected_m"]
-        ctx.dtype = a.dtype
+        needs = dict(zip(named, ctx.needs_input_grad[_BEFORE:], strict=True))
+        groups = {name: named[name] for name in ARGUMENT.values() if named.get(name) is not None}
+        ctx.names, ctx.expected_m, ctx.dtype = list(named), named["expected_m"], named["a"].dtype
         ctx.groups, ctx.session = tuple(groups), current.get()
+        first, second = operands
+        read = (named[first] if needs[second] else None, named[second] if needs[first] else None)
+        ctx.save_for_backward(*read, *groups.values())
+        return named, needs
+
+    @staticmethod
+    def kept(ctx: Any) -> tuple[Tensor | None, Tensor | None, dict[str, Tensor]]:
+        """Return the operands that are needed, and what says which rows belong to which group."""
+        first, second, *tensors = ctx.saved_tensors
+        return first, second, dict(zip(ctx.groups, tensors, strict=True))
+
+    @staticmethod
+    def found(
+        ctx: Any, op: str, found: dict[str, Tensor | None], *on: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """Return gradients in the order of the arguments; they depend on the tensors `on`."""
+        if torch.is_grad_enabled():  # a second derivative may be asked for
+            found = {name: _once(each, op, *on) for name, each in found.items()}
+        return *[None] * _BEFORE, *(found.get(name) for name in ctx.names)
+
+
+class _Product(_Node):
+    """The product, and its gradients with respect to a, b and a bias."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        """Keep what gradients need."""
+        named, needs = _Node.keep(ctx, inputs, ("a", "b"))
+        ctx.needs_bias, ctx.num_groups = needs["bias"], named["b"].shape[0]
         ctx.numerics = named["numerics"]
-        ctx.save_for_backward(a if needs_b else None, b if needs_a else None, *groups.values())
 
     @staticmethod
     def backward(ctx: Any, *found: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of a, b and the bias, which have none themselves."""
         (dy,) = found
-        a, b, *tensors = ctx.saved_tensors
-        groups = dict(zip(ctx.groups, tensors, strict=True))
+        a, b, groups = _Node.kept(ctx)
         with torch.no_grad(), ctx.session.active():  # another thread may be here
             da = db = dbias = None
             if b is not None:
@@ -123,13 +143,10 @@ class _Product(_SingleLevelFunction):
                 db = gradients.of_weights(dy, a, *of_groups)
             if ctx.needs_bias:
                 dbias = gradients.of_bias(dy, ctx.dtype, *of_groups)
-        if torch.is_grad_enabled():  # a second derivative may be asked for
-            da, db, dbias = (_once(each, "grouped_gemm", dy, a, b) for each in (da, db, dbias))
-        of_names = {"a": da, "b": db, "bias": dbias}
-        return *[None] * _BEFORE, *(of_names.get(name) for name in ctx.names)
+        return _Node.found(ctx, "grouped_gemm", {"a": da, "b": db, "bias": dbias}, dy, a, b)
 
 
-class _ProductOverRows(_SingleLevelFunction):
+class _ProductOverRows(_Node):
     """
     The product that adds up over the rows of groups, and its gradients with respect to dy and a.
 
@@ -137,29 +154,15 @@ class _ProductOverRows(_SingleLevelFunction):
     """
 
     @staticmethod
-    def forward(_names: tuple[str, ...], product: Callable[..., Tensor], *given: Any) -> Tensor:
-        """Return the product; no gradient of it is asked for here."""
-        return product(*given)
-
-    @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
         """Keep what gradients need."""
-        names, _product, *given = inputs
-        named = dict(zip(names, given, strict=True))
-        groups = {name: named[name] for name in ARGUMENT.values() if named.get(name) is not None}
-        places = {name: place for place, name in enumerate(named, _BEFORE)}
-        needs_dy, needs_a = (ctx.needs_input_grad[places[name]] for name in ("dy", "a"))
-        ctx.names, ctx.expected_m, ctx.dtype = list(named), named["expected_m"], named["a"].dtype
-        ctx.groups, ctx.session = tuple(groups), current.get()
-        kept = named["a"] if needs_dy else None, named["dy"] if needs_a else None
-        ctx.save_for_backward(*kept, *groups.values())
+        _Node.keep(ctx, inputs, ("a", "dy"))
 
     @staticmethod
     def backward(ctx: Any, *found: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of dy and a, which have none themselves."""
         (dout,) = found
-        a, dy, *tensors = ctx.saved_tensors
-        groups = dict(zip(ctx.groups, tensors, strict=True))
+        a, dy, groups = _Node.kept(ctx)
         with torch.no_grad(), ctx.session.active():  # another thread may be here
             weights = dout.to(ctx.dtype).contiguous()  # (G, N, K), as kernels read them
             ddy = da = None
@@ -167,10 +170,11 @@ class _ProductOverRows(_SingleLevelFunction):
                 ddy = gradients.of_rows(a, weights.transpose(1, 2), groups, ctx.expected_m)
             if dy is not None:
                 da = gradients.of_rows(dy, weights, groups, ctx.expected_m)
-        if torch.is_grad_enabled():  # a second derivative may be asked for
-            ddy, da = (_once(each, "grouped_gemm_wgrad", dout, a, dy) for each in (ddy, da))
-        of_names = {"dy": ddy, "a": da}
-        return *[None] * _BEFORE, *(of_names.get(name) for name in ctx.names)
+        return _Node.found(ctx, "grouped_gemm_wgrad", {"dy": ddy, "a": da}, dout, a, dy)
+
+
+GROUPED_GEMM = Gradients(require=of_product.require_differentiable, node=_Product)
+GROUPED_GEMM_WGRAD = Gradients(require=of_weights.require_differentiable, node=_ProductOverRows)
 
 
 def _once(gradient: Tensor | None, op: str, *on: Tensor | None) -> Tensor | None:

@@ -10,13 +10,21 @@ gradient, and each says so before it runs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
 
+from jitgen.config import Config
+from jitgen.config.operation import loaded
 from jitgen.errors import InputError
-from jitgen.ops.calling import refuse_gradients
+from jitgen.ops.call import REQUIRED, Call
 from jitgen.ops.dispatcher import refuse_tangents
+from jitgen.ops.explicit_config import graph_name, of_graph
+from jitgen.ops.tensors import refuse_gradients
+from jitgen.runtime import devices
+from jitgen.runtime.override import Override
+from jitgen.runtime.session import current
 from jitgen.support.frozen import frozen
 
 NAMESPACE = "jitgen"
@@ -101,3 +109,178 @@ def _refuse_batches(op: Any) -> Callable[..., Any]:
         )
 
     return refuse
+
+
+_TYPES = {
+    "Tensor": "Tensor",
+    "Weights": "Tensor",
+    "torch.dtype": "ScalarType",
+    "Size": "SymInt",
+    "int": "int",
+    "float": "float",
+    "bool": "bool",
+    "str": "str",
+}
+"""Types of arguments, and what torch's schemas call them."""
+
+
+def schema_of(call: Call[Any, Any, Any]) -> str:
+    """Return the arguments of a call in torch's language, without what it writes to."""
+    return ", ".join(_argument(*each) for each in call.in_graph())
+
+
+def _argument(name: str, kind: str, default: Any) -> str:
+    kind, _, other = kind.partition(" | ")
+    of_torch = "str?" if name == "config" else _TYPES[kind] + ("?" if other == "None" else "")
+    return f"{of_torch} {name}" + ("" if default is REQUIRED else f"={default!r}")
+
+
+class Traced:
+    """
+    A call as two operations of torch: one that returns its results, and one that writes to `out`.
+
+    In a graph a config is its kernel's name, because graphs hold no objects of ours.
+
+    Attributes:
+        operation: Returns the results.
+        operation_out: Takes the tensors of `out` first, and returns the results that are new.
+
+    Args:
+        call: The call.
+    """
+
+    def __init__(self, call: Call[Any, Any, Any]) -> None:
+        self._call = call
+        self._names = [name for name, _, _ in call.in_graph()]
+        self._sizes = [name for name, kind, _ in call.in_graph() if kind.startswith("Size")]
+        self._gradients: Any = loaded(call.gradients) if call.gradients else None
+        arguments, outs = schema_of(call), len(call.outputs)
+        written = ", ".join(
+            f"Tensor({letter}!) {name}" for letter, name in zip("abcde", call.outputs, strict=False)
+        )
+        autograd = None if self._gradients is None else self._gradients.called
+        self.operation = register(
+            Operation(
+                schema=f"{call.name}({arguments}) -> {_results(outs + call.new_outputs)}",
+                run=lambda *given: _returned(self._run(None, given)),
+                fake=lambda *given: _returned(self._fake(None, given)),
+                autograd=autograd,
+            )
+        )
+        self.operation_out = register(
+            Operation(
+                schema=f"{call.name}.out({written}, {arguments}) -> {_results(call.new_outputs)}",
+                run=lambda *given: _returned(self._run(given[:outs], given[outs:])[outs:]),
+                fake=lambda *given: _returned(self._fake(given[:outs], given[outs:])[outs:]),
+                autograd=autograd,
+            )
+        )
+
+    def record(self, given: Any) -> Any:
+        """
+        Do what the public function says, through torch's dispatcher.
+
+        Raises:
+            InputError: An argument is wrong, as without a tracer; or a tensor needs a gradient, or
+                is batched by vmap.
+        """
+        if not torch._C._is_tracing():  # its sizes are tensors; the operation itself sees numbers
+            self._check(given)
+        operation = self.operation if given.out is None else self.operation_out
+        device = getattr(given, self._call.like).device
+        return put(self._call, operation, given, self.name_of(given.config, device))
+
+    def differentiated(self, given: Any) -> Any:
+        """
+        Do what the public function says in autograd's hands, past the dispatcher: no tracer wants
+        to see it.
+
+        Raises:
+            InputError: A tensor needs a gradient that there is not, or an argument is wrong.
+        """
+        values = {name: getattr(given, name) for name in self._names}
+        self._gradients.require(given._asdict())
+        return self._gradients.applied(partial(self._run_with, given.config), values)
+
+    def _run_with(self, config: object, *values: Any) -> Any:
+        named = dict(zip(self._names, values, strict=True))
+        return self._call.public(**named | {"config": config})
+
+    def name_of(self, config: Config | Override | None, device: torch.device) -> str | None:
+        """
+        Return what stands for `config` in a graph: the kernel's name on `device`.
+
+        Raises:
+            InputError: It is no config.
+        """
+        if config is None:
+            return None
+        arch = devices.find(device, current.get(), self._call.like).arch
+        return graph_name(config, self._call.config, arch)
+
+    def _given(self, out: tuple[Any, ...] | None, values: tuple[Any, ...]) -> Any:
+        """Return the arguments of the call; torch leaves out what is the schema's default."""
+        call = self._call
+        named = dict(zip(self._names, values, strict=False))
+        if named.get("config") is not None:
+            arch = devices.find(named[call.like].device, current.get(), call.like).arch
+            named["config"] = of_graph(named["config"], call.config, arch)  # type: ignore[arg-type]
+        return call.of_graph(named | {"out": None if out is None else call.out_of(out)})
+
+    def _run(self, out: tuple[Any, ...] | None, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        given = self._given(out, values)
+        return self._call.to_results(given, self._call.public(**given._asdict()))
+
+    def _fake(self, out: tuple[Any, ...] | None, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        given = self._given(out, values)
+        return self._call.new_results(given, self._check(given))
+
+    def _check(self, given: Any) -> Any:
+        """
+        Raise what a call without a tracer would, and return the facts.
+
+        Where a rule hangs on a size that is known only once there are values, the operation asks
+        when it runs, and there are no facts.
+        """
+        call = self._call
+        unknown = [name for name in self._sizes if isinstance(getattr(given, name), torch.SymInt)]
+        given = given._replace(**dict.fromkeys(unknown))
+        try:
+            facts = call.validate(given, current.get(), has_memory=False)
+        except RuntimeError as error:
+            from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+            if not isinstance(error, GuardOnDataDependentSymNode):
+                raise
+            return None
+        if given.config is not None and facts is not None:
+            call.require_fit(given.config, given, facts)
+        return facts
+
+
+traced = cache(Traced)
+"""The operations of a call, which are registered when they are first asked for."""
+
+
+def put(call: Call[Any, Any, Any], operation: Any, given: Any, config: str | None) -> Any:
+    """Call one of the operations of `call`, with the name of a config; return the result."""
+    values = call.to_graph(given, config)
+    if given.out is None:
+        found = operation(*values)
+        return call.of_results(given, found if isinstance(found, tuple) else (found,))
+    parts = call.parts_of(given.out)
+    found = operation(*parts, *values)
+    if not call.new_outputs:
+        return given.out
+    return call.of_results(given, (*parts, found))
+
+
+def _results(count: int) -> str:
+    return "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+
+
+def _returned(tensors: tuple[Any, ...]) -> Any:
+    """Return what torch expects of an operation: a tensor, several, or nothing."""
+    if len(tensors) == 1:
+        return tensors[0]
+    return tensors or None

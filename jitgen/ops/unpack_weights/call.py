@@ -3,7 +3,7 @@
 `jitgen.quantize.unpack_mxfp4`: a kernel on GPUs that have one, torch elsewhere.
 
 Both give the same bits. `jitgen.grouped_gemm` launches the kernel itself: see
-`jitgen.ops.grouped_gemm.prepared_ways`.
+`jitgen.ops.grouped_gemm.prepared_algorithms`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from jitgen.errors import InputError, KernelMiss
 from jitgen.events import warn_once
 from jitgen.formats import unpacked as in_torch
 from jitgen.formats.prepared import PreparedWeights
-from jitgen.ops import calling as common
-from jitgen.ops.dispatcher import mark_written, require_apart, require_plain
-from jitgen.ops.forced import forced
+from jitgen.ops import tensors as common
+from jitgen.ops.call import calling
+from jitgen.ops.dispatcher import is_traced, mark_written, require_apart, require_plain
+from jitgen.ops.explicit_config import explicit_config
 from jitgen.ops.launch import AnyLaunch, Family, chosen
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
@@ -68,8 +69,8 @@ def unpack_mxfp4(
     in_torch.check(weights)
     common.refuse_gradients({"weights.factor": weights.factor}, _OP)
     result = _new(weights) if out is None else require_out(out, weights)
-    if not common.is_traced((weights.values, weights.factor, *result)):
-        with common.calling(_OP):
+    if not is_traced((weights.values, weights.factor, *result)):
+        with calling(_OP):
             given = {"weights": weights.values, "weights.factor": weights.factor}
             given |= {"out[0]": result[0], "out[1]": result[1]}
             require_plain(given)
@@ -161,7 +162,7 @@ def _is_done(
 
 
 def _require_fit(asked: object, weights: PreparedWeights, arch: Arch) -> UnpackWeightsConfig:
-    config: UnpackWeightsConfig = forced(asked, UnpackWeightsConfig, arch)
+    config: UnpackWeightsConfig = explicit_config(asked, UnpackWeightsConfig, arch)
     if config.b_layout is not weights.layout:
         raise InputError(
             "config",

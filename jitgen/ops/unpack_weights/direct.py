@@ -8,8 +8,8 @@ from typing import Any
 from jitgen.config import Arch
 from jitgen.config.unpack_weights import UnpackWeightsConfig
 from jitgen.formats.prepared import PreparedWeights
-from jitgen.ops import calling as common
 from jitgen.ops import direct
+from jitgen.ops import tensors as common
 from jitgen.ops.unpack_weights.call import require_out
 from jitgen.runtime.session import current
 from jitgen.targets.legality import rules

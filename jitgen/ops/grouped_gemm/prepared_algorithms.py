@@ -41,7 +41,7 @@ Choose = Callable[..., Choice]
 
 
 @frozen
-class Ways:
+class Algorithms:
     """
     What either way takes; choices say which kernels.
 
@@ -115,13 +115,13 @@ class Ways:
         )
 
 
-def ways(
+def algorithms(
     problem: Problem,
     arch: Arch | str | None = None,
     *,
     device: str | None = None,
     choose: Choose = select,
-) -> Ways | None:
+) -> Algorithms | None:
     """
     Return what both ways take for `problem`; None where there is only one.
 
@@ -153,7 +153,7 @@ def ways(
         return None
     at, _ = chosen_for(found, device)
     predicted = rules(found, _OP).predict(weights, unpack.config, at, at.num_sms)
-    return Ways(
+    return Algorithms(
         prepared=choose(problem, found, device=device),
         unpack=unpack,
         gemm=gemm,
@@ -179,11 +179,11 @@ def kernels(
 ) -> tuple[Config, ...]:
     """
     Return what calls of `problem` may launch besides the kernel that is chosen for it; `device` is
-    as for `ways`.
+    as for `algorithms`.
     """
     if not problem.b_layout.is_prepared:
         return ()
-    found = ways(problem, arch, device=device, choose=choose)
+    found = algorithms(problem, arch, device=device, choose=choose)
     return found.kernels if found is not None and found.is_unpacked else ()
 
 

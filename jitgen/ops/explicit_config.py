@@ -24,11 +24,11 @@ _read: dict[str, Override] = {}
 """The edited kernels that graphs of this process hold, by what they are called there."""
 
 
-def forced(
+def explicit_config(
     config: object, kind: type[Config], arch: Arch, numerics: Numerics | str | None = None
 ) -> Any:
     """
-    Return the config that a caller forces on a call on `arch`: `config`, or what it stands for.
+    Return the config that a caller asks for on `arch`: `config`, or what it stands for.
 
     Raises:
         InputError: It is neither a `kind` nor the edited kernel of one, or for another target; or

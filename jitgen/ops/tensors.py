@@ -1,66 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What every call of an operation shares: which errors may leave it, whether somebody traces it, and
-the rules about its tensors.
+Rules about the tensors of a call, which all operations share.
 
 Each rule raises the one InputError that names the argument, says what is required, and then what
-came. Warm calls do not ask whether they are traced: the types of the tensors and the number of
-modes are in their key, and only calls that nobody traces are remembered.
+came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch._C import DispatchKey, _functorch
 
 from jitgen.config import Arch, Layout
 from jitgen.config.layouts import ARGUMENT
-from jitgen.errors import InputError, ResourceError
-from jitgen.support.boundary import boundary
+from jitgen.errors import InputError
+
+Size = int
+"""A number of rows among arguments: while torch traces, it may be a symbol."""
 
 
-class _OutOfMemory(ResourceError, torch.OutOfMemoryError):
-    """The device has no memory left for an output: an error of jitgen's, and of torch's."""
-
-
-@contextmanager
-def calling(op: str) -> Iterator[None]:
-    """Let only errors of jitgen's leave a call of `op`; out of memory is torch's as well."""
-    try:
-        with boundary(op):
-            yield
-    except ResourceError as error:
-        if isinstance(error.__cause__, torch.OutOfMemoryError):
-            raise _OutOfMemory(str(error)) from error.__cause__
-        raise
-
-
-def is_traced(tensors: Iterable[object]) -> bool:
+def tensors_of(given: NamedTuple) -> dict[str, Tensor]:
     """
-    Return whether torch's dispatcher has to see a call with `tensors`.
-
-    It does where a dispatch mode is on (fake tensors, make_fx), while torch.jit.trace records, in a
-    transform of torch.func, which wraps what is made inside of it, and where a tensor stands for
-    others: a fake one, a batch under vmap, a subclass that dispatches.
+    Return every tensor among the arguments of a call, by the name that errors have for it, in the
+    order of the arguments. Tensors of an argument that is a tuple are ``out.offs`` or ``out[0]``.
     """
-    if torch._C._is_tracing() or torch._C._are_functorch_transforms_active():
-        return True
-    is_off = torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.Python)
-    if torch._C._len_torch_dispatch_stack() and not is_off:
-        return True
-    return any(_stands_for_others(value) for value in tensors if isinstance(value, Tensor))
+    found: dict[str, Tensor] = {}
+    for name, value in zip(given._fields, given, strict=True):
+        if isinstance(value, Tensor):
+            found[name] = value
+        elif isinstance(value, tuple):
+            parts = getattr(value, "_fields", None)
+            for place, each in enumerate(value):
+                if isinstance(each, Tensor):
+                    found[f"{name}.{parts[place]}" if parts else f"{name}[{place}]"] = each
+    return found
 
 
-def _stands_for_others(tensor: Tensor) -> bool:
-    if _functorch.is_functorch_wrapped_tensor(tensor):
-        return True
-    keys = torch._C._dispatch_keys(tensor)
-    return keys.has(DispatchKey.Python) or keys.has(DispatchKey.Functionalize)
+def groups_of(given: object) -> Tensor | None:
+    """Return the one of offs, m_indices and masked_m that is given to a call."""
+    every = (getattr(given, name, None) for name in ARGUMENT.values())
+    return next((each for each in every if each is not None), None)
 
 
 def layout_of(
@@ -110,7 +92,7 @@ def require_dtype(name: str, tensor: Tensor, allowed: list[torch.dtype], arch: A
     """Require one of `allowed` types; `arch` is who allows them, if it is one."""
     if tensor.dtype not in allowed:
         where = f" on {arch}" if arch else ""
-        raise InputError(name, f"must be {words(set(allowed))}{where} (got {tensor.dtype})")
+        raise InputError(name, f"must be {describe(allowed)}{where} (got {tensor.dtype})")
 
 
 def require_rank(name: str, tensor: Tensor, rank: int, of: str) -> None:
@@ -222,6 +204,6 @@ def refuse_gradients(
             )
 
 
-def words(dtypes: set[torch.dtype]) -> str:
-    """Return types in words, for errors."""
-    return " or ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+def describe(dtypes: Iterable[torch.dtype]) -> str:
+    """Return the names of types as an error lists them: ``bfloat16 or float16``."""
+    return " or ".join(sorted({str(dtype).removeprefix("torch.") for dtype in dtypes}))

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a public call is: one object of a subclass of `Call`, which everything about it follows from.
+
+The arguments are a NamedTuple, whose names, types and defaults are written once. From it and the
+class come the operation of torch's dispatcher and its schema, what torch.compile and other tracers
+record (`jitgen.ops.tracing`), and how a call that is new becomes a launch. The public function with
+its warm path is in the module ``call`` of each operation. It is written out, because it is
+measured, and ends with ``CALL.run(Arguments(...), key)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
+
+from jitgen.config import Arch, Config
+from jitgen.errors import InputError, ResourceError
+from jitgen.ops.dispatcher import is_traced, refuse_tangents
+from jitgen.ops.explicit_config import explicit_config
+from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
+from jitgen.ops.tensors import needs_gradient, tensors_of
+from jitgen.runtime.session import Session, current
+from jitgen.selection.choice import edges_of
+from jitgen.settings import settings
+from jitgen.support.boundary import boundary
+from jitgen.targets.legality import require
+
+
+class _OutOfMemory(ResourceError, torch.OutOfMemoryError):
+    """The device has no memory left for an output: an error of jitgen's, and of torch's."""
+
+
+@contextmanager
+def calling(op: str) -> Iterator[None]:
+    """Let only errors of jitgen's leave a call of `op`; out of memory is torch's as well."""
+    try:
+        with boundary(op):
+            yield
+    except ResourceError as error:
+        if isinstance(error.__cause__, torch.OutOfMemoryError):
+            raise _OutOfMemory(str(error)) from error.__cause__
+        raise
+
+
+REQUIRED = Ellipsis
+"""Stands for the default of an argument that has none."""
+
+Given = TypeVar("Given", bound=Any)
+"""The NamedTuple of a call's arguments."""
+
+Facts = TypeVar("Facts", bound=Any)
+"""What follows from valid arguments."""
+
+Result = TypeVar("Result")
+
+
+class Call(Generic[Given, Facts, Result]):
+    """
+    A public call, described.
+
+    Attributes:
+        name: The operation in ``torch.ops.jitgen``, and in errors.
+        arguments: The class of its arguments. A field `out` is what results are written to, a field
+            `config` what the caller asks for.
+        config: The class of its configs.
+        like: The argument whose device serves, and which has the rows.
+        outputs: Names of the results that `out` holds.
+        new_outputs: How many results it has besides, which are new in any case.
+        in_place: Tensors that `out` may be: see `jitgen.ops.dispatcher.require_apart`.
+        fixed: Tensors whose sizes and strides decide, and are not in keys: see `launch.prepared`.
+        unguarded: Integer tensors that no guard looks at: see there.
+        gradients: What autograd does with it, as ``MODULE:NAME``; empty where it has no gradient.
+        tensors_of: Takes arguments; returns their tensors by name, in the order of `arguments`.
+        validate: Takes arguments, the session that serves them, and `has_memory`: whether tensors
+            have addresses, which a tracer's have not. Returns what follows from them, or raises the
+            InputError of the first rule that is broken.
+        without_rows: What stands for a kernel where there are no rows.
+
+    Args:
+        public: The public function, which takes the fields of `arguments` by their names.
+    """
+
+    name: ClassVar[str]
+    arguments: ClassVar[Any]
+    config: ClassVar[type[Config]]
+    like: ClassVar[str]
+    outputs: ClassVar[tuple[str, ...]] = ("out",)
+    new_outputs: ClassVar[int] = 0
+    in_place: ClassVar[tuple[str, ...]] = ()
+    fixed: ClassVar[tuple[str, ...]] = ()
+    unguarded: ClassVar[tuple[str, ...]] = ()
+    gradients: ClassVar[str] = ""
+    tensors_of: ClassVar[Callable[..., dict[str, Tensor]]] = staticmethod(tensors_of)
+    validate: ClassVar[Callable[..., Any]]
+    without_rows: ClassVar[Callable[..., None]] = staticmethod(nothing)
+
+    def __init__(self, public: Callable[..., Result]) -> None:
+        self.public = public
+
+    def run(self, given: Given, key: Key) -> Result:
+        """
+        Do what the public function says, with every check, and remember the launch under `key`.
+
+        A call that torch traces becomes an operation in torch's hands instead, and is not
+        remembered; so does one that autograd asks a gradient of.
+
+        Raises:
+            InputError: An argument is wrong, or does not fit the explicit config.
+            JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`. Nothing
+                else: where the device has no memory left, it is a torch.OutOfMemoryError as well.
+        """
+        if is_dynamo_compiling():  # torch.compile reads this: one operation is all it sees
+            from jitgen.ops.tracing import compiled
+
+            return compiled.call(self, given)  # type: ignore[no-any-return]
+        tensors = self.tensors_of(given)
+        if is_traced(tensors.values()):
+            from jitgen.ops.tracing.library import traced
+
+            return traced(self).record(given)  # type: ignore[no-any-return]
+        if self.gradients:
+            refuse_tangents(tensors)
+            if needs_gradient(tensors.values()):
+                from jitgen.ops.tracing.library import traced
+
+                return traced(self).differentiated(given)  # type: ignore[no-any-return]
+        with calling(self.name):
+            return self.launched(given, tensors, key)
+
+    def launched(self, given: Given, tensors: dict[str, Tensor], key: Key) -> Result:
+        """Launch a kernel, and remember the launch under `key`; no tracer watches."""
+        session = current.get()
+        launch = prepared(
+            session,
+            key,
+            tensors,
+            lambda: self.prepare(given, session),
+            written=[name for name in tensors if name.partition(".")[0].partition("[")[0] == "out"],
+            in_place=self.in_place,
+            fixed=self.fixed,
+            unguarded=self.unguarded,
+        )
+        return self.start(launch, given)
+
+    def prepare(self, given: Given, session: Session) -> tuple[AnyLaunch, Family, int]:
+        """
+        Validate `given`, choose a config unless one is asked for, and get a kernel.
+
+        Returns:
+            The launch, the family that it belongs to, and its rows; 0 where there is nothing to
+            launch.
+        """
+        facts: Facts = self.validate(given, session)
+        if settings.check:
+            self.check_values(given, facts)
+        return self.chosen(given, facts, session)
+
+    def chosen(self, given: Given, facts: Facts, session: Session) -> tuple[AnyLaunch, Family, int]:
+        """Return what `prepare` does, with arguments that are valid."""
+        arch: Arch = facts.arch
+        asked, family = given.config, Family(arch=arch)
+        wanted: Config
+        neighbours: tuple[Config, ...] = ()
+        if asked is None:
+            problem = self.problem(given, facts)
+            wanted, neighbours = chosen(session, problem, arch, self.like)
+            family = self.family(problem, given, facts)
+        else:  # an explicit config serves any number of rows, and is never replaced
+            wanted = self.require_fit(asked, given, facts)
+        rows = self.rows(given, facts)
+        function, served = self.without_rows, wanted
+        if rows:
+            function, served = facts.device.entry(session, asked or wanted, neighbours)
+        kernel = {
+            "function": function,
+            "tail": facts.device.tail,
+            "config": served,
+            "asked": asked,
+            "awaited": None if served == wanted else wanted,
+        }
+        return self.launch(given, facts, kernel), family, rows
+
+    # What each call says of itself.
+
+    def check_values(self, given: Given, facts: Facts) -> None:
+        """Look at values that kernels take on trust: with JITGEN_CHECK alone."""
+
+    def problem(self, given: Given, facts: Facts) -> Any:
+        """Return what a config is chosen for."""
+        raise NotImplementedError
+
+    def family(self, problem: Any, given: Given, facts: Facts) -> Family:
+        """Return the calls that differ from this one in their rows only."""
+        return Family(edges=edges_of(problem, facts.arch), arch=facts.arch, problem=problem)
+
+    def rows(self, given: Given, facts: Facts) -> int:
+        """Return how many rows there are to compute; where it is 0 nothing is launched."""
+        rows: int = facts.rows
+        return rows
+
+    def launch(self, given: Given, facts: Facts, kernel: dict[str, Any]) -> AnyLaunch:
+        """Return the launch; `kernel` is what `AnyLaunch` takes."""
+        raise NotImplementedError
+
+    def start(self, launch: Any, given: Given) -> Result:
+        """Launch the kernel."""
+        raise NotImplementedError
+
+    def fitting(self, config: Any, given: Given, facts: Facts) -> Config:
+        """Return what `config` would be if it were for this call."""
+        raise NotImplementedError
+
+    def require_fit(self, asked: object, given: Given, facts: Facts) -> Any:
+        """
+        Return the config that a caller has `asked` for, which is legal and made for a call like
+        this.
+
+        Raises:
+            InputError: It is no config, or one for another call.
+            UnsupportedConfig: The target cannot run it.
+        """
+        config: Any = explicit_config(asked, self.config, facts.arch)
+        wanted: Any = self.fitting(config, given, facts)
+        if config != wanted:
+            raise InputError(
+                "config",
+                f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
+            )
+        require(config, facts.arch)
+        return config
+
+    # What a graph of torch's holds of a call.
+
+    def in_graph(self) -> list[tuple[str, str, Any]]:
+        """
+        Return name, type and default of each argument of the operation, in the order of its schema;
+        `REQUIRED` stands for no default. Graphs that were saved hold them in this order: a new
+        argument comes last.
+        """
+        kinds = self.arguments.__annotations__
+        defaults = self.arguments._field_defaults
+        return [
+            (name, getattr(kind, "__forward_arg__", kind), defaults.get(name, REQUIRED))
+            for name, kind in kinds.items()
+            if name != "out"
+        ]
+
+    def to_graph(self, given: Given, config: str | None) -> tuple[Any, ...]:
+        """Return these arguments' values, with the name of a config in its place."""
+        return tuple(
+            [
+                config if name == "config" else value
+                for name, value in zip(given._fields, given, strict=True)
+                if name != "out"
+            ]
+        )
+
+    def of_graph(self, named: dict[str, Any]) -> Given:
+        """Return the arguments of the public call; the inverse of `to_graph`."""
+        return self.arguments(**named)  # type: ignore[no-any-return]
+
+    def new_results(self, given: Given, facts: Facts | None) -> tuple[Tensor, ...]:
+        """
+        Return results of the right shapes and types without values: a tracer's.
+
+        `facts` are None where a rule hangs on a size that is known only once there are values.
+        """
+        raise NotImplementedError
+
+    def to_results(self, given: Given, result: Any) -> tuple[Tensor, ...]:
+        """Return the tensors of a result, none of which may be an argument."""
+        return (result,) if isinstance(result, Tensor) else tuple(result)
+
+    def of_results(self, given: Given, tensors: tuple[Tensor, ...]) -> Result:
+        """Return the result that these are the tensors of."""
+        return tensors[0]  # type: ignore[return-value]
+
+    def out_of(self, tensors: tuple[Tensor, ...]) -> Any:
+        """Return `out` of these tensors, which are called `outputs`."""
+        return tensors[0]
+
+    def parts_of(self, out: Any) -> tuple[Tensor, ...]:
+        """Return the tensors of `out`."""
+        return (out,) if isinstance(out, Tensor) else tuple(out)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `jitgen.quantize` accepts of activations and weights, and which of it kernels serve."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch, Config, Layout
+from jitgen.config.quantize import Format, QuantizeProblem, Rounding
+from jitgen.errors import InputError
+from jitgen.formats import e2m1, find_format, mx32
+from jitgen.formats.protocol import Rows
+from jitgen.ops import tensors as common
+from jitgen.ops.tensors import groups_of
+from jitgen.runtime import devices
+from jitgen.runtime.devices import Device
+from jitgen.runtime.override import Override
+from jitgen.runtime.session import Session
+from jitgen.targets.legality import rules, size_refusal, target
+
+Result = tuple[Tensor, Tensor]
+
+COLUMNS_OF_LOAD = 8
+"""What strides of x are multiples of, in elements: 16 bytes."""
+
+
+class Arguments(NamedTuple):
+    """
+    The arguments of a call.
+
+    Attributes:
+        x: What is quantised.
+        format: What values become.
+        offs: (G,) int32, for ragged rows.
+        masked_m: (G,) int32, for masked ones.
+        global_scale: (1,) or (G,) float32, for NVFP4.
+        rounding: How scales that are powers of two are found.
+        out: Where q and scale go; None: to new tensors.
+        config: The kernel to use; None: the selector's.
+    """
+
+    x: Tensor
+    format: str
+    offs: Tensor | None = None
+    masked_m: Tensor | None = None
+    global_scale: Tensor | None = None
+    rounding: str = "up"
+    out: Result | None = None
+    config: Config | Override | None = None
+
+
+class Facts(NamedTuple):
+    """
+    What follows from arguments that a kernel serves.
+
+    Attributes:
+        device: The GPU that has it.
+        layout: How rows belong to groups.
+        groups: Number of groups, or of matrices.
+        rows: Rows of x.
+    """
+
+    device: Device
+    layout: Layout
+    groups: int
+    rows: int
+
+    @property
+    def arch(self) -> Arch:
+        """The target."""
+        return self.device.arch
+
+
+def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts | None:
+    """
+    Return what follows from valid arguments; None where torch's operations do what is asked, or
+    tensors are a tracer's.
+
+    Raises:
+        InputError: An argument is wrong.
+    """
+    form = format_of(given.format)
+    check(form, given.x, given.offs, given.masked_m, given.rounding)
+    if given.out is not None:
+        check_out(given.out, form, given.x, given.offs)
+    device = server(given, session) if has_memory else None
+    if device is None:
+        return None
+    groups, rows = problem_of(given).groups, given.x.shape[-2]
+    return Facts(device=device, layout=layout_of(given), groups=groups, rows=rows)
+
+
+def format_of(name: str) -> Format:
+    """
+    Return the format called `name`.
+
+    Raises:
+        InputError: There is none.
+    """
+    if name not in tuple(Format):
+        raise InputError("format", f"must be one of {', '.join(Format)} (got {name!r})")
+    return Format(name)
+
+
+def layout_of(given: Arguments) -> Layout:
+    """Return how rows belong to groups."""
+    if given.offs is not None:
+        return Layout.RAGGED
+    return Layout.CONTIGUOUS if given.masked_m is None else Layout.MASKED
+
+
+def shapes_of(
+    form: Format, x: Tensor, offs: Tensor | None
+) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    """Return shape and type of q and of its scales; sizes of a tracer's `x` may be symbols."""
+    *front, size_k = x.shape
+    rows = Rows(tuple(front), 0 if offs is None else offs.shape[0])
+    of_scales = find_format(form.scales)
+    is_packed = form is not Format.MXFP8
+    q = (*front, size_k // 2 if is_packed else size_k)
+    return (
+        (q, torch.uint8 if is_packed else torch.float8_e4m3fn),
+        (of_scales.a_shape(rows, size_k), of_scales.dtype),
+    )
+
+
+def problem_of(given: Arguments) -> QuantizeProblem:
+    """Return what a kernel is chosen for: groups share ragged rows, and masked ones are full."""
+    x, groups = given.x, groups_of(given)
+    count = (x.shape[0] if x.dim() == 3 else 1) if groups is None else groups.shape[0]
+    rows = x.shape[0] if x.dim() == 2 else x.shape[0] * x.shape[1]
+    return QuantizeProblem(
+        layout=layout_of(given),
+        groups=max(1, count),
+        m=rows,
+        k=x.shape[-1],
+        format=Format(given.format),
+        rounding=Rounding(given.rounding),
+    )
+
+
+def server(given: Arguments, session: Session) -> Device | None:
+    """
+    Return the GPU that has a kernel for a call; None where torch's operations do what is asked.
+
+    They do on a CPU, for other types than bf16, sizes that no vectors fit, and x that is empty or
+    does not lie in rows of 16 bytes.
+    """
+    x = given.x
+    try:
+        device = devices.find(x.device, session, "x")
+    except InputError:  # nothing of jitgen's runs there, but torch does
+        return None
+    if not device.arch.is_gpu or "quantize" not in target(device.arch).operations:
+        return None
+    if x.dtype is not torch.bfloat16 or not x.numel() or not _is_readable(x, device.arch):
+        return None
+    problem = problem_of(given)
+    if size_refusal(problem, device.arch) or not rules(device.arch, problem.op).candidates(problem):
+        return None
+    return device
+
+
+def _is_readable(x: Tensor, arch: Arch) -> bool:
+    """Say whether vectors can be loaded from `x`."""
+    sides = zip(x.shape[:-1], x.stride()[:-1], strict=True)
+    in_rows = x.stride(-1) == 1 and all(
+        length == 1 or stride % COLUMNS_OF_LOAD == 0 for length, stride in sides
+    )
+    return in_rows and x.data_ptr() % rules(arch, "quantize").alignment == 0
+
+
+def check_out(out: object, form: Format, x: Tensor, offs: Tensor | None) -> None:
+    """
+    Require tensors for q and scale as they would be made.
+
+    Raises:
+        InputError: They are others, or need a gradient.
+    """
+    if not isinstance(out, (tuple, list)) or len(out) != 2:
+        raise InputError("out", f"must be two tensors, for q and scale (got {type(out).__name__})")
+    for name, tensor, (shape, dtype) in zip(
+        ("out[0]", "out[1]"), out, shapes_of(form, x, offs), strict=True
+    ):
+        common.require_tensor(name, tensor)
+        common.require_dtype(name, tensor, [dtype], None)
+        common.require_shape(name, tensor, shape, "which results have")
+        common.require_device(name, tensor, ("x", x))
+        if not tensor.is_contiguous():
+            raise InputError(name, f"must be contiguous (got strides {tensor.stride()})")
+    common.refuse_gradients({"out[0]": out[0], "out[1]": out[1]}, "jitgen.quantize")
+
+
+def check(
+    form: Format, x: Tensor, offs: Tensor | None, masked_m: Tensor | None, rounding: str
+) -> None:
+    """
+    Require what kernels and torch's operations take alike.
+
+    Raises:
+        InputError: An argument is wrong.
+    """
+    common.require_tensor("x", x)
+    mx32.check(x, offs, rounding)
+    if form is not Format.MXFP8:
+        e2m1.check_even(x, "x")
+    if masked_m is None:
+        return
+    if offs is not None or x.dim() != 3:
+        raise InputError("masked_m", "is for x (G, M, K), without offs")
+    common.require_tensor("masked_m", masked_m)
+    common.check_groups("masked_m", masked_m, x.shape[0], ("x", x))
