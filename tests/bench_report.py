@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small report of the hopper suite, with figures that nobody measured."""
+"""A small report of the hopper suite, with figures that were made up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jitgen.autotune.measure.times import Times
 from jitgen.bench.cases import Case
-from jitgen.bench.report import Accuracy, BenchReport, Measured, Section
+from jitgen.bench.grouped_report import Accuracy, GroupedReport, Measured, Section
 from jitgen.config import Layout
 
 DECODE = Case(
@@ -40,11 +40,11 @@ def measured(case: Case, ours: float, theirs: float, **changes: object) -> Measu
     return replace(found, **changes)  # type: ignore[arg-type]
 
 
-def report() -> BenchReport:
-    return BenchReport(
+def report() -> GroupedReport:
+    return GroupedReport(
         conditions={"gpu": "NVIDIA H200", "driver": "580"},
         copy_rate=4.0e12,
-        measured=[
+        found=[
             measured(DECODE, 100, 120, num_bytes=392_000_000),
             measured(SMALL, 50, 60),
             measured(

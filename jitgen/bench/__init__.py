@@ -2,16 +2,20 @@
 """
 Measurements of jitgen against its budgets.
 
-Each suite is one module with a function ``rows``, which yields what it measured row by row. Nothing
-is timed before its result was found right.
+A suite is one module with a function ``rows``, which yields what it measured row by row, or a
+`jitgen.bench.suite.Suite`, which keeps a report. Nothing is timed before its result is right.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from jitgen.bench.protocol import Row
+
+if TYPE_CHECKING:
+    from jitgen.bench.suite import Suite
 
 SUITES = {
     "dispatch": "Host time of warm calls above the bare tvm-ffi call.",
@@ -37,7 +41,7 @@ REPORTS = {
     "hopper": "Grouped GEMMs from one token to prefill, beside peers; needs a GPU.",
     "blackwell": "Grouped GEMMs by experts, rows, N and K, beside peers; needs a GPU.",
 }
-"""Suites with a command and reports of their own, which `all` leaves out: see `suite`."""
+"""Suites of grouped GEMMs, which keep a report and which `all` leaves out."""
 
 OWN = {
     "hopper-fp4": "MXFP4 weights on Hopper beside FP8 ones and peers; needs such a GPU.",
@@ -48,13 +52,17 @@ OWN = {
     "layer": "A whole layer of experts, decode to prefill, beside torch and others; needs a GPU.",
     "transformers": "Models of transformers with jitgen's experts beside its own; needs a GPU.",
 }
-"""
-Suites with options of their own, which `all` leaves out too: each has a command called ``command``
-in the module ``jitgen.cli.bench_NAME``.
-"""
+"""Suites with options of their own, which `all` leaves out too."""
+
+_PACKAGES = {
+    "hopper-fp4": "jitgen.bench.hopper_fp4",
+    "choice": "jitgen.bench.choice",
+    "layer": "jitgen.bench.layer",
+    "transformers": "jitgen.bench.transformers",
+}
 
 
-def run(suite: str) -> Iterator[Row]:
+def run(suite: str, **options: Any) -> Iterator[Row]:
     """
     Yield the rows of `suite`.
 
@@ -63,9 +71,23 @@ def run(suite: str) -> Iterator[Row]:
         NoDevice: It needs a GPU, and there is none.
         WrongResult: A kernel that was to be timed gave a wrong result.
     """
-    if suite not in SUITES:
+    if suite not in (*SUITES, "gradients"):
         raise KeyError(suite)
-    yield from importlib.import_module(f"jitgen.bench.{suite}").rows()
+    yield from importlib.import_module(f"jitgen.bench.{suite}").rows(**options)
 
 
-__all__ = ["OWN", "REPORTS", "SUITES", "Row", "run"]
+def find(name: str) -> Suite:
+    """
+    Return a suite that keeps a report.
+
+    Raises:
+        KeyError: There is none of this name.
+    """
+    if name in REPORTS:
+        grouped: Suite = importlib.import_module("jitgen.bench.grouped").SUITES[name]
+        return grouped
+    found: Suite = importlib.import_module(f"{_PACKAGES[name]}.run").SUITE
+    return found
+
+
+__all__ = ["OWN", "REPORTS", "SUITES", "Row", "find", "run"]

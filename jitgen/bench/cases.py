@@ -9,10 +9,10 @@ may take their place.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jitgen.config import Layout
 from jitgen.config.grouped_gemm import Problem
@@ -21,8 +21,15 @@ from jitgen.support.documents import parse_json, read_bounded
 from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 
-PUBLIC = Path(__file__).with_name("hopper.json")
-"""The cases of the hopper suite."""
+T = TypeVar("T")
+
+
+def file_of(suite: str) -> Path:
+    """Return the file with the cases of a suite."""
+    return Path(__file__).with_name(f"{suite}.json")
+
+
+PUBLIC = file_of("hopper")
 
 MATRICES = UP, DOWN = ((4096, 7168), (7168, 2048))
 """N and K of the two projections of an expert of DeepSeek-V3."""
@@ -114,12 +121,8 @@ class Case:
 
     @property
     def row_counts(self) -> tuple[int, ...]:
-        """Rows of each group, always the same: drawn uniformly where there is a spread."""
-        if not self.spread:
-            return (self.rows_per_group,) * self.groups
-        chance = random.Random(_SEED)  # noqa: S311  # sizes, not secrets
-        low, high = ((1 + sign * self.spread) * self.rows_per_group for sign in (-1, 1))
-        return tuple(round(chance.uniform(low, high)) for _ in range(self.groups))
+        """Rows of each group; see the function of that name."""
+        return row_counts(self.groups, self.rows_per_group, self.spread)
 
     def __str__(self) -> str:
         """Return the case as tables show it: ``masked 32 x 8 N4096 K7168``."""
@@ -134,9 +137,13 @@ ONE_TOKEN = tuple(
 """One row for each group: all there is to do is to read the weights."""
 
 
-def load(path: Path = PUBLIC) -> tuple[Case, ...]:
+def load(path: Path = PUBLIC, make: Callable[[object], Any] = Case.from_json) -> tuple[Any, ...]:
     """
     Return the cases of a file in the order in which it lists them.
+
+    Args:
+        path: The file.
+        make: Makes one of a JSON value; raises a ConfigError.
 
     Raises:
         ConfigError: The file cannot be read, or does not hold cases of FP8 operands with block128
@@ -152,9 +159,31 @@ def load(path: Path = PUBLIC) -> tuple[Case, ...]:
         if document.get(name, value) != value:
             raise ConfigError(f"{path}: {name} must be {value!r} (got {shown(document[name])})")
     try:
-        return tuple(Case.from_json(case) for case in document["cases"])
+        return tuple(make(case) for case in document["cases"])
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def only(steps: Iterable[T], texts: Sequence[str], word: str = "case") -> list[T]:
+    """
+    Return the steps whose name has every one of `texts`.
+
+    Raises:
+        ConfigError: There is none; the message calls a step `word`.
+    """
+    found = [step for step in steps if all(text in str(step) for text in texts)]
+    if not found:
+        raise ConfigError(f"no {word} has {' and '.join(map(repr, texts))} in its name")
+    return found
+
+
+def row_counts(groups: int, mean: int, spread: float) -> tuple[int, ...]:
+    """Return the rows of each group, always the same: drawn uniformly where there is a spread."""
+    if not spread:
+        return (mean,) * groups
+    chance = random.Random(_SEED)  # noqa: S311  # sizes, not secrets
+    low, high = ((1 + sign * spread) * mean for sign in (-1, 1))
+    return tuple(round(chance.uniform(low, high)) for _ in range(groups))
 
 
 def _require(value: object, name: str, *types: type) -> None:

@@ -13,26 +13,23 @@ chooses, every other that it might have chosen is timed, where it is compiled.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import cast
 
 import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.autotune.measure.clock import compete, has_gpu
+from jitgen.autotune.measure.clock import Call
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.autotune.measure.times import Times
-from jitgen.bench.protocol import Row
-from jitgen.bench.sides import attempt
+from jitgen.bench.runner import KernelSuite, Ratio, Ready, Side, device_of
 from jitgen.config import Arch
 from jitgen.config.moe_fc2_dense import TOP_K, MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.formats.block128 import kernel_layout
 from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS
 from jitgen.ops.moe_fc2_dense import samples
 from jitgen.ops.moe_fc2_dense.ways import ways
-from jitgen.targets.devices import default_arch
+from jitgen.support.frozen import frozen
 
 DENSE, GROUPED, COMBINE = "dense", "grouped", "grouped and combine"
 
@@ -44,10 +41,9 @@ LARGEST_ERROR = 2.0**-6
 
 _GPU_TOKENS, _CPU_TOKENS = (1, 8, 16, 32, 64, 96, 128, 192, 256, 288, 384), (8,)
 _GPU_SIZES, _CPU_SIZES = (256, 7168, 256, TOP_K), (6, 128, 128, 2)
-_ROUNDS, _REPETITIONS = 5, 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Case:
     """
     One measurement.
@@ -85,64 +81,54 @@ class Case:
             tokens=self.tokens, experts=self.experts, n=self.n, k=self.k, top_k=self.top_k
         )
 
+    @property
+    def amount(self) -> int:
+        """Bytes that have to cross memory."""
+        return self.problem.traffic_bytes
+
+    def sides(self, arch: Arch) -> Iterator[Side]:
+        """Yield the dense GEMM, the grouped one with and without the sum, and other dense ones."""
+        make = partial(
+            samples.of_sizes, samples.BLOCKS, self.sizes, has_idle=False, device=device_of(arch)
+        )
+        solved = make(is_exact=False)
+        chosen = jitgen.select(replace(self.problem, top_k=TOP_K), arch)  # no call says its top_k
+
+        def dense(config: MoeFc2DenseConfig | None) -> Ready:
+            def check() -> None:
+                for each in (make(is_exact=True), solved) if config is None else (solved,):
+                    _check(each, self, config)
+
+            return Ready(
+                calls=(partial(jitgen.moe_fc2_dense, **solved.arguments, config=config),),
+                check=check,
+                kernel=(config or chosen.config).name(arch),
+            )
+
+        multiply, combine, check = _grouped(solved, self)
+        yield Side(name=DENSE, prepare=partial(dense, None), is_needed=True)
+        yield Side.of(GROUPED, multiply, lambda _: None, is_needed=True)
+        yield Side.of(COMBINE, combine, check, is_needed=True)
+        for other in (candidate.config for candidate in chosen.candidates[1:]):
+            yield Side(name=f"{DENSE} {other.short}", prepare=partial(dense, other))
+
+    def ratios(self, arch: Arch) -> Iterator[Ratio]:
+        """Yield the time of the grouped way as a part of the dense one's."""
+        predicted = ways(self.problem, arch)
+        yield Ratio(
+            what=f"{COMBINE} over {DENSE}",
+            fast=DENSE,
+            slow=COMBINE,
+            detail=f"predicted {predicted.dense_us:.1f} us for {DENSE}, {predicted.grouped_us:.1f} "
+            f"for {GROUPED}, {predicted.combine_us:.1f} to combine",
+        )
+
 
 def cases(arch: Arch) -> Iterator[Case]:
     """Yield what is measured on a device of `arch`: on a CPU one small case."""
     experts, n, k, top_k = _GPU_SIZES if arch.is_gpu else _CPU_SIZES
     for tokens in _GPU_TOKENS if arch.is_gpu else _CPU_TOKENS:
         yield Case(tokens=tokens, experts=experts, n=n, k=k, top_k=top_k)
-
-
-def rows() -> Iterator[Row]:
-    """
-    Yield for each case the time of every side, and of the grouped way as a part of the dense one.
-
-    Raises:
-        WrongResult: A kernel computes something wrong.
-    """
-    arch = default_arch() if has_gpu() else Arch.CPU
-    for case in cases(arch):
-        yield from _measured(case, arch)
-        if arch.is_gpu:
-            torch.cuda.empty_cache()
-
-
-def _measured(case: Case, arch: Arch) -> Iterator[Row]:
-    device = "cuda" if arch.is_gpu else "cpu"
-    make = partial(samples.of_sizes, samples.BLOCKS, case.sizes, has_idle=False, device=device)
-    _check(make(is_exact=True), case, None)
-    solved = make(is_exact=False)
-    _check(solved, case, None)
-    chosen = jitgen.select(replace(case.problem, top_k=TOP_K), arch)  # no call says its top_k
-    sides: dict[str, Callable[[], object]] = {
-        DENSE: partial(jitgen.moe_fc2_dense, **solved.arguments),
-        **dict(zip((GROUPED, COMBINE), _grouped(solved, case), strict=True)),
-    }
-    names = {DENSE: chosen.config.name(arch)}
-    missing: dict[str, str] = {}
-    for other in (cast("MoeFc2DenseConfig", each.config) for each in chosen.candidates[1:]):
-        name = f"{DENSE} {other.short}"
-        if attempt(name, partial(_check, solved, case, other), missing):
-            sides[name] = partial(jitgen.moe_fc2_dense, **solved.arguments, config=other)
-            names[name] = other.name(arch)
-    found = compete(
-        list(sides.values()), rounds=_ROUNDS, repetitions=_REPETITIONS, on_gpu=arch.is_gpu
-    )
-    times = dict(zip(sides, found, strict=True))
-    for name, each in times.items():
-        yield _time(case, name, each, names.get(name, ""))
-    for name, reason in missing.items():
-        yield Row(suite="fc2", what=f"{name}: {case}", value=0.0, unit="us", detail=reason)
-    predicted = ways(case.problem, arch)
-    yield Row(
-        suite="fc2",
-        what=f"{COMBINE} over {DENSE}: {case}",
-        value=times[COMBINE].median / times[DENSE].median,
-        unit="x",
-        is_rate=True,
-        detail=f"predicted {predicted.dense_us:.1f} us for {DENSE}, {predicted.grouped_us:.1f} "
-        f"for {GROUPED}, {predicted.combine_us:.1f} to combine",
-    )
 
 
 def _check(solved: samples.Solved, case: Case, config: MoeFc2DenseConfig | None) -> None:
@@ -156,12 +142,10 @@ def _check(solved: samples.Solved, case: Case, config: MoeFc2DenseConfig | None)
 
 def _grouped(
     solved: samples.Solved, case: Case
-) -> tuple[Callable[[], object], Callable[[], object]]:
+) -> tuple[Call, Callable[[], Tensor], Callable[[Tensor], None]]:
     """
-    Return the grouped GEMM over the rows that are routed, and the same with the sum over them.
-
-    Raises:
-        WrongResult: They compute something else than what is expected.
+    Return the grouped GEMM over the rows that are routed, the same with the sum over them, and what
+    raises a WrongResult where the sum is not what is expected.
     """
     a, b, a_scale, b_scale, alpha, _ = solved.tensors
     routed = alpha != 0
@@ -180,19 +164,13 @@ def _grouped(
         sums = torch.bmm(weights, y[of_token].view(case.tokens, -1, case.n))
         return out.copy_(sums.view_as(out))
 
-    expected = solved.expected
-    if (combine().double() - expected).abs().max() > LARGEST_ERROR * expected.abs().max():
-        raise WrongResult(f"the grouped way for {case} gives another result")
-    return multiply, combine
+    def check(found: Tensor) -> None:
+        expected = solved.expected
+        if (found.double() - expected).abs().max() > LARGEST_ERROR * expected.abs().max():
+            raise WrongResult(f"the grouped way for {case} gives another result")
+
+    return multiply, combine, check
 
 
-def _time(case: Case, name: str, times: Times, kernel: str) -> Row:
-    size = case.problem.traffic_bytes
-    words = [f"{size / times.median * 1e-9:.0f} GB/s", times.detail(1e6, "us"), kernel]
-    return Row(
-        suite="fc2",
-        what=f"{name}: {case}",
-        value=times.median * 1e6,
-        unit="us",
-        detail="; ".join(word for word in words if word),
-    )
+SUITE = KernelSuite(name="fc2", cases=cases, unit="us")
+rows = SUITE.rows

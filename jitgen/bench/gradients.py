@@ -13,7 +13,6 @@ process, and each launch finds nothing in L2.
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,26 +23,24 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.autotune.measure.clock import compete, require_gpu
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.autotune.measure.times import Times
+from jitgen.bench.cases import row_counts
 from jitgen.bench.protocol import Row
-from jitgen.bench.sides import attempt
+from jitgen.bench.report import OURS
+from jitgen.bench.runner import KernelSuite, Ratio, Side, device_of
 from jitgen.config import Arch, BLayout, Config, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import Cluster, Problem
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.ops.grouped_gemm.samples import rounding
 from jitgen.support.frozen import frozen
-from jitgen.targets.devices import default_arch
-from jitgen.targets.legality import check
+from jitgen.targets import legality
 
-OURS, TORCH = "jitgen", "torch._grouped_mm"
+TORCH = "torch._grouped_mm"
 PRODUCTS = FORWARD, DGRAD, WGRAD = "forward", "dgrad", "wgrad"
 
 SUM_BITS = 16
 """Bits that a tensor core keeps of sums of bf16 products over thousands of steps, at least."""
 
-_ROUNDS, _REPETITIONS = 5, 9
 _SEED = 0
 
 
@@ -73,12 +70,8 @@ class Case:
 
     @property
     def row_counts(self) -> tuple[int, ...]:
-        """Rows of each group, always the same: drawn uniformly where there is a spread."""
-        if not self.spread:
-            return (self.rows,) * self.groups
-        chance = random.Random(_SEED)  # noqa: S311  # sizes, not secrets
-        low, high = ((1 + sign * self.spread) * self.rows for sign in (-1, 1))
-        return tuple(round(chance.uniform(low, high)) for _ in range(self.groups))
+        """Rows of each group."""
+        return row_counts(self.groups, self.rows, self.spread)
 
 
 CASES = (
@@ -103,7 +96,9 @@ class Product:
         ours: Computes it; takes a config, or None for the one that is chosen.
         theirs: Computes it in torch.
         parts: For each group where its part of a result is, and the two factors of that.
-        flop: Operations.
+        amount: Operations.
+        case: What tables call the case.
+        has_candidates: Whether other kernels are timed, too.
     """
 
     name: str
@@ -111,37 +106,63 @@ class Product:
     ours: Callable[[Config | None], Tensor]
     theirs: Callable[[], Tensor]
     parts: tuple[tuple[Any, Tensor, Tensor], ...]
-    flop: float
+    amount: float
+    case: str
+    has_candidates: bool = False
+
+    def __str__(self) -> str:
+        """Return the product as tables show it: ``wgrad 8 x 4096 N4096 K2048``."""
+        return f"{self.name} {self.case}"
+
+    def sides(self, arch: Arch) -> Iterator[Side]:
+        """Yield ours, torch's, and other kernels where they are asked for."""
+        chosen, check = jitgen.select(self.problem, arch), partial(_check, self)
+        kernel = chosen.config.name(arch)
+        call = partial(self.ours, None)
+        yield Side.of(OURS, call, partial(check, OURS), kernel=kernel, is_needed=True)
+        yield Side.of(TORCH, self.theirs, partial(check, TORCH))
+        for config in _considered(chosen, arch) if self.has_candidates else ():
+            name = config.words()
+            yield Side.of(name, partial(self.ours, config), partial(check, name))
+
+    def ratios(self, _: Arch) -> tuple[Ratio, ...]:
+        """Return the budget: torch is no faster."""
+        return (Ratio(what=f"{TORCH} over {OURS}", fast=OURS, slow=TORCH, budget=1.0),)
 
 
-def rows(*, candidates: bool = False, cases: Sequence[Case] = CASES) -> Iterator[Row]:
+def suite(*, candidates: bool = False, cases: Sequence[Case] = CASES) -> KernelSuite:
     """
-    Yield for each case and product the time of every side, and how much longer torch takes.
+    Return the suite.
 
     Args:
         candidates: Time every kernel that might be chosen, too, and others to choose those from.
         cases: What to measure.
-
-    Raises:
-        NoDevice: There is no GPU.
-        WrongResult: The kernel that is chosen computes something wrong.
     """
-    require_gpu("bench gradients")
-    for case in cases:
-        yield from measured(case, default_arch(), candidates=candidates)
-        torch.cuda.empty_cache()
+    return KernelSuite(
+        name="gradients",
+        cases=lambda arch: (
+            product for case in cases for product in products(case, arch, candidates=candidates)
+        ),
+        unit="us",
+        counts_flop=True,
+        needs_gpu="bench gradients",
+    )
 
 
-def measured(case: Case, arch: Arch, *, candidates: bool) -> Iterator[Row]:
-    """Yield the rows of one case on a device of `arch`; raises as `rows`."""
-    device = "cuda" if arch.is_gpu else "cpu"
-    products = _products(case, *_operands(case, device))
-    if candidates:  # all cores compile, not one after the other
-        chosen = [jitgen.select(product.problem, arch) for product in products]
-        configs = dict.fromkeys(config for each in chosen for config in _considered(each, arch))
-        jitgen.prewarm(list(configs), arch=arch)
-    for product in products:
-        yield from _sides(case, product, arch, candidates=candidates)
+def rows(*, candidates: bool = False) -> Iterator[Row]:
+    """Yield the rows of the suite; raises as `KernelSuite.rows`."""
+    return suite(candidates=candidates).rows()
+
+
+def products(case: Case, arch: Arch, *, candidates: bool = False) -> Sequence[Product]:
+    """Return the three products of a case; with `candidates` every kernel of them is compiled."""
+    found = _products(case, *_operands(case, device_of(arch)))
+    if not candidates:
+        return found
+    chosen = [jitgen.select(product.problem, arch) for product in found]
+    configs = dict.fromkeys(config for each in chosen for config in _considered(each, arch))
+    jitgen.prewarm(list(configs), arch=arch)  # all cores compile, not one after the other
+    return [replace(product, has_candidates=True) for product in found]
 
 
 def _operands(case: Case, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -195,7 +216,8 @@ def _products(
             ours=partial(gemm, a, b),
             theirs=partial(theirs, a, b.transpose(1, 2)),
             parts=tuple((each, a[each], b[g].T) for g, each in numbered),
-            flop=flop,
+            amount=flop,
+            case=str(case),
         ),
         Product(
             name=DGRAD,
@@ -203,7 +225,8 @@ def _products(
             ours=partial(gemm, dy, b.transpose(1, 2)),
             theirs=partial(theirs, dy, b),
             parts=tuple((each, dy[each], b[g]) for g, each in numbered),
-            flop=flop,
+            amount=flop,
+            case=str(case),
         ),
         Product(
             name=WGRAD,
@@ -213,42 +236,10 @@ def _products(
             ours=wgrad,
             theirs=partial(theirs, dy.T, a),
             parts=tuple((g, dy[each].T, a[each]) for g, each in numbered),
-            flop=flop,
+            amount=flop,
+            case=str(case),
         ),
     )
-
-
-def _sides(case: Case, product: Product, arch: Arch, *, candidates: bool) -> Iterator[Row]:
-    """Yield the rows of one product."""
-    chosen = jitgen.select(product.problem, arch)
-    _check(product, OURS, product.ours(None))
-    sides: dict[str, Callable[[], object]] = {OURS: partial(product.ours, None)}
-    names, missing = {OURS: chosen.config.name(arch)}, dict[str, str]()
-    if attempt(TORCH, lambda: _check(product, TORCH, product.theirs()), missing):
-        sides[TORCH] = product.theirs
-    for config in _considered(chosen, arch) if candidates else ():
-        name = config.words()
-        if attempt(name, partial(_check_config, product, config), missing):
-            sides[name] = partial(product.ours, config)
-    found = compete(
-        list(sides.values()), rounds=_ROUNDS, repetitions=_REPETITIONS, on_gpu=arch.is_gpu
-    )
-    times = dict(zip(sides, found, strict=True))
-    what = f"{product.name} {case}"
-    for name, each_time in times.items():
-        rate = f"{product.flop / each_time.median * 1e-12:.0f} TFLOPS"
-        yield _time(f"{name}: {what}", each_time, rate, names.get(name, ""))
-    for name, reason in missing.items():
-        yield Row(suite="gradients", what=f"{name}: {what}", value=0.0, unit="us", detail=reason)
-    if TORCH in times:
-        yield Row(
-            suite="gradients",
-            what=f"{TORCH} over {OURS}: {what}",
-            value=times[TORCH].median / times[OURS].median,
-            unit="x",
-            budget=1.0,
-            is_rate=True,
-        )
 
 
 def _considered(chosen: Any, arch: Arch) -> Iterator[Any]:
@@ -260,11 +251,9 @@ def _considered(chosen: Any, arch: Arch) -> Iterator[Any]:
     ]
     if isinstance(chosen.config, GroupedGemmWgradConfig):
         others = [replace(config, num_ab_stage=n) for n in _STAGES for config in others]
-    yield from dict.fromkeys(config for config in (*listed, *others) if check(config, arch))
-
-
-def _check_config(product: Product, config: Config) -> None:
-    _check(product, config.words(), product.ours(config))
+    yield from dict.fromkeys(
+        config for config in (*listed, *others) if legality.check(config, arch)
+    )
 
 
 def _check(product: Product, who: str, found: Tensor) -> None:
@@ -282,14 +271,3 @@ def _check(product: Product, who: str, found: Tensor) -> None:
         if not bool(near.all()):  # a NaN is not near
             wrong = int((~near).sum())
             raise WrongResult(f"{who}: {product.name} gives {wrong:,} wrong values")
-
-
-def _time(what: str, times: Times, rate: str, kernel: str) -> Row:
-    words = [rate, times.detail(1e6, "us"), kernel]
-    return Row(
-        suite="gradients",
-        what=what,
-        value=times.median * 1e6,
-        unit="us",
-        detail="; ".join(word for word in words if word),
-    )

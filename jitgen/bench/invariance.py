@@ -15,10 +15,12 @@ from functools import partial
 from typing import NamedTuple
 
 import jitgen
-from jitgen.autotune.measure.clock import compete, require_gpu
-from jitgen.bench import cases, sides
+from jitgen.autotune.measure.clock import require_gpu
+from jitgen.bench import cases
 from jitgen.bench.cases import Case
+from jitgen.bench.grouped import workload
 from jitgen.bench.protocol import Row
+from jitgen.bench.runner import Contest, Ready
 from jitgen.config import Config, Numerics
 from jitgen.targets.devices import default_arch
 
@@ -82,14 +84,13 @@ def rows() -> Iterator[Row]:
 
 
 def _ratio(pair: Pair) -> Row:
-    workload = sides.workload(pair.case)
-    calls = []
-    for config in pair[1:]:
-        calls.append(partial(workload.call, jitgen.grouped_gemm, config=config, numerics="fast"))
-        workload.out.fill_(float("nan"))
-        calls[-1]()
-        workload.check(f"{config.short} for {pair.case}")
-    fast, invariant = compete(calls)
+    operands = workload(pair.case)
+    contest, out = Contest(in_graphs=False), (lambda: operands.out)
+    for name, config in zip(("fast", "invariant"), pair[1:], strict=True):
+        call = partial(operands.call, jitgen.grouped_gemm, config=config, numerics="fast")
+        check = partial(operands.check, f"{config.short} for {pair.case}")
+        contest.add(name, partial(Ready, calls=(call,), check=check, out=out), is_needed=True)
+    fast, invariant = contest.times(repetitions=4).values()
     return Row(
         suite="invariance",
         what=f"{pair.case}: {pair.invariant.short} in the place of {pair.fast.short}",

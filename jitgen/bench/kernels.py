@@ -10,8 +10,8 @@ from typing import Any
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.cases import Case
-from jitgen.bench.report import Checked
-from jitgen.bench.sides import attempt, device
+from jitgen.bench.grouped_report import Checked
+from jitgen.bench.runner import attempt, device
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.ops.grouped_gemm.samples import Solved, random_call

@@ -21,7 +21,7 @@ from jitgen.support.frozen import frozen
 
 
 @frozen
-class Timed:
+class Measured:
     """
     A problem and its kernel.
 
@@ -54,7 +54,7 @@ def measurable(plan: Plan, arch: Arch) -> tuple[list[Problem], list[Any]]:
     )
 
 
-def measure(plan: Plan, problems: list[Problem], arch: Arch) -> Iterator[Timed]:
+def measure(plan: Plan, problems: list[Problem], arch: Arch) -> Iterator[Measured]:
     """
     Yield the time of each of `problems`, which are those of `plan`.
 
@@ -72,7 +72,7 @@ def measure(plan: Plan, problems: list[Problem], arch: Arch) -> Iterator[Timed]:
         trials.open(problem_json(problem), str(arch))
         trials.verify(name)
         (time_us,) = trials.time([name])
-        yield Timed(
+        yield Measured(
             problem=problem,
             kernel=name,
             calls=calls[problem],

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jitgen.bench.cases import MATRICES
+from jitgen.bench.grouped_report import GroupedReport, Measured, Section
 from jitgen.bench.peers import PEER
-from jitgen.bench.report import OURS, BenchReport, Measured, Section
+from jitgen.bench.report import OURS
 from jitgen.errors import ConfigError, JitgenError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _STYLE = {OURS: ("-", "o"), PEER: (":", "x")}
 _LABELS = {OURS: "jitgen", PEER: "DeepGEMM"}
 
 
-def draw(report: BenchReport, folder: Path) -> list[Path]:
+def draw(report: GroupedReport, folder: Path) -> list[Path]:
     """
     Write both plots to `folder`, each as SVG and PNG, and return the files.
 
@@ -47,7 +48,7 @@ def draw(report: BenchReport, folder: Path) -> list[Path]:
         ) from error
 
 
-def _write(report: BenchReport, folder: Path) -> Iterator[Path]:
+def _write(report: GroupedReport, folder: Path) -> Iterator[Path]:
     """Draw one plot after the other and yield its files."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -64,7 +65,7 @@ def _write(report: BenchReport, folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _fill_times(report: BenchReport, figure: Any) -> None:
+def _fill_times(report: GroupedReport, figure: Any) -> None:
     """Plot microseconds against rows per group, one panel for each matrix."""
     panels = figure.subplots(1, len(MATRICES), sharey=True)
     for axes, (n, k) in zip(panels, MATRICES, strict=True):
@@ -94,7 +95,7 @@ def _fill_times(report: BenchReport, figure: Any) -> None:
     figure.suptitle(_title(report, "Time of a grouped FP8 GEMM"))
 
 
-def _fill_roofline(report: BenchReport, figure: Any) -> None:
+def _fill_roofline(report: GroupedReport, figure: Any) -> None:
     """Plot operations a second against operations a byte, under what the device can do."""
     axes = figure.subplots()
     found = [each for each in report.of(Section.PUBLIC) if each.seconds]
@@ -135,7 +136,7 @@ def _fill_roofline(report: BenchReport, figure: Any) -> None:
     figure.suptitle(_title(report, "Roofline of the public cases"))
 
 
-def series(report: BenchReport, n: int, k: int) -> Iterator[tuple[str, Sequence[Measured]]]:
+def series(report: GroupedReport, n: int, k: int) -> Iterator[tuple[str, Sequence[Measured]]]:
     """Yield the label and the cases of each line: one layout, one number of groups."""
     lines: dict[str, list[Measured]] = {}
     for each in report.of(Section.PUBLIC):
@@ -155,6 +156,6 @@ def _steps(span: tuple[float, float]) -> list[float]:
     return [low * (high / low) ** (step / (_STEPS - 1)) for step in range(_STEPS)]
 
 
-def _title(report: BenchReport, what: str) -> str:
+def _title(report: GroupedReport, what: str) -> str:
     device = report.conditions.get("gpu", "")
     return f"{what}, {device}" if device else what

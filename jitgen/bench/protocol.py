@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +20,7 @@ from jitgen.selection.device import cpu_name
 from jitgen.settings import settings
 from jitgen.support.frozen import frozen
 
+_ABSENT = "not installed"
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
@@ -111,8 +112,13 @@ def python_environment(changes: Mapping[str, str]) -> dict[str, str]:
     return {**inherited, "PYTHONPATH": path, **changes}
 
 
-def conditions() -> dict[str, str]:
-    """Return what a figure depends on: processor, load, versions, and the GPU if there is one."""
+def conditions(distributions: Sequence[str] = ()) -> dict[str, str]:
+    """
+    Return what a figure depends on: processor, load, versions, and the GPU if there is one.
+
+    Args:
+        distributions: What other sides come with; those count that are installed.
+    """
     found = {
         "cpu": cpu_name(),
         "cores": str(len(os.sched_getaffinity(0))),
@@ -124,7 +130,8 @@ def conditions() -> dict[str, str]:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
-    return found
+    others = {name: _version(name) for name in distributions}
+    return found | {name: version for name, version in others.items() if version != _ABSENT}
 
 
 def _version(name: str) -> str:
@@ -135,4 +142,4 @@ def _version(name: str) -> str:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return _ABSENT

@@ -13,32 +13,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.autotune.measure.clock import compete, has_gpu
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.autotune.measure.times import Times
-from jitgen.bench.protocol import Row
+from jitgen.bench.report import OURS
+from jitgen.bench.runner import COPY, KernelSuite, Ratio, Side, copy_side, device_of
 from jitgen.config import Arch, Layout
 from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem
-from jitgen.errors import KernelMiss
 from jitgen.formats import mx32, nv16
 from jitgen.formats.convert import from_atoms
 from jitgen.ops.quantize import samples
 from jitgen.ops.quantize.call import mxfp4, mxfp8, nvfp4
 from jitgen.support.frozen import frozen
-from jitgen.targets.devices import default_arch
 
-COPY, OURS, TORCH, FOUND = "copy", "jitgen", "torch", "jitgen, global scale found"
+TORCH, FOUND = "torch", "jitgen, global scale found"
 
 _CALLS: dict[Format, Callable[..., Any]] = {
     Format.MXFP8: mxfp8,
     Format.MXFP4: mxfp4,
     Format.NVFP4: nvfp4,
+}
+_TORCH: dict[Format, Callable[..., Any]] = {
+    Format.MXFP8: mx32.mxfp8,
+    Format.MXFP4: mx32.mxfp4,
+    Format.NVFP4: nv16.nvfp4,
 }
 
 OF_COPY = 0.8
@@ -50,7 +52,6 @@ OF_COPY_WHEN_FOUND = 0.5
 GROUPS = 8
 _ROWS, _FEW_ROWS, _CPU_ROWS = 1024, (128, 8), 16
 _K, _CPU_K = 7168, 256
-_ROUNDS, _REPETITIONS = 5, 9
 
 
 @frozen
@@ -104,6 +105,59 @@ class Case:
             named["global_scale"] = torch.full((1,), 6 / (6 * 448), device=device)
         return x, named
 
+    @property
+    def amount(self) -> int:
+        """Bytes that have to cross memory."""
+        return self.problem.traffic_bytes
+
+    def sides(self, arch: Arch) -> Iterator[Side]:
+        """Yield a copy, torch's operations, our kernels, and NVFP4 that finds its global scale."""
+        device = device_of(arch)
+        x, named = self.tensors(device)
+        torchs = {name: value for name, value in named.items() if name != "masked_m"}
+        plain = partial(_TORCH[self.format], x, **torchs)
+        check = partial(self._check, x, named.get("offs"))
+        kernels = self._kernels(arch)
+        yield copy_side(self.amount, device, has_notes=True)
+        yield Side.of(TORCH, plain, lambda _: None, is_needed=True)
+        for number, (name, config) in enumerate(kernels.items()):
+            call = partial(_CALLS[self.format], x, **named, config=config)
+            yield Side.of(name, call, partial(check, plain), is_needed=number == 0)
+        if arch.is_gpu and self.has_budget and self.format is Format.NVFP4:
+            call = partial(nvfp4, x, config=next(iter(kernels.values())))
+            yield Side.of(FOUND, call, partial(check, partial(nv16.nvfp4, x)), is_needed=True)
+
+    def ratios(self, arch: Arch) -> Iterator[Ratio]:
+        """Yield ours over the copy: the selector's kernel, and where the global scale is found."""
+        if self.has_budget:
+            yield Ratio.of_rates(next(iter(self._kernels(arch)), OURS), COPY, OF_COPY)
+            yield Ratio.of_rates(FOUND, COPY, OF_COPY_WHEN_FOUND)
+
+    def _kernels(self, arch: Arch) -> dict[str, QuantizeConfig]:
+        """Return what is measured under which name, the selector's first; nothing on a CPU."""
+        if not arch.is_gpu:
+            return {}
+        choice = jitgen.select(self.problem, arch)
+        others = (each.config for each in choice.candidates if self.has_budget)
+        return {
+            f"{OURS}, {'_'.join(config.tiling.words()) or 'default'}": config
+            for config in dict.fromkeys((choice.config, *others))
+        }
+
+    def _check(
+        self,
+        x: Tensor,
+        offs: Tensor | None,
+        plain: Callable[[], Sequence[Tensor]],
+        found: Sequence[Tensor],
+    ) -> None:
+        """Require the bits of torch's operations: every row of x is some group's."""
+        expected, size = plain(), -(-self.k // self.format.values)
+        scales = [from_atoms(each[1], x.shape[-2], size, offs=offs) for each in (found, expected)]
+        wrong = samples.differ(found[0], expected[0]).sum() + samples.differ(*scales).sum()
+        if int(wrong):
+            raise WrongResult(f"the kernel for {self} gives {int(wrong):,} wrong bytes")
+
 
 def cases(arch: Arch) -> Iterator[Case]:
     """Yield what is measured on a device of `arch`: on a CPU every format once, and small."""
@@ -125,112 +179,5 @@ def cases(arch: Arch) -> Iterator[Case]:
                 yield Case(layout=layout, format=form, rows=rows, k=_K)
 
 
-def rows() -> Iterator[Row]:
-    """
-    Yield for each case the rate of a copy, of torch's operations, and ours.
-
-    Raises:
-        WrongResult: A kernel computes something else than torch's operations.
-    """
-    arch = default_arch() if has_gpu() else Arch.CPU
-    for case in cases(arch):
-        yield from _measured(case, arch)
-        if arch.is_gpu:
-            torch.cuda.empty_cache()
-
-
-def _measured(case: Case, arch: Arch) -> Iterator[Row]:
-    device = "cuda" if arch.is_gpu else "cpu"
-    x, named = case.tensors(device)
-    size = case.problem.traffic_bytes
-    source, target = (torch.empty(size // 2, dtype=torch.uint8, device=device) for _ in range(2))
-    torchs = {name: value for name, value in named.items() if name != "masked_m"}
-    sides: dict[str, Callable[[], Any]] = {
-        COPY: partial(target.copy_, source),
-        TORCH: partial(_torch(case.format), x, **torchs),
-    }
-    notes = []
-    for number, (name, config) in enumerate(_kernels(case, arch)):
-        call = partial(_CALLS[case.format], x, **named, config=config)
-        try:
-            result = call()
-        except KernelMiss:
-            if number == 0:
-                raise
-            notes.append(f"without {config.name(arch)}: not compiled")
-            continue
-        _check(case, result, sides[TORCH](), named, x)
-        sides[name] = call
-    if arch.is_gpu and case.has_budget and case.format is Format.NVFP4:
-        _, best = next(iter(_kernels(case, arch)))
-        sides[FOUND] = partial(nvfp4, x, config=best)
-        _check(case, sides[FOUND](), nv16.nvfp4(x), named, x)
-    found = compete(
-        list(sides.values()), rounds=_ROUNDS, repetitions=_REPETITIONS, on_gpu=arch.is_gpu
-    )
-    times = dict(zip(sides, found, strict=True))
-    for name, each in times.items():
-        yield _rate(case, name, each, size, notes if name == COPY else [])
-    if case.has_budget:
-        yield from _budgets(case, times)
-
-
-def _torch(form: Format) -> Callable[..., Any]:
-    if form is Format.NVFP4:
-        return nv16.nvfp4
-    return mx32.mxfp8 if form is Format.MXFP8 else mx32.mxfp4
-
-
-def _kernels(case: Case, arch: Arch) -> Iterator[tuple[str, QuantizeConfig]]:
-    """Yield what is measured under which name, the selector's first; nothing on a CPU."""
-    if not arch.is_gpu:
-        return
-    choice = jitgen.select(case.problem, arch)
-    others = [each.config for each in choice.candidates] if case.has_budget else []
-    for chosen in dict.fromkeys((choice.config, *others)):
-        config = cast("QuantizeConfig", chosen)
-        yield f"{OURS}, {'_'.join(config.tiling.words()) or 'default'}", config
-
-
-def _check(
-    case: Case,
-    found: Sequence[Tensor],
-    expected: Sequence[Tensor],
-    named: dict[str, Any],
-    x: Tensor,
-) -> None:
-    """Require the bits of torch's operations: every row of x is some group's."""
-    size = -(-case.k // case.format.values)
-    scales = [
-        from_atoms(each[1], x.shape[-2], size, offs=named.get("offs")) for each in (found, expected)
-    ]
-    wrong = samples.differ(found[0], expected[0]).sum() + samples.differ(*scales).sum()
-    if int(wrong):
-        raise WrongResult(f"the kernel for {case} gives {int(wrong):,} wrong bytes")
-
-
-def _rate(case: Case, name: str, times: Times, size: int, notes: Sequence[str]) -> Row:
-    words = [f"{times.median * 1e6:.2f} us", f"{size / 1e6:.1f} MB", times.detail(1e6, "us")]
-    return Row(
-        suite="quantize",
-        what=f"{name}: {case}",
-        value=size / times.median * 1e-9,
-        unit="GB/s",
-        is_rate=True,
-        detail="; ".join([*words, *notes]),
-    )
-
-
-def _budgets(case: Case, times: dict[str, Times]) -> Iterator[Row]:
-    """Yield ours over the copy: of the selector's kernel, and where the global scale is found."""
-    ours = next(name for name in times if name.startswith(OURS) and name != FOUND)
-    for name, budget in ((ours, OF_COPY), (FOUND, OF_COPY_WHEN_FOUND)):
-        if name in times:
-            yield Row(
-                suite="quantize",
-                what=f"rate of {name} over that of {COPY}: {case}",
-                value=times[COPY].median / times[name].median,
-                unit="x",
-                budget=budget,
-                is_rate=True,
-            )
+SUITE = KernelSuite(name="quantize", cases=cases)
+rows = SUITE.rows

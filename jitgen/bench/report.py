@@ -1,269 +1,193 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a suite of grouped GEMMs measured, as values that can be written and read again.
+Reports of suites: what was measured under which conditions, as JSON, in a file, and as tables.
 
-Times are seconds of one call on the device, one for each round; ratios are a peer's time over
-jitgen's, so that more than 1 means that jitgen is faster.
+A report is a dataclass of what its suite has to tell; `Record` writes and reads the JSON of it and
+of its parts, `Report` adds what all reports have: the file, the conditions, the failures.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
-from jitgen.autotune.measure.times import Times
-from jitgen.bench import REPORTS, files
-from jitgen.bench.cases import Case
+from jitgen.bench.protocol import Row
 from jitgen.errors import ConfigError
+from jitgen.support.documents import parse_json, read_bounded
 from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 
-SCHEMA = 2
 OURS = "jitgen"
-PADDING = "padding"
-"""The pass that a peer needs before its product, in the place of a side."""
+"""The side of the library itself."""
+
+_MAX_BYTES = 2**26  # of a report; a whole suite with its samples takes one
 
 
-class Section(StrEnum):
-    """What a measurement was for."""
-
-    PUBLIC = "public"
-    """A case of the suite, with a cold L2."""
-
-    ONE_TOKEN = "one_token"  # noqa: S105
-    """One row for each group, with a cold L2."""
-
-    SUSTAINED = "sustained"
-    """Back to back for about a second, sides in turn: at the power limit."""
-
-    HOST = "host"
-    """The host's time to enqueue one call on an idle GPU."""
-
-
-@frozen
-class Measured:
+class Record:
     """
-    One case, and how long every side took.
+    A dataclass that is written as a JSON object, and read again.
 
     Attributes:
-        section: What it was for.
-        case: The sizes.
-        kernel: Name of the kernel that the selector chose; empty where that failed.
-        flop: Floating point operations of the valid rows.
-        num_bytes: Bytes of operands, scales and results of valid rows, each once.
-        launches: Calls that share a pair of events, each on operands of its own.
-        times: Times of `jitgen`, the peers, and a peer's padding.
-        missing: Sides that were not timed, and why.
-        detail: What else was seen, for example the clock.
+        JSON: For each name in the object the attribute that it holds, in their order; empty: every
+            field under its own name.
     """
 
-    section: Section
-    case: Case
-    kernel: str
-    flop: int
-    num_bytes: int
-    launches: int = 1
-    times: Mapping[str, Times]
-    missing: Mapping[str, str] = field(default_factory=dict)
-    detail: str = ""
+    __slots__ = ()
+    JSON: ClassVar[Mapping[str, str]] = {}
 
-    @property
-    def seconds(self) -> float | None:
-        """Median of jitgen's times; None where it was not timed."""
-        return self.median(OURS)
-
-    def median(self, side: str) -> float | None:
-        """Return the median of a side's times; None where it was not timed."""
-        return self.times[side].median if side in self.times else None
-
-    def ratio(self, peer: str) -> float | None:
-        """Return a peer's median over jitgen's; None where one was not timed."""
-        ours, theirs = self.median(OURS), self.median(peer)
-        return None if ours is None or theirs is None else theirs / ours
-
-    def is_slower(self, peer: str) -> bool:
-        """Say whether jitgen is slower than `peer` in every round: beyond the noise."""
-        if OURS not in self.times or peer not in self.times:
-            return False
-        pairs = zip(self.times[OURS].seconds, self.times[peer].seconds, strict=True)
-        return all(theirs < ours for ours, theirs in pairs)
-
-    def rate(self, amount: float) -> float | None:
-        """Return `amount` a second at jitgen's median, for example of `flop` or `num_bytes`."""
-        return None if self.seconds is None else amount / self.seconds
+    def derived(self) -> dict[str, Any]:
+        """Return what the object says besides, for readers: it follows from the rest."""
+        return {}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the measurement as JSON values, with what follows from it for readers."""
-        return {
-            "section": self.section,
-            "case": self.case.to_json(),
-            "kernel": self.kernel,
-            "flop": self.flop,
-            "bytes": self.num_bytes,
-            "launches": self.launches,
-            "seconds": {side: list(times.seconds) for side, times in self.times.items()},
-            "missing": dict(self.missing),
-            "detail": self.detail,
-            "median_us": {side: times.median * 1e6 for side, times in self.times.items()},
-            "ratio": {side: self.ratio(side) for side in self.times if side != OURS},
-        }
+        """Return the JSON object."""
+        names = self._attributes().items()
+        return {name: _encoded(getattr(self, each)) for name, each in names} | self.derived()
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Measured:
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
         """
         Return what `to_json` wrote.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: It did not write `document`.
+            KeyError, TypeError, ValueError, AttributeError, IndexError: It did not write it.
+            ConfigError: It did not, and a part of the record says why.
         """
-        times = {
-            side: Times(seconds=tuple(map(float, seconds)))
-            for side, seconds in document["seconds"].items()
-        }
-        if len({len(each.seconds) for each in times.values()}) > 1:
-            raise ValueError("the sides of a case have unequal numbers of rounds")
-        if not all(min(each.seconds, default=0.0) > 0 for each in times.values()):
-            raise ValueError("times are positive, and there is one for each round")
-        return cls(
-            section=Section(document["section"]),
-            case=Case.from_json(document["case"]),
-            kernel=document["kernel"],
-            flop=document["flop"],
-            num_bytes=document["bytes"],
-            launches=document["launches"],
-            times=times,
-            missing=document["missing"],
-            detail=document["detail"],
-        )
-
-
-@frozen
-class Accuracy:
-    """
-    Errors of one product against sums in float64.
-
-    Attributes:
-        case: The sizes.
-        errors: For each side the error in the Frobenius norm, as a part of the exact result's.
-        missing: Sides without a result, and why.
-    """
-
-    case: Case
-    errors: Mapping[str, float]
-    missing: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def words(self) -> str:
-        """The errors of all sides in a line."""
-        return ", ".join(f"{side} {error:.3e}" for side, error in self.errors.items())
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the errors as JSON values."""
-        return {
-            "case": self.case.to_json(),
-            "errors": dict(self.errors),
-            "missing": dict(self.missing),
-        }
+        kinds = get_type_hints(cls)
+        names = cls._attributes().items()
+        return cls(**{each: _decoded(kinds[each], document[name]) for name, each in names})
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Accuracy:
-        """Return what `to_json` wrote."""
-        case = Case.from_json(document["case"])
-        return cls(case=case, errors=document["errors"], missing=document["missing"])
+    def _attributes(cls) -> Mapping[str, str]:
+        made: Any = cls
+        return cls.JSON or {spec.name: spec.name for spec in fields(made)}
+
+
+def _encoded(value: Any) -> Any:
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {name: _encoded(each) for name, each in value.items()}
+    return [_encoded(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _decoded(kind: Any, value: Any) -> Any:
+    if hasattr(kind, "from_json"):
+        return kind.from_json(value)
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is None:
+        return value if kind is Any else kind(value)
+    if issubclass(origin, Mapping):
+        return {str(name): _decoded(inner[1], each) for name, each in value.items()}
+    return origin(_decoded(inner[0], each) for each in value)
 
 
 @frozen
-class Checked:
+class Table:
     """
-    A kernel that was run on small exact problems.
+    A table for people.
 
     Attributes:
-        kernel: Its name.
-        reason: What was wrong, or why it did not run; empty where every value was right.
+        title: What it is of.
+        columns: Their titles.
+        rows: Its cells.
+        texts: Columns of words, whose cells begin at the left; empty: the first.
     """
 
-    kernel: str
-    reason: str = ""
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    texts: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, str]:
-        """Return the kernel as JSON values."""
-        return {"kernel": self.kernel, "reason": self.reason}
+    def is_text(self, column: str) -> bool:
+        """Return whether the cells of a column are words, not numbers."""
+        return column in (self.texts or self.columns[:1])
+
+    def markdown(self, empty: str = "") -> Iterator[str]:
+        """Yield the lines of the table under its title; without rows `empty`, or nothing."""
+        if not self.rows and not empty:
+            return
+        yield from (f"## {self.title}", "")
+        if not self.rows:
+            yield from (empty, "")
+            return
+        for cells in (self.columns, ("---",) * len(self.columns), *self.rows):
+            yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+        yield ""
 
 
 @dataclass(slots=True, kw_only=True)
-class BenchReport:
+class Report(Record):
     """
-    A run of the suite, which grows while it runs.
+    A run of a suite, which grows while it runs.
 
     Attributes:
-        suite: Its name.
+        SUITES: Names of the suites that it may be of.
+        SCHEMA: What the JSON says of its form.
+        NEEDED: The side without which a case has failed.
+        suite: The suite.
         conditions: What figures depend on: device, versions, clocks seen.
         copy_rate: Bytes a second of a copy within the device's memory, read and written ones; 0
             where it was not measured.
-        kernels: Every kernel that may be chosen, on a small exact problem.
-        measured: Every case.
-        accuracy: Errors.
-        notes: What a reader must know of a peer.
+        found: What was measured of every case. Each has its `case`, and of sides that are `missing`
+            why.
+        notes: What a reader must know of a side.
     """
 
-    suite: str = "hopper"
+    SUITES: ClassVar[tuple[str, ...]] = ()
+    SCHEMA: ClassVar[Mapping[str, Any]] = {}
+    NEEDED: ClassVar[str] = OURS
+
+    suite: str = ""
     conditions: dict[str, str] = field(default_factory=dict)
     copy_rate: float = 0.0
-    kernels: list[Checked] = field(default_factory=list)
-    measured: list[Measured] = field(default_factory=list)
-    accuracy: list[Accuracy] = field(default_factory=list)
+    found: list[Any] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
 
-    def of(self, section: Section) -> list[Measured]:
-        """Return the measurements of a section."""
-        return [each for each in self.measured if each.section is section]
-
-    @property
-    def peers(self) -> list[str]:
-        """Every peer that was timed, in the order in which they appeared."""
-        sides = (side for each in self.measured for side in each.times)
-        return [side for side in dict.fromkeys(sides) if side not in (OURS, PADDING)]
-
-    def geometric_mean(self, peer: str) -> float | None:
-        """Return the mean ratio to `peer` over the public cases; None where there is none."""
-        ratios = [each.ratio(peer) for each in self.of(Section.PUBLIC)]
-        return geometric_mean(ratio for ratio in ratios if ratio is not None)
-
-    @property
-    def noise(self) -> float | None:
-        """Median over the public cases of how far jitgen's rounds lie apart; None without any."""
-        found = [each.times[OURS].spread for each in self.of(Section.PUBLIC) if OURS in each.times]
-        return statistics.median(found) if found else None
+    def __post_init__(self) -> None:
+        self.suite = self.suite or self.SUITES[0]
 
     @property
     def failures(self) -> list[str]:
-        """What jitgen did not compute, or not right: one line each."""
-        found: list[Measured | Accuracy] = [*self.measured, *self.accuracy]
-        of_kernels = [f"{each.kernel}: {each.reason}" for each in self.kernels if each.reason]
-        return of_kernels + [
-            f"{each.case}: {each.missing[OURS]}" for each in found if OURS in each.missing
-        ]
+        """What was not computed, or not right, and has to be: one line each."""
+        return failures(self.found, self.NEEDED)
+
+    def targets(self) -> Iterator[Row]:
+        """Yield what the suite is to show, each with the figure that the report has for it."""
+        yield from ()
+
+    def tables(self) -> Iterator[Table]:
+        """Yield what was found as tables."""
+        yield from ()
+
+    def lines(self) -> Iterator[str]:
+        """Yield what else people are told below the tables."""
+        yield from ()
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what people must know of the figures."""
+        for name, note in self.notes.items():
+            yield f"{name}: {note}"
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the document of a command says beside the report."""
+        return {"targets": [row.to_json() for row in self.targets()]}
+
+    def differs(self, other: Self) -> str:  # noqa: ARG002  # most have nothing that could
+        """Return in words of what else this report is than `other`; empty: of the same."""
+        return ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
-        return {
-            "suite": self.suite,
-            "report_schema": SCHEMA,
-            "conditions": self.conditions,
-            "copy_bytes_per_s": self.copy_rate,
-            "kernels": [each.to_json() for each in self.kernels],
-            "measured": [each.to_json() for each in self.measured],
-            "accuracy": [each.to_json() for each in self.accuracy],
-            "notes": self.notes,
-        }
+        """Return the report as a JSON object."""
+        return {"suite": self.suite, **self.SCHEMA, **super(Report, self).to_json()}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> BenchReport:
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
         """
         Return what `to_json` wrote.
 
@@ -271,20 +195,20 @@ class BenchReport:
             ConfigError: `document` is something else.
         """
         suite = document.get("suite")
-        if suite not in REPORTS or document.get("report_schema") != SCHEMA:
-            raise ConfigError(f"it is no report of {' or '.join(REPORTS)} of this version")
+        schema = {name: document.get(name) for name in cls.SCHEMA}
+        if suite not in cls.SUITES or schema != cls.SCHEMA:
+            raise ConfigError(f"it is no report of {' or '.join(cls.SUITES)} of this version")
         try:
-            return cls(
-                suite=suite,
-                conditions=dict(document["conditions"]),
-                copy_rate=float(document["copy_bytes_per_s"]),
-                kernels=[Checked(**each) for each in document["kernels"]],
-                measured=[Measured.from_json(each) for each in document["measured"]],
-                accuracy=[Accuracy.from_json(each) for each in document["accuracy"]],
-                notes=dict(document["notes"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            report = cls.decoded(document)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ConfigError(f"the report is damaged: {shown(error)}") from None
+        report.suite = suite
+        return report
+
+    @classmethod
+    def decoded(cls, document: Mapping[str, Any]) -> Self:
+        """Return the report that `document` is, which may be damaged; raises as a `Record`."""
+        return super(Report, cls).from_json(document)
 
     def save(self, path: Path) -> None:
         """
@@ -293,20 +217,84 @@ class BenchReport:
         Raises:
             ConfigError: The file cannot be written.
         """
-        files.write(self.to_json(), path)
+        write(json.dumps(self.to_json(), indent=1) + "\n", path)
 
     @classmethod
-    def read(cls, path: Path) -> BenchReport:
+    def read(cls, path: Path) -> Self:
         """
         Return the report that `save`, or the command's ``--json``, wrote to `path`.
 
         Raises:
             ConfigError: The file cannot be read or is no such report.
         """
-        return files.read(path, cls.from_json)
+        try:
+            document = parse_json(read_bounded(path, _MAX_BYTES), max_bytes=_MAX_BYTES)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} does not hold a report: {error}") from None
+        if not isinstance(document, dict):
+            raise ConfigError(f"{path} does not hold a report: it is no object")
+        try:
+            return cls.from_json(document)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+    def markdown(self, rows: Iterable[Row]) -> Iterator[str]:
+        """Yield the lines of the report in Markdown, `rows` being its targets."""
+        device = self.conditions.get("gpu", "a device that is not known")
+        yield from (f"# jitgen bench {self.suite}: {device}", "")
+        copy_rate = ("copy rate", f"{self.copy_rate * 1e-9:,.0f} GB/s")
+        for table in (
+            *self.tables(),
+            table_of_targets(rows),
+            Table(title="sides", columns=("side", "note"), rows=tuple(self.notes.items())),
+            Table(
+                title="conditions",
+                columns=("condition", "value"),
+                rows=(*self.conditions.items(), copy_rate),
+            ),
+        ):
+            yield from table.markdown()
 
 
-def geometric_mean(ratios: Iterable[float]) -> float | None:
-    """Return the geometric mean; None of nothing."""
-    logarithms: Sequence[float] = [math.log(ratio) for ratio in ratios]
-    return math.exp(statistics.fmean(logarithms)) if logarithms else None
+def failures(found: Iterable[Any], side: str = OURS) -> list[str]:
+    """Return a line for each case that `side` is missing from."""
+    return [f"{each.case}: {each.missing[side]}" for each in found if side in each.missing]
+
+
+def table_of_targets(rows: Iterable[Row]) -> Table:
+    """Return targets as a table."""
+    return Table(
+        title="targets",
+        columns=("what", "found", "goal", "reached", "detail"),
+        rows=tuple(
+            (
+                row.what,
+                f"{row.value:.3f}" + f" {row.unit}" * (row.unit != "x"),
+                f"{row.budget}",
+                "yes" if row.ok else "no",
+                row.detail,
+            )
+            for row in rows
+        ),
+    )
+
+
+def counted_words(found: Iterable[Mapping[str, str]], *without: str) -> Counter[tuple[str, str]]:
+    """Return in how many cases a side has the same text, for sides that are not in `without`."""
+    every = (pair for texts in found for pair in texts.items())
+    return Counter(pair for pair in every if pair[0] not in without)
+
+
+def write(text: str, path: Path) -> None:
+    """
+    Write `text` to `path` in one step, so that a reader never sees half of it.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error

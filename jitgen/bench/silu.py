@@ -10,20 +10,26 @@ without the compiler can run the suite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.autotune.measure.clock import compete, has_gpu
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.autotune.measure.times import Times
-from jitgen.bench.protocol import Row
-from jitgen.bench.sides import attempt
+from jitgen.bench.report import OURS
+from jitgen.bench.runner import (
+    COPY,
+    INDUCTOR,
+    KernelSuite,
+    Ratio,
+    Ready,
+    Side,
+    copy_side,
+    device_of,
+)
 from jitgen.config import Arch, Layout
 from jitgen.config.silu_mul_quantize import (
     Activation,
@@ -33,9 +39,7 @@ from jitgen.config.silu_mul_quantize import (
 )
 from jitgen.formats.e4m3 import MAX
 from jitgen.ops.silu_mul_quantize import reference, samples
-from jitgen.targets.devices import default_arch
-
-COPY, OURS, INDUCTOR = "copy", "jitgen", "inductor"
+from jitgen.support.frozen import frozen
 
 OF_COPY = 0.9
 """Budget of the largest ragged case with block scales: this part of the copy's rate."""
@@ -54,10 +58,9 @@ _KINDS = (
 )
 _GPU_ROWS, _FEW_GPU_ROWS, _CPU_ROWS = (4096, 512, 128, 8, 1), (4096, 8), 16
 _GPU_N, _OTHER_N, _CPU_N = 2048, (1536, 2880), 256
-_ROUNDS, _REPETITIONS = 5, 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Case:
     """
     One measurement: 8 groups of equally many rows.
@@ -100,6 +103,47 @@ class Case:
             interleaved=config.interleaved,
         )
 
+    @property
+    def amount(self) -> int:
+        """Bytes that have to cross memory."""
+        return self.problem.traffic_bytes
+
+    def sides(self, arch: Arch) -> Iterator[Side]:
+        """Yield a copy, our kernel and inductor's."""
+        device = device_of(arch)
+        ours = partial(jitgen.silu_mul_quantize, expected_m=self.rows)
+        exact, solved = (
+            samples.make(self.config, self.sizes, is_exact=is_exact, device=device)
+            for is_exact in (True, False)
+        )
+        x = solved.tensors[0]
+
+        def check() -> None:
+            for each in (exact, solved):
+                if wrong := each.solve(ours):
+                    raise WrongResult(f"the kernel for {self} gives {wrong:,} wrong values")
+
+        ready = Ready(
+            calls=(partial(ours, x, out=solved.q, **solved.named),),
+            check=check,
+            kernel=self._kernel(x, arch),
+        )
+        yield copy_side(self.amount, device)
+        yield Side(name=OURS, prepare=lambda: ready, is_needed=True, has_notes=True)
+        yield Side(name=INDUCTOR, prepare=partial(_inductor, solved, self.config))
+
+    def ratios(self, _: Arch) -> tuple[Ratio, ...]:
+        """Return the budgets: at least 90 % of the copy's rate, and no slower than inductor."""
+        budgets = {COPY: OF_COPY, INDUCTOR: 1.0} if self.has_budget else {}
+        return tuple(Ratio.of_rates(OURS, other, least) for other, least in budgets.items())
+
+    def _kernel(self, x: Tensor, arch: Arch) -> str:
+        """Return the name of the kernel that serves the case, whose contiguous x has padding."""
+        problem = self.problem
+        if problem.layout is Layout.CONTIGUOUS:
+            problem = replace(problem, m=x.shape[0])
+        return str(jitgen.select(problem, arch).config.name(arch))
+
 
 def cases(arch: Arch) -> Iterator[Case]:
     """Yield what is measured on a device of `arch`: on a CPU every kind once, and small."""
@@ -115,95 +159,11 @@ def cases(arch: Arch) -> Iterator[Case]:
         yield Case(config=first, rows=_GPU_ROWS[0], n=n)
 
 
-def rows() -> Iterator[Row]:
-    """
-    Yield for each case the rate of a copy, ours and inductor's.
-
-    Raises:
-        WrongResult: A kernel computes something wrong.
-    """
-    arch = default_arch() if has_gpu() else Arch.CPU
-    for case in cases(arch):
-        yield from _measured(case, arch)
-        if arch.is_gpu:
-            torch.cuda.empty_cache()
+SUITE = KernelSuite(name="silu", cases=cases)
 
 
-def _measured(case: Case, arch: Arch) -> Iterator[Row]:
-    device = "cuda" if arch.is_gpu else "cpu"
-    ours = partial(jitgen.silu_mul_quantize, expected_m=case.rows)
-    for is_exact in (True, False):
-        solved = samples.make(case.config, case.sizes, is_exact=is_exact, device=device)
-        if wrong := solved.solve(ours):
-            raise WrongResult(f"the kernel for {case} gives {wrong:,} wrong values")
-    x, num_bytes = solved.tensors[0], case.problem.traffic_bytes
-    source, target = (
-        torch.empty(num_bytes // 2, dtype=torch.uint8, device=device) for _ in range(2)
-    )
-    sides: dict[str, Callable[[], object]] = {
-        COPY: partial(target.copy_, source),
-        OURS: partial(ours, x, out=solved.q, **solved.named),
-    }
-    missing: dict[str, str] = {}
-
-    def add_inductor() -> None:
-        sides[INDUCTOR] = _inductor(solved, case.config)
-
-    attempt(INDUCTOR, add_inductor, missing)
-    found = compete(
-        list(sides.values()), rounds=_ROUNDS, repetitions=_REPETITIONS, on_gpu=arch.is_gpu
-    )
-    times = dict(zip(sides, found, strict=True))
-    notes = [f"without {name}: {reason}" for name, reason in missing.items()]
-    for name, each in times.items():
-        more = [_kernel(case, x, arch), *notes] if name == OURS else []
-        yield _rate(case, name, each, more)
-    if case.has_budget:
-        yield from _budgets(case, times)
-
-
-def _kernel(case: Case, x: Tensor, arch: Arch) -> str:
-    """Return the name of the kernel that serves the case, whose contiguous x has padding too."""
-    problem = case.problem
-    if problem.layout is Layout.CONTIGUOUS:
-        problem = replace(problem, m=x.shape[0])
-    return str(jitgen.select(problem, arch).config.name(arch))
-
-
-def _rate(case: Case, name: str, times: Times, more: Sequence[str]) -> Row:
-    size = case.problem.traffic_bytes
-    words = [f"{times.median * 1e6:.2f} us", f"{size / 1e6:.1f} MB", times.detail(1e6, "us")]
-    return Row(
-        suite="silu",
-        what=f"{name}: {case}",
-        value=size / times.median * 1e-9,
-        unit="GB/s",
-        is_rate=True,
-        detail="; ".join([*words, *more]),
-    )
-
-
-def _budgets(case: Case, times: dict[str, Times]) -> Iterator[Row]:
-    budgets = {COPY: OF_COPY, INDUCTOR: 1.0}
-    for name, budget in budgets.items():
-        if name in times:
-            yield Row(
-                suite="silu",
-                what=f"rate of {OURS} over that of {name}: {case}",
-                value=times[name].median / times[OURS].median,
-                unit="x",
-                budget=budget,
-                is_rate=True,
-            )
-
-
-def _inductor(solved: samples.Solved, config: SiluMulQuantizeConfig) -> Callable[[], Any]:
-    """
-    Return a call of what inductor makes of the same work; it takes every row for owned.
-
-    Raises:
-        WrongResult: It computes something else.
-    """
+def _inductor(solved: samples.Solved, config: SiluMulQuantizeConfig) -> Ready:
+    """Return what inductor makes of the same work; it takes every row for owned."""
     torch._dynamo.reset()
     x, scale = solved.tensors[0], solved.named["scale"]
     granularity = str(config.scale_granularity)
@@ -225,9 +185,15 @@ def _inductor(solved: samples.Solved, config: SiluMulQuantizeConfig) -> Callable
         return q.view(padded.shape)[..., : y.shape[-1]], found.transpose(-1, -2).contiguous()
 
     compiled = torch.compile(plain, dynamic=False)
-    q, _ = compiled(x)
-    owned = solved.is_owned
-    expected = solved.expected_q[owned].float()
-    if (q[owned].float() - expected).abs().max() > LARGEST_ERROR * expected.abs().max():
-        raise WrongResult("its results are others")
-    return lambda: compiled(x)
+
+    def check() -> None:
+        q, _ = compiled(x)
+        owned = solved.is_owned
+        expected = solved.expected_q[owned].float()
+        if (q[owned].float() - expected).abs().max() > LARGEST_ERROR * expected.abs().max():
+            raise WrongResult("its results are others")
+
+    return Ready(calls=(lambda: compiled(x),), check=check)
+
+
+rows = SUITE.rows

@@ -9,84 +9,83 @@ finds nothing in L2. On a CPU there are none, and torch's operations are measure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 import jitgen
-from jitgen.autotune.measure.clock import compete, has_gpu
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.bench.protocol import Row
+from jitgen.bench.runner import KernelSuite, Side, copy_side, device_of
 from jitgen.config import Arch
-from jitgen.config.unpack_weights import UnpackWeightsConfig, UnpackWeightsProblem
-from jitgen.errors import KernelMiss
+from jitgen.config.unpack_weights import UnpackWeightsProblem
 from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
 from jitgen.formats.unpacked import LAYOUTS, unpacked
 from jitgen.ops.unpack_weights.call import unpack_mxfp4
 from jitgen.ops.unpack_weights.samples import differ
-from jitgen.targets.devices import default_arch
+from jitgen.support.frozen import frozen
 
-COPY = "copy"
 SIZES = ((32, 4096, 7168), (32, 7168, 2048), (32, 5760, 2880), (8, 2880, 2880))
 """Groups, N and K: DeepSeek-V3's matrices, gpt-oss's, and few weights."""
 
 _CPU_SIZES = ((1, 64, 256),)
-_ROUNDS, _REPETITIONS = 5, 5
 _EXPONENTS = (115, 124)
 
 
-def rows() -> Iterator[Row]:
+@frozen
+class Case:
     """
-    Yield for each layout and size the rate of a copy and of the kernels.
+    One measurement.
 
-    Raises:
-        WrongResult: A kernel computes something else than torch's operations.
+    Attributes:
+        problem: Weights and their layout.
     """
-    arch = default_arch() if has_gpu() else Arch.CPU
+
+    problem: UnpackWeightsProblem
+
+    def __str__(self) -> str:
+        """Return the case as tables show it: ``exact1, 32 x N4096 K7168``."""
+        problem = self.problem
+        return f"{problem.b_layout}, {problem.groups} x N{problem.rows_per_group} K{problem.k}"
+
+    @property
+    def amount(self) -> int:
+        """Bytes that have to cross memory."""
+        return self.problem.traffic_bytes
+
+    def sides(self, arch: Arch) -> Iterator[Side]:
+        """Yield a copy and every kernel that may be chosen; on a CPU torch's operations."""
+        device = device_of(arch)
+        weights, out = _operands(self.problem, device)
+        expected = unpacked(weights)
+
+        def check(found: Any) -> None:
+            wrong = sum(int(differ(*pair).sum()) for pair in zip(found, expected, strict=True))
+            if wrong:
+                raise WrongResult(f"a kernel gives {wrong:,} wrong values for {self.problem.slug}")
+
+        yield copy_side(self.amount, device, has_notes=True)
+        call = partial(unpack_mxfp4, weights, out=out)
+        if not arch.is_gpu:
+            yield Side.of("torch", call, check, is_needed=True)
+            return
+        for candidate in jitgen.select(self.problem, arch).candidates:
+            config = candidate.config
+            yield Side.of(f"jitgen, {config.short}", partial(call, config=config), check)
+
+    def ratios(self, _: Arch) -> tuple[()]:
+        """Return nothing: no budget is set."""
+        return ()
+
+
+def cases(arch: Arch) -> Iterator[Case]:
+    """Yield each layout and size; on a CPU a small one."""
     for layout in LAYOUTS:
         for groups, n, k in SIZES if arch.is_gpu else _CPU_SIZES:
-            problem = UnpackWeightsProblem(groups=groups, m=groups * n, k=k, b_layout=layout)
-            yield from _measured(problem, arch)
-            if arch.is_gpu:
-                torch.cuda.empty_cache()
-
-
-def _measured(problem: UnpackWeightsProblem, arch: Arch) -> Iterator[Row]:
-    """Yield the rows of one case: bytes a second of all sides, each of which was found right."""
-    device, size = "cuda" if arch.is_gpu else "cpu", problem.traffic_bytes
-    weights, out = _operands(problem, device)
-    source, target = (torch.empty(size // 2, dtype=torch.uint8, device=device) for _ in range(2))
-    sides: dict[str, Callable[[], Any]] = {COPY: partial(target.copy_, source)}
-    notes = []
-    expected = unpacked(weights)
-    for name, config in _kernels(problem, arch):
-        call = partial(unpack_mxfp4, weights, out=out, config=config)
-        try:
-            found = call()
-        except KernelMiss:
-            notes.append(f"without {name}: not compiled")
-            continue
-        wrong = sum(int(differ(*pair).sum()) for pair in zip(found, expected, strict=True))
-        if wrong:
-            raise WrongResult(f"{name} gives {wrong:,} wrong values for {problem.slug}")
-        sides[name] = call
-    del expected
-    times = compete(
-        list(sides.values()), rounds=_ROUNDS, repetitions=_REPETITIONS, on_gpu=arch.is_gpu
-    )
-    what = f"{problem.b_layout}, {problem.groups} x N{problem.rows_per_group} K{problem.k}"
-    for name, each in zip(sides, times, strict=True):
-        words = [f"{each.median * 1e6:.2f} us", f"{size / 1e6:.1f} MB", each.detail(1e6, "us")]
-        yield Row(
-            suite="unpack",
-            what=f"{name}: {what}",
-            value=size / each.median * 1e-9,
-            unit="GB/s",
-            is_rate=True,
-            detail="; ".join([*words, *(notes if name == COPY else [])]),
-        )
+            yield Case(
+                problem=UnpackWeightsProblem(groups=groups, m=groups * n, k=k, b_layout=layout)
+            )
 
 
 def _operands(
@@ -104,13 +103,5 @@ def _operands(
     return weights, (b, torch.empty(shape, device=device))
 
 
-def _kernels(
-    problem: UnpackWeightsProblem, arch: Arch
-) -> Iterator[tuple[str, UnpackWeightsConfig | None]]:
-    """Yield what is measured under which name, the selector's first; on a CPU torch alone."""
-    if not arch.is_gpu:
-        yield "torch", None
-        return
-    for candidate in jitgen.select(problem, arch).candidates:
-        config = cast("UnpackWeightsConfig", candidate.config)
-        yield f"jitgen, {config.short}", config
+SUITE = KernelSuite(name="unpack", cases=cases, repetitions=5)
+rows = SUITE.rows

@@ -1,21 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen bench``: measure jitgen against its budgets."""
+"""
+``jitgen bench``: measure jitgen against its budgets, and beside others.
+
+A suite yields rows, each a figure with its budget, or it keeps a report (`jitgen.bench.suite`),
+which is saved, shown as tables, and written as Markdown.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jitgen.autotune.measure.errors import NoDevice
-from jitgen.bench import OWN, REPORTS, SUITES, run
+from jitgen.bench import OWN, REPORTS, SUITES, find, run
 from jitgen.bench.protocol import Row, conditions
-from jitgen.cli.options import with_output
+from jitgen.cli.options import ARCH, SECONDS, NumberType, with_output
 from jitgen.cli.output import Column, ExitCode, Output
+from jitgen.cli.paths import TO_READ, TO_WRITE, ToRead
+from jitgen.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jitgen.bench.report import Report, Table
+    from jitgen.bench.suite import Suite
 
 _ALL = "all"
 _APART = {**REPORTS, **OWN}
 _LINES = {_ALL: f"Every suite but {', '.join(_APART)}, one after the other."}
+_ROWS = (*SUITES, *_LINES, "gradients")
+"""Suites that yield rows."""
+
+_NAMED = ("kernel", "plan")
+"""What takes a kernel or a plan by its name."""
+
+Option = Callable[[Any], Any]
 
 
 class _BenchGroup(click.Group):
@@ -30,15 +51,12 @@ class _BenchGroup(click.Group):
         suites = self.list_commands(ctx)
         if cmd_name not in suites:
             ctx.fail(f"{cmd_name!r} is not one of {', '.join(suites)}")
-        if cmd_name in REPORTS:
-            from jitgen.cli.bench_suite import command
-
-            return command(cmd_name)
-        if cmd_name in OWN:
-            module = importlib.import_module(f"jitgen.cli.bench_{cmd_name.replace('-', '_')}")
-            found: click.Command = module.command
+        if cmd_name in _NAMED:
+            found: click.Command = getattr(
+                importlib.import_module("jitgen.cli.bench_named"), cmd_name
+            )
             return found
-        return _command(cmd_name)
+        return _of_rows(cmd_name) if cmd_name in _ROWS else _of_report(find(cmd_name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write one line for each suite."""
@@ -55,23 +73,32 @@ def bench() -> None:
     """
 
 
-def _command(suite: str) -> click.Command:
-    """Return the command that runs `suite`, which has no options but --json."""
+# suites that yield rows
 
-    @click.command(suite, help={**SUITES, **_LINES}[suite])
+
+def _of_rows(suite: str) -> click.Command:
+    """Return the command of a suite that yields rows."""
+
     @with_output
-    def command(output: Output) -> int:
-        return _measure(output, suite)
+    def command(output: Output, /, **options: Any) -> int:
+        return _measure(output, suite, options)
 
-    return command
+    if suite == "gradients":
+        command = click.option(
+            "--candidates",
+            is_flag=True,
+            help="Time every kernel that might be chosen, and others like it.",
+        )(command)
+    return click.command(suite, help={**SUITES, **_APART, **_LINES}[suite])(command)
 
 
-def _measure(output: Output, suite: str) -> int:
+def _measure(output: Output, suite: str, options: dict[str, Any]) -> int:
     rows: list[Row] = []
+    lines = {**SUITES, **OWN}
     for name in SUITES if suite == _ALL else [suite]:
-        output.note(f"measuring {name}: {SUITES[name]}")
+        output.note(f"measuring {name}: {lines[name]}")
         try:
-            rows += run(name)
+            rows += run(name, **options)
         except NoDevice as error:
             if suite != _ALL:
                 raise
@@ -79,7 +106,7 @@ def _measure(output: Output, suite: str) -> int:
     where = conditions()
 
     def human() -> None:
-        show_rows(output, rows)
+        _show_rows(output, rows)
         output.note(", ".join(f"{name} {value}" for name, value in where.items()))
 
     is_good = all(row.ok for row in rows)
@@ -93,7 +120,7 @@ def _measure(output: Output, suite: str) -> int:
     return ExitCode.OK if is_good else ExitCode.FAILED
 
 
-def show_rows(output: Output, rows: list[Row]) -> None:
+def _show_rows(output: Output, rows: list[Row]) -> None:
     """Print a table of figures and their budgets."""
     columns = [
         Column("SUITE"),
@@ -120,3 +147,250 @@ def _figure(value: float, unit: str) -> str:
     if value >= 1000:
         return f"{value:,.0f} {unit}"
     return f"{value:.4g} {unit}" if unit == "x" else f"{value:.3g} {unit}"
+
+
+# suites that keep a report
+
+
+def _numbers(_context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """Return what ``1,8,64`` says."""
+    if text is None:
+        return ()
+    try:
+        found = tuple(int(each) for each in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise click.BadParameter("must be numbers such as 1,8,64", param=option)
+    return found
+
+
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+def _options(suite: Suite) -> dict[str, Option]:
+    """Return every option that a suite may have, by the word of `Suite.options`."""
+    is_fp4 = suite.name == "hopper-fp4"
+    step, option = suite.step, click.option
+
+    def choices(name: str) -> click.Choice[str]:
+        return click.Choice(list(suite.choices.get(name, ())))
+
+    return {
+        "peers": option(
+            "--peers", "use_peers", is_flag=True, help="Time every peer that is installed, too."
+        ),
+        "cases": option(
+            "--cases", "cases_at", type=TO_READ, help="Cases to use instead of its own."
+        ),
+        "only": option(
+            "--only",
+            multiple=True,
+            metavar="TEXT",
+            help=f"Measure only {step}s whose name has every TEXT.",
+        ),
+        "of": option(
+            "--of",
+            "family",
+            type=choices("of"),
+            default="random",
+            show_default=True,
+            help="Problems of all sizes, or layers whose groups have uneven rows: drawn, or as "
+            "recorded.",
+        ),
+        "routings": option(
+            "--routings",
+            type=ToRead("jitgen.bench.choice.recorded.save writes one"),
+            help="A file of routings for --of recorded; those that come with jitgen if left out.",
+        ),
+        "count": option(
+            "--count",
+            type=click.IntRange(1),
+            help="Cases; 150, 40 of skewed layers, and all that are recorded if left out.",
+        ),
+        "seed": option(
+            "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the cases."
+        ),
+        "minutes": option(
+            "--minutes",
+            type=NumberType("minutes", 0.05, 1440),
+            help="Begin no case after so many.",
+        ),
+        "experts": option(
+            "--experts",
+            callback=_numbers,
+            metavar="N,N",
+            help="Experts on the GPU: 8,32,256.",
+        ),
+        "tokens": option(
+            "--tokens",
+            callback=_numbers,
+            metavar="N,N",
+            help="Tokens at once: 1,2,4 to 16384.",
+        ),
+        "model": option(
+            "--model", "names", multiple=True, type=choices("model"), help="Only these."
+        ),
+        "side": option("--side", "sides", multiple=True, type=choices("side"), help="Only these."),
+        "routed": option(
+            "--routed", is_flag=True, help="From logits of 256 experts, of which 32 are here."
+        ),
+        "quick": option(
+            "--quick", is_flag=True, help="32 experts and few tokens, without torch: a minute."
+        ),
+        "rounds": option(
+            "--rounds",
+            type=click.IntRange(1),
+            default=suite.rounds,
+            help=f"Rounds of each {step}.",
+        ),
+        "seconds": option(
+            "--seconds", type=SECONDS, help="Begin no case after so many; all, if left out."
+        ),
+        "no_steps": option(
+            "--no-steps", is_flag=True, help="Leave out the launches of ours, each alone."
+        ),
+        "candidates": option(
+            "--candidates",
+            is_flag=True,
+            help="Time every kernel that might be chosen, too, but of FP8.",
+        ),
+        "save": option(
+            "--save", "save_at", type=TO_WRITE, help=f"Write what was found after every {step}."
+        ),
+        "resume": option(
+            "--resume",
+            is_flag=True,
+            help="Go on with what --save names: without its cases"
+            f"{', and without a side that hung' * is_fp4}.",
+        ),
+        "from": option(
+            "--from", "read_at", type=TO_READ, help="Show what was saved; needs no GPU."
+        ),
+        "kernels": option(
+            "--kernels",
+            is_flag=True,
+            help=f"List the kernels that {suite.needing} need{'s' * (suite.needing == 'this')}, "
+            "and end.",
+        ),
+        "arch": option(
+            "--arch", type=ARCH, help="Target of --kernels and --from; the GPU's if not given."
+        ),
+        "plot": option("--plot", "plot_at", type=_FOLDER, help="Draw plots into this folder."),
+        "report": option(
+            "--report", "report_at", type=TO_WRITE, help="Write the tables as Markdown."
+        ),
+        "send": option(
+            "--report",
+            "send_at",
+            type=TO_WRITE,
+            help="Write a file to send: machine, kernels, table.",
+        ),
+    }
+
+
+def _of_report(suite: Suite) -> click.Command:
+    """Return the command of a suite that keeps a report."""
+
+    @with_output
+    def command(output: Output, /, **given: Any) -> int:
+        return _report(output, suite, given)
+
+    every = _options(suite)
+    for name in reversed(suite.options):
+        command = every[name](command)
+    return click.command(suite.name, help=f"\n{_APART[suite.name]}\n{suite.about}")(command)
+
+
+def _report(output: Output, suite: Suite, given: dict[str, Any]) -> int:
+    """Measure or show a suite."""
+    read_at, save_at = given.get("read_at"), given.get("save_at")
+    if given.get("resume") and save_at is None:
+        raise click.UsageError("--resume goes on with a report: name it with --save")
+    if read_at is not None:
+        if save_at or any(given[name] for name in suite.measuring):
+            raise click.UsageError(suite.refusal)
+        return _tell(output, suite, suite.read(read_at), given)
+    steps = suite.steps(given)
+    if given.get("kernels") and suite.kernels is not None:
+        return _list(output, suite, suite.kernels(steps, given))
+    report = suite.begin(save_at if given.get("resume") else None, given)
+    with output.progress(len(steps), "measuring") as progress:
+        for step in suite.measure(report, steps, given):
+            progress.advance(str(step))
+    return _tell(output, suite, report, given)
+
+
+def _list(output: Output, suite: Suite, names: Sequence[str]) -> int:
+    """Print the kernels that steps need: what to prewarm for a machine without a compiler."""
+
+    def human() -> None:
+        for name in names:
+            output.line(name)
+
+    output.result(f"bench {suite.name}", {**suite.listing, "kernels": [*names]}, human)
+    return ExitCode.OK
+
+
+def _tell(output: Output, suite: Suite, report: Report, given: dict[str, Any]) -> int:
+    """Print what was found, write the files that were asked for, and return the exit code."""
+    if suite.judge is not None:
+        suite.judge(report, given)
+    rows = list(report.targets())
+    is_good = not report.failures and all(row.ok for row in rows)
+    if (folder := given.get("plot_at")) is not None:
+        from jitgen.bench.plots import draw
+
+        for plot in draw(report, folder):  # type: ignore[arg-type]  # of the suites with plots
+            output.note(f"wrote {plot}")
+    if (path := given.get("report_at")) is not None:
+        _write(path, report.markdown(rows))
+        output.note(f"wrote {path}")
+    if (path := given.get("send_at")) is not None:
+        from jitgen.cli.doctor import about_machine
+
+        facts = [(each.name, each.value) for each in about_machine()]
+        _write(path, report.to_send(facts))  # type: ignore[attr-defined]  # likewise
+        output.note(f"wrote {path}: look it over, and send it with an issue")
+    saved = report.to_json()
+    if "schema" in saved:  # a document's own is that of all documents
+        saved["report_schema"] = saved.pop("schema")
+    document = {"ok": is_good, **saved, **report.summary()}
+    output.result(f"bench {suite.name}", document, lambda: _show(output, report, rows))
+    for failure in report.failures:
+        output.error("WrongResult", failure)
+    return ExitCode.OK if is_good else ExitCode.FAILED
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    try:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _show(output: Output, report: Report, rows: list[Row]) -> None:
+    """Print every table, then the targets."""
+    for table in report.tables():
+        _show_table(output, table)
+    for line in report.lines():
+        output.line(line)
+    if report.copy_rate:
+        output.line(f"copy rate: {report.copy_rate * 1e-9:,.0f} GB/s")
+    if rows:
+        output.line()
+        _show_rows(output, rows)
+    for remark in report.remarks():
+        output.note(remark)
+    output.note(", ".join(f"{name} {value}" for name, value in report.conditions.items() if value))
+
+
+def _show_table(output: Output, table: Table) -> None:
+    if table.rows:
+        output.line(table.title, style="bold")
+        columns = [
+            Column(title.upper() if title.islower() else title, is_number=not table.is_text(title))
+            for title in table.columns
+        ]
+        output.table(columns, list(table.rows))
+        output.line()

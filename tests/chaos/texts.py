@@ -150,7 +150,7 @@ _IMPORT = ("tune", "--import", "FILE", "--arch", "cpu")
 _SELECT = ("select", "-g", "2", "-m", "64", "-n", "64", "-k", "128", "--arch", "cpu")
 _MANY = "[" + ", ".join(map(str, range(1, 301))) + "]"
 _CASES = "from jitgen.bench.cases import load; load(Path('FILE'))"
-_REPORT = "from jitgen.bench.report import BenchReport; BenchReport.read(Path('FILE'))"
+_REPORT = "from jitgen.bench.grouped_report import GroupedReport; GroupedReport.read(Path('FILE'))"
 
 TEXTS = (
     # the record of an entry

@@ -13,16 +13,16 @@ import jitgen as library
 from jitgen.autotune.measure.clock import Call
 from jitgen.bench.choice.cases import Case, random_cases, skewed_cases
 from jitgen.bench.choice.recorded import record, save
-from jitgen.bench.choice.report import ChoiceReport, Timed
+from jitgen.bench.choice.report import ChoiceReport, Measured
 from jitgen.config import Arch
 from tests.cli.conftest import Jitgen
 
 
-def timed(case: Case) -> Timed:
+def timed(case: Case) -> Measured:
     """Return times of all candidates, of which the model's choice is the second best."""
     choice = library.select(case.asked, Arch.SM_90A, use_measured=False)
     first, second, *others = (each.config.name(Arch.SM_90A) for each in choice.candidates)
-    return Timed(case=case, times_us={first: 11.0, second: 10.0, **dict.fromkeys(others, 20.0)})
+    return Measured(case=case, times_us={first: 11.0, second: 10.0, **dict.fromkeys(others, 20.0)})
 
 
 def test_without_a_gpu_it_is_refused(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from jitgen.autotune.measure.clock import Call
-from jitgen.bench.hopper_fp4 import cases
-from jitgen.bench.hopper_fp4.cases import Step
 from jitgen.bench.hopper_fp4.report import Fp4Report
-from jitgen.bench.hopper_fp4.run import Method
+from jitgen.bench.hopper_fp4.run import PUBLIC, Method, Step
 from tests.cli.conftest import Jitgen
 from tests.unit.test_bench_fp4 import report
 
@@ -92,4 +90,4 @@ def test_bad_words(jitgen: Jitgen, tmp_path: Path) -> None:
         done = jitgen("bench hopper-fp4", words)
         assert (done.code, done.out) == (2, ""), words
         assert message in done.err
-    assert cases.PUBLIC.exists()
+    assert PUBLIC.exists()

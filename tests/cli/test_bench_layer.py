@@ -11,14 +11,15 @@ import torch
 
 from jitgen.autotune.measure.clock import Call
 from jitgen.bench.layer.cases import Case
-from jitgen.bench.layer.ours import OURS, STEPS
-from jitgen.bench.layer.report import Found, LayerReport
+from jitgen.bench.layer.ours import STEPS
+from jitgen.bench.layer.report import LayerReport, Measured
 from jitgen.bench.layer.run import Method
+from jitgen.bench.report import OURS
 from tests.cli.conftest import Jitgen
 
 
-def found(tokens: int, time: float) -> Found:
-    return Found(
+def found(tokens: int, time: float) -> Measured:
+    return Measured(
         case=Case(experts=32, tokens=tokens),
         active=8,
         floor_us=84.0,
@@ -100,7 +101,7 @@ def test_a_run_is_saved(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch, tmp_pat
         save()
         yield cases[0]
 
-    monkeypatch.setattr("jitgen.cli.bench_layer.run", run)
+    monkeypatch.setattr("jitgen.bench.layer.run.run", run)
     path = tmp_path / "layer.json"
     done = jitgen("bench layer --quick --save", str(path))
 

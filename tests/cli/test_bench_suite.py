@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from jitgen.bench.report import BenchReport, Checked
-from jitgen.bench.suite import Step
+from jitgen.bench.grouped import Step
+from jitgen.bench.grouped_report import Checked, GroupedReport
 from tests.bench_report import SMALL, measured, report
 from tests.cli.conftest import Jitgen
 
@@ -68,14 +68,14 @@ def test_the_json_document_is_a_report(jitgen: Jitgen, saved: Path, tmp_path: Pa
 
     assert document["ok"]
     assert document["geometric_mean"]["deep_gemm"] == pytest.approx(1.216, abs=1e-3)
-    assert BenchReport.read(again) == report()
+    assert GroupedReport.read(again) == report()
 
 
 def test_a_missed_target_and_a_wrong_result_fail(jitgen: Jitgen, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    BenchReport(measured=[measured(SMALL, 60, 50)]).save(path)
+    GroupedReport(found=[measured(SMALL, 60, 50)]).save(path)
     missed = jitgen("bench hopper --from", str(path))
-    BenchReport(measured=[measured(SMALL, 1, 1, times={}, missing={"jitgen": "it is wrong"})]).save(
+    GroupedReport(found=[measured(SMALL, 1, 1, times={}, missing={"jitgen": "it is wrong"})]).save(
         path
     )
     wrong = jitgen("bench hopper --from", str(path))
@@ -115,7 +115,7 @@ def test_a_report_to_send(jitgen: Jitgen, tmp_path: Path) -> None:
     assert "| torch | " in text
     assert "| cublaslt | 1 | RuntimeError: not here |" in text
     assert str(tmp_path) not in text
-    assert BenchReport.from_json(document) == found
+    assert GroupedReport.from_json(document) == found
     lost = jitgen("bench blackwell --from", str(saved), "--report", str(tmp_path / "none" / "r.md"))
     assert lost.code == 2
     assert "there is no folder" in lost.err
@@ -144,21 +144,21 @@ def test_a_run_is_saved_step_by_step(
     path = tmp_path / "report.json"
     seen: list[int] = []
 
-    def run(found: BenchReport, steps: Sequence[Step], _: object) -> Iterator[Step]:
+    def run(found: GroupedReport, steps: Sequence[Step], _: object) -> Iterator[Step]:
         for step in steps:
-            seen.append(len(BenchReport.read(path).measured))
-            found.measured.append(measured(step.case, 10, 12))
+            seen.append(len(GroupedReport.read(path).found))
+            found.found.append(measured(step.case, 10, 12))
             yield step
         found.conditions["warm"] = "SM 1400 MHz"
 
-    monkeypatch.setattr("jitgen.bench.suite.run", run)
-    monkeypatch.setattr("jitgen.autotune.measure.clock.require_gpu", lambda _: None)
+    monkeypatch.setattr("jitgen.bench.grouped.run", run)
+    monkeypatch.setattr("jitgen.bench.grouped.require_gpu", lambda _: None)
     done = jitgen("bench hopper --save", str(path), "--only public --only contiguous")
 
     assert done.code == 0, done.err
     assert seen == list(range(17))
-    assert len(BenchReport.read(path).measured) == 17
-    assert BenchReport.read(path).conditions == {"warm": "SM 1400 MHz"}
+    assert len(GroupedReport.read(path).found) == 17
+    assert GroupedReport.read(path).conditions == {"warm": "SM 1400 MHz"}
     lost = jitgen("bench hopper --save", str(tmp_path / "none" / "report.json"))
     assert lost.code == 2
     assert "there is no folder" in lost.err

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from jitgen.bench.transformers.report import GROUPED, OURS, OURS_FP8, WORKS, Found
+from jitgen.bench.transformers.report import GROUPED, OURS, OURS_FP8, WORKS, Measured
 from tests.cli.conftest import Jitgen
 
 GENERATE = WORKS[0]
@@ -41,9 +41,9 @@ def test_the_kernels(jitgen: Jitgen) -> None:
 def test_a_run(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch, rate: float, code: int) -> None:
     seen: list[dict[str, Any]] = []
 
-    def run(models: Any, works: Any, **options: Any) -> Iterator[Found]:
+    def run(models: Any, works: Any, **options: Any) -> Iterator[Measured]:
         seen.append(options)
-        yield Found(
+        yield Measured(
             model=models[0].name,
             work=GENERATE,
             rates={GROUPED: 100.0, OURS: rate},
@@ -66,7 +66,7 @@ def test_a_run(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch, rate: float, cod
 
 
 def test_a_run_without_jitgen_fails(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Found(model="mixtral", work=GENERATE, missing={OURS: "it is wrong"})
+    found = Measured(model="mixtral", work=GENERATE, missing={OURS: "it is wrong"})
     monkeypatch.setattr("jitgen.bench.transformers.run.run", lambda *_, **__: iter([found]))
     done = jitgen("bench transformers --model mixtral")
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from jitgen import plans
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench import fc2 as suite
+from jitgen.bench import runner
 from jitgen.config import Arch
 from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.ops.moe_fc2_dense.ways import ways
@@ -82,9 +84,9 @@ CASE = suite.Case(tokens=3, experts=3, n=16, k=32, top_k=2)
 @needs.compiler
 def test_bench(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
     """One small case on this machine's CPU: every side, right before it is timed."""
-    monkeypatch.setattr(suite, "has_gpu", lambda: False)
-    monkeypatch.setattr(suite, "cases", lambda _: [CASE])
-    monkeypatch.setattr(suite, "_ROUNDS", 1)
+    monkeypatch.setattr(runner, "has_gpu", lambda: False)
+    small = replace(suite.SUITE, cases=lambda _: [CASE], rounds=1)
+    monkeypatch.setattr(suite, "rows", small.rows)
     done = jitgen("bench", "fc2", "--json")
     rows = done.document["rows"]
 
@@ -100,12 +102,11 @@ def test_bench(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs.compiler
 def test_bench_refuses_to_time_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "has_gpu", lambda: False)
-    monkeypatch.setattr(suite, "cases", lambda _: [CASE])
+    monkeypatch.setattr(runner, "has_gpu", lambda: False)
 
     def wrong(*_: Any) -> int:
         return 3
 
     monkeypatch.setattr(suite.samples.Solved, "wrong", wrong)
     with pytest.raises(WrongResult, match="3 tokens, 2 of 3 experts, N16 I32 gives 3 wrong"):
-        list(suite.rows())
+        list(suite.SUITE.measured(CASE, Arch.CPU))

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from jitgen import plans
-from jitgen.bench import glue
-from jitgen.bench.glue import route, sides
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.bench import glue, runner
+from jitgen.bench.glue import case as steps
+from jitgen.bench.glue import route
 from jitgen.config import Arch
 from jitgen.config.route import RouteConfig
 from jitgen.runtime.session import select
@@ -26,9 +28,9 @@ def no_compiler(*_: Any) -> Any:
 def test_bench(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two routers on this machine's CPU, without torch's compiler: its time is not ours."""
     first, *_, last = route.cases(Arch.CPU)
-    monkeypatch.setattr(glue, "has_gpu", lambda: False)
+    monkeypatch.setattr(runner, "has_gpu", lambda: False)
     monkeypatch.setattr(glue, "operations", lambda: ("route",))
-    monkeypatch.setattr(sides, "compiled", lambda _: no_compiler)
+    monkeypatch.setattr(steps, "compiled", lambda _: no_compiler)
     monkeypatch.setattr(route, "cases", lambda _: [first, last])
     cases = [str(case) for case in (first, last)]
     done = jitgen("bench", "glue", "--json")
@@ -52,9 +54,9 @@ def test_a_wrong_result_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
     operands.check(found)
     first, *_ = found.offs.tolist()
     found.offs[0] = first + 1
-    with pytest.raises(sides.WrongResult, match="offs differs"):
+    with pytest.raises(WrongResult, match="offs differs"):
         operands.check(found)
-    with pytest.raises(sides.WrongResult, match="weights differ"):
+    with pytest.raises(WrongResult, match="weights differ"):
         operands.check(found._replace(topk_weights=found.topk_weights * 1.1))
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from jitgen import plans, select
 from jitgen.autotune.measure.times import Times
+from jitgen.bench import runner
 from jitgen.bench import silu as suite
 from jitgen.bench.protocol import Row
 from jitgen.cache import Store
@@ -187,9 +188,10 @@ def test_bench(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_compiler(*_: Any) -> Any:
         raise RuntimeError("no compiler here")
 
-    monkeypatch.setattr(suite, "has_gpu", lambda: False)
+    monkeypatch.setattr(runner, "has_gpu", lambda: False)
     monkeypatch.setattr(suite, "_inductor", no_compiler)
-    monkeypatch.setattr(suite, "cases", lambda _: [suite.Case(config=CASE, rows=2, n=64)])
+    cases = [suite.Case(config=CASE, rows=2, n=64)]
+    monkeypatch.setattr(suite, "rows", replace(suite.SUITE, cases=lambda _: cases).rows)
     done = jitgen("bench", "silu", "--json")
     rows = done.document["rows"]
 
@@ -205,8 +207,9 @@ def test_bench(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bench_refuses_to_time_what_is_wrong(
     jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suite, "has_gpu", lambda: False)
-    monkeypatch.setattr(suite, "cases", lambda _: [suite.Case(config=CASE, rows=2, n=64)])
+    monkeypatch.setattr(runner, "has_gpu", lambda: False)
+    cases = [suite.Case(config=CASE, rows=2, n=64)]
+    monkeypatch.setattr(suite, "rows", replace(suite.SUITE, cases=lambda _: cases).rows)
     monkeypatch.setattr(suite.samples.Solved, "solve", lambda *_: 3)
     done = jitgen("bench", "silu")
 
@@ -219,7 +222,7 @@ def test_budgets() -> None:
     case = next(each for each in suite.cases(Arch.SM_90A) if each.has_budget)
     seconds = {"copy": 0.8, "jitgen": 1.0, "inductor": 1.5}
     times = {name: Times(seconds=(each,)) for name, each in seconds.items()}
-    rows: list[Row] = list(suite._budgets(case, times))
+    rows: list[Row] = list(suite.SUITE.compared(case, Arch.SM_90A, times))
 
     assert str(case) == "ragged block128 8 x 4096 I2048"
     assert [(row.ok, row.budget) for row in rows] == [(False, 0.9), (True, 1.0)]

@@ -13,12 +13,14 @@ import jitgen
 from jitgen.autotune.measure.clock import Batch, Call
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.autotune.measure.times import Times
+from jitgen.bench import runner
 from jitgen.bench.layer import deep_gemm, inductor, ours, vllm_triton
 from jitgen.bench.layer import run as running
 from jitgen.bench.layer.cases import EXPERTS, TOKENS, Case, plan
 from jitgen.bench.layer.operands import Experts, Operands
-from jitgen.bench.layer.report import Found, LayerReport, remarks, tables, targets
+from jitgen.bench.layer.report import LayerReport, Measured
 from jitgen.bench.layer.router import require_matched
+from jitgen.bench.report import OURS
 from jitgen.config import Config
 from jitgen.errors import ConfigError
 from jitgen.layer.early import EARLY_TOKENS
@@ -140,23 +142,23 @@ def test_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
             batch.replay()
         return [Times(seconds=(2e-5, 3e-5, 4e-5)) for _ in batches]
 
-    monkeypatch.setattr(running, "_DEVICE", "cpu")
+    monkeypatch.setattr(runner, "_DEVICE", "cpu")
     monkeypatch.setattr(running, "require_gpu", lambda _: None)
-    monkeypatch.setattr(running, "copy_rate", lambda: 1e9)
-    monkeypatch.setattr(running.gpu, "conditions", dict)
+    monkeypatch.setattr(runner, "copy_rate", lambda: 1e9)
+    monkeypatch.setattr(runner.gpu, "conditions", dict)
     monkeypatch.setattr(running.Batch, "capture", capture)
-    monkeypatch.setattr(running, "compete_in_batches", timed)
+    monkeypatch.setattr(runner, "compete_in_batches", timed)
     report, saved = LayerReport(), []
-    sides = (ours.OURS, deep_gemm.MASKED, deep_gemm.CONTIGUOUS)
+    sides = (OURS, deep_gemm.MASKED, deep_gemm.CONTIGUOUS)
     cases = [small(3), small(9, experts=2)]
     done = list(running.run(report, cases, running.Method(sides=sides), lambda: saved.append(1)))
 
     assert done == cases
     assert saved == [1, 1]
     first = report.found[0]
-    assert first.times_us == {ours.OURS: 30.0}
+    assert first.times_us == {OURS: 30.0}
     assert tuple(first.steps_us) == ours.STEPS
-    assert 0 < first.errors[ours.OURS] < 0.07
+    assert 0 < first.errors[OURS] < 0.07
     assert first.floor_us == first.active * 3 * 256 * 128 * 1e-3
     assert set(first.missing) == set(sides[1:])
 
@@ -180,15 +182,15 @@ def test_fewer_experts_are_a_part(experts: Experts) -> None:
     assert part.active_bytes == 2 * 3 * 256 * 128
 
 
-def found(tokens: int, times: dict[str, float], floor: float = 100.0) -> Found:
-    return Found(
+def found(tokens: int, times: dict[str, float], floor: float = 100.0) -> Measured:
+    return Measured(
         case=Case(experts=32, tokens=tokens),
         active=8,
         floor_us=floor,
         times_us=times,
         spreads=dict.fromkeys(times, 0.01),
         errors=dict.fromkeys(times, 0.04),
-        steps_us=dict.fromkeys(ours.STEPS, 3.0) if ours.OURS in times else {},
+        steps_us=dict.fromkeys(ours.STEPS, 3.0) if OURS in times else {},
         missing={"deep-gemm-masked": "not here"},
         notes={vllm_triton.NAME: "a default"},
     )
@@ -196,32 +198,37 @@ def found(tokens: int, times: dict[str, float], floor: float = 100.0) -> Found:
 
 class TestAReport:
     def test_targets(self) -> None:
-        times = {ours.OURS: 100.0, inductor.NAME: 160.0, deep_gemm.CONTIGUOUS: 110.0}
-        rows = {row.what: row for row in targets([found(1, times), found(8, times, 99.0)])}
+        times = {OURS: 100.0, inductor.NAME: 160.0, deep_gemm.CONTIGUOUS: 110.0}
+        rows = {
+            row.what: row
+            for row in LayerReport(found=[found(1, times), found(8, times, 99.0)]).targets()
+        }
 
         assert not rows["one token: 32 experts, 1 tokens"].ok
         assert rows["of the floor: 32 experts, 8 tokens"].ok
         assert rows["torch-inductor over ours: 32 experts, 8 tokens"].ok
         assert not rows["deep-gemm-contiguous over ours: 32 experts, 8 tokens"].ok
-        assert not list(targets([found(1, {inductor.NAME: 2.0})]))
+        assert not list(LayerReport(found=[found(1, {inductor.NAME: 2.0})]).targets())
 
     def test_tables(self) -> None:
-        times = {ours.OURS: 120.0, inductor.NAME: 240.0}
-        sides, steps = tables([found(1, times), found(2, {ours.OURS: 90.0})])
+        times = {OURS: 120.0, inductor.NAME: 240.0}
+        of_two = [found(1, times), found(2, {OURS: 90.0})]
+        sides, steps, *_ = LayerReport(found=of_two).tables()
 
         assert sides.rows[0][3:] == ("120.0 (1.20)", "240.0 (2.00)")
         assert sides.rows[1][3:] == ("90.0 (0.90)", "-")
-        (idle, _) = tables([found(1, {ours.OURS: 9.0}, floor=0.0)])
+        idle, *_ = LayerReport(found=[found(1, {OURS: 9.0}, floor=0.0)]).tables()
         assert idle.rows[0][3:] == ("9.0",)
         assert steps.columns[1:] == ours.STEPS
 
     def test_saved_and_read(self, tmp_path: Path) -> None:
-        report = LayerReport(found=[found(1, {ours.OURS: 120.0})], copy_rate=4.2e12)
+        report = LayerReport(found=[found(1, {OURS: 120.0})], copy_rate=4.2e12)
         path = tmp_path / "layer.json"
         report.save(path)
 
         assert LayerReport.read(path) == report
-        assert remarks(report.found) == {(vllm_triton.NAME, "a default"): 1}
+        *_, remarks = report.tables()
+        assert remarks.rows == ((vllm_triton.NAME, "1", "a default"),)
         path.write_text("{}", encoding="utf-8")
         with pytest.raises(ConfigError, match="no report"):
             LayerReport.read(path)

@@ -18,10 +18,10 @@ from jitgen.bench.transformers.report import (
     OURS,
     OURS_FP8,
     WORKS,
-    Found,
+    Measured,
+    TransformersReport,
     Work,
     limit,
-    targets,
 )
 from jitgen.config import Config
 from tests import needs
@@ -134,13 +134,17 @@ def test_limits() -> None:
     assert limit(OURS_FP8, {GROUPED: 0.01}) == FP8_LIMIT
 
 
+def report(rates: dict[str, float]) -> TransformersReport:
+    return TransformersReport(found=[Measured(model="small", work=GENERATE, rates=rates)])
+
+
 def test_targets() -> None:
     rates = {GROUPED: 100.0, OURS: 150.0, OURS_FP8: 90.0}
-    rows = list(targets([Found(model="small", work=GENERATE, rates=rates)]))
+    rows = list(report(rates).targets())
 
     assert [row.value for row in rows] == [1.5, 0.9]
     assert [row.ok for row in rows] == [True, False]
-    assert not list(targets([Found(model="small", work=GENERATE, rates={OURS: 1.0})]))
+    assert not list(report({OURS: 1.0}).targets())
 
 
 def test_the_kernels() -> None:

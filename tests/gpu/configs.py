@@ -16,7 +16,7 @@ import torch
 import jitgen
 from jitgen import plans
 from jitgen.bench.kernels import KINDS
-from jitgen.bench.sides import of_every_device
+from jitgen.bench.runner import of_every_device
 from jitgen.bench.transformers.models import MODELS
 from jitgen.bench.transformers.report import WORKS
 from jitgen.bench.transformers.run import kernel_names

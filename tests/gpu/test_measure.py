@@ -12,9 +12,10 @@ import torch
 from jitgen.autotune.measure.clock import Batch, compete, compete_in_batches, sustain
 from jitgen.autotune.measure.rotation import rotation
 from jitgen.autotune.measure.workload import Workload
-from jitgen.bench import peers, suite
+from jitgen.bench import grouped, peers
 from jitgen.bench.cases import Case
-from jitgen.bench.report import OURS, Section
+from jitgen.bench.grouped_report import Section
+from jitgen.bench.report import OURS
 from jitgen.config import Layout
 from jitgen.targets.legality import target
 from tests.gpu.configs import ARCH
@@ -61,7 +62,7 @@ def test_a_replayed_batch_computes_every_set() -> None:
 def test_a_case_beside_its_peers(case: Case) -> None:
     """Every peer that is installed computes what jitgen does, or says why it is left out."""
     found, _ = peers.find_all()
-    measured = suite.cold(Section.PUBLIC, case, found)
+    measured = grouped.cold(Section.PUBLIC, case, found)
 
     assert OURS in measured.times, measured.missing
     assert {*measured.times, *measured.missing} >= {peer.name for peer in found}

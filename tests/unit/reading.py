@@ -26,9 +26,7 @@ _WRITES = "written, not read"
 READS = {
     "bench/cases.py:load": _NAMED,
     "bench/choice/recorded.py:load": _NAMED,
-    "bench/files.py:read": _NAMED,
-    "bench/hopper_fp4/cases.py:load": _NAMED,
-    "bench/layer/report.py:LayerReport.read": _NAMED,
+    "bench/report.py:Report.read": _NAMED,
     "bench/pod_places.py:Places._serve": "the log of a service that the suite started itself",
     "bundle/image.py:_reader": _SIGNED,
     "bundle/image.py:_unpacked": _SIGNED,

@@ -23,7 +23,7 @@ from jitgen.bench.choice.cases import (
     random_cases,
     skewed_cases,
 )
-from jitgen.bench.choice.report import ChoiceReport, Timed, regrets, summary
+from jitgen.bench.choice.report import ChoiceReport, Measured, regrets, summary
 from jitgen.bench.choice.routings import Kind, Routing
 from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import Problem
@@ -40,8 +40,8 @@ def report() -> ChoiceReport:
     """Return one of two cases, of which the first has two kernels."""
     slow = Case(problem=replace(SMALL.problem, m=61), routing=Routing(kind=Kind.EVEN))
     found = [
-        Timed(case=SMALL, times_us={"one": 10.0, "two": 12.0}, took_s=1.5),
-        Timed(case=slow, times_us={"two": 8.0}, took_s=0.5),
+        Measured(case=SMALL, times_us={"one": 10.0, "two": 12.0}, took_s=1.5),
+        Measured(case=slow, times_us={"two": 8.0}, took_s=0.5),
     ]
     return ChoiceReport(family="skewed", seed=4, conditions={"gpu": "NVIDIA H200"}, found=found)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hopper-fp4 suite without a GPU: cases, references, the run on a CPU, report and targets."""
+"""The hopper-fp4 suite without a GPU: cases, references, the run on a CPU, report and reports."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from jitgen.autotune.measure import clock
 from jitgen.autotune.measure.clock import Batch, Call
 from jitgen.autotune.measure.errors import NoDevice, WrongResult
 from jitgen.autotune.measure.times import Times
-from jitgen.bench import prepare
+from jitgen.bench import cases, prepare, runner
 from jitgen.bench.cases import DOWN, UP
-from jitgen.bench.hopper_fp4 import cases, run, sides, tables, targets
+from jitgen.bench.hopper_fp4 import report as reports
+from jitgen.bench.hopper_fp4 import run, sides
 from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Ready, Tokens, Weights
-from jitgen.bench.hopper_fp4.report import Found, Fp4Report, Timed
+from jitgen.bench.hopper_fp4.report import Fp4Report, Measured, Timed
 from jitgen.bench.hopper_fp4.sides import OURS, UNPACKED, Fp8, Own, Side
 from jitgen.config import Layout
 from jitgen.config.config import BLayout
@@ -28,8 +29,9 @@ from jitgen.errors import ConfigError
 from tests.bench_report import TINY, times
 
 DECODE = replace(TINY, groups=32, rows_per_group=8, n=4096, k=7168, spread=0.0)
+GPU = type("Gpu", (), {"conditions": dict, "look": lambda: None, "words": str})
 TWICE = run.Method(rounds=2)
-TWO = tuple(cases.Step(case=replace(TINY, rows_per_group=rows)) for rows in (6, 8))
+TWO = tuple(run.Step(case=replace(TINY, rows_per_group=rows)) for rows in (6, 8))
 
 
 def timed(us: float, size: int = 10**9) -> Timed:
@@ -48,7 +50,7 @@ def report() -> Fp4Report:
         conditions={"gpu": "NVIDIA H200"},
         copy_rate=4.2e12,
         found=[
-            Found(
+            Measured(
                 case=DECODE,
                 sides=sides,
                 missing={"humming bf16": "RuntimeError: no | kernel"},
@@ -62,15 +64,15 @@ def report() -> Fp4Report:
 
 def test_its_cases() -> None:
     """Every size from one row to prefill; every target's case, with peers where it names one."""
-    found = cases.load()
+    found = run.load()
     sizes = {(step.case.n, step.case.k) for step in found}
 
     assert len(found) == len({step.case for step in found}) == 56
-    assert {UP, DOWN, targets.GPT_OSS, (2880, 2880), (6144, 7168)} <= sizes
+    assert {UP, DOWN, reports.GPT_OSS, (2880, 2880), (6144, 7168)} <= sizes
     for n, k in sizes:
         rows = {step.case.rows_per_group for step in found if (step.case.n, step.case.k) == (n, k)}
         assert rows == {1, 8, 16, 32, 64, 128, 4096}
-    for target in targets.TARGETS:
+    for target in reports.TARGETS:
         [step] = [
             step
             for step in found
@@ -80,7 +82,7 @@ def test_its_cases() -> None:
 
 
 def test_only_leaves_steps() -> None:
-    assert [str(step) for step in cases.plan(cases.load(), [" x 8 ", "K7168"])] == [
+    assert [str(step) for step in cases.only(run.load(), [" x 8 ", "K7168"])] == [
         "ragged 32 x 8 N4096 K7168",
         "ragged 32 x 8 N6144 K7168",
     ]
@@ -98,13 +100,13 @@ def test_bad_cases_are_refused(tmp_path: Path) -> None:
     ):
         path.write_text(json.dumps({"cases": [case]}))
         with pytest.raises(ConfigError, match=message):
-            cases.load(path)
+            run.load(path)
     path.write_text("[]")
     with pytest.raises(ConfigError, match="needs an object with a list 'cases'"):
-        cases.load(path)
+        run.load(path)
     path.write_text(json.dumps({"cases": [good, {**good, "peers": True}]}))
 
-    assert [step.has_peers for step in cases.load(path)] == [False, True]
+    assert [step.has_peers for step in run.load(path)] == [False, True]
 
 
 def test_weights_have_the_values_of_their_codes() -> None:
@@ -194,14 +196,18 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     for name, value in {
-        "_DEVICE": "cpu",
         "OURS": (Right("fp8"), Wrong("e4m3")),
-        "compete_in_batches": in_turn,
-        "copy_rate": lambda: 1e12,
         "require_hopper": lambda: None,
-        "gpu": type("Gpu", (), {"conditions": dict, "look": lambda: None, "words": str}),
+        "gpu": GPU,
     }.items():
         monkeypatch.setattr(run, name, value)
+    for name, value in {
+        "_DEVICE": "cpu",
+        "compete_in_batches": in_turn,
+        "copy_rate": lambda: 1e12,
+        "gpu": GPU,
+    }.items():
+        monkeypatch.setattr(runner, name, value)
 
 
 @pytest.mark.usefixtures("on_a_cpu")
@@ -344,7 +350,7 @@ def test_bad_reports_are_refused(
 
 
 def test_targets_take_the_best_side() -> None:
-    rows = {row.what: row for row in targets.rows(report())}
+    rows = {row.what: row for row in report().targets()}
 
     fp8 = rows["fp8 over FP4, e4m3 activations, 8 rows, N4096 K7168"]
     assert (fp8.value, fp8.ok) == (pytest.approx(210 / 119), False)
@@ -358,7 +364,7 @@ def test_targets_take_the_best_side() -> None:
 
 
 def test_tables() -> None:
-    [table] = tables.tables(report())
+    table, others, errors, left_out = report().tables()
 
     assert table.columns == ("rows", "limit", "fp8", "e4m3", "e4m3 folded", "bf16", "marlin")
     assert table.rows == (
@@ -367,11 +373,9 @@ def test_tables() -> None:
             *("119.0 (1.76; 8,403)", "140.0 (1.50; 7,143)", "196.0 (1.07; 5,102)"),
         ),
     )
-    assert tables.candidates(report()).rows == (
-        (str(DECODE), "e4m3", "8x256 118.0; [chosen 120.0]; 32x256 130.0"),
-    )
-    assert tables.errors(report()).rows[0] == ("fp8", "1.65e-03")
-    assert tables.left_out(report()).rows == (
+    assert others.rows == ((str(DECODE), "e4m3", "8x256 118.0; [chosen 120.0]; 32x256 130.0"),)
+    assert errors.rows[0] == ("fp8", "1.65e-03")
+    assert left_out.rows == (
         ("triton_kernels", "all", "not here"),
         ("humming bf16", "1", "RuntimeError: no | kernel"),
     )
@@ -392,5 +396,5 @@ def test_kernels_for_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatc
 def test_sides_have_names_of_their_own() -> None:
     assert OURS[0].name == "fp8"
     assert len({side.name for side in OURS}) == len(OURS)
-    assert {*targets.E4M3, *targets.BF16} <= {side.name for side in OURS}
+    assert {*reports.E4M3, *reports.BF16} <= {side.name for side in OURS}
     assert Layout.RAGGED in {step.case.layout for step in TWO}

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from jitgen.bench import peers
 from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Tokens, Weights
 from jitgen.bench.peers import mxfp4
 from jitgen.bench.peers.mxfp4 import marlin
@@ -144,7 +145,7 @@ def test_what_humming_is_handed(monkeypatch: pytest.MonkeyPatch) -> None:
         vars(module).update(value)
         monkeypatch.setitem(sys.modules, f"humming.{name}", module)
     monkeypatch.setitem(sys.modules, "humming", ModuleType("humming"))
-    peer = mxfp4.make("jitgen.bench.peers.mxfp4.humming:HummingE4m3")
+    peer = peers.make("jitgen.bench.peers.mxfp4.humming:HummingE4m3")
     found = peer.prepare(Weights.random(TINY.groups, N, K, "cpu"), Tokens(TINY, "cpu"))
     found.calls[0]()
     layer = found.calls[0].func

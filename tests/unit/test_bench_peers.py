@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from jitgen.autotune.measure.workload import Workload
-from jitgen.bench import peers
+from jitgen.bench import peers, protocol
 from jitgen.bench.cases import Case
 from jitgen.bench.peers import Unavailable
 from jitgen.bench.peers.deep_gemm import _places, power_of_two
-from jitgen.bench.peers.torch_grouped import ends_of_groups
+from jitgen.bench.peers.libraries import ends_of_groups
 from jitgen.bench.peers.triton import suited, tile_table
 from jitgen.config import Layout
 from tests.bench_report import DECODE, TINY
@@ -48,7 +48,8 @@ def test_versions_of_those_that_are_installed(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(metadata, "version", version)
 
-    assert peers.versions() == known
+    assert protocol.conditions(peers.DISTRIBUTIONS).items() >= known.items()
+    assert "deep-gemm" not in protocol.conditions(peers.DISTRIBUTIONS)
 
 
 def test_peers_refuse_what_they_cannot_compute() -> None:
@@ -83,7 +84,7 @@ def test_flashinfer(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = peers.find("flashinfer")
     case = Case(layout=Layout.RAGGED, groups=3, rows_per_group=8, n=128, k=256)
     load = Workload.random(case.problem, (8, 0, 4), device="cpu")
-    peer.prepare(load, 8).call()
+    peer.prepare(load, 8).calls[0]()
     ((a, b, a_scale, b_scale, ends), options) = seen[0]
 
     assert (a is load.a, b is load.b, options["out"] is load.out) == (True, True, True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jitgen.bench import plots
-from jitgen.bench.report import BenchReport
+from jitgen.bench.grouped_report import GroupedReport
 from jitgen.errors import JitgenError
 from tests.bench_report import DECODE, measured, report
 
@@ -19,7 +19,7 @@ from tests.bench_report import DECODE, measured, report
 def test_two_plots_in_two_formats(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found = report()
-    found.measured.append(measured(replace(DECODE, rows_per_group=64), 110, 130))
+    found.found.append(measured(replace(DECODE, rows_per_group=64), 110, 130))
     written = plots.draw(found, tmp_path / "plots")
 
     assert [path.name for path in written] == [
@@ -35,8 +35,8 @@ def test_two_plots_in_two_formats(tmp_path: Path) -> None:
 
 
 def test_lines_are_sorted_by_rows() -> None:
-    found = BenchReport(
-        measured=[measured(replace(DECODE, rows_per_group=rows), 1, 1) for rows in (32, 1, 8)]
+    found = GroupedReport(
+        found=[measured(replace(DECODE, rows_per_group=rows), 1, 1) for rows in (32, 1, 8)]
     )
     [(label, line)] = plots.series(found, 4096, 7168)
 
@@ -47,7 +47,7 @@ def test_lines_are_sorted_by_rows() -> None:
 def test_what_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "matplotlib" in sys.modules or _has_matplotlib():
         with pytest.raises(JitgenError, match="nothing to plot"):
-            plots.draw(BenchReport(), tmp_path)
+            plots.draw(GroupedReport(), tmp_path)
     hidden: Any = None
     monkeypatch.setitem(sys.modules, "matplotlib", hidden)
     with pytest.raises(JitgenError, match=r"pip install 'jitgen\[plots\]'"):

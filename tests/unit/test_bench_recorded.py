@@ -24,7 +24,7 @@ from jitgen.bench.choice.recorded import (
     record,
     save,
 )
-from jitgen.bench.choice.report import ChoiceReport, Timed
+from jitgen.bench.choice.report import ChoiceReport, Measured
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import ConfigError
@@ -182,7 +182,7 @@ def test_a_report_keeps_what_was_recorded(tmp_path: Path) -> None:
     path = tmp_path / "choice.json"
     (case, *_) = recorded_cases([Record.from_json(OWN)])
     report = ChoiceReport(
-        family="recorded", seed=0, found=[Timed(case=case, times_us={"one": 2.0})]
+        family="recorded", seed=0, found=[Measured(case=case, times_us={"one": 2.0})]
     )
     report.save(path)
 

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from jitgen import reference
+from jitgen import bench, reference
 from jitgen.autotune.measure import clock
 from jitgen.autotune.measure.clock import Batch, Call
 from jitgen.autotune.measure.rotation import rotation
 from jitgen.autotune.measure.times import Times
 from jitgen.autotune.measure.workload import Workload
-from jitgen.bench import REPORTS, cases, gpu, kernels, sides, suite, targets
+from jitgen.bench import REPORTS, cases, gpu, grouped, grouped_report, kernels, runner
 from jitgen.bench.cases import Case
-from jitgen.bench.peers import Peer, Prepared
-from jitgen.bench.report import BenchReport, Section, geometric_mean
+from jitgen.bench.grouped_report import GroupedReport, Section, geometric_mean
+from jitgen.bench.peers import Peer
+from jitgen.bench.runner import Ready
 from jitgen.config import Layout
 from jitgen.errors import ConfigError
 from tests.bench_report import DECODE, PREFILL, SMALL, TINY, measured, report
@@ -37,7 +38,7 @@ def test_public_cases() -> None:
 
 def test_the_cases_of_blackwell() -> None:
     """Experts, rows, N and K each with each, DeepSeek-V3's matrices first; then other layouts."""
-    found = cases.load(suite.find("blackwell").cases)
+    found = cases.load(cases.file_of("blackwell"))
     grid = [case for case in found if case.layout is Layout.RAGGED]
     sizes = {(each.groups, each.rows_per_group, each.n, each.k) for each in grid}
 
@@ -48,11 +49,11 @@ def test_the_cases_of_blackwell() -> None:
 
 
 def test_suites_are_found_by_their_names() -> None:
-    assert [suite.find(name).name for name in REPORTS] == [*REPORTS]
-    assert suite.find("hopper").cases == cases.PUBLIC
-    assert not list(suite.find("blackwell").targets(report()))
+    assert [bench.find(name).name for name in REPORTS] == [*REPORTS]
+    assert cases.file_of("hopper") == cases.PUBLIC
+    assert not list(replace(report(), suite="blackwell").targets())
     with pytest.raises(KeyError):
-        suite.find("gemm")
+        bench.find("gemm")
 
 
 def test_rows_of_groups_vary_with_the_spread_and_never_between_runs() -> None:
@@ -114,7 +115,7 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
 
 def test_the_plan_and_what_only_leaves() -> None:
     found = cases.load()
-    steps = suite.plan(found)
+    steps = grouped.plan(found)
 
     kinds = [step.kind for step in steps]
     assert kinds[:3] == ["kernels"] * 3
@@ -123,7 +124,7 @@ def test_the_plan_and_what_only_leaves() -> None:
     assert kinds.count("accuracy") == 3
     assert kinds.count("host") == 1
     assert kinds.count("sustained") == 5
-    only = suite.plan(found, ["masked", " 32 x 8 "])
+    only = grouped.plan(found, ["masked", " 32 x 8 "])
     assert [str(step) for step in only] == [
         "public masked 32 x 8 N4096 K7168",
         "public masked 32 x 8 N7168 K2048",
@@ -133,15 +134,15 @@ def test_the_plan_and_what_only_leaves() -> None:
 def test_ratios_and_means() -> None:
     found = report()
 
-    assert found.measured[0].ratio("deep_gemm") == pytest.approx(1.2)
-    assert found.measured[0].ratio("triton") is None
+    assert found.found[0].ratio("deep_gemm") == pytest.approx(1.2)
+    assert found.found[0].ratio("triton") is None
     assert found.geometric_mean("deep_gemm") == pytest.approx((1.2 * 1.2 * 1.25) ** (1 / 3))
     assert found.geometric_mean("triton") is None
     assert found.peers == ["deep_gemm"]
     assert found.noise == pytest.approx(0.02)
     assert geometric_mean([2.0, 0.5]) == pytest.approx(1.0)
     assert geometric_mean([]) is None
-    assert found.measured[0].rate(3.0) == pytest.approx(3.0 / 100e-6)
+    assert found.found[0].rate(3.0) == pytest.approx(3.0 / 100e-6)
 
 
 def test_slower_means_slower_in_every_round() -> None:
@@ -159,7 +160,7 @@ def test_a_report_survives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     report().save(path)
 
-    assert BenchReport.read(path) == report()
+    assert GroupedReport.read(path) == report()
     assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
 
 
@@ -185,13 +186,13 @@ def test_bad_reports_are_refused(tmp_path: Path) -> None:
     ):
         path.write_text(json.dumps(document))
         with pytest.raises(ConfigError, match=message):
-            BenchReport.read(path)
+            GroupedReport.read(path)
 
 
 def test_targets_take_the_worst_case() -> None:
     found = report()
-    found.measured.append(measured(replace(SMALL, n=4096, k=7168), 100, 110))
-    rows = {row.what: row for row in targets.rows(found)}
+    found.found.append(measured(replace(SMALL, n=4096, k=7168), 100, 110))
+    rows = {row.what: row for row in found.targets()}
 
     assert rows["contiguous, 8 groups of 64"].value == pytest.approx(1.1)
     assert not rows["contiguous, 8 groups of 64"].ok
@@ -203,7 +204,7 @@ def test_targets_take_the_worst_case() -> None:
     assert rows["error over DeepGEMM's, ragged"].ok
     assert rows["host time of a warm grouped_gemm(..., out=out)"].value == pytest.approx(7)
     assert "contiguous, 8 groups of 128" not in rows
-    assert not list(targets.rows(BenchReport()))
+    assert not list(GroupedReport().targets())
 
 
 def test_every_target_has_public_cases() -> None:
@@ -212,7 +213,7 @@ def test_every_target_has_public_cases() -> None:
         Section.ONE_TOKEN: cases.ONE_TOKEN,
         Section.SUSTAINED: cases.load(),
     }
-    for target in targets.TARGETS:
+    for target in grouped_report.TARGETS:
         assert any(target.matches(case) for case in places[target.section]), target.what
 
 
@@ -233,11 +234,11 @@ class Reference(Peer):
     note = "slow"
     has_same_numerics = True
 
-    def prepare(self, workload: Workload, expected_m: int) -> Prepared:
-        return Prepared(
-            call=lambda: workload.call(reference.grouped_gemm),
+    def prepare(self, workload: Workload, expected_m: int) -> Ready:
+        return Ready(
+            calls=(lambda: workload.call(reference.grouped_gemm),),
             check=lambda: workload.check("the reference"),
-            padding=lambda: None,
+            padding=(lambda: None,),
         )
 
 
@@ -246,8 +247,8 @@ class Wrong(Reference):
 
     name = "wrong"
 
-    def prepare(self, workload: Workload, expected_m: int) -> Prepared:
-        return replace(super().prepare(workload, expected_m), call=lambda: None)
+    def prepare(self, workload: Workload, expected_m: int) -> Ready:
+        return replace(super().prepare(workload, expected_m), calls=(lambda: None,))
 
 
 class Broken(Reference):
@@ -255,7 +256,7 @@ class Broken(Reference):
 
     name = "broken"
 
-    def prepare(self, workload: Workload, expected_m: int) -> Prepared:
+    def prepare(self, workload: Workload, expected_m: int) -> Ready:
         raise RuntimeError("no kernel\nfor this")
 
 
@@ -277,20 +278,20 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return clock.compete_on_host(functions, repetitions=2, warmup=0)
 
     monkeypatch.setenv("JITGEN_ARCH", "cpu")
-    monkeypatch.setattr(sides, "_DEVICE", "cpu")
+    monkeypatch.setattr(runner, "_DEVICE", "cpu")
     monkeypatch.setattr("jitgen.autotune.measure.rotation._MOST", 2)
     monkeypatch.setattr(Batch, "capture", capture)
-    monkeypatch.setattr(suite, "compete_in_batches", in_turn)
-    monkeypatch.setattr(suite, "compete_on_host", on_host)
-    monkeypatch.setattr(suite, "sustain", back_to_back)
-    monkeypatch.setattr(suite, "_ACCURACY", (TINY,))
-    monkeypatch.setattr(suite, "_HOST", replace(TINY, layout=Layout.MASKED, max_rows=16))
+    monkeypatch.setattr(runner, "compete_in_batches", in_turn)
+    monkeypatch.setattr(grouped, "compete_on_host", on_host)
+    monkeypatch.setattr(grouped, "sustain", back_to_back)
+    monkeypatch.setattr(grouped, "_ACCURACY", (TINY,))
+    monkeypatch.setattr(grouped, "_HOST", replace(TINY, layout=Layout.MASKED, max_rows=16))
 
 
 @pytest.mark.usefixtures("on_a_cpu")
 def test_sides_take_part_if_they_are_right() -> None:
-    operands = rotation(sides.workload(TINY))
-    found = sides.prepare(TINY, [Reference(), Wrong(), Broken()], operands)
+    operands = rotation(grouped.workload(TINY))
+    found = grouped.contest(TINY, [Reference(), Wrong(), Broken()], operands)
 
     assert len(operands) == 2
     assert list(found.batches) == ["jitgen", "deep_gemm", "padding"]
@@ -301,19 +302,19 @@ def test_sides_take_part_if_they_are_right() -> None:
 
 @pytest.mark.usefixtures("on_a_cpu")
 def test_every_kind_of_step() -> None:
-    found = suite.cold(Section.PUBLIC, TINY, [Reference(), Wrong()])
+    found = grouped.cold(Section.PUBLIC, TINY, [Reference(), Wrong()])
     assert found.kernel.endswith("_cpu")
     assert found.launches == 2
     assert {*found.times} == {"jitgen", "deep_gemm", "padding"}
     assert found.flop == 2 * sum(TINY.row_counts) * 128 * 256
     assert math.isfinite(found.ratio("deep_gemm") or math.nan)
 
-    errors = suite.accuracy(TINY, [Reference(), Broken()])
+    errors = grouped.accuracy(TINY, [Reference(), Broken()])
     assert 0 < errors.errors["jitgen"] < 2**-8
     assert {*errors.missing} == {"broken"}
 
-    assert {*suite.host(suite._HOST, [Reference()]).times} == {"jitgen", "deep_gemm"}
-    assert {*suite.sustained(TINY, [Broken()]).times} == {"jitgen"}
+    assert {*grouped.host(grouped._HOST, [Reference()]).times} == {"jitgen", "deep_gemm"}
+    assert {*grouped.sustained(TINY, [Broken()]).times} == {"jitgen"}
 
 
 @pytest.mark.usefixtures("on_a_cpu")
@@ -328,23 +329,23 @@ def test_kernels_that_may_be_chosen_are_checked(monkeypatch: pytest.MonkeyPatch)
     assert [each.reason for each in right] == [""] * len(right)
     assert len({each.kernel for each in right}) == len(right) > 0
     assert all("values are wrong" in each.reason for each in wrong)
-    assert len(BenchReport(kernels=wrong).failures) == len(wrong)
+    assert len(GroupedReport(kernels=wrong).failures) == len(wrong)
 
 
 @pytest.mark.usefixtures("on_a_cpu")
 def test_a_kernel_that_is_wrong_is_told_and_the_run_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("jitgen.bench.sides.jitgen.grouped_gemm", lambda *_, **__: None)
-    found = suite.cold(Section.PUBLIC, TINY, [Reference()])
+    monkeypatch.setattr("jitgen.bench.grouped.jitgen.grouped_gemm", lambda *_, **__: None)
+    found = grouped.cold(Section.PUBLIC, TINY, [Reference()])
 
     assert {*found.times} == {"deep_gemm", "padding"}
     assert (found.kernel, found.seconds) == ("", None)
-    [failure] = BenchReport(measured=[found]).failures
+    [failure] = GroupedReport(found=[found]).failures
     assert "ragged 3 x 6 N128 K256: WrongResult" in failure
 
 
 def test_prefill_is_what_the_sustained_steps_run() -> None:
-    steps = [step.case for step in suite.plan([PREFILL, SMALL], ["sustained"])]
+    steps = [step.case for step in grouped.plan([PREFILL, SMALL], ["sustained"])]
 
     assert steps == [PREFILL]

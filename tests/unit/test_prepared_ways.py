@@ -15,7 +15,7 @@ import jitgen
 from jitgen import plans, quantize
 from jitgen.bench import unpack as bench
 from jitgen.bench.hopper_fp4 import sides
-from jitgen.bench.hopper_fp4.cases import load
+from jitgen.bench.hopper_fp4.run import load
 from jitgen.config import Arch, BLayout, Layout
 from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import CaptureMiss, KernelMiss, UnsupportedConfig

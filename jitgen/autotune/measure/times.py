@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 
 from jitgen.support.frozen import frozen
 
@@ -28,6 +29,23 @@ class Times:
     def spread(self) -> float:
         """How far best and worst lie apart, as a part of the median."""
         return (max(self.seconds) - min(self.seconds)) / self.median
+
+    def to_json(self) -> list[float]:
+        """Return the seconds as a JSON list."""
+        return list(self.seconds)
+
+    @classmethod
+    def from_json(cls, seconds: Iterable[float]) -> Times:
+        """
+        Return what `to_json` wrote.
+
+        Raises:
+            TypeError, ValueError: It did not write `seconds`.
+        """
+        found = cls(seconds=tuple(map(float, seconds)))
+        if not min(found.seconds, default=0.0) > 0:
+            raise ValueError("times are positive, and there is one for each round")
+        return found
 
     def detail(self, scale: float, unit: str) -> str:
         """Return best, worst and count; `scale` is how many `unit` a second has."""

@@ -19,7 +19,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from jitgen.bench import files
+from jitgen.bench.report import write
 from jitgen.errors import ConfigError
 from jitgen.support.documents import parse_json, read_bounded
 from jitgen.support.frozen import frozen
@@ -229,7 +229,7 @@ def save(records: Sequence[Record], path: str | Path, about: str = "") -> None:
     """
     rows = [json.dumps(each.to_json(), separators=(",", ":")) for each in records]
     head = f'{{"about": {json.dumps(about)}, "records": [\n'
-    files.write_text(head + ",\n".join(rows) + "\n]}\n", Path(path))
+    write(head + ",\n".join(rows) + "\n]}\n", Path(path))
 
 
 def load(path: Path = SHIPPED) -> tuple[Record, ...]:

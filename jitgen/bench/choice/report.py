@@ -8,20 +8,23 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from jitgen.bench import files
 from jitgen.bench.choice import NAME
 from jitgen.bench.choice.cases import Case
-from jitgen.errors import ConfigError
+from jitgen.bench.report import Report, Table, write
+from jitgen.config import Arch
+from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.runtime.session import select
 from jitgen.support.frozen import frozen
-from jitgen.support.text import shown
 
-SCHEMA = 1
+_WORST = 10
+_RULES = {"model": False, "table": True}
+"""Ways to choose, and whether measurements count: those that jitgen ships, and this machine's."""
 
 
 @frozen
-class Timed:
+class Measured:
     """
     The candidates of one case.
 
@@ -47,62 +50,69 @@ class Regret:
     What a choice costs.
 
     Attributes:
-        timed: The case.
+        measured: The case.
         chosen: Name of the kernel that was chosen.
     """
 
-    timed: Timed
+    measured: Measured
     chosen: str
 
     @property
     def lost(self) -> float:
         """By what part of the best time it is slower."""
-        times = self.timed.times_us
-        return times[self.chosen] / times[self.timed.best] - 1
+        times = self.measured.times_us
+        return times[self.chosen] / times[self.measured.best] - 1
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        times = self.timed.times_us
+        times = self.measured.times_us
         return {
-            "case": str(self.timed.case),
+            "case": str(self.measured.case),
             "chosen": self.chosen,
             "chosen_us": times[self.chosen],
-            "best": self.timed.best,
-            "best_us": times[self.timed.best],
+            "best": self.measured.best,
+            "best_us": times[self.measured.best],
             "regret": self.lost,
         }
 
 
 @dataclass(slots=True, kw_only=True)
-class ChoiceReport:
+class ChoiceReport(Report):
     """
-    What was found.
+    A run of the suite.
 
     Attributes:
-        family: Which cases: ``random``, ``skewed`` or ``recorded``.
+        family: Which cases: ``random``, ``skewed``, ``layers`` or ``recorded``.
         seed: What they were drawn with; 0 where nothing was.
-        conditions: What figures depend on.
-        found: What was measured.
-        failures: Cases that could not be, and why.
+        failed: Cases that could not be measured, and why.
+        lost: What each rule of choosing loses, the worst first; see `judge`.
     """
+
+    SUITES: ClassVar[tuple[str, ...]] = (NAME,)
+    SCHEMA: ClassVar[Mapping[str, Any]] = {"schema": 1}
 
     family: str
     seed: int
-    conditions: dict[str, str] = field(default_factory=dict)
-    found: list[Timed] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
+    found: list[Measured] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, list[Regret]] = field(default_factory=dict)
+
+    @property
+    def failures(self) -> list[str]:
+        """What could not be measured: one line each."""
+        return [f"{case}: {reason}" for case, reason in self.failed.items()]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values: names of kernels once, times by their numbers."""
+        """Return the report as a JSON object: names of kernels once, times by their numbers."""
         names = sorted({name for each in self.found for name in each.times_us})
         number = {name: place for place, name in enumerate(names)}
         return {
             "suite": NAME,
-            "schema": SCHEMA,
+            **self.SCHEMA,
             "family": self.family,
             "seed": self.seed,
             "conditions": self.conditions,
-            "failures": self.failures,
+            "failures": self.failed,
             "kernels": names,
             "found": [
                 {
@@ -114,53 +124,86 @@ class ChoiceReport:
             ],
         }
 
+    @classmethod
+    def decoded(cls, document: Mapping[str, Any]) -> Self:
+        """Return what `to_json` wrote."""
+        names = [str(name) for name in document["kernels"]]
+        return cls(
+            family=str(document["family"]),
+            seed=int(document["seed"]),
+            conditions={str(k): str(v) for k, v in document["conditions"].items()},
+            found=[_measured(each, names) for each in document["found"]],
+            failed={str(k): str(v) for k, v in document["failures"].items()},
+        )
+
+    def differs(self, other: ChoiceReport) -> str:
+        """Return in words of what other cases this report is."""
+        if (self.family, self.seed) != (other.family, other.seed):
+            return f"--of {self.family} --seed {self.seed}; go on with those, or save elsewhere"
+        ours, theirs = (each.conditions.get("routings") for each in (self, other))
+        return f"routings {ours}, not {theirs}; save elsewhere" if ours != theirs else ""
+
+    def judge(self, arch: Arch) -> None:
+        """Compare what every rule chooses for the report's device with the best candidates."""
+        for rule, use_measured in _RULES.items():
+
+            def choose(case: Case, use_measured: bool = use_measured) -> str:
+                device = self.conditions.get("gpu")
+                choice = select(case.asked, arch, device=device, use_measured=use_measured)
+                return str(choice.config.name(arch))
+
+            found = regrets(self, choose)
+            self.lost[rule] = sorted(found, key=lambda each: each.lost, reverse=True)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what every rule loses, and its worst cases."""
+        return {
+            "rules": {rule: summary(found) for rule, found in self.lost.items()},
+            "worst": {
+                rule: [each.to_json() for each in found[:_WORST]]
+                for rule, found in self.lost.items()
+            },
+        }
+
+    def tables(self) -> Iterator[Table]:
+        """Yield what every rule loses, then its worst cases one by one."""
+        sums = {rule: summary(found) for rule, found in self.lost.items()}
+        yield Table(
+            title="what is lost",
+            columns=("CHOSEN BY", "CASES", "MEAN", "WORST", "BEYOND 2 %", "BEYOND 8 %"),
+            rows=tuple(
+                (
+                    rule,
+                    f"{each['cases']:.0f}",
+                    f"{each['mean']:.2%}",
+                    f"{each['worst']:.1%}",
+                    f"{each['beyond_2']:.0f}",
+                    f"{each['beyond_8']:.0f}",
+                )
+                for rule, each in sums.items()
+            ),
+        )
+        for rule, found in self.lost.items():
+            yield Table(
+                title=f"the worst by {rule}",
+                columns=("LOST", "BEST (us)", "CASE", "CHOSEN", "BEST"),
+                rows=tuple(_cells(each) for each in found[:_WORST]),
+                texts=("CASE", "CHOSEN", "BEST"),
+            )
+
     def save(self, path: Path) -> None:
-        """Write the report to `path`, a line for each case; raises as `files.write_text`."""
+        """Write the report to `path`, a line for each case; raises as `Report.save`."""
         document = self.to_json()
         rows = [json.dumps(each, separators=(",", ":")) for each in document.pop("found")]
         head = json.dumps(document, indent=1).removesuffix("\n}")
-        files.write_text(f'{head},\n "found": [\n' + ",\n".join(rows) + "\n]\n}\n", path)
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """
-        Return the report in `path`.
-
-        Raises:
-            ConfigError: There is none, or none of this version.
-        """
-        return files.read(path, cls.from_json)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """
-        Return what `to_json` wrote.
-
-        Raises:
-            ConfigError: It is something else.
-        """
-        if (document.get("suite"), document.get("schema")) != (NAME, SCHEMA):
-            raise ConfigError(f"no report of {NAME} of this version")
-        try:
-            names = [str(name) for name in document["kernels"]]
-            return cls(
-                family=str(document["family"]),
-                seed=int(document["seed"]),
-                conditions={str(k): str(v) for k, v in document["conditions"].items()},
-                found=[_timed(each, names) for each in document["found"]],
-                failures={str(k): str(v) for k, v in document["failures"].items()},
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise ConfigError(
-                f"a report of {NAME} that is damaged: {type(error).__name__}: {shown(str(error))}"
-            ) from None
+        write(f'{head},\n "found": [\n' + ",\n".join(rows) + "\n]\n}\n", path)
 
 
-def _timed(document: Mapping[str, Any], names: list[str]) -> Timed:
+def _measured(document: Mapping[str, Any], names: list[str]) -> Measured:
     times = {names[int(place)]: float(us) for place, us in document["times_us"]}
     if not min(times.values(), default=0.0) > 0:
         raise ValueError("times are positive, and there is one of each candidate")
-    return Timed(
+    return Measured(
         case=Case.from_json(dict(document)), times_us=times, took_s=float(document["took_s"])
     )
 
@@ -170,7 +213,7 @@ def regrets(report: ChoiceReport, choose: Callable[[Case], str]) -> Iterator[Reg
     for each in report.found:
         name = choose(each.case)
         if name in each.times_us:
-            yield Regret(timed=each, chosen=name)
+            yield Regret(measured=each, chosen=name)
 
 
 def summary(found: list[Regret]) -> dict[str, float]:
@@ -183,3 +226,20 @@ def summary(found: list[Regret]) -> dict[str, float]:
         "beyond_2": sum(each > 0.02 for each in lost),
         "beyond_8": sum(each > 0.08 for each in lost),
     }
+
+
+def _cells(regret: Regret) -> tuple[str, ...]:
+    measured = regret.measured
+    return (
+        f"{regret.lost:.1%}",
+        f"{measured.times_us[measured.best]:.1f}",
+        str(measured.case),
+        _shape(regret.chosen),
+        _shape(measured.best),
+    )
+
+
+def _shape(name: str) -> str:
+    """Return what tells a kernel from the others of its problem."""
+    config, _ = KernelConfig.parse(name)
+    return config.short + f" split {config.schedule.split_k}" * (config.schedule.split_k > 1)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -15,13 +16,16 @@ from jitgen.autotune.measure.workload import Workload
 from jitgen.autotune.trials import Proof
 from jitgen.autotune.turns import in_turn
 from jitgen.bench import gpu
-from jitgen.bench.choice import NAME
-from jitgen.bench.choice.cases import Case, kernels_of
-from jitgen.bench.choice.report import ChoiceReport, Timed
+from jitgen.bench.cases import only
+from jitgen.bench.choice import NAME, recorded
+from jitgen.bench.choice.cases import DRAWN, FAMILIES, Case, kernels_of, recorded_cases
+from jitgen.bench.choice.report import ChoiceReport, Measured
 from jitgen.bench.protocol import conditions
-from jitgen.bench.sides import attempt
+from jitgen.bench.runner import attempt, device_of
+from jitgen.bench.suite import Given, Suite
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.errors import ConfigError
 from jitgen.targets.devices import default_arch
 
 LOOP_S, ROUNDS = 0.06, 3
@@ -56,8 +60,8 @@ def run(
             return
         if case in done:
             continue
-        report.failures.pop(str(case), None)  # of a run before
-        attempt(str(case), partial(_add, report, case, arch), report.failures)
+        report.failed.pop(str(case), None)  # of a run before
+        attempt(str(case), partial(_add, report, case, arch), report.failed)
         save()
         yield case
 
@@ -66,7 +70,7 @@ def _add(report: ChoiceReport, case: Case, arch: Arch) -> None:
     report.found.append(measure(case, arch))
 
 
-def measure(case: Case, arch: Arch) -> Timed:
+def measure(case: Case, arch: Arch) -> Measured:
     """
     Return the times of every candidate of `case`.
 
@@ -74,13 +78,12 @@ def measure(case: Case, arch: Arch) -> Timed:
         WrongResult: One computes something wrong; nothing is timed then.
         JitgenError: One cannot be had.
     """
-    device = "cuda" if arch.is_gpu else "cpu"
     gc.collect()  # operands of the case before: half of a GPU's memory
     if arch.is_gpu:
         torch.cuda.empty_cache()
     start = time.perf_counter()
     configs = kernels_of([case], arch)
-    workload = Workload.random(case.asked, case.row_counts, device=device)
+    workload = Workload.random(case.asked, case.row_counts, device=device_of(arch))
     proof = Proof(workload)
     for config in configs:
         proof.verify(partial(_call, workload, config))
@@ -92,8 +95,76 @@ def measure(case: Case, arch: Arch) -> Timed:
     found = in_turn(calls, workload, on_gpu=arch.is_gpu, loop_s=LOOP_S, rounds=ROUNDS)
     names = [config.name(arch) for config in configs]
     times = {name: round(each * 1e6, 3) for name, each in zip(names, found, strict=True)}
-    return Timed(case=case, times_us=times, took_s=round(time.perf_counter() - start, 2))
+    return Measured(case=case, times_us=times, took_s=round(time.perf_counter() - start, 2))
 
 
 def _call(operands: Workload, config: KernelConfig) -> object:
     return operands.call(config=config)
+
+
+def _steps(given: Given) -> list[Case]:
+    """
+    Return the cases that options ask for.
+
+    Raises:
+        ConfigError: Options do not go together, a file holds no routings, or no case is left.
+    """
+    family, routings = given["family"], given["routings"]
+    if family in DRAWN:
+        if routings is not None:
+            raise ConfigError(f"--routings goes with --of {recorded.Recorded.KIND}")
+        draw, usual = DRAWN[family]
+        every = draw(given["count"] or usual, given["seed"])
+    else:
+        if given["seed"]:
+            raise ConfigError(f"--seed draws cases, and --of {family} draws none")
+        every = recorded_cases(recorded.load(routings or recorded.SHIPPED))[: given["count"]]
+    return only(every, given["only"])
+
+
+def _new(given: Given) -> ChoiceReport:
+    """Return a report of nothing yet, which says where routings come from."""
+    report = ChoiceReport(family=given["family"], seed=given["seed"])
+    if report.family not in DRAWN:
+        path = given["routings"] or recorded.SHIPPED
+        content = hashlib.sha256(repr(recorded.load(path)).encode()).hexdigest()
+        report.conditions["routings"] = f"{path.name} {content[:12]}"
+    return report
+
+
+def _run(
+    report: ChoiceReport, steps: Sequence[Case], given: Given, save: Callable[[], None]
+) -> Iterator[Case]:
+    seconds = None if given["minutes"] is None else given["minutes"] * 60
+    yield from run(report, steps, seconds=seconds, save=save)
+
+
+def _target(given: Given) -> Arch:
+    found: Arch = given["arch"] or default_arch()
+    return found
+
+
+SUITE = Suite(
+    name=NAME,
+    report=ChoiceReport,
+    about="""
+Every candidate is checked before all are timed in turn. The model alone is compared with the best,
+and so is what a call gets, the shipped table included. What is saved are times: --from says what
+today's selector would lose.
+""",
+    options=(
+        *("of", "routings", "count", "seed", "only", "minutes", "save", "resume", "from"),
+        *("kernels", "arch"),
+    ),
+    measuring=("minutes", "kernels"),
+    refusal="--from measures nothing: it goes with --arch and --json",
+    steps=_steps,
+    run=_run,
+    choices={"of": FAMILIES},
+    new=_new,
+    kernels=lambda steps, given: [
+        config.name(_target(given)) for config in kernels_of(steps, _target(given))
+    ],
+    listing={"suite": NAME},
+    judge=lambda report, given: report.judge(_target(given)),
+)

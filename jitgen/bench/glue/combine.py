@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import field
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -12,7 +11,8 @@ from torch import Tensor
 
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands, others
+from jitgen.bench.glue.case import Case, Operands, others
+from jitgen.bench.runner import COPY, INDUCTOR
 from jitgen.config import Arch
 from jitgen.config.combine import CombineProblem
 from jitgen.ops.combine import reference
@@ -25,32 +25,14 @@ _ERROR = 2.0**-6
 
 
 @frozen
-class Case:
-    """
-    One measurement: every place has a row, in no order.
-
-    Attributes:
-        problem: What is computed.
-        budgets: See `jitgen.bench.glue.sides.Case`.
-    """
-
-    problem: CombineProblem
-    budgets: Mapping[str, float] = field(default_factory=dict)
+class Combine(Case):
+    """One measurement: every place has a row, in no order."""
 
     def __str__(self) -> str:
         """Return the case as tables show it: ``combine top 8, 64 tokens N7168``."""
         problem = self.problem
         shared = ", shared" * problem.has_shared
         return f"combine top {problem.top_k}{shared}, {problem.m} tokens N{problem.n}"
-
-    @property
-    def num_bytes(self) -> int:
-        """Rows in, sums out."""
-        return self.problem.traffic_bytes
-
-    def kernel(self, arch: Arch) -> str:
-        """Return the name of the kernel that serves it."""
-        return str(jitgen.select(self.problem, arch).config.name(arch))
 
     def operands(self, device: str, seed: int) -> Operands:
         """Return a call with random rows and weights."""
@@ -74,7 +56,7 @@ class Case:
         )
 
 
-def cases(arch: Arch) -> Iterator[Case]:
+def cases(arch: Arch) -> Iterator[Combine]:
     """Yield what is measured on a device of `arch`: on a CPU both kinds once, and small."""
     n = _GPU_N if arch.is_gpu else _CPU_N
     for top_k, has_shared in ((8, True), (8, False), (2, False)):
@@ -83,7 +65,9 @@ def cases(arch: Arch) -> Iterator[Case]:
         for count in tokens:
             problem = CombineProblem(m=count, n=n, top_k=top_k, has_shared=has_shared)
             has_budget = is_first and count == _TOKENS[-1]
-            yield Case(problem=problem, budgets={COPY: 0.85, INDUCTOR: 1.0} if has_budget else {})
+            yield Combine(
+                problem=problem, budgets={COPY: 0.85, INDUCTOR: 1.0} if has_budget else {}
+            )
 
 
 def summed(y: Tensor, inverse: Tensor, weights: Tensor, shared: Tensor | None = None) -> Tensor:

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import field
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,8 @@ from torch import Tensor
 
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands, others
+from jitgen.bench.glue.case import Case, Operands, others
+from jitgen.bench.runner import COPY, INDUCTOR
 from jitgen.config import Arch, Layout
 from jitgen.config.permute_quantize import Format, PermuteQuantizeProblem, Walk
 from jitgen.formats.e4m3 import MAX
@@ -33,32 +33,14 @@ _WORDS = {Format.MXFP8: "mx32", Format.MXFP4: "mx32", Format.NVFP4: "nv16"}
 
 
 @frozen
-class Case:
-    """
-    One measurement: random experts of as many tokens, all of them on this device.
-
-    Attributes:
-        problem: What is computed.
-        budgets: See `jitgen.bench.glue.sides.Case`.
-    """
-
-    problem: PermuteQuantizeProblem
-    budgets: Mapping[str, float] = field(default_factory=dict)
+class Permute(Case):
+    """One measurement: random experts of as many tokens, all of them on this device."""
 
     def __str__(self) -> str:
         """Return the case as tables show it: ``permute_quantize block128, 64 tokens``."""
         problem = self.problem
         way = "" if problem.walk is Walk.SCATTER else ", without inverse"
         return f"permute_quantize {problem.format}{way}, {problem.m} tokens K{problem.k}"
-
-    @property
-    def num_bytes(self) -> int:
-        """Tokens in once, their copies out."""
-        return self.problem.traffic_bytes
-
-    def kernel(self, arch: Arch) -> str:
-        """Return the name of the kernel that serves it."""
-        return str(jitgen.select(self.problem, arch).config.name(arch))
 
     def operands(self, device: str, seed: int) -> Operands:
         """Return a call with random tokens."""
@@ -90,7 +72,7 @@ class Case:
         )
 
 
-def cases(arch: Arch) -> Iterator[Case]:
+def cases(arch: Arch) -> Iterator[Permute]:
     """Yield what is measured on a device of `arch`: on a CPU every format once, and small."""
     has = rules(arch, "permute_quantize").candidates
     k = _GPU_K if arch.is_gpu else _CPU_K
@@ -104,7 +86,7 @@ def cases(arch: Arch) -> Iterator[Case]:
             has_budget = is_first and count == _TOKENS[-1]
             if has(problem):
                 budgets = {COPY: 0.85, INDUCTOR: 1.0} if has_budget else {}
-                yield Case(problem=problem, budgets=budgets)
+                yield Permute(problem=problem, budgets=budgets)
 
 
 def _kinds() -> Iterator[tuple[Format, Walk]]:

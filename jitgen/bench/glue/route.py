@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import field
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,8 @@ from torch import Tensor
 
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.bench.glue.sides import COPY, INDUCTOR, Operands, others
+from jitgen.bench.glue.case import Case, Operands, others
+from jitgen.bench.runner import COPY, INDUCTOR
 from jitgen.config import Arch, DType
 from jitgen.config.route import RouteProblem, Scoring
 from jitgen.ops.route.results import Routing
@@ -26,37 +26,24 @@ _TOKENS, _FEW_TOKENS, _CPU_TOKENS = (1, 16, 64, 512, 4096, 16_384), (64, 4096), 
 
 
 @frozen
-class Case:
+class Route(Case):
     """
     One measurement.
 
     Attributes:
         model: Whose router it is.
-        problem: What is computed.
         top_groups: Groups of experts that are kept.
         scale: What weights are multiplied with.
-        budgets: See `jitgen.bench.glue.sides.Case`.
     """
 
     model: str
-    problem: RouteProblem
     top_groups: int = 1
     scale: float = 1.0
-    budgets: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Return the case as tables show it: ``route DeepSeek-V3, 64 tokens``."""
         op = "sort_pairs" if self.problem.scoring is Scoring.GIVEN else "route"
         return f"{op} {self.model}, {self.problem.m} tokens"
-
-    @property
-    def num_bytes(self) -> int:
-        """Logits in, results out."""
-        return self.problem.traffic_bytes
-
-    def kernel(self, arch: Arch) -> str:
-        """Return the name of the kernel that serves it."""
-        return str(jitgen.select(self.problem, arch).config.name(arch))
 
     def operands(self, device: str, seed: int) -> Operands:
         """Return a call with random logits, or random experts."""
@@ -94,14 +81,14 @@ class Case:
         )
 
 
-def cases(arch: Arch) -> Iterator[Case]:
+def cases(arch: Arch) -> Iterator[Route]:
     """Yield what is measured on a device of `arch`: on a CPU every model once, with few tokens."""
     for case in _models():
         is_first = case.model == "DeepSeek-V3"
         tokens = (_TOKENS if is_first else _FEW_TOKENS) if arch.is_gpu else (_CPU_TOKENS,)
         for count in tokens:
             has_budget = is_first and count == 4096
-            yield Case(
+            yield Route(
                 model=case.model,
                 problem=case.problem.with_mean(count),
                 top_groups=case.top_groups,
@@ -110,7 +97,7 @@ def cases(arch: Arch) -> Iterator[Case]:
             )
 
 
-def _models() -> Iterator[Case]:
+def _models() -> Iterator[Route]:
     """Yield the routers of models, for one token."""
     deepseek: dict[str, Any] = {
         "m": 1,
@@ -122,14 +109,14 @@ def _models() -> Iterator[Case]:
         "expert_groups": 8,
     }
     kept: dict[str, Any] = {"top_groups": 4, "scale": 2.5}
-    yield Case(model="DeepSeek-V3", problem=RouteProblem(**deepseek), **kept)
+    yield Route(model="DeepSeek-V3", problem=RouteProblem(**deepseek), **kept)
     one_of_eight = RouteProblem(**deepseek, local_experts=32)
-    yield Case(model="DeepSeek-V3 with 32 of its experts", problem=one_of_eight, **kept)
-    yield Case(model="Qwen3", problem=RouteProblem(m=1, experts=128, top_k=8))
-    yield Case(model="Mixtral", problem=RouteProblem(m=1, experts=8, top_k=2))
-    yield Case(model="gpt-oss", problem=RouteProblem(m=1, experts=128, top_k=4))
+    yield Route(model="DeepSeek-V3 with 32 of its experts", problem=one_of_eight, **kept)
+    yield Route(model="Qwen3", problem=RouteProblem(m=1, experts=128, top_k=8))
+    yield Route(model="Mixtral", problem=RouteProblem(m=1, experts=8, top_k=2))
+    yield Route(model="gpt-oss", problem=RouteProblem(m=1, experts=128, top_k=4))
     given = RouteProblem(m=1, experts=256, top_k=8, scoring=Scoring.GIVEN)
-    yield Case(model="8 of 256", problem=given)
+    yield Route(model="8 of 256", problem=given)
 
 
 def routed(

@@ -6,8 +6,7 @@ adds to its GEMMs. In a graph as all sides are, so launches count and no host do
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import field
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -16,8 +15,9 @@ from torch import Tensor
 
 import jitgen
 from jitgen.bench.glue import combine, permute_quantize, route, silu_mul_quantize
+from jitgen.bench.glue.case import Case, Operands
 from jitgen.bench.glue.permute_quantize import EXPERTS, TOP_K
-from jitgen.bench.glue.sides import INDUCTOR, Operands
+from jitgen.bench.runner import INDUCTOR
 from jitgen.config import Arch, DType, Layout
 from jitgen.config.combine import CombineProblem
 from jitgen.config.permute_quantize import Format, PermuteQuantizeProblem, Walk
@@ -39,7 +39,7 @@ _CHOICE: dict[str, Any] = {
 
 
 @frozen
-class Case:
+class Together(Case):
     """
     One measurement: DeepSeek-V3's layer.
 
@@ -47,13 +47,11 @@ class Case:
         tokens: Tokens.
         k: Columns of a token.
         n: Columns between the GEMMs.
-        budgets: See `jitgen.bench.glue.sides.Case`.
     """
 
     tokens: int
     k: int
     n: int
-    budgets: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Return the case as tables show it: ``all four, 64 tokens K7168 I2048``."""
@@ -83,7 +81,7 @@ class Case:
         )
 
     @property
-    def num_bytes(self) -> int:
+    def amount(self) -> int:
         """What the four move."""
         return sum(int(problem.traffic_bytes) for problem in self._problems(Arch.CPU))
 
@@ -111,14 +109,14 @@ class Case:
         )
 
 
-def cases(arch: Arch) -> Iterator[Case]:
+def cases(arch: Arch) -> Iterator[Together]:
     """Yield what is measured on a device of `arch`."""
     if not arch.is_gpu:
-        yield Case(tokens=16, k=256, n=128)
+        yield Together(tokens=16, k=256, n=128)
         return
     for tokens in (1, 16, 64, 512):
         budgets = {INDUCTOR: _OF_INDUCTOR} if tokens == 64 else {}
-        yield Case(tokens=tokens, k=7168, n=2048, budgets=budgets)
+        yield Together(tokens=tokens, k=7168, n=2048, budgets=budgets)
 
 
 def _ours(

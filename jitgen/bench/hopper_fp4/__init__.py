@@ -3,10 +3,9 @@
 MXFP4 weights on Hopper beside jitgen's own FP8 kernel, and beside others who multiply them.
 
 Decode reads weights, so that 4.25 bits a weight instead of 8 allow 1.88 times the speed: every
-figure is the time of the FP8 kernel in the same run over that of a side. What is measured lies in
-`cases`, what it is measured on in `operands`, who takes part in `sides` and in
-`jitgen.bench.peers.mxfp4`, how in `run`; `report` keeps what was found, `targets` says what it
-should be, and `tables` shows it.
+figure is the time of the FP8 kernel in the same run over that of a side. `operands` is what sides
+multiply, `sides` and `jitgen.bench.peers.mxfp4` are who takes part, `run` is how; `report` keeps
+what was found, and says what it should be.
 """
 
 NAME = "hopper-fp4"

@@ -1,32 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the suite found, as values that can be written and read again.
+What the hopper-fp4 suite measured, its tables, and what it is to show.
 
 A ratio is the FP8 kernel's time over a side's, so that more than 1 means that FP4 pays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from jitgen.autotune.measure.times import Times
-from jitgen.bench import files
-from jitgen.bench.cases import Case
+from jitgen.bench.cases import DOWN, UP, Case
 from jitgen.bench.hopper_fp4 import NAME
-from jitgen.errors import ConfigError
+from jitgen.bench.protocol import Row
+from jitgen.bench.report import Record, Report, Table, counted_words
 from jitgen.support.frozen import frozen
-from jitgen.support.text import shown
 
-SCHEMA = 1
 FP8 = "fp8"
 """The side that all others are compared with."""
 
+E4M3 = ("e4m3", "e4m3 folded")
+BF16 = ("e4m3x2", "e4m3x2 folded", "bf16")
+"""Sides that take bfloat16 activations without loss."""
+
+GPT_OSS = (5760, 2880)
+
 
 @frozen
-class Timed:
+class Target:
+    """
+    The least that the best of some sides must reach in one case.
+
+    Attributes:
+        sides: jitgen's, of which the fastest counts.
+        other: Who is slower: ``fp8`` or a peer.
+        matrix: N and K.
+        rows: Rows of a group.
+        least: The least of `other`'s time over that of the best side.
+    """
+
+    sides: tuple[str, ...]
+    other: str
+    matrix: tuple[int, int]
+    rows: int
+    least: float
+
+
+TARGETS = (
+    *(
+        Target(sides=E4M3, other="fp8", matrix=matrix, rows=rows, least=least)
+        for matrix, goals in (
+            (UP, {1: 1.82, 8: 1.78, 16: 1.73, 32: 1.70, 64: 1.35}),
+            (DOWN, {1: 1.76, 8: 1.68, 16: 1.67, 32: 1.64, 64: 1.18}),
+            (GPT_OSS, {1: 1.70, 8: 1.68, 32: 1.55}),
+        )
+        for rows, least in goals.items()
+    ),
+    Target(sides=BF16, other="fp8", matrix=UP, rows=8, least=1.75),
+    Target(sides=BF16, other="fp8", matrix=UP, rows=32, least=1.45),
+    Target(sides=E4M3, other="humming e4m3", matrix=UP, rows=8, least=1.07),
+    Target(sides=BF16, other="triton_kernels", matrix=UP, rows=8, least=1.35),
+    Target(sides=BF16, other="marlin", matrix=UP, rows=8, least=1.6),
+    Target(sides=BF16, other="humming bf16", matrix=UP, rows=8, least=1.5),
+)
+
+
+@frozen
+class Timed(Record):
     """
     One side of a case.
 
@@ -36,6 +78,13 @@ class Timed:
         error: Of its result, in the Frobenius norm, as a part of the float32 product's.
         kernel: Name of the kernel, where jitgen's selector chose it.
     """
+
+    JSON: ClassVar[Mapping[str, str]] = {
+        "seconds": "times",
+        "bytes": "num_bytes",
+        "error": "error",
+        "kernel": "kernel",
+    }
 
     times: Times
     num_bytes: int
@@ -47,32 +96,13 @@ class Timed:
         """Bytes a second."""
         return self.num_bytes / self.times.median
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the side as JSON values, with its median for readers."""
-        return {
-            "seconds": list(self.times.seconds),
-            "bytes": self.num_bytes,
-            "error": self.error,
-            "kernel": self.kernel,
-            "median_us": self.times.median * 1e6,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Timed:
-        """Return what `to_json` wrote."""
-        seconds = tuple(map(float, document["seconds"]))
-        if not min(seconds, default=0.0) > 0:
-            raise ValueError("times are positive, and there is one for each round")
-        return cls(
-            times=Times(seconds=seconds),
-            num_bytes=int(document["bytes"]),
-            error=float(document["error"]),
-            kernel=str(document["kernel"]),
-        )
+    def derived(self) -> dict[str, Any]:
+        """Return the median."""
+        return {"median_us": self.times.median * 1e6}
 
 
 @frozen
-class Found:
+class Measured(Record):
     """
     One case.
 
@@ -108,61 +138,39 @@ class Found:
             return None
         return self.sides[FP8].num_bytes / self.sides[side].num_bytes
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the case as JSON values, with what follows from them for readers."""
-        return {
-            "case": self.case.to_json(),
-            "sides": {name: side.to_json() for name, side in self.sides.items()},
-            "missing": dict(self.missing),
-            "candidates": {name: dict(each) for name, each in self.candidates.items()},
-            "ratio": {name: self.ratio(name) for name in self.sides},
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Found:
-        """Return what `to_json` wrote."""
-        return cls(
-            case=Case.from_json(document["case"]),
-            sides={name: Timed.from_json(side) for name, side in document["sides"].items()},
-            missing=dict(document["missing"]),
-            candidates={name: dict(each) for name, each in document["candidates"].items()},
-        )
+    def derived(self) -> dict[str, Any]:
+        """Return the ratios."""
+        return {"ratio": {name: self.ratio(name) for name in self.sides}}
 
 
 @dataclass(slots=True, kw_only=True)
-class Fp4Report:
+class Fp4Report(Report):
     """
-    A run of the suite, which grows while it runs.
+    A run of the suite.
 
     Attributes:
-        conditions: What figures depend on: device, versions, clocks seen.
-        copy_rate: Bytes a second of a copy within the device's memory, read and written ones; 0
-            where it was not measured.
-        found: Every case that is done.
-        notes: What a reader must know of a side.
         absent: Sides that take no part at all, and why.
         launching: The side whose first launch is under way; a process that ends in it leaves the
             name of the one that hung.
     """
 
-    conditions: dict[str, str] = field(default_factory=dict)
-    copy_rate: float = 0.0
-    found: list[Found] = field(default_factory=list)
-    notes: dict[str, str] = field(default_factory=dict)
+    SUITES: ClassVar[tuple[str, ...]] = (NAME,)
+    SCHEMA: ClassVar[Mapping[str, Any]] = {"report_schema": 1}
+    NEEDED: ClassVar[str] = FP8
+    JSON: ClassVar[Mapping[str, str]] = {
+        "conditions": "conditions",
+        "copy_bytes_per_s": "copy_rate",
+        "found": "found",
+        "notes": "notes",
+        "absent": "absent",
+        "launching": "launching",
+    }
+
+    found: list[Measured] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     launching: str = ""
 
-    @property
-    def failures(self) -> list[str]:
-        """What FP8, without which there is no ratio, did not compute: one line each."""
-        return [f"{each.case}: {each.missing[FP8]}" for each in self.found if FP8 in each.missing]
-
-    @property
-    def sides(self) -> list[str]:
-        """Everyone who was timed, in the order in which they appeared."""
-        return list(dict.fromkeys(name for each in self.found for name in each.sides))
-
-    def at(self, rows: int, n: int, k: int) -> Found | None:
+    def at(self, rows: int, n: int, k: int) -> Measured | None:
         """Return the case of these sizes; None where it was not measured."""
         for each in self.found:
             case = each.case
@@ -170,56 +178,105 @@ class Fp4Report:
                 return each
         return None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
-        return {
-            "suite": NAME,
-            "report_schema": SCHEMA,
-            "conditions": self.conditions,
-            "copy_bytes_per_s": self.copy_rate,
-            "found": [each.to_json() for each in self.found],
-            "notes": self.notes,
-            "absent": self.absent,
-            "launching": self.launching,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Fp4Report:
-        """
-        Return what `to_json` wrote.
-
-        Raises:
-            ConfigError: `document` is something else.
-        """
-        if (document.get("suite"), document.get("report_schema")) != (NAME, SCHEMA):
-            raise ConfigError(f"it is no report of {NAME} of this version")
-        try:
-            return cls(
-                conditions=dict(document["conditions"]),
-                copy_rate=float(document["copy_bytes_per_s"]),
-                found=[Found.from_json(each) for each in document["found"]],
-                notes=dict(document["notes"]),
-                absent=dict(document["absent"]),
-                launching=str(document["launching"]),
+    def targets(self) -> Iterator[Row]:
+        """Yield every target that there is a figure for, and that figure."""
+        for target in TARGETS:
+            n, k = target.matrix
+            found = self.at(target.rows, n, k)
+            ratios = {} if found is None else _ratios(found, target)
+            if not ratios:
+                continue
+            best = max(ratios, key=lambda side: ratios[side])
+            activations = "bf16" if target.sides == BF16 else "e4m3"
+            case = f"{activations} activations, {target.rows} rows, N{n} K{k}"
+            yield Row(
+                suite=NAME,
+                what=f"{target.other} over FP4, {case}",
+                value=ratios[best],
+                unit="x",
+                budget=target.least,
+                is_rate=True,
+                detail=f"best: {best}",
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"the report is damaged: {shown(error)}") from None
 
-    def save(self, path: Path) -> None:
-        """
-        Write the report to `path` in one step.
+    def tables(self) -> Iterator[Table]:
+        """Yield a table for each size, other kernels, the errors, and who was left out."""
+        sizes = dict.fromkeys((each.case.groups, each.case.n, each.case.k) for each in self.found)
+        for size in sizes:
+            yield self._of_size(*size)
+        yield Table(
+            title="kernels that might have been chosen: us, the chosen one in brackets",
+            columns=("case", "side", "kernels"),
+            rows=tuple(
+                (str(each.case), side, _candidates(each.sides[side], others))
+                for each in self.found
+                for side, others in each.candidates.items()
+            ),
+        )
+        worst: dict[str, float] = {}
+        for each in self.found:
+            for name, side in each.sides.items():
+                worst[name] = max(worst.get(name, 0.0), side.error)
+        yield Table(
+            title="errors against float32 on the same operands, the largest of all cases",
+            columns=("side", "error"),
+            rows=tuple((name, f"{error:.2e}") for name, error in worst.items()),
+        )
+        counts = counted_words(each.missing for each in self.found)
+        yield Table(
+            title="left out",
+            columns=("side", "cases", "why"),
+            rows=(
+                *((name, "all", reason) for name, reason in self.absent.items()),
+                *((name, str(count), reason) for (name, reason), count in counts.items()),
+            ),
+        )
 
-        Raises:
-            ConfigError: The file cannot be written.
-        """
-        files.write(self.to_json(), path)
+    def _of_size(self, *size: int) -> Table:
+        """Return the cases of a size: us, in brackets the ratio to FP8 and GB/s."""
+        found = [
+            each for each in self.found if (each.case.groups, each.case.n, each.case.k) == size
+        ]
+        found.sort(key=lambda each: each.case.rows_per_group)
+        here = {name for each in found for name in each.sides}
+        every = dict.fromkeys(name for each in self.found for name in each.sides)
+        sides = [name for name in every if name in here]
+        groups, n, k = size
+        return Table(
+            title=f"N{n} K{k}, {groups} groups: us (FP8's time over it; GB/s)",
+            columns=("rows", "limit", *sides),
+            rows=tuple(_cells(each, sides) for each in found),
+        )
 
-    @classmethod
-    def read(cls, path: Path) -> Fp4Report:
-        """
-        Return the report that `save` wrote to `path`.
 
-        Raises:
-            ConfigError: The file cannot be read or is no such report.
-        """
-        return files.read(path, cls.from_json)
+def _ratios(found: Measured, target: Target) -> dict[str, float]:
+    """Return for each of the target's sides how much slower the other is."""
+    pairs = {side: found.over(target.other, side) for side in target.sides}
+    return {side: ratio for side, ratio in pairs.items() if ratio is not None}
+
+
+def _candidates(timed: Timed, others: Mapping[str, float]) -> str:
+    """Return the times of a side in a line."""
+    chosen = timed.times.median
+    found = [(seconds, f"{name} {seconds * 1e6:.1f}") for name, seconds in others.items()]
+    found.append((chosen, f"[chosen {chosen * 1e6:.1f}]"))
+    return "; ".join(text for _, text in sorted(found))
+
+
+def _cells(found: Measured, sides: Sequence[str]) -> tuple[str, ...]:
+    """Return the cells of one case; the limit is that of the side that moves least."""
+    limits = [limit for side in sides if (limit := found.limit(side)) is not None]
+    return (
+        str(found.case.rows_per_group),
+        f"{max(limits):.2f}" if limits else "",
+        *(_cell(found, side) for side in sides),
+    )
+
+
+def _cell(found: Measured, side: str) -> str:
+    if side not in found.sides:
+        return ""
+    timed = found.sides[side]
+    ratio = found.ratio(side)
+    inside = "" if ratio is None or side == FP8 else f"{ratio:.2f}; "
+    return f"{timed.times.median * 1e6:.1f} ({inside}{timed.rate * 1e-9:,.0f})"

@@ -13,41 +13,81 @@ import faulthandler
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from pathlib import Path
 
 import torch
 
-from jitgen.autotune.measure.clock import Batch, compete_in_batches, has_gpu
+from jitgen.autotune.measure.clock import has_gpu
 from jitgen.autotune.measure.errors import NoDevice
-from jitgen.autotune.measure.times import Times
-from jitgen.bench import gpu
-from jitgen.bench.cases import Case
+from jitgen.bench import cases, gpu
+from jitgen.bench.cases import Case, file_of
 from jitgen.bench.hopper_fp4 import NAME
-from jitgen.bench.hopper_fp4.cases import Step
 from jitgen.bench.hopper_fp4.operands import Ready, Tokens, Weights
-from jitgen.bench.hopper_fp4.report import FP8, Found, Fp4Report, Timed
-from jitgen.bench.hopper_fp4.sides import OURS, UNPACKED, UNPACKED_ROWS, Own, Side
-from jitgen.bench.peers import versions
+from jitgen.bench.hopper_fp4.report import FP8, Fp4Report, Measured, Timed
+from jitgen.bench.hopper_fp4.sides import ARCH, OURS, UNPACKED, UNPACKED_ROWS, Own, Side, kernels
+from jitgen.bench.peers import mxfp4
 from jitgen.bench.peers.mxfp4 import DISTRIBUTIONS
-from jitgen.bench.protocol import conditions
-from jitgen.bench.sides import attempt
-from jitgen.bench.suite import ROUNDS, copy_rate
-from jitgen.config import Arch
+from jitgen.bench.runner import ROUNDS, Contest, begin, device, of_every_device
+from jitgen.bench.suite import Given, Suite
+from jitgen.config import Arch, Layout
+from jitgen.errors import ConfigError
+from jitgen.formats.mx32 import VALUES
 from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 
 LAUNCH_S = 90.0
 """Most seconds until a side's first result; some compile for half a minute."""
 
+PUBLIC = file_of(NAME)
+_PEERS = "peers"
 _REPETITIONS = 3
 
-_DEVICE = "cuda"
+
+@frozen
+class Step:
+    """
+    One case.
+
+    Attributes:
+        case: The sizes; the layout is ragged.
+        has_peers: Whether others take part in it, if they are asked for: some compile at every new
+            size for longer than all of jitgen's sides are timed.
+    """
+
+    case: Case
+    has_peers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.case.layout is not Layout.RAGGED:
+            raise ConfigError(f"layout must be ragged in this suite (got {self.case.layout})")
+        if self.case.k % VALUES:
+            raise ConfigError(f"k must be a multiple of {VALUES}, as MXFP4's (got {self.case.k})")
+
+    def __str__(self) -> str:
+        """Return what ``--only`` is compared with: ``ragged 32 x 8 N4096 K7168``."""
+        return str(self.case)
+
+
+def load(path: Path = PUBLIC) -> tuple[Step, ...]:
+    """Return the cases of a file in its order; raises as `jitgen.bench.cases.load`."""
+    return cases.load(path, _step)
+
+
+def _step(document: object) -> Step:
+    """Return the step of a case with or without a word on peers."""
+    if not isinstance(document, dict):
+        return Step(case=Case.from_json(document))
+    sizes = dict(document)
+    has_peers = sizes.pop(_PEERS, False)
+    if not isinstance(has_peers, bool):
+        raise ConfigError(f"{_PEERS} must be true or false (got {has_peers!r})")
+    return Step(case=Case.from_json(sizes), has_peers=has_peers)
 
 
 @contextmanager
-def watched(report: Fp4Report, name: str, save: Callable[[], None]) -> Iterator[None]:
+def watched(report: Fp4Report, save: Callable[[], None], name: str) -> Iterator[None]:
     """
     Leave a side's name on disk while its first launch is under way, and end one that hangs.
 
@@ -118,10 +158,8 @@ def run(
     every = (*OURS, *UNPACKED, *peers)
     sides = [side for side in every if side.name not in report.absent]
     report.notes.update({side.name: side.note for side in sides if side.note})
-    report.conditions.update(
-        {**conditions(), **versions(DISTRIBUTIONS), **gpu.conditions()}, rounds=str(how.rounds)
-    )
-    report.copy_rate = report.copy_rate or copy_rate()
+    begin(report, DISTRIBUTIONS)
+    report.conditions["rounds"] = str(how.rounds)
     end = math.inf if how.seconds is None else time.monotonic() + how.seconds
     done = {each.case for each in report.found}
     weights: Weights | None = None
@@ -134,77 +172,89 @@ def run(
         if weights is None or weights.sizes != sizes:
             weights = None  # those of the last size go before others come
             torch.cuda.empty_cache()
-            weights = Weights.random(*sizes, _DEVICE)
+            weights = Weights.random(*sizes, device())
         others = () if step.has_peers else peers
         few = UNPACKED if step.case.rows_per_group < UNPACKED_ROWS else ()
         not_here = {side.name for side in (*others, *few)}
         here = [side for side in sides if side.name not in not_here]
-        contest = _Contest(report=report, save=save)
-        report.found.append(_measured(contest, step.case, weights, here, how))
+        tokens = Tokens(step.case, device())
+        watch = partial(watched, report, save)
+        report.found.append(_measured(report, watch, weights, tokens, here, how))
         yield step
     report.conditions["warm"] = gpu.words([state for state in (gpu.look(),) if state])
 
 
-@dataclass(slots=True, kw_only=True)
-class _Contest:
-    """
-    Who takes part in a case, each found right.
-
-    Attributes:
-        report: Where the name of a side stands while it is launched.
-        save: Keeps the report.
-        checked: For each side, and each other kernel of it, its calls and its error.
-        missing: Who does not, and why.
-    """
-
-    report: Fp4Report
-    save: Callable[[], None]
-    checked: dict[tuple[str, str], tuple[Ready, Batch, float]] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-
-    def add(self, side: str, kernel: str, prepare: Callable[[], Ready]) -> None:
-        """Let a side take part with a kernel, if its result is right."""
-        name = f"{side} {kernel}".rstrip()
-        if name in self.report.absent:
-            return
-
-        def check() -> None:
-            ready = prepare()
-            batch = Batch.capture(ready.calls)
-            ready.out.fill_(float("nan"))
-            batch.replay()
-            self.checked[side, kernel] = ready, batch, ready.check()
-
-        with watched(self.report, name, self.save):
-            attempt(name, check, self.missing)
-
-    def times(self, rounds: int, repetitions: int) -> dict[tuple[str, str], Times]:
-        """Time all in turn."""
-        batches = [batch for _, batch, _ in self.checked.values()]
-        found = compete_in_batches(batches, rounds=rounds, repetitions=repetitions)
-        return dict(zip(self.checked, found, strict=True))
-
-
 def _measured(
-    contest: _Contest, case: Case, weights: Weights, sides: Sequence[Side], how: Method
-) -> Found:
-    """Return the times of all sides whose result is right."""
-    tokens = Tokens(case, _DEVICE)
+    report: Fp4Report,
+    watch: Callable[[str], AbstractContextManager[None]],
+    weights: Weights,
+    tokens: Tokens,
+    sides: Sequence[Side],
+    how: Method,
+) -> Measured:
+    """Return the times of all sides whose result is right, each first launch under a watch."""
+    contest = Contest()
+    others: dict[str, tuple[str, str]] = {}  # of another kernel's entry: its side, and itself
+
+    def add(name: str, prepare: Callable[[], Ready]) -> None:
+        if name not in report.absent:
+            contest.add(name, prepare, watch=watch(name))
+
     for side in sides:
-        contest.add(side.name, "", partial(side.prepare, weights, tokens))
+        add(side.name, partial(side.prepare, weights, tokens))
         is_wanted = how.candidates and not tokens.is_long and side.name != FP8
-        if is_wanted and isinstance(side, Own) and (side.name, "") in contest.checked:
+        if is_wanted and isinstance(side, Own) and side.name in contest.batches:
             for kernel, other in side.others(weights, tokens).items():
-                contest.add(side.name, kernel, other)
-    times = contest.times(how.rounds, 1 if tokens.is_long else _REPETITIONS)
+                others[f"{side.name} {kernel}"] = side.name, kernel
+                add(f"{side.name} {kernel}", other)
+    times = contest.times(rounds=how.rounds, repetitions=1 if tokens.is_long else _REPETITIONS)
     candidates: dict[str, dict[str, float]] = {}
     timed: dict[str, Timed] = {}
-    for (name, kernel), each in times.items():
-        ready, _, error = contest.checked[name, kernel]
-        if kernel:
-            candidates.setdefault(name, {})[kernel] = each.median
+    for name, each in times.items():
+        ready = contest.ready[name]
+        if name in others:
+            side_name, kernel = others[name]
+            candidates.setdefault(side_name, {})[kernel] = each.median
         else:
             timed[name] = Timed(
-                times=each, num_bytes=ready.num_bytes, error=error, kernel=ready.kernel
+                times=each,
+                num_bytes=ready.num_bytes,
+                error=contest.errors[name],
+                kernel=ready.kernel,
             )
-    return Found(case=case, sides=timed, missing=contest.missing, candidates=candidates)
+    return Measured(case=tokens.case, sides=timed, missing=contest.missing, candidates=candidates)
+
+
+def _run(
+    report: Fp4Report, steps: Sequence[Step], given: Given, save: Callable[[], None]
+) -> Iterator[Step]:
+    require_hopper()
+    peers, absent = mxfp4.find_all() if given["use_peers"] else ([], {})
+    report.absent.update(absent)
+    how = Method(**{name: given[name] for name in ("rounds", "seconds", "candidates")})
+    yield from run(report, steps, peers, how, save)
+
+
+def _kernels(steps: Sequence[Step], given: Given) -> list[str]:
+    found = [step.case for step in steps]
+    return of_every_device(ARCH, lambda: kernels(found, all_of_them=given["candidates"]))
+
+
+SUITE = Suite(
+    name=NAME,
+    report=Fp4Report,
+    about="""
+Every result is checked against float32 before it is timed; L2 is cold; all sides of a case take
+turns. Exits 1 if a target is missed. Cases are called for example "ragged 32 x 8 N4096 K7168".
+""",
+    options=(
+        *("peers", "cases", "only", "rounds", "seconds", "candidates", "save", "resume"),
+        *("from", "kernels", "report"),
+    ),
+    measuring=("use_peers", "cases_at", "only", "seconds"),
+    steps=lambda given: cases.only(load(given["cases_at"] or PUBLIC), given["only"]),
+    run=_run,
+    rounds=ROUNDS,
+    new=lambda _: Fp4Report(),
+    kernels=_kernels,
+)

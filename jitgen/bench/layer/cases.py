@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from jitgen.bench.report import Record
 from jitgen.support.frozen import frozen
 
 HIDDEN, INTERMEDIATE, TOP_K = 7168, 2048, 8
@@ -19,7 +20,7 @@ QUICK_EXPERTS, QUICK_TOKENS = (32,), (1, 8, 64, 512)
 
 
 @frozen
-class Case:
+class Case(Record):
     """
     One layer with tokens whose experts are all on this GPU.
 

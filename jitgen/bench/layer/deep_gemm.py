@@ -8,7 +8,6 @@ of 128 rows. Which is better depends on the tokens, so both are measured where m
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.bench.layer.operands import Operands
-from jitgen.bench.layer.side import Ready
-from jitgen.bench.peers import Unavailable
+from jitgen.bench.layer.operands import Operands, Ready
+from jitgen.bench.peers import Unavailable, imported, require
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.formats.block128 import FORMAT
 from jitgen.formats.protocol import Rows, ceil_div
@@ -39,6 +37,8 @@ _NAMES = {
     MASKED: ("m_grouped_fp8_gemm_nt_masked", "m_grouped_fp8_fp4_gemm_nt_masked"),
     CONTIGUOUS: ("m_grouped_fp8_gemm_nt_contiguous",),
 }
+
+_NO_ROUTER = "the glue begins with experts that are chosen and all here"
 
 Product = Callable[[tuple[Tensor, Tensor], tuple[Any, Any], Tensor, Tensor, int], object]
 """Rows and weights with their scales, the result, counts or owners of rows, and rows expected."""
@@ -72,10 +72,7 @@ def find(kind: str) -> Any:
     Raises:
         Unavailable: It is not installed, or has none.
     """
-    try:
-        module = importlib.import_module("deep_gemm")
-    except ImportError as error:
-        raise Unavailable(f"deep_gemm cannot be imported: {error}") from None
+    module = imported("deep_gemm")
     for name in _NAMES[kind]:
         if hasattr(module, name):
             return getattr(module, name)
@@ -85,11 +82,11 @@ def find(kind: str) -> Any:
 def masked(operands: Operands, product: Product) -> Ready:
     """Return the layer with a matrix for each expert, multiplied by `product`."""
     glue = _glue()
-    _require_experts(operands)
+    require(operands.router is None, _NO_ROUTER)
     case, x = operands.case, operands.x
     height = ceil_div(case.tokens, _TILE_ROWS) * _TILE_ROWS
-    if case.experts * height > _MOST_MASKED_ROWS:
-        raise Unavailable(f"{case.experts} matrices of {height} rows are too large")
+    fits = case.experts * height <= _MOST_MASKED_ROWS
+    require(fits, f"{case.experts} matrices of {height} rows are too large")
     counts = x.new_empty(case.experts, dtype=torch.int32)
     place = partial(glue.place_masked, operands.topk_ids, counts, height=height)
     return _layer(operands, (case.experts, height), counts, place, product)
@@ -98,10 +95,10 @@ def masked(operands: Operands, product: Product) -> Ready:
 def contiguous(operands: Operands, product: Product) -> Ready:
     """Return the layer with experts at multiples of 128 rows, multiplied by `product`."""
     glue = _glue()
-    _require_experts(operands)
+    require(operands.router is None, _NO_ROUTER)
     case, x = operands.case, operands.x
-    if case.experts & (case.experts - 1):
-        raise Unavailable(f"the glue counts powers of two of experts, not {case.experts}")
+    is_power = not case.experts & (case.experts - 1)
+    require(is_power, f"the glue counts powers of two of experts, not {case.experts}")
     tiles = min(case.rows, case.rows // GROUP_ALIGNMENT + case.experts)
     owners = x.new_empty(tiles * GROUP_ALIGNMENT, dtype=torch.int32)
     counts = glue.new_counts(case.experts, x.device)
@@ -141,11 +138,6 @@ def _layer(
     return Ready(call=call, result=lambda: out, weights=weights)
 
 
-def _require_experts(operands: Operands) -> None:
-    if operands.router is not None:
-        raise Unavailable("the glue begins with experts that are chosen and all here")
-
-
 def _glue() -> Any:
     """
     Return the module with the kernels.
@@ -153,7 +145,4 @@ def _glue() -> Any:
     Raises:
         Unavailable: Triton is not installed.
     """
-    try:
-        return importlib.import_module("jitgen.bench.layer.glue")
-    except ImportError as error:
-        raise Unavailable(f"Triton cannot be imported: {error}") from None
+    return imported("jitgen.bench.layer.glue", "Triton")

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from jitgen.bench.glue import route
-from jitgen.bench.layer.operands import Operands
-from jitgen.bench.layer.side import Ready
+from jitgen.bench.layer.operands import Operands, Ready
 from jitgen.bench.peers import Unavailable
 from jitgen.formats.e4m3 import MAX
 from jitgen.layer.weights import ExpertWeights

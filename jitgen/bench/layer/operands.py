@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -16,9 +17,28 @@ from jitgen.layer import reference
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
 from jitgen.quantize import per_block, per_row
+from jitgen.support.frozen import frozen
 
 CHECKED_TOKENS = 128
 """Tokens whose results are compared, spread over all: float32 sums of more would take seconds."""
+
+
+@frozen
+class Ready:
+    """
+    A side that can be called.
+
+    Attributes:
+        call: Enqueues the layer on the current stream; waits for nothing.
+        result: Returns what the last call, or replay of it, computed: (T, H) bfloat16.
+        weights: What it multiplies with.
+        note: What a reader must know of this case, if anything.
+    """
+
+    call: Callable[[], object]
+    result: Callable[[], Tensor]
+    weights: ExpertWeights
+    note: str = ""
 
 
 def config_of(case: Case) -> MoEConfig:

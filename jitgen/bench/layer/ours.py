@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from jitgen.bench.layer.cases import Case
-from jitgen.bench.layer.operands import Operands, config_of
+from jitgen.bench.layer.operands import Operands, Ready, config_of
 from jitgen.bench.layer.router import kernel_names as names_of_router
-from jitgen.bench.layer.side import Ready
 from jitgen.config import Arch
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.formats.protocol import ceil_div
@@ -28,7 +27,7 @@ from jitgen.ops.route.results import Sorting
 from jitgen.runtime.session import select
 from jitgen.targets.early import early
 
-OURS, APART, LATE = "jitgen", "jitgen-apart", "jitgen-late"
+APART, LATE = "jitgen-apart", "jitgen-late"
 
 STEPS = ("sort", "gather", "gate and up", "swiglu", "down", "combine")
 """The launches of a chain, in their order; for few tokens one does what the first two do."""

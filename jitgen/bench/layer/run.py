@@ -5,24 +5,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 
-from jitgen.autotune.measure.clock import Batch, compete_in_batches, require_gpu
-from jitgen.bench import gpu
-from jitgen.bench.layer import NAME, deep_gemm, inductor, ours, vllm_triton
+from jitgen.autotune.measure.clock import Batch, require_gpu
+from jitgen.bench import runner
+from jitgen.bench.layer import NAME, cases, deep_gemm, inductor, ours, vllm_triton
 from jitgen.bench.layer.cases import Case
-from jitgen.bench.layer.operands import Experts, Operands
-from jitgen.bench.layer.report import Found, LayerReport
-from jitgen.bench.layer.side import Ready
-from jitgen.bench.peers import DISTRIBUTIONS, versions
-from jitgen.bench.protocol import conditions
-from jitgen.bench.sides import attempt
-from jitgen.bench.suite import copy_rate
+from jitgen.bench.layer.operands import Experts, Operands, Ready
+from jitgen.bench.layer.report import LayerReport, Measured
+from jitgen.bench.peers import DISTRIBUTIONS
+from jitgen.bench.report import OURS
+from jitgen.bench.runner import Contest, begin, device, of_every_device
+from jitgen.bench.suite import Given, Suite
+from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
 
 SIDES: dict[str, Callable[[Operands], Ready]] = {
-    ours.OURS: ours.prepare,
+    OURS: ours.prepare,
     ours.APART: ours.prepare_apart,
     ours.LATE: ours.prepare_late,
     inductor.NAME: inductor.prepare,
@@ -32,6 +33,8 @@ SIDES: dict[str, Callable[[Operands], Ready]] = {
 }
 """Every side, ours first."""
 
+_QUICK_S = 45.0
+
 NOTES = {
     ours.APART: "pairs are sorted and their rows gathered by two launches, however few there are",
     ours.LATE: "no launch starts earlier than the selector has it, and no weights are loaded early",
@@ -40,8 +43,6 @@ NOTES = {
     deep_gemm.CONTIGUOUS: deep_gemm.NOTE,
     vllm_triton.NAME: vllm_triton.NOTE,
 }
-
-_DEVICE = "cuda"
 
 
 @frozen
@@ -65,77 +66,113 @@ class Method:
 
 
 def run(
-    report: LayerReport, cases: Sequence[Case], how: Method, save: Callable[[], None]
+    report: LayerReport, steps: Sequence[Case], how: Method, save: Callable[[], None]
 ) -> Iterator[Case]:
     """
-    Measure `cases` and add what was found to `report`; yields each one once it is done.
+    Measure `steps` and add what was found to `report`; yields each one once it is done.
 
     Raises:
         NoDevice: There is no GPU that jitgen has kernels for.
     """
     require_gpu(f"the {NAME} suite")
     start = time.monotonic()
-    report.conditions.update(
-        {**conditions(), **versions((*DISTRIBUTIONS, "vllm")), **gpu.conditions()}
-    )
+    begin(report, (*DISTRIBUTIONS, "vllm"))
     report.notes.update({side: note for side, note in NOTES.items() if side in how.sides})
-    report.copy_rate = copy_rate()
-    experts = Experts(cases[0], max(case.experts for case in cases), _DEVICE)
-    for case in cases:
+    experts = Experts(steps[0], max(case.experts for case in steps), device())
+    for case in steps:
         if how.seconds is not None and time.monotonic() - start > how.seconds:
             report.notes["not measured"] = f"{case} and what follows: out of time"
             break
-        report.found.append(measured(Operands(case, experts, _DEVICE), how, report.copy_rate))
+        report.found.append(measured(Operands(case, experts, device()), how, report.copy_rate))
         torch.cuda.empty_cache()
         save()
         yield case
 
 
-def measured(operands: Operands, how: Method, rate: float) -> Found:
+def measured(operands: Operands, how: Method, rate: float) -> Measured:
     """Check and time the sides of one case."""
-    batches: dict[str, Batch] = {}
-    errors: dict[str, float] = {}
-    missing: dict[str, str] = {}
-    notes: dict[str, str] = {}
+    contest = Contest()
     for name in how.sides:
-
-        def add(name: str = name) -> None:
-            ready = SIDES[name](operands)
-            batch = Batch.capture([ready.call])
-            ready.result().fill_(float("nan"))
-            batch.replay()
-            errors[name] = operands.check(name, ready.result(), ready.weights)
-            batches[name] = batch
-            if ready.note:
-                notes[name] = ready.note
-
-        attempt(name, add, missing)
-    found = _timed(batches, how)
-    steps: dict[str, float] = {}
-    if how.has_steps and ours.OURS in batches:
-        calls = ours.steps(operands)
-        alone = {name: Batch.capture([call]) for name, call in calls.items()}
-        steps = {name: median for name, (median, _) in _timed(alone, how).items()}
-    return Found(
+        contest.add(name, partial(_side, name, operands))
+    times = contest.times(rounds=how.rounds, repetitions=how.repetitions)
+    steps: dict[str, Batch] = {}
+    if how.has_steps and OURS in contest.batches:
+        steps = {name: contest.batch([call]) for name, call in ours.steps(operands).items()}
+    alone = contest.timed(list(steps.values()), how.rounds, how.repetitions)
+    return Measured(
         case=operands.case,
         active=operands.active,
         floor_us=operands.active_bytes / rate * 1e6,
-        times_us={name: median for name, (median, _) in found.items()},
-        spreads={name: spread for name, (_, spread) in found.items()},
-        errors=errors,
-        steps_us=steps,
-        missing=missing,
-        notes=notes,
+        times_us={name: each.median * 1e6 for name, each in times.items()},
+        spreads={name: each.spread for name, each in times.items()},
+        errors=contest.errors,
+        steps_us={name: each.median * 1e6 for name, each in zip(steps, alone, strict=True)},
+        missing=contest.missing,
+        notes={name: ready.note for name, ready in contest.ready.items() if ready.note},
     )
 
 
-def _timed(batches: dict[str, Batch], how: Method) -> dict[str, tuple[float, float]]:
-    """Return the median in microseconds of each, and its spread."""
-    if not batches:
-        return {}
-    times = compete_in_batches(
-        list(batches.values()), rounds=how.rounds, repetitions=how.repetitions
+def _side(name: str, operands: Operands) -> runner.Ready:
+    """Return a side of `SIDES` with the operands of a case."""
+    ready = SIDES[name](operands)
+    return runner.Ready(
+        calls=(ready.call,),
+        check=lambda: operands.check(name, ready.result(), ready.weights),
+        out=ready.result,
+        note=ready.note,
     )
-    return {
-        name: (each.median * 1e6, each.spread) for name, each in zip(batches, times, strict=True)
-    }
+
+
+def _steps(given: Given) -> list[Case]:
+    """
+    Return the cases that options ask for.
+
+    Raises:
+        ConfigError: There are fewer experts than a token has, or more than the router knows.
+    """
+    of = cases.ROUTED_OF if given["routed"] else 0
+    usual = cases.ROUTED_EXPERTS if given["routed"] else cases.EXPERTS
+    experts = given["experts"] or (cases.QUICK_EXPERTS if given["quick"] else usual)
+    tokens = given["tokens"] or (cases.QUICK_TOKENS if given["quick"] else cases.TOKENS)
+    if min(experts) < cases.TOP_K:
+        raise ConfigError(f"--experts must be at least {cases.TOP_K}: a token has so many")
+    if of and max(experts) > of:
+        raise ConfigError(f"--experts must be at most {of} with --routed, which has so many")
+    return list(cases.plan(experts, tokens, of))
+
+
+def _run(
+    report: LayerReport, steps: Sequence[Case], given: Given, save: Callable[[], None]
+) -> Iterator[Case]:
+    quick = tuple(side for side in SIDES if side != inductor.NAME)
+    how = Method(
+        sides=given["sides"] or (quick if given["quick"] else tuple(SIDES)),
+        rounds=given["rounds"],
+        seconds=given["seconds"] or (_QUICK_S if given["quick"] else None),
+        has_steps=not given["no_steps"],
+    )
+    yield from run(report, steps, how, save)
+
+
+SUITE = Suite(
+    name=NAME,
+    report=LayerReport,
+    about=f"""
+Every side is checked against float32 before it is timed, captured in a CUDA graph; L2 is cold; all
+sides of a case take turns. Behind a time stands what it is of jitgen's, behind jitgen's what it is
+of the floor: the weights of the experts that are chosen, at the rate of a copy. Exits 1 if a
+target is missed or jitgen is left out. Sides: {", ".join(SIDES)}.
+""",
+    options=(
+        *("experts", "tokens", "side", "routed", "quick", "rounds", "seconds", "no_steps"),
+        *("save", "from", "kernels", "report"),
+    ),
+    measuring=("experts", "tokens", "sides", "routed", "quick", "seconds"),
+    steps=_steps,
+    run=_run,
+    choices={"side": SIDES},
+    new=lambda _: LayerReport(),
+    kernels=lambda steps, _: of_every_device(
+        ours.ARCH, lambda: (name for case in steps for name in ours.kernel_names(case))
+    ),
+)

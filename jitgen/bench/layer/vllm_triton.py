@@ -8,7 +8,6 @@ no such table it takes a default, as it does when it serves, and the case's note
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable
 from functools import partial
@@ -17,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.bench.layer.operands import Operands
-from jitgen.bench.layer.side import Ready
-from jitgen.bench.peers import Unavailable
+from jitgen.bench.layer.operands import Operands, Ready
+from jitgen.bench.peers import imported, require
 from jitgen.config.config import SCALE_BLOCK
 
 NAME = "vllm-triton"
@@ -93,14 +91,10 @@ def _find(module: str, name: str) -> Any:
     """
     # vLLM logs to standard output unless told otherwise, where the JSON goes
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
-    try:
-        found = importlib.import_module(f"{_PACKAGE}.{module}")
-    except ImportError as error:
-        raise Unavailable(f"vLLM cannot be imported: {error}") from None
-    if not hasattr(found, name):
-        raise Unavailable(f"this vLLM has no {name} in {_PACKAGE}.{module}")
+    found = imported(f"{_PACKAGE}.{module}", "vLLM")
+    require(hasattr(found, name), f"this vLLM has no {name} in {_PACKAGE}.{module}")
     for library, operation in (("_C", "silu_and_mul"), ("_moe_C", "moe_align_block_size")):
         # vLLM warns where its libraries cannot be loaded, and fails at the first call
-        if not hasattr(getattr(torch.ops, library), operation):
-            raise Unavailable(f"vLLM's own operations cannot be loaded: {library}.{operation}")
+        is_loaded = hasattr(getattr(torch.ops, library), operation)
+        require(is_loaded, f"vLLM's own operations cannot be loaded: {library}.{operation}")
     return getattr(found, name)

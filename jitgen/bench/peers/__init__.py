@@ -10,15 +10,12 @@ it wants; what it must do at every call is in its time.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
-from importlib import metadata
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from jitgen.autotune.measure.clock import Call
+from jitgen.bench.runner import Ready
+from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.errors import JitgenError
-from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.autotune.measure.workload import Workload
@@ -28,40 +25,28 @@ class Unavailable(JitgenError):
     """A peer is not installed, or has no kernel for a case; the message says why."""
 
 
-@frozen
-class Prepared:
-    """
-    A peer with the operands of one workload.
-
-    Attributes:
-        call: Enqueues the product.
-        check: Compares the result of the last `call` with the reference. Raises WrongResult.
-        padding: Enqueues what brings the operands into the form that `call` reads, where a caller
-            would have to do so for each product; None where there is nothing to do.
-    """
-
-    call: Call
-    check: Call
-    padding: Call | None = None
-
-
-class Peer(Protocol):
+class Peer:
     """
     One implementation.
 
     Attributes:
         name: What tables and JSON call it.
         note: What a reader must know of it, if anything.
-        has_same_numerics: Whether it computes the same as jitgen but for rounding.
+        function: What reasons call it.
+        has_same_numerics: Whether it computes the same as jitgen but for rounding: its scales are
+            those of blocks of 128.
+        has_masked: Whether it has the masked layout.
     """
 
     name: str
-    note: str
-    has_same_numerics: bool
+    note: str = ""
+    function: str = ""
+    has_same_numerics: bool = True
+    has_masked: bool = True
 
-    def prepare(self, workload: Workload, expected_m: int) -> Prepared:
+    def prepare(self, workload: Workload, expected_m: int) -> Ready:
         """
-        Return the peer with the operands of `workload`.
+        Return the peer with the operands of `workload`: FP8 ones, with bfloat16 results.
 
         Args:
             workload: The operands.
@@ -70,14 +55,27 @@ class Peer(Protocol):
         Raises:
             Unavailable: It cannot compute this case.
         """
-        ...
+        problem = workload.problem
+        is_fp8 = problem.a_dtype is DType.E4M3 and problem.out_dtype is DType.BF16
+        require(is_fp8, f"{self.function} takes FP8 operands and gives bfloat16")
+        has_layout = self.has_masked or problem.layout is not Layout.MASKED
+        require(has_layout, f"{self.function} has no masked layout")
+        has_scales = problem.scale_granularity is ScaleGranularity.BLOCK128
+        require(
+            has_scales or not self.has_same_numerics, f"{self.function} takes block128 scales alone"
+        )
+        return self.take(workload, expected_m)
+
+    def take(self, workload: Workload, expected_m: int) -> Ready:
+        """Return the peer with operands of the types that it has; raises as `prepare`."""
+        raise NotImplementedError
 
 
 _CLASSES: Mapping[str, str] = {
     "deep_gemm": "jitgen.bench.peers.deep_gemm:DeepGemm",
-    "flashinfer": "jitgen.bench.peers.flashinfer:FlashInfer",
-    "cublaslt": "jitgen.bench.peers.cublaslt:CublasLt",
-    "torch_grouped": "jitgen.bench.peers.torch_grouped:TorchGrouped",
+    "flashinfer": "jitgen.bench.peers.libraries:FlashInfer",
+    "cublaslt": "jitgen.bench.peers.libraries:CublasLt",
+    "torch_grouped": "jitgen.bench.peers.libraries:TorchGrouped",
     "triton": "jitgen.bench.peers.triton:Triton",
 }
 
@@ -92,16 +90,39 @@ DISTRIBUTIONS = ("deep-gemm", "sgl-deep-gemm", "flashinfer-python", "triton")
 """What most suites' peers come with."""
 
 
-T = TypeVar("T")
+def make(path: str) -> Any:
+    """
+    Return an instance of the class at ``module:Class``.
+
+    Raises:
+        Unavailable: What it needs is not installed.
+    """
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)()
 
 
-def versions(distributions: Sequence[str] = DISTRIBUTIONS) -> dict[str, str]:
-    """Return the versions of what peers come with, of those that are installed."""
-    found = {}
-    for name in distributions:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+def imported(module: str, what: str = "") -> Any:
+    """
+    Return a module that others have written.
+
+    Raises:
+        Unavailable: It cannot be imported; the message calls it `what`.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise Unavailable(f"{what or module} cannot be imported: {error}") from None
+
+
+def require(has: object, reason: str) -> None:
+    """
+    Do nothing where `has` holds.
+
+    Raises:
+        Unavailable: It does not; `reason` is the message.
+    """
+    if not has:
+        raise Unavailable(reason)
 
 
 def find(name: str) -> Peer:
@@ -115,29 +136,15 @@ def find(name: str) -> Peer:
     return peer
 
 
-def make(path: str) -> Any:
-    """
-    Return an instance of the class at ``module:Class``.
-
-    Raises:
-        Unavailable: What it needs is not installed.
-    """
-    module, _, attribute = path.partition(":")
-    return getattr(importlib.import_module(module), attribute)()
-
-
-def find_all(names: tuple[str, ...] = NAMES) -> tuple[list[Peer], dict[str, str]]:
+def find_all(
+    names: Sequence[str] = NAMES, classes: Mapping[str, str] = _CLASSES
+) -> tuple[list[Any], dict[str, str]]:
     """Return the peers among `names` that are here, and for the others why they are not."""
-    return gather({name: partial(find, name) for name in names})
-
-
-def gather(makers: Mapping[str, Callable[[], T]]) -> tuple[list[T], dict[str, str]]:
-    """Return what `makers` make, and for those that cannot, under their names, why."""
-    found: list[T] = []
+    found: list[Any] = []
     missing: dict[str, str] = {}
-    for name, maker in makers.items():
+    for name in names:
         try:
-            found.append(maker())
+            found.append(make(classes[name]))
         except Unavailable as reason:
             missing[name] = str(reason)
         except Exception as error:  # others' code may raise anything, when it is imported too

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,8 +11,9 @@ import torch
 from torch import Tensor
 
 from jitgen.autotune.measure.workload import Workload
-from jitgen.bench.peers import Peer, Prepared, Unavailable
-from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.bench.peers import Peer, Unavailable, imported
+from jitgen.bench.runner import Ready
+from jitgen.config import Layout
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.quantize import kernel_layout
 
@@ -27,15 +27,12 @@ class DeepGemm(Peer):
 
     name = "deep_gemm"
     note = "on Blackwell with scales of powers of two, which it packs at every call"
-    has_same_numerics = True
+    function = "deep_gemm"
 
     def __init__(self) -> None:
-        try:
-            self._module = importlib.import_module("deep_gemm")
-        except ImportError as error:
-            raise Unavailable(f"deep_gemm cannot be imported: {error}") from None
+        self._module = imported("deep_gemm")
 
-    def prepare(self, workload: Workload, expected_m: int) -> Prepared:
+    def take(self, workload: Workload, expected_m: int) -> Ready:
         """
         Return the grouped call of the workload's layout.
 
@@ -43,9 +40,6 @@ class DeepGemm(Peer):
         `padding` does, and computed as a contiguous one.
         """
         problem = workload.problem
-        is_fp8 = problem.a_dtype is DType.E4M3 and problem.out_dtype is DType.BF16
-        if not is_fp8 or problem.scale_granularity is not ScaleGranularity.BLOCK128:
-            raise Unavailable("deep_gemm is called for FP8 operands with block128 scales alone")
         if _wants_powers_of_two():
             workload = replace(
                 workload,
@@ -58,13 +52,12 @@ class DeepGemm(Peer):
             function = self._function(*_MASKED)
             a = (workload.a, workload.a_scale)
             call = partial(function, a, b, workload.out, workload.groups, expected_m)
-            return Prepared(call=call, check=check)
+            return Ready(calls=(call,), check=check)
         function = self._function(*_CONTIGUOUS)
         if problem.layout is Layout.CONTIGUOUS:
             a = (workload.a, workload.a_scale)
-            return Prepared(
-                call=partial(function, a, b, workload.out, workload.groups), check=check
-            )
+            call = partial(function, a, b, workload.out, workload.groups)
+            return Ready(calls=(call,), check=check)
         return _padded(workload, function)
 
     def _function(self, *names: str) -> Any:
@@ -87,7 +80,7 @@ def power_of_two(scale: Tensor) -> Tensor:
     ).copy_(rounded)
 
 
-def _padded(workload: Workload, function: Any) -> Prepared:
+def _padded(workload: Workload, function: Any) -> Ready:
     """Return the contiguous call for a ragged workload."""
     indices, places = _places(workload.row_counts)
     device = workload.a.device
@@ -109,7 +102,7 @@ def _padded(workload: Workload, function: Any) -> Prepared:
     operands = ((a.view(torch.float8_e4m3fn), a_scale), (workload.b, workload.b_scale))
     call = partial(function, *operands, out, m_indices)
     is_aligned = all(count % GROUP_ALIGNMENT == 0 for count in workload.row_counts)
-    return Prepared(call=call, check=check, padding=None if is_aligned else padding)
+    return Ready(calls=(call,), check=check, padding=() if is_aligned else (padding,))
 
 
 def _places(row_counts: tuple[int, ...]) -> tuple[Tensor, Tensor]:

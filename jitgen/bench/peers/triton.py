@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -13,8 +12,9 @@ from torch import Tensor
 
 from jitgen.autotune.measure.clock import Call, compete
 from jitgen.autotune.measure.workload import Workload
-from jitgen.bench.peers import Peer, Prepared, Unavailable
-from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.bench.peers import Peer, imported, require
+from jitgen.bench.runner import Ready
+from jitgen.config import Layout
 from jitgen.config.config import SCALE_BLOCK
 
 _SHAPES: tuple[dict[str, int], ...] = (
@@ -38,22 +38,17 @@ class Triton(Peer):
 
     name = "triton"
     note = "own kernel, the best of a few shapes"
-    has_same_numerics = True
+    function = "the Triton kernel"
 
     def __init__(self) -> None:
-        try:
-            self._kernel: Any = importlib.import_module("jitgen.bench.peers.triton_kernel")
-        except ImportError as error:
-            raise Unavailable(f"triton cannot be imported: {error}") from None
+        self._kernel: Any = imported("jitgen.bench.peers.triton_kernel", "triton")
         self._best: dict[tuple[object, ...], dict[str, int]] = {}
 
-    def prepare(self, workload: Workload, expected_m: int) -> Prepared:
+    def take(self, workload: Workload, expected_m: int) -> Ready:
         """Return the fastest of the shapes that suit `expected_m`, found at the first workload."""
         problem = workload.problem
-        if problem.a_dtype is not DType.E4M3:
-            raise Unavailable("the Triton kernel takes FP8 operands")
-        if problem.scale_granularity is not ScaleGranularity.BLOCK128 or problem.k % SCALE_BLOCK:
-            raise Unavailable("the Triton kernel wants block128 scales and K of a multiple of 128")
+        has_blocks = not problem.k % SCALE_BLOCK
+        require(has_blocks, "the Triton kernel wants K of a multiple of 128")
         key = (problem, workload.row_counts)
         if key not in self._best:
             shapes = suited(expected_m)
@@ -61,9 +56,8 @@ class Triton(Peer):
             times = compete(calls, rounds=_ROUNDS, repetitions=2)
             medians = [each.median for each in times]
             self._best[key] = shapes[medians.index(min(medians))]
-        return Prepared(
-            call=self._call(workload, self._best[key]), check=partial(workload.check, self.name)
-        )
+        call = self._call(workload, self._best[key])
+        return Ready(calls=(call,), check=partial(workload.check, self.name))
 
     def _call(self, workload: Workload, shape: dict[str, int]) -> Call:
         tiles = tile_table(workload, shape["block_m"]).to(workload.a.device)

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 from jitgen.bench.protocol import Row
+from jitgen.bench.report import OURS, Record, Report, Table
 from jitgen.bench.transformers import NAME
 from jitgen.support.frozen import frozen
 
-EAGER, GROUPED, OURS = "eager", "grouped_mm", "jitgen"
+EAGER, GROUPED = "eager", "grouped_mm"
 OURS_FP8, GROUPED_FP8 = "jitgen-fp8", "grouped_mm-fp8"
 
 SIDES = (EAGER, GROUPED, OURS, GROUPED_FP8, OURS_FP8)
@@ -25,7 +26,7 @@ OF_GROUPED = 1.5
 
 
 @frozen
-class Work:
+class Work(Record):
     """
     What a model does.
 
@@ -64,8 +65,8 @@ WORKS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+@frozen
+class Measured(Record):
     """
     One model with one piece of work.
 
@@ -79,6 +80,15 @@ class Found:
         missing: Sides that are not there, and why.
     """
 
+    JSON: ClassVar[Mapping[str, str]] = {
+        "model": "model",
+        "work": "work",
+        "tokens_per_s": "rates",
+        "spreads": "spreads",
+        "errors": "errors",
+        "missing": "missing",
+    }
+
     model: str
     work: Work
     rates: dict[str, float] = field(default_factory=dict)
@@ -86,37 +96,58 @@ class Found:
     errors: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            "model": self.model,
-            "work": {
-                "texts": self.work.texts,
-                "prompt": self.work.prompt,
-                "new": self.work.new,
-            },
-            "tokens_per_s": self.rates,
-            "spreads": self.spreads,
-            "errors": self.errors,
-            "missing": self.missing,
-        }
+    @property
+    def case(self) -> str:
+        """What tables call it."""
+        return f"{self.model}, {self.work}"
 
 
-def targets(found: Sequence[Found]) -> Iterator[Row]:
-    """Yield how fast ours is beside grouped_mm: at least as fast."""
-    for each in found:
-        if not {OURS, GROUPED} <= each.rates.keys():
-            continue
-        for side in (OURS, OURS_FP8):
-            if side in each.rates:
-                yield Row(
-                    suite=NAME,
-                    what=f"{side} over {GROUPED}: {each.model}, {each.work}",
-                    value=each.rates[side] / each.rates[GROUPED],
-                    unit="x",
-                    budget=1.0,
-                    is_rate=True,
-                )
+@dataclass(slots=True, kw_only=True)
+class TransformersReport(Report):
+    """A run of the suite."""
+
+    SUITES: ClassVar[tuple[str, ...]] = (NAME,)
+    JSON: ClassVar[Mapping[str, str]] = {"conditions": "conditions", "cases": "found"}
+
+    found: list[Measured] = field(default_factory=list)
+
+    def targets(self) -> Iterator[Row]:
+        """Yield how fast ours is beside grouped_mm: at least as fast."""
+        for each in self.found:
+            for side in (OURS, OURS_FP8):
+                if {OURS, GROUPED, side} <= each.rates.keys():
+                    yield Row(
+                        suite=NAME,
+                        what=f"{side} over {GROUPED}: {each.case}",
+                        value=each.rates[side] / each.rates[GROUPED],
+                        unit="x",
+                        budget=1.0,
+                        is_rate=True,
+                    )
+
+    def tables(self) -> Iterator[Table]:
+        """Yield tokens a second with errors behind them, and who was left out."""
+        yield Table(
+            title="tokens a second, and how far logits are from those of float32 experts",
+            columns=("model", "work", *SIDES),
+            rows=tuple(
+                (each.model, str(each.work), *(_cell(each, side) for side in SIDES))
+                for each in self.found
+            ),
+            texts=("model", "work"),
+        )
+
+    def remarks(self) -> Iterator[str]:
+        """Yield which sides were left out of which piece of work."""
+        for each in self.found:
+            for side, why in each.missing.items():
+                yield f"{each.case}: {side} is left out: {why}"
+
+
+def _cell(found: Measured, side: str) -> str:
+    if side not in found.rates:
+        return "-"
+    return f"{found.rates[side]:,.0f} ({found.errors[side]:.1e})"
 
 
 def limit(side: str, errors: dict[str, float]) -> float:

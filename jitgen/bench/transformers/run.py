@@ -14,11 +14,13 @@ from torch import Tensor
 from jitgen.autotune.measure.clock import require_gpu
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.autotune.measure.times import Times
-from jitgen.bench.layer.ours import names_of, without_memory
-from jitgen.bench.sides import attempt
+from jitgen.bench.layer.ours import ARCH, names_of, without_memory
+from jitgen.bench.protocol import conditions
+from jitgen.bench.runner import attempt, of_every_device
+from jitgen.bench.suite import Given, Suite
 from jitgen.bench.transformers import NAME
-from jitgen.bench.transformers.models import REFERENCE, Formats, Model, make, register
-from jitgen.bench.transformers.report import SIDES, Found, Work, limit
+from jitgen.bench.transformers.models import MODELS, REFERENCE, Formats, Model, make, register
+from jitgen.bench.transformers.report import SIDES, WORKS, Measured, TransformersReport, Work, limit
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 
@@ -35,7 +37,7 @@ def run(
     *,
     sides: Sequence[str] = SIDES,
     rounds: int = 5,
-) -> Iterator[Found]:
+) -> Iterator[Measured]:
     """
     Yield what was found of each model and piece of work.
 
@@ -64,13 +66,13 @@ def measured(
     *,
     sides: Sequence[str] = SIDES,
     rounds: int = 5,
-) -> Found:
+) -> Measured:
     """Check and time the sides of one piece of work."""
     generator = torch.Generator(_DEVICE).manual_seed(work.tokens)
     shape = (work.texts, work.prompt)
     vocabulary = made.config.vocab_size
     ids = torch.randint(0, vocabulary, shape, device=_DEVICE, generator=generator)
-    found = Found(model=model.name, work=work)
+    found = Measured(model=model.name, work=work)
     formats.take(REFERENCE, is_fp8=False)
     expected = answered(made, work, ids)
     calls: dict[str, Callable[[], object]] = {}
@@ -183,3 +185,34 @@ def _timed(
 def _wait() -> None:
     if _DEVICE == "cuda":
         torch.cuda.synchronize()
+
+
+def _run(
+    report: TransformersReport, steps: Sequence[Model], given: Given, _: Callable[[], None]
+) -> Iterator[str]:
+    for each in run(steps, WORKS, sides=given["sides"] or SIDES, rounds=given["rounds"]):
+        report.found.append(each)
+        yield each.case
+    report.conditions.update(conditions(("transformers", "triton")))
+
+
+SUITE = Suite(
+    name=NAME,
+    report=TransformersReport,
+    about=f"""
+Two layers of real width with random weights: prefill, and generate with a cache, as transformers
+does both. Logits are compared with those of float32 experts before anything is timed; tokens a
+second are of whole calls on the host's clock, all sides of one piece of work in turn. In FP8 are
+the experts alone. Exits 1 if a target is missed or jitgen is left out. Sides: {", ".join(SIDES)}.
+""",
+    options=("model", "side", "rounds", "kernels"),
+    step="piece of work",
+    needing="this",
+    choices={"model": MODELS, "side": SIDES},
+    steps=lambda given: [MODELS[name] for name in dict.fromkeys(given["names"] or MODELS)],
+    run=_run,
+    new=lambda _: TransformersReport(),
+    kernels=lambda steps, _: of_every_device(
+        ARCH, lambda: (name for each in steps for name in kernel_names(each, WORKS))
+    ),
+)

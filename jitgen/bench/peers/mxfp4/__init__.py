@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from jitgen.bench.hopper_fp4.sides import Side
-from jitgen.bench.peers import Unavailable, gather, make
+from jitgen.bench.peers import Unavailable
+from jitgen.bench.peers import find_all as find_all_of
 
 _CLASSES: Mapping[str, str] = {
     "humming e4m3": "jitgen.bench.peers.mxfp4.humming:HummingE4m3",
@@ -32,7 +32,7 @@ DISTRIBUTIONS = ("vllm", "humming-kernels", "triton")
 
 def find_all() -> tuple[list[Side], dict[str, str]]:
     """Return those that are here, and for the others why they are not."""
-    return gather({name: partial(make, path) for name, path in _CLASSES.items()})
+    return find_all_of(NAMES, _CLASSES)
 
 
 def folder_of_vllm() -> Path:

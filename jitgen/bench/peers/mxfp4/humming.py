@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import partial
 from itertools import accumulate
 from typing import Any, ClassVar
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from jitgen.bench.hopper_fp4.operands import SETS, Ready, Tokens, Weights
 from jitgen.bench.hopper_fp4.sides import Side
-from jitgen.bench.peers import Unavailable
+from jitgen.bench.peers import imported
 
 _GEMM = "grouped_contiguous"
 """Its word for ragged groups."""
@@ -26,12 +25,9 @@ class _Humming(Side):
     _input: ClassVar[dict[str, str]]
 
     def __init__(self) -> None:
-        try:
-            self._forward: Any = importlib.import_module("humming.forward")
-            self._layer: Any = importlib.import_module("humming.layer")
-            self._tune: Any = importlib.import_module("humming.tune")
-        except ImportError as error:
-            raise Unavailable(f"humming cannot be imported: {error}") from None
+        self._forward, self._layer, self._tune = (
+            imported(f"humming.{part}", "humming") for part in ("forward", "layer", "tune")
+        )
 
     def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
         """Return the product; activations are quantised by its own kernel before."""

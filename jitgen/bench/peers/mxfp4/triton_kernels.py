@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from jitgen.bench.hopper_fp4.operands import SETS, Ready, Tokens, Weights
 from jitgen.bench.hopper_fp4.sides import Side
-from jitgen.bench.peers import Unavailable
+from jitgen.bench.peers import imported
 from jitgen.bench.peers.mxfp4 import folder_of_vllm
 
 _NUM_WARPS = 8
@@ -30,15 +29,9 @@ class TritonKernels(Side):
         third_party = str(folder_of_vllm() / "third_party")
         if third_party not in sys.path:
             sys.path.append(third_party)
-        try:
-            self._matmul: Any = importlib.import_module("triton_kernels.matmul_ogs")
-            self._routing: Any = importlib.import_module("triton_kernels.routing")
-            self._tensor: Any = importlib.import_module("triton_kernels.tensor")
-            self._layout: Any = importlib.import_module("triton_kernels.tensor_details.layout")
-            self._numerics: Any = importlib.import_module("triton_kernels.numerics")
-            flags: Any = importlib.import_module("triton_kernels.matmul_ogs_details.opt_flags")
-        except ImportError as error:
-            raise Unavailable(f"triton_kernels cannot be imported: {error}") from None
+        names = ("matmul_ogs", "routing", "tensor", "tensor_details.layout", "numerics")
+        self._matmul, self._routing, self._tensor, self._layout, self._numerics = map(_part, names)
+        flags = _part("matmul_ogs_details.opt_flags")
         flags.update_opt_flags_constraints({"split_k": 1})
 
     def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
@@ -81,6 +74,10 @@ class TritonKernels(Side):
         scale = tensor.convert_layout(scale, of_scale, **options)
         flexible = self._matmul.FlexCtx(rhs_data=self._numerics.InFlexData())
         return values, self._matmul.PrecisionConfig(weight_scale=scale, flex_ctx=flexible)
+
+
+def _part(name: str) -> Any:
+    return imported(f"triton_kernels.{name}", "triton_kernels")
 
 
 def _along_n(x: Tensor) -> Tensor:

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The runner: every side of a case is checked first, then all are timed in turn.
+
+`Contest` is that for one case of any suite. `KernelSuite` is a suite whose cases are one operation
+each and whose figures are rows: a rate, a time, or how one side compares with another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+import jitgen
+from jitgen.autotune.measure.clock import (
+    Batch,
+    Call,
+    compete,
+    compete_in_batches,
+    has_gpu,
+    require_gpu,
+)
+from jitgen.autotune.measure.times import Times
+from jitgen.bench import gpu
+from jitgen.bench.protocol import Row, conditions
+from jitgen.bench.report import Report
+from jitgen.config import Arch
+from jitgen.selection.device import covered
+from jitgen.support.frozen import frozen
+from jitgen.targets.devices import default_arch
+from jitgen.targets.legality import target
+
+ROUNDS = 7
+"""Rounds of a case of grouped GEMMs."""
+
+_DEVICE = "cuda"
+_COPY_BYTES = 2 * 2**30
+
+COPY, EAGER, INDUCTOR = "copy", "torch", "inductor"
+
+
+@frozen
+class Ready:
+    """
+    A side with the operands of a case.
+
+    Attributes:
+        calls: Enqueue the work, each on operands of its own; none waits for the device.
+        check: Returns the error of a result. Raises WrongResult. With `out` it looks at what the
+            first of the last calls wrote there, else it makes a call itself.
+        out: Returns the tensor that the first call writes, which is filled with NaN before; None
+            where calls return new tensors.
+        kernel: Name of the kernel, where jitgen's selector chose it.
+        num_bytes: Operands, scales and results, each once; 0 where the case says it.
+        padding: Enqueue what brings operands into the form that a call reads, where a caller would
+            have to do so for each call.
+        note: What a reader must know of the side in this case.
+    """
+
+    calls: tuple[Call, ...]
+    check: Callable[[], Any]
+    out: Callable[[], Any] | None = None
+    kernel: str = ""
+    num_bytes: int = 0
+    padding: tuple[Call, ...] = ()
+    note: str = ""
+
+
+class Prepared(Protocol):
+    """What takes part in a contest: a `Ready`, or what a suite has in its place."""
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """See `Ready`."""
+        ...
+
+    @property
+    def out(self) -> Any:
+        """See `Ready`; or the tensor itself."""
+        ...
+
+    @property
+    def check(self) -> Callable[[], Any]:
+        """See `Ready`."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Contest:
+    """
+    The sides of one case.
+
+    Attributes:
+        on_gpu: Whether calls enqueue work on a GPU.
+        in_graphs: Whether the calls of a side are captured in one CUDA graph; else only the first
+            is timed.
+        batches: For each side that is right, its calls.
+        ready: The same sides with what else is known of them.
+        errors: What their checks returned.
+        missing: The other sides, and why.
+    """
+
+    on_gpu: bool = True
+    in_graphs: bool = True
+    batches: dict[str, Batch] = field(default_factory=dict)
+    ready: dict[str, Any] = field(default_factory=dict)
+    errors: dict[str, Any] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def add(
+        self,
+        name: str,
+        prepare: Callable[[], Prepared],
+        *,
+        is_needed: bool = False,
+        watch: AbstractContextManager[Any] | None = None,
+    ) -> bool:
+        """
+        Let a side take part if its result is right, and return whether it is.
+
+        Others' code and kernels under test may raise anything: then the side is left out with its
+        reason, unless `is_needed`.
+
+        Args:
+            name: What tables call it.
+            prepare: Returns it.
+            is_needed: Whether what it raises ends the suite.
+            watch: Entered around its first calls.
+        """
+
+        def check() -> None:
+            ready = prepare()
+            batch = self.batch(ready.calls)
+            if ready.out is not None:
+                out = ready.out() if callable(ready.out) else ready.out
+                out.fill_(float("nan"))
+                batch.replay()
+            self.errors[name] = ready.check()
+            self.batches[name], self.ready[name] = batch, ready
+
+        with watch or nullcontext():
+            if is_needed:
+                check()
+                return True
+            return attempt(name, check, self.missing)
+
+    def batch(self, calls: Sequence[Call]) -> Batch:
+        """Return calls as they are timed."""
+        if self.in_graphs and self.on_gpu:
+            return Batch.capture(calls)
+        return Batch(calls=tuple(calls), replay=calls[0])
+
+    def times(self, *, rounds: int = 5, repetitions: int = 9) -> dict[str, Times]:
+        """Time all sides in turn; on a GPU each launch, or graph, finds nothing in L2."""
+        found = self.timed(list(self.batches.values()), rounds, repetitions)
+        return dict(zip(self.batches, found, strict=True))
+
+    def timed(self, batches: Sequence[Batch], rounds: int, repetitions: int) -> list[Times]:
+        """Time batches in turn."""
+        if not batches:
+            return []
+        if self.in_graphs and self.on_gpu:
+            return compete_in_batches(batches, rounds=rounds, repetitions=repetitions)
+        calls = [each.replay for each in batches]
+        return compete(calls, rounds=rounds, repetitions=repetitions, on_gpu=self.on_gpu)
+
+
+def device() -> str:
+    """Return where operands of the suites of one GPU live, as torch calls it."""
+    return _DEVICE
+
+
+def begin(report: Report, distributions: Sequence[str] = ()) -> None:
+    """Write down what the figures of `report` depend on, and the rate of a copy."""
+    report.conditions.update({**conditions(distributions), **gpu.conditions()})
+    report.copy_rate = report.copy_rate or copy_rate()
+
+
+def copy_rate() -> float:
+    """Return the bytes a second of a large copy within the device's memory, read and written."""
+    source = torch.empty(_COPY_BYTES, dtype=torch.uint8, device="cuda")
+    target = torch.zeros_like(source)
+    (times,) = compete([partial(target.copy_, source)], rounds=ROUNDS, on_gpu=True)
+    return 2 * _COPY_BYTES / times.median
+
+
+def of_every_device(arch: Arch, names: Callable[[], Iterable[str]]) -> list[str]:
+    """
+    Return the kernels that `names` returns as each device that `arch` knows chooses, or that of
+    JITGEN_DEVICE alone: what to prewarm for a machine whose GPU is not known yet.
+    """
+    found: dict[str, None] = {}
+    for each in target(arch).devices:
+        if each.name in covered(arch):
+            with jitgen.Session(device=each.name):
+                found |= dict.fromkeys(names())
+    return sorted(found)
+
+
+def attempt(name: str, step: Call, missing: dict[str, str]) -> bool:
+    """Do `step` and return whether it succeeded; if not, note under `name` why."""
+    try:
+        step()
+    except Exception as error:  # others' code may raise anything
+        text = " ".join(str(error).split())
+        missing[name] = f"{type(error).__name__}: {text[:300]}"
+        return False
+    return True
+
+
+@frozen
+class Side:
+    """
+    One way to compute a case of a `KernelSuite`.
+
+    Attributes:
+        name: What tables call it.
+        prepare: Returns it with its operands.
+        is_needed: Whether the suite ends where it is wrong; else it is left out.
+        has_notes: Whether the detail of its row says who was left out.
+    """
+
+    name: str
+    prepare: Callable[[], Ready]
+    is_needed: bool = False
+    has_notes: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        call: Call,
+        check: Callable[[Any], object],
+        *,
+        kernel: str = "",
+        is_needed: bool = False,
+        has_notes: bool = False,
+    ) -> Side:
+        """Return a side with a single call, whose result `check` looks at."""
+        ready = Ready(calls=(call,), check=lambda: check(call()), kernel=kernel)
+        return cls(name=name, prepare=lambda: ready, is_needed=is_needed, has_notes=has_notes)
+
+
+def copy_side(num_bytes: int, device: str, *, count: int = 1, has_notes: bool = False) -> Side:
+    """Return copies of `num_bytes`, read and written ones together: the rate that is possible."""
+
+    def call() -> Call:
+        size = max(1, num_bytes // 2)
+        source, target = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
+        return partial(target.copy_, source)
+
+    ready = Ready(calls=tuple(call() for _ in range(count)), check=lambda: None)
+    return Side(name=COPY, prepare=lambda: ready, has_notes=has_notes)
+
+
+def device_of(arch: Arch) -> str:
+    """Return where operands for kernels of a target live, as torch calls it."""
+    return "cuda" if arch.is_gpu else "cpu"
+
+
+@frozen
+class Ratio:
+    """
+    How fast one side of a case is beside another.
+
+    Attributes:
+        what: In words.
+        fast: The side whose time is divided by.
+        slow: The other one.
+        budget: The least; None where there is no budget.
+        detail: What else there is to say.
+    """
+
+    what: str
+    fast: str
+    slow: str
+    budget: float | None = None
+    detail: str = ""
+
+    @classmethod
+    def of_rates(cls, fast: str, slow: str, budget: float) -> Ratio:
+        """Return the ratio of the rates of two sides that move as many bytes."""
+        what = f"rate of {fast} over that of {slow}"
+        return cls(what=what, fast=fast, slow=slow, budget=budget)
+
+
+class KernelCase(Protocol):
+    """One measurement of a `KernelSuite`; as a string, what tables call it."""
+
+    @property
+    def amount(self) -> float:
+        """Bytes that have to cross memory, each once; or operations."""
+        ...
+
+    def sides(self, arch: Arch) -> Iterator[Side]:
+        """Yield the ways to compute it on the device of `arch`, in the order of the rows."""
+        ...
+
+    def ratios(self, arch: Arch) -> Iterable[Ratio]:
+        """Return what is compared; a ratio of a side that was left out is left out, too."""
+        ...
+
+
+@frozen
+class KernelSuite:
+    """
+    A suite of single operations on whatever device is there: a GPU, else this machine's CPU.
+
+    Attributes:
+        name: The word of the command line.
+        cases: Yields what is measured on a device of a target.
+        unit: Of the rows: ``GB/s``, ``TFLOP/s``, or ``us``.
+        counts_flop: Whether the amount of a case are operations, not bytes.
+        in_graphs: Whether a side has several calls, captured in a CUDA graph.
+        rounds: Rounds in which each side has its turn.
+        repetitions: Launches in a turn; its figure is their median.
+        needs_gpu: What a message says that needs a GPU; empty: the suite runs on a CPU, too.
+    """
+
+    name: str
+    cases: Callable[[Arch], Iterable[Any]]
+    unit: str = "GB/s"
+    counts_flop: bool = False
+    in_graphs: bool = False
+    rounds: int = 5
+    repetitions: int = 9
+    needs_gpu: str = ""
+
+    def rows(self) -> Iterator[Row]:
+        """
+        Yield for each case a figure of every side, and how they compare.
+
+        Raises:
+            NoDevice: There is no GPU that jitgen has kernels for, and the suite needs one.
+            WrongResult: A kernel computes something wrong.
+        """
+        if self.needs_gpu:
+            require_gpu(self.needs_gpu)
+        arch = default_arch() if has_gpu() else Arch.CPU
+        for case in self.cases(arch):
+            yield from self.measured(case, arch)
+            if arch.is_gpu:
+                torch.cuda.empty_cache()
+
+    def measured(self, case: KernelCase, arch: Arch) -> Iterator[Row]:
+        """Yield the rows of one case; raises as `rows`."""
+        contest = Contest(on_gpu=arch.is_gpu, in_graphs=self.in_graphs)
+        sides = list(case.sides(arch))
+        for side in sides:
+            contest.add(side.name, side.prepare, is_needed=side.is_needed)
+        times = contest.times(rounds=self.rounds, repetitions=self.repetitions)
+        is_rate = self.unit != "us"
+        notes = [f"without {name}: {reason}" for name, reason in contest.missing.items()]
+        for side in sides:
+            if side.name in times:
+                kernel = contest.ready[side.name].kernel
+                more = [kernel, *(notes if side.has_notes and is_rate else [])]
+                yield self._row(case, side.name, times[side.name], more)
+        for name, reason in {} if is_rate else contest.missing.items():
+            yield Row(suite=self.name, what=f"{name}: {case}", value=0.0, unit="us", detail=reason)
+        yield from self.compared(case, arch, times)
+
+    def compared(self, case: KernelCase, arch: Arch, times: Mapping[str, Times]) -> Iterator[Row]:
+        """Yield how the sides of a case compare."""
+        for ratio in case.ratios(arch):
+            if {ratio.fast, ratio.slow} <= times.keys():
+                yield Row(
+                    suite=self.name,
+                    what=f"{ratio.what}: {case}",
+                    value=times[ratio.slow].median / times[ratio.fast].median,
+                    unit="x",
+                    budget=ratio.budget,
+                    is_rate=True,
+                    detail=ratio.detail,
+                )
+
+    def _row(self, case: KernelCase, name: str, times: Times, more: Sequence[str]) -> Row:
+        """Return the figure of a side: a rate with its time, or a time with its rate."""
+        rate, us = case.amount / times.median, times.median * 1e6
+        value, words = {
+            "GB/s": (rate * 1e-9, f"{us:.2f} us; {case.amount / 1e6:.3f} MB"),
+            "TFLOP/s": (rate * 1e-12, f"{us:.1f} us"),
+            "us": (us, f"{rate * 1e-9:.0f} GB/s"),
+        }[self.unit]
+        if self.unit == "us" and self.counts_flop:
+            words = f"{rate * 1e-12:.0f} TFLOPS"
+        detail = (words, times.detail(1e6, "us"), *more)
+        return Row(
+            suite=self.name,
+            what=f"{name}: {case}",
+            value=value,
+            unit=self.unit,
+            is_rate=self.unit != "us",
+            detail="; ".join(word for word in detail if word),
+        )
