@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from jitgen.cache.entry import Meta, disk_bytes, is_key, read_entry, read_meta
 from jitgen.cache.folder import Damaged, Folder
@@ -24,6 +24,8 @@ from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.cache.layers import Layers
+    from jitgen.support import vocabulary as v
+    from jitgen.support.codec import one_of
 
 ABSENT = "(absent)"
 """Stands for the value of a field that one of two key documents does not have."""
@@ -46,15 +48,15 @@ class EntryInfo:
         base: The root that it lies in, where that is only read; else empty.
     """
 
-    key: str
-    name: str
-    arch: str
-    size_bytes: int
-    disk_bytes: int
-    hits: int
-    last_use: float
+    key: v.Key
+    name: v.Name
+    arch: v.ArchName
+    size_bytes: v.Bytes
+    disk_bytes: v.Bytes
+    hits: v.Count
+    last_use: v.Since1970
     is_pinned: bool
-    base: str = ""
+    base: Annotated[str, v.said("the base it lies in; empty: the own root")] = ""
 
 
 @frozen
@@ -75,16 +77,16 @@ class Stats:
         by_arch: Entries of each target; the empty name counts damaged ones.
     """
 
-    entries: int
-    size_bytes: int
-    disk_bytes: int
-    limit_bytes: int
-    hits: int
-    failures: int
-    pinned: int
-    quarantined: int
-    tuned: int
-    by_arch: dict[str, int]
+    entries: v.Count
+    size_bytes: v.Bytes
+    disk_bytes: v.Bytes
+    limit_bytes: v.Bytes
+    hits: v.Count
+    failures: v.Count
+    pinned: v.Count
+    quarantined: v.Count
+    tuned: v.Count
+    by_arch: Annotated[dict[str, v.Count], v.by("target; empty: damaged")]
 
 
 @frozen
@@ -110,11 +112,13 @@ class Verification:
         base: The root that is only read in which it lies; empty where that is the store's own.
     """
 
-    key: str
-    name: str
+    key: v.Key
+    name: v.Name
     is_good: bool
-    reason: str = ""
-    fate: str = field(default="", compare=False)
+    reason: v.Reason = ""
+    fate: Annotated[str, one_of("", "quarantined", "removed", "hidden")] = field(
+        default="", compare=False
+    )
     base: str = ""
 
 

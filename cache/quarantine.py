@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from jitgen.cache.entry import disk_bytes, is_key, read_meta
 from jitgen.cache.folder import Damaged, Folder
@@ -22,6 +23,9 @@ from jitgen.cache.inventory import verification
 from jitgen.cache.prune import ALL_S
 from jitgen.cache.publishing import sweep
 from jitgen.support.frozen import frozen
+
+if TYPE_CHECKING:
+    from jitgen.support import vocabulary as v
 
 _NAME = re.compile(r"(.+)-[0-9a-f]{8}")
 
@@ -43,12 +47,12 @@ class Damage:
         disk_bytes: What it takes on the disk, as ``du`` counts it.
     """
 
-    key: str
-    name: str
-    reason: str
-    path: str
-    set_aside: float | None = None
-    disk_bytes: int = 0
+    key: v.Key
+    name: v.Name
+    reason: v.Reason
+    path: v.File
+    set_aside: v.Since1970 | None = None
+    disk_bytes: v.Bytes = 0
 
 
 def quarantined(base: Folder) -> list[Damage]:

@@ -35,6 +35,7 @@ from jitgen.targets.legality import check, rules
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
+    from jitgen.support.vocabulary import Microseconds, Name, Reason, Seconds
 
 WITHIN = 1.5
 """Kernels whose predicted time is at most this many times the best one's are tried."""
@@ -105,25 +106,13 @@ class Trial:
         seconds: How long the trial took.
     """
 
-    name: str
+    name: Name
     state: TrialState
-    cost_us: float
-    time_us: float | None = None
+    cost_us: Microseconds
+    time_us: Microseconds | None = None
     ratio: float | None = None
-    reason: str = ""
-    seconds: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            "name": self.name,
-            "state": str(self.state),
-            "cost_us": self.cost_us,
-            "time_us": self.time_us,
-            "ratio": self.ratio,
-            "reason": self.reason,
-            "seconds": self.seconds,
-        }
+    reason: Reason = ""
+    seconds: Seconds = 0.0
 
 
 @frozen

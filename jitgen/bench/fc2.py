@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -109,7 +110,7 @@ class Case:
         yield Side(name=DENSE, prepare=partial(dense, None), is_needed=True)
         yield Side.of(GROUPED, multiply, lambda _: None, is_needed=True)
         yield Side.of(COMBINE, combine, check, is_needed=True)
-        for other in (candidate.config for candidate in chosen.candidates[1:]):
+        for other in (cast("MoeFc2DenseConfig", each.config) for each in chosen.candidates[1:]):
             yield Side(name=f"{DENSE} {other.short}", prepare=partial(dense, other))
 
     def ratios(self, arch: Arch) -> Iterator[Ratio]:

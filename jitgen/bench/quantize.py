@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -139,9 +139,9 @@ class Case:
             return {}
         choice = jitgen.select(self.problem, arch)
         others = (each.config for each in choice.candidates if self.has_budget)
+        found = (cast("QuantizeConfig", each) for each in dict.fromkeys((choice.config, *others)))
         return {
-            f"{OURS}, {'_'.join(config.tiling.words()) or 'default'}": config
-            for config in dict.fromkeys((choice.config, *others))
+            f"{OURS}, {'_'.join(config.tiling.words()) or 'default'}": config for config in found
         }
 
     def _check(

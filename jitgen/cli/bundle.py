@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from jitgen.cli.lazy import LazyGroup
+from jitgen.cli.lookup import KernelId
 from jitgen.cli.options import DEVICES, ArchList, with_output
-from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
+from jitgen.cli.output import ExitCode, Output, counted, human_size, human_time
 from jitgen.cli.paths import PRIVATE_KEY, TO_WRITE
 from jitgen.cli.signing import warn_of_key
 from jitgen.config import Arch
@@ -20,6 +22,9 @@ from jitgen.errors import ConfigError, PlanError, ToolchainError
 from jitgen.plans.plan import Plan
 from jitgen.plans.plan import load as load_plan
 from jitgen.plans.plan import names as plan_names
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import inline, like
+from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 
 if TYPE_CHECKING:
@@ -36,6 +41,73 @@ _COMMANDS = {
 _FILE = click.Path(exists=True, path_type=Path)
 
 
+@frozen
+class _Packed(KernelId):
+    """A kernel of a bundle, and whose signatures it has, good or not."""
+
+    bytes: v.Bytes
+    signed_by: Sequence[v.KeyId]
+
+
+@frozen
+class _Content:
+    """What a bundle holds."""
+
+    digest: str
+    layer_bytes: v.Bytes
+    annotations: Mapping[str, str]
+    kernels: Sequence[_Packed]
+
+
+@frozen
+class _Exported:
+    ok: v.Ok
+    wall_s: v.Seconds
+    bytes: v.Bytes
+    content: _Content = inline()
+
+
+@frozen
+class _Incomplete:
+    """What ``bundle export`` prints where the cache lacks kernels."""
+
+    ok: v.Ok
+    missing: Sequence[v.Name]
+
+
+@frozen
+class _Taken:
+    """What became of a kernel of a bundle."""
+
+    name: v.Name
+    key: v.Key
+    state: str
+    reason: v.Reason
+
+
+@frozen
+class _Imported:
+    ok: v.Ok
+    wall_s: v.Seconds
+    digest: str
+    kernels: Sequence[_Taken]
+
+
+@frozen
+class _Inspected:
+    ok: v.Ok
+    content: _Content = inline()
+
+
+@frozen
+class _Verified:
+    ok: v.Ok
+    digest: str
+    refused: Annotated[Mapping[str, v.Reason], v.by("key")]
+    missing: Sequence[v.Name]
+    kernels: v.Count
+
+
 @click.group(cls=LazyGroup, commands_at=_COMMANDS)
 def bundle() -> None:
     """Carry kernels in one file, which is an OCI image as well."""
@@ -45,19 +117,9 @@ def bundle() -> None:
 @click.argument("names", metavar="PLAN...", nargs=-1, required=True)
 @click.option("--arch", "archs", type=ArchList(), help="Targets of the plans: A,B.")
 @DEVICES
+@click.option("--output", "-o", "path", type=TO_WRITE, required=True, help="The file to write.")
 @click.option(
-    "--output",
-    "-o",
-    "path",
-    type=TO_WRITE,
-    required=True,
-    help="The file to write.",
-)
-@click.option(
-    "--sign",
-    "key",
-    type=PRIVATE_KEY,
-    help="Sign each kernel with the private key in this file.",
+    "--sign", "key", type=PRIVATE_KEY, help="Sign each kernel with the private key in this file."
 )
 @click.option("--builder", default="", help="Who that is, for --sign.")
 @with_output
@@ -96,14 +158,14 @@ def export(
         )
     except exporting.MissingKernels as error:
         rows = [("would compile", name) for name in error.names]
-        document = {"ok": False, "missing": list(error.names)}
-        columns = [Column("STATE"), Column("NAME")]
-        output.result("bundle export", document, lambda: output.table(columns, rows))
+        document = _Incomplete(ok=False, missing=error.names)
+        columns = ["STATE", "NAME"]
+        output.report("bundle export", document, lambda: output.table(columns, rows))
         output.error(type(error).__name__, str(error))
         return ExitCode.WOULD_COMPILE
     wall_s = time.perf_counter() - start
     size = path.stat().st_size
-    document = {"ok": True, "wall_s": wall_s, "bytes": size, **_document(made)}
+    exported = _Exported(ok=True, wall_s=wall_s, bytes=size, content=_content(made))
 
     def human() -> None:
         output.line(f"{made.digest}  {path}")
@@ -111,7 +173,7 @@ def export(
             f"{counted(len(made.entries), 'kernel')} in {human_size(size)}, {human_time(wall_s)}"
         )
 
-    output.result("bundle export", document, human)
+    output.report("bundle export", exported, human)
     return ExitCode.OK
 
 
@@ -131,24 +193,21 @@ def import_(output: Output, path: Path) -> int:
     loaded = image.load(path)
     rows = install.install(loaded, Store.open())
     wall_s = time.perf_counter() - start
-    document = {
-        "ok": True,
-        "wall_s": wall_s,
-        "digest": loaded.digest,
-        "kernels": [
-            {"name": row.name, "key": row.key, "state": str(row.fate), "reason": row.note}
-            for row in rows
-        ],
-    }
+    document = _Imported(
+        ok=True,
+        wall_s=wall_s,
+        digest=loaded.digest,
+        kernels=[like(_Taken, row, state=row.fate, reason=row.note) for row in rows],
+    )
 
     def human() -> None:
-        output.table([Column("STATE"), Column("NAME")], [(str(row.fate), row.name) for row in rows])
+        output.table(["STATE", "NAME"], [(str(row.fate), row.name) for row in rows])
         for row in rows:
             if row.note:
                 output.warn(f"{row.name}: {row.note}")
         output.note(f"{counted(len(rows), 'kernel')} in {human_time(wall_s)}")
 
-    output.result("bundle import", document, human)
+    output.report("bundle import", document, human)
     return ExitCode.OK
 
 
@@ -164,12 +223,7 @@ def inspect(output: Output, path: Path) -> int:
     def human() -> None:
         output.fields([("digest", loaded.digest), *sorted(loaded.annotations.items())])
         output.line()
-        columns = [
-            Column("KEY"),
-            Column("SIZE", is_number=True),
-            Column("SIGNED BY"),
-            Column("NAME"),
-        ]
+        columns = ["KEY", ">SIZE", "SIGNED BY", "NAME"]
         output.table(
             columns,
             [
@@ -183,7 +237,7 @@ def inspect(output: Output, path: Path) -> int:
             ],
         )
 
-    output.result("bundle inspect", {"ok": True, **_document(loaded)}, human)
+    output.report("bundle inspect", _Inspected(ok=True, content=_content(loaded)), human)
     return ExitCode.OK
 
 
@@ -210,13 +264,13 @@ def verify(output: Output, path: Path, names: tuple[str, ...]) -> int:
         loaded,
         wanted(_plans(loaded, names), _archs(loaded), store, _words(loaded, image.DEVICES)),
     )
-    document = {
-        "ok": not refused and not missing,
-        "digest": loaded.digest,
-        "refused": refused,
-        "missing": list(missing),
-        "kernels": len(loaded.entries),
-    }
+    document = _Verified(
+        ok=not refused and not missing,
+        digest=loaded.digest,
+        refused=refused,
+        missing=missing,
+        kernels=len(loaded.entries),
+    )
 
     def human() -> None:
         rows = [
@@ -224,35 +278,28 @@ def verify(output: Output, path: Path, names: tuple[str, ...]) -> int:
             for packed in loaded.entries
             if packed.meta.key in refused
         ]
-        output.table(
-            [Column("STATE"), Column("NAME")], [*rows, *(("missing", name) for name in missing)]
-        )
-        state = "complete" if document["ok"] else "not to be used here"
+        output.table(["STATE", "NAME"], [*rows, *(("missing", name) for name in missing)])
+        state = "complete" if document.ok else "not to be used here"
         output.note(f"{counted(len(loaded.entries), 'kernel')}: every digest is right; {state}")
         if missing:
             here = json.dumps(_toolchain(), sort_keys=True, separators=(",", ":"))
             output.note(f"compiled with {loaded.annotations.get(image.TOOLCHAIN)}, here is {here}")
 
-    output.result("bundle verify", document, human)
-    return ExitCode.OK if document["ok"] else ExitCode.FAILED
+    output.report("bundle verify", document, human)
+    return ExitCode.OK if document.ok else ExitCode.FAILED
 
 
-def _document(loaded: Bundle) -> dict[str, Any]:
-    return {
-        "digest": loaded.digest,
-        "layer_bytes": loaded.layer_bytes,
-        "annotations": loaded.annotations,
-        "kernels": [
-            {
-                "name": packed.meta.name,
-                "arch": packed.meta.arch,
-                "key": packed.meta.key,
-                "bytes": packed.meta.size_bytes,
-                "signed_by": _keyids(packed.signatures),
-            }
-            for packed in loaded.entries
-        ],
-    }
+def _content(loaded: Bundle) -> _Content:
+    kernels = [
+        like(
+            _Packed,
+            packed.meta,
+            bytes=packed.meta.size_bytes,
+            signed_by=_keyids(packed.signatures),
+        )
+        for packed in loaded.entries
+    ]
+    return like(_Content, loaded, kernels=kernels)
 
 
 def _keyids(signatures: bytes) -> list[str]:

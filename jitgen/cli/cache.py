@@ -9,24 +9,25 @@ second, most of which is Python's own start.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from jitgen.cache.inventory import EntryInfo, Stats
 from jitgen.cli.lazy import LazyGroup
 from jitgen.cli.options import ARCH, with_output
-from jitgen.cli.output import Column, Output, counted, human_size
+from jitgen.cli.output import Output, counted, human_size
 from jitgen.config import Arch
 from jitgen.settings import settings
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import inline, like, one_of
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
-    from jitgen.cache import EntryInfo, Store
+    from jitgen.cache import Store
     from jitgen.remote.probe import BackendStatus
-
-_LAST_SECOND = 253402300799.0  # of the year 9999
 
 KEY_DIGITS = 12
 """Digits of a key in tables: enough to name one among millions."""
@@ -55,6 +56,44 @@ _COMMANDS = {
 }
 
 
+@frozen
+class _Roots:
+    root: v.File
+    origin: str
+    exists: bool
+    bases: Sequence[v.File]
+    elsewhere: Sequence[v.Url]
+
+
+@frozen
+class _Entries:
+    entries: Sequence[EntryInfo]
+
+
+@frozen
+class _FailedKernel:
+    """A kernel that failed to compile, and until when it is not tried again."""
+
+    key: v.Key
+    name: v.Name
+    reason: v.Reason
+    expires: v.Since1970
+
+
+@frozen
+class _Failures:
+    failures: Sequence[_FailedKernel]
+
+
+@frozen
+class _Totals:
+    root: v.File
+    bases: Sequence[v.File]
+    mode: Annotated[str, one_of("rw", "ro", "off")]
+    totals: Stats = inline()
+    elsewhere: Sequence[Annotated[Any, "jitgen.remote.probe:BackendStatus"]]
+
+
 @click.group(cls=LazyGroup, commands_at=_COMMANDS)
 def cache() -> None:
     """Look into the disk cache and clean it."""
@@ -65,27 +104,22 @@ def cache() -> None:
 def show_dir(output: Output) -> None:
     """Print the root of the cache, whether or not it exists."""
     root, origin = settings.origin("cache_dir")
-    bases = [str(path) for path in settings.base]
     is_there = False
     with suppress(OSError):  # Path.is_dir raises where a folder above may not be searched
         is_there = root.is_dir()
     elsewhere = [*settings.remote, *([settings.service] if settings.service else [])]
-    document = {
-        "root": str(root),
-        "origin": origin,
-        "exists": is_there,
-        "bases": bases,
-        "elsewhere": elsewhere,
-    }
+    found = _Roots(
+        root=root, origin=origin, exists=is_there, bases=settings.base, elsewhere=elsewhere
+    )
 
     def human() -> None:
         output.line(str(root))
-        if bases:
-            output.note(f"and, only read: {', '.join(bases)}")
+        if found.bases:
+            output.note(f"and, only read: {', '.join(map(str, found.bases))}")
         if elsewhere:
             output.note(f"and, fetched from: {', '.join(elsewhere)}")
 
-    output.result("cache dir", document, human)
+    output.report("cache dir", found, human)
 
 
 _ORDER = {
@@ -113,14 +147,7 @@ def ls(output: Output, arch: Arch | None, sort: str, failures: bool) -> None:
 
     def human() -> None:
         if found:
-            columns = [
-                Column("KEY"),
-                Column("SIZE", is_number=True),
-                Column("HITS", is_number=True),
-                Column("LAST USE"),
-                Column("PINNED"),
-                Column("NAME"),
-            ]
+            columns = ["KEY", ">SIZE", ">HITS", "LAST USE", "PINNED", "NAME"]
             output.table(columns, [_line(output, info) for info in found])
         for base in ("", *map(str, store.bases)):
             here = [info for info in found if info.base == base]
@@ -130,7 +157,7 @@ def ls(output: Output, arch: Arch | None, sort: str, failures: bool) -> None:
         for place in _elsewhere(store):
             output.note(f"what {place.url} has is not listed ({place.state})")
 
-    output.result("cache ls", {"entries": [_entry_json(info) for info in found]}, human)
+    output.report("cache ls", _Entries(entries=found), human)
 
 
 def _line(output: Output, info: EntryInfo) -> tuple[str, ...]:
@@ -144,27 +171,12 @@ def _line(output: Output, info: EntryInfo) -> tuple[str, ...]:
     )
 
 
-def _entry_json(info: EntryInfo) -> dict[str, Any]:
-    return asdict(info) | {"last_use": iso(info.last_use)}
-
-
-def iso(seconds: float) -> str:
-    """Return a time as ISO 8601: the nearest that has one, for a file may have any time."""
-    bounded = min(max(seconds, 0.0), _LAST_SECOND)
-    return datetime.fromtimestamp(bounded, UTC).isoformat(timespec="seconds")
-
-
 def _list_failures(store: Store, output: Output) -> None:
     found = store.index.failures()
 
     def human() -> None:
         if found:
-            columns = [
-                Column("KEY"),
-                Column("EXPIRES"),
-                Column("NAME"),
-                Column("REASON", is_prose=True),
-            ]
+            columns = ["KEY", "EXPIRES", "NAME", "~REASON"]
             rows = [
                 (key[:KEY_DIGITS], when(output, failure.expires), failure.name, failure.reason)
                 for key, failure in found.items()
@@ -172,16 +184,8 @@ def _list_failures(store: Store, output: Output) -> None:
             output.table(columns, rows)
         output.note(f"{counted(len(found), 'remembered failure')} in {store.root}")
 
-    document = [
-        {
-            "key": key,
-            "name": failure.name,
-            "reason": failure.reason,
-            "expires": iso(failure.expires),
-        }
-        for key, failure in found.items()
-    ]
-    output.result("cache ls", {"failures": document}, human)
+    rows = [like(_FailedKernel, failure, key=key) for key, failure in found.items()]
+    output.report("cache ls", _Failures(failures=rows), human)
 
 
 @click.command()
@@ -215,10 +219,14 @@ def stats(output: Output) -> None:
             ]
         )
 
-    bases = [str(path) for path in store.bases]
-    document = {"root": str(store.root), "bases": bases, "mode": store.mode, **asdict(totals)}
-    document |= {"elsewhere": [asdict(place) for place in elsewhere]}
-    output.result("cache stats", document, human)
+    document = _Totals(
+        root=store.root,
+        bases=store.bases,
+        mode=store.mode,
+        totals=totals,
+        elsewhere=elsewhere,
+    )
+    output.report("cache stats", document, human)
 
 
 def _elsewhere(store: Store) -> list[BackendStatus]:
@@ -233,7 +241,7 @@ def _elsewhere(store: Store) -> list[BackendStatus]:
 def when(output: Output, seconds: float) -> str:
     """Return a time: relative for people, ISO 8601 for programs."""
     if not output.is_terminal:
-        return iso(seconds)
+        return v.iso(seconds)
     delta = time.time() - seconds
     text = _span(abs(delta))
     return f"{text} ago" if delta >= 0 else f"in {text}"

@@ -5,20 +5,85 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from jitgen.cache.disk import cause
+from jitgen.cache.inventory import Verification
 from jitgen.cli.cache import KEY_DIGITS
 from jitgen.cli.lookup import find_key
 from jitgen.cli.options import SIZE, confirm, with_output
-from jitgen.cli.output import Column, ExitCode, Output, counted, human_size
+from jitgen.cli.output import ExitCode, Output, counted, human_size
 from jitgen.errors import CacheError
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import absent, like
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.cache import EntryInfo, Store
+
+
+@frozen
+class _Verified:
+    checked: v.Count
+    damaged: Sequence[Verification]
+    dry_run: bool
+
+
+@frozen
+class _PrunedKernel:
+    """An entry that was removed, or would be."""
+
+    key: v.Key
+    name: v.Name
+
+
+@frozen
+class _Pruned:
+    dry_run: bool
+    removed: Sequence[_PrunedKernel]
+    freed_bytes: v.Bytes
+    kept_bytes: v.Bytes
+    swept: Sequence[str]
+
+
+@frozen
+class _RemovedKernel:
+    """An entry that was removed, or hidden in a base, or a failure that was forgotten."""
+
+    key: v.Key
+    name: v.Name
+    failure: bool
+    hidden_in: v.File | None = absent()
+
+
+@frozen
+class _Removed:
+    dry_run: bool
+    removed: Sequence[_RemovedKernel]
+    missing: Sequence[v.Key]
+    stuck: Sequence[v.Key]
+
+
+@frozen
+class _Cleared:
+    dry_run: bool
+    removed: v.Count
+    left: v.Count
+    freed_bytes: v.Bytes
+    removed_tuned: v.Count
+
+
+@frozen
+class _Adopted:
+    removed: v.Count
+
+
+@frozen
+class _Keys:
+    keys: Sequence[v.Key]
+
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
 _keys = click.argument("names", metavar="CONFIG-or-KEY...", nargs=-1, required=True)
@@ -47,7 +112,7 @@ def verify(output: Output, rebuild: bool, signatures: bool, dry_run: bool) -> in
     def human() -> None:
         if damaged:
             output.table(
-                [Column("KEY"), Column("DAMAGE", is_prose=True)],
+                ["KEY", "~DAMAGE"],
                 [
                     (r.key[:KEY_DIGITS], f"{r.reason} (in {r.base})" if r.base else r.reason)
                     for r in damaged
@@ -72,8 +137,8 @@ def verify(output: Output, rebuild: bool, signatures: bool, dry_run: bool) -> in
                 f"here{_why_not(store)}; every process compiles these kernels again"
             )
 
-    document = {"checked": len(found), "damaged": [asdict(r) for r in damaged], "dry_run": dry_run}
-    output.result("cache verify", document, human)
+    document = _Verified(checked=len(found), damaged=damaged, dry_run=dry_run)
+    output.report("cache verify", document, human)
     return ExitCode.FAILED if damaged else ExitCode.OK
 
 
@@ -94,7 +159,7 @@ def prune(output: Output, size: int | None, dry_run: bool) -> None:
     def human() -> None:
         if pruned.removed:
             output.table(
-                [Column("KEY"), Column("SIZE", is_number=True), Column("NAME")],
+                ["KEY", ">SIZE", "NAME"],
                 [
                     (info.key[:KEY_DIGITS], output.size(info.disk_bytes), info.name)
                     for info in pruned.removed
@@ -107,14 +172,8 @@ def prune(output: Output, size: int | None, dry_run: bool) -> None:
             f"{human_size(pruned.freed_bytes)} freed, {human_size(pruned.kept_bytes)} kept"
         )
 
-    document = {
-        "dry_run": dry_run,
-        "removed": [{"key": info.key, "name": info.name} for info in pruned.removed],
-        "freed_bytes": pruned.freed_bytes,
-        "kept_bytes": pruned.kept_bytes,
-        "swept": list(pruned.swept),
-    }
-    output.result("cache prune", document, human)
+    removed = [like(_PrunedKernel, info) for info in pruned.removed]
+    output.report("cache prune", like(_Pruned, pruned, dry_run=dry_run, removed=removed), human)
 
 
 @click.command()
@@ -127,7 +186,7 @@ def rm(output: Output, names: tuple[str, ...], dry_run: bool) -> int:
     keys = list(dict.fromkeys(find_key(name, store) for name in names))
     known = {info.key: info for info in store.entries()}
     failures = store.index.failures()
-    removed: list[dict[str, Any]] = []
+    removed: list[_RemovedKernel] = []
     missing, stuck = [], []
     for key in keys:
         info, failure = known.get(key), failures.get(key)
@@ -139,24 +198,26 @@ def rm(output: Output, names: tuple[str, ...], dry_run: bool) -> int:
             stuck.append(key)
             continue
         name = info.name if info is not None and info.name else failure.name if failure else ""
-        item = {"key": key, "name": name, "failure": failure is not None}
-        removed.append(item | ({"hidden_in": info.base} if info is not None and info.base else {}))
+        hidden_in = (info.base if info is not None else "") or None
+        removed.append(
+            _RemovedKernel(key=key, name=name, failure=failure is not None, hidden_in=hidden_in)
+        )
 
     def human() -> None:
         for item in removed:
-            verb = "hide" if "hidden_in" in item else "remove"
+            verb = "hide" if item.hidden_in else "remove"
             verb = f"would {verb}" if dry_run else {"hide": "hid", "remove": "removed"}[verb]
-            what = "remembered failure of " if item["failure"] else ""
-            where = f" (it stays in {item['hidden_in']})" if "hidden_in" in item else ""
-            output.line(f"{verb} {what}{item['key'][:KEY_DIGITS]} {item['name']}{where}")
+            what = "remembered failure of " if item.failure else ""
+            where = f" (it stays in {item.hidden_in})" if item.hidden_in else ""
+            output.line(f"{verb} {what}{item.key[:KEY_DIGITS]} {item.name}{where}")
         for key in missing:
             output.warn(f"no entry {key[:KEY_DIGITS]} in {store.root}")
         for key in stuck:
             where = f"{store.root}{_why_not(store)}"
             output.warn(f"entry {key[:KEY_DIGITS]} cannot be removed from {where}")
 
-    document = {"dry_run": dry_run, "removed": removed, "missing": missing, "stuck": stuck}
-    output.result("cache rm", document, human)
+    document = _Removed(dry_run=dry_run, removed=removed, missing=missing, stuck=stuck)
+    output.report("cache rm", document, human)
     return ExitCode.FAILED if missing or stuck else ExitCode.OK
 
 
@@ -181,13 +242,13 @@ def clear(output: Output, yes: bool, dry_run: bool) -> int:
     left = [] if dry_run else [info for info in store.entries() if not info.base]
     kept = {info.key for info in left}
     removed = [info for info in entries if info.key not in kept]
-    document = {
-        "dry_run": dry_run,
-        "removed": len(removed),
-        "left": len(left),
-        "freed_bytes": sum(info.disk_bytes for info in removed),
-        "removed_tuned": tuned,
-    }
+    document = _Cleared(
+        dry_run=dry_run,
+        removed=len(removed),
+        left=len(left),
+        freed_bytes=sum(info.disk_bytes for info in removed),
+        removed_tuned=tuned,
+    )
 
     def human() -> None:
         verb = "would remove" if dry_run else "removed"
@@ -198,7 +259,7 @@ def clear(output: Output, yes: bool, dry_run: bool) -> int:
                 f"{entries_left} cannot be removed{_why_not(store) or ', or came meanwhile'}"
             )
 
-    output.result("cache clear", document, human)
+    output.report("cache clear", document, human)
     return ExitCode.FAILED if left else ExitCode.OK
 
 
@@ -227,7 +288,7 @@ def adopt(output: Output) -> None:
             f"{counted(left, 'record')} in {store.root} cannot be removed{_why_not(store)}"
         )
     text = f"the next to publish in {store.root} is the first; {counted(count, 'record')} removed"
-    output.result("cache adopt", {"removed": count}, lambda: output.line(text))
+    output.report("cache adopt", _Adopted(removed=count), lambda: output.line(text))
 
 
 @click.command()
@@ -260,7 +321,7 @@ def _set_pins(output: Output, names: tuple[str, ...], *, is_pinned: bool) -> Non
         for key in keys:
             output.line(f"{command}ned {key[:KEY_DIGITS]}")
 
-    output.result(f"cache {command}", {"keys": keys}, human)
+    output.report(f"cache {command}", _Keys(keys=keys), human)
 
 
 def _open(*, changes: bool) -> Store:

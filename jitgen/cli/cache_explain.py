@@ -4,24 +4,69 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from jitgen.cli.cache import KEY_DIGITS, iso, when
-from jitgen.cli.lookup import Named, Nameless, find
+from jitgen.cache.inventory import Difference
+from jitgen.cache.quarantine import Damage
+from jitgen.cli.cache import KEY_DIGITS, when
+from jitgen.cli.lookup import KernelId, Named, Nameless, find
 from jitgen.cli.options import with_output
-from jitgen.cli.output import Column, ExitCode, Output, counted
+from jitgen.cli.output import ExitCode, Output, counted
 from jitgen.compile.toolchain import COMPILER, flavour
 from jitgen.errors import CacheError
 from jitgen.settings import settings
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import one_of
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
-    from jitgen.cache import Damage, Difference, Meta, Store
+    from jitgen.cache import Meta, Store
     from jitgen.remote.probe import ProbeResult
 
     Nearest = list[tuple[Meta, tuple[Difference, ...]]]
+
+
+State = Annotated[str, one_of("hit", "miss", "failed", "refused")]
+
+
+@frozen
+class _NearEntry:
+    """An entry whose key document differs in little."""
+
+    key: v.Key
+    name: v.Name
+    differences: Sequence[Difference]
+    meanings: Sequence[str]
+
+
+@frozen
+class _Explained(KernelId):
+    state: State
+    reason: str
+    key_document: v.Values
+    damaged: Sequence[Damage]
+    elsewhere: Sequence[Annotated[Any, "jitgen.remote.probe:ProbeResult"]]
+    nearest: Sequence[_NearEntry]
+
+
+@frozen
+class _ExplainedDamage:
+    """What ``cache explain`` prints of an entry of which not even the name is left."""
+
+    key: v.Key
+    state: State
+    reason: v.Reason
+    damaged: Sequence[Damage]
+    nearest: Sequence[_NearEntry]
+
+
+@frozen
+class _Quarantined:
+    damaged: Sequence[Damage]
+    removed: v.Count
+    left: v.Count
 
 
 @click.command()
@@ -71,31 +116,32 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
             output.line()
             output.line(f"entry {meta.key[:KEY_DIGITS]} {meta.name} differs in", style="bold")
             output.table(
-                [Column("FIELD"), Column("WANTED"), Column("FOUND")],
+                ["FIELD", "WANTED", "FOUND"],
                 [(item.field, _short(item.wanted), _short(item.found)) for item in differences],
             )
             for meaning in _meanings(differences):
                 output.note(meaning)
 
-    found = {
-        **named.to_json(),
-        "key": wanted,
-        "state": state,
-        "reason": reason,
-        "key_document": document,
-        "damaged": [_json(damage) for damage in damages],
-        "elsewhere": [asdict(backend) for backend in elsewhere],
-        "nearest": [
-            {
-                "key": meta.key,
-                "name": meta.name,
-                "differences": [asdict(d) for d in differences],
-                "meanings": _meanings(differences),
-            }
+    found = _Explained(
+        name=named.name,
+        arch=named.arch,
+        key=wanted,
+        state=state,
+        reason=reason,
+        key_document=document,
+        damaged=damages,
+        elsewhere=elsewhere,
+        nearest=[
+            _NearEntry(
+                key=meta.key,
+                name=meta.name,
+                differences=differences,
+                meanings=_meanings(differences),
+            )
             for meta, differences in nearest
         ],
-    }
-    output.result("cache explain", found, human)
+    )
+    output.report("cache explain", found, human)
     return ExitCode.OK
 
 
@@ -158,14 +204,10 @@ def _tell_damage(output: Output, key: str, damages: tuple[Damage, ...]) -> None:
             output.line()
             output.line(f"entry {_described(output, damage)}")
 
-    document = {
-        "key": key,
-        "state": "miss",
-        "reason": damages[0].reason,
-        "damaged": [_json(damage) for damage in damages],
-        "nearest": [],
-    }
-    output.result("cache explain", document, human)
+    document = _ExplainedDamage(
+        key=key, state="miss", reason=damages[0].reason, damaged=damages, nearest=()
+    )
+    output.report("cache explain", document, human)
 
 
 @click.command()
@@ -189,21 +231,15 @@ def quarantine(output: Output, empty: bool) -> int:
 
     def human() -> None:
         if found:
-            columns = [
-                Column("KEY"),
-                Column("SIZE", is_number=True),
-                Column("SET ASIDE"),
-                Column("REASON", is_prose=True),
-                Column("NAME"),
-            ]
+            columns = ["KEY", ">SIZE", "SET ASIDE", "~REASON", "NAME"]
             output.table(columns, [_row(output, damage) for damage in found])
         if empty:
             output.note(f"{counted(removed, 'item')} removed, {left} left")
         else:
             output.note(f"{counted(len(found), 'item')} in {store.root}/v1/quarantine")
 
-    document = {"damaged": [_json(damage) for damage in found], "removed": removed, "left": left}
-    output.result("cache quarantine", document, human)
+    document = _Quarantined(damaged=found, removed=removed, left=left)
+    output.report("cache quarantine", document, human)
     return ExitCode.FAILED if empty and left else ExitCode.OK
 
 
@@ -223,11 +259,6 @@ def _described(output: Output, damage: Damage) -> str:
     if damage.set_aside is not None:
         how = f"was set aside {when(output, damage.set_aside)}"
     return f"{damage.key[:KEY_DIGITS]} {how}: {damage.reason}; it lies in {damage.path}"
-
-
-def _json(damage: Damage) -> dict[str, Any]:
-    since = None if damage.set_aside is None else iso(damage.set_aside)
-    return asdict(damage) | {"set_aside": since}
 
 
 def _short(value: Any) -> str:

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -13,16 +13,53 @@ from jitgen.cache.entry import is_key
 from jitgen.cli.cache import KEY_DIGITS
 from jitgen.cli.lookup import find_key
 from jitgen.cli.options import with_output
-from jitgen.cli.output import Column, ExitCode, Output, counted
+from jitgen.cli.output import ExitCode, Output, counted
 from jitgen.cli.paths import PRIVATE_KEY
 from jitgen.cli.signing import trust_of, warn_of_key
 from jitgen.errors import CacheError, ConfigError, SettingError
 from jitgen.settings import settings
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import named
+from jitgen.support.frozen import frozen
 from jitgen.support.values import remotes
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Store
     from jitgen.remote.objects import Objects
+
+ByKey = Annotated[Mapping[str, v.Reason], v.by("key")]
+
+
+@frozen
+class _Signed:
+    signed: Sequence[v.Key]
+    there: Sequence[v.Key]
+    stale: Sequence[v.Key]
+
+
+@frozen
+class _Pushed:
+    to: v.Url
+    pushed: Sequence[v.Key]
+    there: Sequence[v.Key]
+    unsigned: Sequence[v.Key]
+    failed: ByKey
+
+
+@frozen
+class _Pulled:
+    from_: v.Url = named("from")
+    pulled: Sequence[v.Key]
+    here: Sequence[v.Key]
+    failed: ByKey
+
+
+@frozen
+class _Judged:
+    trust: int
+    signed: Annotated[Mapping[str, Sequence[v.KeyId]], v.by("key")]
+    refused: ByKey
+
 
 _names = click.argument("names", metavar="[CONFIG-or-KEY]...", nargs=-1)
 _sign = click.option("--key", "key_file", type=PRIVATE_KEY, help="Sign them with this private key.")
@@ -68,7 +105,7 @@ def sign(output: Output, names: tuple[str, ...], key_file: Path, builder: str, a
         if stale:
             output.warn(f"{len(stale):,} of these are refused here; sign them anew with --again")
 
-    output.result("cache sign", {"signed": signed, "there": there, "stale": stale}, human)
+    output.report("cache sign", _Signed(signed=signed, there=there, stale=stale), human)
 
 
 @click.command()
@@ -124,14 +161,8 @@ def push(
                 "be refused; sign with --key FILE"
             )
 
-    document = {
-        "to": backend.url,
-        "pushed": pushed,
-        "there": there,
-        "unsigned": unsigned,
-        "failed": failed,
-    }
-    output.result("cache push", document, human)
+    document = _Pushed(to=backend.url, pushed=pushed, there=there, unsigned=unsigned, failed=failed)
+    output.report("cache push", document, human)
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
@@ -179,8 +210,8 @@ def pull(output: Output, names: tuple[str, ...], url: str | None, everything: bo
         _list(output, failed)
         output.line(f"{len(pulled)} pulled from {backend.url}, {len(there)} were here")
 
-    document = {"from": backend.url, "pulled": pulled, "here": there, "failed": failed}
-    output.result("cache pull", document, human)
+    document = _Pulled(from_=backend.url, pulled=pulled, here=there, failed=failed)
+    output.report("cache pull", document, human)
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
@@ -209,21 +240,21 @@ def verify_signatures(output: Output) -> int:
     def human() -> None:
         if refused:
             rows = [(key[:KEY_DIGITS], reason) for key, reason in refused.items()]
-            output.table([Column("KEY"), Column("REFUSED", is_prose=True)], rows)
+            output.table(["KEY", "~REFUSED"], rows)
         entries = counted(len(signers) + len(refused), "entry", "entries")
         output.note(
             f"{entries} checked against trust document {trust.version}, {len(refused)} refused"
         )
 
-    document = {"trust": trust.version, "signed": signers, "refused": refused}
-    output.result("cache verify", document, human)
+    document = _Judged(trust=trust.version, signed=signers, refused=refused)
+    output.report("cache verify", document, human)
     return ExitCode.FAILED if refused else ExitCode.OK
 
 
 def _list(output: Output, failed: dict[str, str]) -> None:
     if failed:
         rows = [(key[:KEY_DIGITS], reason) for key, reason in failed.items()]
-        output.table([Column("KEY"), Column("FAILED", is_prose=True)], rows)
+        output.table(["KEY", "~FAILED"], rows)
 
 
 def _store() -> Store:
@@ -240,14 +271,14 @@ def backend_of(url: str | None, *, is_written: bool = True) -> Objects:
     from jitgen.remote.objects import Objects
 
     try:
-        named: Any = settings.remote if url is None else remotes(url)
+        places: Any = settings.remote if url is None else remotes(url)
     except ValueError as error:
         raise click.UsageError(f"{url!r} is not allowed: it must be {error}") from None
-    if not named:
+    if not places:
         raise SettingError("JITGEN_REMOTE is not set; name a place such as s3://bucket/prefix")
-    if named[0].startswith("http"):
-        raise click.UsageError(f"{named[0]} can only be read; name the bucket behind it")
-    return Objects(named[0], is_patient=True, is_written=is_written)
+    if places[0].startswith("http"):
+        raise click.UsageError(f"{places[0]} can only be read; name the bucket behind it")
+    return Objects(places[0], is_patient=True, is_written=is_written)
 
 
 def _entries(store: Store, names: tuple[str, ...]) -> Iterator[Entry]:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import click
 
@@ -11,6 +13,19 @@ from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, counted, human_size
 from jitgen.cli.pages import write
 from jitgen.cli.paths import TO_WRITE
+from jitgen.support import vocabulary as v
+from jitgen.support.frozen import frozen
+
+
+@frozen
+class _Reported:
+    file: v.File
+    bytes: v.Bytes
+    entries: v.Count
+    states: Annotated[Mapping[str, v.Count], v.by("state")]
+    reasons: Annotated[Mapping[str, v.Count], v.by("reason")]
+    failures: v.Count
+    quarantined: v.Count
 
 
 @click.command()
@@ -39,16 +54,16 @@ def report(output: Output, file: Path) -> None:
     text = cache_page(found)
     write(file, text)
     size = len(text.encode("utf-8"))
-    document = {
-        "file": str(file),
-        "bytes": size,
-        "entries": len(found.rows),
-        "states": {str(state): count for state, count in found.states.items()},
-        "reasons": dict(found.reasons),
-        "failures": len(found.failures),
-        "quarantined": len(found.damages),
-    }
-    output.result("cache report", document, lambda: output.line(str(file)))
+    document = _Reported(
+        file=file,
+        bytes=size,
+        entries=len(found.rows),
+        states={str(state): count for state, count in found.states.items()},
+        reasons=found.reasons,
+        failures=len(found.failures),
+        quarantined=len(found.damages),
+    )
+    output.report("cache report", document, lambda: output.line(str(file)))
     output.note(
         f"{human_size(size)}, {counted(len(found.rows), 'entry', 'entries')}: open it in a browser"
     )

@@ -3,18 +3,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
 import click
 
 from jitgen.cli.options import ARCH, SCALES, Word, with_fields, with_output
-from jitgen.cli.output import Column, Output, counted
+from jitgen.cli.output import Output, counted
 from jitgen.config import Arch, Config, DType, Layout, Numerics
 from jitgen.errors import ConfigError
+from jitgen.support import vocabulary as v
+from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import check, rules
+
+
+@frozen
+class _Listed:
+    """A config, and whether it is legal."""
+
+    name: v.Name
+    ok: v.Ok
+    code: Annotated[str, v.said("the code of the rule that refuses it")]
+    reason: v.Reason
+    invariant: v.Invariant
+    proposal: v.Name | None
+    config: v.ConfigValues
+    derived: v.DerivedValues | None
+
+
+@frozen
+class _Configs:
+    arch: v.ArchName
+    configs: Sequence[_Listed]
 
 
 @click.command()
@@ -63,7 +85,7 @@ def configs(
     def human() -> None:
         if show_all:
             table = [(name, v.code or "ok", v.reason) for name, _, v in rows]
-            output.table([Column("CONFIG"), Column("RULE"), Column("REASON", is_prose=True)], table)
+            output.table(["CONFIG", "RULE", "~REASON"], table)
         else:
             for name, _, _ in rows:
                 output.line(name)
@@ -71,25 +93,20 @@ def configs(
         refused = f", {len(rows) - legal:,} refused" if show_all else ""
         output.note(f"{counted(legal, 'legal config')} of {chosen}{refused}")
 
-    document: dict[str, Any] = {
-        "arch": str(chosen),
-        "configs": [
-            {
-                "name": name,
-                "ok": verdict.ok,
-                "code": verdict.code,
-                "reason": verdict.reason,
-                "invariant": not order.departure(config),
-                "proposal": verdict.proposal.name(chosen) if verdict.proposal else None,
-                "config": config.to_json(),
-                "derived": verdict.numbers if verdict else None,
-            }
-            for name, config, verdict in rows
-        ]
-        if output.is_json
-        else [],
-    }
-    output.result("configs", document, human)
+    listed = [
+        _Listed(
+            name=name,
+            ok=verdict.ok,
+            code=verdict.code,
+            reason=verdict.reason,
+            invariant=not order.departure(config),
+            proposal=verdict.proposal.name(chosen) if verdict.proposal else None,
+            config=config.to_json(),
+            derived=verdict.numbers if verdict else None,
+        )
+        for name, config, verdict in (rows if output.is_json else ())
+    ]
+    output.report("configs", _Configs(arch=chosen, configs=listed), human)
 
 
 def _having(wanted: dict[str, str], configs: Iterator[Config]) -> Iterator[Config]:
@@ -97,7 +114,7 @@ def _having(wanted: dict[str, str], configs: Iterator[Config]) -> Iterator[Confi
     Yield the configs whose parameters have the values that are wanted.
 
     Raises:
-        ConfigError: Configs of this operation have no such parameter.
+        ConfigError: _Configs of this operation have no such parameter.
     """
     if not wanted:
         yield from configs

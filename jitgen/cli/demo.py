@@ -4,22 +4,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from jitgen._version import __version__
 from jitgen.cli.options import with_output
-from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
+from jitgen.cli.output import ExitCode, Output, counted, human_size, human_time
 from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import JitgenError
 from jitgen.events import Event, EventKind, on_event
 from jitgen.runtime.session import current
 from jitgen.settings import settings
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import like, one_of
 from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
@@ -49,8 +51,8 @@ class Call:
         seconds: The whole call, result included.
     """
 
-    source: str
-    seconds: float
+    source: Annotated[str, one_of("compiled", "disk", "memory")]
+    seconds: v.Seconds
 
 
 @frozen
@@ -68,11 +70,47 @@ class Step:
     """
 
     name: str
-    shape: tuple[int, int, int]
+    shape: tuple[v.Count, v.Count, v.Count]
     first: Call
     fresh: Call
     warm: Call
     error: float
+
+
+@frozen
+class _CrossCompiled:
+    """A kernel for a GPU that is not here, and what it takes of one."""
+
+    name: v.Name
+    source: str
+    seconds: v.Seconds
+    threads: v.Count
+    registers: v.Count
+    stack_bytes: v.Bytes
+    shared_bytes: v.Bytes
+    bytes: v.Bytes
+
+
+@frozen
+class _UsedKernel:
+    """A kernel that the layer called."""
+
+    name: v.Name
+    key: v.Key
+    bytes: v.Bytes
+
+
+@frozen
+class _Demonstrated:
+    arch: v.ArchName
+    device: str
+    sizes: Annotated[Mapping[str, v.Count], v.by("size")]
+    steps: Sequence[Step]
+    layer_error: float
+    kernels: Sequence[_UsedKernel]
+    cross_compiled: _CrossCompiled | None
+    cross_error: v.Reason
+    ok: v.Ok
 
 
 @click.command()
@@ -140,22 +178,21 @@ def demo(output: Output) -> int:
             "next   jitgen configs, jitgen cache ls, jitgen prewarm deepseek-v3 --arch sm_90a"
         )
 
-    document = {
-        "arch": str(arch),
-        "device": device,
-        "sizes": asdict(sizes),
-        "steps": [asdict(step) for step in steps],
-        "layer_error": layer_error,
-        "kernels": [
-            {"name": kernel.name, "key": kernel.key, "bytes": kernel.entry.meta.size_bytes}
-            for kernel in kernels
+    document = _Demonstrated(
+        arch=arch,
+        device=device,
+        sizes=asdict(sizes),
+        steps=steps,
+        layer_error=layer_error,
+        kernels=[
+            like(_UsedKernel, kernel, bytes=kernel.entry.meta.size_bytes) for kernel in kernels
         ],
-        "cross_compiled": cross,
-        "cross_error": cross_error,
-        "ok": is_right and not cross_error,
-    }
-    output.result("demo", document, human)
-    return ExitCode.OK if document["ok"] else ExitCode.FAILED
+        cross_compiled=cross,
+        cross_error=cross_error,
+        ok=is_right and not cross_error,
+    )
+    output.report("demo", document, human)
+    return ExitCode.OK if document.ok else ExitCode.FAILED
 
 
 def _run(layer: Operands) -> list[Step]:
@@ -231,7 +268,7 @@ def _timed(call: Callable[[], Tensor]) -> Call:
     return Call(source="disk" if EventKind.LOAD in kinds else "memory", seconds=seconds)
 
 
-def _try_cross_compile(output: Output) -> tuple[dict[str, Any] | None, str]:
+def _try_cross_compile(output: Output) -> tuple[_CrossCompiled | None, str]:
     """Return what `_cross_compile` does, or why it failed: the layer is worth showing still."""
     try:
         return _cross_compile(output), ""
@@ -239,7 +276,7 @@ def _try_cross_compile(output: Output) -> tuple[dict[str, Any] | None, str]:
         return None, str(error)
 
 
-def _cross_compile(output: Output) -> dict[str, Any]:
+def _cross_compile(output: Output) -> _CrossCompiled:
     """Compile one sm_90a kernel, unless it is in the cache, and return what it takes."""
     from jitgen.compile import inspect
     from jitgen.runtime.entries import build
@@ -256,37 +293,30 @@ def _cross_compile(output: Output) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     derived = require(config, Arch.SM_90A).numbers
     resources = inspect.resources(entry.library)
-    return {
-        "name": entry.meta.name,
-        "source": source,
-        "seconds": seconds,
-        "threads": derived["threads"],
-        "registers": resources.registers,
-        "stack_bytes": resources.stack_bytes,
-        "shared_bytes": derived["smem_bytes"],
-        "bytes": entry.meta.size_bytes,
-    }
-
-
-def _print_cross(output: Output, cross: dict[str, Any]) -> None:
-    came = "compiled" if cross["source"] == "compiled" else "found in the cache"
-    time_text = human_time(cross["seconds"])
-    output.line(f"There is no GPU here; a kernel for one was {came} in {time_text}:", style="bold")
-    output.line(cross["name"])
-    output.line(
-        f"  {cross['threads']} threads of {cross['registers']} registers, "
-        f"{human_size(cross['shared_bytes'])} shared memory, {human_size(cross['bytes'])} on disk"
+    return _CrossCompiled(
+        name=entry.meta.name,
+        source=source,
+        seconds=seconds,
+        threads=derived["threads"],
+        registers=resources.registers,
+        stack_bytes=resources.stack_bytes,
+        shared_bytes=derived["smem_bytes"],
+        bytes=entry.meta.size_bytes,
     )
 
 
-_COLUMNS = (
-    Column("PRODUCT"),
-    Column("M x N x K"),
-    Column("FIRST CALL", is_number=True),
-    Column("FRESH REGISTRY", is_number=True),
-    Column("WARM CALL", is_number=True),
-    Column("ERROR"),
-)
+def _print_cross(output: Output, cross: _CrossCompiled) -> None:
+    came = "compiled" if cross.source == "compiled" else "found in the cache"
+    time_text = human_time(cross.seconds)
+    output.line(f"There is no GPU here; a kernel for one was {came} in {time_text}:", style="bold")
+    output.line(cross.name)
+    output.line(
+        f"  {cross.threads} threads of {cross.registers} registers, "
+        f"{human_size(cross.shared_bytes)} shared memory, {human_size(cross.bytes)} on disk"
+    )
+
+
+_COLUMNS = ("PRODUCT", "M x N x K", ">FIRST CALL", ">FRESH REGISTRY", ">WARM CALL", "ERROR")
 
 
 def _cells(step: Step) -> tuple[str, ...]:

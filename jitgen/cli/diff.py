@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import click
 
-from jitgen.cli.lookup import find
+from jitgen.cli.lookup import KernelId, find
 from jitgen.cli.options import with_output
-from jitgen.cli.output import Column, ExitCode, Output
+from jitgen.cli.output import ExitCode, Output
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import absent, inline
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -20,6 +23,71 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _MOST_COUNTS = 12  # instructions that are shown; --json has all
 _MOST_VALUE = 40  # letters of a value
+
+
+@frozen
+class _SideId:
+    """One of the two kernels."""
+
+    title: str
+    kernel: KernelId = inline()
+
+
+@frozen
+class _FieldDiffers:
+    """A field that differs, and both values."""
+
+    field: str
+    a: Any
+    b: Any
+
+
+@frozen
+class _TextDiffers:
+    """In how many lines two texts differ, and in which."""
+
+    same: bool
+    added: v.Count
+    removed: v.Count
+    diff: str
+
+
+@frozen
+class _CountDiffers:
+    """How often an instruction is in each code."""
+
+    instruction: str
+    a: v.Count
+    b: v.Count
+    field: str | None = absent()
+
+
+@frozen
+class _CodeDiffers(_TextDiffers):
+    """How two codes differ, and in how many of which instructions."""
+
+    counts: Sequence[_CountDiffers]
+
+
+Fields = Sequence[Annotated[v.Values, _FieldDiffers]]
+Code = Annotated[v.Values, _CodeDiffers]
+
+
+@frozen
+class _Diff:
+    """What ``diff`` prints; `jitgen.cli.diff_sides` makes the parts."""
+
+    same: bool
+    a: _SideId
+    b: _SideId
+    config: Fields
+    derived: Fields
+    key_document: Fields | None
+    source: Annotated[v.Values, _TextDiffers]
+    ptx: Code | None
+    sass: Code | None
+    resources: Fields | None
+    missing: Annotated[Mapping[str, v.Reason], v.by("part")]
 
 
 def _stage(name: str, what: str) -> Callable[[Decorated], Decorated]:
@@ -79,7 +147,8 @@ def diff(
         raise click.UsageError(f"there is no {stage}: {found['missing'][stage]}")
     same = diff_sides.is_same(found)
     left, right = sides
-    document = {"same": same, "a": left.to_json(), "b": right.to_json(), **found}
+    a_id, b_id = (_SideId(title=each.title, kernel=each.named.id) for each in sides)
+    document = _Diff(same=same, a=a_id, b=b_id, **found)
 
     def human() -> None:
         if stage is None:
@@ -88,7 +157,7 @@ def diff(
             output.text(found[stage]["diff"])
         output.note("nothing differs" if same else f"compared {left.title} with {right.title}")
 
-    output.result("diff", document, human)
+    output.report("diff", document, human)
     return ExitCode.FAILED if exit_code and not same else ExitCode.OK
 
 
@@ -116,7 +185,7 @@ def _print(output: Output, a: Side, b: Side, found: dict[str, Any]) -> None:
         (name, "missing" if found[name] is None else _state(found[name]), _detail(name, found))
         for name in ("config", "derived", "key_document", "source", "ptx", "sass", "resources")
     ]
-    columns = [Column("PART"), Column("STATE"), Column("DETAIL", is_prose=True)]
+    columns = ["PART", "STATE", "~DETAIL"]
     output.table(columns, [(name.replace("_", " "), *rest) for name, *rest in rows])
     for name in ("config", "derived", "key_document", "resources"):
         if found[name]:
@@ -152,11 +221,8 @@ def _fields(
     output: Output, title: str, rows: list[dict[str, Any]], *, is_number: bool = False
 ) -> None:
     output.line()
-    columns = [
-        Column(title.upper()),
-        Column("A", is_number=is_number),
-        Column("B", is_number=is_number),
-    ]
+    mark = ">" * is_number
+    columns = [title.upper(), f"{mark}A", f"{mark}B"]
     output.table(columns, [(x["field"], _shown(x["a"]), _shown(x["b"])) for x in rows])
 
 

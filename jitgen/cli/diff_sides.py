@@ -100,10 +100,6 @@ class Side:
         """Its machine code."""
         return self.library or self.artifact.files[self.artifact.library]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what documents say of it."""
-        return {"title": self.title, **self.named.to_json()}
-
 
 def fields(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return each field in which two documents differ, by its path, with both values."""

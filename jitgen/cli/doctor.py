@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
 
 import click
 
@@ -25,8 +24,17 @@ from jitgen.cli.output import ExitCode, Output, counted
 from jitgen.config import Arch
 from jitgen.errors import JitgenError
 from jitgen.settings import nearest, settings
+from jitgen.support import vocabulary as v
+from jitgen.support.frozen import frozen
 from jitgen.support.variables import OTHERS, TABLE
 from jitgen.targets.legality import target
+
+
+@frozen
+class _Diagnosis:
+    ok: v.Ok
+    jitgen: str
+    findings: Sequence[Finding]
 
 
 class _Ear(logging.Handler):
@@ -84,12 +92,8 @@ def doctor(output: Output, remote: bool) -> int:
             else "everything is in order"
         )
 
-    document = {
-        "ok": not is_broken,
-        "jitgen": __version__,
-        "findings": [asdict(finding) for finding in findings],
-    }
-    output.result("doctor", document, human)
+    document = _Diagnosis(ok=not is_broken, jitgen=__version__, findings=findings)
+    output.report("doctor", document, human)
     return ExitCode.FAILED if is_broken else ExitCode.OK
 
 

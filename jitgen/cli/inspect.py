@@ -3,23 +3,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from jitgen.cli.lookup import Named, find
+from jitgen.cli.lookup import KernelId, Named, find
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, counted, human_size
 from jitgen.cli.pages import write
 from jitgen.cli.paths import TO_WRITE
 from jitgen.errors import ConfigError
 from jitgen.settings import settings
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import like
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
     from jitgen.inspect.kernel import Inspected
+
+
+@frozen
+class _LookedAt(KernelId):
+    """A kernel on a page."""
+
+    lines: Annotated[Mapping[str, v.Count], v.by("language")]
+    ctas_per_sm: int | None
+    measured: v.Count
+    right: bool | None
+    notes: Sequence[str]
+
+
+@frozen
+class _Page:
+    file: v.File
+    bytes: v.Bytes
+    kernels: Sequence[_LookedAt]
 
 
 @click.command("inspect")
@@ -80,12 +102,8 @@ def inspect_command(
     path = file or Path(f"{every[0].name}.html")
     write(path, text)
     size = len(text.encode("utf-8"))
-    document = {
-        "file": str(path),
-        "bytes": size,
-        "kernels": [_json(each) for each in found],
-    }
-    output.result("inspect", document, lambda: output.line(str(path)))
+    document = _Page(file=path, bytes=size, kernels=[_looked_at(each) for each in found])
+    output.report("inspect", document, lambda: output.line(str(path)))
     output.note(f"{human_size(size)}, {counted(len(found), 'kernel')}: open it in a browser")
 
 
@@ -117,14 +135,12 @@ def _inspected(
     )
 
 
-def _json(kernel: Inspected) -> dict[str, Any]:
-    return {
-        "name": kernel.name,
-        "arch": kernel.arch,
-        "key": kernel.key,
-        "lines": {each.language: len(each.lines) for each in kernel.listings},
-        "ctas_per_sm": None if kernel.occupancy is None else kernel.occupancy.ctas,
-        "measured": len(kernel.speed.measurements),
-        "right": None if kernel.emulation is None else kernel.emulation.is_right,
-        "notes": list(kernel.notes),
-    }
+def _looked_at(kernel: Inspected) -> _LookedAt:
+    return like(
+        _LookedAt,
+        kernel,
+        lines={each.language: len(each.lines) for each in kernel.listings},
+        ctas_per_sm=None if kernel.occupancy is None else kernel.occupancy.ctas,
+        measured=len(kernel.speed.measurements),
+        right=None if kernel.emulation is None else kernel.emulation.is_right,
+    )

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.config import Arch, Config
 from jitgen.errors import ConfigError
 from jitgen.runtime import spec as keys
 from jitgen.runtime.override import override
 from jitgen.runtime.spec import KernelSpec
+from jitgen.support import vocabulary as v
 from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 
@@ -22,6 +23,15 @@ MIN_PREFIX = 4
 """Digits of a key that must be given at least."""
 
 _HEX = re.compile(r"[0-9a-f]{1,64}")
+
+
+@frozen
+class KernelId:
+    """What documents about one kernel begin with."""
+
+    name: v.Name
+    arch: v.ArchName
+    key: v.Key
 
 
 @frozen
@@ -55,9 +65,10 @@ class Named:
         """What is compiled for it here; of a key this may be another one than was given."""
         return keys.spec_of(self.config, self.arch, self.text)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields with which documents about one kernel begin."""
-        return {"name": self.name, "arch": str(self.arch), "key": self.key}
+    @property
+    def id(self) -> KernelId:
+        """What documents about it begin with."""
+        return KernelId(name=self.name, arch=self.arch, key=self.key)
 
 
 class Nameless(ConfigError):

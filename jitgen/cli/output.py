@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from jitgen.support.codec import to_json
 from jitgen.support.text import json_safe, printable
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ class Column:
     title: str
     is_number: bool = False
     is_prose: bool = False
+
+    @classmethod
+    def of(cls, heading: str) -> Column:
+        """Return the column that a text describes; see `Output.table`."""
+        return cls(heading.lstrip(">~"), heading[0] == ">", heading[0] == "~")
 
 
 class Progress(Protocol):
@@ -108,6 +114,10 @@ class Output:
         # Half a surrogate pair, which names from outside may hold, is no UTF-8 and not printable.
         self._stdout.write(json_safe(text) + "\n")
 
+    def report(self, command: str, document: object, human: Callable[[], object]) -> None:
+        """Print the result of `command` as `result` does; `document` is a dataclass."""
+        self.result(command, to_json(document), human)
+
     def line(self, text: str = "", *, style: str = "") -> None:
         """Print one line of data; `style` is a rich style, used on a terminal only."""
         _print(self._stdout, self._console(self._stdout), text, style)
@@ -123,8 +133,13 @@ class Output:
         for name, value in rows:
             self.line(f"{name:<{width}}  {value}".rstrip())
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table; every row has one cell for each column."""
+    def table(self, headings: Sequence[Column | str], rows: Sequence[Sequence[str]]) -> None:
+        """
+        Print a table; every row has one cell for each column.
+
+        A column that is a text is its heading, after ``>`` if it is a number, ``~`` if it is prose.
+        """
+        columns = [each if isinstance(each, Column) else Column.of(each) for each in headings]
         for row in rows:
             if len(row) != len(columns):
                 raise ValueError(f"a row has {len(row)} cells for {len(columns)} columns: {row}")

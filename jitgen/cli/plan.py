@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import click
 
 from jitgen.cli.options import ARCH, DEVICES, with_output
-from jitgen.cli.output import Column, Output, counted
+from jitgen.cli.output import Output, counted
 from jitgen.cli.paths import TO_WRITE
 from jitgen.config import Arch, Config
 from jitgen.errors import PlanError
@@ -22,10 +22,60 @@ from jitgen.plans.recorded import from_recording
 from jitgen.plans.recording import Recording
 from jitgen.plans.write import text as plan_text
 from jitgen.selection.device import covered
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import like
+from jitgen.support.frozen import frozen
 from jitgen.support.text import printable
 from jitgen.targets.devices import arch_of, default_arch, require
 
 _MOST_NAMED = 5  # kernels asked for by name that a note lists
+
+
+@frozen
+class _ListedPlan:
+    """A plan that comes with jitgen."""
+
+    name: str
+    description: str
+    problems: v.Count
+
+
+@frozen
+class _Plans:
+    plans: Sequence[_ListedPlan]
+
+
+@frozen
+class _PlannedProblem:
+    """A problem of a plan, and one of its kernels."""
+
+    op: str
+    problem: v.ProblemValues
+    calls: float
+    kernel: v.Name
+    source: str
+    devices: Sequence[str]
+
+
+@frozen
+class _ShownPlan:
+    plan: str
+    description: str
+    arch: v.ArchName
+    devices: Sequence[str]
+    problems: Sequence[_PlannedProblem]
+
+
+@frozen
+class _RecordedPlan:
+    files: Sequence[v.File]
+    calls: float
+    kept: float
+    kernels: Annotated[Mapping[str, float], v.by("kernel")]
+    others: v.Count
+    problems: v.Count
+    plan: str | None
+    file: v.File | None
 
 
 @click.group()
@@ -38,19 +88,10 @@ def plan() -> None:
 def ls(output: Output) -> None:
     """List the plans that come with jitgen."""
     found = [load_plan(name) for name in plan_names()]
-    document = {
-        "plans": [
-            {"name": each.name, "description": each.description, "problems": len(each.sweeps)}
-            for each in found
-        ]
-    }
-    columns = [
-        Column("NAME"),
-        Column("PROBLEMS", is_number=True),
-        Column("DESCRIPTION", is_prose=True),
-    ]
+    plans = [like(_ListedPlan, each, problems=len(each.sweeps)) for each in found]
+    columns = ["NAME", ">PROBLEMS", "~DESCRIPTION"]
     rows = [(each.name, str(len(each.sweeps)), each.description) for each in found]
-    output.result("plan ls", document, lambda: output.table(columns, rows))
+    output.report("plan ls", _Plans(plans=plans), lambda: output.table(columns, rows))
 
 
 @plan.command("show")
@@ -75,23 +116,24 @@ def show(output: Output, name: str, arch: Arch | None, devices: tuple[str, ...])
         found.setdefault(row, {})[launch.device] = None
     every = covered(arch, devices)
     rows = sorted(found, key=lambda row: -row.calls)
-    document = {
-        "plan": loaded.name,
-        "description": loaded.description,
-        "arch": str(arch),
-        "devices": list(every) if arch.is_gpu else [],
-        "problems": [
-            {
-                "op": row.problem.op,
-                "problem": row.problem.to_json(),
-                "calls": row.calls,
-                "kernel": row.config.name(arch),
-                "source": row.source,
-                "devices": list(found[row]) if arch.is_gpu else [],
-            }
-            for row in rows
-        ],
-    }
+    problems = [
+        like(
+            _PlannedProblem,
+            row,
+            op=row.problem.op,
+            problem=row.problem.to_json(),
+            kernel=row.config.name(arch),
+            devices=[*found[row]] if arch.is_gpu else [],
+        )
+        for row in rows
+    ]
+    document = _ShownPlan(
+        plan=loaded.name,
+        description=loaded.description,
+        arch=arch,
+        devices=every if arch.is_gpu else (),
+        problems=problems,
+    )
     calls = loaded.asked(arch)
 
     def human() -> None:
@@ -100,7 +142,7 @@ def show(output: Output, name: str, arch: Arch | None, devices: tuple[str, ...])
         text = f"{counted(len(calls), 'problem')}, {counted(kernels, 'kernel')} for {arch}"
         output.note(f"{text} on {', '.join(every)}" if arch.is_gpu else text)
 
-    output.result("plan show", document, human)
+    output.report("plan show", document, human)
 
 
 class _Row(NamedTuple):
@@ -123,11 +165,11 @@ def _print(
 ) -> None:
     """Print the table; `total` are all calls, and `most` is how many devices there are."""
     columns = [
-        *([Column("CALLS", is_number=True), Column("SHARE", is_number=True)] if total else []),
-        Column("PROBLEM"),
-        Column("KERNEL"),
-        Column("CHOSEN BY"),
-        *([Column("DEVICES")] if most > 1 else []),
+        *([">CALLS", ">SHARE"] if total else []),
+        "PROBLEM",
+        "KERNEL",
+        "CHOSEN BY",
+        *(["DEVICES"] if most > 1 else []),
     ]
     output.table(
         columns,
@@ -190,17 +232,17 @@ def from_recording_command(
         except OSError as error:
             raise click.FileError(str(to), error.strerror or "cannot be written") from error
     kept = sum(sweep.calls for sweep in made.sweeps)
-    document = {
-        "files": [str(path) for path in found],
-        "calls": recording.total,
-        "kept": kept,
-        "kernels": dict(recording.kernels),
-        "others": recording.others,
-        "problems": len(made.sweeps),
-        "plan": text if to is None else None,
-        "file": None if to is None else str(to),
-    }
-    output.result(
+    document = _RecordedPlan(
+        files=found,
+        calls=recording.total,
+        kept=kept,
+        kernels=recording.kernels,
+        others=recording.others,
+        problems=len(made.sweeps),
+        plan=text if to is None else None,
+        file=to,
+    )
+    output.report(
         "plan from-recording", document, lambda: output.text(text) if to is None else None
     )
     _tell(output, recording, kept)

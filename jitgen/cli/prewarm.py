@@ -4,26 +4,61 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from jitgen.cli.lookup import parse_configs
 from jitgen.cli.options import DEVICES, ArchList, ShardType, with_output
-from jitgen.cli.output import Column, ExitCode, Output, counted, human_size, human_time
+from jitgen.cli.output import ExitCode, Output, counted, human_size, human_time
 from jitgen.config import Arch, Config
 from jitgen.errors import CacheError
 from jitgen.plans.plan import load as load_plan
 from jitgen.plans.plan import names as plan_names
 from jitgen.plans.shard import Shard
 from jitgen.settings import settings
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import like, one_of
 from jitgen.support.frozen import frozen
 from jitgen.targets.devices import arch_of, default_arch, require
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
     from jitgen.plans.prewarm import PrewarmReport, PrewarmRow, Wanted
+
+
+@frozen
+class _PrewarmedKernel:
+    """What became of one kernel."""
+
+    name: v.Name
+    key: v.Key
+    state: Annotated[str, one_of("cached", "fetched", "compiled", "failed", "would_compile")]
+    seconds: v.Seconds
+    bytes: v.Bytes
+    error: v.Reason
+
+
+@frozen
+class _Prewarmed:
+    dry_run: bool
+    ok: v.Ok
+    wall_s: v.Seconds
+    jobs: v.Count
+    devices: Annotated[Mapping[str, Sequence[str]], v.by("arch")]
+    counts: Annotated[Mapping[str, v.Count], v.by("state")]
+    kernels: Sequence[_PrewarmedKernel]
+
+
+@frozen
+class _BeyondBudget:
+    """What ``prewarm`` prints where more kernels are asked for than the budget allows."""
+
+    ok: v.Ok
+    budget: v.Count
+    wanted: v.Count
+    beyond: Sequence[v.Name]
 
 
 @frozen
@@ -43,12 +78,12 @@ class _How:
 
     @property
     def most(self) -> int:
-        """How many kernels may be asked for; 0: any number."""
+        """Maximum number of kernels; 0 means unlimited."""
         return int(settings.max_kernels) if self.budget is None else self.budget
 
 
 @click.command(
-    epilog=f"Shipped plans: {', '.join(plan_names())}. A plan of your own is a .toml file.",
+    epilog=f"Shipped plans: {', '.join(plan_names())}. A plan of your own is a .toml file."
 )
 @click.argument("names", metavar="[PLAN]...", nargs=-1)
 @click.option("--config", "config_names", metavar="NAME", multiple=True, help="One kernel by name.")
@@ -150,26 +185,16 @@ def _tell(
 
     counts = {state: sum(row.state == state for row in rows) for state in _STATES}
     is_missing = counts["would compile"] > 0
-    document = {
-        "dry_run": how.is_dry,
-        "ok": not counts["failed"] and not (how.check and is_missing),
-        "wall_s": wall_s,
-        "jobs": jobs,
-        "devices": devices,
-        "counts": {state.replace(" ", "_"): count for state, count in counts.items()},
-        "kernels": [
-            {
-                "name": row.name,
-                "key": row.key,
-                "state": str(row.state).replace(" ", "_"),
-                "seconds": row.seconds,
-                "bytes": row.bytes,
-                "error": row.error,
-            }
-            for row in rows
-        ],
-    }
-    output.result("prewarm", document, human)
+    document = _Prewarmed(
+        dry_run=how.is_dry,
+        ok=not counts["failed"] and not (how.check and is_missing),
+        wall_s=wall_s,
+        jobs=jobs,
+        devices=devices,
+        counts={_word(state): count for state, count in counts.items()},
+        kernels=[like(_PrewarmedKernel, row, state=_word(row.state)) for row in rows],
+    )
+    output.report("prewarm", document, human)
     if how.check and is_missing:
         return ExitCode.WOULD_COMPILE
     return ExitCode.FAILED if counts["failed"] else ExitCode.OK
@@ -190,12 +215,12 @@ def _tell_budget(
     from jitgen.runtime.budget import varied
 
     configs = [config for each in wanted.values() for config in each]
-    document = {"ok": False, "budget": most, "wanted": len(configs), "beyond": excess}
+    document = _BeyondBudget(ok=False, budget=most, wanted=len(configs), beyond=excess)
 
     def human() -> None:
-        output.table([Column("STATE"), Column("NAME")], [("beyond", name) for name in excess])
+        output.table(["STATE", "NAME"], [("beyond", name) for name in excess])
 
-    output.result("prewarm", document, human)
+    output.report("prewarm", document, human)
     output.error(
         "BudgetExceeded",
         f"{counted(len(configs), 'kernel')} asked for, the budget is {most}: {len(excess)} beyond "
@@ -205,6 +230,11 @@ def _tell_budget(
 
 
 _STATES = ("cached", "fetched", "compiled", "failed", "would compile")
+
+
+def _word(state: str) -> str:
+    """Return a state as one word."""
+    return state.replace(" ", "_")
 
 
 def _archs(archs: tuple[Arch, ...] | None, devices: tuple[str, ...]) -> tuple[Arch, ...] | None:
@@ -280,17 +310,10 @@ def _run(
 
 def _print(output: Output, rows: list[PrewarmRow], *, is_dry: bool) -> None:
     if is_dry:
-        output.table(
-            [Column("STATE"), Column("NAME")], [(str(row.state), row.name) for row in rows]
-        )
+        output.table(["STATE", "NAME"], [(str(row.state), row.name) for row in rows])
         return
     output.table(
-        [
-            Column("STATE"),
-            Column("TIME", is_number=True),
-            Column("SIZE", is_number=True),
-            Column("NAME"),
-        ],
+        ["STATE", ">TIME", ">SIZE", "NAME"],
         [
             (
                 str(row.state),

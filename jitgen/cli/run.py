@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from jitgen.cache.entry import SOURCE
 from jitgen.cli.options import SECONDS, with_output
-from jitgen.cli.output import Column, ExitCode, Output, human_time
+from jitgen.cli.output import ExitCode, Output, human_time
+from jitgen.cli.verified import VerifiedParts
 from jitgen.errors import CompileError
 from jitgen.runtime.override import Override, override
 from jitgen.settings import settings
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import Rule, absent, inline, one_of
 from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
@@ -38,16 +42,81 @@ class _Step:
         detail: How long it took, or why.
     """
 
-    name: str
-    state: str
+    name: Annotated[str, one_of("compile", "emulate", "check", "time")]
+    state: Annotated[
+        str, Rule(write=str.lower, type=None, enum=["ok", "right", "wrong", "failed", "skipped"])
+    ]
     detail: str
 
     @property
     def is_bad(self) -> bool:
+        """Whether the command fails by it."""
         return self.state in ("WRONG", "failed")
 
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "state": self.state.lower(), "detail": self.detail}
+
+@frozen
+class _CheckRow:
+    """A problem that a kernel was run with, and whether the result was right."""
+
+    problem: str
+    values: Annotated[str, one_of("integers", "random")]
+    right: bool
+    wrong: v.Count
+    places: Sequence[str]
+    frobenius: float
+    largest: float
+
+
+@frozen
+class Check:
+    """Whether a kernel is right on its device."""
+
+    title: str
+    right: bool
+    rows: Sequence[_CheckRow]
+    error: v.Reason
+
+
+@frozen
+class _KernelTime:
+    """What a kernel takes."""
+
+    title: str
+    time_us: v.Microseconds
+    spread: float
+    detail: str
+
+
+@frozen
+class Times:
+    """What kernels take for one problem, measured in turn."""
+
+    problem: str
+    bytes: v.Bytes
+    flop: v.Count
+    kernels: Sequence[_KernelTime]
+
+
+@frozen
+class _Emulated:
+    """A kernel that was run in the emulator."""
+
+    error: v.Reason
+    name: v.Name | None = absent()
+    verified: VerifiedParts = inline()
+
+
+@frozen
+class _Ran:
+    ok: v.Ok
+    name: v.Name
+    arch: v.ArchName
+    key: v.Key
+    file: v.File
+    steps: Sequence[_Step]
+    emulated: Sequence[Annotated[v.Values, _Emulated]]
+    checks: Sequence[Annotated[v.Values, Check]]
+    times: Annotated[v.Values, Times] | None
 
 
 @click.command()
@@ -229,18 +298,18 @@ def _tell(
     *,
     code: ExitCode,
 ) -> int:
-    document = {
-        "ok": code is ExitCode.OK,
-        "name": edited.name,
-        "arch": str(edited.arch),
-        "key": edited.spec.key,
-        "file": str(edited.path),
-        "steps": [step.to_json() for step in steps],
-        "emulated": found.get("emulated", []),
-        "checks": found.get("checks", []),
-        "times": found.get("times"),
-    }
-    output.result("run", document, lambda: _print(output, edited, steps, found, emulated or []))
+    document = _Ran(
+        ok=code is ExitCode.OK,
+        name=edited.name,
+        arch=edited.arch,
+        key=edited.spec.key,
+        file=edited.path,
+        steps=steps,
+        emulated=found.get("emulated", []),
+        checks=found.get("checks", []),
+        times=found.get("times"),
+    )
+    output.report("run", document, lambda: _print(output, edited, steps, found, emulated or []))
     return code
 
 
@@ -255,7 +324,7 @@ def _print(
 
     output.fields([("name", edited.name), ("file", str(edited.path)), ("key", edited.spec.key)])
     output.line()
-    columns = [Column("STEP"), Column("STATE"), Column("DETAIL", is_prose=True)]
+    columns = ["STEP", "STATE", "~DETAIL"]
     output.table(columns, [(step.name, step.state, step.detail) for step in steps])
     for row in emulated:
         if not row.is_right:

@@ -4,11 +4,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import click
 
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Output
+from jitgen.support import vocabulary as v
+from jitgen.support.frozen import frozen
+
+
+@frozen
+class _Schemas:
+    commands: Sequence[str]
+    json_schema: v.Values
 
 
 @click.command()
@@ -31,5 +40,5 @@ def schema(output: Output, words: tuple[str, ...]) -> None:
             "commands, lists them"
         )
     found = schema_of(chosen)
-    document = {"commands": chosen, "json_schema": found}
-    output.result("schema", document, lambda: output.text(json.dumps(found, indent=2)))
+    document = _Schemas(commands=chosen, json_schema=found)
+    output.report("schema", document, lambda: output.text(json.dumps(found, indent=2)))

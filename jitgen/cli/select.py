@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
@@ -17,15 +18,53 @@ from jitgen.cli.options import (
     with_output,
     with_sizes,
 )
-from jitgen.cli.output import Column, Output
+from jitgen.cli.output import Output
 from jitgen.config import Arch, Numerics
 from jitgen.config.grouped_gemm import Problem
 from jitgen.ops.grouped_gemm.prepared_algorithms import Algorithms, algorithms
 from jitgen.runtime.session import select as choose
 from jitgen.selection.choice import Choice
 from jitgen.selection.modes import Mode
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import absent, like, one_of
+from jitgen.support.frozen import frozen
 from jitgen.targets import devices
 from jitgen.targets.devices import default_arch
+
+
+@frozen
+class _Candidate:
+    """A kernel that may be chosen, and what the model says of it."""
+
+    name: v.Name
+    cost_us: v.Microseconds
+    time_us: v.Microseconds | None
+    padding_ratio: float
+    waves: v.Count
+    traffic_bytes: v.Bytes
+    limiter: str
+
+
+@frozen
+class _Unpacked:
+    """The other way to serve prepared weights: unpack them first."""
+
+    is_chosen: bool
+    why: str
+    kernels: Sequence[v.Name]
+    workspace_bytes: v.Bytes
+
+
+@frozen
+class _Selected:
+    arch: v.ArchName
+    name: v.Name
+    config: v.ConfigValues
+    source: Annotated[str, one_of("tuned", "shipped", "model", "static", "passes")]
+    why: str
+    candidates: Sequence[_Candidate]
+    excluded: Annotated[Mapping[str, v.Reason], v.by("kernel")]
+    unpacked: _Unpacked | None = absent()
 
 
 @click.command()
@@ -44,11 +83,7 @@ from jitgen.targets.devices import default_arch
     type=Word(Numerics),
     help="What is promised of the bits of a row; JITGEN_NUMERICS if not given.",
 )
-@click.option(
-    "--mode",
-    type=Word(Mode),
-    help="What chooses; JITGEN_SELECT if not given.",
-)
+@click.option("--mode", type=Word(Mode), help="What chooses; JITGEN_SELECT if not given.")
 @with_output
 def select(
     output: Output,
@@ -73,34 +108,31 @@ def select(
     problem = problem_of(op, sizes, fields)
     choice = choose(problem, arch, device=device, mode=mode)
     other = _other_way(problem, arch, device, mode)
-    document = {
-        "arch": str(choice.arch),
-        "name": choice.config.name(choice.arch),
-        "config": choice.config.to_json(),
-        "source": str(choice.source),
-        "why": choice.why,
-        "candidates": [
-            {
-                "name": candidate.config.name(choice.arch),
-                "cost_us": candidate.cost,
-                "time_us": choice.times_us.get(candidate.config),
-                "padding_ratio": candidate.padding_ratio,
-                "waves": candidate.waves,
-                "traffic_bytes": candidate.traffic_bytes,
-                "limiter": candidate.limiter,
-            }
-            for candidate in choice.candidates
+    document = _Selected(
+        arch=choice.arch,
+        name=choice.config.name(choice.arch),
+        config=choice.config.to_json(),
+        source=choice.source,
+        why=choice.why,
+        candidates=[
+            like(
+                _Candidate,
+                each,
+                name=each.config.name(choice.arch),
+                cost_us=each.cost,
+                time_us=choice.times_us.get(each.config),
+            )
+            for each in choice.candidates
         ],
-        "excluded": {config.name(choice.arch): why for config, why in choice.excluded.items()},
-    }
-    if other is not None:
-        document["unpacked"] = {
-            "is_chosen": other.is_unpacked,
-            "why": other.why,
-            "kernels": [config.name(choice.arch) for config in other.kernels],
-            "workspace_bytes": other.workspace_bytes,
-        }
-    output.result("select", document, lambda: _print(output, choice, other))
+        excluded={config.name(choice.arch): why for config, why in choice.excluded.items()},
+        unpacked=None if other is None else _unpacked(other, arch),
+    )
+    output.report("select", document, lambda: _print(output, choice, other))
+
+
+def _unpacked(other: Algorithms, arch: Arch) -> _Unpacked:
+    kernels = [config.name(arch) for config in other.kernels]
+    return like(_Unpacked, other, is_chosen=other.is_unpacked, kernels=kernels)
 
 
 def _other_way(
@@ -123,12 +155,12 @@ def _print(output: Output, choice: Choice, other: Algorithms | None) -> None:
     output.line()
     times = {config: f"{time:.1f}" for config, time in choice.times_us.items()}
     columns = [
-        Column("COST (us)", is_number=True),
-        *([Column("TIME (us)", is_number=True)] if times else []),
-        Column("PADDING", is_number=True),
-        Column("WAVES", is_number=True),
-        Column("LIMITER"),
-        Column("CONFIG"),
+        ">COST (us)",
+        *([">TIME (us)"] if times else []),
+        ">PADDING",
+        ">WAVES",
+        "LIMITER",
+        "CONFIG",
     ]
     rows = [
         (
@@ -145,6 +177,6 @@ def _print(output: Output, choice: Choice, other: Algorithms | None) -> None:
     if choice.excluded:
         output.line()
         output.table(
-            [Column("EXCLUDED"), Column("REASON", is_prose=True)],
+            ["EXCLUDED", "~REASON"],
             [(config.name(choice.arch), why) for config, why in choice.excluded.items()],
         )

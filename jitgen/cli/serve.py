@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,8 +13,32 @@ from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output
 from jitgen.cli.paths import PRIVATE_KEY
 from jitgen.errors import InputError, ToolchainError
+from jitgen.support import vocabulary as v
+from jitgen.support.frozen import frozen
 
 _SCOPES = ("read", "compile", "write", "admin")
+
+
+@frozen
+class _CheckedConfig:
+    ok: v.Ok
+    config: v.File
+    mistakes: Sequence[str]
+    warnings: Sequence[str]
+
+
+@frozen
+class _NewToken:
+    name: str
+    scopes: Sequence[str]
+    token: str
+    table: str
+
+
+@frozen
+class _Signer:
+    keyid: str
+    socket: v.File
 
 
 @contextmanager
@@ -45,13 +69,8 @@ def serve(output: Output, config: Path, check_config: bool) -> int:
         from jitgen.server.settings import read_settings
     if check_config:
         found, warnings = checked(config)
-        document = {
-            "ok": not found,
-            "config": str(config),
-            "mistakes": found,
-            "warnings": warnings,
-        }
-        output.result("serve", document, lambda: _print(output, config, found))
+        document = _CheckedConfig(ok=not found, config=config, mistakes=found, warnings=warnings)
+        output.report("serve", document, lambda: _print(output, config, found))
         for line in warnings:
             output.warn(line)
         return ExitCode.USAGE if found else ExitCode.OK
@@ -85,8 +104,8 @@ def token(output: Output, name: str, scopes: str) -> int:
     if not name.isprintable() or not name or '"' in name or "\\" in name:
         raise InputError("name", "must be printable and without quotes or backslashes")
     secret, table = new_token(name, chosen)
-    document = {"name": name, "scopes": list(chosen), "token": secret, "table": table}
-    output.result("token", document, lambda: output.text(f"{secret}\n\n{table}"))
+    document = _NewToken(name=name, scopes=chosen, token=secret, table=table)
+    output.report("token", document, lambda: output.text(f"{secret}\n\n{table}"))
     return ExitCode.OK
 
 
@@ -108,7 +127,7 @@ def signer(output: Output, key: Path, socket: Path) -> int:
         from jitgen.signing.keys import PrivateKey
     undumpable()
     loaded = PrivateKey.load(key)
-    document = {"keyid": loaded.keyid, "socket": str(socket)}
-    output.result("signer", document, lambda: output.line(f"key {loaded.keyid} signs at {socket}"))
+    document = _Signer(keyid=loaded.keyid, socket=socket)
+    output.report("signer", document, lambda: output.line(f"key {loaded.keyid} signs at {socket}"))
     listen(socket, loaded, Log())
     return ExitCode.OK

@@ -3,25 +3,94 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import click
 
 from jitgen.cli.kernels import document_of, entry_of, source_of
-from jitgen.cli.lookup import Named, find
+from jitgen.cli.lookup import KernelId, Named, find
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, human_time
 from jitgen.cli.paths import TO_WRITE
 from jitgen.errors import ConfigError
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import absent, inline, like
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require, rules
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
+
+
+@frozen
+class _EntryFacts:
+    """What is known of an entry of the cache."""
+
+    directory: v.File
+    created: v.When
+    compile_s: v.Seconds
+    link_s: v.Seconds
+    files: Annotated[Mapping[str, v.Bytes], v.by("file")]
+    host_isa: Sequence[str]
+    jitgen: str
+    edited: bool
+
+
+@frozen
+class _Summary:
+    kernel: KernelId = inline()
+    config: v.ConfigValues
+    derived: v.DerivedValues
+    entry: _EntryFacts | None
+    invariant: v.Invariant
+    override: v.File | None
+    file: v.File | None = absent()
+
+
+@frozen
+class _SourceText:
+    kernel: KernelId = inline()
+    source: str
+    file: v.File | None = absent()
+
+
+@frozen
+class _Ptx:
+    """What ``show --ptx`` prints; with ``--line-info`` the source line of each line, or null."""
+
+    kernel: KernelId = inline()
+    ptx: str
+    lines: Sequence[int | None] | None = absent()
+    file: v.File | None = absent()
+
+
+@frozen
+class _Sass:
+    """What ``show --sass`` prints; `lines` as of `_Ptx`."""
+
+    kernel: KernelId = inline()
+    sass: str
+    lines: Sequence[int | None] | None = absent()
+    file: v.File | None = absent()
+
+
+@frozen
+class _Resources:
+    kernel: KernelId = inline()
+    resources: v.Values
+    file: v.File | None = absent()
+
+
+@frozen
+class _KeyDocument:
+    kernel: KernelId = inline()
+    key_document: v.Values
+    file: v.File | None = absent()
 
 
 def _stage(name: str, text: str) -> Callable[[Decorated], Decorated]:
@@ -71,15 +140,11 @@ def show(
         except OSError as error:
             raise click.FileError(str(file), error.strerror or "cannot be written") from error
         output.note(f"wrote {file}")
-        document = {**document, "file": str(file)}
-    output.result(
-        "show",
-        {**named.to_json(), **document},
-        lambda: None if file is not None else output.text(text),
-    )
+        document = replace(document, file=file)
+    output.report("show", document, lambda: None if file is not None else output.text(text))
 
 
-def _summary(store: Store, named: Named, output: Output) -> tuple[dict[str, Any], str]:
+def _summary(store: Store, named: Named, output: Output) -> tuple[_Summary, str]:
     """What is known without compiling: derived numbers, and the entry if there is one."""
     from jitgen.runtime.override import found
 
@@ -93,78 +158,77 @@ def _summary(store: Store, named: Named, output: Output) -> tuple[dict[str, Any]
     if used is not None:
         rows.append(("calls use", f"{used.path}, as JITGEN_OVERRIDE says"))
     entry = store.read(named.key)
-    facts: dict[str, Any] | None = None
+    facts: _EntryFacts | None = None
     if entry is None:
         rows.append(("cached", "no"))
     else:
         meta = entry.meta
-        facts = {
-            "directory": str(entry.directory),
-            "created": meta.created,
-            "compile_s": meta.compile_s,
-            "link_s": meta.link_s,
-            "files": {name: record["bytes"] for name, record in meta.files.items()},
-            "host_isa": list(meta.host_isa),
-            "jitgen": meta.jitgen,
-            "edited": meta.is_edited,
-        }
+        facts = like(
+            _EntryFacts,
+            meta,
+            directory=str(entry.directory),
+            files={name: record["bytes"] for name, record in meta.files.items()},
+            edited=meta.is_edited,
+        )
         if meta.is_edited:
             rows.append(("source", "edited by a person; it stays on this machine"))
         rows.append(("cached", str(entry.directory)))
         rows.append(("compiled", f"{meta.created}, in {human_time(meta.compile_s)}"))
-        rows += [(name, output.size(size)) for name, size in facts["files"].items()]
+        rows += [(name, output.size(size)) for name, size in facts.files.items()]
     width = max(len(name) for name, _ in rows)
     text = "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
-    document: dict[str, Any] = {
-        "config": named.config.to_json(),
-        "derived": derived,
-        "entry": facts,
-    }
-    document |= {"invariant": not departure}
-    return {**document, "override": None if used is None else str(used.path)}, text
+    document = _Summary(
+        kernel=named.id,
+        config=named.config.to_json(),
+        derived=derived,
+        entry=facts,
+        invariant=not departure,
+        override=None if used is None else used.path,
+    )
+    return document, text
 
 
-def _source(store: Store, named: Named, _: Output) -> tuple[dict[str, Any], str]:
+def _source(store: Store, named: Named, _: Output) -> tuple[_SourceText, str]:
     text = source_of(store, named).text
-    return {"source": text}, text
+    return _SourceText(kernel=named.id, source=text), text
 
 
-def _ptx(store: Store, named: Named, _: Output) -> tuple[dict[str, Any], str]:
+def _ptx(store: Store, named: Named, _: Output) -> tuple[_Ptx, str]:
     from jitgen.compile import inspect
 
     text = inspect.ptx(source_of(store, named))
-    return {"ptx": text}, text
+    return _Ptx(kernel=named.id, ptx=text), text
 
 
-def _sass(store: Store, named: Named, output: Output) -> tuple[dict[str, Any], str]:
+def _sass(store: Store, named: Named, output: Output) -> tuple[_Sass, str]:
     from jitgen.compile import inspect
 
     text = inspect.sass(entry_of(store, named, output).library)
-    return {"sass": text}, text
+    return _Sass(kernel=named.id, sass=text), text
 
 
-def _ptx_by_line(store: Store, named: Named, _: Output) -> tuple[dict[str, Any], str]:
+def _ptx_by_line(store: Store, named: Named, _: Output) -> tuple[_Ptx, str]:
     from jitgen.compile import by_line
 
     found = by_line.ptx(source_of(store, named))
-    return {"ptx": found.text, "lines": list(found.lines)}, found.text
+    return _Ptx(kernel=named.id, ptx=found.text, lines=found.lines), found.text
 
 
-def _sass_by_line(store: Store, named: Named, _: Output) -> tuple[dict[str, Any], str]:
+def _sass_by_line(store: Store, named: Named, _: Output) -> tuple[_Sass, str]:
     from jitgen.compile import by_line
 
     found = by_line.sass(source_of(store, named))
-    return {"sass": found.text, "lines": list(found.lines)}, found.text
+    return _Sass(kernel=named.id, sass=found.text, lines=found.lines), found.text
 
 
-def _resources(store: Store, named: Named, output: Output) -> tuple[dict[str, Any], str]:
+def _resources(store: Store, named: Named, output: Output) -> tuple[_Resources, str]:
     from jitgen.compile import inspect
 
     found = inspect.resources(entry_of(store, named, output).library)
     derived = require(named.config, named.arch).derived
     lines = inspect.spill_lines(source_of(store, named)) if found.spill_instructions else {}
     resources = {
-        **dataclasses.asdict(found),
+        **asdict(found),
         "spill_lines": {str(line): number for line, number in lines.items()},
         # a property of the launch, which machine code does not hold
         "dynamic_shared_bytes": getattr(derived, "smem_bytes", 0),
@@ -177,14 +241,15 @@ def _resources(store: Store, named: Named, output: Output) -> tuple[dict[str, An
         del words["spill_lines"]
     width = max(map(len, words))
     text = "\n".join(f"{name:<{width}}  {value}" for name, value in words.items())
-    return {"resources": resources}, text
+    return _Resources(kernel=named.id, resources=resources), text
 
 
-def _key(store: Store, named: Named, _: Output) -> tuple[dict[str, Any], str]:
-    return {"key_document": document_of(store, named)}, named.key
+def _key(store: Store, named: Named, _: Output) -> tuple[_KeyDocument, str]:
+    return _KeyDocument(kernel=named.id, key_document=document_of(store, named)), named.key
 
 
-_SHOWN = {
+_Shown = Callable[["Store", Named, Output], tuple[Any, str]]
+_SHOWN: dict[str, _Shown] = {
     "summary": _summary,
     "source": _source,
     "ptx": _ptx,
@@ -192,5 +257,5 @@ _SHOWN = {
     "resources": _resources,
     "key": _key,
 }
-_LINED = {"ptx": _ptx_by_line, "sass": _sass_by_line}
+_LINED: dict[str, _Shown] = {"ptx": _ptx_by_line, "sass": _sass_by_line}
 """The same, with lines of the source."""

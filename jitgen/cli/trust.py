@@ -8,15 +8,15 @@ and `revoke` write the next version of the document, signed by it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
 from jitgen.cli.options import with_output
-from jitgen.cli.output import Column, ExitCode, Output
+from jitgen.cli.output import ExitCode, Output
 from jitgen.cli.paths import TO_WRITE, ToRead
 from jitgen.cli.trust_document import document_path, is_there, read_document, write_document
 from jitgen.errors import CacheError, SigningError
@@ -24,6 +24,9 @@ from jitgen.signing import edit, times
 from jitgen.signing.keys import PrivateKey, PublicKey, is_digest
 from jitgen.signing.standing import SHOWN as _SHOWN
 from jitgen.signing.trust import Trust, is_comment
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import inline
+from jitgen.support.frozen import frozen
 
 _MOST_DAYS = 36500
 
@@ -60,6 +63,58 @@ _comment = click.option("--comment", default="", help="What the key is, for peop
 _key = click.argument("key", metavar="KEY")
 
 
+@frozen
+class _MadeKey:
+    keyid: v.KeyId
+    public: str
+    file: v.File
+
+
+@frozen
+class _Adopted:
+    file: v.File
+    version: int
+    forgotten: int | None
+
+
+@frozen
+class _Pushed:
+    to: v.Url
+    version: int
+
+
+@frozen
+class _TrustedKeyValues:
+    """The JSON form of a `TrustedKey`."""
+
+    keyid: v.KeyId
+    public: str
+    not_before: v.When
+    not_after: v.When
+    comment: str
+
+
+@frozen
+class _TrustValues:
+    """The JSON form of a `Trust`."""
+
+    type: str
+    version: int
+    issued: v.When
+    expires: v.When
+    roots: Sequence[str]
+    keys: Sequence[_TrustedKeyValues]
+    revoked_keys: Annotated[Mapping[str, str], v.by("keyid: why")]
+    revoked: Annotated[Mapping[str, str], v.by("digest: why")]
+    min_signed_at: v.When | None
+
+
+@frozen
+class _Shown:
+    trust: Annotated[v.Values, _TrustValues] = inline()
+    digest: str
+
+
 @click.group()
 def trust() -> None:
     """Make keys, and say whose signatures count."""
@@ -72,8 +127,8 @@ def key(output: Output, path: Path) -> None:
     """Make a private key in FILE, and print its public half, which `add` takes."""
     made = PrivateKey.generate()
     made.save(path)
-    document = {"keyid": made.keyid, "public": made.public.text, "file": str(path)}
-    output.result("trust key", document, lambda: output.line(made.public.text))
+    document = _MadeKey(keyid=made.keyid, public=made.public.text, file=path)
+    output.report("trust key", document, lambda: output.line(made.public.text))
 
 
 @trust.command()
@@ -211,15 +266,12 @@ def adopt(output: Output) -> None:
     except OSError as error:
         raise CacheError(f"{store.root} cannot be written: {error.strerror or error}") from error
     forgotten = None if before is None or before.digest == chosen.digest else before.version
-    document = {
-        "file": str(store.trusted.remembered.path),
-        "version": chosen.version,
-        "forgotten": forgotten,
-    }
+    file = store.trusted.remembered.path
+    document = _Adopted(file=file, version=chosen.version, forgotten=forgotten)
     text = f"{store.root} goes by version {chosen.version} from now on"
     if forgotten is not None:
         text += f"; version {forgotten} of another document is forgotten"
-    output.result("trust adopt", document, lambda: output.line(text))
+    output.report("trust adopt", document, lambda: output.line(text))
 
 
 @trust.command()
@@ -238,8 +290,8 @@ def push(output: Output, path: Path | None, url: str | None) -> None:
     except RemoteError as error:
         raise CacheError(f"{backend.url} does not take it: {error}") from None
     text = f"version {found.trust.version} put to {backend.url}"
-    document = {"to": backend.url, "version": found.trust.version}
-    output.result("trust push", document, lambda: output.line(text))
+    document = _Pushed(to=backend.url, version=found.trust.version)
+    output.report("trust push", document, lambda: output.line(text))
 
 
 @trust.command()
@@ -272,14 +324,14 @@ def show(output: Output, path: Path | None) -> int:
             for keyid, key in said.keys.items()
         ]
         if rows:
-            columns = [Column("KEY"), Column("FROM"), Column("UNTIL"), Column("COMMENT")]
+            columns = ["KEY", "FROM", "UNTIL", "COMMENT"]
             output.table(columns, rows)
         taken = {**said.revoked_keys, **said.revoked}
         if taken:
-            columns = [Column("REVOKED"), Column("REASON", is_prose=True)]
+            columns = ["REVOKED", "~REASON"]
             output.table(columns, [(name[:_SHOWN], why) for name, why in taken.items()])
 
-    output.result("trust show", said.to_json() | {"digest": found.digest}, human)
+    output.report("trust show", _Shown(trust=said.to_json(), digest=found.digest), human)
     return ExitCode.FAILED if is_over else ExitCode.OK
 
 

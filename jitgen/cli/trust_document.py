@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 import click
 
@@ -19,7 +20,17 @@ from jitgen.signing.chain import newest
 from jitgen.signing.keys import PrivateKey
 from jitgen.signing.standing import SHOWN
 from jitgen.signing.trust import MAX_BYTES, SealedTrust, Trust, TrustedKey, opened
+from jitgen.support import vocabulary as v
 from jitgen.support.documents import BadDocument
+from jitgen.support.frozen import frozen
+
+
+@frozen
+class _Written:
+    file: v.File
+    version: int
+    keys: Sequence[v.KeyId]
+    ends: Annotated[Mapping[str, v.When], v.by("keyid")]
 
 
 def document_path(path: Path | None) -> Path:
@@ -101,13 +112,8 @@ def write_document(
             if root not in made.roots:
                 output.line(f"root key {root.keyid[:SHOWN]} signs no document after this one")
 
-    document = {
-        "file": str(path),
-        "version": made.version,
-        "keys": list(made.keys),
-        "ends": ends,
-    }
-    output.result(f"trust {command}", document, human)
+    document = _Written(file=path, version=made.version, keys=[*made.keys], ends=ends)
+    output.report(f"trust {command}", document, human)
 
 
 def _ends(made: Trust, before: Mapping[str, TrustedKey]) -> dict[str, str]:

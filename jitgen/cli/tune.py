@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 from click.core import ParameterSource
 
 from jitgen.cli import tune_space
 from jitgen.cli.options import ARCH, SECONDS, with_output, with_sizes
-from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
+from jitgen.cli.output import ExitCode, Output, counted, human_time
 from jitgen.cli.paths import ToWrite
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import Problem
@@ -22,7 +22,10 @@ from jitgen.errors import ConfigError
 from jitgen.plans.plan import load as load_plan
 from jitgen.plans.plan import names as plan_names
 from jitgen.selection.record import MAX_TABLE_BYTES, BadRecord
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import like
 from jitgen.support.documents import BadDocument, parse_json, read_bounded, read_stream
+from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 from jitgen.targets.devices import default_arch
 
@@ -42,8 +45,61 @@ _WORDS = (
 _STANDARD_OUTPUT = Path("-")
 
 
+@frozen
+class _RecordValues:
+    """The JSON form of a `TuningRecord`."""
+
+    schema: int
+    problem: v.ProblemValues
+    winner: str
+    times_us: Annotated[Mapping[str, v.Microseconds], v.by("kernel")]
+    excluded: Annotated[Mapping[str, v.Reason], v.by("kernel")]
+    date: v.When
+
+
+@frozen
+class _TunedProblem:
+    """What became of one problem."""
+
+    state: str
+    record: Annotated[v.Values, _RecordValues] | None
+    problem: str
+    by_model: str
+    ahead: float | None
+    missing: Annotated[Mapping[str, v.Reason], v.by("kernel")]
+    seconds: v.Seconds
+    error: v.Reason
+
+
+@frozen
+class _Tuned:
+    ok: v.Ok
+    arch: v.ArchName
+    device: str | None
+    wall_s: v.Seconds
+    exported: v.File | None
+    problems: Sequence[_TunedProblem]
+
+
+@frozen
+class _HereAndThere:
+    """A condition here, and where a table was measured."""
+
+    here: Any
+    there: Any
+
+
+@frozen
+class _TakenOver:
+    device: str
+    arch: v.ArchName
+    taken: v.Count
+    skipped: Annotated[Mapping[str, v.Reason], v.by("problem")]
+    differences: Mapping[str, _HereAndThere]
+
+
 @click.command(
-    epilog=f"Shipped plans: {', '.join(plan_names())}. A plan of your own is a .toml file.",
+    epilog=f"Shipped plans: {', '.join(plan_names())}. A plan of your own is a .toml file."
 )
 @click.argument("names", metavar="[PLAN]...", nargs=-1)
 @with_sizes(is_required=False)
@@ -248,17 +304,17 @@ def _import(output: Output, path: Path, arch: Arch | None) -> int:
         if (rest := len(found.skipped) - _MOST_SKIPPED) > 0:
             output.note(f"left out {rest} more; --json names them all")
 
-    document = {
-        "device": found.table.device,
-        "arch": str(found.table.arch),
-        "taken": len(found.taken),
-        "skipped": dict(found.skipped),
-        "differences": {
-            name: {"here": here, "there": there}
+    document = _TakenOver(
+        device=found.table.device,
+        arch=found.table.arch,
+        taken=len(found.taken),
+        skipped=found.skipped,
+        differences={
+            name: _HereAndThere(here=here, there=there)
             for name, (here, there) in found.differences.items()
         },
-    }
-    output.result("tune", document, human)
+    )
+    output.report("tune", document, human)
     return ExitCode.OK
 
 
@@ -271,38 +327,29 @@ def _tell(output: Output, arch: Arch, report: TuningReport | None, export_to: Pa
             return
         if export_to != _STANDARD_OUTPUT:
             output.table(
-                [
-                    Column("STATE"),
-                    Column("TIME (us)", is_number=True),
-                    Column("AHEAD", is_number=True),
-                    Column("PROBLEM"),
-                    Column("KERNEL"),
-                ],
+                ["STATE", ">TIME (us)", ">AHEAD", "PROBLEM", "KERNEL"],
                 [tuple(_cells(row)) for row in rows],
             )
         output.note(_summary(report))
 
-    document = {
-        "ok": report is None or report.ok,
-        "arch": str(arch),
-        "device": None if report is None else report.device,
-        "wall_s": 0.0 if report is None else report.wall_s,
-        "exported": None if export_to is None else str(export_to),
-        "problems": [
-            {
-                "state": str(row.state),
-                "record": None if row.record is None else row.record.to_json(),
-                "problem": _sizes(row.problem),
-                "by_model": row.by_model,
-                "ahead": row.ahead,
-                "missing": dict(row.missing),
-                "seconds": row.seconds,
-                "error": row.error,
-            }
-            for row in rows
-        ],
-    }
-    output.result("tune", document, human)
+    problems = [
+        like(
+            _TunedProblem,
+            row,
+            record=None if row.record is None else row.record.to_json(),
+            problem=_sizes(row.problem),
+        )
+        for row in rows
+    ]
+    document = _Tuned(
+        ok=report is None or report.ok,
+        arch=arch,
+        device=None if report is None else report.device,
+        wall_s=0.0 if report is None else report.wall_s,
+        exported=export_to,
+        problems=problems,
+    )
+    output.report("tune", document, human)
 
 
 def _cells(row: TuningRow) -> Iterator[str]:

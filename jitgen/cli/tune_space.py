@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce, wraps
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
 from jitgen.cli.options import SECONDS, NumberType
-from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
+from jitgen.cli.output import ExitCode, Output, counted, human_time
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import Problem
 from jitgen.settings import settings
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import Rule, absent, like
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.autotune.space import SpacePlan, Trial
@@ -22,6 +25,46 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 20  # kernels that are shown; --json has all
 _FEWEST_WITHIN = 1.0
+
+
+_Trial = Annotated[Any, "jitgen.autotune.space:Trial"]
+
+
+@frozen
+class _PlannedKernel:
+    """See `jitgen.autotune.space.Planned`."""
+
+    name: v.Name
+    key: v.Key
+    cost_us: v.Microseconds
+    compiled: bool
+    seconds: v.Seconds
+
+
+@frozen
+class _SearchedProblem:
+    """What a search will do for one problem (`known`, `planned`), or found (`best`, `kernels`)."""
+
+    problem: str
+    chosen: v.Name
+    estimate_s: v.Seconds
+    pruned: v.Count
+    refused: v.Count
+    known: Sequence[_Trial] | None = absent()
+    planned: Sequence[_PlannedKernel] | None = absent()
+    best: Annotated[v.Name | None, Rule()] | None = absent()  # there, and null where none is best
+    kernels: Sequence[_Trial] | None = absent()
+
+
+@frozen
+class _Searched:
+    ok: v.Ok
+    arch: v.ArchName
+    dry_run: bool
+    estimate_s: v.Seconds
+    budget_s: v.Seconds
+    wall_s: v.Seconds
+    problems: Sequence[Annotated[v.Values, _SearchedProblem]]
 
 
 class Wanted(NamedTuple):
@@ -122,17 +165,18 @@ def run(
             report = _searched(output, each, store, left_s, time_limit_s)
             reports.append(report)
             left_s = max(0.0, left_s - report.wall_s)
-    document = {
-        "ok": wanted.is_dry or all(report.best is not None for report in reports),
-        "arch": str(arch),
-        "dry_run": wanted.is_dry,
-        "estimate_s": estimate_s,
-        "budget_s": wanted.budget_s,
-        "wall_s": sum(report.wall_s for report in reports),
-        "problems": [_plan_json(each) for each in plans]
+    is_ok = wanted.is_dry or all(report.best is not None for report in reports)
+    document = _Searched(
+        ok=is_ok,
+        arch=arch,
+        dry_run=wanted.is_dry,
+        estimate_s=estimate_s,
+        budget_s=wanted.budget_s,
+        wall_s=sum(report.wall_s for report in reports),
+        problems=[_planned(each) for each in plans]
         if wanted.is_dry
-        else [_report_json(report) for report in reports],
-    }
+        else [_found(report) for report in reports],
+    )
 
     def human() -> None:
         for each in plans if wanted.is_dry else ():
@@ -140,11 +184,11 @@ def run(
         for report in reports:
             _print(output, report)
 
-    output.result("tune", document, human)
+    output.report("tune", document, human)
     missing = not wanted.is_dry and settings.on_miss == "error"
     if missing and any(report.best is None for report in reports):
         return ExitCode.WOULD_COMPILE
-    return ExitCode.OK if document["ok"] else ExitCode.FAILED
+    return ExitCode.OK if is_ok else ExitCode.FAILED
 
 
 def _searched(
@@ -183,28 +227,19 @@ def _line(trial: Trial) -> str:
     return f"{trial.time_us:.1f} us, {trial.ratio:.3f} of the selector's: {trial.name}"
 
 
-def _plan_json(each: SpacePlan) -> dict[str, Any]:
+def _planned(each: SpacePlan) -> v.Values:
     return {
         "problem": _sizes(each.problem),
         "chosen": each.chosen.name,
         "estimate_s": each.seconds,
         "pruned": each.pruned,
         "refused": each.refused,
-        "known": [trial.to_json() for trial in each.known],
-        "planned": [
-            {
-                "name": row.name,
-                "key": row.key,
-                "cost_us": row.cost_us,
-                "compiled": row.is_compiled,
-                "seconds": row.seconds,
-            }
-            for row in each.planned
-        ],
+        "known": each.known,
+        "planned": [like(_PlannedKernel, row, compiled=row.is_compiled) for row in each.planned],
     }
 
 
-def _report_json(report: SpaceReport) -> dict[str, Any]:
+def _found(report: SpaceReport) -> v.Values:
     return {
         "problem": _sizes(report.plan.problem),
         "chosen": report.plan.chosen.name,
@@ -212,16 +247,12 @@ def _report_json(report: SpaceReport) -> dict[str, Any]:
         "estimate_s": report.plan.seconds,
         "pruned": report.plan.pruned,
         "refused": report.plan.refused,
-        "kernels": [trial.to_json() for trial in report.trials],
+        "kernels": report.trials,
     }
 
 
 def _print_plan(output: Output, each: SpacePlan) -> None:
-    columns = [
-        Column("COST (us)", is_number=True),
-        Column("TAKES", is_number=True),
-        Column("KERNEL"),
-    ]
+    columns = [">COST (us)", ">TAKES", "KERNEL"]
     rows = [(f"{x.cost_us:.1f}", human_time(x.seconds), x.name) for x in each.planned]
     output.table(columns, rows)
 
@@ -229,13 +260,7 @@ def _print_plan(output: Output, each: SpacePlan) -> None:
 def _print(output: Output, report: SpaceReport) -> None:
     from jitgen.autotune.space import TrialState
 
-    columns = [
-        Column("STATE"),
-        Column("TIME (us)", is_number=True),
-        Column("COST (us)", is_number=True),
-        Column("RATIO", is_number=True),
-        Column("KERNEL"),
-    ]
+    columns = ["STATE", ">TIME (us)", ">COST (us)", ">RATIO", "KERNEL"]
     rows = [
         (
             str(trial.state),

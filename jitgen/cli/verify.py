@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from jitgen.cli import verify_files, verify_rebuild
 from jitgen.cli.lookup import find
 from jitgen.cli.options import SECONDS, with_output
-from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
+from jitgen.cli.output import ExitCode, Output, counted, human_time
+from jitgen.cli.verified import VerifiedParts
 from jitgen.config import Arch, Config
 from jitgen.config.operation import operation
 from jitgen.emulator import PRELOAD as EMULATOR_PRELOAD
@@ -22,6 +23,8 @@ from jitgen.plans.plan import configs as plan_configs
 from jitgen.plans.plan import load as load_plan
 from jitgen.plans.plan import names as plan_names
 from jitgen.settings import settings
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import inline, one_of
 from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import require
@@ -35,6 +38,24 @@ PRELOAD = (*EMULATOR_PRELOAD, "jitgen.verify.verification")
 """What every task needs, beside the compiler."""
 
 _SHOWN_FINDINGS = 6
+
+
+@frozen
+class _VerifiedKernel:
+    """A kernel that was verified, or why it could not be."""
+
+    name: v.Name
+    state: Annotated[str, one_of("right", "wrong", "failed")]
+    error: v.Reason
+    verified: VerifiedParts = inline()
+
+
+@frozen
+class _Verified:
+    ok: v.Ok
+    modes: Sequence[str]
+    wall_s: v.Seconds
+    kernels: Sequence[Annotated[v.Values, _VerifiedKernel]]
 
 
 @frozen
@@ -79,7 +100,7 @@ class Row:
 
 
 @click.command(
-    epilog=f"Shipped plans: {', '.join(plan_names())}. A plan of your own is a .toml file.",
+    epilog=f"Shipped plans: {', '.join(plan_names())}. A plan of your own is a .toml file."
 )
 @click.argument("names", metavar="CONFIG|PLAN|KEY|FILE...", nargs=-1, required=True)
 @click.option("--arch", help="Target of plans, files; the GPU's, else sm_90a, if not given.")
@@ -152,17 +173,14 @@ def verify(
     start = time.perf_counter()
     rows = _run(output, function, tasks, jobs, timeout_s)
     wall_s = time.perf_counter() - start
-    document = {
-        "ok": all(row.is_right for row in rows),
-        "modes": chosen,
-        "wall_s": wall_s,
-        "kernels": [
-            {**row.document, "name": row.name, "state": row.state.lower(), "error": row.error}
-            for row in rows
-        ],
-    }
-    output.result("verify", document, lambda: _print(output, rows, chosen, wall_s))
-    return ExitCode.OK if document["ok"] else ExitCode.FAILED
+    kernels = [
+        {**row.document, "name": row.name, "state": row.state.lower(), "error": row.error}
+        for row in rows
+    ]
+    is_right = all(row.is_right for row in rows)
+    document = _Verified(ok=is_right, modes=chosen, wall_s=wall_s, kernels=kernels)
+    output.report("verify", document, lambda: _print(output, rows, chosen, wall_s))
+    return ExitCode.OK if is_right else ExitCode.FAILED
 
 
 def _tasks(names: tuple[str, ...], arch: Arch | None) -> Iterator[dict[str, Any]]:
@@ -262,14 +280,14 @@ def rows_of(outcome: Outcome) -> Iterator[Row]:
 
 def _print(output: Output, rows: list[Row], modes: list[str], wall_s: float) -> None:
     columns = [
-        Column("STATE"),
-        Column("TIME", is_number=True),
-        Column("FROBENIUS", is_number=True),
-        Column("LARGEST", is_number=True),
-        Column("WRONG", is_number=True),
-        Column("FINDINGS", is_number=True),
-        Column("EXECUTED", is_number=True),
-        Column("NAME"),
+        "STATE",
+        ">TIME",
+        ">FROBENIUS",
+        ">LARGEST",
+        ">WRONG",
+        ">FINDINGS",
+        ">EXECUTED",
+        "NAME",
     ]
     table = [
         (

@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from jitgen.cli.lookup import find
-from jitgen.cli.output import Column, ExitCode, Output, counted, human_time
+from jitgen.cli.output import ExitCode, Output, counted, human_time
 from jitgen.config import Arch
 from jitgen.plans.plan import configs as plan_configs
 from jitgen.plans.plan import load as load_plan
 from jitgen.plans.plan import names as plan_names
 from jitgen.runtime.spec import key
 from jitgen.settings import settings
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import like, one_of
 from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 
@@ -27,6 +30,25 @@ OPTION = click.option(
     is_flag=True,
     help="Instead, compile what the cache holds of it again and compare every byte.",
 )
+
+
+@frozen
+class _RebuiltKernel:
+    """Whether a kernel that was compiled again is the same."""
+
+    name: v.Name
+    key: v.Key
+    state: Annotated[str, one_of("same", "other", "failed")]
+    seconds: v.Seconds
+    differences: Sequence[str]
+    error: v.Reason
+
+
+@frozen
+class _Rebuilt:
+    ok: v.Ok
+    wall_s: v.Seconds
+    kernels: Sequence[_RebuiltKernel]
 
 
 @frozen
@@ -52,24 +74,15 @@ def run(output: Output, names: tuple[str, ...], arch: Arch | None, jobs: int | N
     start = time.perf_counter()
     rows = _compare(output, store, _wanted(names, arch, store), jobs)
     wall_s = time.perf_counter() - start
-    document = {
-        "ok": all(row.state == "same" for row in rows),
-        "wall_s": wall_s,
-        "kernels": [
-            {
-                "name": row.name,
-                "key": row.key,
-                "state": row.state.lower(),
-                "seconds": row.seconds,
-                "differences": list(row.differences),
-                "error": row.error,
-            }
-            for row in rows
-        ],
-    }
+    is_same = all(row.state == "same" for row in rows)
+    document = _Rebuilt(
+        ok=is_same,
+        wall_s=wall_s,
+        kernels=[like(_RebuiltKernel, row, state=row.state.lower()) for row in rows],
+    )
 
     def human() -> None:
-        columns = [Column("STATE"), Column("TIME", is_number=True), Column("NAME")]
+        columns = ["STATE", ">TIME", "NAME"]
         output.table(columns, [(row.state, human_time(row.seconds), row.name) for row in rows])
         for row in rows:
             for text in (*row.differences, *filter(None, [row.error])):
@@ -78,8 +91,8 @@ def run(output: Output, names: tuple[str, ...], arch: Arch | None, jobs: int | N
         verdict = f"{other} not the same" if other else "the same to the byte"
         output.note(f"{counted(len(rows), 'kernel')}: {verdict} in {human_time(wall_s)}")
 
-    output.result("verify", document, human)
-    return ExitCode.OK if document["ok"] else ExitCode.FAILED
+    output.report("verify", document, human)
+    return ExitCode.OK if is_same else ExitCode.FAILED
 
 
 def _wanted(names: tuple[str, ...], arch: Arch | None, store: Store) -> dict[str, str]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from jitgen.cache.entry import is_key
 from jitgen.remote.breaker import Breaker
@@ -16,6 +16,8 @@ from jitgen.support.text import printable
 if TYPE_CHECKING:
     from jitgen.cache import Store
     from jitgen.remote.request_policy import Wanted
+    from jitgen.support.codec import one_of
+    from jitgen.support.vocabulary import Reason, Seconds, Url
 
 _MOST_SAID = 400  # characters of what a service says
 
@@ -31,8 +33,8 @@ class BackendStatus:
         state: What is known of it: that it is asked, or why it is not.
     """
 
-    tier: str
-    url: str
+    tier: Annotated[str, one_of("remote", "service")]
+    url: Url
     state: str
 
 
@@ -50,12 +52,12 @@ class ProbeResult:
         seconds: How long it took.
     """
 
-    tier: str
-    url: str
+    tier: Annotated[str, one_of("remote", "service")]
+    url: Url
     has_it: bool
     is_there: bool
-    reason: str
-    seconds: float
+    reason: Reason
+    seconds: Seconds
 
 
 @frozen

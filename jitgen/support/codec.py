@@ -19,17 +19,21 @@ files that people write: it goes on after an error, so that each wrong field is 
 
 Types: ``str``, ``int``, ``float``, ``bool``, ``None``, ``Any``, ``Path``, enums of texts,
 ``X | None``, ``tuple[X, ...]``, ``list[X]``, ``Mapping[str, X]``, dataclasses, and classes that
-have `to_json` and `from_json` of their own.
+have `to_json` and `from_json` of their own. ``Annotated[Any, Server]`` has the schema of a class,
+and may be JSON already; ``Annotated[Any, "module:Server"]`` is not imported before it is described.
 """
 
 from __future__ import annotations
 
 import enum
+import importlib
 import os
 import re
+import sys
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -85,6 +89,11 @@ def named(key: str) -> Any:
 def absent() -> Any:
     """Return a field that a document leaves out where it is None, its default."""
     return field(default=None, metadata={"is_absent": True})
+
+
+def inline() -> Any:
+    """Return a field of a dataclass whose keys stand in the document in the field's place."""
+    return field(metadata={"is_inline": True})
 
 
 def to_json(value: Any) -> Any:
@@ -154,7 +163,7 @@ def read(kind: type[T], document: Any, report: Callable[[str, str], None], where
 
 def schema(kind: Any) -> Schema:
     """Return the JSON Schema (draft 2020-12) of what `to_json` writes of a type."""
-    return _kind_of(kind).schema
+    return _kind_of(kind).describe()
 
 
 class Line(NamedTuple):
@@ -201,13 +210,13 @@ class _Kind(NamedTuple):
     What is known of a type.
 
     Attributes:
-        schema: Its JSON Schema.
+        describe: Returns its JSON Schema.
         allowed: What is allowed, for errors: "a text".
         read: Returns the value of a JSON value; raises _Refused.
         write: Returns the JSON value of a value.
     """
 
-    schema: Schema
+    describe: Callable[[], Schema]
     allowed: str
     read: Callable[[Any], Any]
     write: Callable[[Any], Any] = to_json
@@ -219,7 +228,10 @@ def _kind_of(hint: Any) -> _Kind:
     if origin is Annotated:
         kind = _kind_of(arguments[0])
         for rule in arguments[1:]:
-            kind = _ruled(kind, rule)
+            if isinstance(rule, Rule):
+                kind = _ruled(kind, rule)
+            else:
+                kind = kind._replace(describe=partial(_schema_of, rule))
         return kind
     if origin in (Union, UnionType):
         return _union([_kind_of(each) for each in arguments])
@@ -235,10 +247,9 @@ def _class(kind: Any) -> _Kind:
     if issubclass(kind, os.PathLike):
         return _PLAIN[str]._replace(read=lambda value: kind(_PLAIN[str].read(value)))
     if hasattr(kind, "to_json") or not is_dataclass(kind):  # what is not can have a Rule
-        return _Kind({"type": "object"}, "an object", lambda value: _foreign(kind, value))
-    return _Kind(
-        _object_schema(kind), "an object", lambda value: _nested(kind, value), _write_object
-    )
+        describe = _constant({"type": "object"})
+        return _Kind(describe, "an object", partial(_foreign, kind))
+    return _Kind(partial(_object_schema, kind), "an object", partial(_nested, kind), _write_object)
 
 
 def _plain(allowed: str, name: str, *kinds: type) -> _Kind:
@@ -249,11 +260,11 @@ def _plain(allowed: str, name: str, *kinds: type) -> _Kind:
             raise _Refused.got(value, allowed)
         return value
 
-    return _Kind({"type": name}, allowed, check)
+    return _Kind(lambda: {"type": name}, allowed, check)
 
 
 _PLAIN: dict[Any, _Kind] = {
-    Any: _Kind({}, "any value", lambda value: value),
+    Any: _Kind(dict, "any value", lambda value: value),
     str: _plain("a text", "string", str),
     bool: _plain("true or false", "boolean", bool),
     int: _plain("an integer", "integer", int),
@@ -265,10 +276,13 @@ _PLAIN: dict[Any, _Kind] = {
 def _ruled(kind: _Kind, rule: Rule) -> _Kind:
     """Return `kind` with what a rule says of it."""
     words = rule.keywords
-    described = words if "type" in words else {**kind.schema, **words}
     allowed = f"{kind.allowed}{_bounds(words)}"
     if "enum" in words:
         allowed = " or ".join(map(str, words["enum"]))
+
+    def describe() -> Schema:
+        found = words if "type" in words else {**kind.describe(), **words}
+        return {name: value for name, value in found.items() if value is not None}
 
     def read_by_rule(value: Any) -> Any:
         if rule.read is not None:
@@ -281,12 +295,7 @@ def _ruled(kind: _Kind, rule: Rule) -> _Kind:
             raise _Refused.got(value, allowed)
         return found
 
-    return _Kind(
-        schema={name: value for name, value in described.items() if value is not None},
-        allowed=allowed,
-        read=read_by_rule,
-        write=rule.write or kind.write,
-    )
+    return _Kind(describe, allowed, read_by_rule, rule.write or kind.write)
 
 
 _BOUNDS = (
@@ -339,10 +348,12 @@ def _union(kinds: list[_Kind]) -> _Kind:
     def write_any(value: Any) -> Any:
         return kinds[0].write(value) if is_optional and value is not None else to_json(value)
 
-    schemas = [kind.schema for kind in kinds]
-    described = schemas[0] if all(each == schemas[0] for each in schemas) else {"anyOf": schemas}
+    def describe() -> Schema:
+        schemas = [kind.describe() for kind in kinds]
+        return schemas[0] if all(each == schemas[0] for each in schemas) else {"anyOf": schemas}
+
     allowed = " or ".join(dict.fromkeys(kind.allowed for kind in kinds))
-    return _Kind(described, allowed, read_any, write_any)
+    return _Kind(describe, allowed, read_any, write_any)
 
 
 def _sequence(item: _Kind, make: Callable[[list[Any]], Any] = tuple) -> _Kind:
@@ -352,7 +363,7 @@ def _sequence(item: _Kind, make: Callable[[list[Any]], Any] = tuple) -> _Kind:
         return make([_within(item, each, f"[{number}]") for number, each in enumerate(value)])
 
     return _Kind(
-        schema={"type": "array", "items": item.schema},
+        describe=lambda: {"type": "array", "items": item.describe()},
         allowed="a list",
         read=read_all,
         write=lambda value: [item.write(each) for each in value],
@@ -366,7 +377,7 @@ def _mapping(item: _Kind) -> _Kind:
         return {key: _within(item, each, f".{key}") for key, each in value.items()}
 
     return _Kind(
-        schema={"type": "object", "additionalProperties": item.schema},
+        describe=lambda: {"type": "object", "additionalProperties": item.describe()},
         allowed="an object",
         read=read_all,
         write=lambda value: {str(key): item.write(each) for key, each in value.items()},
@@ -380,6 +391,14 @@ _CONTAINERS: dict[Any, Callable[[_Kind], _Kind]] = {
     list: lambda item: _sequence(item, list),
     **dict.fromkeys(_MAPPINGS, _mapping),
 }
+
+
+def _schema_of(kind: Any) -> Schema:
+    """Return the schema of a class, or of the one that ``module:Class`` names."""
+    if isinstance(kind, str):
+        module, _, name = kind.partition(":")
+        kind = getattr(importlib.import_module(module), name)
+    return schema(kind)
 
 
 def _within(item: _Kind, value: Any, place: str) -> Any:
@@ -417,17 +436,18 @@ class _Spec(NamedTuple):
     default: Callable[[], Any]
     is_required: bool
     is_absent: bool
+    is_inline: bool
     help: str
 
 
 def _specs(kind: Any) -> dict[str, _Spec]:
-    """Return the public fields of a dataclass, by their keys in JSON."""
+    """Return the public fields of a dataclass by their keys in JSON; absent ones come last."""
     return _specs_of(kind)
 
 
 @cache
 def _specs_of(kind: Any) -> dict[str, _Spec]:
-    hints = get_type_hints(kind, include_extras=True)
+    hints = get_type_hints(kind, localns=_names_in(kind), include_extras=True)
     found: dict[str, _Spec] = {}
     for each in fields(kind):
         if each.name.startswith("_"):
@@ -443,9 +463,18 @@ def _specs_of(kind: Any) -> dict[str, _Spec]:
             default=_constant(value) if each.default_factory is MISSING else each.default_factory,
             is_required=each.default is MISSING and each.default_factory is MISSING,
             is_absent=is_absent,
+            is_inline="is_inline" in each.metadata,
             help=each.metadata.get("help", ""),
         )
-    return found
+    return dict(sorted(found.items(), key=lambda item: item[1].is_absent))
+
+
+def _names_in(kind: Any) -> Mapping[str, Any]:
+    """Return what names in a class's annotations mean: its module's, the vocabulary's, these."""
+    from jitgen.support import vocabulary
+
+    own = vars(sys.modules[kind.__module__])
+    return ChainMap(own, vars(vocabulary), {"v": vocabulary}, globals())
 
 
 def _constant(value: Any) -> Callable[[], Any]:
@@ -453,19 +482,22 @@ def _constant(value: Any) -> Callable[[], Any]:
 
 
 def _write_object(value: Any) -> Schema:
-    pairs = [(key, spec, getattr(value, spec.name)) for key, spec in _specs(type(value)).items()]
-    return {
-        key: spec.kind.write(each)
-        for key, spec, each in pairs
-        if not (spec.is_absent and each is None)
-    }
+    found: Schema = {}
+    for key, spec in _specs(type(value)).items():
+        each = getattr(value, spec.name)
+        if spec.is_inline:
+            found |= spec.kind.write(each)
+        elif not (spec.is_absent and each is None):
+            found[key] = spec.kind.write(each)
+    return found
 
 
 def _object_schema(kind: Any) -> Schema:
-    """Return the schema of a dataclass; fields that may be absent come last."""
-    specs = sorted(_specs(kind).items(), key=lambda item: item[1].is_absent)
-    return {
-        "type": "object",
-        "properties": {key: spec.kind.schema for key, spec in specs},
-        "required": [key for key, spec in specs if not spec.is_absent],
-    }
+    properties: Schema = {}
+    required: list[str] = []
+    for key, spec in _specs(kind).items():
+        described = spec.kind.describe()
+        properties |= described["properties"] if spec.is_inline else {key: described}
+        if not spec.is_absent:
+            required += described["required"] if spec.is_inline else [key]
+    return {"type": "object", "properties": properties, "required": required}

@@ -19,6 +19,7 @@ from jitgen.support.codec import (
     Rule,
     absent,
     from_json,
+    inline,
     like,
     named,
     of,
@@ -202,6 +203,24 @@ def test_every_error_of_a_file_is_reported() -> None:
         "listen.port: must be a port",
         "listen.folder: must be a text",
     ]
+
+
+@frozen
+class Joined:
+    number: int
+    part: Part = inline()
+    verbatim: Annotated[Mapping[str, Any], Part]
+
+
+def test_an_object_stands_in_another_one() -> None:
+    part = Part(name="a", ports=(1,))
+    made = Joined(number=1, part=part, verbatim={"name": "b", "ports": [2]})
+    document = {"number": 1, "name": "a", "ports": [1], "verbatim": {"name": "b", "ports": [2]}}
+
+    assert to_json(made) == document
+    assert [*to_json(made)] == [*document] == schema(Joined)["required"]
+    assert schema(Joined)["properties"]["name"] == schema(Part)["properties"]["name"]
+    assert schema(Joined)["properties"]["verbatim"] == schema(Part)
 
 
 def test_a_table_for_pages() -> None:

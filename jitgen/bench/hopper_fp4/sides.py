@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from jitgen.config.unpack_weights import UnpackWeightsProblem
 from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
 from jitgen.formats.protocol import ceil_div
 from jitgen.formats.split import split_bf16
-from jitgen.ops.grouped_gemm.prepared_ways import unpacked_problem
+from jitgen.ops.grouped_gemm.prepared_algorithms import unpacked_problem
 from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 
@@ -95,7 +95,7 @@ class Own(Side):
         """Return what may be chosen for a case, first what the selector does choose."""
         problem = replace(case.problem, m=sum(case.row_counts), **self.types)
         choice = jitgen.select(problem, arch or default_arch())
-        return [candidate.config for candidate in choice.candidates]
+        return [cast("KernelConfig", candidate.config) for candidate in choice.candidates]
 
     def beside(self, case: Case, arch: Arch) -> list[Config]:  # noqa: ARG002  # most have none
         """Return what the chosen kernel is launched together with."""
@@ -178,7 +178,7 @@ class Unpacked(Mxfp4):
         """Return what may be chosen for weights that are unpacked."""
         problem = replace(case.problem, m=sum(case.row_counts), **self.types)
         choice = jitgen.select(unpacked_problem(problem), arch or default_arch())
-        return [candidate.config for candidate in choice.candidates]
+        return [cast("KernelConfig", candidate.config) for candidate in choice.candidates]
 
     def beside(self, case: Case, arch: Arch) -> list[Config]:
         """Return the kernel that unpacks them."""

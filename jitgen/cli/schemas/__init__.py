@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What ``--json`` prints, as JSON Schema (draft 2020-12): the one place where it is written down.
+What ``--json`` prints, as JSON Schema (draft 2020-12), of the classes that commands print.
 
 Every command has the documents that it may print, and beside them the one that says what failed. A
 schema tells what is there in this version of jitgen; a later one may add fields, so none forbids
@@ -10,34 +10,97 @@ allowed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import importlib
+from collections.abc import Iterable, Iterator
+from typing import Annotated
 
 from jitgen.cli.output import SCHEMA
-from jitgen.cli.schemas import bench, caches, kernels, others
-from jitgen.cli.schemas.words import TEXT, Schema, record, told
+from jitgen.cli.schemas import bench
+from jitgen.support.codec import Schema, schema
+from jitgen.support.frozen import frozen
+from jitgen.support.vocabulary import said
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-DOCUMENTS: dict[str, tuple[Schema, ...]] = {
-    **kernels.DOCUMENTS,
-    **caches.DOCUMENTS,
-    **bench.DOCUMENTS,
-    **others.DOCUMENTS,
+DOCUMENTS: dict[str, str] = {
+    "configs": "configs:_Configs",
+    "select": "select:_Selected",
+    "show": "show:_Summary show:_SourceText show:_Ptx show:_Sass show:_Resources show:_KeyDocument",
+    "inspect": "inspect:_Page",
+    "diff": "diff:_Diff",
+    "run": "run:_Ran",
+    "verify": "verify:_Verified verify_rebuild:_Rebuilt",
+    "prewarm": "prewarm:_Prewarmed prewarm:_BeyondBudget",
+    "plan ls": "plan:_Plans",
+    "plan show": "plan:_ShownPlan",
+    "plan from-recording": "plan:_RecordedPlan",
+    "cache dir": "cache:_Roots",
+    "cache ls": "cache:_Entries cache:_Failures",
+    "cache stats": "cache:_Totals",
+    "cache report": "cache_report:_Reported",
+    "cache explain": "cache_explain:_Explained cache_explain:_ExplainedDamage",
+    "cache quarantine": "cache_explain:_Quarantined",
+    "cache verify": "cache_edit:_Verified cache_remote:_Judged",
+    "cache prune": "cache_edit:_Pruned",
+    "cache rm": "cache_edit:_Removed",
+    "cache clear": "cache_edit:_Cleared",
+    "cache adopt": "cache_edit:_Adopted",
+    "cache pin": "cache_edit:_Keys",
+    "cache unpin": "cache_edit:_Keys",
+    "cache sign": "cache_remote:_Signed",
+    "cache push": "cache_remote:_Pushed",
+    "cache pull": "cache_remote:_Pulled",
+    "bundle export": "bundle:_Exported bundle:_Incomplete",
+    "bundle import": "bundle:_Imported",
+    "bundle inspect": "bundle:_Inspected",
+    "bundle verify": "bundle:_Verified",
+    "trust key": "trust:_MadeKey",
+    "trust init": "trust_document:_Written",
+    "trust add": "trust_document:_Written",
+    "trust rotate": "trust_document:_Written",
+    "trust revoke": "trust_document:_Written",
+    "trust adopt": "trust:_Adopted",
+    "trust push": "trust:_Pushed",
+    "trust show": "trust:_Shown",
+    **dict.fromkeys(bench.DOCUMENTS, ""),
+    "tune": "tune:_Tuned tune:_TakenOver tune_space:_Searched",
+    "demo": "demo:_Demonstrated",
+    "doctor": "doctor:_Diagnosis",
+    "serve": "serve:_CheckedConfig",
+    "token": "serve:_NewToken",
+    "signer": "serve:_Signer",
+    "schema": "schema:_Schemas",
 }
-"""What each command may print."""
+"""Where the classes are of what each command may print, in `jitgen.cli`; of suites elsewhere."""
 
-_ERROR = record({"error": told(record({"type": TEXT, "message": TEXT}), "what failed")})
+
+@frozen
+class _Failure:
+    type: str
+    message: str
+
+
+@frozen
+class _Error:
+    error: Annotated[_Failure, said("what failed")]
 
 
 def schema_of(commands: Iterable[str]) -> Schema:
     """Return the schema of what commands print, each named by its words: ``cache ls``."""
     names = list(commands)
-    variants = [_begun(name, each) for name in names for each in DOCUMENTS[name]]
+    variants = [_begun(name, each) for name in names for each in _documents(name)]
     return {
         "$schema": DIALECT,
         "title": f"jitgen {names[0]} --json" if len(names) == 1 else "jitgen --json",
-        "anyOf": [*variants, _begun("error", _ERROR)],
+        "anyOf": [*variants, _begun("error", schema(_Error))],
     }
+
+
+def _documents(command: str) -> Iterator[Schema]:
+    yield from bench.DOCUMENTS.get(command, ())
+    for place in DOCUMENTS[command].split():
+        module, _, name = place.partition(":")
+        yield schema(getattr(importlib.import_module(f"jitgen.cli.{module}"), name))
 
 
 def _begun(command: str, document: Schema) -> Schema:

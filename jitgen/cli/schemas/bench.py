@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from jitgen.bench import OWN, REPORTS, SUITES
-from jitgen.cli.schemas.kernels import CHECK, TIMES
-from jitgen.cli.schemas.words import (
+from jitgen.cli.run import Check, Times
+from jitgen.cli.schemas.vocabulary import (
     ANY,
     ARCH,
     BYTES,
@@ -21,7 +21,6 @@ from jitgen.cli.schemas.words import (
     TEXT,
     US,
     WHOLE,
-    Schema,
     items,
     named,
     nullable,
@@ -29,6 +28,7 @@ from jitgen.cli.schemas.words import (
     record,
     told,
 )
+from jitgen.support.codec import Schema, schema
 
 _CONDITIONS = named(TEXT, "what figures depend on")
 _ROW = record(
@@ -181,7 +181,9 @@ _KERNEL = record(
         "conditions": _CONDITIONS,
         "kernels": items(record({"title": TEXT, "name": NAME, "key": KEY})),
         "problems": items(
-            record({"checks": items(CHECK), "times": nullable(TIMES), "error": REASON})
+            record(
+                {"checks": items(schema(Check)), "times": nullable(schema(Times)), "error": REASON}
+            )
         ),
     }
 )

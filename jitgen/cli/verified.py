@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The JSON form of a kernel that was run in the emulator, as ``verify`` and ``run`` print it.
+
+Nothing is an instance of these classes: processes that verify hand back JSON values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from jitgen.support import vocabulary as v
+from jitgen.support.codec import absent
+from jitgen.support.frozen import frozen
+
+
+@frozen
+class Finding:
+    """See `jitgen.emulator.report.Finding`."""
+
+    kind: str
+    message: str
+    place: str
+    who: str
+    count: v.Count
+    severity: str
+
+
+@frozen
+class Run:
+    """See `jitgen.emulator.report.Run`."""
+
+    mode: str
+    seconds: v.Seconds
+    cpu_seconds: v.Seconds
+    findings: Sequence[Finding]
+    counts: Annotated[Mapping[str, float], v.by("what was executed")]
+    warp_instructions: Annotated[Mapping[str, float], v.by("functions of the source")]
+
+
+@frozen
+class Trial:
+    """See `jitgen.verify.verification.Trial`."""
+
+    problem: str
+    sizes: Mapping[str, Any]
+    values: Annotated[str, v.said("integers, random, or the name of a case")]
+    right: bool
+    wrong: v.Count
+    places: Sequence[str]
+    frobenius: float
+    largest: float
+    fault: Finding | None
+    runs: Sequence[Run]
+
+
+@frozen
+class Function:
+    """Lines of a function: how many were executed and are there, and which never were."""
+
+    lines: Sequence[v.Count]
+    never: Sequence[v.Count]
+
+
+@frozen
+class NeverExecuted:
+    """An instruction that was not executed; the reason is empty where it should have been."""
+
+    purpose: str
+    place: str
+    reason: str
+
+
+@frozen
+class Coverage:
+    """See `jitgen.emulator.program.coverage.Coverage`."""
+
+    entry: str
+    instructions: Annotated[Sequence[v.Count], v.said("executed, and all")]
+    purposes: Annotated[Mapping[str, Sequence[v.Count]], v.said("of each kind, executed and all")]
+    functions: Mapping[str, Function]
+    blocks: Sequence[Sequence[v.Count]]
+    never_executed: Sequence[NeverExecuted]
+
+
+@frozen
+class VerifiedParts:
+    """See `jitgen.verify.verification.Verification`; there is none of it where it failed."""
+
+    arch: v.ArchName | None = absent()
+    right: bool | None = absent()
+    gaps: Sequence[Finding] | None = absent()
+    coverage: Sequence[Coverage] | None = absent()
+    trials: Sequence[Trial] | None = absent()
