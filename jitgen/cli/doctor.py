@@ -18,7 +18,7 @@ from jitgen.cli.doctor_machine import (
     version_findings,
 )
 from jitgen.cli.doctor_remote import remote_findings, setup_findings
-from jitgen.cli.findings import Finding, Health
+from jitgen.cli.findings import Finding, Health, about
 from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output, counted
 from jitgen.config import Arch
@@ -46,9 +46,7 @@ class _Ear(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        self.findings.append(
-            Finding(section="heard", name="warning", value=text, health=Health.WARN)
-        )
+        self.findings.append(about("heard", "warning", text, Health.WARN))
 
 
 @click.command()
@@ -106,16 +104,16 @@ def _devices() -> Iterator[Finding]:
     from jitgen.selection.device import driver_version
 
     driver = driver_version()
-    yield Finding(section=section, name="driver", value=driver or "none")
+    yield about(section, "driver", driver or "none")
     try:
         import torch
     except ImportError as error:
-        yield Finding(
-            section=section,
-            name="gpu",
-            value=f"torch cannot be imported: {error}",
-            health=Health.FAIL,
-            advice="install it: pip install torch",
+        yield about(
+            section,
+            "gpu",
+            f"torch cannot be imported: {error}",
+            Health.FAIL,
+            "install it: pip install torch",
         )
         return
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -123,31 +121,29 @@ def _devices() -> Iterator[Finding]:
         major, minor = torch.cuda.get_device_capability(index)
         name = torch.cuda.get_device_name(index)
         value = f"{name} (compute capability {major}.{minor})"
-        yield Finding(section=section, name=f"gpu {index}", value=value)
+        yield about(section, f"gpu {index}", value)
         yield from proof(section, f"proof {index}", name, Arch.of_capability(major, minor))
     if not count:
         is_blind = bool(driver) and torch.version.cuda is None
-        yield Finding(
-            section=section,
-            name="gpu",
-            value="none that torch can use",
-            health=Health.WARN if is_blind else Health.NOTE,
-            advice=f"torch {torch.__version__} was built without CUDA" if is_blind else "",
+        yield about(
+            section,
+            "gpu",
+            "none that torch can use",
+            Health.WARN if is_blind else Health.NOTE,
+            f"torch {torch.__version__} was built without CUDA" if is_blind else "",
         )
     try:
         from jitgen.targets.devices import default_arch
 
-        yield Finding(section=section, name="arch", value=str(default_arch()))
+        yield about(section, "arch", str(default_arch()))
     except JitgenError as error:
-        yield Finding(section=section, name="arch", value=str(error), health=Health.FAIL)
+        yield about(section, "arch", str(error), Health.FAIL)
 
 
 def proof(section: str, name: str, device: str, arch: Arch | None) -> Iterator[Finding]:
     """Yield what of jitgen has run on a device of this name."""
     if arch is None:
-        yield Finding(
-            section=section, name=name, value="no target has kernels for it", health=Health.NOTE
-        )
+        yield about(section, name, "no target has kernels for it", Health.NOTE)
         return
     devices = target(arch).devices
     found = next((each for each in devices if each.name == device), None)
@@ -155,13 +151,7 @@ def proof(section: str, name: str, device: str, arch: Arch | None) -> Iterator[F
     if found is not None:
         value = found.proof or "what ran on it is not known"
     is_proven = found is not None and found.is_proven
-    yield Finding(
-        section=section,
-        name=name,
-        value=value,
-        health=Health.OK if is_proven else Health.NOTE,
-        advice="" if is_proven else _ASKED,
-    )
+    yield about(section, name, value, Health.NOTE, _ASKED, when=not is_proven)
 
 
 def about_machine() -> list[Finding]:
@@ -178,21 +168,19 @@ def _settings() -> Iterator[Finding]:
         try:
             value, origin = settings.origin(row.name)
         except JitgenError as error:
-            yield Finding(
-                section="settings", name=row.variable, value=str(error), health=Health.FAIL
-            )
+            yield about("settings", row.variable, str(error), Health.FAIL)
             continue
         shown = row.shown_default.replace("`", "") if origin == "default" else _text(value)
-        yield Finding(section="settings", name=row.variable, value=f"{shown} ({origin})")
+        yield about("settings", row.variable, f"{shown} ({origin})")
     known = {*(row.variable for row in TABLE), *OTHERS}
     for name in sorted(name for name in os.environ if name.startswith("JITGEN_")):
         if name not in known:
-            yield Finding(
-                section="settings",
-                name=name,
-                value=os.environ[name],
-                health=Health.WARN,
-                advice=f"no setting has this name; it is ignored{nearest(name)}",
+            yield about(
+                "settings",
+                name,
+                os.environ[name],
+                Health.WARN,
+                f"no setting has this name; it is ignored{nearest(name)}",
             )
 
 

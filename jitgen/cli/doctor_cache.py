@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jitgen.cli.findings import Finding, Health
+from jitgen.cli.findings import Finding, Health, about
 from jitgen.cli.output import counted, human_size
 from jitgen.errors import JitgenError
 
@@ -27,46 +27,44 @@ def cache_findings() -> Iterator[Finding]:
         from jitgen.cache.root import filesystem_type
 
         store = Store.open()
-        yield Finding(section=section, name="root", value=f"{store.root}{_access(store.root)}")
+        yield about(section, "root", f"{store.root}{_access(store.root)}")
         yield from (_base(section, path) for path in store.bases)
         kind = filesystem_type(store.root)
-        yield Finding(section=section, name="file system", value=kind or "unknown")
+        yield about(section, "file system", kind or "unknown")
         totals = store.stats()
         reason = store.index.reason  # it may have turned out just now that there can be none
-        yield Finding(
-            section=section,
-            name="index",
-            value=f"none: {reason}" if reason else "in use",
-            health=Health.NOTE if reason else Health.OK,
+        yield about(
+            section, "index", f"none: {reason}" if reason else "in use", Health.NOTE, when=reason
         )
     except (JitgenError, OSError) as error:
-        yield Finding(section=section, name="root", value=str(error), health=Health.FAIL)
+        yield about(section, "root", str(error), Health.FAIL)
         return
     entries = f"{counted(totals.entries, 'entry', 'entries')}, {human_size(totals.disk_bytes)}"
     damaged = totals.by_arch.get("", 0)
-    yield Finding(
-        section=section,
-        name="entries",
-        value=f"{entries}, {damaged} of them damaged" if damaged else entries,
-        health=Health.WARN if damaged else Health.OK,
-        advice="see: jitgen cache verify" if damaged else "",
+    yield about(
+        section,
+        "entries",
+        f"{entries}, {damaged} of them damaged" if damaged else entries,
+        Health.WARN,
+        "see: jitgen cache verify",
+        when=damaged,
     )
-    yield Finding(section=section, name="tuned", value=_tuned(totals.tuned))
-    yield Finding(
-        section=section,
-        name="failures",
-        value=str(totals.failures),
-        health=Health.WARN if totals.failures else Health.OK,
-        advice="see: jitgen cache ls --failures" if totals.failures else "",
+    yield about(section, "tuned", _tuned(totals.tuned))
+    yield about(
+        section,
+        "failures",
+        str(totals.failures),
+        Health.WARN,
+        "see: jitgen cache ls --failures",
+        when=totals.failures,
     )
-    yield Finding(
-        section=section,
-        name="quarantined",
-        value=str(totals.quarantined),
-        health=Health.WARN if totals.quarantined else Health.OK,
-        advice="damaged entries were set aside, see: jitgen cache quarantine"
-        if totals.quarantined
-        else "",
+    yield about(
+        section,
+        "quarantined",
+        str(totals.quarantined),
+        Health.WARN,
+        "damaged entries were set aside, see: jitgen cache quarantine",
+        when=totals.quarantined,
     )
     yield _free(section, store.root)
     yield _writable(section, store)
@@ -79,12 +77,10 @@ def _base(section: str, path: Path) -> Finding:
     try:
         count = sum(1 for _ in Store(path, "ro").entries())
     except JitgenError as error:
-        return Finding(section=section, name="base", value=str(error), health=Health.FAIL)
+        return about(section, "base", str(error), Health.FAIL)
     is_there = path.is_dir()
     value = f"{path}: {counted(count, 'entry', 'entries')}" if is_there else f"{path}: not there"
-    return Finding(
-        section=section, name="base", value=value, health=Health.OK if is_there else Health.WARN
-    )
+    return about(section, "base", value, Health.WARN, when=not is_there)
 
 
 def _tuned(count: int) -> str:
@@ -118,24 +114,23 @@ def _free(section: str, root: Path) -> Finding:
     try:
         found = room(root)
     except OSError as error:
-        return Finding(section=section, name="free", value=str(error), health=Health.WARN)
+        return about(section, "free", str(error), Health.WARN)
     value = f"{human_size(found.free_bytes)} of {human_size(found.total_bytes)}"
     is_full = found.free_bytes < _ENOUGH_BYTES or not found.has_inodes
-    return Finding(
-        section=section,
-        name="free",
-        value=value if found.has_inodes else f"{value}, but no inodes: no file can be made",
-        health=Health.WARN if is_full else Health.OK,
-        advice="there may be no room for kernels: make some, or move JITGEN_CACHE_DIR"
-        if is_full
-        else "",
+    return about(
+        section,
+        "free",
+        value if found.has_inodes else f"{value}, but no inodes: no file can be made",
+        Health.WARN,
+        "there may be no room for kernels: make some, or move JITGEN_CACHE_DIR",
+        when=is_full,
     )
 
 
 def _writable(section: str, store: Store) -> Finding:
     """Try whether a kernel would be kept."""
     if store.mode != "rw":
-        return Finding(section=section, name="writable", value=f"not wanted ({store.mode})")
+        return about(section, "writable", f"not wanted ({store.mode})")
     from jitgen.cache.disk import cause, remedy
 
     try:
@@ -143,11 +138,11 @@ def _writable(section: str, store: Store) -> Finding:
     except (JitgenError, OSError) as error:
         lost = "kernels compiled here are lost when their process ends"
         advice = remedy(error)
-        return Finding(
-            section=section,
-            name="writable",
-            value=f"no: {cause(error)}",
-            health=Health.WARN,
-            advice=f"{lost}: {advice}" if advice else lost,
+        return about(
+            section,
+            "writable",
+            f"no: {cause(error)}",
+            Health.WARN,
+            f"{lost}: {advice}" if advice else lost,
         )
-    return Finding(section=section, name="writable", value="yes")
+    return about(section, "writable", "yes")

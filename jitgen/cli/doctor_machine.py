@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 
 from jitgen._version import __version__
-from jitgen.cli.findings import Finding, Health
+from jitgen.cli.findings import Finding, Health, about
 from jitgen.compile import toolchain
 from jitgen.compile.linker import driver
 from jitgen.config import Arch
@@ -25,21 +25,22 @@ from jitgen.settings import settings
 def version_findings() -> Iterator[Finding]:
     """Yield the versions of what jitgen stands on."""
     section = "versions"
-    yield Finding(section=section, name="jitgen", value=__version__)
-    yield Finding(section=section, name="python", value=platform.python_version())
-    yield Finding(section=section, name="system", value=platform.platform())
+    yield about(section, "jitgen", __version__)
+    yield about(section, "python", platform.python_version())
+    yield about(section, "system", platform.platform())
     for name in ("torch", toolchain.CALLS, "diskcache", "filelock"):
         found = toolchain.version(name)
-        yield Finding(
-            section=section,
-            name=name,
-            value=found or "not installed",
-            health=Health.OK if found else Health.FAIL,
-            advice="" if found else "install it: pip install jitgen",
+        yield about(
+            section,
+            name,
+            found or "not installed",
+            Health.FAIL,
+            "install it: pip install jitgen",
+            when=not found,
         )
     for name in ("jinja2", toolchain.COMPILER, *toolchain.FLAVOURS.values()):
         found = toolchain.version(name)  # who needs which of them: see `ability_findings`
-        yield Finding(section=section, name=name, value=found or "not installed")
+        yield about(section, name, found or "not installed")
 
 
 def toolchain_findings() -> Iterator[Finding]:
@@ -50,14 +51,15 @@ def toolchain_findings() -> Iterator[Finding]:
     yield _runtime_library(section)
     linker = driver()
     wants_linker = not linker and not toolchain.why_not_compiling()
-    yield Finding(
-        section=section,
-        name="linker",
-        value=linker or "not found",
-        health=Health.WARN if wants_linker else Health.OK,
-        advice="kernels compiled here are not kept: install gcc" if wants_linker else "",
+    yield about(
+        section,
+        "linker",
+        linker or "not found",
+        Health.WARN,
+        "kernels compiled here are not kept: install gcc",
+        when=wants_linker,
     )
-    yield Finding(section=section, name="processor", value=toolchain.cpu_level())
+    yield about(section, "processor", toolchain.cpu_level())
     for package, what in (
         ("nvidia-cuda-cuobjdump", "cuobjdump"),
         ("nvidia-cuda-nvdisasm", "nvdisasm"),
@@ -66,38 +68,39 @@ def toolchain_findings() -> Iterator[Finding]:
         advice = "" if value else "for SASS and registers: pip install 'jitgen[inspect]'"
         health = Health.NOTE if advice else Health.OK
         value = value or "not installed"
-        yield Finding(section=section, name=what, value=value, health=health, advice=advice)
+        yield about(section, what, value, health, advice)
 
 
 def ability_findings() -> Iterator[Finding]:
     """Yield whether this machine can compile, load and run kernels, and why not."""
     section = "this machine can"
     reason = toolchain.why_not_compiling()
-    yield Finding(
-        section=section,
-        name="compile",
-        value=f"no: {reason}" if reason else "yes",
-        health=Health.NOTE if reason else Health.OK,
-        advice="kernels come from caches that were filled elsewhere; with JITGEN_ON_MISS=error a "
-        "miss says so at once"
-        if reason
-        else "",
+    yield about(
+        section,
+        "compile",
+        f"no: {reason}" if reason else "yes",
+        Health.NOTE,
+        "kernels come from caches that were filled elsewhere; with JITGEN_ON_MISS=error a "
+        "miss says so at once",
+        when=reason,
     )
     reason = _why_not_loading()
-    yield Finding(
-        section=section,
-        name="load",
-        value=f"no: {reason}" if reason else "yes",
-        health=Health.FAIL if reason else Health.OK,
-        advice="for a machine that only runs kernels, see docs/install.md" if reason else "",
+    yield about(
+        section,
+        "load",
+        f"no: {reason}" if reason else "yes",
+        Health.FAIL,
+        "for a machine that only runs kernels, see docs/install.md",
+        when=reason,
     )
     for arch in _usable():
         obstacle = reason or _why_not_running(arch)
-        yield Finding(
-            section=section,
-            name=f"run {arch}",
-            value=f"no: {obstacle}" if obstacle else "yes",
-            health=Health.NOTE if obstacle else Health.OK,
+        yield about(
+            section,
+            f"run {arch}",
+            f"no: {obstacle}" if obstacle else "yes",
+            Health.NOTE,
+            when=obstacle,
         )
 
 
@@ -112,14 +115,13 @@ def plugin_findings() -> Iterator[Finding]:
             value = ", ".join(brought) or value
         except ConfigError as error:
             trouble = str(error)
-        yield Finding(
-            section="plugins",
-            name=name,
-            value=trouble or value,
-            health=Health.FAIL if trouble else Health.OK,
-            advice="commands that ask for it fail: mend it, or leave it out of JITGEN_PLUGINS"
-            if trouble
-            else "",
+        yield about(
+            "plugins",
+            name,
+            trouble or value,
+            Health.FAIL,
+            "commands that ask for it fail: mend it, or leave it out of JITGEN_PLUGINS",
+            when=trouble,
         )
 
 
@@ -134,30 +136,31 @@ def _release(section: str) -> Finding:
     try:
         versions = toolchain.versions()
     except ToolchainError as error:
-        return Finding(section=section, name="release", value=str(error), health=Health.FAIL)
+        return about(section, "release", str(error), Health.FAIL)
     names = (toolchain.COMPILER, toolchain.CALLS)
     value = ", ".join(f"{name} {versions[name]}" for name in names)
     if toolchain.version(toolchain.COMPILER) is None:
         value += f" (told by {toolchain.FLAVOURS[toolchain.flavour() or 12]})"
-    return Finding(section=section, name="release", value=value)
+    return about(section, "release", value)
 
 
 def _generator(section: str) -> Finding:
     """Say which of the two code generators keys name: entries of the other are misses."""
     used, found, supported = toolchain.flavour(), toolchain.flavours(), toolchain.driver_cuda()
     if used is None:
-        return Finding(section=section, name="flavour", value="none")
+        return about(section, "flavour", "none")
     value = f"cu{used}"
     if len(found) > 1:
         why = "without a driver the newest" if supported is None else "the newest for this driver"
         value += f", {why} of {' and '.join(f'cu{cuda}' for cuda in found)}"
     is_ahead = supported is not None and supported < used
-    return Finding(
-        section=section,
-        name="flavour",
-        value=value,
-        health=Health.WARN if is_ahead else Health.OK,
-        advice=f"the driver supports CUDA {supported} only" if is_ahead else "",
+    return about(
+        section,
+        "flavour",
+        value,
+        Health.WARN,
+        f"the driver supports CUDA {supported} only",
+        when=is_ahead,
     )
 
 
@@ -165,12 +168,13 @@ def _runtime_library(section: str) -> Finding:
     from jitgen.runtime.kernel import runtime_library
 
     found = runtime_library()
-    return Finding(
-        section=section,
-        name="runtime library",
-        value=str(found) if found else "not found",
-        health=Health.OK if found else Health.FAIL,
-        advice="" if found else "no kernel can be loaded: reinstall nvidia-cutlass-dsl",
+    return about(
+        section,
+        "runtime library",
+        str(found) if found else "not found",
+        Health.FAIL,
+        "no kernel can be loaded: reinstall nvidia-cutlass-dsl",
+        when=not found,
     )
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from jitgen.cli.findings import Finding, Health
+from jitgen.cli.findings import Finding, Health, about
 from jitgen.errors import JitgenError
 from jitgen.settings import settings
 
@@ -36,21 +36,22 @@ def remote_findings() -> Iterator[Finding]:
     """Yield whether the places of the settings answer, and what the trust document says."""
     try:
         if not (settings.remote or settings.service):
-            yield Finding(section=_SECTION, name="places", value="none", health=Health.NOTE)
+            yield about(_SECTION, "places", "none", Health.NOTE)
         yield from _packages()
         store = _store()
         yield from _trust(store)
         from jitgen.remote.probe import probe_all
 
         for found in probe_all(store):
-            yield Finding(
-                section=_SECTION,
-                name=found.tier,
-                value=f"{found.url} answers in {found.seconds * 1e3:.0f} ms"
+            yield about(
+                _SECTION,
+                found.tier,
+                f"{found.url} answers in {found.seconds * 1e3:.0f} ms"
                 if found.is_there
                 else found.reason,
-                health=Health.OK if found.is_there else Health.WARN,
-                advice="" if found.is_there else "kernels are compiled here instead",
+                Health.WARN,
+                "kernels are compiled here instead",
+                when=not found.is_there,
             )
         if settings.service and settings.verify != "off":
             yield from _signers(store)
@@ -83,11 +84,11 @@ def _signers(store: Store) -> Iterator[Finding]:
 
 
 def _about_signer(value: str, health: Health, advice: str = "") -> Finding:
-    return Finding(section=_SECTION, name="signing", value=value, health=health, advice=advice)
+    return about(_SECTION, "signing", value, health, advice)
 
 
 def _broken(error: JitgenError) -> Finding:
-    return Finding(section=_SECTION, name="setup", value=str(error), health=Health.FAIL)
+    return about(_SECTION, "setup", str(error), Health.FAIL)
 
 
 def _store() -> Store:
@@ -102,22 +103,18 @@ def _packages() -> Iterator[Finding]:
     needed = {"obstore" for backend in backends if not backend.startswith(("http", "file:"))}
     for package in sorted(needed | {"zstandard"} if backends else needed):
         if find_spec(package) is None:
-            yield Finding(
-                section=_SECTION,
-                name=package,
-                value="not installed",
-                health=Health.FAIL,
-                advice="run: pip install 'jitgen[remote]'",
+            yield about(
+                _SECTION, package, "not installed", Health.FAIL, "run: pip install 'jitgen[remote]'"
             )
 
 
 def _trust(store: Store) -> Iterator[Finding]:
     if settings.verify == "off":
-        yield Finding(
-            section=_SECTION,
-            name="trust",
-            value="JITGEN_VERIFY=off: whoever can write to one of these places can run code here",
-            health=Health.WARN,
+        yield about(
+            _SECTION,
+            "trust",
+            "JITGEN_VERIFY=off: whoever can write to one of these places can run code here",
+            Health.WARN,
         )
         return
     is_asked = settings.remote or settings.service or settings.verify == "always"
@@ -132,10 +129,10 @@ def _trust(store: Store) -> Iterator[Finding]:
     )
     left = trust.expires - times.now()
     health = Health.OK if left > _SOON else Health.WARN if left > timedelta() else Health.FAIL
-    yield Finding(
-        section=_SECTION,
-        name="trust",
-        value=f"version {trust.version}, until {times.text_of(trust.expires)}{older}",
-        health=health,
-        advice="" if health is Health.OK else "renew it: jitgen trust add, rotate or revoke",
+    yield about(
+        _SECTION,
+        "trust",
+        f"version {trust.version}, until {times.text_of(trust.expires)}{older}",
+        health,
+        "" if health is Health.OK else "renew it: jitgen trust add, rotate or revoke",
     )

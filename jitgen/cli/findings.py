@@ -35,3 +35,18 @@ class Finding:
     value: str
     health: Health = Health.OK
     advice: str = ""
+
+
+def about(
+    section: str,
+    name: str,
+    value: str,
+    health: Health = Health.OK,
+    advice: str = "",
+    *,
+    when: object = True,
+) -> Finding:
+    """Return a finding; without `when`, it is ok and there is nothing to advise."""
+    if not when:
+        health, advice = Health.OK, ""
+    return Finding(section=section, name=name, value=value, health=health, advice=advice)
