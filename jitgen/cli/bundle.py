@@ -69,7 +69,7 @@ class _Exported:
 
 @frozen
 class _Incomplete:
-    """What ``bundle export`` prints where the cache lacks kernels."""
+    """The document where the cache lacks kernels."""
 
     ok: v.Ok
     missing: Sequence[v.Name]
@@ -303,7 +303,7 @@ def _content(loaded: Bundle) -> _Content:
 
 
 def _keyids(signatures: bytes) -> list[str]:
-    """Return whose signatures there are, good or not."""
+    """Return the keyids of all signatures, valid or not."""
     from jitgen.signing import dsse
 
     envelopes = dsse.decode(signatures)

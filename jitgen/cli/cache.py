@@ -230,7 +230,7 @@ def stats(output: Output) -> None:
 
 
 def _elsewhere(store: Store) -> list[BackendStatus]:
-    """Return how the places that kernels are fetched from stand; asks none of them."""
+    """Return the state of each remote cache and service as known here; sends no request."""
     if not (settings.remote or settings.service):
         return []
     from jitgen.remote.probe import statuses

@@ -340,7 +340,7 @@ def _open(*, changes: bool) -> Store:
 
 
 def _why_not(store: Store) -> str:
-    """Return why nothing can be written to the store, behind a colon; empty if it can."""
+    """Return ``: REASON`` if the store cannot be written, else an empty text."""
     try:
         store.probe()
     except (OSError, CacheError) as error:

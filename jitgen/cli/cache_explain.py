@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands under ``jitgen cache`` that say what is wrong: with a kernel, with an entry."""
+"""``jitgen cache explain`` and ``quarantine``: why a kernel is not loaded, and damaged entries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ State = Annotated[str, one_of("hit", "miss", "failed", "refused")]
 
 @frozen
 class _NearEntry:
-    """An entry whose key document differs in little."""
+    """An entry with a similar key document."""
 
     key: v.Key
     name: v.Name
@@ -53,7 +53,7 @@ class _Explained(KernelId):
 
 @frozen
 class _ExplainedDamage:
-    """What ``cache explain`` prints of an entry of which not even the name is left."""
+    """The document for a damaged entry whose kernel is not known."""
 
     key: v.Key
     state: State
@@ -146,7 +146,7 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
 
 
 def _elsewhere(store: Store, named: Named) -> list[ProbeResult]:
-    """Return what the places that kernels are fetched from say of one; they are asked."""
+    """Ask each remote cache and service for a kernel; return what they answer."""
     if not (settings.remote or settings.service):
         return []
     from jitgen.remote.probe import probe_all
@@ -156,7 +156,7 @@ def _elsewhere(store: Store, named: Named) -> list[ProbeResult]:
 
 
 def _meanings(differences: Sequence[Difference]) -> list[str]:
-    """Return what some differences mean, where their names do not tell."""
+    """Return an explanation of differences whose names do not explain themselves."""
     fields = {item.field: item for item in differences}
     found = []
     if any(field.startswith(f"toolchain.{COMPILER}-libs-cu") for field in fields):
@@ -196,7 +196,7 @@ def _state(store: Store, named: Named, wanted: str) -> tuple[str, str]:
 
 
 def _tell_damage(output: Output, key: str, damages: tuple[Damage, ...]) -> None:
-    """Explain an entry of which nothing is left that tells what kernel it was."""
+    """Print what is known of a damaged entry whose kernel is not known."""
 
     def human() -> None:
         output.fields([("key", key), ("miss", damages[0].reason)])
@@ -254,7 +254,7 @@ def _row(output: Output, damage: Damage) -> tuple[str, ...]:
 
 
 def _described(output: Output, damage: Damage) -> str:
-    """Return what is to be said of a damaged entry, in one line."""
+    """Return one line about a damaged entry."""
     how = "cannot serve"
     if damage.set_aside is not None:
         how = f"was set aside {when(output, damage.set_aside)}"
@@ -262,6 +262,6 @@ def _described(output: Output, damage: Damage) -> str:
 
 
 def _short(value: Any) -> str:
-    """Return a value of a key document, digests cut to what tells them apart."""
+    """Return a value of a key document as text, with long digests shortened."""
     text = value if isinstance(value, str) else str(value)
     return text if len(text) <= 40 else f"{text[:KEY_DIGITS]}..."

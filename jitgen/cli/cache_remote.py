@@ -216,7 +216,7 @@ def pull(output: Output, names: tuple[str, ...], url: str | None, everything: bo
 
 
 def verify_signatures(output: Output) -> int:
-    """Say of every entry whether its signatures count, and whose they are."""
+    """Print for every entry whose signatures are accepted, or why they are not."""
     from jitgen.cache import Store
     from jitgen.signing.policy import judge
 
@@ -267,7 +267,7 @@ def _store() -> Store:
 
 
 def backend_of(url: str | None, *, is_written: bool = True) -> Objects:
-    """Return the object store that is named, or the first of the settings."""
+    """Return the object store at `url`, or the first of JITGEN_REMOTE."""
     from jitgen.remote.objects import Objects
 
     try:
@@ -283,8 +283,9 @@ def backend_of(url: str | None, *, is_written: bool = True) -> Objects:
 
 def _entries(store: Store, names: tuple[str, ...]) -> Iterator[Entry]:
     """
-    Yield the entries that are named, or all of the own root, whoever signed them; of these, none
-    that a person has edited: such a kernel goes nowhere.
+    Yield the entries that are named, else all of the own root but those whose source was edited.
+
+    Signatures are not checked. An edited kernel is never sent elsewhere unless it is named.
     """
     keys = [find_key(name, store) for name in names]
     if not names:
@@ -307,9 +308,7 @@ def _signed(
     *,
     is_again: bool = False,
 ) -> Iterator[tuple[Entry, bool]]:
-    """
-    Yield them with a signature of a key, which is kept beside each, and whether it was made now.
-    """
+    """Sign each entry with a key, if it is not yet; yield it, and whether it was signed now."""
     from jitgen.signing import dsse
     from jitgen.signing.keys import PrivateKey
     from jitgen.signing.statement import PAYLOAD_TYPE, Statement

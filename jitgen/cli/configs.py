@@ -75,7 +75,7 @@ def configs(
     chosen = arch or default_arch()
     wanted = {name: str(value) for name, value in words.items() if value is not None} | fields
     rows, order = [], rules(chosen, op).sums
-    for config in _having(wanted, rules(chosen, op).configs()):
+    for config in _matching(wanted, rules(chosen, op).configs()):
         if numerics is Numerics.INVARIANT and order.departure(config):
             continue
         verdict = check(config, chosen)
@@ -109,9 +109,9 @@ def configs(
     output.report("configs", _Configs(arch=chosen, configs=listed), human)
 
 
-def _having(wanted: dict[str, str], configs: Iterator[Config]) -> Iterator[Config]:
+def _matching(wanted: dict[str, str], configs: Iterator[Config]) -> Iterator[Config]:
     """
-    Yield the configs whose parameters have the values that are wanted.
+    Yield the configs whose parameters have the `wanted` values.
 
     Raises:
         ConfigError: _Configs of this operation have no such parameter.

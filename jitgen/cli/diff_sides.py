@@ -66,7 +66,7 @@ class Side:
     @classmethod
     def rendered(cls, named: Named, folder: str) -> Side:
         """
-        Return what the templates in `folder` make of a config.
+        Return the config of `named`, rendered with the templates in `folder`.
 
         Raises:
             ConfigError: The config's template is not there.
@@ -90,7 +90,7 @@ class Side:
 
     @cached_property
     def artifact(self) -> Artifact:
-        """What the compiler makes of the source; nothing of it is kept."""
+        """The compiled source, which is not stored in the cache."""
         from jitgen.compile import compiler
 
         return compiler.compile_source(self.source, wants_ptx=self.named.arch.is_gpu, links=False)
@@ -135,8 +135,8 @@ def counts(a: Mapping[str, int], b: Mapping[str, int]) -> list[dict[str, Any]]:
 
 def compared(a: Side, b: Side, *, compiles: bool, context: int) -> dict[str, Any]:
     """
-    Return how two kernels differ, part by part; a part that cannot be had is None, and `missing`
-    says why.
+    Return how two kernels differ, part by part; a part that is not available is None, and
+    `missing` has the reason.
 
     Raises:
         JitgenError: One of them does not compile.
@@ -175,7 +175,7 @@ def is_same(found: Mapping[str, Any]) -> bool:
 
 
 def _of_key(a: Side, b: Side) -> list[dict[str, Any]]:
-    """Return what else their keys are made of: what is neither config nor derived from it."""
+    """Return the differences of their key documents outside of config and derived numbers."""
     if not (a.document and b.document):
         return []
     told = ("config.", "derived")

@@ -37,8 +37,8 @@ class _Diagnosis:
     findings: Sequence[Finding]
 
 
-class _Ear(logging.Handler):
-    """What the library warned of while it was looked at."""
+class _Warnings(logging.Handler):
+    """Collects the library's warnings while the findings are made."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -58,7 +58,7 @@ def doctor(output: Output, remote: bool) -> int:
 
     Exits 1 if something is broken; what only limits what jitgen can do is a warning.
     """
-    heard = _Ear(level=logging.WARNING)
+    heard = _Warnings(level=logging.WARNING)
     log = logging.getLogger("jitgen")
     log.addHandler(heard)
     try:
@@ -141,7 +141,7 @@ def _devices() -> Iterator[Finding]:
 
 
 def proof(section: str, name: str, device: str, arch: Arch | None) -> Iterator[Finding]:
-    """Yield what of jitgen has run on a device of this name."""
+    """Yield how far jitgen is tested on the device called `device`."""
     if arch is None:
         yield about(section, name, "no target has kernels for it", Health.NOTE)
         return

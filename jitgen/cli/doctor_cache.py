@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``jitgen doctor`` says of the disk cache: whose it is, what is in it, whether it is kept."""
+"""What ``jitgen doctor`` reports of the disk cache: owner, content, whether it can be written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENOUGH_BYTES = 2**26
 
 
 def cache_findings() -> Iterator[Finding]:
-    """Yield what is to be said of the roots, what they hold, and whether they can be written."""
+    """Yield the state of each root: its content, and whether it can be written."""
     section = "cache"
     try:
         from jitgen.cache import Store
@@ -71,7 +71,7 @@ def cache_findings() -> Iterator[Finding]:
 
 
 def _base(section: str, path: Path) -> Finding:
-    """Say whether a root that is only read can be."""
+    """Report whether a root that is only read can be read."""
     from jitgen.cache import Store
 
     try:
@@ -108,7 +108,7 @@ def _access(root: Path) -> str:
 
 
 def _free(section: str, root: Path) -> Finding:
-    """Say how much room the file system of the root has left."""
+    """Report the free space of the root's file system."""
     from jitgen.cache.disk import room
 
     try:
@@ -128,7 +128,7 @@ def _free(section: str, root: Path) -> Finding:
 
 
 def _writable(section: str, store: Store) -> Finding:
-    """Try whether a kernel would be kept."""
+    """Report whether a kernel could be written to the cache."""
     if store.mode != "rw":
         return about(section, "writable", f"not wanted ({store.mode})")
     from jitgen.cache.disk import cause, remedy

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What ``jitgen doctor`` says of the machine: what is installed, and what can be done with it.
+What ``jitgen doctor`` reports of the machine: installed versions, and what they make possible.
 
 There are three kinds of machine: one that compiles, for any target; one that only loads and runs
 what was compiled elsewhere; and one that does both. None of them is broken.
@@ -23,7 +23,7 @@ from jitgen.settings import settings
 
 
 def version_findings() -> Iterator[Finding]:
-    """Yield the versions of what jitgen stands on."""
+    """Yield the versions of jitgen, Python, the system and the packages that jitgen needs."""
     section = "versions"
     yield about(section, "jitgen", __version__)
     yield about(section, "python", platform.python_version())
@@ -44,7 +44,7 @@ def version_findings() -> Iterator[Finding]:
 
 
 def toolchain_findings() -> Iterator[Finding]:
-    """Yield what kernels are compiled, linked, loaded and looked into with."""
+    """Yield the tools that compile, link, load and disassemble kernels."""
     section = "toolchain"
     yield _release(section)
     yield _generator(section)
@@ -105,7 +105,7 @@ def ability_findings() -> Iterator[Finding]:
 
 
 def plugin_findings() -> Iterator[Finding]:
-    """Yield what the distributions bring that JITGEN_PLUGINS names."""
+    """Yield the targets and operations of each distribution in JITGEN_PLUGINS."""
     for name in settings.plugins:
         value, trouble = "nothing", ""
         try:
@@ -126,13 +126,13 @@ def plugin_findings() -> Iterator[Finding]:
 
 
 def _usable() -> list[Arch]:
-    """Return the targets that can be asked; `plugin_findings` says what is wrong with others."""
+    """Return the targets that can be loaded; `plugin_findings` reports the others."""
     names = TARGETS.names() if all(f.health is Health.OK for f in plugin_findings()) else ()
     return [Arch(name) for name in names or TARGETS.built_in()]
 
 
 def _release(section: str) -> Finding:
-    """Say what the keys of this machine name as compiler."""
+    """Report the compiler version that keys made on this machine contain."""
     try:
         versions = toolchain.versions()
     except ToolchainError as error:
@@ -145,7 +145,7 @@ def _release(section: str) -> Finding:
 
 
 def _generator(section: str) -> Finding:
-    """Say which of the two code generators keys name: entries of the other are misses."""
+    """Report which of the two code generators is in keys: entries of the other are misses."""
     used, found, supported = toolchain.flavour(), toolchain.flavours(), toolchain.driver_cuda()
     if used is None:
         return about(section, "flavour", "none")

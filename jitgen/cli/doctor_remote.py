@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the doctor says of places elsewhere: whether this machine could take a kernel from them, and,
-if they are to be asked, what each answers for one that nobody has.
+What the doctor reports of remote caches and compile services: whether this machine could load a
+kernel from them, and, if they are asked, what each answers for a key that does not exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SOON = timedelta(days=30)
 
 
 def setup_findings() -> Iterator[Finding]:
-    """Yield what keeps this machine from taking a kernel from elsewhere; nobody is asked."""
+    """Yield what would keep this machine from loading a remote kernel; sends no request."""
     try:
         if settings.remote or settings.service or settings.verify == "always":
             yield from _packages()
@@ -33,7 +33,7 @@ def setup_findings() -> Iterator[Finding]:
 
 
 def remote_findings() -> Iterator[Finding]:
-    """Yield whether the places of the settings answer, and what the trust document says."""
+    """Yield whether the remote caches and the service answer, and the trust document's state."""
     try:
         if not (settings.remote or settings.service):
             yield about(_SECTION, "places", "none", Health.NOTE)
@@ -60,7 +60,7 @@ def remote_findings() -> Iterator[Finding]:
 
 
 def _signers(store: Store) -> Iterator[Finding]:
-    """Yield whether what the service signs would be accepted here: it can be well and refused."""
+    """Yield whether signatures of the service would be accepted here, even if it is healthy."""
     from jitgen.remote.probe import signers
     from jitgen.signing.standing import SHOWN, standing
 
@@ -98,10 +98,10 @@ def _store() -> Store:
 
 
 def _packages() -> Iterator[Finding]:
-    """Yield which package is lacking; kernels travel packed, from object stores or over HTTP."""
-    backends = (*settings.remote, *filter(None, [settings.service]))
-    needed = {"obstore" for backend in backends if not backend.startswith(("http", "file:"))}
-    for package in sorted(needed | {"zstandard"} if backends else needed):
+    """Yield each package that is missing to fetch and unpack kernels."""
+    places = (*settings.remote, *filter(None, [settings.service]))
+    needed = {"obstore" for place in places if not place.startswith(("http", "file:"))}
+    for package in sorted(needed | {"zstandard"} if places else needed):
         if find_spec(package) is None:
             yield about(
                 _SECTION, package, "not installed", Health.FAIL, "run: pip install 'jitgen[remote]'"

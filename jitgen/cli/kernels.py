@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several commands ask of a kernel that the user named: source, entry, key document."""
+"""Source, entry and key document of a kernel that the user named; for several commands."""
 
 from __future__ import annotations
 

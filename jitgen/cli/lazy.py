@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command group that imports a command when it is run, and none to list them."""
+"""A command group that imports a command only when it is run; listing imports none."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CONFIG-or-KEY: what the user calls a kernel by, and the kernel that is meant."""
+"""The argument CONFIG-or-KEY of commands: from a name, a key or a file to the kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEX = re.compile(r"[0-9a-f]{1,64}")
 
 @frozen
 class KernelId:
-    """What documents about one kernel begin with."""
+    """The first fields of documents about one kernel."""
 
     name: v.Name
     arch: v.ArchName
@@ -62,18 +62,18 @@ class Named:
 
     @property
     def spec(self) -> KernelSpec:
-        """What is compiled for it here; of a key this may be another one than was given."""
+        """What is compiled for it here; its key may differ from the one that was given."""
         return keys.spec_of(self.config, self.arch, self.text)
 
     @property
     def id(self) -> KernelId:
-        """What documents about it begin with."""
+        """The first fields of documents about it."""
         return KernelId(name=self.name, arch=self.arch, key=self.key)
 
 
 class Nameless(ConfigError):
     """
-    Nothing tells any more what kernel a damaged entry was.
+    A key names a damaged entry whose kernel is not known any more.
 
     Attributes:
         key: Its key.

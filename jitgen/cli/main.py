@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Entry point: the tree of commands, and what becomes of errors.
+Entry point: the tree of commands, and how errors become exit codes.
 
 Exit codes: 0 ok, 1 failed, 2 usage, 3 something would have to be compiled, 130 interrupted. An
 error that jitgen raises on purpose is one line on standard error and never a traceback.
@@ -73,8 +73,8 @@ def cli() -> None:
     """Generate, compile, cache and choose GPU kernels for mixture-of-experts grouped GEMMs."""
 
 
-class _Talk(logging.Handler):
-    """Warnings of the library, as lines on standard error."""
+class _WarningPrinter(logging.Handler):
+    """Prints warnings of the library as lines on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = " ".join(record.getMessage().split())
@@ -87,7 +87,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     _open_streams()
     # torch warns where numpy is missing; jitgen needs none, and the user of a command can't tell
     warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
-    talk = _Talk(level=logging.WARNING)
+    talk = _WarningPrinter(level=logging.WARNING)
     log = logging.getLogger("jitgen")
     log.addHandler(talk)
     try:
@@ -120,7 +120,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_free(words: Sequence[str]) -> bool:
-    """Return whether a command runs with settings that are wrong: help does, and the doctor."""
+    """Return whether a command runs even if settings are wrong: help, the version, the doctor."""
     return not words or words[0] in ("-V", "--version", "doctor") or not _HELP.isdisjoint(words)
 
 
@@ -136,7 +136,7 @@ def _check_settings() -> None:
 
 
 def _open_streams() -> None:
-    """See to it that what is printed can be: streams may be closed, and may not know a letter."""
+    """Make standard streams usable: replace closed ones, and escape what they cannot encode."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -146,7 +146,7 @@ def _open_streams() -> None:
 
 
 def _tell(error: JitgenError, *, is_json: bool) -> None:
-    """Say what failed; on standard error alone where nothing can be written to standard output."""
+    """Print an error; on standard error alone if standard output cannot be written."""
     try:
         Output(is_json=is_json).error(type(error).__name__, str(error))
         sys.stdout.flush()
@@ -168,7 +168,7 @@ def _complain(error: click.ClickException, *, is_json: bool) -> int:
 
 
 def _discard_output() -> None:
-    """Send what is still buffered nowhere: the reader of the pipe has gone, or the disk is full."""
+    """Discard buffered output: the reader of the pipe is gone, or the disk is full."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -119,7 +119,7 @@ class SizeType(click.ParamType[int]):
 
 
 class NumberType(click.FloatRange):
-    """A number of something, which ``nan`` is not."""
+    """A number of at least a bound; ``nan`` is refused."""
 
     def __init__(self, name: str, least: float, most: float | None = None) -> None:
         super().__init__(least, most)
@@ -204,9 +204,9 @@ def _read_fields(
 
 def problem_of(op: str, sizes: dict[str, Any], fields: dict[str, str]) -> Any:
     """
-    Return the problem of operation `op` that the options of a command spell: those that have an
-    option of their own, and those of ``--set``. Options that were not given count where the
-    operation has such a field without a default of its own.
+    Return the problem of operation `op` from a command's options: `sizes` are options of their own,
+    `fields` come from ``--set``. An option that was not given counts with its default if the
+    operation needs that field.
 
     Raises:
         ConfigError: `op` has no such field, or a value is not allowed.
@@ -281,7 +281,7 @@ def confirm(question: str, *, is_agreed: bool) -> bool:
     Return whether something may be destroyed; ask, unless `is_agreed`.
 
     Raises:
-        click.UsageError: There is nobody to ask.
+        click.UsageError: Standard input is no terminal, so that the user cannot be asked.
     """
     if is_agreed:
         return True

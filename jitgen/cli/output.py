@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The one object through which commands speak.
+The output of all commands: tables, JSON documents, notes and progress.
 
 Standard output is data: a table for people, or with ``--json`` exactly one document. Standard error
-is talk: notes, warnings, progress. Sizes are rounded for people on a terminal and plain bytes
+has notes, warnings and progress. Sizes are rounded for people on a terminal and plain bytes
 everywhere else, so that a script that reads a table need not undo any rounding. Colours appear on a
 terminal only, and never where NO_COLOR is set; rich is imported where there is a terminal to print
 to. What is not printable is shown as an escape: names and reasons come from files that others may
@@ -67,13 +67,13 @@ class Column:
 
 
 class Progress(Protocol):
-    """What a command tells about long work."""
+    """Progress of long work, as a command reports it."""
 
     def advance(self, text: str = "") -> None:
-        """One more item is done; `text` says what is worth a line about it."""
+        """Count one more finished item; `text`, if any, is shown for it."""
 
     def note(self, text: str) -> None:
-        """Say something that stays above the bar, for example a failure."""
+        """Print a line that stays above the bar, for example a failure."""
 
 
 class Output:
@@ -123,7 +123,7 @@ class Output:
         _print(self._stdout, self._console(self._stdout), text, style)
 
     def text(self, text: str) -> None:
-        """Print a source, PTX or SASS: exactly as it is, but for what would drive a terminal."""
+        """Print a source, PTX or SASS unchanged; on a terminal, control characters are escaped."""
         shown = printable(text, keep="\n\t") if self.is_terminal else text
         self._stdout.write(shown if shown.endswith("\n") else shown + "\n")
 
@@ -166,15 +166,15 @@ class Output:
     # talk
 
     def note(self, text: str) -> None:
-        """Say something on standard error."""
+        """Print a line on standard error."""
         _print(self._stderr, self._console(self._stderr), text, "")
 
     def warn(self, text: str) -> None:
-        """Say on standard error that something is not as it should be."""
+        """Print a warning on standard error."""
         _print(self._stderr, self._console(self._stderr), f"warning: {text}", "yellow")
 
     def error(self, kind: str, text: str) -> None:
-        """Say on one line what failed; with ``--json`` a document without one is printed too."""
+        """Print an error in one line; with ``--json`` also as document, if none was printed yet."""
         _print(
             self._stderr,
             self._console(self._stderr),
@@ -206,7 +206,7 @@ class Output:
             yield _FancyProgress(self, bar, bar.add_task(title, total=total, text=""), room)
 
     def _console(self, stream: IO[str]) -> Console | None:
-        """Return a rich console of `stream`, or None where nobody sees colours."""
+        """Return a rich console of `stream`; None if it is no terminal, or carries JSON."""
         if self.is_json and stream is self._stdout:
             return None
         if not _is_terminal(stream):

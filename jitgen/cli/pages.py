@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands that make pages share."""
+"""Writing of HTML pages, for several commands."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Paths that people name: what is wrong with one is known before anything is done.
+Types of path arguments, which are checked before a command starts its work.
 
-A file that was asked for is missed less than the minutes that went before it. So a folder that is
-not there is a mistake in the command line, in all commands, and none makes it in silence.
+A command may run for minutes before it writes its file. So a folder that does not exist is an error
+of the command line, in all commands, and is never created silently.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STREAM = "-"
 
 class ToWrite(click.Path):
     """
-    A file that a command will write: its folder has to be there, and to take it.
+    A file that a command will write: its folder must exist and be writable.
 
     Args:
         allow_dash: Whether ``-`` is standard output.

@@ -146,7 +146,7 @@ def show(output: Output, name: str, arch: Arch | None, devices: tuple[str, ...])
 
 
 class _Row(NamedTuple):
-    """A problem, whether its kernel starts early, its calls, and a kernel with who decided."""
+    """A problem, whether its kernel starts early, its calls, its kernel and what chose it."""
 
     problem: Any
     is_early: bool
@@ -266,7 +266,7 @@ def _parts(paths: Sequence[Path]) -> list[Path]:
 
 
 def _tell(output: Output, recording: Recording, kept: int) -> None:
-    """Say what was called and is not in the plan."""
+    """Print which calls of the recording are not in the plan."""
     counts: dict[str, Any] = dict(
         sorted(recording.kernels.items(), key=lambda item: (-item[1], item[0]))
     )

@@ -53,7 +53,7 @@ class _Prewarmed:
 
 @frozen
 class _BeyondBudget:
-    """What ``prewarm`` prints where more kernels are asked for than the budget allows."""
+    """The document where more kernels are asked for than the budget allows."""
 
     ok: v.Ok
     budget: v.Count
@@ -63,7 +63,7 @@ class _BeyondBudget:
 
 @frozen
 class _How:
-    """The options that say how to go about it."""
+    """Options of the command, without the plans and targets."""
 
     jobs: int | None
     shard: Shard | None
@@ -201,7 +201,7 @@ def _tell(
 
 
 def _beyond(wanted: dict[Arch, list[Config]], store: Store, most: int) -> list[str]:
-    """Return the names of the kernels that are more than `most`."""
+    """Return the names of the kernels beyond the first `most`."""
     from jitgen.runtime.budget import beyond
 
     pairs = [(config, arch) for arch, configs in wanted.items() for config in configs]
@@ -211,7 +211,7 @@ def _beyond(wanted: dict[Arch, list[Config]], store: Store, most: int) -> list[s
 def _tell_budget(
     output: Output, wanted: dict[Arch, list[Config]], excess: list[str], most: int
 ) -> None:
-    """Print which kernels are beyond the budget, and in what all of them differ."""
+    """Print which kernels are beyond the budget, and which config fields vary among all."""
     from jitgen.runtime.budget import varied
 
     configs = [config for each in wanted.values() for config in each]

@@ -185,7 +185,7 @@ def run(output: Output, file: Path, problem: str | None, modes: str, time_limit:
 
 
 def _compiled(output: Output, store: Store, edited: Override) -> _Step:
-    """Compile it, unless the cache has it; what the compiler says of it names its file."""
+    """Compile the file unless the cache has it; compiler errors then name the user's file."""
     from jitgen.codegen.render import render
     from jitgen.runtime.entries import build
     from jitgen.runtime.tiers import Tiers
@@ -209,7 +209,7 @@ def _compiled(output: Output, store: Store, edited: Override) -> _Step:
 def _emulated(
     output: Output, edited: Override, problem: str | None, modes: list[str], time_limit_s: float
 ) -> list[Row] | None:
-    """Verify a kernel for a GPU in processes, with all edges and a problem; None for others."""
+    """Verify a GPU kernel in worker processes; None for kernels of the host."""
     if not edited.arch.is_gpu:
         return None
     from jitgen.cli.verify import PRELOAD, TASK, rows_of
@@ -252,7 +252,7 @@ def _of_emulator(rows: list[Row]) -> _Step:
 
 
 def _tried(output: Output, edited: Override, problem: str | None, time_limit_s: float) -> Tried:
-    """Run it on its device, beside the original."""
+    """Run the edited kernel and the original on their device."""
     from jitgen.bench.kernel import Contender, attempt, missing, usual_problem
     from jitgen.runtime.spec import spec_of
 

@@ -47,7 +47,7 @@ class _Candidate:
 
 @frozen
 class _Unpacked:
-    """The other way to serve prepared weights: unpack them first."""
+    """The alternative for prepared weights: to unpack them first."""
 
     is_chosen: bool
     why: str
@@ -138,7 +138,7 @@ def _unpacked(other: Algorithms, arch: Arch) -> _Unpacked:
 def _other_way(
     problem: Any, arch: Arch, device: str | None, mode: Mode | None
 ) -> Algorithms | None:
-    """Return what two ways take where prepared weights may be unpacked first, else None."""
+    """Return the cost of both ways if prepared weights may be unpacked first, else None."""
     if not isinstance(problem, Problem):
         return None
     return algorithms(problem, arch, device=device, choose=partial(choose, mode=mode))

@@ -43,7 +43,7 @@ class _Signer:
 
 @contextmanager
 def _extra() -> Iterator[None]:
-    """Say what to install where something of the service is not."""
+    """Raise ToolchainError with what to install if the service's packages are missing."""
     try:
         yield
     except ImportError as error:

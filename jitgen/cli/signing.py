@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands that sign say of their key: whether what it signs now would be accepted here."""
+"""Warnings of commands that sign: whether signatures of their key would be accepted here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def trust_of(store: Store) -> Trust | None:
 
 
 def warn_of_key(output: Output, keyid: str, store: Store) -> None:
-    """Say that what the key signs is refused by the trust document of this machine, or soon is."""
+    """Warn if this machine's trust document refuses signatures of the key, or soon will."""
     from jitgen.signing.standing import standing
 
     trust = trust_of(store)

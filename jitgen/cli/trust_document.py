@@ -42,7 +42,7 @@ def document_path(path: Path | None) -> Path:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is anything at `path`; what cannot be looked at is no "no"."""
+    """Return whether there is anything at `path`; raises SigningError if that is not known."""
     try:
         path.lstat()
     except FileNotFoundError:
@@ -75,8 +75,7 @@ def write_document(
     *roots: PrivateKey,
 ) -> None:
     """
-    Sign `made` and put it in the place of `before`, which lies at `path`, in one step; say which
-    keys end sooner or later by it.
+    Sign `made`, replace `before` at `path` by it atomically, and print which keys' ends change.
     """
     data = made.sealed(*roots)
     if before is not None:
@@ -117,7 +116,7 @@ def write_document(
 
 
 def _ends(made: Trust, before: Mapping[str, TrustedKey]) -> dict[str, str]:
-    """Return until when each key signs of which that has changed."""
+    """Return the new end of each key whose end has changed."""
     return {
         keyid: times.text_of(key.not_after)
         for keyid, key in made.keys.items()

@@ -191,8 +191,8 @@ def _problems(
     names: tuple[str, ...], sizes: dict[str, Any], arch: Arch | None, calls: dict[Any, float]
 ) -> list[Problem] | None:
     """
-    Return what the command line asks to measure; None if it asks for nothing. How often plans say
-    that problems are called goes into `calls`.
+    Return the problems to measure; None if the command line names none. Plans' numbers of calls are
+    added to `calls`.
     """
     source = click.get_current_context().get_parameter_source
     given = [name for name in (*_SIZES, *_WORDS) if source(name) is ParameterSource.COMMANDLINE]
@@ -361,7 +361,7 @@ def _cells(row: TuningRow) -> Iterator[str]:
 
 
 def _line(row: TuningRow) -> str:
-    """Return what is worth a line about a problem that was measured."""
+    """Return one line about a problem that was measured."""
     if row.record is None:
         return f"failed: {_sizes(row.problem)}: {row.error}"
     time = row.record.times_us[row.record.winner]

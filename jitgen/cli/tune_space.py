@@ -113,7 +113,7 @@ _NAMES = ("fields", "within", "budget", "dry_run")
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options, and what they say as the argument `space`; None without it."""
+    """Add the options to a command, which gets them as argument `space`; None without --space."""
 
     @wraps(command)
     def with_space(*arguments: Any, is_space: bool, **values: Any) -> Any:
@@ -206,7 +206,7 @@ def _searched(
 
 
 def _announce(output: Output, each: SpacePlan, budget_s: float) -> None:
-    """Say before anything is done how much there is, how long it takes, and what will be left."""
+    """Print the number of kernels, the estimated time, and what will not fit into the budget."""
     _, left = each.within(budget_s)
     output.note(
         f"{_sizes(each.problem)}: {counted(len(each.planned), 'kernel')} to try, "

@@ -86,7 +86,7 @@ class Coverage:
 
 @frozen
 class VerifiedParts:
-    """See `jitgen.verify.verification.Verification`; there is none of it where it failed."""
+    """See `jitgen.verify.verification.Verification`; all fields are absent if it failed."""
 
     arch: v.ArchName | None = absent()
     right: bool | None = absent()

@@ -60,7 +60,7 @@ class _Verified:
 
 @frozen
 class Row:
-    """What became of one kernel: the JSON form of its verification, or why there is none."""
+    """Result for one kernel: the JSON form of its verification, or why there is none."""
 
     name: str
     seconds: float
@@ -74,7 +74,7 @@ class Row:
 
     @property
     def state(self) -> str:
-        """The same in a word."""
+        """``right``, ``WRONG`` or ``failed``."""
         return "right" if self.is_right else "failed" if self.error else "WRONG"
 
     @property
@@ -242,7 +242,7 @@ def _name(task: dict[str, Any]) -> str:
 def _run(
     output: Output, function: str, tasks: list[dict[str, Any]], jobs: int | None, timeout_s: float
 ) -> list[Row]:
-    """Verify in processes, so that one that crashes costs itself only; rows as the tasks are."""
+    """Verify in worker processes; return a row for each kernel, in the order of the tasks."""
     from jitgen.compile import capacity, workers
 
     number = capacity.default_jobs(settings.jobs if jobs is None else jobs)
@@ -373,7 +373,7 @@ def _findings(row: Row) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def print_trouble(output: Output, row: Row) -> None:
-    """Print what is wrong with a kernel, and what it is warned of."""
+    """Print the errors and warnings of a kernel."""
     output.line()
     output.line(row.name, style="bold")
     if row.error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``jitgen verify`` makes of files with kernels that are not jitgen's."""
+"""``jitgen verify FILE``: files with kernels that are not jitgen's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jitgen.errors import EmulationError
 TASK = "jitgen.verify.files:verify_task"
 
 LIMIT_S = 3600.0
-"""Seconds for all cases of a file: nobody knows how many they are before the file has run."""
+"""Seconds for all cases of a file: their number is known only after the file has run."""
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OPTIONS = (
@@ -93,5 +93,5 @@ def _check(arch: str) -> None:
 
 
 def name(task: dict[str, Any]) -> str:
-    """Return what a task's row is called where it has no kernels."""
+    """Return the name of a task's row if the task has no kernels."""
     return Path(task["library"] or task["file"]).name

@@ -53,7 +53,7 @@ class _Rebuilt:
 
 @frozen
 class _Row:
-    """What became of one kernel."""
+    """Result for one kernel that was compiled again."""
 
     name: str
     key: str

@@ -16,7 +16,7 @@ from jitgen.compile.toolchain import require_compiler
 from jitgen.errors import CompileError, JitgenError, ResourceError, ToolchainError
 from jitgen.settings import settings
 from jitgen.support import forks
-from jitgen.support.boundary import is_from_handler, words
+from jitgen.support.boundary import describe, is_from_handler
 
 if TYPE_CHECKING:
     from jitgen.compile.compiler import Artifact
@@ -111,4 +111,4 @@ def _named(name: str, error: Exception) -> JitgenError:
     """Return the error of ours that stands for whatever a compile in this process raised."""
     if isinstance(error, JitgenError):
         return error
-    return ResourceError(f"compiling {name}: {words(error)}")
+    return ResourceError(f"compiling {name}: {describe(error)}")

@@ -18,7 +18,7 @@ from jitgen.config import Arch, Config
 from jitgen.config.operation import loaded, operation
 from jitgen.errors import ArtifactError, InputError, ResourceError, ToolchainError
 from jitgen.runtime import native
-from jitgen.support.boundary import boundary, words
+from jitgen.support.boundary import boundary, describe
 from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ class Kernel:
             try:
                 self.function(*arguments)
             except (TypeError, ValueError) as error:
-                raise InputError("arguments", f"do not fit {self.name}: {words(error)}") from error
+                raise InputError(
+                    "arguments", f"do not fit {self.name}: {describe(error)}"
+                ) from error
 
     @property
     def name(self) -> str:
@@ -175,9 +177,11 @@ def _load(entry: Entry) -> Callable[..., Any]:
             module = native.load(entry.library, entry.meta.name)
         function: Callable[..., Any] = module[entry.meta.symbol]
     except (AttributeError, KeyError, ValueError) as error:
-        raise ArtifactError(f"{entry.meta.name} cannot be loaded: {words(error)}") from error
+        raise ArtifactError(f"{entry.meta.name} cannot be loaded: {describe(error)}") from error
     except (OSError, RuntimeError) as error:
-        raise ResourceError(f"{entry.meta.name} cannot be loaded here: {words(error)}") from error
+        raise ResourceError(
+            f"{entry.meta.name} cannot be loaded here: {describe(error)}"
+        ) from error
     return function
 
 

@@ -41,7 +41,7 @@ from jitgen.runtime.spec import plain, serving
 from jitgen.runtime.tiers import Tiers, readable
 from jitgen.settings import settings
 from jitgen.support import forks
-from jitgen.support.boundary import boundary, with_room
+from jitgen.support.boundary import boundary, with_fresh_stack
 from jitgen.support.failing import Backoff
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import named, require
@@ -208,7 +208,7 @@ class Registry:
         _refuse_while_capturing(config, arch)
         self.ask(plain(config), arch)
         with boundary(f"serving {plain(config).name(arch)}"):
-            return with_room(lambda: self._served(config, arch))
+            return with_fresh_stack(lambda: self._served(config, arch))
 
     def _served(self, config: Wanted, arch: Arch) -> Kernel:
         """Return a kernel that is not in memory; events wait until no lock is held any more."""

@@ -24,7 +24,7 @@ from jitgen.server.log import parent_of, trace_of
 from jitgen.server.request import HTTPError, JSONResponse, Request
 from jitgen.server.routes import ROUTES, Route
 from jitgen.server.tokens import Token
-from jitgen.support.boundary import words
+from jitgen.support.boundary import describe
 
 if TYPE_CHECKING:
     from jitgen.server.service import Service
@@ -68,7 +68,7 @@ class Endpoint:
             note = {"code": refused.code, "reason": refused.reason}
             self._service.metrics.refused.labels(refused.code).inc()
         except Exception as error:  # a mistake of ours costs this request only
-            reason = f"{type(error).__name__}: {words(error)}"
+            reason = f"{type(error).__name__}: {describe(error)}"
             response = JSONResponse(
                 {"code": "E_INTERNAL", "reason": "a mistake of the service's"}, 500
             )

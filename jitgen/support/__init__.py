@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every room needs and none is about: text, values, documents, frozen classes, forks."""
+"""Helpers that all rooms use: text, settings' values, documents, frozen classes, forks, errors."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The edge of jitgen: what leaves it is an error of its own, and what enters it finds room to work.
+The boundary of jitgen's calls: errors that leave it are jitgen's, and it has enough stack.
 
-Underneath lie a compiler, a database and file systems, which raise whatever they like. A program
-that catches `JitgenError` must have caught everything but its own interrupts.
+The compiler, the database and the file systems underneath raise exceptions of many types. A program
+that catches `JitgenError` must have caught all of them; only its own interrupts pass.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _FRAMES = 500
 @contextmanager
 def boundary(what: str) -> Iterator[None]:
     """
-    Let nothing but errors of jitgen's leave the with block, which does `what`.
+    Turn any exception of the with block, which does `what`, into an error of jitgen's.
 
-    What a signal handler of the program's raises passes as it is: it is meant for the program.
+    An exception that a signal handler of the program raised passes unchanged: the program wants it.
 
     Raises:
         ResourceError: Memory, stack, descriptors or disk ran out.
-        InternalError: Something that nobody foresaw.
+        InternalError: Any other exception: a bug of jitgen or of what it calls.
     """
     try:
         yield
@@ -47,11 +47,11 @@ def boundary(what: str) -> Iterator[None]:
 
 
 def _translated(what: str, error: Exception) -> JitgenError:
-    """Return the error of ours that stands for `error`."""
+    """Return the error of jitgen's for `error`."""
     if is_passing(error):
-        return ResourceError(f"{what}: {words(error)}")
+        return ResourceError(f"{what}: {describe(error)}")
     place = "" if isinstance(error, OSError) else f" ({_place(error)})"  # it names a file itself
-    return InternalError(f"{what}: {words(error)}{place}")
+    return InternalError(f"{what}: {describe(error)}{place}")
 
 
 def is_from_handler(error: BaseException) -> bool:
@@ -64,8 +64,8 @@ def is_from_handler(error: BaseException) -> bool:
     return trace is not None
 
 
-def words(error: Exception) -> str:
-    """Return type and message of `error`, whatever they are, in one line."""
+def describe(error: Exception) -> str:
+    """Return the type and message of `error` in one line."""
     try:
         text = printable(" ".join(str(error).split()))
     except Exception:  # its own __str__ fails
@@ -74,7 +74,7 @@ def words(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Return file and line of the innermost frame of ours."""
+    """Return module and line of the innermost frame of jitgen's."""
     place, trace = "", error.__traceback__
     while trace is not None:
         module = trace.tb_frame.f_globals.get("__name__", "")
@@ -84,12 +84,12 @@ def _place(error: Exception) -> str:
     return place
 
 
-def with_room(work: Callable[[], T]) -> T:
+def with_fresh_stack(work: Callable[[], T]) -> T:
     """
-    Return what `work` returns, called with an empty stack if this thread's is deep.
+    Return what `work` returns; call it in a new thread if this thread's stack is nearly full.
 
-    Python limits the frames of a thread. A caller who has used most of them would see the compiler
-    fail, and the cache take a good entry for one that cannot be parsed.
+    Python limits the frames of a thread, and the compiler recurses. Near the limit it would fail,
+    and the cache would take a good entry for one that cannot be parsed.
     """
     frames, frame = 0, sys._getframe().f_back
     while frame is not None:
@@ -101,10 +101,10 @@ def with_room(work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             outcome.extend((work(), None))
-        except BaseException as error:  # it is the caller's, on the caller's thread
+        except BaseException as error:  # raised again below, in the caller's thread
             outcome.extend((None, error))
 
-    thread = threading.Thread(target=run, name="jitgen-room")
+    thread = threading.Thread(target=run, name="jitgen-stack")
     try:
         thread.start()
     except RuntimeError as error:

@@ -18,7 +18,7 @@ import re
 import stat
 from typing import IO, Any, NoReturn
 
-from jitgen.support.boundary import with_room
+from jitgen.support.boundary import with_fresh_stack
 
 MAX_BYTES = 2**20
 """Default limit of a document's size."""
@@ -101,7 +101,7 @@ def parse_toml(data: bytes, *, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
         raise BadDocument("it holds an integer of more than 100 digits")
     try:
         text = data.decode("utf-8")
-        found = with_room(lambda: tomllib.loads(text, parse_float=_number))
+        found = with_fresh_stack(lambda: tomllib.loads(text, parse_float=_number))
     except BadDocument:
         raise
     except (ValueError, OverflowError) as error:  # a date or an integer may be out of range, too
@@ -129,7 +129,7 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> by
 
 
 def _open(path: str, flags: int) -> int:
-    """Open `path` without waiting for somebody to write to it: a pipe without a writer is empty."""
+    """Open `path` without blocking: a pipe without a writer counts as empty."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     os.set_blocking(descriptor, True)
     return descriptor

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a failure says, and so who may remember it, and for how long.
+Kinds of failures: which may be remembered, by whom, and for how long.
 
-There are three kinds, and every place of jitgen's that remembers a failure goes by them:
+Every place of jitgen's that remembers a failure treats it as one of three kinds:
 
 * **certain**: the thing itself fails, and will fail again, here and elsewhere. The compiler refuses
   a source in a process that did nothing else; an entry does not have its digest. All may

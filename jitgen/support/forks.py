@@ -3,9 +3,10 @@
 Forks of a process in which another thread is busy with the compiler.
 
 A module that a thread is importing is locked, and a forked child inherits the lock without the
-thread: whoever imports it there waits for ever. Importing the compiler takes a second, and each
-first compile imports more. So a fork waits until nobody is at it, and nobody begins until it is
-over. Only ``os.fork`` waits, and what calls it, as multiprocessing does; ``subprocess`` does not.
+thread: an import of it in the child waits for ever. Importing the compiler takes a second, and each
+first compile imports more. So a fork waits until no thread does that, and no thread begins before
+the fork is over. Only ``os.fork`` waits, and what calls it, as multiprocessing does; ``subprocess``
+does not.
 
 Should the wait be too long, the fork goes on, and the child refuses to compile or load, which is
 better than to hang.

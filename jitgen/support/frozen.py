@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Frozen dataclasses that cost a start little.
+Frozen dataclasses that are quick to import.
 
 ``@frozen`` means ``@dataclass(frozen=True, slots=True, kw_only=True)``. The standard library writes
 six methods of such a class as text and compiles them, 0.4 ms each time that the class is imported,
@@ -26,8 +26,8 @@ def frozen(cls: _Class) -> _Class:
     """
     Make `cls` a frozen dataclass with slots, whose fields are given by name.
 
-    Two are equal that are of the same class and have equal fields; what has hashable fields only
-    can be hashed.
+    Instances are equal if they have the same class and equal fields, and can be hashed if all
+    their fields can.
     """
     for name, method in _METHODS.items():
         if name not in cls.__dict__:

@@ -38,7 +38,7 @@ MOVED = {
 
 
 class MovedFinder:
-    """Finds the modules of `MOVED`: the last of ``sys.meta_path``, for what others do not find."""
+    """Import hook for the modules of `MOVED`; the last of ``sys.meta_path``."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG004

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Text from elsewhere, made fit for a terminal or a log.
+Text from untrusted files, escaped for a terminal or a log.
 
-Names, reasons and paths come out of files that somebody else may have written. On a terminal an
+Names, reasons and paths come from files that another user may have written. On a terminal an
 escape sequence in one of them can move the cursor, recolour what was said before, or set the
 window's title, and characters that reorder or hide text can make one name look like another. So
 whatever Unicode counts as not printable is shown as an escape.
@@ -61,9 +61,9 @@ def _json_escape(letter: str) -> str:
 
 def shown(value: Any) -> str:
     """
-    Return what a message says of `value`: its ``repr``, cut to a readable length.
+    Return the ``repr`` of `value` for a message, cut to a readable length.
 
-    Values from documents may be of any size and depth; nothing is computed of what is not shown.
+    Values from documents may be of any size and depth; only the part that is shown is formatted.
     """
     import reprlib
 

@@ -16,7 +16,7 @@ from jitgen.support import values
 
 
 class NoHomeFolder(SettingError):
-    """Nothing says where the cache is to be: a container may run as a user that has no account."""
+    """The cache has no place: JITGEN_CACHE_DIR is not set, and the user has no home folder."""
 
 
 def _cache_root() -> Path:

@@ -24,7 +24,7 @@ from jitgen.errors import (
 from jitgen.runtime.registry import Registry
 from jitgen.runtime.session import current
 from jitgen.support import failing
-from jitgen.support.boundary import boundary, with_room
+from jitgen.support.boundary import boundary, with_fresh_stack
 from jitgen.support.failing import Backoff
 from jitgen.support.text import printable
 
@@ -164,12 +164,12 @@ class TestWithRoom:
         with pytest.raises(RecursionError):
             deep(lambda: needs(480), left)
 
-        assert deep(lambda: with_room(lambda: needs(480)), left) == 480
+        assert deep(lambda: with_fresh_stack(lambda: needs(480)), left) == 480
 
     def test_a_shallow_caller_stays_on_its_thread(self) -> None:
         """A thread for each call would cost what it does not have to."""
-        assert with_room(threading.get_ident) == threading.get_ident()
-        assert deep(lambda: with_room(threading.get_ident), 100) != threading.get_ident()
+        assert with_fresh_stack(threading.get_ident) == threading.get_ident()
+        assert deep(lambda: with_fresh_stack(threading.get_ident), 100) != threading.get_ident()
 
     @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(3)])
     def test_errors_come_back(self, error: BaseException) -> None:
@@ -179,7 +179,7 @@ class TestWithRoom:
             raise error
 
         with pytest.raises(type(error)) as caught:
-            deep(lambda: with_room(fail), 100)
+            deep(lambda: with_fresh_stack(fail), 100)
 
         assert caught.value is error
 
@@ -189,7 +189,7 @@ class TestWithRoom:
 
         monkeypatch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(ResourceError, match=r"stack is deep .* can't start new thread"):
-            deep(lambda: with_room(lambda: 1), 100)
+            deep(lambda: with_fresh_stack(lambda: 1), 100)
 
     def test_the_registry_asks_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """All that is behind a miss gets the room: looking on the disk, compiling, loading."""
