@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The compile service: one compile for a fleet, signed, bounded, and never in the way.
+The compile service: it compiles each kernel once for a fleet, signs it, and hands it out.
 
-``jitgen serve`` runs it. Only configs come in, never source; what goes out is an entry of the store
-as `jitgen.remote.wire` packs it, with its signatures.
+``jitgen serve`` runs it. A request holds configs, never source; an answer is an entry of the store
+with its signatures, packed by `jitgen.remote.wire`. If the service fails, its clients compile for
+themselves.
 
 ::
 
-    settings, mistakes      the operator's TOML file
-    tokens                  who may do what
-    resources, door, app    paths, scopes and answers: one table; what each request passes through
-    shelf, hot              entries: on the disk, packed in memory, revoked
-    jobs, queue             single flight by key, bounded queues, events
-    pools, foreman, task    a virtual environment for each toolchain, which compiles in processes
-    confine                 what these processes cannot reach
-    signer                  a process of its own, which alone has the key
-    leases                  one compile among several services
+    settings, config_errors     the operator's TOML file
+    tokens, quotas              what each token may do, and how much at a time
+    accept, connection_slots,   connections: how many there are, and limits of time and size
+      http_limits, headers
+    routes, endpoint, request   the table of paths, scopes and answers; the way of each request
+    *_handlers, ui              one function for each route
+    entry_store, lru, vouching  entries on the disk and in memory; which of them are handed out
+    jobs, work                  one job for each key, bounded queues, events; what a job does
+    pools, supervisor,          a virtual environment for each toolchain, in which processes compile
+      compile_task, questions
+    confine                     what these processes cannot reach
+    signer, signer_client       the process that alone has the key, and the service's side of it
+    bucket, leases              what several services share: one compile among them
 
-Nothing else of jitgen imports this room but its command, and that only when it runs.
+Only the command imports this package, and only when it runs.
 """

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Accept connections, one after the other, each of which has a place before anything else is done.
+Accepts connections, and gives each a slot before anything else is done with it.
 
-asyncio's own servers know a connection once its TLS handshake is over, and one that begins none is
-kept for a minute, however many there are. They stop to accept for a second where the process has
-no descriptor left. Here a connection counts from when it is accepted, its handshake has `SHAKE_S`,
-and where there is no descriptor the longest idle connection makes room.
+asyncio's own servers count a connection only after its TLS handshake, and keep one that never
+begins a handshake for a minute, without a limit on their number. They also stop accepting for a
+second when the process has no descriptor left. Here a connection counts as soon as it is accepted,
+its handshake must end within `SHAKE_S`, and without a descriptor the longest idle connection is
+closed to make room.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from jitgen.server.connection_slots import ConnectionSlots, Slot, address_of
 from jitgen.server.http_limits import BoundedHttpProtocol
 
 SHAKE_S = 10.0
-"""In which a TLS handshake must be over."""
+"""Time limit of a TLS handshake."""
 
-_PART_S = 2.0  # in which a client must say that it ends TLS, too; many never do
+_PART_S = 2.0  # to wait for the client's end of TLS, which many clients never send
 
-_PAUSE_S = 0.05  # after one that came to nothing
+_PAUSE_S = 0.05  # after a connection that could not be accepted
 _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -34,7 +35,7 @@ async def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
     Return a listening socket for each address of `host`.
 
     Raises:
-        OSError: One of them cannot be listened at.
+        OSError: The service cannot listen at one of them.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -52,13 +53,13 @@ async def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
 
 class Acceptor:
     """
-    What accepts at some listening sockets; it looks to uvicorn as a server of asyncio's does.
+    Accepts connections at listening sockets; uvicorn uses it like a server of asyncio's.
 
     Args:
-        sockets: They, not blocking.
+        sockets: The listening sockets, not blocking.
         made: Returns the protocol of a new connection.
-        context: Of TLS; None: without.
-        places: Who may be connected.
+        context: The TLS context; None for plain TCP.
+        slots: The limit on connections.
     """
 
     def __init__(
@@ -76,14 +77,14 @@ class Acceptor:
         self._tasks = [asyncio.create_task(self._accept(each), name="accept") for each in sockets]
 
     def close(self) -> None:
-        """Accept nobody any more; who is connected stays so."""
+        """Stop accepting; existing connections stay open."""
         for task in (*self._tasks, *self._joining):
             task.cancel()
         for each in self.sockets:
             each.close()
 
     async def wait_closed(self) -> None:
-        """Wait until nobody is accepted any more."""
+        """Wait until accepting has stopped."""
         await asyncio.gather(*self._tasks, *self._joining, return_exceptions=True)
 
     async def _accept(self, listener: socket.socket) -> None:
@@ -92,7 +93,7 @@ class Acceptor:
             try:
                 connection, peer = await loop.sock_accept(listener)
             except OSError as error:
-                if error.errno in _SHORT:  # else the client has gone already
+                if error.errno in _SHORT:  # any other error: the client has gone already
                     self._slots.make_room()
                 await asyncio.sleep(_PAUSE_S)
                 continue
@@ -103,9 +104,9 @@ class Acceptor:
                 self._join(connection, slot)
 
     def _join(self, connection: socket.socket, slot: Slot) -> None:
-        """Make a connection of what was accepted; a handshake that fails ends it."""
+        """Start the protocol of an accepted connection; a failed handshake closes it."""
         task = asyncio.create_task(self._joined(connection, slot))
-        slot.end = task.cancel  # until its protocol has another way
+        slot.end = task.cancel  # the protocol replaces this with its own
         self._joining.add(task)
 
         def over(task: asyncio.Task[None]) -> None:
@@ -114,7 +115,7 @@ class Acceptor:
             if task.cancelled() or error is not None:
                 connection.close()
                 slot.leave()
-            if error is not None and not isinstance(error, OSError):  # a mistake of ours
+            if error is not None and not isinstance(error, OSError):  # a bug of the service
                 context = {"message": "a connection was not made", "exception": error}
                 task.get_loop().call_exception_handler(context)
 
@@ -122,7 +123,7 @@ class Acceptor:
 
     async def _joined(self, connection: socket.socket, slot: Slot) -> None:
         connection.setblocking(False)
-        with suppress(OSError):  # it is no TCP, or has gone
+        with suppress(OSError):  # not TCP, or already closed
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: self._made(slot),

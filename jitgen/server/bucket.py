@@ -2,8 +2,8 @@
 """
 The bucket or folder that services share: leases, and entries in the layout of remote tiers.
 
-Whoever may write there can put anything there, so that what a service takes from it must have a
-signature that its trust document accepts, where it has one; clients check it again in any case.
+Any process with write access can put anything there. A service with a trust document therefore
+takes only entries whose signatures the document accepts; clients check them again in any case.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SCHEMES = ("s3", "gs", "az", "file")
 
 
 def check_url(url: str) -> None:
-    """Raise SettingError unless `url` is that of a store, or empty."""
+    """Raise SettingError unless `url` is the URL of an object store, or empty."""
     parts = urlsplit(url)
     if url and (parts.scheme not in _SCHEMES or (parts.scheme == "file" and parts.netloc)):
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
@@ -32,19 +32,19 @@ def check_url(url: str) -> None:
 
 class SharedBucket:
     """
-    One store. Its methods block; they raise what `jitgen.remote.objects.Objects` raises.
+    A shared bucket or folder. Its methods block and raise as `jitgen.remote.objects.Objects`.
 
     Args:
-        url: Where it is.
-        revocations: Whose trust document says which entries are accepted.
-        refusal: Says so in its place.
+        url: Its URL.
+        revocations: Has the trust document that decides which entries are accepted.
+        refusal: Decides that instead, if given.
     """
 
     def __init__(
         self, url: str, revocations: Revocations, refusal: layout.Judge | None = None
     ) -> None:
         self._patient = Objects(url, is_patient=True)
-        # Somebody waits for all but what is put there at the end. A folder may have to be made.
+        # A request waits for everything but the final upload. A folder may have to be created.
         self._objects = self._patient if url.startswith("file:") else Objects(url)
         self._revocations = revocations
         self._refusal = refusal
@@ -69,7 +69,7 @@ class SharedBucket:
         self._objects.remove(name)
 
     def entry(self, key: str) -> Entry | None:
-        """Return the entry `key`, every digest checked; None where there is none that counts."""
+        """Return entry `key`, every digest checked; None if there is no accepted one."""
         try:
             found = layout.fetch(self._objects, key, self._judge)
         except (NotFound, Untrusted, Corrupt):
@@ -77,7 +77,7 @@ class SharedBucket:
         return Entry(key=key, meta=found.meta, files=found.files, signatures=found.signatures)
 
     def keep(self, entry: Entry) -> None:
-        """Put an entry there with its signatures; one that does not count is replaced."""
+        """Upload an entry with its signatures; an entry that is not accepted is replaced."""
         try:
             layout.push(self._patient, entry, replaces=self.entry(entry.key) is None)
         except Damaged as error:
@@ -93,6 +93,6 @@ class SharedBucket:
 def open_bucket(
     url: str, revocations: Revocations, refusal: layout.Judge | None = None
 ) -> SharedBucket | None:
-    """Return the store at `url`; None for no URL, and SettingError for a wrong one."""
+    """Return the bucket at `url`, None for an empty URL; raises SettingError for a wrong one."""
     check_url(url)
     return SharedBucket(url, revocations, refusal) if url else None

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What this service built itself: digests of records, in a database of its own.
+A database of what this service built itself: the digests of its entries' records.
 
-An entry whose signature no longer counts, after a key was rotated or revoked, is signed again if it
-is the service's own work, and no signature can say that any more. So it is written down when it is
-built. What cannot be read counts as built by somebody else, and is then compiled again.
+When a key was rotated or revoked, the service signs its own entries again. By then no valid
+signature tells which entries those are, so each is recorded here when it is built. If the database
+cannot be read, entries count as built elsewhere and are compiled again.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from jitgen.server.log import Log
 
 _FILE = "built.sqlite"
 _MOST = 500_000  # records: 40 MB, and more entries than a store of 20 GiB has
-_SPARE = 1000  # that may be too many before the oldest are removed
+_SPARE = 1000  # records above _MOST before the oldest are removed
 _WAIT_S = 5.0
 
 
 class Built:
     """
-    The records of one service. Its methods block, and may be called from any thread.
+    The database of one service. Its methods block, and may be called from any thread.
 
     Args:
-        folder: Where they are kept.
-        log: Where trouble is told: a record that is not kept costs a compile one day.
+        folder: Folder of the database.
+        log: Receives errors: a record that is not stored costs a second compile one day.
     """
 
     def __init__(self, folder: Path, log: Log) -> None:
@@ -36,7 +36,7 @@ class Built:
         self._log = log
 
     def add(self, record: bytes) -> None:
-        """Note that the entry whose ``meta.json`` is `record` was built here."""
+        """Record that the entry whose ``meta.json`` is `record` was built here."""
         try:
             self._add(record)
         except sqlite3.OperationalError as error:  # it is busy, or the disk is full

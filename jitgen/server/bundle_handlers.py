@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Bundles over HTTP: files ``<sha256>.tar`` that the operator, or an export, put into a folder.
+Bundles over HTTP: files ``<sha256>.tar`` that the operator or an export put into a folder.
 
-A file is handed out under a digest only after it was seen to have it.
+A file is served under a digest only after its content was checked against that digest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _seen: dict[tuple[str, int, int, int], bool] = {}
 
 
 async def get(service: Service, request: Request) -> Response:
-    """Answer GET and HEAD of a bundle; ranges are served."""
+    """Answer GET and HEAD of a bundle; byte ranges are supported."""
     digest, folder = (
         request.parameters["digest"].removeprefix("sha256:"),
         service.settings.store.bundles,
@@ -44,7 +44,7 @@ async def get(service: Service, request: Request) -> Response:
 
 
 def _has_digest(path: Path, digest: str) -> bool:
-    """Return whether there is a file `path` with this digest; it is read when it has changed."""
+    """Return whether the file `path` has this digest; a file is read again after a change."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of TLS, for a library that takes nothing but paths: it reads what was checked."""
+"""The files of TLS: checked, then given to the library at paths in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_BYTES = 2**22  # the authorities of a whole system have 250 KB
 
 
 class Files(NamedTuple):
-    """Where the certificate chain, its key, and the authorities of clients can be read."""
+    """Paths of the certificate chain, its key, and the authorities of clients; None if not set."""
 
     certificate: str | None
     certificate_key: str | None
@@ -25,10 +25,10 @@ class Files(NamedTuple):
 @contextmanager
 def certificate_files(listen: Listen) -> Iterator[Files]:
     """
-    Yield where the files that `listen` names can be read, within the with block.
+    Yield paths at which the files that `listen` names can be read, within the with block.
 
     Raises:
-        BadDocument: Others can write to one or put another one there, or it is no regular file.
+        BadDocument: Other users can write or replace one of them, or it is no regular file.
         OSError: One cannot be read.
     """
     with ExitStack() as stack:
@@ -43,7 +43,7 @@ def certificate_files(listen: Listen) -> Iterator[Files]:
 
 def check_certificates(listen: Listen) -> None:
     """
-    Do nothing where a service could listen with these files, or with none.
+    Check that a service could listen with the files that `listen` names.
 
     Raises:
         OSError, ssl.SSLError, BadDocument: It could not.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be known to be wrong before a service starts: ``jitgen serve --check-config``."""
+"""Checks of the settings before a service starts: ``jitgen serve --check-config``."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ _DESCRIBE = f"{IMPORT_SUPERVISOR}import json\nprint(json.dumps(supervisor.descri
 
 
 def config_errors(file: Path) -> list[str]:
-    """Return a line for each mistake in `file`, and in what it names; nothing is written."""
+    """Return a line for each error in `file` and in the files it names; nothing is written."""
     return checked(file)[0]
 
 
 def checked(file: Path) -> tuple[list[str], list[str]]:
     """
-    Return a line for each mistake in `file`, and in what it names, and one for each thing with
-    which a service starts and is well, but for how long, or for whom, is not sure.
+    Return the errors in `file` and in the files it names, then the warnings, a line for each.
+
+    A service starts in spite of a warning: a key that ends soon, say.
     """
     try:
         settings = read_settings(file)
@@ -58,11 +59,11 @@ def _tokens(settings: ServiceSettings) -> Iterator[str]:
         yield from str(error).splitlines()
     else:
         if not len(tokens) and not settings.access.anonymous:
-            yield f"access.tokens: {settings.access.tokens} has no token, so that nobody may ask"
+            yield f"access.tokens: {settings.access.tokens} has no token: every request is refused"
 
 
 def _keyid(settings: ServiceSettings) -> str:
-    """Return the name of the key that signs; raises JitgenError where there is none to be used."""
+    """Return the keyid of the signing key; empty without one. Raises JitgenError if it is bad."""
     signing = settings.signing
     if signing.key is not None:
         return PrivateKey.load(signing.key).keyid
@@ -70,7 +71,7 @@ def _keyid(settings: ServiceSettings) -> str:
 
 
 def _trust_of(settings: ServiceSettings) -> Trust | None:
-    """Return what the trust document says; raises JitgenError, OSError or BadDocument."""
+    """Return the trust document; raises JitgenError, OSError or BadDocument."""
     file = settings.signing.trust
     return None if file is None else opened(read_trusted(file, MAX_BYTES)).trust
 
@@ -82,7 +83,7 @@ def _key(settings: ServiceSettings) -> Iterator[str]:
     except JitgenError as error:
         yield f"{where}: {error}"
         return
-    with suppress(JitgenError, OSError, BadDocument):  # which `_trust` tells
+    with suppress(JitgenError, OSError, BadDocument):  # `_trust` reports these
         trust = _trust_of(settings)
         if keyid and trust is not None and (found := standing(keyid, trust)).is_refused:
             yield f"{where}: {found.reason}"
@@ -96,7 +97,7 @@ def _trust(settings: ServiceSettings) -> Iterator[str]:
 
 
 def _ends_soon(settings: ServiceSettings) -> Iterator[str]:
-    with suppress(JitgenError, OSError, BadDocument):  # which are mistakes
+    with suppress(JitgenError, OSError, BadDocument):  # reported as errors
         keyid, trust = _keyid(settings), _trust_of(settings)
         if keyid and trust is None:
             yield f"signing.trust: {NO_TRUST}"
@@ -109,7 +110,7 @@ def _ends_soon(settings: ServiceSettings) -> Iterator[str]:
 def _who_shares(settings: ServiceSettings) -> Iterator[str]:
     signing = settings.signing
     if settings.replicas.shared and signing.trust is None:
-        what = "whatever anybody signed" if signing.is_on else "whatever lies there"
+        what = "an entry with any signature" if signing.is_on else "any entry"
         yield f"replicas.shared: without signing.trust {what} is taken from there and handed out"
 
 
@@ -159,7 +160,7 @@ def _toolchains(settings: ServiceSettings) -> Iterator[str]:
 
 
 def _described(toolchain: Toolchain) -> dict[str, object] | str:
-    """Return what a toolchain says of itself, or why it does not."""
+    """Return a toolchain's description of itself, or the reason why there is none."""
     command = (
         [str(toolchain.python), "-P", "-c", _DESCRIBE]
         if toolchain.python is not None
@@ -187,7 +188,7 @@ _WARNINGS = (_ends_soon, _who_shares, _descriptors)
 
 
 def main() -> None:
-    """Print what this environment compiles with."""
+    """Print the description of this environment's toolchain."""
     from jitgen.server.supervisor import describe
 
     sys.stdout.write(json.dumps(describe()))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One compile as a process of a pool does it: it is told a config, and answers with an entry.
+One compile in a process of a pool: it receives a config and answers with an entry.
 
-The process writes nothing but a draft in a folder of its own. What it answers is checked by the
-service against what was asked for, so that whatever happens here can spoil one kernel at most.
+The process writes only a draft in its own folder. The service checks the answer against the
+request, so that a failure here can spoil one kernel at most.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ from jitgen.runtime.entries import record
 from jitgen.runtime.spec import spec_of
 
 TASK = "jitgen.server.compile_task:compile_task"
-"""What a foreman's processes call."""
+"""The function that a supervisor's processes call."""
 
 REFUSED, BROKEN, SHORT, DOUBTFUL = "refused", "broken", "short", "doubtful"
-"""The compiler refused it; it does not work here; something ran out; nobody would keep it."""
+"""
+Kinds of failure: the compiler refuses the kernel; the toolchain is broken; memory or another
+resource ran out; the result is not reliable enough to store.
+"""
 
 
 def compile_task(task: dict[str, Any]) -> dict[str, Any]:
@@ -41,7 +44,7 @@ def compile_task(task: dict[str, Any]) -> dict[str, Any]:
     """
     spec = spec_of(Config.from_json(task["config"]), Arch.parse(task["arch"]))
     try:
-        # Nothing else lives in this process: a refusal here is as certain as any.
+        # Only this compile runs in this process, so a refusal is the compiler's own.
         artifact = compile_kernel(
             spec.config, spec.arch, Where.PROCESS, timeout_s=task["timeout_s"]
         )
@@ -63,24 +66,24 @@ def compile_task(task: dict[str, Any]) -> dict[str, Any]:
 
 class _Digests:
     """
-    Digests of the compiler's files, kept for the other processes of the pool.
+    Digests of the compiler's files, cached for the other processes of the pool.
 
-    To read 230 MB for each kernel would double the time of a small one. The folder belongs to the
-    pool, and a digest that somebody planted there shows as an entry of another builder's.
+    Reading 230 MB for each kernel would double the time of a small one. The folder belongs to the
+    pool; a forged digest there would show as an entry of another builder.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def digest(self, fingerprint: str) -> str | None:
-        """Return what `remember` was told."""
+        """Return the digest that `remember` stored; None if there is none."""
         with suppress(OSError):
             text = (self._folder / fingerprint).read_text(encoding="ascii")
             return text if len(text) == 64 else None
         return None
 
     def remember(self, fingerprint: str, digest: str) -> None:
-        """Keep a digest, in one step."""
+        """Store a digest atomically."""
         with suppress(OSError):
             descriptor, draft = tempfile.mkstemp(dir=self._folder)
             with os.fdopen(descriptor, "w", encoding="ascii") as stream:

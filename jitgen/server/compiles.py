@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Asking for a compile: what a request must be, and each answer that it can get.
+Requests to compile: how they are checked, and the answers.
 
-In this order: malformed 400, a toolchain that is not here 409, an illegal config 422 with the
-nearest legal one, another key than the client's 409 with the difference, a revoked one 410, the
-entry 200, a failure that is remembered 424, no place in the queue 429 or 503, a job 202.
+Checked in this order: malformed 400; no such toolchain 409; illegal config 422, with the nearest
+legal one; a key that differs from the client's 409, with the difference; revoked 410; the entry
+exists 200; a remembered failure 424; the queue is full 429 or 503; else a job 202.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from jitgen.support.text import shown
 if TYPE_CHECKING:
     from jitgen.server.service import Service
 
-_MAX_NAMES = 64  # of versions in a toolchain
+_MAX_NAMES = 64  # versions in a toolchain
 _STATUS = {"E_COMPILE": 424, "E_GATE": 424, "E_REVOKED": 410}
-"""Of failures; all others may pass: 503."""
+"""Status of a failure by its code; any other failure may pass: 503."""
 
 
 async def order_of(service: Service, request: Request, document: Mapping[str, Any]) -> Order:
     """
-    Return what `document`, ``{config, arch, key, toolchain}``, orders.
+    Return the compile that `document`, ``{config, arch, key, toolchain}``, asks for.
 
     Raises:
-        Refused: It is malformed, illegal, or of a toolchain that is not here.
+        HTTPError: It is malformed or illegal, or no pool has its toolchain.
     """
     config, arch, key = document["config"], document["arch"], document["key"]
     if not is_key(key) or not isinstance(config, dict) or not isinstance(arch, str):
@@ -43,7 +43,7 @@ async def order_of(service: Service, request: Request, document: Mapping[str, An
     pool = pool_of(service, document["toolchain"])
     examined = await examine(pool, config, arch)
     if examined["key"] != key:
-        # Equal toolchains, and something else differs: the version of jitgen and its templates.
+        # The toolchains are equal, so jitgen's version, and with it the templates, must differ.
         raise HTTPError(
             409,
             "E_KEY",
@@ -65,10 +65,10 @@ async def order_of(service: Service, request: Request, document: Mapping[str, An
 
 def pool_of(service: Service, toolchain: Any) -> Pool:
     """
-    Return the pool with exactly `toolchain`.
+    Return the pool whose toolchain equals `toolchain`.
 
     Raises:
-        Refused: There is none; with the difference to the nearest.
+        HTTPError: There is none; the error has the difference to the nearest.
     """
     is_one = isinstance(toolchain, dict) and len(toolchain) <= _MAX_NAMES
     if not is_one or not all(isinstance(text, str) for text in toolchain.values()):
@@ -78,7 +78,7 @@ def pool_of(service: Service, toolchain: Any) -> Pool:
         if pool.toolchain == toolchain:
             return pool
     if not ready or any(pool.is_starting for pool in service.pools.values()):
-        reason = "not every toolchain has started yet"  # and the right one may be among them
+        reason = "not every toolchain has started yet"  # one of those may be the right one
         raise HTTPError(503, "E_STARTING", reason, {"Retry-After": "2"})
     nearest = min(ready, key=lambda pool: len(differences(toolchain, pool.toolchain)))
     found = differences(toolchain, nearest.toolchain)
@@ -94,10 +94,11 @@ def pool_of(service: Service, toolchain: Any) -> Pool:
 
 async def examine(pool: Pool, config: dict[str, Any], arch: str) -> dict[str, Any]:
     """
-    Return name, key and key document of a config, by the rules of `pool`.
+    Return name, key and key document of a config, by the rules of `pool`'s jitgen.
 
     Raises:
-        Refused: It is malformed or illegal; with the rule, its reason and the nearest legal one.
+        HTTPError: It is malformed or illegal; the error has the rule, its reason and the nearest
+            legal config.
     """
     try:
         answer = await pool.ask(Question.EXAMINE, config=config, arch=arch)
@@ -116,7 +117,7 @@ def submit(service: Service, order: Order) -> Job:
     Return the job of `order`.
 
     Raises:
-        Refused: It failed before and that is remembered, or there is no place in the queue.
+        HTTPError: A failure of it is remembered, or the queue is full.
     """
     found = service.queue.find(order.key)
     if found is None or found.is_over:
@@ -133,14 +134,14 @@ def submit(service: Service, order: Order) -> Job:
 
 
 def refusal(failure: JobFailed, job: Job) -> HTTPError:
-    """Return the answer to who waited for a job that failed."""
+    """Return the error for a request that waited for a job that failed."""
     status = _STATUS.get(failure.code, 503)
     headers = {"Retry-After": "2"} if status == 503 else {}
     return HTTPError(status, failure.code, failure.reason, headers, kernel=job.order.name)
 
 
 def state_of(service: Service, job: Job) -> dict[str, Any]:
-    """Return what is told of a job."""
+    """Return a job's state as its JSON document."""
     document: dict[str, Any] = {
         "key": job.order.key,
         "kernel": job.order.name,
@@ -160,7 +161,7 @@ def state_of(service: Service, job: Job) -> dict[str, Any]:
 
 
 def plan_of(value: Any) -> str | dict[str, Any]:
-    """Return the plan of a request; raises Refused where it is none."""
+    """Return the plan of a request: a name, or a table; raises HTTPError for anything else."""
     if isinstance(value, str) and len(value) <= 100:
         return value
     if isinstance(value, dict):

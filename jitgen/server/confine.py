@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What compile processes cannot reach: the network, and the files of keys and tokens.
+Confinement of compile processes: no network, no files of keys and tokens.
 
-A compiler runs on configs only, but it is a hundred megabytes of somebody else's code. So a foreman
-is started in namespaces of its own: a network namespace without an interface, and a mount namespace
-in which secret files are covered by an empty one. Then it gives up every capability, so that it
-cannot undo that, and may never gain one again. Linux lets an unprivileged user do so through a user
-namespace, unless the host forbids that; containers often do. What holds is told by `probe` before
-the first request, in the log and in ``/v1/info``.
+A compiler sees only configs, but it is a hundred megabytes of third-party code. So a supervisor
+runs in namespaces of its own: a network namespace without an interface, and a mount namespace in
+which an empty file covers each secret file. It then drops every capability, so that it cannot undo
+this, and can never gain one again. Linux allows that to an unprivileged user through a user
+namespace, unless the host forbids it, as containers often do. `probe` finds out before the first
+request; the log and ``/v1/info`` say what holds.
 
-Not done: system calls are not filtered, and other files that the service's user can read can be
-read. Where that is not enough the signer runs as another user (``[signing] socket``).
+Not confined: system calls are not filtered, and other files that the service's user can read stay
+readable. Where that is not enough, run the signer as another user (``[signing] socket``).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _MODULE = "jitgen.server.confine"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confinement:
     """
-    What is taken from a process.
+    How a process is confined.
 
     Attributes:
-        is_on: Whether anything is.
-        hidden: Files that it finds empty.
+        is_on: Whether it is.
+        hidden: Files that look empty to it.
     """
 
     is_on: bool = False
@@ -58,7 +58,7 @@ def confined(command: Sequence[str], confinement: Confinement) -> list[str]:
 
 
 def asked(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run a short command and return what it said; raises as `subprocess.run`."""
+    """Run a short command and return its output; raises as `subprocess.run`."""
     return subprocess.run(
         command,
         cwd=children.FOLDER,
@@ -72,7 +72,7 @@ def asked(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProce
 
 
 def probe(hidden: tuple[Path, ...] = ()) -> str:
-    """Return why processes cannot be confined here; empty where they can."""
+    """Return why processes cannot be confined on this host; empty if they can."""
     look = "import socket; socket.create_connection(('127.0.0.1', 9), 1)"
     command = confined([sys.executable, "-S", "-c", look], Confinement(is_on=True, hidden=hidden))
     try:
@@ -80,19 +80,19 @@ def probe(hidden: tuple[Path, ...] = ()) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     words = done.stderr.strip().splitlines()
-    # Without an interface that is up there is no way to any address, not even to this host's.
+    # Without an interface no address can be reached, not even the host's own.
     if words and "Network is unreachable" in words[-1]:
         return ""
     return words[-1] if words else "the network can be reached nevertheless"
 
 
 def undumpable() -> None:
-    """Let no other process of this user read this one's memory."""
+    """Keep other processes of this user from reading this one's memory."""
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def main(hidden: str, *command: str) -> None:
-    """Take from this process what it is not to reach, then become `command`."""
+    """Confine this process, then replace it by `command`."""
     try:
         _separate()
         for path in json.loads(hidden):
@@ -100,16 +100,16 @@ def main(hidden: str, *command: str) -> None:
         _renounce()
     except OSError as error:
         sys.exit(f"processes cannot be confined here: {error}")
-    os.execv(command[0], command)  # noqa: S606 - that is what it is for
+    os.execv(command[0], command)  # noqa: S606 - the purpose of this program
 
 
 def _separate() -> None:
-    """Enter new namespaces: as the superuser at once, else by way of a user namespace."""
+    """Enter new namespaces: root directly, any other user through a user namespace."""
     user, group = os.geteuid(), os.getegid()
     if user == 0:
         try:
             _call("unshare", _NEWNS | _NEWNET)
-        except OSError:  # a container's, without the capability
+        except OSError:  # root of a container that lacks the capability
             _call("unshare", _NEWUSER | _NEWNS | _NEWNET)
             _map(user, group)
     else:
@@ -119,7 +119,7 @@ def _separate() -> None:
 
 
 def _map(user: int, group: int) -> None:
-    """Go by the same numbers inside as outside, and by no others."""
+    """Map this user and group to the same numbers inside the namespace, and no others."""
     Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
@@ -132,12 +132,12 @@ def _cover(path: str) -> None:
 
 def _renounce() -> None:
     """
-    Give up every capability, for this process and what it becomes: an exec of the superuser's
-    regains what its bounding set has, which is nothing then.
+    Drop every capability, for this process and the program it runs: a program that root executes
+    regains those of its bounding set, which is emptied here.
     """
     libc = ctypes.CDLL(None)
     for capability in range(_LAST_CAPABILITY + 1):
-        libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # beyond the last it fails
+        libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails beyond the last capability
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError("no_new_privs is refused")

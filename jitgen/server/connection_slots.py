@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who may be connected: so many connections, so many of one address, and room for those who look
-whether the service lives.
+Limits on connections: in all, and for each address, with some spare ones for health checks.
 
-A connection without a request under way is idle, whether it waits for the next one or has never
-said anything. Idle ones shut no other out: where there is no place, the one that is idle for
-longest makes room for the next, those first on which no token was shown. Where all are busy, a few
-more are let in, on which the paths of health and metrics alone are served, once each.
+A connection without a request under way is idle, whether it waits for its next request or has never
+sent anything. Idle connections do not keep others out: when no slot is free, the longest idle one
+is closed, and those without a token first. When all are busy, `EXTRA` more are accepted, which
+serve one request each and only the paths in `VITAL`.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from typing import Any
 from jitgen.server.metrics import Metrics
 
 EXTRA = 64
-"""Connections beyond all others, for the paths in `VITAL`."""
+"""Spare connections, for the paths in `VITAL` only."""
 
 VITAL = frozenset({"/livez", "/readyz", "/metrics"})
-"""Paths that are served though there is no place: an orchestrator ends what does not answer."""
+"""Paths served even without a free slot: an orchestrator kills a service that does not answer."""
 
 
 class Slot:
     """
-    One connection's place, from its first byte to its last.
+    One connection's slot, from accepting to closing.
 
     Attributes:
-        address: Whose it is.
-        is_extra: Whether only what is vital is served on it.
-        is_known: Whether a token was shown on it.
+        address: The client's address; see `address_of`.
+        is_extra: Whether it is a spare one, on which only `VITAL` paths are served.
+        is_known: Whether a request on it had a valid token.
         end: Closes the connection at once.
     """
 
@@ -46,26 +45,26 @@ class Slot:
         self.end: Callable[[], object] = _nothing
 
     def busy(self) -> None:
-        """Note that a request is under way."""
+        """Mark the connection as busy: a request is under way."""
         self._slots.busy(self)
 
     def idle(self) -> None:
-        """Note that none is."""
+        """Mark the connection as idle."""
         self._slots.idle(self)
 
     def leave(self) -> None:
-        """Give the place back."""
+        """Free the slot."""
         self._slots.leave(self)
 
 
 class ConnectionSlots:
     """
-    All places of a service. Only its event loop may use it.
+    All slots of a service. Only its event loop may use it.
 
     Args:
-        most: How many there are, besides `EXTRA`.
-        per_address: How many of them one address may have; 0: all of them.
-        metrics: Where it is counted.
+        most: Number of slots, without the `EXTRA` ones.
+        per_address: Slots that one address may have; 0: all of them.
+        metrics: Counts connections that were refused or closed.
     """
 
     def __init__(self, most: int, per_address: int, metrics: Metrics) -> None:
@@ -82,12 +81,12 @@ class ConnectionSlots:
 
     @property
     def num_idle(self) -> int:
-        """How many have no request under way."""
+        """Number of connections without a request under way."""
         return len(self._strangers) + len(self._known) + len(self._idle_extras)
 
     def enter(self, address: str) -> Slot | None:
         """
-        Return a place for a connection of `address`, idle at first; None where there is none.
+        Return a slot for a connection of `address`, idle at first; None if no slot is free.
 
         See `address_of` for addresses.
         """
@@ -109,20 +108,20 @@ class ConnectionSlots:
         return slot
 
     def make_room(self) -> bool:
-        """End the longest idle connection, for the system; returns whether there was one."""
+        """Close the longest idle connection to free a descriptor; returns whether there was one."""
         return self._displace() or self._end(self._idle_extras.first())
 
     def busy(self, slot: Slot) -> None:
-        """Note that `slot` has a request under way."""
+        """Mark `slot` as busy."""
         self._idle_of(slot).remove(slot)
 
     def idle(self, slot: Slot) -> None:
-        """Note that `slot` has none from now on."""
+        """Mark `slot` as idle from now on."""
         if slot in self._held or slot in self._extras:
             self._idle_of(slot).add(slot)
 
     def leave(self, slot: Slot) -> None:
-        """Note that the connection of `slot` is over."""
+        """Free `slot`: its connection is closed."""
         self._idle_of(slot).remove(slot)
         self._extras.discard(slot)
         if slot in self._held:
@@ -149,11 +148,11 @@ class ConnectionSlots:
 
 
 def _nothing() -> None:
-    """Close nothing: there is no connection yet."""
+    """Do nothing: there is no connection to close yet."""
 
 
 class _Idle:
-    """Idle places, those first that are so for longest."""
+    """Idle slots, the longest idle first."""
 
     def __init__(self) -> None:
         self._all: OrderedDict[Slot, None] = OrderedDict()
@@ -163,12 +162,12 @@ class _Idle:
         return len(self._all)
 
     def add(self, slot: Slot) -> None:
-        """Put `slot` last."""
+        """Add `slot` at the end."""
         self._all[slot] = None
         self._of.setdefault(slot.address, OrderedDict())[slot] = None
 
     def remove(self, slot: Slot) -> None:
-        """Take `slot` out, if it is there."""
+        """Remove `slot`, if it is in."""
         if slot in self._all:
             del self._all[slot]
             own = self._of[slot.address]
@@ -177,15 +176,15 @@ class _Idle:
                 del self._of[slot.address]
 
     def first(self, address: str = "") -> Slot | None:
-        """Return the first, of one address where one is named; None for none."""
+        """Return the longest idle slot, of `address` if given; None if there is none."""
         return next(iter(self._of.get(address, ()) if address else self._all), None)
 
 
 def address_of(peer: Any) -> str:
     """
-    Return whose a connection is, by the address that the system tells.
+    Return the address by which a client's connections are counted.
 
-    Of IPv6 it is the network of 64 bits: so many addresses any host can take.
+    For IPv6 it is the /64 network, since any host can use all addresses of its network.
     """
     try:
         found = ip_address(str(peer[0]).partition("%")[0])

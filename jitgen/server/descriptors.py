@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many connections the process may have open: each takes a descriptor, and so do files."""
+"""The limit on file descriptors: each connection takes one, and so do files."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import resource
 
 from jitgen.server.connection_slots import EXTRA
 
-_SPARE = 256  # for files, pipes and the sockets of foremen and signer
+_SPARE = 256  # for files, pipes and the sockets of supervisors and signer
 
 FEW_DESCRIPTORS = "the process may not open more files: raise its limit (ulimit -n, LimitNOFILE)"
 
 
 def raise_limit(connections: int) -> None:
-    """Let this process open what `connections` take, as far as the system allows."""
+    """Raise this process's limit of descriptors for `connections`, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + EXTRA + _SPARE
     if hard != resource.RLIM_INFINITY:
@@ -24,11 +24,11 @@ def raise_limit(connections: int) -> None:
 
 def max_connections(connections: int, *, is_raised: bool = True) -> int:
     """
-    Return how many of `connections` there are descriptors for.
+    Return for how many of `connections` there are descriptors.
 
     Args:
-        connections: What is wished for.
-        is_raised: Whether the limit that holds now counts; else the one that it may be raised to.
+        connections: The number wanted.
+        is_raised: Whether to go by the present limit; else by the one it can be raised to.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0 if is_raised else 1]
     if limit == resource.RLIM_INFINITY:

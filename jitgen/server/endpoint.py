@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What every request passes through: its headers, its trace, its token, its handler; then log and
-counters.
+The way of each request: headers, trace, token, handler, then log and counters.
 
-This is on the way of a warm GET, of which there are thousands a second: nothing here is done per
-request that could be done once.
+A warm GET passes through here, thousands of times a second: whatever can be done once is done in
+the constructors.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from jitgen.support.boundary import describe
 if TYPE_CHECKING:
     from jitgen.server.service import Service
 
-_NOBODY = Token(name="nobody", scopes=())
+_NO_TOKEN = Token(name="nobody", scopes=())
 _FULL = "all connections of the service, or of your address, have a request under way"
 
 
 class Endpoint:
-    """The one resource behind a route, as an ASGI application."""
+    """The endpoint of one route, as an ASGI application."""
 
     def __init__(self, service: Service, route: Route) -> None:
         self._service = service
@@ -51,9 +50,9 @@ class Endpoint:
         headers = scope["jitgen.headers"]
         parent = headers.get(b"traceparent")
         trace = trace_of(parent.decode("latin-1") if parent else None)
-        token, note, is_counted = _NOBODY, {}, False
+        token, note, is_counted = _NO_TOKEN, {}, False
         try:
-            token = self._known(headers)
+            token = self._token(headers)
             self._admit(token)
             if self._has_quota:
                 self._service.quotas.begin(token)
@@ -67,7 +66,7 @@ class Endpoint:
             response = JSONResponse(refused.document, refused.status, refused.headers)
             note = {"code": refused.code, "reason": refused.reason}
             self._service.metrics.refused.labels(refused.code).inc()
-        except Exception as error:  # a mistake of ours costs this request only
+        except Exception as error:  # a bug of the service costs this request only
             reason = f"{type(error).__name__}: {describe(error)}"
             response = JSONResponse(
                 {"code": "E_INTERNAL", "reason": "a mistake of the service's"}, 500
@@ -81,13 +80,13 @@ class Endpoint:
                 self._service.quotas.end(token)
             self._count(response.status_code, time.perf_counter() - start, response)
             if self._logs_all or (response.status_code >= 500 and self._route.scope):
-                self._tell(scope, response.status_code, token, trace, start, note)
+                self._log_request(scope, response.status_code, token, trace, start, note)
 
-    def _known(self, headers: dict[bytes, bytes]) -> Token:
-        """Return who asks; raises Refused where nobody knows."""
+    def _token(self, headers: dict[bytes, bytes]) -> Token:
+        """Return the token of a request; raises HTTPError if it needs one and has no valid one."""
         route = self._route
         if not route.scope:
-            return _NOBODY
+            return _NO_TOKEN
         header = headers.get(b"authorization")
         secret = None
         if header is not None:
@@ -118,7 +117,7 @@ class Endpoint:
         if status == 200 and self._route.name == "entry":
             self._service.metrics.sent.inc(len(response.body))
 
-    def _tell(
+    def _log_request(
         self,
         scope: Scope,
         status: int,
@@ -144,7 +143,7 @@ class Endpoint:
 
 
 def _password(encoded: str) -> str:
-    """Return the password of HTTP's basic scheme: a browser is given the token as one."""
+    """Return the password of HTTP's basic scheme: a browser sends the token as one."""
     try:
         return base64.b64decode(encoded.strip(), validate=True).decode("latin-1").partition(":")[2]
     except (binascii.Error, ValueError):
@@ -152,7 +151,7 @@ def _password(encoded: str) -> str:
 
 
 class HttpApp:
-    """The whole of a service as an ASGI application: what no request may be, then its door."""
+    """A service as an ASGI application: rejects malformed requests, then routes the others."""
 
     def __init__(self, service: Service) -> None:
         self._router = _routes(service)
@@ -177,7 +176,7 @@ class HttpApp:
 
 
 def slot_of(scope: Scope) -> Slot | None:
-    """Return the place of the connection that a request came on, where somebody counts them."""
+    """Return the slot of a request's connection; None where connections are not counted."""
     found: Slot | None = scope.get("state", {}).get("slot")
     return found
 
@@ -216,7 +215,7 @@ def _routes(service: Service) -> routing.Router:
 
 
 class _Methods:
-    """The doors of one path, by method."""
+    """The endpoints of one path, by method."""
 
     def __init__(self, endpoints: dict[str, ASGIApp]) -> None:
         self._endpoints = endpoints

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries over HTTP: fetch one, ask which are missing, give one."""
+"""Entries over HTTP: fetch one, ask which are missing, upload one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jitgen.server.request import MAX_BODY, HTTPError, JSONResponse, Request
 if TYPE_CHECKING:
     from jitgen.server.service import Service
 
-MOST_KEYS = MAX_BODY // 68  # 64 digits, two quotes, a comma and a blank
+MOST_KEYS = MAX_BODY // 68  # 64 digits, two quotes, a comma and a space
 
 
 async def get(service: Service, request: Request) -> Response:
@@ -39,12 +39,12 @@ async def get(service: Service, request: Request) -> Response:
 
 async def body_of(service: Service, request: Request, key: str) -> Body | None:
     """
-    Return the body of entry `key`, from memory, the disk or another service; None for none.
+    Return the body of entry `key`, from memory, the disk or the shared bucket; None if absent.
 
-    Only what this service vouches for is returned, never what a client gave.
+    Only entries that this service vouches for are returned, never an upload.
 
     Raises:
-        Refused: It is revoked, or must be signed again and cannot be.
+        HTTPError: It is revoked, or it needs a new signature and the signer does not answer.
     """
     encoding = request.encoding
     try:
@@ -70,7 +70,7 @@ async def body_of(service: Service, request: Request, key: str) -> Body | None:
 
 
 async def _unattested(service: Service, request: Request, key: str) -> Body | None:
-    """Return the body of an entry that a client gave; None where nobody did."""
+    """Return the body of an upload; None if there is none of `key`."""
     if service.settings.uploads.accept == "off":
         return None
     entry = await service.unattested.read(key)
@@ -85,13 +85,13 @@ async def _unattested(service: Service, request: Request, key: str) -> Body | No
 
 
 def gone(revoked: Revoked) -> HTTPError:
-    """Return the answer to who asks for what is revoked."""
+    """Return the error for a request of a revoked entry."""
     reason = revoked.row.reason or "no reason given"
     return HTTPError(410, "E_REVOKED", f"it is revoked: {reason}", digest=revoked.row.digest)
 
 
 def entry_answer(request: Request, body: Body) -> Response:
-    """Return the answer with an entry, or that the client has it already."""
+    """Return the response with an entry, or 304 if the client has it already."""
     wanted = request.header(b"if-none-match")
     if wanted and (wanted == "*" or body.etag in wanted):
         return Response(status_code=304, headers={"ETag": body.etag, "Vary": "accept-encoding"})
@@ -99,7 +99,7 @@ def entry_answer(request: Request, body: Body) -> Response:
 
 
 class EntryResponse(Response):
-    """A packed entry with its headers as they were encoded once."""
+    """A packed entry; its headers were encoded when it was packed."""
 
     def __init__(self, body: Body, *, is_head: bool = False) -> None:
         self.status_code = 200
@@ -118,11 +118,11 @@ async def missing(service: Service, request: Request) -> Response:
 
 
 async def put(service: Service, request: Request) -> Response:
-    """Take an entry that somebody else built; it is signed only if it can be rebuilt here."""
+    """Accept an upload; it is signed only if this service can rebuild it."""
     key = request.key
     if service.settings.uploads.accept == "off":
         raise HTTPError(405, "E_UPLOADS", "this service takes no uploads", {"Allow": "GET, HEAD"})
-    if service.uploads.locked():  # before a body is read: each may have 16 MiB
+    if service.uploads.locked():  # before the body is read: each may have 16 MiB
         reason = "as many uploads as may be are under way"
         raise HTTPError(429, "E_BUSY", reason, {"Retry-After": "10", "Connection": "close"})
     async with service.uploads:
@@ -146,7 +146,7 @@ async def _taken(service: Service, request: Request, key: str) -> Response:
     if service.settings.uploads.accept == "rebuild":
         reason, is_own = await _rebuilt(service, request, entry)
     if not is_own:
-        # Whatever signatures it came with are the uploader's word, not this service's.
+        # Its signatures are the uploader's claim, which this service does not vouch for.
         is_new, why_not = await service.unattested.keep(entry)
         if why_not:
             raise HTTPError(507, "E_DISK", why_not)
@@ -161,9 +161,9 @@ async def _taken(service: Service, request: Request, key: str) -> Response:
 
 async def _rebuilt(service: Service, request: Request, entry: Entry) -> tuple[str, bool]:
     """
-    Build an upload's kernel here, which is then the one to hand out, whatever the upload is.
+    Build an upload's kernel here; that build is handed out, whatever the upload holds.
 
-    Returns why the upload is not attested, empty where it is; and whether there is a build.
+    Returns why the upload is not attested, empty if it is; and whether the build succeeded.
     """
     meta = entry.meta
     toolchain = meta.key_document.get("toolchain")
@@ -182,7 +182,7 @@ async def _rebuilt(service: Service, request: Request, entry: Entry) -> tuple[st
     try:
         own = await service.work.build(order)
         kept = await service.work.sign_and_publish(own, order)
-        await service.entry_store.cache_body(kept, ZSTD)  # it may be in memory alone
+        await service.entry_store.cache_body(kept, ZSTD)  # it may be in memory only
     except JobFailed as failure:
         return f"it cannot be rebuilt: {failure.reason}", False
     except (ResourceError, SigningError) as error:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The entries of a service: on the disk, packed in memory, and what is revoked among them.
+The entries of a service: on the disk, and packed in a memory cache.
 
-What leaves here was read and checked digest by digest when it was packed, and is served from memory
-from then on: to serve an entry of 113 KB from there takes less time than to open a file. What a
-client gave does not lie here (`jitgen.server.uploads`), and what this service does not vouch for
-(`jitgen.server.vouching`) does not leave.
+An entry is read and every digest of it checked when it is packed. From then on it is served from
+memory, which takes less time for 113 KB than opening a file. Revoked entries, and those that this
+service does not vouch for (`jitgen.server.vouching`), are never handed out. Uploads of clients are
+kept elsewhere (`jitgen.server.uploads`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from jitgen.settings import settings as library
 ZSTD, IDENTITY = "zstd", "identity"
 
 _KNOWN = 100_000
-"""Keys of which it is remembered that the disk has them: 200 bytes each."""
+"""Keys remembered to be on the disk: 200 bytes each."""
 
 
 class Revoked(Exception):
-    """The entry that was asked for is revoked."""
+    """The requested entry is revoked."""
 
     def __init__(self, row: Revocation) -> None:
         super().__init__(row.reason)
@@ -42,12 +42,12 @@ class Revoked(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """
-    An entry as it leaves.
+    A packed entry.
 
     Attributes:
         meta: Its record.
-        etag: SHA-256 of the bytes of the record, with quotes.
-        tar: It, packed.
+        etag: SHA-256 of the record's bytes, in quotes.
+        tar: The archive.
     """
 
     meta: Meta
@@ -56,7 +56,7 @@ class Packed:
 
 
 def packed(entry: Entry) -> Packed:
-    """Return `entry` as it leaves; raises Damaged where it is too large to."""
+    """Return `entry`, packed; raises Damaged if it is too large."""
     record = entry.meta.encode()
     return Packed(
         meta=entry.meta,
@@ -68,12 +68,12 @@ def packed(entry: Entry) -> Packed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """
-    An entry as it was found.
+    An entry that was found.
 
     Attributes:
-        entry: It.
-        stamp: What the disk said of it before it was read; None where it is not there.
-        is_ousted: Whether another one was in its place, for which this service does not vouch.
+        entry: The entry.
+        stamp: The stamp of its folder from before it was read; None if it is not on the disk.
+        is_ousted: Whether it replaced another entry that this service does not vouch for.
     """
 
     entry: Entry
@@ -83,13 +83,13 @@ class Found:
 
 class EntryStore:
     """
-    Entries by key. Only the event loop may use it; the disk is read on other threads.
+    Entries by key. Only the event loop may use it; it reads the disk on other threads.
 
     Attributes:
-        store: Where they lie.
-        hot: Those in memory.
-        revocations: What is not handed out.
-        vouching: What this service vouches for; None where it hands out all that lies there.
+        store: The entries on the disk.
+        lru: Packed entries in memory.
+        revocations: Which entries are revoked.
+        vouching: Which entries this service vouches for; None: it hands out all of the store.
     """
 
     def __init__(
@@ -108,46 +108,46 @@ class EntryStore:
         self._age = 0
 
     def from_memory(self, key: str, encoding: str) -> Body | None:
-        """Return the body of `key` if it is in memory; raises Revoked."""
+        """Return the body of `key` if it is in memory, else None; raises Revoked."""
         if (row := self.revocations.of_key(key)) is not None:
             raise Revoked(row)
         return self.lru.get(key, encoding)
 
     async def body(self, key: str, encoding: str) -> Body | None:
         """
-        Return the body of `key`, from memory or the disk; None where there is none.
+        Return the body of `key`, from memory or the disk; None if there is no entry.
 
         Raises:
             Revoked: It is revoked.
-            SigningError, ResourceError: It must be signed again, and the signer does not.
+            SigningError, ResourceError: It needs a new signature, and the signer makes none.
         """
         found = self.from_memory(key, encoding)
         if found is not None:
             return found
         other = self.lru.get(key, IDENTITY if encoding == ZSTD else ZSTD)
-        if other is not None:  # maybe all that there is: the disk may be full
+        if other is not None:  # perhaps the only copy: the disk may be full
             return await self._recoded(key, other, encoding)
         entry = await self.find(key)
         return None if entry is None else await self.cache_body(entry, encoding)
 
     async def find(self, key: str) -> Found | None:
-        """Return what the root has of `key`, if this service vouches for it; raises as `body`."""
+        """Return entry `key` of the disk if this service vouches for it; raises as `body`."""
         found, verdict = await asyncio.to_thread(self._read, key)
         if found is None or verdict is Verdict.NONE:
             self._known.pop(key, None)
             return None
         if verdict is Verdict.OWN and self.vouching is not None:
             entry = await self.vouching.signed(found.entry)
-            if entry is not found.entry:  # its signatures are others on the disk by now
+            if entry is not found.entry:  # the disk has its new signatures by now
                 found = Found(entry=entry, stamp=await asyncio.to_thread(self.store.stamp, key))
         return found
 
     def _read(self, key: str) -> tuple[Found | None, Verdict]:
-        """Return what the root has of `key`, and what this service says of it; raises Revoked."""
+        """Return entry `key` of the disk, and the verdict on it; raises Revoked."""
         stamp = self.store.stamp(key)
         entry = self.store.read(key)
-        # What a person has edited is for this host alone; and what cannot be handed out with its
-        # signatures is not, for it would be kept in memory without them.
+        # An edited kernel is for this host only. An entry whose signatures cannot be read is not
+        # handed out either, since memory would then hold it without them.
         if entry is None or entry.meta.is_edited or entry.unread:
             return None, Verdict.NONE
         self.check(entry.meta.encode(), entry.meta)
@@ -155,7 +155,7 @@ class EntryStore:
         return Found(entry=entry, stamp=stamp), verdict
 
     def check(self, record: bytes, meta: Meta) -> None:
-        """Raise Revoked where the entry with this record is."""
+        """Raise Revoked if the entry with this record is revoked."""
         self._check(hashlib.sha256(record).hexdigest(), meta)
 
     def _check(self, record_sha256: str, meta: Meta) -> None:
@@ -164,7 +164,7 @@ class EntryStore:
             raise Revoked(row)
 
     async def packed(self, entry: Entry, encoding: str) -> Body:
-        """Return the body of an entry that is not kept in memory; raises Revoked."""
+        """Return the body of an entry without caching it; raises Revoked."""
         self.check(entry.meta.encode(), entry.meta)
         made = await asyncio.to_thread(packed, entry)
         data = made.tar
@@ -173,7 +173,7 @@ class EntryStore:
         return Body(data=data, etag=made.etag, headers=_headers(made.etag, encoding, len(data)))
 
     async def cache_body(self, found: Found, encoding: str) -> Body:
-        """Return the body of an entry, and keep it in memory; raises Revoked."""
+        """Return the body of an entry, and cache it in memory; raises Revoked."""
         made = await asyncio.to_thread(packed, found.entry)
         self._check(made.etag.strip('"'), made.meta)
         if found.stamp is not None:
@@ -184,7 +184,7 @@ class EntryStore:
     async def _recoded(
         self, key: str, body: Body, encoding: str, *, is_plain: bool = False
     ) -> Body:
-        """Return a body in `encoding`, from one in the other or from a plain one; and keep it."""
+        """Return `body` in `encoding`, and cache it; `body` has the other one, or `is_plain`."""
         data, age = body.data, self._age
         if encoding == ZSTD:
             data = await asyncio.to_thread(wire.compress, data)
@@ -192,7 +192,7 @@ class EntryStore:
             data = await asyncio.to_thread(wire.decompress, data)
         headers = _headers(body.etag, encoding, len(data))
         made = Body(data=data, etag=body.etag, headers=headers, stamp=body.stamp)
-        if age == self._age:  # else it may have been revoked meanwhile
+        if age == self._age:  # else it may have been revoked in the meantime
             self.lru.put(key, encoding, made)
         return made
 
@@ -200,8 +200,10 @@ class EntryStore:
         self, meta: Meta, files: Mapping[str, bytes], signatures: bytes = b""
     ) -> Found:
         """
-        Put an entry into the root, in the place of one that this service does not vouch for;
-        returns what is there then. `Entry.why_private` says why it is not, if so.
+        Publish an entry to the disk, where it replaces one that this service does not vouch for.
+
+        Returns the entry that is there now. If publishing failed, `Entry.why_private` of the
+        returned entry says why.
         """
         return await asyncio.to_thread(self._publish, meta, files, signatures)
 
@@ -211,7 +213,7 @@ class EntryStore:
                 mine = self.store.publish(meta, files, signatures)
             if mine.why_private:
                 break
-            # Another service on the same disk may have been faster: then theirs is the entry.
+            # Another service on the same disk may have been faster: then its entry is used.
             stamp, there = self.store.stamp(mine.key), self.store.read(mine.key)
             if there is None or there.meta == mine.meta:
                 entry = mine if there is None else there
@@ -224,7 +226,7 @@ class EntryStore:
         return Found(entry=replace(mine, why_private=mine.why_private or "another is in its place"))
 
     async def missing(self, keys: list[str]) -> list[str]:
-        """Return those of `keys` that this service would have to compile, and revoked ones."""
+        """Return the keys that this service would have to compile, and the revoked ones."""
         known = {key: self._known[key] for key in keys if key in self._known}
         there = await asyncio.to_thread(self._there, keys, known)
         for key, stamp in there.items():
@@ -250,21 +252,21 @@ class EntryStore:
         return found
 
     def _remember(self, key: str, stamp: Stamp) -> None:
-        """Note that there is an entry `key` that this service vouches for."""
+        """Remember that the disk has an entry `key` that this service vouches for."""
         self._known[key] = stamp
         self._known.move_to_end(key)
         if len(self._known) > _KNOWN:
             self._known.popitem(last=False)
 
     async def record_built(self, record: bytes) -> None:
-        """Note that this service built the entry whose ``meta.json`` is `record`."""
+        """Record that this service built the entry whose ``meta.json`` is `record`."""
         if self.vouching is not None:
             await asyncio.to_thread(self.vouching.built.add, record)
 
     async def drop_changed(self) -> int:
-        """Let go of what is in memory and has changed on the disk; returns how much that was."""
+        """Drop cached entries that changed on the disk; returns how many."""
         changed = await asyncio.to_thread(self._changed, self.lru.stamps())
-        for key, stamp in changed:  # what was read since has another one
+        for key, stamp in changed:  # a body that was read since has another stamp
             self.lru.forget_old(key, stamp)
         return len(changed)
 
@@ -272,7 +274,7 @@ class EntryStore:
         return [(key, stamp) for key, stamp in stamps if self.store.stamp(key) != stamp]
 
     def invalidate(self) -> None:
-        """Look everything up again: what is revoked or trusted has changed, or the disk."""
+        """Drop the caches, since revocations, trust or the disk have changed."""
         self._age += 1
         self.lru.clear()
         self._known.clear()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What did not compile not long ago, in memory and in the store's index.
+Recent compile failures, in memory and in the store's index.
 
-Whoever asks for something that is not there asks here first, thousands of times a minute, so that
-the index, which takes longer to open than an entry to send, is read once, when the service starts.
+Each request for a missing entry looks here, thousands of times a minute. Opening the index takes
+longer than sending an entry, so it is read only once, when the service starts.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Failures:
         self._rows: OrderedDict[str, Failure] = OrderedDict()
 
     async def load(self) -> None:
-        """Take over what an earlier run wrote down."""
+        """Load the failures that an earlier run stored."""
         found = await asyncio.to_thread(self._store.index.failures)
         self._rows = OrderedDict({**found, **self._rows})
         while len(self._rows) > _MOST:
             self._rows.popitem(last=False)
 
     def reason(self, key: str) -> str:
-        """Return why `key` did not compile; empty where nothing is remembered."""
+        """Return why `key` did not compile; empty if no failure is remembered."""
         found = self._rows.get(key)
         if found is None:
             return ""
@@ -43,7 +43,7 @@ class Failures:
         return found.reason
 
     async def add(self, key: str, name: str, reason: str) -> None:
-        """Remember that kernel `name` is refused, also for the next run."""
+        """Remember that the compiler refuses kernel `name`, for the next run as well."""
         if self._ttl_s <= 0:
             return
         self._rows[key] = failure(name, reason, self._ttl_s)

@@ -2,10 +2,10 @@
 """
 The headers of a request, each name once.
 
-HTTP lets a list be sent as several lines of one name, which mean the same as one line with commas
-(RFC 9110, 5.3). Of ``Authorization`` and ``Host`` there is one: with two, a proxy in front and the
-service could each go by another. What comes behind a body, in trailers, is no header: it is
-dropped where the connection is read (`jitgen.server.http_limits`).
+HTTP allows a list to be sent as several lines of one name, which mean the same as one line with
+commas (RFC 9110, 5.3). ``Authorization`` and ``Host`` may occur only once: with two, a proxy and
+the service might each use a different one. Trailers after a body are dropped where the connection
+is read (`jitgen.server.http_limits`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def headers_of(lines: Sequence[tuple[bytes, bytes]], version: str = "1.1") -> di
     Return headers by their name in lower case.
 
     Args:
-        lines: As the server read them; names in lower case.
-        version: Of HTTP. From 1.1 on each request names its host (RFC 9112, 3.2).
+        lines: Names in lower case and values, as the server read them.
+        version: The HTTP version. From 1.1 on a request must have a Host (RFC 9112, 3.2).
 
     Raises:
-        Refused: There are two of a header of which there must be one, or no ``Host``.
+        HTTPError: A header that must be unique occurs twice, or there is no ``Host``.
     """
     headers = dict(lines)
     if len(headers) != len(lines):

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Connections whose requests and answers must have an end.
+Limits of time and size for the requests and responses of a connection.
 
-uvicorn keeps every header that it is sent, and waits for the rest of a request, and for a client to
-read its answer, for as long as the client likes. So anybody, without a token, could fill the memory
-with one connection, or take every place that there is with connections that say nothing. Here a
-request is over in `REQUEST_S`, what of it is no body is bounded, and an answer that is not read
-for `DRAIN_S` ends with its connection.
+uvicorn stores every header it receives, and waits without a limit for the rest of a request and for
+the client to read the response. A client without a token could thus fill the memory with one
+connection, or occupy every slot with silent ones. Here a request must arrive within `REQUEST_S`,
+everything but its body is bounded, and a response that is not read for `DRAIN_S` closes the
+connection.
 
-httptools calls trailers headers, and uvicorn adds them to the list that the request is answered by:
-one that came in the same packet was a header. Here they are dropped, as RFC 9110, 6.5.1, allows.
+httptools reports trailers as headers, and uvicorn adds them to the list of headers of the request:
+one in the same packet as the head was taken for a header. Here they are dropped, as RFC 9110,
+6.5.1, allows.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from jitgen.server.connection_slots import Slot
 
 REQUEST_S = 40.0
-"""In which a request must be here: its body has 30 s from when somebody reads it."""
+"""Time limit for a request to arrive; its body has 30 s from when the handler reads it."""
 
 DRAIN_S = 60.0
-"""In which a client must read something of what is sent to it, 48 KiB at the most."""
+"""Time within which a client must read some of the response: at most 48 KiB of it."""
 
 MAX_HEAD = 2**16
-"""Bytes of a request line with its headers, or of what follows a body."""
+"""Most bytes of a request line with its headers, or of trailers after a body."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -38,44 +39,44 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     One connection.
 
     Attributes:
-        place: Its place among all; None where they are not counted.
+        slot: Its slot; None where connections are not counted.
     """
 
     slot: Slot | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; the first request is due from now on."""
+        """Start the connection; the time limit of the first request starts, too."""
         super().connection_made(transport)
-        self._since = time.monotonic()  # the client owes the rest of a request; 0: nothing
-        self._is_begun = False  # whether a request is on its way
-        self._unread = 0.0  # since when what is sent is not read; 0: it is
-        self._ending = 0.0  # since when it is to be closed
-        self._loose = 0  # bytes since the last that had a place: a body's, or the end of a request
+        self._since = time.monotonic()  # since when a request is due; 0: none is
+        self._is_begun = False  # whether a request has begun to arrive
+        self._unread = 0.0  # since when the client does not read; 0: it reads
+        self._ending = 0.0  # since when it is closing; 0: it is not
+        self._loose = 0  # bytes since the last body part or end of a request: a head or trailers
         if self.slot is not None:
             self.slot.end = self.transport.abort
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End, and give the place back."""
+        """End the connection and free its slot."""
         super().connection_lost(exc)
         if self.slot is not None:
             self.slot.leave()
 
     def pause_writing(self) -> None:
-        """Note that the client does not read, or not as fast as it is sent something."""
+        """Record that the client reads too slowly, or not at all."""
         super().pause_writing()
         self._unread = time.monotonic()
         if self.slot is not None and not self.slot.is_known:
-            self.slot.idle()  # else who asks for much, reads nothing and has no token is busy
+            self.slot.idle()  # else a client without a token that does not read would count as busy
 
     def resume_writing(self) -> None:
-        """Note that it does."""
+        """Record that the client reads on."""
         super().resume_writing()
         self._unread = 0.0
         if self.slot is not None and self._is_answered:
             self.slot.busy()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; end the connection where that is more than any head has."""
+        """Parse what arrived; reject a head, or trailers, of more than `MAX_HEAD` bytes."""
         self._loose += len(data)
         # An empty line begins no request, but ends uvicorn's own time for idle connections.
         self._since = self._since or time.monotonic()
@@ -90,41 +91,41 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._since, self._is_begun = time.monotonic(), True
 
     def on_headers_complete(self) -> None:
-        """Begin to answer; what comes behind the body has a list that is not looked at."""
+        """Start the response; trailers go into a new list, which is ignored."""
         super().on_headers_complete()
         self.headers = []
         if self.slot is not None:
             self.slot.busy()
 
     def on_response_complete(self) -> None:
-        """End an answer; without another request the connection is idle."""
+        """End a response; without another request the connection is idle."""
         super().on_response_complete()
         if self.slot is not None and self.cycle.response_complete:
             self.slot.idle()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body, which whoever reads it bounds."""
+        """Receive a part of a body; the handler that reads the body bounds its size."""
         self._loose = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End a request; until the next one begins, uvicorn's own time for idle ones holds."""
+        """End a request; until the next one, uvicorn's own limit for idle connections applies."""
         super().on_message_complete()
         self._since, self._loose, self._is_begun = 0.0, 0, False
 
     @property
     def _is_answered(self) -> bool:
-        """Whether an answer is under way."""
+        """Whether a response is under way."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def _owes(self) -> bool:
-        """Whether the client has begun a request, or none of it is answered now."""
+        """Whether a request has begun to arrive, or no response is under way."""
         return self._is_begun or not self._is_answered
 
     def end_if_late(self, now: float) -> None:
-        """End the connection if the client keeps it waiting for too long."""
-        if self.transport.is_closing():  # it is, once all is sent: which may be never
+        """Close the connection if the client exceeds one of the time limits."""
+        if self.transport.is_closing():  # it closes once all is sent, which may be never
             self._ending = self._ending or now
             if now - self._ending > DRAIN_S:
                 self.transport.abort()
@@ -135,7 +136,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 def end_late(connections: Iterable[Any]) -> None:
-    """Close those of `connections` whose request, or the reading of whose answer, has no end."""
+    """Close each of `connections` that exceeds a time limit."""
     now = time.monotonic()
     for connection in list(connections):
         if isinstance(connection, BoundedHttpProtocol):

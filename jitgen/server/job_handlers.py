@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles and prewarms over HTTP: ask for one, and follow it."""
+"""Compiles and prewarms over HTTP: start one, and follow it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from jitgen.server.service import Service
 
 _BEAT_S = 15.0
-"""How often a silent stream says that it lives: proxies cut what is silent for a minute."""
+"""Seconds between signs of life on an event stream: proxies cut one that is silent for a minute."""
 
 
 async def compile_(service: Service, request: Request) -> Response:
-    """Answer with the entry of a config, or where it stands."""
+    """Answer with the entry of a config, or with the state of its job."""
     document = await request.document("config", "arch", "key", "toolchain")
     order = await order_of(service, request, document)
     request.note |= {"key": order.key, "kernel": order.name}
@@ -44,7 +44,7 @@ async def compile_(service: Service, request: Request) -> Response:
     if job.failure is not None:
         raise refusal(job.failure, job)
     body = await body_of(service, request, order.key)
-    if body is None:  # it was pruned, or the disk is full and memory too small
+    if body is None:  # it was pruned, or the disk is full and the memory cache too small
         raise HTTPError(
             503, "E_LOST", "it was compiled and could not be kept", {"Retry-After": "5"}
         )
@@ -52,7 +52,7 @@ async def compile_(service: Service, request: Request) -> Response:
 
 
 async def _is_over(job: Job, wait_s: float, request: Request) -> bool:
-    """Wait until `job` is over, for so long at the most and while the client is there."""
+    """Wait until `job` is over, `wait_s` at most and only while the client is connected."""
     if job.is_over or not wait_s:
         return job.is_over
     over = asyncio.create_task(job.over(wait_s))
@@ -66,7 +66,7 @@ async def _is_over(job: Job, wait_s: float, request: Request) -> bool:
 
 
 async def begin_prewarm(service: Service, request: Request) -> Response:
-    """Begin to compile what a plan can ask for."""
+    """Start compiling every kernel that a plan can ask for."""
     document = await request.document("plan", "arch", "toolchain")
     plan = plan_of(document["plan"])
     if not isinstance(document["arch"], str):
@@ -78,7 +78,7 @@ async def begin_prewarm(service: Service, request: Request) -> Response:
 
 
 async def job(service: Service, request: Request) -> Response:
-    """Answer where a compile or a prewarm stands, once or from now on."""
+    """Answer with the state of a compile or a prewarm, or with a stream of its events."""
     key = request.key
     wants_events = "text/event-stream" in request.header(b"accept")
     if (found := service.queue.find(key)) is not None:
@@ -94,10 +94,10 @@ async def job(service: Service, request: Request) -> Response:
 
 class _Stream(StreamingResponse):
     """
-    Events of a job, for as long as a stream may last; whoever wants more asks again.
+    Events of a job, for ``limits.stream_s`` at most; a client that wants more asks again.
 
     Raises:
-        Refused: The token has as many streams as it may have.
+        HTTPError: The token has its maximum of streams already.
     """
 
     def __init__(self, service: Service, request: Request, lines: AsyncGenerator[bytes]) -> None:
@@ -108,13 +108,13 @@ class _Stream(StreamingResponse):
         self._counted = service.quotas.stream(request.token)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them."""
+        """Send the events."""
         with self._counted:
             await super().__call__(scope, receive, send)
 
 
 async def _within(lines: AsyncGenerator[bytes], seconds: float) -> AsyncGenerator[bytes]:
-    """Yield `lines` for so long; there is one at least every `_BEAT_S`."""
+    """Yield `lines` for `seconds`; at least one comes every `_BEAT_S`."""
     end = time.monotonic() + seconds
     async with aclosing(lines):
         async for line in lines:
@@ -139,5 +139,5 @@ _BEAT = b": still here\n\n"
 
 
 def _event(name: str, document: dict[str, Any]) -> bytes:
-    # JSON in ASCII has no line breaks, which would end the field.
+    # A line break would end the field; JSON in ASCII has none.
     return f"event: {name}\ndata: {json.dumps(document)}\n\n".encode("ascii")

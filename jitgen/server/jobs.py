@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is compiled, and what waits for it: one job for each key, however many ask.
+The queue of compile jobs: one job for each key, however many requests want it.
 
-A job is queued, compiling, then done or failed. Who follows one hears of each change; who comes
-late is told the last. The queue is bounded by kernels, by token and by target: what is beyond is
-refused at once, with a guess of when to come again, and nobody is kept waiting for a place.
+A job is queued, then compiling, then done or failed. A follower receives each change, and first of
+all the present state. The queue is bounded by kernels, by token and by target: a request beyond a
+bound is refused at once, with an estimate of when to try again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 from jitgen.server.settings import Limits
 
 _KEPT = 2000
-"""Jobs that are over and still known: some kilobytes each."""
+"""Finished jobs that are still known: some kilobytes each."""
 
-_FIRST_GUESS_S = 2.0  # of a compile, before there was one
+_FIRST_GUESS_S = 2.0  # estimate for a compile, before the first one
 
 
 class JobState(StrEnum):
-    """Where a job stands."""
+    """State of a job."""
 
     QUEUED = "queued"
     COMPILING = "compiling"
@@ -38,7 +38,7 @@ class JobState(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """
-    What is to be compiled, and for whom.
+    One kernel to compile, and who asked for it.
 
     Attributes:
         key: The entry's key.
@@ -46,7 +46,7 @@ class Order:
         arch: Its target.
         config: Its config as JSON.
         pool: Name of the toolchain.
-        token: Name of the token that asked first.
+        token: Name of the token of the first request.
         trace: Trace id of that request.
     """
 
@@ -61,12 +61,12 @@ class Order:
 
 class JobFailed(Exception):
     """
-    A job came to nothing.
+    A job failed.
 
     Attributes:
-        code: Stable machine-readable kind, ``E_COMPILE`` say.
-        reason: Why, in words.
-        is_certain: Whether trying again is of no use: it is remembered.
+        code: Stable machine-readable kind, such as ``E_COMPILE``.
+        reason: Why, for people.
+        is_certain: Whether another try would fail, too; such a failure is remembered.
     """
 
     def __init__(self, code: str, reason: str, *, is_certain: bool = False) -> None:
@@ -78,7 +78,7 @@ class JobFailed(Exception):
 
 class Busy(Exception):
     """
-    There is no place in the queue.
+    The queue is full.
 
     Attributes:
         status: 429 where the token has too many, 503 where everybody has.
@@ -94,15 +94,15 @@ class Busy(Exception):
 
 class Job:
     """
-    One kernel on its way.
+    One kernel in the queue, or on its way through it.
 
     Attributes:
-        order: What is to be compiled.
-        state: Where it stands.
+        order: The kernel to compile.
+        state: Its state.
         failure: Why it failed; None if it did not.
         created, started, ended: When, in seconds since 1970; 0: not yet.
-        asked: How many requests wanted it.
-        compile_s: Seconds that the compiler took; 0 where none did.
+        asked: Number of requests for it.
+        compile_s: Seconds that the compiler took; 0 if it was not compiled.
     """
 
     def __init__(self, order: Order) -> None:
@@ -122,13 +122,13 @@ class Job:
         return self.state in (JobState.DONE, JobState.FAILED)
 
     def move(self, state: JobState) -> None:
-        """Go on to `state`, and tell whoever follows."""
+        """Change to `state`, and wake all followers."""
         self.state = state
         before, self.changed = self.changed, asyncio.Event()
         before.set()
 
     async def over(self, wait_s: float) -> bool:
-        """Wait until it is over, or for so long; returns whether it is."""
+        """Wait until the job is over, for `wait_s` at most; returns whether it is."""
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while not self.is_over:
@@ -142,8 +142,8 @@ class Queue:
 
     Args:
         limits: The bounds.
-        slots: For each pool how many jobs it works on at a time.
-        work: Does one job; raises JobFailed.
+        slots: For each pool, how many jobs run at a time.
+        work: Runs one job; raises JobFailed.
     """
 
     def __init__(
@@ -162,33 +162,33 @@ class Queue:
         self.is_closing = False
 
     def find(self, key: str) -> Job | None:
-        """Return the job of `key`, under way or not long over."""
+        """Return the job of `key`: unfinished, or finished recently; None if there is none."""
         return self._jobs.get(key) or self._over.get(key)
 
     def active(self) -> list[Job]:
-        """Return what is under way, the compiling ones first, then in order."""
+        """Return the unfinished jobs: compiling ones first, then the queued ones in order."""
         return sorted(self._jobs.values(), key=lambda job: (job.state, job.created))
 
     def recent(self, most: int = 100) -> list[Job]:
-        """Return what is over, the last first."""
+        """Return finished jobs, the latest first."""
         return list(reversed(self._over.values()))[:most]
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def count(self, state: JobState) -> int:
-        """Return how many jobs under way are in `state`."""
+        """Return how many unfinished jobs are in `state`."""
         return sum(job.state is state for job in self._jobs.values())
 
     def position(self, job: Job) -> int:
-        """Return how many jobs of its pool begin before `job`; 0 once it has begun."""
+        """Return the place of `job` in its pool's queue, from 1; 0 once it has begun."""
         waiting = self._waiting[job.order.pool]
         if job.order.key not in waiting:
             return 0
         return list(waiting).index(job.order.key) + 1
 
     def guess_s(self, job: Job | None = None, pool: str = "") -> float:
-        """Return a guess of how long until `job` is done, or until there is a place in `pool`."""
+        """Estimate the seconds until `job` is done, or until `pool` can take another one."""
         usual = sum(self._took_s) / len(self._took_s) if self._took_s else _FIRST_GUESS_S
         name = job.order.pool if job is not None else pool
         ahead = self.position(job) if job is not None else len(self._waiting.get(name, ()))
@@ -196,10 +196,10 @@ class Queue:
 
     def submit(self, order: Order) -> Job:
         """
-        Return the job of `order`, a new one unless there is one under way.
+        Return the unfinished job of `order`, or a new one.
 
         Raises:
-            Busy: It would be one too many, or the service ends.
+            Busy: A bound is reached, or the service is shutting down.
         """
         job = self._jobs.get(order.key)
         if job is not None:
@@ -243,7 +243,7 @@ class Queue:
             job.failure = failure
         except asyncio.CancelledError:
             job.failure = JobFailed("E_ENDED", "the service was shut down")
-        except Exception as error:  # a mistake of ours must not leave a job that never ends
+        except Exception as error:  # a bug must not leave a job that never ends
             job.failure = JobFailed("E_INTERNAL", f"{type(error).__name__}: {error}")
         finally:
             self._running[job.order.pool].pop(job.order.key, None)
@@ -266,7 +266,7 @@ class Queue:
         job.move(state)
 
     async def close(self, grace_s: float) -> None:
-        """Refuse what comes, fail what waits, and end what is compiling after `grace_s`."""
+        """Refuse new jobs, fail queued ones, and cancel those still compiling after `grace_s`."""
         self.is_closing = True
         for waiting in self._waiting.values():
             while waiting:
@@ -282,7 +282,8 @@ class Queue:
 
     async def follow(self, job: Job, beat_s: float) -> AsyncIterator[tuple[JobState, int] | None]:
         """
-        Yield state and position of `job` as they change, to its end; None after `beat_s` without.
+        Yield state and position of `job` at each change until it is over; None each `beat_s`
+        seconds without a change.
         """
         last, silent_s = None, 0.0
         while True:
@@ -293,7 +294,7 @@ class Queue:
             if job.is_over:
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(1.0):  # positions change without a word
+                async with asyncio.timeout(1.0):  # a position changes without an event
                     await job.changed.wait()
             silent_s += 1.0
             if silent_s >= beat_s:

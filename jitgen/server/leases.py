@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One compile among several services: entries and leases in a bucket or folder that they share.
+Leases in a shared bucket or folder, so that one of several services compiles a kernel.
 
-A lease is an object ``v1/leases/<key>/<n>.json`` with an owner and a time at which it ends. Who
-creates number 0 has it; creating is exclusive on every store. Its owner writes it anew when a third
-of its time is over. Once it has ended, whoever creates number n + 1 takes it over. Nothing else is
-asked of the store, so that all of them do, a shared folder included. A lease that is lost, because
-clocks differ or a service was suspended, costs a second compile and nothing else: entries are
-created once, too, and the second of two equal kernels is thrown away. So nobody waits for a lease
-that is not renewed, whatever it says of its end: the clock that wrote it may be years ahead.
+A lease is an object ``v1/leases/<key>/<n>.json`` with its owner and the time at which it ends. The
+service that creates number 0 holds the lease; creation is exclusive on every store. Its owner
+rewrites it each third of its lifetime. Once it has ended, the service that creates number n + 1
+takes it over. The store needs no other feature, so a shared folder will do, too.
+
+A lost lease, after a difference of clocks or a suspended service, costs a second compile and
+nothing else: an entry is created once, too, and the second of two equal kernels is discarded. A
+waiting service therefore ignores a lease that is not renewed, whatever end it states: the clock
+that wrote it may be years ahead.
 """
 
 from __future__ import annotations
@@ -31,20 +33,20 @@ from jitgen.support.documents import BadDocument, parse_json
 
 T = TypeVar("T")
 
-_LOOK_S = 0.5  # how often who waits for another service looks
+_LOOK_S = 0.5  # between two looks of a service that waits
 MAX_BYTES = 4096
-"""Of a lease, which has a hundred."""
+"""Largest lease; an ordinary one has a hundred bytes."""
 
 _MOST_TAKEOVERS = 100
 _REST_S = 10.0
-"""How long a store that gave trouble is left alone: nobody waits for it over and over."""
+"""Seconds without a request to a store that failed, so that requests do not wait for it again."""
 
-_THREADS = 4  # of the store's own: one that hangs takes none that read the disk
-_SILENCE = 2  # lease times without a renewal, of which there are three in each
+_THREADS = 4  # for the store only: if it hangs, threads that read the disk are not affected
+_SILENCE = 2  # lifetimes without a renewal, of which there are three in each
 
 
 class Bucket(Protocol):
-    """What leases need of a store; every method blocks."""
+    """The methods of a store that leases need; each of them blocks."""
 
     def create(self, name: str, data: bytes) -> bool:
         """Write an object unless there is one; returns whether there was none."""
@@ -53,7 +55,7 @@ class Bucket(Protocol):
         """Write an object."""
 
     def read(self, name: str) -> bytes | None:
-        """Return an object; None where there is none."""
+        """Return an object; None if it does not exist."""
 
     def remove(self, name: str) -> None:
         """Remove an object, if there is one."""
@@ -62,19 +64,19 @@ class Bucket(Protocol):
         """Return the entry `key` with its signatures, every digest checked."""
 
     def keep(self, entry: Entry) -> None:
-        """Put an entry there with its signatures, unless there is one."""
+        """Upload an entry with its signatures, unless there is one."""
 
 
 class _Resting(Exception):
-    """The store gave trouble not long ago."""
+    """The store failed recently, and is not asked."""
 
 
 class Leases:
     """
-    The leases of one service; without a bucket it is alone, and has every one.
+    The leases of one service; without a bucket it is alone, and holds all of them.
 
     Attributes:
-        owner: Its name among the others.
+        owner: Its name among the services.
     """
 
     def __init__(
@@ -91,17 +93,17 @@ class Leases:
     @asynccontextmanager
     async def held(self, key: str) -> AsyncIterator[Entry | None]:
         """
-        Hold the lease of `key` for a with block; yields the entry that another service made of it
-        while this one waited, if so.
+        Hold the lease of `key` for a with block.
 
-        A bucket that does not answer is told, and compiles nothing twice but what it must.
+        Yields the entry if another service made it while this one waited, else None. Without an
+        answer of the bucket, which is logged, the block runs without a lease.
         """
         if self._bucket is None:
             yield None
             return
         try:
             entry, number = await self._acquired(self._bucket, key)
-        except Exception as error:  # what stores raise is theirs to choose
+        except Exception as error:  # each store raises its own kinds of errors
             self._trouble(key, error)
             entry, number = None, None
         if number is None:
@@ -116,11 +118,11 @@ class Leases:
                 await keeper
             try:
                 await self._ask(self._release, self._bucket, key, number)
-            except Exception as error:  # it ends by itself
+            except Exception as error:  # the lease ends by itself
                 self._trouble(key, error)
 
     async def share(self, entry: Entry) -> None:
-        """Give an entry to the other services; trouble is told, and costs them a compile."""
+        """Share an entry with the other services; an error is logged, and costs them a compile."""
         if self._bucket is not None:
             try:
                 await self._ask(self._bucket.keep, entry)
@@ -128,7 +130,7 @@ class Leases:
                 self._trouble(entry.key, error)
 
     async def found(self, key: str) -> Entry | None:
-        """Return the entry `key` of another service; None where there is none, or no bucket."""
+        """Return entry `key` of the bucket; None if it has none, or there is no bucket."""
         if self._bucket is None:
             return None
         try:
@@ -138,7 +140,7 @@ class Leases:
             return None
 
     async def _acquired(self, bucket: Bucket, key: str) -> tuple[Entry | None, int | None]:
-        """Return the lease's number, or the entry that made it needless."""
+        """Return the entry, if there is one by now, else the lease's number."""
         number = 0
         seen: tuple[str, bytes | None, float] = ("", None, 0.0)
         while True:
@@ -155,7 +157,7 @@ class Leases:
             data = await self._ask(bucket.read, name)
             if seen[:2] != (name, data):
                 seen = (name, data, time.monotonic())
-            if data is None:  # its owner has just removed it: with an entry, or without
+            if data is None:  # its owner has just released it, with an entry or without
                 number = 0
             elif _is_over(data) or time.monotonic() - seen[2] > _SILENCE * self._lease_s:
                 number += 1
@@ -171,7 +173,7 @@ class Leases:
                 self._trouble(key, error)
 
     def _release(self, bucket: Bucket, key: str, number: int) -> None:
-        # From the first: who waits counts from 0, and must not find a gap below one that holds.
+        # Descending: a waiting service counts from 0 and must find no gap below this lease.
         for each in range(number, -1, -1):
             bucket.remove(_name(key, each))
 
@@ -180,14 +182,14 @@ class Leases:
         return json.dumps({"owner": self.owner, "ends": ends}).encode("ascii")
 
     async def _ask(self, ask: Callable[..., T], *details: Any) -> T:
-        """Return what the store answers, on one of its threads; raises _Resting while it rests."""
+        """Call `ask` on one of the store's threads; raises _Resting after a failure."""
 
-        def asked() -> T:  # looks when its turn comes: many may wait for what does not answer
+        def asked() -> T:  # checked when a thread is free: many calls may be waiting by then
             if time.monotonic() < self._rests_until:
                 raise _Resting
             try:
                 return ask(*details)
-            except ValueError:  # about one entry
+            except ValueError:  # concerns one entry, not the store
                 raise
             except Exception:
                 self._rests_until = time.monotonic() + _REST_S
@@ -209,7 +211,7 @@ def _name(key: str, number: int) -> str:
 
 
 def _is_over(data: bytes) -> bool:
-    """Return whether a lease has ended, as it says itself; one that cannot be read has."""
+    """Return whether a lease has ended by its own statement, or cannot be read."""
     try:
         found: Any = parse_json(data, max_bytes=MAX_BYTES)
         return float(found["ends"]) <= time.time()

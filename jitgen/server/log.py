@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The service's log: a JSON object a line, on standard error, and the trace ids that tie lines.
+The service's log: a JSON object a line on standard error, and the trace ids that connect lines.
 
 A client that sends ``traceparent`` (W3C Trace Context) finds its trace id in every line that its
-request caused: at the door, in the queue, in the compile. One that sends none is given one, and
-told it in the answer.
+request caused: of the request, the queue and the compile. A request without one gets a new trace
+id, which the response has.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def trace_of(header: str | None) -> str:
 
 
 def parent_of(trace: str) -> str:
-    """Return the ``traceparent`` of an answer."""
+    """Return the ``traceparent`` of a response."""
     return f"00-{trace}-{secrets.token_hex(8)}-01"
 
 
 class Log:
     """
-    Where lines go.
+    Writes the log.
 
     Args:
-        stream: None for standard error.
+        stream: Where to; None for standard error.
     """
 
     def __init__(self, stream: IO[str] | None = None) -> None:
@@ -58,7 +58,7 @@ class Log:
         try:
             stream.write(json.dumps(line, ensure_ascii=True, default=str) + "\n")
             stream.flush()
-        except (OSError, ValueError):  # nobody reads any more: work goes on
+        except (OSError, ValueError):  # the reader of the log has gone; the service goes on
             return
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packed entries in memory, the least recently used of which go when there are too many bytes."""
+"""A memory cache of packed entries: above its limit the least recently used ones are dropped."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from jitgen.cache.stamp import Stamp
 @dataclass(frozen=True, slots=True)
 class Body:
     """
-    What a GET answers with.
+    The body of a response with an entry.
 
     Attributes:
         data: The bytes, in one encoding.
-        etag: SHA-256 of the entry's ``meta.json``, with quotes.
-        headers: Those of the answer, encoded once.
-        stamp: What the disk said of the entry before it was read; None where it is not there.
+        etag: SHA-256 of the entry's ``meta.json``, in quotes.
+        headers: The headers of the response, encoded once.
+        stamp: The stamp of the entry's folder from before it was read; None if it is not on the
+            disk.
     """
 
     data: bytes
@@ -32,7 +33,7 @@ class LruCache:
     Bodies by key and encoding, bounded by their bytes. Only one thread may use it.
 
     Args:
-        limit: Bytes that they may take together; a larger one is not kept at all.
+        limit: Most bytes of all bodies together; a single larger one is not cached.
     """
 
     def __init__(self, limit: int) -> None:
@@ -44,14 +45,14 @@ class LruCache:
         return len(self._bodies)
 
     def get(self, key: str, encoding: str) -> Body | None:
-        """Return the body of `key` in `encoding`."""
+        """Return the body of `key` in `encoding`; None if it is not cached."""
         found = self._bodies.get((key, encoding))
         if found is not None:
             self._bodies.move_to_end((key, encoding))
         return found
 
     def put(self, key: str, encoding: str, body: Body) -> None:
-        """Keep a body, and let go of others until there is room."""
+        """Cache a body, and drop others until it fits."""
         self._drop((key, encoding))
         if len(body.data) > self.limit:
             return
@@ -61,26 +62,26 @@ class LruCache:
             self._drop(next(iter(self._bodies)))
 
     def forget(self, key: str) -> None:
-        """Let go of an entry, in every encoding."""
+        """Drop an entry, in every encoding."""
         for name in [name for name in self._bodies if name[0] == key]:
             self._drop(name)
 
     def forget_old(self, key: str, stamp: Stamp) -> None:
-        """Let go of what was read of an entry when the disk said `stamp` of it."""
+        """Drop the bodies of an entry that were read when its folder had `stamp`."""
         old = [n for n, body in self._bodies.items() if n[0] == key and body.stamp == stamp]
         for name in old:
             self._drop(name)
 
     def keys(self) -> list[str]:
-        """Return the keys of which there is a body."""
+        """Return the keys of the cached bodies."""
         return list({key for key, _ in self._bodies})
 
     def stamps(self) -> set[tuple[str, Stamp]]:
-        """Return keys with what the disk said of them, for each body that the disk has."""
+        """Return key and stamp of each body whose entry is on the disk."""
         return {(key, body.stamp) for (key, _), body in self._bodies.items() if body.stamp}
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop everything."""
         self._bodies.clear()
         self.size = 0
 

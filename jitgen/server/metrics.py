@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the service counts, for Prometheus.
+Metrics of the service, for Prometheus.
 
-Each service has a registry of its own, so that several in one process, as in tests, count apart.
-Names begin with ``jitgen_service_``, to be told from the library's own (`jitgen.metrics`). Labels
-are of few values: names of resources, tokens, targets and toolchains, never a key.
+Each service has its own registry, so that several in one process, as in tests, count separately.
+Names begin with ``jitgen_service_``, unlike those of the library (`jitgen.metrics`). Labels have
+few values: names of routes, targets and toolchains, never a key.
 """
 
 from __future__ import annotations
@@ -111,11 +111,11 @@ class Metrics:
         )
         self.restarts = Gauge(
             "jitgen_service_pool_restarts",
-            "How often a toolchain's foreman ended",
+            "How often a toolchain's supervisor ended",
             ("toolchain",),
             registry=self.registry,
         )
 
     def text(self) -> bytes:
-        """Return all of it in Prometheus's text format."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)

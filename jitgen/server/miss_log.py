@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was not there when somebody asked: the last thousand misses, each with its reason."""
+"""The miss log: the last thousand requests for an absent entry, each with the reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
-    """When who asked for which entry, and why there was none."""
+    """One miss: the time, the entry, the token that asked, and why there was no entry."""
 
     at: float
     key: str
@@ -28,11 +28,11 @@ class MissLog:
         self._rows: deque[Miss] = deque(maxlen=_MOST)
 
     def add(self, key: str, token: str, reason: str, name: str = "") -> None:
-        """Note one."""
+        """Add a miss, at the present time."""
         row = Miss(at=time.time(), key=key, name=name, token=token, reason=reason)
         self._rows.append(row)
 
     def since(self, seconds: float) -> list[Miss]:
-        """Return those of the last so many seconds, the last first."""
+        """Return the misses of the last `seconds`, the latest first."""
         first = time.time() - seconds
         return [row for row in reversed(self._rows) if row.at >= first]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The OpenAPI document, made from the table of resources."""
+"""The OpenAPI document, made from the table of routes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Worker pools: a virtual environment for each toolchain, with a foreman that compiles in processes.
+Worker pools: a virtual environment for each toolchain, whose supervisor compiles in processes.
 
-The service never compiles, and never imports a compiler. It keeps one foreman for each toolchain
+The service never compiles, and never imports a compiler. It runs one supervisor for each toolchain
 (`jitgen.server.supervisor`), restarts it when it dies or falls silent, and tells the outcomes of a
 task apart: an answer, a refusal, a crash. Work that a supervisor died over is tried once more.
 """
@@ -38,13 +38,13 @@ except ImportError:  # a jitgen before 0.2
 """
 """Python for the environment of a toolchain, whose jitgen may be of another version."""
 
-_LINE = 2**28  # bytes of the longest answer: the largest entry, in base64
-_START_S = 120.0  # that a foreman may take to import the compiler
-_SILENCE_S = 40.0  # it says every five seconds that it lives
-_ANSWER_S = 60.0  # to a question
-_REST_S = (0.5, 30.0)  # before it is started anew, doubling
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "JITGEN_PLUGINS", "CC")
-"""All that a foreman's environment has of the service's: no secret of the operator's among it."""
+_LINE = 2**28  # bytes of the longest line: the largest entry, in base64
+_START_S = 120.0  # for a supervisor to import the compiler
+_SILENCE_S = 40.0  # without a line: it sends one every five seconds
+_ANSWER_S = 60.0  # for the answer to a question
+_REST_S = (0.5, 30.0)  # before a restart: first, and most; doubling
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "JITGEN_PLUGINS", "CC")
+"""Variables of the service that a supervisor gets, too: none holds a secret of the operator."""
 
 
 class Pool:
@@ -52,11 +52,11 @@ class Pool:
     One toolchain.
 
     Attributes:
-        name: What the operator calls it.
+        name: Its name in the settings.
         jobs: Compiles at a time.
-        hello: What its foreman said of itself; empty until one did.
-        trouble: Why there is no foreman now; empty where there is one.
-        restarts: How often its foreman ended.
+        hello: Its supervisor's description of the environment; empty until it started once.
+        trouble: Why no supervisor is ready; empty if one is.
+        restarts: How often its supervisor ended.
         python: Its interpreter; None for the service's own.
     """
 
@@ -82,7 +82,7 @@ class Pool:
 
     @property
     def toolchain(self) -> Mapping[str, str]:
-        """Versions of everything that decides the bytes of what it compiles."""
+        """Versions of everything that determines the bytes of its kernels."""
         found: Mapping[str, str] = self.hello.get("toolchain", {})
         return found
 
@@ -93,15 +93,15 @@ class Pool:
 
     @property
     def is_starting(self) -> bool:
-        """Whether its first foreman has neither said what it is nor ended."""
+        """Whether its first supervisor is still starting: not ready, and not ended."""
         return not self.hello and not self.restarts
 
     def start(self) -> None:
-        """Start its foreman, and keep one from now on."""
+        """Start its supervisor, and restart it whenever it ends."""
         self._keeper = asyncio.create_task(self._keep(), name=f"pool {self.name}")
 
     async def ready(self, wait_s: float = _START_S) -> bool:
-        """Wait until it compiles, or for so long; returns whether it does."""
+        """Wait until it compiles, `wait_s` at most; returns whether it does."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ready.wait(), wait_s)
         return self.is_ready
@@ -111,7 +111,7 @@ class Pool:
         Return the supervisor's answer to `question`; `details` are the fields of its request.
 
         Raises:
-            ResourceError: There is no foreman, or it does not answer.
+            ResourceError: There is no supervisor, or it does not answer.
         """
         for is_last in (False, True):
             writer = await self._supervisor()
@@ -134,10 +134,10 @@ class Pool:
 
     async def compile(self, config: dict[str, Any], arch: str, trace: str) -> dict[str, Any]:
         """
-        Return what became of one compile, as `jitgen.compile.worker_server` tells it.
+        Return the outcome of one compile, as `jitgen.compile.worker_server` reports it.
 
         Raises:
-            ResourceError: There is no foreman, or it died twice over it.
+            ResourceError: There is no supervisor, or it died twice over this kernel.
         """
         task = {
             "config": config,
@@ -175,7 +175,7 @@ class Pool:
         while True:
             try:
                 await self._run()
-                self.trouble = "its foreman ended"
+                self.trouble = "its supervisor ended"
             except (OSError, ValueError, TimeoutError) as error:
                 self.trouble = str(error) or type(error).__name__
             finally:
@@ -185,14 +185,14 @@ class Pool:
                 for future in (*self._tasks.values(), *self._asked.values()):
                     if not future.done():
                         future.set_exception(_Died())
-                self._tasks, self._asked = {}, {}  # the next foreman counts from 0
+                self._tasks, self._asked = {}, {}  # the next supervisor counts from 0
             self.restarts += 1
             rest_s = _REST_S[0] if was_ready else min(2 * rest_s, _REST_S[1])
             self._log.event("pool ended", level="error", pool=self.name, reason=self.trouble)
             await asyncio.sleep(rest_s)
 
     async def _run(self) -> None:
-        """Serve with one foreman, to its end."""
+        """Run one supervisor until it ends."""
         ours, theirs = socket.socketpair()
         with theirs, tempfile.TemporaryFile() as said:
             process = subprocess.Popen(
@@ -214,7 +214,7 @@ class Pool:
                 if not line:
                     said.seek(0)
                     words = said.read()[-2000:].decode("utf-8", "replace").strip()
-                    raise OSError(f"its foreman does not start: {words or 'it said nothing'}")
+                    raise OSError(f"its supervisor does not start: {words or 'it said nothing'}")
                 self._greet(json.loads(line), writer)
                 while line := await asyncio.wait_for(reader.readline(), _SILENCE_S):
                     if line.strip():
@@ -255,22 +255,22 @@ class Pool:
         return [str(self.python), "-P", "-c", start, *arguments]
 
     def _environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        if self.python is None and "PYTHONPATH" in os.environ:  # ours, and it is our own Python
+        kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        if self.python is None and "PYTHONPATH" in os.environ:  # only for the service's own Python
             kept["PYTHONPATH"] = os.environ["PYTHONPATH"]
         return kept | {
             "JITGEN_CACHE": "off",
             "CUDA_VISIBLE_DEVICES": "",
             "CUTE_DSL_DISABLE_FILE_CACHING": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
-            # numpy's BLAS starts threads on import, and a process with threads must not be forked
+            # numpy's BLAS starts threads on import, and a process with threads must not fork
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
         }
 
     async def close(self) -> None:
-        """End the foreman and all that it started."""
+        """End the supervisor and all processes that it started."""
         if self._keeper is not None:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
@@ -279,7 +279,7 @@ class Pool:
 
 
 class _Died(Exception):
-    """The foreman ended while somebody waited for its answer."""
+    """The supervisor ended before it answered."""
 
 
 def _send(writer: asyncio.StreamWriter, document: dict[str, Any]) -> None:
@@ -287,7 +287,7 @@ def _send(writer: asyncio.StreamWriter, document: dict[str, Any]) -> None:
 
 
 def differences(wanted: Mapping[str, Any], have: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return, by name, where two toolchains differ: what the client has, and what is here."""
+    """Return the versions in which two toolchains differ: the client's, and the service's."""
     return [
         {"field": name, "client": wanted.get(name), "service": have.get(name)}
         for name in sorted(wanted.keys() | have.keys())

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Prewarming over HTTP: every kernel of a plan, with an event for each as it is done.
+Prewarming over HTTP: compiles every kernel of a plan, with an event for each as it is done.
 
-A prewarm is a job with a number of its own that puts its kernels into the same queue as everybody,
-a few at a time: a plan of hundreds must not push out who waits for one.
+A prewarm is a job with a number of its own. It puts its kernels into the queue of all requests, a
+few at a time, so that a plan of hundreds does not delay a request for a single kernel.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from jitgen.server.request import HTTPError, Request
 if TYPE_CHECKING:
     from jitgen.server.service import Service
 
-_AHEAD = 8  # of a plan's kernels in the queue at a time
-_KEPT = 100  # prewarms that are over and still known
-_MOST = 20  # at a time
-_MOST_OF_TOKEN = 10  # so that another token has its turn
-_PATIENCE = 60  # tries to find a place in the queue
+_AHEAD = 8  # kernels of one plan in the queue at a time
+_KEPT = 100  # finished prewarms that are still known
+_MOST = 20  # prewarms at a time
+_MOST_OF_TOKEN = 10  # prewarms of one token, so that others have their turn
+_PATIENCE = 60  # tries, one a second, while the queue is full
 
 
 class Prewarm:
     """
-    One plan on its way.
+    The prewarm of one plan.
 
     Attributes:
-        number: What it is called in the path: 64 hexadecimal digits, as keys are.
-        plan, arch, toolchain, token: What was asked for, and by whom.
+        number: Its name in paths: 64 hexadecimal digits, like a key.
+        plan, arch, toolchain, token: What was asked for, and the token that asked.
         total: How many kernels there are.
-        rows: What became of those that are done, in the order in which they were.
+        rows: The results, in the order in which they came.
         error: Why it ended early; empty if it did not.
     """
 
@@ -56,12 +56,12 @@ class Prewarm:
         self.changed = asyncio.Event()
 
     def tell(self) -> None:
-        """Wake whoever follows."""
+        """Wake all followers."""
         before, self.changed = self.changed, asyncio.Event()
         before.set()
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is told of it."""
+        """Return its state as a JSON document."""
         failed = sum(row["state"] == "failed" for row in self.rows)
         state = "compiling" if not self.is_over else "failed" if failed or self.error else "done"
         document = {
@@ -78,7 +78,7 @@ class Prewarm:
         return document | ({"reason": self.error} if self.error else {})
 
     async def follow(self, beat_s: float) -> AsyncIterator[dict[str, Any] | None]:
-        """Yield a row for each kernel as it is done, to the end; None after `beat_s` without."""
+        """Yield each row as it comes, until the end; None each `beat_s` seconds without one."""
         sent = 0
         while True:
             while sent < len(self.rows):
@@ -100,7 +100,7 @@ class Prewarms:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._known: OrderedDict[str, Prewarm] = OrderedDict()
-        # One at a time: whoever wants a single kernel waits behind one plan at most.
+        # One at a time, so that a request for a single kernel waits for one plan at most.
         self._expanding = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -109,17 +109,18 @@ class Prewarms:
         return self._known.get(number)
 
     def all(self) -> list[Prewarm]:
-        """Return those that are known, the last first."""
+        """Return the known prewarms, the latest first."""
         return list(reversed(self._known.values()))
 
     async def begin(
         self, request: Request, plan: str | dict[str, Any], arch: str, pool: Pool
     ) -> Prewarm:
         """
-        Begin one.
+        Start a prewarm.
 
         Raises:
-            Refused: There is no such plan, the target has nothing for it, or there are too many.
+            HTTPError: There is no such plan, the target has no kernel for it, or too many prewarms
+                are under way.
         """
         if self._expanding.locked():
             raise HTTPError(429, "E_BUSY", "another plan is just being read", {"Retry-After": "2"})
@@ -157,7 +158,7 @@ class Prewarms:
         except asyncio.CancelledError:
             prewarm.error = "the service was shut down"
             raise
-        except Exception as error:  # a mistake of ours must not look like a plan that is done
+        except Exception as error:  # a bug must not look like a finished plan
             prewarm.error = f"{type(error).__name__}: {error}"
         finally:
             prewarm.is_over = True
@@ -192,7 +193,7 @@ class Prewarms:
         prewarm.tell()
 
     async def _brought(self, order: Order) -> dict[str, Any]:
-        """Return what became of one kernel: ``cached``, ``compiled`` or ``failed``."""
+        """Return the result for one kernel: ``cached``, ``compiled`` or ``failed``."""
         if not await self._service.entry_store.missing([order.key]):
             return {"state": "cached"}
         for is_last in (*(False,) * _PATIENCE, True):
@@ -201,7 +202,7 @@ class Prewarms:
             except HTTPError as refused:
                 if is_last or refused.code != "E_BUSY" or self._service.queue.is_closing:
                     raise
-                await asyncio.sleep(1.0)  # others have the places, and give them back
+                await asyncio.sleep(1.0)  # other jobs fill the queue; some will end
                 continue
             while not job.is_over:
                 await job.changed.wait()
@@ -211,7 +212,7 @@ class Prewarms:
         raise AssertionError("the last round returned or raised")
 
     async def close(self) -> None:
-        """End all of them."""
+        """Cancel all prewarms."""
         for task in list(self._tasks):
             task.cancel()
             with suppress(asyncio.CancelledError):

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Question(StrEnum):
-    """A question, by the word that is sent."""
+    """A question; its value is the word that is sent."""
 
     EXAMINE = "examine"
     """What a config is on a target: `jitgen.server.supervisor.examine`."""

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How much of the service one token may have at a time: requests, and among them event streams.
+Bounds on what one token has under way: requests, and event streams among them.
 
-A request may wait for minutes, and a stream for longer, so that without a bound one token's could
-take every place that there is. Whoever comes without a token has the bounds of one token, together
-with all others who do.
+A request may wait for minutes, and a stream lasts longer. Without a bound, one token's requests
+could occupy every connection. All requests without a token share the bounds of one token.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from jitgen.server.tokens import Token
 
 
 class Quotas:
-    """What is under way, by token. Only the event loop may use it."""
+    """Counts requests and streams by token. Only the event loop may use it."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -32,7 +31,7 @@ class Quotas:
         Count a request of `token`, until `end`.
 
         Raises:
-            Refused: It would be one too many.
+            HTTPError: The bound is reached.
         """
         if self._requests[token.name] >= self._limits.requests:
             reason = f"{self._limits.requests} requests of the token {token.name} are under way"
@@ -40,15 +39,16 @@ class Quotas:
         self._requests[token.name] += 1
 
     def end(self, token: Token) -> None:
-        """Count one less."""
+        """End the count of a request of `token`."""
         _less(self._requests, token.name)
 
     def admit_stream(self, token: Token) -> None:
         """
-        See that there is room for an event stream of `token`.
+        Check that `token` may open an event stream.
 
         Raises:
-            Refused: There is none. Of all streams together there are half as many as connections.
+            HTTPError: A bound is reached: that of the token, or that of all streams together, which
+                is half of the connections.
         """
         limits = self._limits
         if self._streams[token.name] >= limits.streams:
@@ -60,7 +60,7 @@ class Quotas:
 
     @contextmanager
     def stream(self, token: Token) -> Iterator[None]:
-        """Count a stream of `token` for a with block."""
+        """Count a stream of `token` during a with block."""
         self._streams[token.name] += 1
         self.num_streams += 1
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request as handlers see it, and the answers and refusals that they give."""
+"""A request as handlers see it, their JSON responses, and the error that they raise."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from jitgen.server.tokens import Token
 from jitgen.support.documents import BadDocument, parse_json
 
 MAX_BODY = 2**16
-"""Bytes of a request that is no entry."""
+"""Most bytes of a request's body, unless it is an entry."""
 
-_QUERY = 200  # characters of a value in a query string
-_BODY_S = 30.0  # in which a body must arrive
+_QUERY = 200  # most characters of a value in a query string
+_BODY_S = 30.0  # time limit for a body to arrive
 
 
 class HTTPError(Exception):
     """
-    A request is answered with an error: ``{"code", "reason", ...}``.
+    The request is answered with an error: ``{"code", "reason", ...}``.
 
     Attributes:
-        status: Of the answer.
+        status: Status of the response.
         document: Its body.
         headers: Further headers, such as ``Retry-After``.
     """
@@ -57,10 +57,10 @@ class Request:
     One request.
 
     Attributes:
-        parameters: What the path holds, by name.
-        token: Who asks.
-        trace: The trace id.
-        note: What the log is told of it besides; handlers add to it.
+        parameters: Parameters of the path, by name.
+        token: The token that it was sent with.
+        trace: Its trace id.
+        note: Further fields for its line in the log; handlers add to it.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ class Request:
         self._receive = receive
 
     def header(self, name: bytes) -> str:
-        """Return a header by its name in lower case; empty where it was not sent."""
+        """Return a header by its name in lower case; empty if it was not sent."""
         return self._headers.get(name, b"").decode("latin-1")
 
     def query(self, name: str) -> str:
-        """Return a value of the query string, cut to a readable length; empty where it has none."""
+        """Return a value of the query string, cut to 200 characters; empty if it is not there."""
         text: str = self.scope["query_string"].decode("latin-1")
         return dict(parse_qsl(text)).get(name, "")[:_QUERY]
 
     @property
     def key(self) -> str:
-        """The key in the path; raises Refused where it is none."""
+        """The key in the path; raises HTTPError if it is malformed."""
         key = self.parameters["key"]
         if not is_key(key):
             raise HTTPError(400, "E_KEY", "a key is 64 hexadecimal digits in lower case")
@@ -98,12 +98,12 @@ class Request:
 
     @property
     def encoding(self) -> str:
-        """How the client takes entries."""
+        """Encoding in which the client accepts entries."""
         return encoding_of(self._headers.get(b"accept-encoding", b""))
 
     @property
     def wait_s(self) -> float:
-        """How long the client would wait, by ``Prefer: wait=N``; 0 where it says nothing."""
+        """Seconds that the client would wait, by ``Prefer: wait=N``; 0 without one."""
         return wait_of(self._headers.get(b"prefer", b""))
 
     async def body(self, most: int = MAX_BODY) -> bytes:
@@ -111,7 +111,7 @@ class Request:
         Return the body.
 
         Raises:
-            Refused: It has more than `most` bytes, does not arrive, or comes encoded.
+            HTTPError: It has more than `most` bytes, does not arrive in time, or is encoded.
         """
         if self.header(b"transfer-encoding").lower() not in ("", "chunked"):
             raise HTTPError(501, "E_ENCODING", "of transfer codings, chunked alone is known here")
@@ -138,7 +138,7 @@ class Request:
             raise HTTPError(408, "E_BODY", f"the body did not arrive in {_BODY_S:.0f} s") from None
 
     async def gone(self) -> None:
-        """Wait until the client has gone; for after its body was read."""
+        """Wait until the client disconnects; call it after the body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -147,7 +147,7 @@ class Request:
         Return the body as a JSON object with exactly `fields`.
 
         Raises:
-            Refused: It is something else.
+            HTTPError: It is anything else.
         """
         data = await self.body()
         try:
@@ -165,7 +165,7 @@ def _too_large(most: int) -> HTTPError:
 
 @lru_cache(maxsize=256)
 def encoding_of(header: bytes) -> str:
-    """Return the better of the two encodings that an ``Accept-Encoding`` allows."""
+    """Return zstd if an ``Accept-Encoding`` header allows it, else identity."""
     for part in header.decode("latin-1").lower().split(","):
         name, _, quality = part.strip().partition(";")
         if name.strip() == ZSTD:
@@ -176,7 +176,7 @@ def encoding_of(header: bytes) -> str:
 
 @lru_cache(maxsize=256)
 def wait_of(header: bytes) -> float:
-    """Return the seconds of ``wait=N`` in a ``Prefer``; 0 where there is none."""
+    """Return the seconds of ``wait=N`` in a ``Prefer`` header; 0 without one."""
     match = re.search(
         r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", header.decode("latin-1")
     )
@@ -184,10 +184,10 @@ def wait_of(header: bytes) -> float:
 
 
 class JSONResponse(Response):
-    """An answer of one JSON document."""
+    """A response with one JSON document, in ASCII."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """Return the document as it is sent."""
+        """Return the bytes of the document."""
         return json.dumps(content, ensure_ascii=True, allow_nan=False).encode("ascii")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What this service hands out no more: digests of records or files, and keys of entries.
+Revocations: digests of records or files, and keys of entries, that are not handed out any more.
 
-Two lists count together: the service's own, which an administrator adds to over HTTP and which
-holds at once, and that of the trust document, which the holder of the root key signs and clients
-check themselves. Only the second protects who fetches elsewhere.
+Two lists apply together. An administrator adds to the service's own list over HTTP; that takes
+effect at once. The list in the trust document is signed with the root key, and clients check it
+themselves. Only the second protects clients that fetch from elsewhere.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from jitgen.signing.trust import SealedTrust, is_comment, opened
 from jitgen.support.documents import BadDocument, parse_json
 
 _FILE = "revocations.json"
-_MAX_BYTES = 2**24  # of the file: some 100,000 digests with short reasons
+_MAX_BYTES = 2**24  # largest file: some 100,000 digests with short reasons
 MOST = 1000
-"""Digests in one request."""
+"""Most digests in one request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revocation:
-    """Why a digest is revoked, by whom (a token's name, or ``trust``), and when."""
+    """A revoked digest: why, by what (a token's name, or ``trust``), and when."""
 
     digest: str
     reason: str
@@ -42,7 +42,7 @@ class Revocation:
 
 
 class TooMany(Exception):
-    """The service's own list would be longer than what it reads at its next start."""
+    """The service's own list would exceed the size that its next start reads."""
 
 
 class Revocations:
@@ -50,10 +50,10 @@ class Revocations:
     Both lists.
 
     Args:
-        folder: Where the service's own is kept.
-        trust: File of the trust document; None where there is none.
-        remembered: The latest that an earlier run went by, which a file that was put back does not
-            undo; None where nothing is remembered.
+        folder: Folder of the service's own list.
+        trust: File of the trust document; None if there is none.
+        remembered: The latest document that an earlier run used; an older file does not replace
+            it. None: nothing is remembered.
 
     Raises:
         SettingError: One of them cannot be read.
@@ -73,10 +73,10 @@ class Revocations:
 
     def reload(self) -> None:
         """
-        Read the trust document again; one that may not follow the last is refused.
+        Read the trust document again; it must be a valid successor of the present one.
 
         Raises:
-            SettingError: It cannot be read, or an older one was put in its place.
+            SettingError: It cannot be read, or is no successor: an older version, say.
         """
         if self._trust_path is None:
             return
@@ -98,15 +98,15 @@ class Revocations:
         }
 
     def all(self) -> dict[str, Revocation]:
-        """Return every one, by digest."""
+        """Return every revocation, by digest."""
         return self._own | self._signed
 
     def of_key(self, key: str) -> Revocation | None:
-        """Return why entry `key` is revoked, whatever it holds."""
+        """Return the revocation of `key` itself; None if there is none."""
         return self._own.get(key) or self._signed.get(key)
 
     def of_record(self, record_sha256: str, meta: Meta) -> Revocation | None:
-        """Return why an entry with this record is revoked: by its key, its record, or a file."""
+        """Return the revocation of an entry: of its key, its record or a file; else None."""
         if not self._own and not self._signed:
             return None
         files = (str(file["sha256"]) for file in meta.files.values())
@@ -117,11 +117,11 @@ class Revocations:
         """
         Revoke `digests`, with a reason each; returns how many are new.
 
-        Blocks, and may run on any thread, one at a time.
+        Blocks. It may run on any thread, but not on two at a time.
 
         Raises:
-            TooMany: They do not fit beside those that there are; then nothing is revoked.
-            OSError: That cannot be written down; then nothing is revoked.
+            TooMany: The list would be too long; nothing is revoked.
+            OSError: The list cannot be written; nothing is revoked.
         """
         now = time.time()
         new = {
@@ -142,7 +142,7 @@ class Revocations:
         except FileNotFoundError:
             return {}
         except (OSError, BadDocument, TypeError, KeyError) as error:
-            # To go on without it would hand out what somebody revoked.
+            # Without the list the service would hand out revoked entries.
             raise SettingError(f"revocations {self._path} cannot be read: {error}") from error
 
     def _write(self, rows: Mapping[str, Revocation]) -> None:
@@ -167,17 +167,17 @@ class Revocations:
         draft.replace(self._path)
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(folder)  # else a power failure could bring back the list before
+            os.fsync(folder)  # else a power failure could restore the previous list
         finally:
             os.close(folder)
 
 
 def parse_revocations(document: Any) -> dict[str, str]:
     """
-    Return reasons by digest from a request's ``{"revoked": {digest: reason}}``.
+    Return the reasons by digest of a request's ``{"revoked": {digest: reason}}``.
 
     Raises:
-        ValueError: It is none; the message says what is allowed.
+        ValueError: It is anything else; the message says what is allowed.
     """
     allowed = (
         f'an object {{"revoked": {{digest: reason}}}} of at most {MOST} digests (SHA-256 of a '

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The table of what the service offers: path, method, scope, handler, answers.
+The table of routes: path, methods, scope, handler, and the meaning of each status.
 
-Everything that must agree with it is made from it: routes, the check of tokens, labels of metrics,
-the OpenAPI document, and the test that goes through every scope and resource.
+The router, the check of tokens, labels of metrics, the OpenAPI document, and a test of every scope
+are derived from it.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _ERRORS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """
-    One row.
+    One route.
 
     Attributes:
-        name: What metrics and logs call it.
-        methods: Of HTTP.
-        path: With parameters in braces.
-        scope: What a token must be good for; empty: anybody may ask.
-        handler: What answers.
-        summary: One line.
-        answers: What each status means, besides those of every resource with a scope.
-        is_quiet: Whether it is only read from memory: its requests are in the log where all are.
-        is_page: Whether it is for browsers, which send tokens as passwords.
+        name: Its name in metrics and logs.
+        methods: HTTP methods.
+        path: Its path, with parameters in braces.
+        scope: Scope that a token needs; empty: no token is needed.
+        handler: The function that answers.
+        summary: One line about it.
+        answers: The meaning of each status, besides those of every route with a scope.
+        is_quiet: Whether it is cheap: its requests are logged only with ``log.requests = "all"``.
+        is_page: Whether it is for browsers, which send the token as a password.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Route:
 
     @property
     def all_answers(self) -> dict[int, str]:
-        """What each status means."""
+        """The meaning of each status."""
         return {**self.answers, **(_ERRORS if self.scope else {})}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a service: the application, its life, and the server that it runs in."""
+"""Runs a service: the ASGI application, and the uvicorn server around it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from jitgen.support.documents import BadDocument
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
 _NOT_STARTED = 3  # uvicorn's exit code
-_LATE_TICKS = 20  # tenths of a second between looks at requests that do not end
+_LATE_TICKS = 20  # tenths of a second between two checks of time limits
 
 
 class App:
@@ -47,7 +47,7 @@ class App:
         self._http_app = HttpApp(service)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or the service's life."""
+        """Serve one request, or the lifespan of the service."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
@@ -72,7 +72,7 @@ class App:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with a word when it listens, and the queue closed as soon as it is to end."""
+    """A uvicorn server that logs when it listens, and closes the job queue on shutdown."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -81,7 +81,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """End in order at SIGTERM and SIGINT, and then with 0: that is what was asked for."""
+        """Shut down at SIGTERM and SIGINT; the exit code is 0, since the end was requested."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -93,8 +93,8 @@ class Server(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    async def startup(self, sockets: Any = None) -> None:  # noqa: ARG002 - it makes its own
-        """Start the service, listen, and say where."""
+    async def startup(self, sockets: Any = None) -> None:  # noqa: ARG002 - it opens its own sockets
+        """Start the service, listen, and log the address."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise SystemExit(_NOT_STARTED)
@@ -104,25 +104,25 @@ class Server(uvicorn.Server):
         except OSError as error:
             await self.lifespan.shutdown()
             raise _no_listener(config, error) from error
-        acceptor = Acceptor(listeners, self._line, config.ssl, self._service.connections)
+        acceptor = Acceptor(listeners, self._protocol, config.ssl, self._service.connections)
         self.servers = [acceptor]  # type: ignore[list-item]  # as far as uvicorn asks
         self.started = True
         self.port = listeners[0].getsockname()[1]
         self._service.log.event("listening", host=config.host, port=self.port)
 
-    def _line(self, slot: Slot) -> BoundedHttpProtocol:
-        line = BoundedHttpProtocol(self.config, self.server_state, self.lifespan.state)
-        line.slot = slot
-        return line
+    def _protocol(self, slot: Slot) -> BoundedHttpProtocol:
+        protocol = BoundedHttpProtocol(self.config, self.server_state, self.lifespan.state)
+        protocol.slot = slot
+        return protocol
 
     async def on_tick(self, counter: int) -> bool:
-        """Look after the connections now and then; returns whether to end."""
+        """Enforce the time limits of connections now and then; returns whether to end."""
         if counter % _LATE_TICKS == 0:
             end_late(self.server_state.connections)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: Any = None) -> None:
-        """Let who waits for a compile have it, as long as the grace lasts; then end."""
+        """Let running compiles end, within the grace period, then shut down."""
         await self._service.queue.close(self._service.settings.limits.grace_s)
         await super().shutdown(sockets)
 
@@ -154,11 +154,11 @@ def server_of(settings: ServiceSettings, service: Service) -> tuple[Server, App]
 
 def run(settings: ServiceSettings) -> None:
     """
-    Serve until a signal ends it: SIGTERM or SIGINT; SIGHUP reads tokens and trust again.
+    Serve until SIGTERM or SIGINT; SIGHUP reads tokens, the trust document and the key again.
 
     Raises:
-        SettingError: Its certificate cannot be used.
-        ResourceError: It cannot listen where it is told to.
+        SettingError: The certificate cannot be used.
+        ResourceError: It cannot listen at the address in the settings.
         JitgenError: It cannot start.
     """
     raise_limit(settings.limits.connections)
@@ -172,7 +172,7 @@ def run(settings: ServiceSettings) -> None:
         ) from error
     try:
         server.run()
-    except SystemExit:  # uvicorn's, which says why in a log that is switched off
+    except SystemExit:  # uvicorn's; it logs why, in a log that is off
         if app.failure is None:
             raise
     if app.failure is not None:
@@ -180,7 +180,7 @@ def run(settings: ServiceSettings) -> None:
 
 
 def _load(config: uvicorn.Config, listen: Listen) -> None:
-    """Let uvicorn read the certificate, its key and the authorities of clients."""
+    """Load uvicorn's configuration with the checked files of TLS."""
     with certificate_files(listen) as files:
         config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs = files
         config.load()

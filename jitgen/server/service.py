@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service itself: what its parts are, how it starts, what it does meanwhile, how it ends."""
+"""The service: its parts, its start, its periodic work, and its end."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from jitgen.server.work import Worker
 from jitgen.signing.standing import State
 
 _TOUCH_S = 1800.0
-_LOOK_S = 2.0  # within which an entry that changed on the disk is served as it is there
-_UPLOADS = 8  # at a time: read, unpacked, and compiled again beside the queue
-_PROBE_S = 10.0  # a disk that was found writable is believed for so long
+_LOOK_S = 2.0  # between two checks of cached entries against the disk
+_UPLOADS = 8  # uploads at a time: read, unpacked, and rebuilt outside of the queue
+_PROBE_S = 10.0  # for which the result of a test of the disk is used
 
 
 class Service:
@@ -49,25 +49,26 @@ class Service:
     One service. Its event loop alone may use it.
 
     Attributes:
-        settings: What the operator decided.
-        tokens: Who may do what.
-        shelf: Its entries.
-        vouching: What it vouches for among them.
-        unattested: Entries that clients gave.
+        settings: The operator's settings.
+        tokens: Tokens and their scopes.
+        entry_store: Its entries.
+        vouching: Decides which of them are handed out.
+        unattested: Uploads of clients.
         pools: Its toolchains, by name.
+        work: Runs jobs.
         queue: Its jobs.
-        prewarms: Its plans under way.
-        quotas: What each token has under way.
-        places: Who is connected.
-        uploads: Places for what it is given.
-        revoking: Held while something is revoked.
-        failures: What did not compile.
-        misses: What was not there of late.
-        signatures: The way to its signer.
-        leases: What it shares with others.
-        metrics, log: What it counts and tells.
-        unconfined: Why its compile processes are not confined; empty where they are.
-        started: When, in seconds since 1970.
+        prewarms: Its prewarms.
+        quotas: Requests and streams under way, by token.
+        connections: Slots of the connections.
+        uploads: Limits the uploads under way.
+        revoking: Held while a revocation is added.
+        failures: Recent compile failures.
+        miss_log: Recent misses.
+        signer: Connection to its signer.
+        leases: Leases and entries that it shares with other services.
+        metrics, log: Its metrics and its log.
+        unconfined: Why its compile processes are not confined; empty if they are.
+        started: When it started, in seconds since 1970.
 
     Raises:
         SettingError: A file that the settings name is wrong.
@@ -126,11 +127,11 @@ class Service:
         self._proven: tuple[float, str] = (0.0, "")
         self._keepers: list[asyncio.Task[None]] = []
         self._renewals: set[asyncio.Task[None]] = set()
-        self._told: tuple[str, str] | None = None
+        self._logged_standing: tuple[str, str] | None = None
 
     async def start(self) -> None:
         """
-        Start the signer and the toolchains; they get ready meanwhile.
+        Start the signer and the toolchains, without waiting until the toolchains are ready.
 
         Raises:
             SigningError: The signing key cannot be used.
@@ -149,12 +150,13 @@ class Service:
             confined=not self.unconfined,
             unconfined=self.unconfined,
         )
-        self._tell_standing(is_asked=True)
+        self._log_standing(is_asked=True)
 
     def reload(self) -> None:
         """
-        Read tokens, the trust document and the signing key again, and look every entry up anew;
-        where one of the three is wrong, what was read before holds.
+        Read tokens, the trust document and the signing key again, and drop cached entries.
+
+        If one of the three is wrong, its previous state stays in use.
         """
         access = self.settings.access
         try:
@@ -175,19 +177,19 @@ class Service:
 
     async def _renew(self) -> None:
         await self.signer.renew()
-        self.entry_store.invalidate()  # what the key before had signed is judged anew
-        self._tell_standing(is_asked=True)
+        self.entry_store.invalidate()  # entries that the previous key signed are judged again
+        self._log_standing(is_asked=True)
         self.log.event("reloaded")
 
-    def _tell_standing(self, *, is_asked: bool = False) -> None:
-        """Say how the signing key stands where that has changed, or somebody wants to know."""
+    def _log_standing(self, *, is_asked: bool = False) -> None:
+        """Log the standing of the signing key if it has changed, or `is_asked`."""
         found = self.vouching.standing
         told = (found.state, found.reason) if found is not None else None
-        if told == self._told and not is_asked:
+        if told == self._logged_standing and not is_asked:
             return
-        if told != self._told:
-            self.entry_store.invalidate()  # a key that counts at last signs again what was refused
-        self._told = told
+        if told != self._logged_standing:
+            self.entry_store.invalidate()  # a key that is accepted now signs entries again
+        self._logged_standing = told
         if found is None:
             if self.settings.signing.is_on and self.entry_store.revocations.trust is None:
                 self.log.event("signing key", level="warning", reason=NO_TRUST)
@@ -199,7 +201,7 @@ class Service:
         )
 
     async def unready(self) -> str:
-        """Return why this service should be given no requests; empty where it should."""
+        """Return why this service should get no requests; empty if it should."""
         if self.queue.is_closing:
             return "it is shutting down"
         if reason := await self._unwritable():
@@ -217,12 +219,12 @@ class Service:
         return ""
 
     def warnings(self) -> list[str]:
-        """Return what keeps nobody from sending requests here, and will one day."""
+        """Return what will make this service unready if it is not mended."""
         found = self.vouching.standing
         return [found.reason] if found is not None and found.reason else []
 
     async def close(self) -> None:
-        """Finish what is compiling, as long as the grace lasts, and end every process."""
+        """Let compiles end within the grace period, then end every process."""
         self.log.event("ending", jobs=len(self.queue))
         await self.prewarms.close()
         await self.queue.close(self.settings.limits.grace_s)
@@ -237,7 +239,7 @@ class Service:
         self.log.event("ended")
 
     def count(self) -> None:
-        """Bring the gauges up to date."""
+        """Update the gauges."""
         self.metrics.queued.set(self.queue.count(JobState.QUEUED))
         self.metrics.compiling.set(self.queue.count(JobState.COMPILING))
         found = self.vouching.standing
@@ -262,23 +264,23 @@ class Service:
         return reason
 
     async def _keep(self) -> None:
-        """Have what is served from memory count as used on the disk, too, so that it stays."""
+        """Mark entries that are served from memory as used on the disk, so that they stay there."""
         while True:
             await asyncio.sleep(_TOUCH_S)
-            for key in self.entry_store.lru.keys():  # noqa: SIM118 - it is no mapping
+            for key in self.entry_store.lru.keys():  # noqa: SIM118 - no mapping
                 with suppress(JitgenError):
                     await asyncio.to_thread(self.entry_store.store.read, key)
 
     async def _watch(self) -> None:
-        """Let go of what has changed on the disk, and look whether all can be signed."""
+        """Drop cached entries that changed on the disk, and reconnect to the signer."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
                 await self.signer.revive()
-                self._tell_standing()
+                self._log_standing()
                 if changed := await self.entry_store.drop_changed():
                     self.log.event("changed on the disk", entries=changed)
-            except Exception as error:  # a mistake of ours: to look must not end
+            except Exception as error:  # a bug must not end this loop
                 reason = f"{type(error).__name__}: {error}"
                 self.log.event("not looked after", level="error", reason=reason)
 
@@ -304,7 +306,7 @@ def _private_folder(path: Path) -> None:
 
 
 def _confinement(settings: ServiceSettings) -> tuple[Confinement, str]:
-    """Return what is taken from compile processes, and why nothing is, if so."""
+    """Return the confinement of compile processes, and why there is none, if so."""
     wishes = {each.confine for each in settings.toolchains}
     if wishes == {"off"}:
         return Confinement(), "the settings say so"

@@ -286,7 +286,7 @@ _CONFLICTS: tuple[tuple[str, Callable[[ServiceSettings], object], str], ...] = (
     (
         "access",
         lambda s: s.access.tokens is None and not s.access.anonymous,
-        "nobody may ask: name a file of tokens (jitgen token makes one), or anonymous scopes",
+        "every request would be refused: name a file of tokens (see jitgen token) or scopes",
     ),
     (
         "access.anonymous",

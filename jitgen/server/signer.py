@@ -2,14 +2,14 @@
 """
 The signer: a process of its own, the only one that ever has the signing key.
 
-Statements go in, envelopes come out, a JSON object a line, and nothing else: it signs no bytes that
-it has not read as a statement about an entry, and sets the time itself. So whoever takes over the
-service can have entries signed while that lasts, each of them in the signer's log, but cannot take
-the key away, nor sign a trust document.
+It reads statements and writes envelopes, a JSON object a line. It signs only what it has parsed as
+a statement about an entry, and sets the time itself. An attacker who takes over the service can
+therefore have entries signed while that lasts, each of which is in the signer's log, but cannot
+steal the key or sign a trust document.
 
-It is started by the service, with a pipe; or by the operator as another user, behind a socket of
-the file system (``jitgen signer --key FILE --socket PATH``), which keeps the key file itself from
-the service.
+The service starts it with a socket pair; or the operator starts it as another user, behind a socket
+of the file system (``jitgen signer --key FILE --socket PATH``), so that the service cannot read the
+key file either.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jitgen.signing.keys import PrivateKey
 from jitgen.signing.statement import PAYLOAD_TYPE, Statement
 
 MAX_LINE = 2**15
-"""Bytes of the longest line: a statement has one kilobyte."""
+"""Most bytes of a line; a statement has one kilobyte."""
 
 _MOST_CLIENTS = 64
 
@@ -41,7 +41,7 @@ _MOST_CLIENTS = 64
 def answer(line: bytes, key: PrivateKey, log: Log) -> dict[str, Any]:
     """Return ``{"envelope": ...}`` for a line that holds a statement, else ``{"error": ...}``."""
     try:
-        # Only what reads as a statement is signed, and then as it would be written, at this time.
+        # Signed is the statement as parsed, encoded again, with the present time.
         statement = replace(Statement.decode(line.strip()), signed_at=times.now())
         envelope = dsse.seal(PAYLOAD_TYPE, statement.encode(), key)
     except SigningError as error:
@@ -52,7 +52,7 @@ def answer(line: bytes, key: PrivateKey, log: Log) -> dict[str, Any]:
 
 
 def serve(connection: socket.socket, key: PrivateKey, log: Log) -> None:
-    """Sign for one client until it goes."""
+    """Sign for one client until it disconnects."""
     with connection, suppress(OSError):
         connection.sendall(json.dumps({"keyid": key.keyid}).encode("ascii") + b"\n")
         for line in _lines(connection):
@@ -71,13 +71,13 @@ def _lines(connection: socket.socket) -> Iterator[bytes]:
 
 def listen(path: Path, key: PrivateKey, log: Log) -> None:
     """
-    Sign for whoever may connect to the socket `path`, until interrupted.
+    Sign for clients that connect to the socket `path`, until interrupted.
 
-    The file's group is let in: `path` lies in a folder that only the service's group can enter.
-    Each client has a thread: services stay connected, and one that says nothing is in nobody's way.
+    The file's group may connect: put `path` into a folder that only the service's group can enter.
+    Each client has a thread, since services stay connected; a silent client delays no other.
 
     Raises:
-        ResourceError: No socket can be made there.
+        ResourceError: No socket can be created there.
     """
     slots = threading.BoundedSemaphore(_MOST_CLIENTS)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the service asks its signer: a child of its own, or one behind a socket."""
+"""The service's connection to its signer: a child process, or a signer behind a socket."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from jitgen.signing import dsse
 from jitgen.signing.statement import Statement
 
 NO_TRUST = (
-    "there is no trust document, so that nobody here can tell whether clients accept what is signed"
+    "there is no trust document, so it is not known here whether clients accept what is signed"
 )
 
 _ANSWER_S = 10.0
-_REST_S = 10.0  # between two tries to find a signer that has gone
+_REST_S = 10.0  # between two tries to reconnect
 _LINE = 2**20
 
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -32,11 +32,11 @@ _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 class SignerClient:
     """
-    The way to the signer; one that died is started, or connected to, anew.
+    Connection to the signer, which is started again, or connected to again, if it has died.
 
     Attributes:
-        keyid: Name of the key that it signs with; empty until it said so.
-        trouble: Why nothing is signed now; empty where all is well.
+        keyid: Name of its key; empty until it sent it.
+        trouble: Why nothing can be signed now; empty if all is well.
     """
 
     def __init__(self, settings: Signing, log: Log) -> None:
@@ -51,8 +51,8 @@ class SignerClient:
 
     async def of(self, record: bytes) -> bytes:
         """
-        Return the ``signatures.json`` of the entry whose ``meta.json`` is `record`; empty where
-        nothing is signed here.
+        Return the ``signatures.json`` of the entry whose ``meta.json`` is `record`; empty if this
+        service signs nothing.
 
         Raises:
             SigningError: The signer refuses.
@@ -70,14 +70,14 @@ class SignerClient:
                     await self._drop()
                     if is_last:
                         raise self._silent(error) from error
-                except asyncio.CancelledError:  # its answer would be taken for the next one's
+                except asyncio.CancelledError:  # its answer would be taken for the next request's
                     await self._drop()
                     raise
         raise AssertionError("the last round returned or raised")
 
     async def start(self) -> None:
         """
-        Connect, so that what is wrong with the key is told at once.
+        Connect, so that a bad key is reported at once.
 
         Raises:
             SigningError: The key cannot be used.
@@ -88,7 +88,7 @@ class SignerClient:
                 await self._begin()
 
     async def revive(self) -> None:
-        """Start or find a signer that has gone, now and then; what is wrong is in `trouble`."""
+        """Reconnect to a signer that has gone; `trouble` has the reason if that fails."""
         is_gone = self._settings.is_on and not self._is_connected and not self._lock.locked()
         if is_gone and time.monotonic() - self._tried > _REST_S:
             self._tried = time.monotonic()
@@ -168,8 +168,8 @@ class SignerClient:
 
     async def renew(self) -> None:
         """
-        Go on with the key that is in the file now. One that cannot be used is told, and the one
-        before goes on to sign.
+        Restart the signer with the key that is in the file now. If that key cannot be used, log it
+        and keep the previous signer.
         """
         if not self._settings.is_on:
             return
@@ -186,14 +186,14 @@ class SignerClient:
                 await _ended(*before)
 
     async def close(self) -> None:
-        """End a signer of the service's own."""
+        """Disconnect, and end a signer that is a child process."""
         async with self._lock:
             await self._drop()
 
 
 def greeting(path: Path) -> str:
     """
-    Return the name of the key with which the signer behind the socket `path` signs.
+    Return the keyid of the signer behind the socket `path`.
 
     Raises:
         SigningError: Its key cannot be used.

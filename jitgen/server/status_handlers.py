@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the service says of itself: health, versions, counters, revocations, trust."""
+"""Health, versions, metrics, revocations and trust over HTTP."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 async def livez(service: Service, request: Request) -> Response:  # noqa: ARG001
-    """Answer that the process answers."""
+    """Answer that the process is alive."""
     return JSONResponse({"live": True})
 
 
 async def readyz(service: Service, request: Request) -> Response:  # noqa: ARG001
-    """Answer whether requests should come here."""
+    """Answer whether this service should get requests, and why not."""
     reason = await service.unready()
     document: dict[str, Any] = {"ready": not reason} | ({"reason": reason} if reason else {})
     if not reason and (warnings := service.warnings()):
@@ -35,7 +35,7 @@ async def readyz(service: Service, request: Request) -> Response:  # noqa: ARG00
 
 
 async def info(service: Service, request: Request) -> Response:  # noqa: ARG001
-    """Answer what this service is."""
+    """Answer with versions, toolchains, limits, and what is enforced."""
     limits = service.settings.limits
     return JSONResponse(
         {
@@ -76,7 +76,7 @@ async def info(service: Service, request: Request) -> Response:  # noqa: ARG001
 
 
 def _standing(service: Service) -> dict[str, Any] | None:
-    """Return how the signing key stands; None where it is not known."""
+    """Return the standing of the signing key; None if it is not known."""
     found = service.vouching.standing
     if found is None:
         return None
@@ -85,7 +85,7 @@ def _standing(service: Service) -> dict[str, Any] | None:
 
 
 async def metrics(service: Service, request: Request) -> Response:  # noqa: ARG001
-    """Answer with the counters."""
+    """Answer with the metrics."""
     service.count()
     return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
@@ -98,7 +98,7 @@ async def openapi(service: Service, request: Request) -> Response:  # noqa: ARG0
 
 
 async def trust(service: Service, request: Request) -> Response:
-    """Answer with the trust document that the operator put here."""
+    """Answer with the trust document of the settings."""
     found = service.entry_store.revocations.trust
     if found is None:
         raise HTTPError(404, "E_TRUST", "this service hands out no trust document")
@@ -109,7 +109,7 @@ async def trust(service: Service, request: Request) -> Response:
 
 
 async def revoke(service: Service, request: Request) -> Response:
-    """Revoke digests from now on."""
+    """Add digests to the service's own revocations."""
     try:
         digests = parse_revocations(parse_json(await request.body(), max_bytes=MAX_BODY))
     except (BadDocument, ValueError, RecursionError) as error:
@@ -130,7 +130,7 @@ async def revoke(service: Service, request: Request) -> Response:
 
 
 async def revocations(service: Service, request: Request) -> Response:  # noqa: ARG001
-    """Answer what is revoked."""
+    """Answer with all revocations."""
     rows = service.entry_store.revocations.all()
     return JSONResponse(
         {

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The process of one toolchain: it runs in the toolchain's virtual environment, imports the compiler
-once and forks a process for each compile (see `jitgen.compile.worker_server`).
+The supervisor of one toolchain: a process in the toolchain's virtual environment, which imports the
+compiler once and forks a process for each compile (see `jitgen.compile.worker_server`).
 
-Unlike a run of the library's, it lives as long as the service and is given tasks one by one. It
-also answers, itself, what only this version of jitgen can know: what it is, what it says of a
-config, and which kernels a plan asks for. Lines are JSON::
+Unlike the worker server of a library call, it lives as long as the service and receives tasks one
+by one. It also answers the questions that only its version of jitgen can answer
+(`jitgen.server.questions`). Lines are JSON::
 
     <- {"hello": {"toolchain": {...}, "jitgen": "0.9", "targets": [...]}}
     -> {"task": {...}}                         <- {"index": 0, "kind": "ok", "result": {...}, ...}
@@ -34,11 +34,11 @@ from jitgen.targets.legality import check
 
 _MODULE = TASK.partition(":")[0]
 _MOST_SWEEPS = 100
-"""Of a plan in a request: to expand one takes 30 ms, in which nobody else is answered."""
+"""Most sweeps of a plan in a request: each takes 30 ms, and delays the next question so long."""
 
 
 class Supervisor(Server):
-    """Runs tasks and answers questions as they come, until the service goes."""
+    """Runs tasks and answers questions as they come, until the service disconnects."""
 
     is_open = True
 
@@ -49,7 +49,7 @@ class Supervisor(Server):
         self._rest = b""
 
     def hear(self) -> bool:
-        """Take tasks and answer questions; return whether the service is still there."""
+        """Receive tasks and questions; returns whether the service is still connected."""
         received = self._connection.recv(2**16)
         *lines, self._rest = (self._rest + received).split(b"\n")
         for line in lines:
@@ -71,7 +71,7 @@ class Supervisor(Server):
 
 def examine(request: dict[str, Any]) -> dict[str, Any]:
     """
-    Say what a config is on a target.
+    Answer `Question.EXAMINE`: name, key and legality of a config on a target.
 
     Returns:
         ``{"name", "key", "document"}``; or ``{"refused": {"code", "reason", "proposal"}}``.
@@ -96,9 +96,9 @@ def examine(request: dict[str, Any]) -> dict[str, Any]:
 
 def expand(request: dict[str, Any]) -> dict[str, Any]:
     """
-    Say which kernels a plan asks for: ``{"plan": name, "configs": [config, ...]}``.
+    Answer `Question.EXPAND`: the kernels of a plan, ``{"plan": name, "configs": [config, ...]}``.
 
-    A plan is the name of a shipped one, or a table with ``problems``: never a path.
+    A plan is the name of a shipped one, or a table with ``problems``; never a path.
 
     Raises:
         PlanError, ConfigError: There is no such plan, or it is malformed.
@@ -139,7 +139,7 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def describe() -> dict[str, Any]:
-    """Return what this environment compiles with, and for which targets."""
+    """Return the toolchain of this environment, and its targets."""
     return {
         "toolchain": toolchain.versions(),
         "jitgen": __version__,
@@ -153,8 +153,8 @@ def main(descriptor: str, jobs: str, timeout_s: str) -> None:
     os.set_inheritable(int(descriptor), False)
     client = socket.socket(fileno=int(descriptor))
     preload([*PRELOAD, _MODULE], list(WITHOUT))
-    gc.enable()  # it lives for weeks
+    gc.enable()  # this process lives for weeks
     supervisor = Supervisor(client, int(jobs), float(timeout_s))
     supervisor.say(json.dumps({"hello": describe()}).encode("ascii"))
     supervisor.serve()
-    os._exit(0)  # taking down an interpreter with the compiler in it takes a while
+    os._exit(0)  # a regular exit with the compiler loaded takes a while

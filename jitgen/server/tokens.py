@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who may do what: bearer tokens, of which the service knows digests only.
+Bearer tokens and their scopes; the service knows only digests of them.
 
 The file is TOML, a table for each token::
 
@@ -10,8 +10,8 @@ The file is TOML, a table for each token::
     scopes = ["read", "compile"]
     not_after = 2027-01-01        # may be left out
 
-A token is 256 random bits, so that a plain digest cannot be searched. Looking a digest up tells
-nothing about others by the time it takes.
+A token is 256 random bits, so that a digest cannot be reversed by a search. The time to look up a
+digest reveals nothing about other tokens.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from jitgen.support.text import shown
 from jitgen.support.values import choices
 
 PREFIX = "jitgen_"
-"""What every token begins with, so that scanners of secrets find a lost one."""
+"""Beginning of every token, by which secret scanners find a leaked one."""
 
 _MAX_BYTES = 2**20
-_MAX_TOKEN = 256  # characters; ours have 50
+_MAX_TOKEN = 256  # characters; those of `new_token` have 50
 
 
 def _digest(value: Any) -> str:
@@ -49,7 +49,7 @@ def _digest(value: Any) -> str:
 
 
 def _moment(value: Any) -> float:
-    """Read a TOML date or date and time; without an offset it is UTC."""
+    """Read a TOML date, or date and time, as seconds since 1970; without an offset it is UTC."""
     if isinstance(value, datetime):
         moment = value
     elif isinstance(value, date):
@@ -65,10 +65,10 @@ class Token:
     One token.
 
     Attributes:
-        name: Whose it is; in logs, metrics and limits.
+        name: Its name in logs, metrics and limits.
         sha256: Digest of its text.
-        scopes: What it is good for.
-        not_after: When it ends, in seconds since 1970; None: never.
+        scopes: What it allows.
+        not_after: When it expires, in seconds since 1970; None: never.
     """
 
     name: str = of(short, None, "whose it is")
@@ -78,7 +78,7 @@ class Token:
 
 
 class Tokens:
-    """Those of one file; safe to replace while requests are served."""
+    """The tokens of one file; safe to replace while requests are served."""
 
     def __init__(self, tokens: Mapping[str, Token], anonymous: Token | None = None) -> None:
         self._by_digest = dict(tokens)
@@ -89,10 +89,10 @@ class Tokens:
         return len(self._by_digest)
 
     def of(self, secret: str | None) -> Token | None:
-        """Return the token with this text, or who comes without one; None where there is none."""
+        """Return the token with this text, the anonymous one for None, or None if there is none."""
         if secret is None:
             return self._anonymous
-        # A digest takes a microsecond; what is remembered is bounded by the number of tokens.
+        # Computing a digest takes a microsecond. Only valid tokens are cached, so that is bounded.
         found = self._known.get(secret)
         if found is None:
             if len(secret) > _MAX_TOKEN:
@@ -111,8 +111,8 @@ def read_tokens(file: Path | None, anonymous: tuple[str, ...] = ()) -> Tokens:
     Return the tokens of `file`.
 
     Raises:
-        SettingError: It cannot be read, others can write to it or put another one there, or it is
-            wrong: a line a mistake.
+        SettingError: It cannot be read, other users can write or replace it, or it has errors: a
+            line for each.
     """
     stranger = Token(name="anonymous", scopes=anonymous) if anonymous else None
     if file is None:
@@ -154,7 +154,7 @@ def _parsed(document: dict[str, Any], errors: ConfigErrors) -> dict[str, Token]:
 
 
 def new_token(name: str, scopes: tuple[str, ...]) -> tuple[str, str]:
-    """Return the text of a new token, and the table of it for the file."""
+    """Return the text of a new token, and its table for the file of tokens."""
     secret = PREFIX + secrets.token_urlsafe(32)
     digest = hashlib.sha256(secret.encode()).hexdigest()
     listed = ", ".join(f'"{scope}"' for scope in scopes)

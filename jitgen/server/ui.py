@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The pages for people, at ``/ui``: what waits, what was compiled, what missed and why, what is there.
+Pages for people at ``/ui``: the queue, recent compiles, misses and their reasons, entries.
 
-HTML is made here, by templates that escape everything, and needs no script: the policy that is sent
-along allows none, from nowhere. Browsers send a token as the password of HTTP's basic scheme. Pages
-only show; nothing can be changed by them, so that no other site can have anything changed.
+The templates escape everything. The pages need no scripts, and their content security policy allows
+none. Browsers send a token as the password of HTTP's basic scheme. The pages change nothing, so
+that another site cannot make a browser change anything (CSRF).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def overview(service: Service, request: Request) -> Response:  # noqa: ARG
 
 
 async def entries(service: Service, request: Request) -> Response:
-    """List the entries whose name or key holds what is searched for."""
+    """List the entries whose name or key contains the search text."""
     wanted = request.query("q")
 
     def found() -> list[Any]:
@@ -82,7 +82,7 @@ async def entries(service: Service, request: Request) -> Response:
 
 
 async def entry(service: Service, request: Request) -> Response:
-    """Show one entry: its key document, its numbers, its source, who signed it."""
+    """Show one entry: its key document, its resources, its source, its signatures."""
     found = await asyncio.to_thread(service.entry_store.store.read, request.key)
     if found is None:
         raise HTTPError(404, "E_MISSING", f"there is no entry {request.key[:12]}")
@@ -125,7 +125,7 @@ def _count(service: Service, source: str) -> int:
 
 
 def _signatures(entry: Entry) -> list[dict[str, str]]:
-    """Return who signed an entry, as it says itself; whether that counts is for clients to say."""
+    """Return an entry's signatures as they are stated, without checking them."""
     try:
         return [
             {"keyid": each.keyid, "builder": said.builder, "at": _moment(said.signed_at)}
@@ -154,7 +154,7 @@ def _templates() -> jinja2.Environment:
 
 
 def _moment(at: Any) -> str:
-    """Return a moment as UTC, to the second."""
+    """Return a time in UTC, to the second."""
     if not isinstance(at, float):
         return str(at.strftime("%Y-%m-%d %H:%M:%S"))
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))

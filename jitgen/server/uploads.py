@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Entries that clients gave and nobody vouches for: in a root of their own, beside the service's.
+Uploads of clients, which this service does not vouch for, in a root of their own.
 
-They are handed out to whoever asks for such by name, and answer nothing else: no compile, no
-prewarm, no other service. So they can neither take the place of a kernel nor push one out.
+An upload is handed out only to a request with ``unattested=1``. It never answers a compile, a
+prewarm or another service, so it can neither replace a kernel nor evict one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ FOLDER = "uploads"
 
 class Unattested:
     """
+    The stored uploads.
+
     Args:
-        folder: Where the service keeps what is its own.
-        settings: How large they may be together.
+        folder: The service's folder for its own files.
+        settings: The limit on their total size.
     """
 
     def __init__(self, folder: Path, settings: Uploads) -> None:
@@ -31,9 +33,9 @@ class Unattested:
 
     async def keep(self, entry: Entry) -> tuple[bool, str]:
         """
-        Keep `entry`, without its signatures, unless there is one of its key: the first has it.
+        Store `entry` without its signatures, unless there is one with its key already.
 
-        Returns whether it is kept now, and why it cannot be, if so.
+        Returns whether it was stored, and why storing failed, if it did.
         """
         return await asyncio.to_thread(self._keep, entry)
 
@@ -45,9 +47,9 @@ class Unattested:
         return not published.why_private, published.why_private
 
     async def read(self, key: str) -> Entry | None:
-        """Return the entry `key`; None where nobody gave one."""
+        """Return upload `key`; None if there is none."""
         return await asyncio.to_thread(self._store.read, key)
 
     def close(self) -> None:
-        """Close what the root has open."""
+        """Close the root's index."""
         self._store.index.close()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The gate before the signature: a GPU kernel must come out right in the emulator first.
+Validation before signing: a GPU kernel must compute right results in the emulator.
 
-It is `jitgen verify KEY` of the very bytes that would be signed, in the toolchain's environment and
-as confined as the compile was. It takes seconds to minutes for a kernel, so it is the operator's
-choice. Kernels for the CPU are not emulated and pass; what cannot be verified does not.
+It runs `jitgen verify KEY` on the very bytes that would be signed, in the toolchain's environment
+and confined like the compile. That takes seconds to minutes for a kernel, so the operator decides
+(``signing.gate``). Kernels for the CPU are not emulated and pass; a kernel that cannot be verified
+does not pass.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ _SHOWN = 600
 
 class Validator:
     """
-    What must pass before it is signed.
+    Validates kernels before they are signed.
 
     Args:
-        settings: Whether there is a gate, and how long it may take.
-        confinement: What is taken from its processes.
+        settings: Whether kernels are validated, and the time limit.
+        confinement: How its processes are confined.
     """
 
     def __init__(self, settings: Signing, confinement: Confinement) -> None:
         self._settings = settings
         self._confinement = confinement
-        self._turn = asyncio.Semaphore(1)  # it takes a core and more by itself
+        self._turn = asyncio.Semaphore(1)  # one validation takes more than a core
 
     async def refusal(self, entry: Entry, python: Path | None = None) -> str:
         """
-        Return why `entry` is not to be signed, which is so the next time, too; empty where it is.
+        Return why `entry` must not be signed, now or later; empty if it may be.
 
         Raises:
-            ResourceError: It could not be verified, for want of something.
+            ResourceError: It could not be verified: memory, disk or the like ran out.
         """
         if self._settings.gate == "off" or entry.meta.arch == "cpu":
             return ""
@@ -55,7 +56,7 @@ class Validator:
             return await asyncio.to_thread(self._verified, entry, python)
 
     def _verified(self, entry: Entry, python: Path | None) -> str:
-        with tempfile.TemporaryDirectory(prefix="jitgen-gate-") as folder:
+        with tempfile.TemporaryDirectory(prefix="jitgen-validate-") as folder:
             root = Path(folder, "cache")
             published = Store.open(root, mode="rw").publish(entry.meta, entry.files)
             if published.why_private:
@@ -91,14 +92,14 @@ def _environment(root: Path, *, is_own: bool) -> Mapping[str, str]:
     kept = children.environment()
     found = {name: text for name, text in kept.items() if not name.startswith("JITGEN_")}
     path = found.pop("PYTHONPATH", "")
-    if is_own:  # it finds what this process found
+    if is_own:  # it imports jitgen from where this process did
         home = str(Path(__file__).resolve().parents[2])
         found["PYTHONPATH"] = os.pathsep.join([part for part in (path, home) if part])
     return found | {"JITGEN_CACHE_DIR": str(root), "CUDA_VISIBLE_DEVICES": ""}
 
 
 def _reason(printed: str, said: str) -> str:
-    """Return in a line what `jitgen verify` found."""
+    """Return the finding of `jitgen verify` in one line."""
     try:
         kernel = json.loads(printed)["kernels"][0]
     except (ValueError, LookupError, TypeError):

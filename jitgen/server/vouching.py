@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What this service vouches for, among the entries that it finds.
+Decides which of the entries that it finds a service vouches for.
 
-A service that signs hands out what a client accepts: an entry with a signature that counts, by its
-trust document; and its own work, which it signs again where the signature counts no longer. All
-else is as if it were not there, and compiled. So neither an upload nor what somebody put into the
-root or a shared bucket keeps a client from the kernel that it asked for.
+A service that signs hands out entries that a client accepts: those with a valid signature by its
+trust document, and its own, which it signs again when their signature is no longer valid. Any other
+entry is treated as absent, and compiled. So neither an upload nor an entry that an attacker put
+into the root or a shared bucket keeps a client from the kernel that it asked for.
 
-Without a trust document it is not known which signatures count; then one at all is enough. A
-service that signs nothing vouches for nothing: it hands out what is in its root.
+Without a trust document it is unknown which signatures are valid, and any signature is enough. A
+service that signs nothing hands out whatever is in its root.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jitgen.signing.trust import Trust
 
 
 class Verdict(StrEnum):
-    """What this service says of an entry."""
+    """Verdict on an entry: it has a valid signature; it is the service's own; neither."""
 
     COUNTS = "counts"
     OWN = "own"
@@ -41,18 +41,18 @@ class Verdict(StrEnum):
 
 class Vouching:
     """
-    What one service vouches for.
+    Judges the entries of one service, and signs its own again.
 
     Attributes:
-        built: What it built itself.
+        built: Database of the entries that it built itself.
 
     Args:
-        settings: Whether and as whom it signs.
-        revocations: Whose trust document it goes by.
-        built: What it built itself.
+        settings: Whether it signs.
+        revocations: Has the trust document.
+        built: Database of the entries that it built itself.
         signer: Its signer.
-        store: Where entries lie.
-        log: Where it is told that an entry was signed again.
+        store: Its entries on the disk.
+        log: Its log.
     """
 
     def __init__(
@@ -74,23 +74,23 @@ class Vouching:
 
     @property
     def standing(self) -> Standing | None:
-        """How the signing key stands; None where nothing is signed, or without a document."""
+        """Standing of the signing key; None without signing, or without a trust document."""
         trust = self._revocations.trust
         if not self._is_signing or trust is None or not self._signer.keyid:
             return None
         return standing(self._signer.keyid, trust.trust)
 
     def refusal(self, record: bytes, signatures: bytes) -> str:
-        """Return why an entry from elsewhere is not taken, by its signatures; empty: it is."""
+        """Return why an entry's signatures are not accepted; empty if they are."""
         trust = self._revocations.trust
         if trust is not None:
             return judge(record, signatures, trust.trust, _moment(trust.trust)).reason
         if not self._is_signing or _is_signed(signatures):
             return ""
-        return "nobody signed it"
+        return "it is not signed"
 
     def verdict(self, entry: Entry) -> Verdict:
-        """Return what this service says of an entry in its root; blocks."""
+        """Return the verdict on an entry in the root; blocks."""
         if not self._is_signing:
             return Verdict.COUNTS
         record = entry.meta.encode()
@@ -102,14 +102,14 @@ class Vouching:
 
     async def signed(self, entry: Entry) -> Entry:
         """
-        Return an entry of the service's own with a signature that counts, if the key can make one.
+        Return an entry of the service's own with a valid signature, if its key can make one.
 
         Raises:
             SigningError, ResourceError: The signer does not sign.
         """
         found = self.standing
         if found is not None and found.is_refused:
-            return entry  # a new signature would count no more than the one that it has
+            return entry  # a new signature would not be valid either
         task = self._again.get(entry.key)
         if task is None:
             task = self._again[entry.key] = asyncio.create_task(self._signed(entry))
@@ -125,13 +125,17 @@ class Vouching:
         try:
             add = self._store.add_signatures
             await asyncio.to_thread(add, entry.key, made, renews=True)
-        except (OSError, CacheError, SigningError) as error:  # it is signed in memory, then
+        except (
+            OSError,
+            CacheError,
+            SigningError,
+        ) as error:  # signed in memory only
             self._log.event("not kept", level="error", key=entry.key, reason=str(error))
         self._log.event("signed again", key=entry.key, keyid=self._signer.keyid)
         return replace(entry, signatures=whole)
 
     def _is_disowned(self, meta: Meta) -> bool:
-        """Return whether the trust document disowns all that is as old."""
+        """Return whether the entry is older than ``min_signed_at`` of the trust document."""
         trust = self._revocations.trust
         if trust is None or trust.trust.min_signed_at is None:
             return False
@@ -150,5 +154,5 @@ def _is_signed(signatures: bytes) -> bool:
 
 
 def _moment(trust: Trust) -> datetime:
-    """Return the present, or the last moment of a document that has expired."""
+    """Return the present time, or the last second before the trust document expired."""
     return min(times.now(), trust.expires - timedelta(seconds=1))

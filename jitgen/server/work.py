@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One job from beginning to end: compile, check what came back, pass the gate, sign, keep.
+Runs a job from beginning to end: compile, check the answer, validate, sign, publish.
 
-What a compile process answers is believed only as far as it can be checked: it is an entry of the
-key that was asked for, with the config, target and name that were asked for, and every digest is
-right. Only then is it signed.
+A compile process is not trusted. Its answer must be an entry with the key, config, target and name
+that were asked for, and every digest must be right; only then is the entry signed.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _OUSTED = "another build was in its place, with no signature that counts"
 
 
 class Worker:
-    """Does jobs; raises JobFailed for whatever becomes of one."""
+    """Runs jobs; raises JobFailed for any failure of one."""
 
     def __init__(
         self,
@@ -67,12 +66,12 @@ class Worker:
         self._failures = failures
 
     async def __call__(self, job: Job) -> None:
-        """Bring the entry of `job` onto the shelf."""
+        """Bring the entry of `job` into the entry store."""
         order = job.order
         self._metrics.queue_s.observe(job.started - job.created)
         outcome = "failed"
         try:
-            self._entry_store.from_memory(order.key, ZSTD)  # what is revoked is not compiled again
+            self._entry_store.from_memory(order.key, ZSTD)  # a revoked kernel is not compiled
             async with self._leases.held(order.key) as theirs:
                 found = await self._there(order.key, theirs)
                 outcome = "found"
@@ -105,13 +104,13 @@ class Worker:
             )
 
     async def _there(self, key: str, theirs: Entry | None) -> Found | None:
-        """Return what need not be compiled: what another service made, or what is in the root."""
+        """Return an entry that exists already: of another service, or in the root."""
         if theirs is None:
             return await self._entry_store.find(key)
         return await self._entry_store.publish(theirs.meta, theirs.files, theirs.signatures)
 
     async def build(self, order: Order) -> Entry:
-        """Return what `order` compiles to here, checked and neither signed nor kept."""
+        """Compile `order`; the entry is checked, but neither signed nor published."""
         answer = await self._pools[order.pool].compile(order.config, order.arch, order.trace)
         kind, result = answer["kind"], answer.get("result") or {}
         if kind != "ok":
@@ -139,10 +138,10 @@ class Worker:
 
     async def sign_and_publish(self, entry: Entry, order: Order) -> Found:
         """
-        Sign an entry that was built here, and keep it; returns the one to hand out.
+        Sign and publish an entry that was built here; returns the one to hand out.
 
         Raises:
-            Revoked: It came out with bytes that are revoked: nobody is to be given them anew.
+            Revoked: A digest of it is revoked.
             JobFailed: It does not pass the gate.
             SigningError, ResourceError: It cannot be signed.
         """
@@ -154,7 +153,7 @@ class Worker:
         await self._entry_store.record_built(record)
         found = await self._entry_store.publish(entry.meta, entry.files, signatures)
         if found.entry.why_private:
-            # Who waits for it is served from memory; the next start compiles it again.
+            # It is served from memory; after a restart it is compiled again.
             reason = found.entry.why_private
             self._log.event("not kept", level="error", key=entry.key, reason=reason)
             return found
@@ -165,7 +164,7 @@ class Worker:
 
 
 def _checked(order: Order, result: Mapping[str, Any]) -> Entry:
-    """Return the entry that a compile process answered with; raises JobFailed if it is none."""
+    """Return the entry in a compile process's answer; raises JobFailed if it is not right."""
     try:
         record = result["meta"].encode("ascii")
         files = {

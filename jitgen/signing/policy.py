@@ -67,7 +67,7 @@ def judge(record: bytes, signatures: bytes, trust: Trust, now: datetime | None =
                 f"{digest[:12]} is revoked: {trust.revoked[digest] or 'no reason given'}"
             )
     if not envelopes:
-        return _refused("nobody signed it")
+        return _refused("it is not signed")
     statements: dict[str, Statement] = {}
     reasons: dict[str, None] = {}
     for envelope in envelopes:

@@ -19,7 +19,7 @@ OPEN: dict[str, Any] = {"access": {"anonymous": ["read"]}}
 @pytest.mark.parametrize(
     ("document", "says"),
     [
-        ({}, "access: nobody may ask"),
+        ({}, "access: every request would be refused"),
         (OPEN | {"lisen": {}}, "lisen: is not known; allowed: listen, store"),
         (OPEN | {"listen": {"prot": 1}}, "listen.prot: is not known; allowed here: host, port"),
         (OPEN | {"listen": {"port": "80"}}, "listen.port: must be an integer from 0 to 65535"),

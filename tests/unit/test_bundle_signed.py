@@ -78,7 +78,7 @@ def test_a_strangers_is_refused_and_nothing_published(
 
 
 def test_unsigned_ones_are_refused(path: Path, cache_root: Path, trust: Path) -> None:
-    with pytest.raises(BundleError, match=r"nobody signed it.*JITGEN_VERIFY=off takes"):
+    with pytest.raises(BundleError, match=r"it is not signed.*JITGEN_VERIFY=off takes"):
         install(image.load(path), Store.open(cache_root))
 
 
@@ -132,7 +132,7 @@ def test_what_the_commands_refuse(jitgen: Jitgen, path: Path, tmp_path: Path, tr
     assert (empty.code, empty.document["ok"]) == (3, False)
     assert empty.document["missing"]
     assert (unsigned.code, unsigned.document["ok"]) == (1, False)
-    assert set(unsigned.document["refused"].values()) == {"nobody signed it"}
+    assert set(unsigned.document["refused"].values()) == {"it is not signed"}
     assert incomplete.code == 1
     assert "missing  grouped_gemm_masked" in incomplete.out
     assert (unknown.code, unknown.err.startswith("error: no plan 'none'")) == (2, True)

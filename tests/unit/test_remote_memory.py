@@ -179,7 +179,7 @@ class TestWhatAPlaceGave:
             (b"x" * 4096, "what no entry has", 60),
             (packed(ENTRY)[:1000], "in the middle of a file", 60),
             (packed(entry_of(1, THIEF)), "not in trust document", 3600),
-            (packed(entry_of(1)), "nobody signed it", 3600),
+            (packed(entry_of(1)), "it is not signed", 3600),
         ],
         ids=["damaged", "torn", "of a thief", "unsigned"],
     )

@@ -172,7 +172,7 @@ class TestAlways:
             assert open_root.store.publish(bare.meta, bare.files).directory
         with told(EventKind.REJECT) as seen:
             assert open_root.store.read(bare.key) is None
-        assert "nobody signed it" in seen[0].detail
+        assert "it is not signed" in seen[0].detail
 
         open_root.push(good)
         assert is_same(open_root.fetch(good), good)
@@ -191,7 +191,7 @@ class TestAlways:
     def test_what_is_compiled_here_stays_with_its_process(self, open_root: Stand) -> None:
         found = open_root.store.publish(fake_meta(1), fake_files(1))
 
-        assert "nobody signed it" in found.why_private
+        assert "it is not signed" in found.why_private
         assert open_root.store.read(found.key) is None
 
     def test_revoked_entry_is_not_loaded_any_more(self, open_root: Stand) -> None:

@@ -158,7 +158,7 @@ def _by(*keys: PrivateKey) -> bytes:
 _DIGEST = hashlib.sha256(RECORD).hexdigest()
 _LIBRARY = ENTRY.meta.files["kernel.so"]["sha256"]
 _CASES: dict[str, tuple[Callable[[], bytes], dict[str, object], str]] = {
-    "unsigned": (lambda: b"", {}, "nobody signed it"),
+    "unsigned": (lambda: b"", {}, "it is not signed"),
     "stranger": (lambda: _by(THIEF), {}, "is not in trust document 1"),
     "other entry": (lambda: signed(OTHER_RECORD, KEY), {}, "it signed another key"),
     "revoked key": (
