@@ -22,7 +22,7 @@ _REMEDIES = {
 }
 
 
-class Room(NamedTuple):
+class DiskSpace(NamedTuple):
     """
     What a file system has.
 
@@ -55,7 +55,7 @@ def remedy(error: Exception) -> str:
     return _REMEDIES.get(getattr(error, "errno", None) or 0, "")
 
 
-def room(path: Path) -> Room:
+def disk_space(path: Path) -> DiskSpace:
     """
     Return what is left on the file system of `path`, or of the nearest folder above that exists.
 
@@ -63,7 +63,7 @@ def room(path: Path) -> Room:
         OSError: It does not say.
     """
     found = os.statvfs(_existing(path))
-    return Room(
+    return DiskSpace(
         free_bytes=found.f_bavail * found.f_frsize,
         total_bytes=found.f_blocks * found.f_frsize,
         has_inodes=found.f_favail > 0 or not found.f_files,  # some count none

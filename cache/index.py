@@ -14,6 +14,7 @@ write to the `journal`. Only failures to remember, and whoever asks for lists an
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import threading
@@ -25,11 +26,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jitgen.cache.entry import is_key
-from jitgen.cache.folder import Damaged, Folder
-from jitgen.cache.journal import Journal
+from jitgen.cache.folder import Damaged, Folder, unique_name
 from jitgen.cache.root import Root
 from jitgen.errors import CacheError
 from jitgen.events import Event, EventKind, events, warn_once
+from jitgen.support.documents import BadDocument, parse_json
 from jitgen.support.failing import is_passing
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ _TIMEOUT_S = 2.0  # to wait for another process that writes
 _MOST_BYTES = 2**24  # of the database: some 60,000 entries, and seconds to read
 _REST_S = 30.0  # to leave an index alone that could not be used
 _FAILURE = "failure:"
+_JOURNAL = "journal"
+_MAX_LINE = 4096  # bytes of a line of the journal
+_MAX_RECORDS = 2**16  # of the journal at once; what is beyond is lost, as beyond its size
+MOST_JOURNAL_BYTES = 4 * 2**20
+"""Uses are not recorded in a journal of this size, until a process opens the index."""
+
 _inherited: list[Any] = []  # connections of a parent process, which a child must not even close
 
 
@@ -124,7 +131,7 @@ class Index(NullIndex):
         self._database = self._directory / "cache.db"
         self._hints = self._directory / "failed"
         self._journal = Journal(root)
-        self._guard = threading.RLock()
+        self._lock = threading.RLock()
         self._pid = os.getpid()
         self._table: Table | None = None
         self._closing: weakref.finalize[Any, Any] | None = None
@@ -244,9 +251,9 @@ class Index(NullIndex):
         """Return what `operation` does, or `default`: the one place where the index degrades."""
         if self._pid != os.getpid():
             _inherited.append(self._table)
-            self._table, self._guard, self._pid = None, threading.RLock(), os.getpid()
+            self._table, self._lock, self._pid = None, threading.RLock(), os.getpid()
             self._closing = None
-        with self._guard:
+        with self._lock:
             if time.monotonic() < self._rests_until:
                 return default
             for _ in range(2):
@@ -341,3 +348,73 @@ def _is_passing(error: Exception) -> bool:
     # diskcache's Timeout is told by its name, for diskcache itself may be what is missing.
     is_busy = type(error).__name__ == "Timeout"
     return is_busy or isinstance(error, (OSError, CacheError, ImportError)) or is_passing(error)
+
+
+class Journal:
+    """
+    What happened since the index was last opened, one JSON array for each line of a file.
+
+    Opening SQLite costs more than loading a kernel, so a process which only loads kernels appends
+    here, 20 us each, and the next one that opens the index takes the lines over. A line is written
+    by a single append. A line that is lost or torn costs one count of a statistic. No method raises
+    for what the disk does.
+
+    Args:
+        root: Where the file lies.
+    """
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+
+    def append(self, *records: tuple[Any, ...]) -> None:
+        """Add records of JSON values, each by a single append; where there is no root, nothing."""
+        with suppress(OSError, CacheError):
+            base = self._root.open()
+            if base is not None:
+                with base:
+                    for record in records:
+                        line = json.dumps(record, separators=(",", ":")) + "\n"
+                        base.append(_JOURNAL, line.encode(), MOST_JOURNAL_BYTES)
+
+    def is_empty(self) -> bool:
+        """Return whether there is nothing to take over."""
+        with suppress(OSError, CacheError):
+            base = self._root.open()
+            if base is not None:
+                with base:
+                    found = base.stat(_JOURNAL)
+                    return found is None or (stat.S_ISREG(found.st_mode) and not found.st_size)
+        return True
+
+    def take(self) -> list[list[Any]]:
+        """Remove the journal and return its records; what is no record is left out."""
+        with suppress(OSError, CacheError):
+            base = self._root.open()
+            if base is not None:
+                with base:
+                    return _records(_taken(base))
+        return []
+
+
+def _taken(base: Folder) -> bytes:
+    """Return the journal's bytes, once: nobody else gets them."""
+    mine = f"{_JOURNAL}-{unique_name()}"
+    base.move(_JOURNAL, base, mine)
+    try:
+        return base.read(mine, MOST_JOURNAL_BYTES + _MAX_LINE)
+    except Damaged:
+        return b""
+    finally:
+        base.discard(mine)
+
+
+def _records(data: bytes) -> list[list[Any]]:
+    records = []
+    for line in data.split(b"\n", _MAX_RECORDS)[:_MAX_RECORDS]:
+        if not line.startswith(b"["):
+            continue
+        with suppress(BadDocument):
+            record = parse_json(line, max_bytes=_MAX_LINE)
+            if isinstance(record, list):
+                records.append(record)
+    return records

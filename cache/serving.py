@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, cast
@@ -25,6 +25,7 @@ from jitgen.cache.root import Root
 from jitgen.errors import CacheError, UnsafeCacheRoot
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.settings import settings
+from jitgen.support import forks
 from jitgen.support.variables import NoHomeFolder
 
 if TYPE_CHECKING:
@@ -320,8 +321,6 @@ class Serving:
             except (OSError, CacheError) as error:  # publishing will say so, if it fails as well
                 events.emit(Event(kind=EventKind.ERROR, kernel="cache", detail=cause(error)))
             else:
-                from jitgen.cache.lock import key_lock
-
                 return key_lock(path, timeout_s)
         return nullcontext(False)
 
@@ -388,3 +387,41 @@ def _is_at(folder: Folder, parent: Folder, name: str) -> bool:
     found = parent.stat(name)
     own = os.fstat(folder.descriptor)
     return found is not None and (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+
+
+@contextmanager
+def key_lock(path: Path, timeout_s: float) -> Iterator[bool]:
+    """
+    Hold the lock file `path`; yields whether it is held.
+
+    It is the operating system's ``flock``, which ends with its process, whatever ends that. Where a
+    file system has none, or keeps it to one host, two processes compile the same kernel and both
+    results are good, for correctness rests on publishing by rename. Lock files stay behind on
+    purpose: removing one would let two processes hold it.
+
+    False after `timeout_s` seconds of waiting, and at once where `path` is a symbolic link, where
+    locks do not work, and where this thread holds it already. Never raises for any of these.
+    """
+    # 10 ms to import, and only a compile needs it: never on the way to a kernel that is on disk.
+    from filelock import Timeout, UnixFileLock
+
+    forks.wait_before("filelock")
+    lock = UnixFileLock(
+        path, timeout=timeout_s, thread_local=False, mode=0o600, fallback_to_soft=False
+    )
+    try:
+        with forks.idle():  # whoever forks meanwhile need not wait for another process, too
+            lock.acquire()
+    except Timeout:
+        is_held = False
+    except (OSError, RuntimeError) as error:
+        warn_once("cache lock", "cannot lock %s (%s); compiling without the lock", path, error)
+        is_held = False
+    else:
+        is_held = True
+    try:
+        yield is_held
+    finally:
+        if is_held:
+            with suppress(OSError):  # a network file system that went away: the lock went with it
+                lock.release()

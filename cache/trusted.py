@@ -71,7 +71,7 @@ class Trusted:
         seen = _seen.get((self._root.base, path))
         if seen is not None and seen.stamp == stamp and time.monotonic() < seen.until:
             return seen.latest
-        with _guard:
+        with _lock:
             return self._looked(path, data, stamp)
 
     def configured(self) -> SealedTrust:
@@ -89,7 +89,7 @@ class Trusted:
         """
         path = _path()
         configured, stamp = _read(path)
-        with _guard:
+        with _lock:
             before = self._looked(path, configured, stamp)
             latest = newest(before, opened(data, before))
             # This process goes by it, whatever becomes of the memory; until that is known, it
@@ -112,7 +112,7 @@ class Trusted:
         """
         path = _path()
         chosen = _opened(path, _read(path)[0])
-        with _guard:
+        with _lock:
             before = self.remembered.adopt(chosen)
             _seen.pop((self._root.base, path), None)
         return chosen, before
@@ -180,14 +180,14 @@ class Trusted:
 
 _looked: dict[tuple[Path, str], float] = {}
 _seen: dict[tuple[Path, Path], _Seen] = {}
-_guard = threading.Lock()
+_lock = threading.Lock()
 """Held while the latest is found, so that no thread puts back what another has just replaced."""
 
 
 def _after_fork() -> None:
     """Give a child a lock that no thread of its parent's holds."""
-    global _guard
-    _guard = threading.Lock()
+    global _lock
+    _lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -10,9 +10,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from jitgen.autotune.draws import draws
 from jitgen.autotune.measure.clock import Call
 from jitgen.autotune.measure.workload import Expected, Workload
+from jitgen.autotune.row_distributions import row_distributions
 from jitgen.autotune.turns import in_turn
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import KernelConfig, Problem
@@ -80,7 +80,7 @@ class Trials:
             torch.cuda.empty_cache()
         sizes = cast("Problem", parse_problem(problem))
         device = "cuda" if self._arch.is_gpu else "cpu"
-        for counts in draws(sizes, self._arch):
+        for counts in row_distributions(sizes, self._arch):
             self._proofs.append(Proof(Workload.random(sizes, counts, device=device)))
 
     def verify(self, name: str) -> None:

@@ -19,12 +19,12 @@ _TILES = ((16, 64), (8, 64), (32, 64), (16, 32), (8, 32), (32, 32))
 
 def rows() -> Iterator[Row]:
     """Yield the overhead without linking, and linking; the first compile, an import, is not in."""
-    from jitgen.runtime.entries import build
     from jitgen.runtime.spec import spec_of
+    from jitgen.runtime.tiers import build
 
     overhead, linking = [], []
     with temporary_cache():
-        tiers = current.get().registry.tiers
+        tiers = current.get().loader.tiers
         for rows_, columns in _TILES:
             config = KernelConfig(
                 layout=Layout.RAGGED, operands=Operands(), tile=Tile(m=rows_, n=columns, k=128)

@@ -19,9 +19,9 @@ from jitgen.autotune.measure.clock import Batch, compete, compete_in_batches
 from jitgen.autotune.measure.workload import LARGEST_ERROR, MEAN_ERROR
 from jitgen.config import Arch, Config
 from jitgen.runtime import kernel
-from jitgen.runtime.entries import build
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import spec_of
+from jitgen.runtime.tiers import build
 from jitgen.verify import places
 from jitgen.verify.verification import samples_of, sizes_of
 
@@ -59,7 +59,7 @@ class KernelTrials:
             text: Its source; empty: as the templates render it.
         """
         spec = spec_of(Config.from_json(config), self._arch, text)
-        entry, _ = build(current.get().registry.tiers, spec)
+        entry, _ = build(current.get().loader.tiers, spec)
         self._functions[title] = kernel.load(entry)
         return spec.key
 

@@ -32,22 +32,22 @@ def rows() -> Iterator[Row]:
     """Yield the time of one load."""
     from jitgen.cache import Store
     from jitgen.plans.prewarm import prewarm
-    from jitgen.runtime.registry import Registry
+    from jitgen.runtime.loader import KernelLoader
 
     with temporary_cache() as root:
         if not prewarm(CONFIGS, arch=Arch.CPU, store=Store.open(root)).ok:
             raise WrongResult("a kernel did not compile")
-        registry, waiting = Registry(Store.open(root)), iter(CONFIGS)
+        loader, waiting = KernelLoader(Store.open(root)), iter(CONFIGS)
         (times,) = compete_on_host(
-            [lambda: registry.get(next(waiting), Arch.CPU)],
+            [lambda: loader.get(next(waiting), Arch.CPU)],
             warmup=_WARMUP,
             repetitions=len(CONFIGS) - _WARMUP,
         )
-    if {kernel.tier for kernel in registry.loaded()} != {"disk"}:
+    if {kernel.tier for kernel in loader.loaded()} != {"disk"}:
         raise WrongResult("a kernel did not come from disk")
     yield Row(
         suite="load",
-        what="Registry.get of a kernel on disk",
+        what="KernelLoader.get of a kernel on disk",
         value=times.median * 1e3,
         unit="ms",
         budget=BUDGET_MS,

@@ -64,7 +64,7 @@ class Step:
         name: ``up`` or ``down``.
         shape: Rows, N and K.
         first: The first call of this process.
-        fresh: The first call with a registry that has nothing in memory.
+        fresh: The first call with a loader that has nothing in memory.
         warm: The median of later calls.
         error: Largest difference to the reference, as a part of the largest value.
     """
@@ -145,7 +145,7 @@ def demo(output: Output) -> int:
     whole = ours.prepare(layer)
     whole.call()
     layer_error = reference.relative_error(whole.result(), layer.expected(whole.weights))
-    kernels = current.get().registry.loaded()
+    kernels = current.get().loader.loaded()
     cross, cross_error = (None, "") if is_gpu else _try_cross_compile(output)
     tolerance = reference.TOLERANCE[str(whole.weights.activations)]
     is_right = all(step.error <= TOLERANCE for step in steps) and layer_error < tolerance
@@ -196,7 +196,7 @@ def demo(output: Output) -> int:
 
 
 def _run(layer: Operands) -> list[Step]:
-    """Time both products: the first call, one with an empty registry, and warm calls."""
+    """Run both products three ways: first, with a fresh loader, warm."""
     import jitgen
     from jitgen.bench.layer import ours
     from jitgen.layer.workspace import Buffers
@@ -279,16 +279,15 @@ def _try_cross_compile(output: Output) -> tuple[_CrossCompiled | None, str]:
 def _cross_compile(output: Output) -> _CrossCompiled:
     """Compile one sm_90a kernel, unless it is in the cache, and return what it takes."""
     from jitgen.compile import inspect
-    from jitgen.runtime.entries import build
     from jitgen.runtime.session import select
     from jitgen.runtime.spec import spec_of
-    from jitgen.runtime.tiers import readable
+    from jitgen.runtime.tiers import build, readable
     from jitgen.targets.legality import require
 
     config = select(_CROSS, Arch.SM_90A).config
     output.note(f"cross-compiling {config.name(Arch.SM_90A)}")
     start = time.perf_counter()
-    tiers, spec = current.get().registry.tiers, spec_of(config, Arch.SM_90A)
+    tiers, spec = current.get().loader.tiers, spec_of(config, Arch.SM_90A)
     entry, source = readable(tiers, spec) or build(tiers, spec)
     seconds = time.perf_counter() - start
     derived = require(config, Arch.SM_90A).numbers

@@ -108,11 +108,11 @@ def _access(root: Path) -> str:
 
 
 def _free(section: str, root: Path) -> Finding:
-    """Report the free space of the root's file system."""
-    from jitgen.cache.disk import room
+    """Say how much room the file system of the root has left."""
+    from jitgen.cache.disk import disk_space
 
     try:
-        found = room(root)
+        found = disk_space(root)
     except OSError as error:
         return about(section, "free", str(error), Health.WARN)
     value = f"{human_size(found.free_bytes)} of {human_size(found.total_bytes)}"

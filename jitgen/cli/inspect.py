@@ -115,9 +115,8 @@ def _inspected(
 
     entry = store.read(named.key)
     if entry is None and not named.arch.is_gpu and settings.on_miss != "error":
-        from jitgen.runtime.entries import build
         from jitgen.runtime.spec import spec_of
-        from jitgen.runtime.tiers import Tiers
+        from jitgen.runtime.tiers import Tiers, build
 
         entry = build(Tiers(store), spec_of(named.config, named.arch))[0]
     if entry is not None and named.is_key:

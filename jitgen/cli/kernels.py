@@ -43,14 +43,13 @@ def entry_of(store: Store, named: Named, output: Output) -> Entry:
             f"entry {named.key[:12]} cannot be read, and nothing here would compile to its key; "
             f"see: jitgen cache explain {named.key[:12]}"
         )
-    from jitgen.runtime.tiers import Tiers
+    from jitgen.runtime.tiers import Tiers, build
 
     spec = named.spec
     if settings.on_miss == "error":
         from jitgen.runtime.missing import miss
 
         raise miss(spec.config, spec.arch, spec, Tiers(store), "", "JITGEN_ON_MISS=error")
-    from jitgen.runtime.entries import build
 
     output.note(f"compiling {named.title}")
     return build(Tiers(store), spec)[0]

@@ -187,8 +187,7 @@ def run(output: Output, file: Path, problem: str | None, modes: str, time_limit:
 def _compiled(output: Output, store: Store, edited: Override) -> _Step:
     """Compile the file unless the cache has it; compiler errors then name the user's file."""
     from jitgen.codegen.render import render
-    from jitgen.runtime.entries import build
-    from jitgen.runtime.tiers import Tiers
+    from jitgen.runtime.tiers import Tiers, build
 
     if edited.text == render(edited.config, edited.arch).text:
         output.note(f"nothing is edited in {edited.path}: its text is the original's")

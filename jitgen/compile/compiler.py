@@ -10,13 +10,16 @@ generate other code, which `unfit` finds out. What comes out of such a process i
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import re
 import sys
 import threading
 import time
+import traceback
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path
 from types import ModuleType
@@ -26,10 +29,11 @@ from jitgen.cache.entry import LIBRARY, OBJECT, SOURCE
 from jitgen.cache.scratch import scratch
 from jitgen.compile import toolchain
 from jitgen.compile.linker import LinkError, link
-from jitgen.compile.refusals import file_of, refusals
 from jitgen.compile.toolchain import flavour, require_compiler
-from jitgen.errors import ConfigError, ToolchainError
+from jitgen.errors import CompileError, ConfigError, ResourceError, ToolchainError
 from jitgen.support import forks
+from jitgen.support.boundary import is_from_handler
+from jitgen.support.failing import is_passing
 from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
@@ -39,6 +43,8 @@ _lock = threading.Lock()
 
 _HARMLESS = ("CUTE_DSL_LIBS", "CUTE_DSL_CACHE_DIR", "CUTE_DSL_DISABLE_FILE_CACHING")
 """Variables of the compiler that say where things are, not what is built."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 _LINES = "--generate-line-info"
 
@@ -163,7 +169,7 @@ def compile_function(
         with _lock, neutral_environment():
             cute = import_compiler()
             given = [_stand_in(argument) for argument in arguments]
-            with refusals(name, file_of(function)):
+            with refusals(name, source_of(function)):
                 options = [toolchain.CONVENTION, "--gpu-arch", arch, *_ptx_to(directory), _LINES]
                 level = toolchain.base_level()
                 made = _exported(cute, function, given, directory / OBJECT, name, options, level)
@@ -365,3 +371,61 @@ def _module(source: Source, path: Path) -> ModuleType:
     finally:
         del sys.modules[spec.name]
     return module
+
+
+@contextmanager
+def refusals(name: str, file: str) -> Iterator[None]:
+    """
+    Have what the compiler raises about `name` come out as a CompileError, with the line of `file`
+    that it was at.
+
+    Its advice about long unrolled loops is no error, whatever the process makes of warnings. What
+    says that something has run out comes out as a ResourceError.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="This static loop has")
+            yield
+    except (OSError, MemoryError, RecursionError, SystemError):
+        raise  # not the source's fault, and must not be remembered
+    except Exception as error:  # the compiler raises RuntimeError and many types of its own
+        if is_from_handler(error):
+            raise
+        if is_passing(error):  # it says so in the system's words: no thread, no memory, no disk
+            raise ResourceError(f"compiling {name}: {_shortened(error)}") from error
+        raise CompileError(name, _shortened(error) + _line_of(error, file)) from error
+    except SystemExit as error:  # which would end the program, as if it had asked for it
+        words = f"it ends its process: SystemExit: {error}"
+        raise CompileError(name, words + _line_of(error, file)) from error
+
+
+def source_of(function: Any) -> str:
+    """Return the file in which a function, or the class of an object, is written; else nothing."""
+    for candidate in (function, type(function)):
+        with suppress(TypeError, OSError):
+            return inspect.getsourcefile(inspect.unwrap(candidate)) or ""
+    return ""
+
+
+def _line_of(error: BaseException, file: str) -> str:
+    """
+    Return the line of `file` at which an error was raised, unless it says so itself: the functions
+    of a kernel are run to be compiled, and what they raise may tell nothing of where.
+    """
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
+    if not frames or f"{file}:" in str(error):
+        return ""
+    last = frames[-1]
+    return f" (at {file}:{last.lineno}, in {last.name})"
+
+
+def _shortened(error: BaseException) -> str:
+    """Return the first telling lines of a compiler error, which can be pages long."""
+    plain = _COLOUR.sub("", str(error))
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
+    kind = type(error)
+    text = " ".join(lines[:4])
+    if kind.__module__ == "builtins" and kind is not RuntimeError:  # which the compiler raises
+        text = f"{kind.__name__}: {text}" if text and text != "None" else kind.__name__
+    text = text or kind.__name__
+    return text if len(text) <= 400 else text[:397] + "..."

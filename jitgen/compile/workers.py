@@ -32,7 +32,7 @@ from jitgen.support.values import MAX_WAIT_S
 
 PRELOAD = (
     "tvm_ffi",
-    "jitgen.compile.preloaded",
+    "jitgen.compile.preload",
     "cutlass.pipeline",
     "cutlass.utils",
     "cutlass.cute.runtime",
@@ -110,19 +110,19 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._connection: socket.socket | None = None
         self.is_set = False
 
     def __call__(self) -> None:
         """End the run; returns at once, and the iterator is exhausted soon after."""
-        with self._guard:
+        with self._lock:
             self.is_set = True
             self._end()
 
     def watch(self, connection: socket.socket) -> None:
         """Take note of the run's connection to its processes, whose end is theirs."""
-        with self._guard:
+        with self._lock:
             self._connection = connection
             if self.is_set:
                 self._end()

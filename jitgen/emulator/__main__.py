@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("file", type=Path, metavar="KERNEL.ptx", help="PTX for sm_90, sm_100 or sm_120")
+    add("file", type=Path, metavar="KERNEL.ptx", help="the PTX of any compiler")
     add("arguments", nargs="*", metavar="ARGUMENT", help="see below")
     add("--entry", default="", metavar="NAME", help="the kernel, where the file has several")
     add("--grid", type=_index, required=True, metavar="X[,Y[,Z]]", help="CTAs of the grid")

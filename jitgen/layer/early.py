@@ -141,7 +141,7 @@ def _may_be_asked_for(config: Any, arch: Arch) -> bool:
     """
     if settings.on_miss != "fallback":
         return True
-    return current.get().registry.find(config, arch) is not None
+    return current.get().loader.find(config, arch) is not None
 
 
 def mean_rows(config: MoEConfig, tokens: int) -> int:

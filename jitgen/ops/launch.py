@@ -215,7 +215,7 @@ def prepared(
     # the next call prepares again. So it does where what is awaited comes only if it is asked for.
     is_capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
     is_waiting = is_capturing and (launch.awaited is not None or launch.is_of_capture)
-    is_waiting = is_waiting or (launch.awaited is not None and session.registry.is_stalled)
+    is_waiting = is_waiting or (launch.awaited is not None and session.loader.is_stalled)
     # Nor is one remembered that was chosen while something could not be read: it may be another's.
     is_waiting = is_waiting or doubts != session.doubts
     # Nor is one remembered that a dispatch mode was told not to see: the next it is to see. Nor any

@@ -25,10 +25,9 @@ from jitgen.plans.shard import Shard
 from jitgen.plans.task import TASK, compile_task
 from jitgen.runtime import coverage
 from jitgen.runtime.coverage import Coverage
-from jitgen.runtime.entries import fetch
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import KernelSpec, key, serving
-from jitgen.runtime.tiers import Tiers, readable
+from jitgen.runtime.tiers import Tiers, fetch, readable
 from jitgen.selection.choice import Chooser
 from jitgen.selection.device import covered
 from jitgen.settings import settings

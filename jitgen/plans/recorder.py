@@ -181,7 +181,7 @@ class Recorder:
 
 
 _recorders: dict[Path, Recorder] = {}
-_guard = threading.Lock()
+_lock = threading.Lock()
 
 
 def tally(arch: Arch, of: Any) -> Tally | None:
@@ -191,7 +191,7 @@ def tally(arch: Arch, of: Any) -> Tally | None:
     path = settings.record
     if path is None:
         return None
-    with _guard:
+    with _lock:
         if path not in _recorders:
             _recorders[path] = Recorder(path)
         return _recorders[path].tally(arch, of)
@@ -208,7 +208,7 @@ def end(path: Path) -> None:
     End the recording to JITGEN_RECORD=`path`, and write it a last time. What was called goes on
     being counted for nobody; what is new begins another.
     """
-    with _guard:
+    with _lock:
         recorder = _recorders.pop(path, None)
     if recorder is not None:
         recorder.close()
@@ -219,8 +219,8 @@ def _now() -> str:
 
 
 def _after_fork() -> None:
-    global _guard
-    _guard = threading.Lock()
+    global _lock
+    _lock = threading.Lock()
     for recorder in _recorders.values():
         recorder.after_fork()
 

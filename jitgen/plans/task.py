@@ -11,9 +11,8 @@ from jitgen.cache import Store
 from jitgen.compile.compile import Where
 from jitgen.config import Arch, Config
 from jitgen.errors import JitgenError
-from jitgen.runtime.entries import build
 from jitgen.runtime.spec import spec_of
-from jitgen.runtime.tiers import Tiers
+from jitgen.runtime.tiers import Tiers, build
 from jitgen.settings import settings
 from jitgen.support.failing import is_certain
 

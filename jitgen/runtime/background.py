@@ -23,9 +23,8 @@ from weakref import WeakSet
 from jitgen.config import Arch, Config
 from jitgen.errors import CompileError, JitgenError, RememberedFailure
 from jitgen.events import Event, EventKind, events, warn_once
-from jitgen.runtime.entries import build
 from jitgen.runtime.spec import KernelSpec, serving
-from jitgen.runtime.tiers import Tiers, readable
+from jitgen.runtime.tiers import Tiers, build, readable
 from jitgen.settings import settings
 from jitgen.support import forks
 from jitgen.support.failing import Backoff, is_certain, is_passing
@@ -63,7 +62,7 @@ class _Want:
 
 class Background:
     """
-    The kernels of one registry that are being compiled for later. Safe to use from any thread.
+    The kernels of one loader that are being compiled for later. Safe to use from any thread.
 
     A kernel is compiled once however often it is wanted, and by one process of all that share its
     store. One that the compiler refuses is warned of once and left alone for as long as the store

@@ -172,9 +172,9 @@ def _served(
     if arch.is_gpu:
         session.tell_coverage()
     if neighbours and settings.on_miss == "fallback":
-        kernel = fallback.serve(session.registry, wanted, neighbours, arch)
+        kernel = fallback.serve(session.loader, wanted, neighbours, arch)
     else:
-        kernel = session.registry.get(config, arch)
+        kernel = session.loader.get(config, arch)
     return kernel.function, wanted if kernel.config == wanted else kernel.config
 
 

@@ -3,8 +3,8 @@
 A neighbour now, the chosen kernel later: what JITGEN_ON_MISS=fallback means for a call.
 
 Every candidate of a problem computes it rightly, and the best compiled one is rarely far from the
-chosen one. So it serves at once, while a worker process compiles the choice; whoever remembers the
-neighbour is told when that has arrived (`registry.at_arrival`).
+chosen one. So it serves at once, while a worker process compiles the choice; the session, which
+remembers the neighbour, is told when that has arrived.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from collections.abc import Iterable
 from jitgen.config import Arch, Config
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.runtime.kernel import Kernel
-from jitgen.runtime.registry import Registry, is_capturing
+from jitgen.runtime.loader import KernelLoader, is_capturing
 from jitgen.runtime.spec import serving
 
 
-def serve(registry: Registry, chosen: Config, neighbours: Iterable[Config], arch: Arch) -> Kernel:
+def serve(loader: KernelLoader, chosen: Config, neighbours: Iterable[Config], arch: Arch) -> Kernel:
     """
     Return the kernel of `chosen` if it is compiled, else that of the first neighbour that is.
 
-    In the latter case `chosen` is compiled in the background, unless the registry is frozen. Where
+    In the latter case `chosen` is compiled in the background, unless the session is frozen. Where
     no neighbour is compiled either, this compiles `chosen` and the caller waits, with a warning.
 
     Args:
-        registry: Where kernels come from.
+        loader: Where kernels come from.
         chosen: What the selector wants.
         neighbours: Other configs that compute the same, best first.
         arch: The target.
 
     Raises:
-        KernelMiss: Nothing is compiled, and the registry is frozen.
+        KernelMiss: Nothing is compiled, and the session is frozen.
         CaptureMiss: Nothing is loaded, and a CUDA graph is being captured.
         CompileError: Nothing is compiled, and `chosen` cannot be.
     """
-    registry.ask(chosen, arch)
-    kernel = registry.find(chosen, arch)
+    loader.note_wanted(chosen, arch)
+    kernel = loader.find(chosen, arch)
     if kernel is not None:
         return kernel
     name = chosen.name(arch)
     for config in neighbours:
-        kernel = registry.find(config, arch)
+        kernel = loader.find(config, arch)
         if kernel is None:
             continue
         events.emit(
@@ -53,10 +53,10 @@ def serve(registry: Registry, chosen: Config, neighbours: Iterable[Config], arch
                 detail=kernel.name,
             )
         )
-        if not registry.is_frozen:
-            registry.background.want(chosen, arch)
+        if not loader.is_frozen:
+            loader.background.want(chosen, arch)
         return kernel
-    if not registry.is_frozen and not is_capturing(arch):
+    if not loader.is_frozen and not is_capturing(arch):
         warn_once(
             f"fallback {name}",
             "nothing that could stand in for %s is compiled, so a call waits for the compiler; "
@@ -64,4 +64,4 @@ def serve(registry: Registry, chosen: Config, neighbours: Iterable[Config], arch
             name,
             name,
         )
-    return registry.get(chosen, arch)
+    return loader.get(chosen, arch)

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from jitgen.selection.choice import Choice, Chooser
 from jitgen.settings import settings
 from jitgen.support.boundary import boundary
@@ -36,7 +36,7 @@ _sessions: WeakSet[Session] = WeakSet()
 
 class Session:
     """
-    A registry of loaded kernels over one store, what was chosen, and what calls remember of it.
+    A loader of loaded kernels over one store, what was chosen, and what calls remember of it.
 
     Safe to use from any thread. The store is opened when it is first needed.
 
@@ -67,11 +67,11 @@ class Session:
         self.epoch = object()
         self.emulated: Emulated | None = None
         self._settings = settings.parsed(settings_inside)
-        self._registry: Registry | None = None
+        self._loader: KernelLoader | None = None
         self._chooser = Chooser(lambda: self.store)
         self._has_told_coverage = False
         self._misses = 0
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         _sessions.add(self)
 
     @classmethod
@@ -79,20 +79,20 @@ class Session:
         """Return a session with the kernels and settings of `like`, on an emulated GPU."""
         session = cls()
         session._settings = like._settings
-        session._registry = like.registry
+        session._loader = like.loader
         session.emulated = emulated
         return session
 
     @property
-    def registry(self) -> Registry:
+    def loader(self) -> KernelLoader:
         """
         The loaded kernels, over the store that the settings named when it was first needed.
 
         Raises:
             SettingError: A setting, be it one that was not read yet, is wrong.
         """
-        with self._guard:
-            if self._registry is None:
+        with self._lock:
+            if self._loader is None:
                 from jitgen.cache import Store
 
                 with boundary("opening the kernel cache"), self.active():
@@ -100,8 +100,8 @@ class Session:
                     store = Store.open()
                     if store.bases:
                         store.layers.look()
-                    self._registry = Registry(store, self._arrived)
-            return self._registry
+                    self._loader = KernelLoader(store, self._arrived)
+            return self._loader
 
     @property
     def chooser(self) -> Chooser:
@@ -111,7 +111,7 @@ class Session:
     @property
     def store(self) -> Store:
         """Where kernels are read from and published to."""
-        return self.registry.store
+        return self.loader.store
 
     @property
     def doubts(self) -> int:
@@ -131,24 +131,24 @@ class Session:
             return self._chooser.select(problem, arch, **options)
 
     def get_kernel(self, config: Config | Override | str, arch: Arch | str | None = None) -> Kernel:
-        """Return the kernel of `config`; see `Registry.get`."""
+        """Return the kernel of `config`; see `KernelLoader.get`."""
         with self.active():
-            return self.registry.get(config, arch)
+            return self.loader.get(config, arch)
 
     def freeze(self, mode: str = "error") -> None:
         """
-        End compiling (``error``) or allow it again (``off``); see `Registry.freeze`.
+        End compiling (``error``) or allow it again (``off``); see `KernelLoader.freeze`.
 
         Where plans were prewarmed, and none of it for the GPU of this process, that is a warning,
         now or, where the process has not touched its GPU yet, with its first call.
         """
-        self.registry.freeze(mode)
+        self.loader.freeze(mode)
         with self.active():
             self.tell_coverage()
 
     def tell_coverage(self) -> None:
         """Warn, once, if nothing compiles and no plan was prewarmed for the device of calls."""
-        if self._has_told_coverage or not (self.registry.is_frozen or settings.on_miss == "error"):
+        if self._has_told_coverage or not (self.loader.is_frozen or settings.on_miss == "error"):
             return
         from jitgen.runtime import coverage
 
@@ -168,8 +168,8 @@ class Session:
         Forget the loaded kernels too, so that the next call opens the store that the settings name
         then. What is compiled in the background is ended.
         """
-        with self._guard:
-            forgotten, self._registry = self._registry, None
+        with self._lock:
+            forgotten, self._loader = self._loader, None
         self._has_told_coverage = False
         self.forget()
         if forgotten is not None:
@@ -177,8 +177,8 @@ class Session:
 
     def close(self) -> None:
         """End what is compiled in the background; kernels that are loaded go on serving."""
-        if self._registry is not None:
-            self._registry.close()
+        if self._loader is not None:
+            self._loader.close()
 
     def _arrived(self, config: Config) -> None:
         """Forget the launches that await `config`: the next call finds it."""
@@ -189,7 +189,7 @@ class Session:
 
     def after_fork(self) -> None:
         """Forget, in a forked child, the launches that await a kernel: nobody would tell it."""
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self.epoch = object()
         for key, launches in list(self.memo.items()):
             if any(launch.awaited is not None for launch in launches):
@@ -283,14 +283,15 @@ def get_kernel(config: Config | Override | str, arch: Arch | str | None = None) 
         arch: The target; None for the one that a name says, else JITGEN_ARCH, the GPU's, or cpu.
 
     Raises:
-        As `jitgen.runtime.registry.Registry.get`.
+        As `jitgen.runtime.loader.KernelLoader.get`.
     """
-    return current.get().registry.get(config, arch)
+    return current.get().loader.get(config, arch)
 
 
 def freeze(mode: str = "error") -> None:
     """
-    End compiling in this session (``error``) or allow it again (``off``); see `Registry.freeze`.
+    End compiling in this session (``error``) or allow it again (``off``); see
+    `KernelLoader.freeze`.
     """
     current.get().freeze(mode)
 

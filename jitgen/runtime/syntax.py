@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from jitgen.compile import children
 from jitgen.errors import ResourceError
-from jitgen.support.boundary import with_fresh_stack
+from jitgen.support.boundary import on_fresh_stack
 from jitgen.support.failing import is_passing
 from jitgen.support.text import printable
 
@@ -66,7 +66,7 @@ def mistake(text: str) -> str:
     except OSError as error:
         if is_passing(error):
             raise ResourceError(f"no process can be started to read it: {error}") from error
-        return with_fresh_stack(lambda: _look(text))  # a program that has no Python beside it
+        return on_fresh_stack(lambda: _look(text))  # a program that has no Python beside it
     if done.returncode == -signal.SIGKILL:
         raise ResourceError("the process that reads it was killed: most likely memory ran out")
     if done.returncode:

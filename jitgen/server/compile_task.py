@@ -21,8 +21,8 @@ from jitgen.compile.compile import Where, compile_kernel
 from jitgen.compile.provenance import builder
 from jitgen.config import Arch, Config
 from jitgen.errors import CompileError, JitgenError, ToolchainError
-from jitgen.runtime.entries import record
 from jitgen.runtime.spec import spec_of
+from jitgen.runtime.tiers import record
 
 TASK = "jitgen.server.compile_task:compile_task"
 """The function that a supervisor's processes call."""

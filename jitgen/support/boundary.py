@@ -84,7 +84,7 @@ def _place(error: Exception) -> str:
     return place
 
 
-def with_fresh_stack(work: Callable[[], T]) -> T:
+def on_fresh_stack(work: Callable[[], T]) -> T:
     """
     Return what `work` returns; call it in a new thread if this thread's stack is nearly full.
 

@@ -18,7 +18,7 @@ import re
 import stat
 from typing import IO, Any, NoReturn
 
-from jitgen.support.boundary import with_fresh_stack
+from jitgen.support.boundary import on_fresh_stack
 
 MAX_BYTES = 2**20
 """Default limit of a document's size."""
@@ -101,7 +101,7 @@ def parse_toml(data: bytes, *, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
         raise BadDocument("it holds an integer of more than 100 digits")
     try:
         text = data.decode("utf-8")
-        found = with_fresh_stack(lambda: tomllib.loads(text, parse_float=_number))
+        found = on_fresh_stack(lambda: tomllib.loads(text, parse_float=_number))
     except BadDocument:
         raise
     except (ValueError, OverflowError) as error:  # a date or an integer may be out of range, too

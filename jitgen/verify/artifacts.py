@@ -14,7 +14,7 @@ from jitgen.emulator import Artifact
 from jitgen.errors import EmulationError
 from jitgen.runtime.kernel import Kernel
 from jitgen.support.documents import canonical_json
-from jitgen.verify import kept
+from jitgen.verify import cached
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry
@@ -56,7 +56,7 @@ def compiled(source: Source) -> Artifact:
     """
     Return the artifact of `source`: compiled before and kept, or compiled now.
 
-    It is no entry of the cache, since its PTX has line information; see `jitgen.verify.kept`.
+    It is no entry of the cache, since its PTX has line information; see `jitgen.verify.cached`.
 
     Raises:
         EmulationError: There is no linker.
@@ -64,15 +64,15 @@ def compiled(source: Source) -> Artifact:
         CompileError: The compiler refused the source.
     """
     name = _name(source)
-    library, ptx = kept.find(f"{name}.so"), kept.find(f"{name}.ptx")
+    library, ptx = cached.find(f"{name}.so"), cached.find(f"{name}.ptx")
     if library is None or ptx is None:
         from jitgen.compile import compiler
 
         made = compiler.compile_source(source, wants_ptx=True, line_info=True)
         library, ptx = _linked(made.library, made.files[made.library]), made.ptx.encode()
         if not made.doubt:
-            kept.keep(f"{name}.so", library)
-            kept.keep(f"{name}.ptx", ptx)
+            cached.store(f"{name}.so", library)
+            cached.store(f"{name}.ptx", ptx)
     return Artifact(
         library=library,
         symbol=source.name,
@@ -91,12 +91,12 @@ def compiled_once(source: Source) -> Artifact:
 @lru_cache(maxsize=64)
 def _ptx(source: Source) -> str:
     name = f"{_name(source)}.ptx"
-    found = kept.find(name)
+    found = cached.find(name)
     if found is None:
         from jitgen.compile import inspect
 
         found = inspect.ptx(source, line_info=True).encode()
-        kept.keep(name, found)
+        cached.store(name, found)
     return found.decode()
 
 

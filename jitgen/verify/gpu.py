@@ -88,7 +88,7 @@ def _artifact(config: Wanted, arch: Arch) -> Artifact:
     and PTX at once: an entry would have to be compiled once more for its PTX.
     """
     spec = serving(config, arch)
-    found = readable(current.get().registry.tiers, spec)
+    found = readable(current.get().loader.tiers, spec)
     if found is None:
         return compiled_once(source_of(spec.config, arch, spec.text))
     entry = found[0]

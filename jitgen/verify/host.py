@@ -2,7 +2,7 @@
 """
 What jitgen lends the emulator: its loader of native code, its compiler driver, its cache.
 
-The emulator's stub runtime is kept there (`jitgen.verify.kept`). Where the cache may not be
+The emulator's stub runtime is kept there (`jitgen.verify.cached`). Where the cache may not be
 written, each process makes one for itself.
 """
 
@@ -14,10 +14,10 @@ from jitgen.cache.scratch import scratch
 from jitgen.compile.linker import driver
 from jitgen.emulator import Host
 from jitgen.runtime import native
-from jitgen.verify import kept as files
+from jitgen.verify import cached as files
 
 
-def kept(name: str, make: Callable[[], bytes]) -> bytes:
+def cached(name: str, make: Callable[[], bytes]) -> bytes:
     """
     Return the library `name` from the cache, made by `make` if the cache has or keeps none.
 
@@ -27,9 +27,9 @@ def kept(name: str, make: Callable[[], bytes]) -> bytes:
     content = files.find(f"{name}.so")
     if content is None:
         content = make()
-        files.keep(f"{name}.so", content)
+        files.store(f"{name}.so", content)
     return content
 
 
-HOST = Host(load=native.load, compiler=driver, kept=kept, folder=scratch)
+HOST = Host(load=native.load, compiler=driver, cached=cached, folder=scratch)
 """jitgen's machine, as the emulator asks for it."""

@@ -33,9 +33,9 @@ from tests.chaos.kernels import (
     answer_of,
     fill,
     in_child,
+    loader,
     name_of,
     pretending,
-    registry,
     result_of,
     warm_up,
 )
@@ -97,14 +97,14 @@ class Operation:
 
 def _get(root: Path) -> str:
     with pretending():
-        got = result_of(registry(root).get(CONFIGS[0], ARCH))
+        got = result_of(loader(root).get(CONFIGS[0], ARCH))
     return "" if got == answer_of(CONFIGS[0]) else f"wrong: {got}"
 
 
 def _get_twice(root: Path) -> str:
     """As a process that goes on: the second time the trouble may be over, or not."""
     with pretending():
-        subject = registry(root)
+        subject = loader(root)
         for config in (CONFIGS[0], CONFIGS[1]):
             if result_of(subject.get(config, ARCH)) != answer_of(config):
                 return "wrong"
@@ -113,7 +113,7 @@ def _get_twice(root: Path) -> str:
 
 
 def _failures(root: Path) -> str:
-    subject = registry(root)
+    subject = loader(root)
     index = subject.store.index
     index.remember_failure("ab" * 32, "name", "reason", 60)
     index.failure("ab" * 32)  # it may be forgotten: then the kernel is tried once more
@@ -308,9 +308,9 @@ def _check(root: Path) -> None:
     """Assert that the cache serves as if nothing had happened."""
     with pretending() as compiled:
         for config in CONFIGS[:2]:
-            assert result_of(registry(root).get(config, ARCH)) == answer_of(config)
+            assert result_of(loader(root).get(config, ARCH)) == answer_of(config)
         before = len(compiled)
-        subject = registry(root)
+        subject = loader(root)
         for config in CONFIGS[:2]:
             kernel = subject.get(config, ARCH)
             assert kernel.tier == "disk", f"not healed: {kernel.entry.why_private}"
@@ -318,7 +318,7 @@ def _check(root: Path) -> None:
     store = subject.store
     assert all(result.is_good for result in store.verify())
     store.index.remember_failure("ef" * 32, "name", "reason", 60)
-    assert registry(root).store.index.failure("ef" * 32), "the index does not work"
+    assert loader(root).store.index.failure("ef" * 32), "the index does not work"
     assert store.stats().entries >= 2
 
 

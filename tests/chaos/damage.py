@@ -26,10 +26,10 @@ from tests.chaos.kernels import (
     answer_of,
     fill,
     in_child,
+    loader,
     name_of,
     prebuilt,
     pretending,
-    registry,
     result_of,
     warm_up,
 )
@@ -227,10 +227,10 @@ def _check(chance: random.Random, root: Path, counts: Counter[str]) -> list[str]
     """Use the store as programs do; return what is wrong."""
     wrong = []
     for config in CONFIGS[:6]:
-        got = result_of(registry(root).get(config, ARCH))
+        got = result_of(loader(root).get(config, ARCH))
         if got != answer_of(config):
             wrong.append(f"{name_of(config)} returned {got}")
-    subject = registry(root)
+    subject = loader(root)
     for config in chance.sample(CONFIGS[:6], 2):
         kernel = subject.get(config, ARCH)
         if kernel.tier == "disk":
@@ -253,9 +253,9 @@ def _check(chance: random.Random, root: Path, counts: Counter[str]) -> list[str]
 
 
 def _look_over(chance: random.Random, subject: object) -> None:
-    from jitgen.runtime.registry import Registry
+    from jitgen.runtime.loader import KernelLoader
 
-    assert isinstance(subject, Registry)
+    assert isinstance(subject, KernelLoader)
     store, key = subject.store, chance.choice(subject.loaded()).key
     match chance.randrange(6):
         case 0:

@@ -32,7 +32,7 @@ from jitgen.config import Arch, Layout
 from jitgen.config.config import FLOAT_SCALES
 from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
 from jitgen.runtime.kernel import Kernel
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 
 REPOSITORY = Path(__file__).parents[2]
 IMPORTS = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
@@ -167,9 +167,9 @@ def pretending(least_s: float = 0.0, most_s: float = 0.0) -> Iterator[list[str]]
         compiling.compile_kernel, provenance.builder = real
 
 
-def registry(root: Path) -> Registry:
-    """Return a registry with nothing in memory over `root`."""
-    return Registry(Store.open(root))
+def loader(root: Path) -> KernelLoader:
+    """Return a loader with nothing in memory over `root`."""
+    return KernelLoader(Store.open(root))
 
 
 def result_of(kernel: Kernel) -> int:
@@ -199,7 +199,7 @@ def fill(root: Path, count: int = len(CONFIGS)) -> Store:
 
     def work() -> None:
         with pretending():
-            subject = registry(root)
+            subject = loader(root)
             for config in CONFIGS[:count]:
                 subject.get(config, ARCH)
 
@@ -218,11 +218,11 @@ def warm_up() -> None:
     with tempfile.TemporaryDirectory() as folder, pretending():
         root = Path(folder, "cache")
         for _ in range(2):
-            result_of(registry(root).get(CONFIGS[0], ARCH))
+            result_of(loader(root).get(CONFIGS[0], ARCH))
         store = Store.open(root)
         store.stats()
         store.verify()
-        key = registry(root).get(CONFIGS[0], ARCH).key
+        key = loader(root).get(CONFIGS[0], ARCH).key
         (root / "v1" / "entries" / key[:2] / key / "kernel.so").unlink()
         store.read(key)
         store.index.remember_failure(key, "a name", "a reason", 60)

@@ -15,9 +15,9 @@ from tests.chaos.kernels import (
     fill,
     hearing,
     in_child,
+    loader,
     name_of,
     pretending,
-    registry,
     result_of,
 )
 from tests.chaos.mounting import CONFIG, Case, command, entry_path, mount_at, serve, tmpfs
@@ -48,7 +48,7 @@ def _overlay_remove(mount: Path) -> str:
     assert serve(root)[0] == "disk"
     said = command(root, "rm", name_of(CONFIG))
     assert said.startswith("0: removed ") and not entry_path(root).exists(), said
-    assert registry(root).store.read(entry_path(root).name) is None
+    assert loader(root).store.read(entry_path(root).name) is None
     assert serve(root)[0] == "compiled"
     assert serve(root)[0] == "disk", "it could not be published again"
     return f"{said}; gone, and published again into {upper.name}"
@@ -93,7 +93,7 @@ def _overlay_read_only(mount: Path) -> str:
     library.unlink()
     library.write_bytes(b"damaged")
     with pretending(), hearing() as heard:
-        assert result_of(registry(root).get(CONFIGS[1], ARCH)) == answer_of(CONFIGS[1])
+        assert result_of(loader(root).get(CONFIGS[1], ARCH)) == answer_of(CONFIGS[1])
     told = [line for line in heard if "cannot be moved away" in line]
     assert len(told) == 1, heard
     said = command(root, "verify")

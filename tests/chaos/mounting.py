@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.chaos.kernels import ARCH, CONFIGS, answer_of, hearing, pretending, registry, result_of
+from tests.chaos.kernels import ARCH, CONFIGS, answer_of, hearing, loader, pretending, result_of
 
 CONFIG = CONFIGS[0]
 Case = Callable[[Path], str]
@@ -37,7 +37,7 @@ def tmpfs(where: Path, options: str = "size=4m") -> None:
 def serve(root: Path, count: int = 1) -> tuple[str, list[str]]:
     """Get kernels as a program does; return the tier of the first, and the warnings."""
     with pretending(), hearing() as heard:
-        subject = registry(root)
+        subject = loader(root)
         kernels = [subject.get(config, ARCH) for config in CONFIGS[:count]]
     for config, kernel in zip(CONFIGS, kernels, strict=False):
         assert result_of(kernel) == answer_of(config)

@@ -23,9 +23,9 @@ from tests.chaos.kernels import (
     fill,
     hearing,
     in_child,
+    loader,
     name_of,
     pretending,
-    registry,
     result_of,
     warm_up,
 )
@@ -93,7 +93,7 @@ def _read_only(mount: Path) -> str:
     mount_at("-o", "remount,ro", mount)
     assert serve(mount / "cache")[0] == "disk"
     with pretending(), hearing() as heard:
-        other = registry(mount / "cache").get(CONFIGS[1], ARCH)
+        other = loader(mount / "cache").get(CONFIGS[1], ARCH)
     assert result_of(other) == answer_of(CONFIGS[1])
     assert len(heard) == 1 and "Read-only file system" in heard[0], heard
     said = command(mount / "cache", "rm", name_of(CONFIG))
@@ -137,7 +137,7 @@ def _split(mount: Path) -> str:
     """The entries lie on a disk of their own: nothing can be renamed there from outside."""
     root = mount / "cache"
     fill(root, 0)
-    registry(root).store.pin("ab" * 32)
+    loader(root).store.pin("ab" * 32)
     entries = root / "v1" / "entries"
     tmpfs(entries)
     assert serve(root)[0] == "compiled"
@@ -157,13 +157,13 @@ def _other_pids(mount: Path) -> str:
     fill(root, 1)
     libc = ctypes.CDLL(None, use_errno=True)
     name = entry_path(root, CONFIGS[1]).name
-    with registry(root).store.lock(name, 1) as is_held:
+    with loader(root).store.lock(name, 1) as is_held:
         assert is_held
         assert libc.unshare(_NEW_PIDS) == 0
 
         def work() -> None:
             assert os.getpid() == 1
-            store = registry(root).store
+            store = loader(root).store
             with store.lock(name, 0.2) as is_held_twice:
                 assert not is_held_twice, "the lock of another container was not seen"
             assert not store.prune().swept

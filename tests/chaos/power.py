@@ -30,10 +30,10 @@ from tests.chaos.kernels import (
     answer_of,
     fill,
     in_child,
+    loader,
     name_of,
     prebuilt,
     pretending,
-    registry,
     result_of,
     warm_up,
 )
@@ -79,7 +79,7 @@ class Trace:
 
 def _publish(root: Path) -> None:
     for config in CONFIGS[:3]:
-        registry(root).get(config, ARCH)
+        loader(root).get(config, ARCH)
 
 
 def _heal(root: Path) -> None:
@@ -90,16 +90,16 @@ def _heal(root: Path) -> None:
 
 
 def _remove(root: Path) -> None:
-    store = registry(root).store
+    store = loader(root).store
     for info in list(store.entries())[:2]:
         store.remove(info.key)
-    registry(root).get(CONFIGS[0], ARCH)
+    loader(root).get(CONFIGS[0], ARCH)
     store.clear()
 
 
 def _notes(root: Path) -> None:
     """Everything that is not an entry."""
-    subject = registry(root)
+    subject = loader(root)
     key = subject.get(CONFIGS[0], ARCH).key
     subject.store.pin(key)
     subject.store.tuned.write("a-device", "buckets", "a-problem", {"a": 1})
@@ -311,7 +311,7 @@ def _write(home: Path, tree: dict[str, bytes | None]) -> None:
 
 def _check(root: Path, counts: Counter[str]) -> str:
     counts["states"] += 1
-    store = registry(root).store
+    store = loader(root).store
     for config in CONFIGS[:3]:
         entry = store.read(registry_key(config))
         if entry is not None:
@@ -319,9 +319,9 @@ def _check(root: Path, counts: Counter[str]) -> str:
             if entry.library != prebuilt().good[name_of(config)]:
                 return "bad: a library that was never published"
     for config in CONFIGS[:3]:
-        if result_of(registry(root).get(config, ARCH)) != answer_of(config):
+        if result_of(loader(root).get(config, ARCH)) != answer_of(config):
             return "bad: wrong result"
-    subject = registry(root)
+    subject = loader(root)
     for config in CONFIGS[:3]:
         kernel = subject.get(config, ARCH)
         if kernel.tier != "disk":

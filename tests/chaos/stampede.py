@@ -31,10 +31,10 @@ from tests.chaos.kernels import (
     CONFIGS,
     Mark,
     answer_of,
+    loader,
     name_of,
     prebuilt,
     pretending,
-    registry,
     result_of,
     warm_up,
 )
@@ -196,12 +196,12 @@ _guard = threading.Lock()
 
 def _ask(board: Board, slot: int, root: Path) -> None:
     chance, loads = random.Random(), 0
-    subject = registry(root)
+    subject = loader(root)
     while not board.is_over and loads < _LOADS / _THREADS:
         config = chance.choice(CONFIGS)
         try:
             if chance.random() < _FRESH:
-                subject = registry(root)
+                subject = loader(root)
             known = {kernel.name for kernel in subject.loaded()}
             kernel = subject.get(config, ARCH)
             if (got := result_of(kernel)) != answer_of(config):

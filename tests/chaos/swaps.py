@@ -17,7 +17,7 @@ from pathlib import Path
 from jitgen.cache import Entry, Store
 from jitgen.cache import entry as files_module
 from jitgen.runtime import kernel, native
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from tests.chaos.kernels import (
     ARCH,
     CONFIGS,
@@ -26,10 +26,10 @@ from tests.chaos.kernels import (
     answer_of,
     fill,
     in_child,
+    loader,
     name_of,
     prebuilt,
     pretending,
-    registry,
     result_of,
     warm_up,
 )
@@ -171,10 +171,10 @@ def _between(root: Path, swap: Swap) -> str:
 
     serving.read_entry = read_entry
     with pretending() as compiled:
-        kernel = registry(root).get(CONFIG, ARCH)
+        kernel = loader(root).get(CONFIG, ARCH)
         got = result_of(kernel)
         serving.read_entry = real
-        again = result_of(registry(root).get(CONFIG, ARCH))
+        again = result_of(loader(root).get(CONFIG, ARCH))
     expected = answer_of(CONFIG)
     if (got, again) != (expected, expected):
         return f"BAD got {got}, then {again} instead of {expected}"
@@ -184,14 +184,14 @@ def _between(root: Path, swap: Swap) -> str:
 
 def _after(root: Path, swap: Swap) -> str:
     fill(root, 1)
-    kernel = registry(root).get(CONFIG, ARCH)
+    kernel = loader(root).get(CONFIG, ARCH)
     first = result_of(kernel)
     swap(root, kernel.entry)
     results = {result_of(kernel) for _ in range(1000)}
     if {first} | results != {answer_of(CONFIG)}:
         return f"BAD got {results}"
     with pretending():
-        if result_of(registry(root).get(CONFIG, ARCH)) != answer_of(CONFIG):
+        if result_of(loader(root).get(CONFIG, ARCH)) != answer_of(CONFIG):
             return "BAD the next process got something else"
     return "1,000 calls right, and the next process is served"
 
@@ -199,7 +199,7 @@ def _after(root: Path, swap: Swap) -> str:
 def _republish(root: Path) -> str:
     """Remove and publish in one process: the same path, another file."""
     store = fill(root, 2)
-    first = Registry(store).get(CONFIG, ARCH)
+    first = KernelLoader(store).get(CONFIG, ARCH)
     entry = store.read(first.key)
     assert entry is not None
     store.remove(first.key)
@@ -207,7 +207,7 @@ def _republish(root: Path) -> str:
     meta = entry.meta
     swapped = {**entry.files, "kernel.so": other}
     store.publish(type(meta)(**{**_fields(meta), "symbol": name_of(OTHER)}), swapped)
-    second = Registry(Store.open(root)).get(CONFIG, ARCH)
+    second = KernelLoader(Store.open(root)).get(CONFIG, ARCH)
     got = result_of(first), result_of(second)
     wanted = answer_of(CONFIG), answer_of(OTHER)
     return f"each call ran its own library: {got}" if got == wanted else f"BAD got {got}"
@@ -220,7 +220,7 @@ def _fields(meta: object) -> dict[str, object]:
 def _stale_quarantine(root: Path) -> str:
     """Who failed to load an entry sets a good newer one aside."""
     store = fill(root, 1)
-    entry = registry(root).get(CONFIG, ARCH).entry
+    entry = loader(root).get(CONFIG, ARCH).entry
     store.remove(entry.key)
     meta = type(entry.meta)(**{**_fields(entry.meta), "created": "2026-01-01T00:00:00+00:00"})
     store.publish(meta, entry.files)
@@ -231,7 +231,7 @@ def _stale_quarantine(root: Path) -> str:
 def _edited_source(root: Path) -> str:
     """The source of a kernel is what PTX is made from: code that runs."""
     fill(root, 1)
-    kernel = registry(root).get(CONFIG, ARCH)
+    kernel = loader(root).get(CONFIG, ARCH)
     replace(kernel.entry.directory / "kernel.py", b"raise SystemExit('foreign code ran')\n")
     is_ours = "foreign" not in kernel.source
     return "the checked source is shown and compiled" if is_ours else "BAD the foreign source"
@@ -240,7 +240,7 @@ def _edited_source(root: Path) -> str:
 def _no_memory_files(root: Path) -> str:
     """Without memfd: a private copy, whose name nobody knows."""
     fill(root, 1)
-    entry = Store.open(root).read(Registry(Store.open(root)).get(CONFIG, ARCH).key)
+    entry = Store.open(root).read(KernelLoader(Store.open(root)).get(CONFIG, ARCH).key)
     assert entry is not None
     os.memfd_create = _refuse  # type: ignore[assignment]
     replace(entry.directory / "kernel.so", foreign())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jitgen.runtime.spec import key
-from tests.chaos.kernels import ARCH, CONFIGS, name_of, registry
+from tests.chaos.kernels import ARCH, CONFIGS, loader, name_of
 
 ESCAPES = "\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e"
 NAME = name_of(CONFIGS[0])
@@ -87,7 +87,7 @@ def _row(text: str) -> Callable[[Path, Path], None]:
     def write(root: Path, _: Path) -> None:
         import sqlite3
 
-        store = registry(root).store
+        store = loader(root).store
         store.index.remember_failure("ab" * 32, "name", "reason", 600)
         store.index.rows()
         store.index.close()
@@ -100,7 +100,7 @@ def _row(text: str) -> Callable[[Path, Path], None]:
 
 def _failure(name: str, reason: str, ttl_s: float = 600.0) -> Callable[[Path, Path], None]:
     def write(root: Path, _: Path) -> None:
-        store = registry(root).store
+        store = loader(root).store
         store.index.remember_failure("ab" * 32, name, reason, ttl_s)
         store.index.close()
 

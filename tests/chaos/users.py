@@ -22,10 +22,10 @@ from tests.chaos.kernels import (
     answer_of,
     fill,
     in_child,
+    loader,
     name_of,
     prebuilt,
     pretending,
-    registry,
     result_of,
     warm_up,
 )
@@ -257,7 +257,7 @@ def _victim(root: Path, ready: Path, go: Path | None) -> str:
     logging.getLogger("jitgen").addHandler(handler)
     with pretending() as compiled:
         try:
-            subject = registry(root)
+            subject = loader(root)
             if go is not None:
                 subject.store.read("0" * 64)  # it has looked at the root
                 ready.touch()
@@ -270,7 +270,7 @@ def _victim(root: Path, ready: Path, go: Path | None) -> str:
             return f"wrong: {got}"
         if not compiled:
             return "loaded what others could have written"
-        again = result_of(registry(root).get(CONFIG, ARCH))
+        again = result_of(loader(root).get(CONFIG, ARCH))
     told = [line for line in heard if "nothing is loaded from there" in line]
     if again != got or len(told) != 1 or len(compiled) != 1:
         return f"not healed: {again}, {compiled}, {heard}"

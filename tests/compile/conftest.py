@@ -14,7 +14,7 @@ import jitgen
 from jitgen.cache import Store
 from jitgen.compile import isolated
 from jitgen.events import Event
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.session import current
 from tests.compile.fallback_calls import NEIGHBOUR
 
@@ -45,7 +45,7 @@ def spoilt_memory() -> Iterator[None]:
 def neighbour_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache that holds the neighbour; tests copy it."""
     root = tmp_path_factory.mktemp("warm") / "cache"
-    Registry(Store.open(root)).get(NEIGHBOUR, "cpu")
+    KernelLoader(Store.open(root)).get(NEIGHBOUR, "cpu")
     return root
 
 

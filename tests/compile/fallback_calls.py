@@ -64,12 +64,12 @@ def await_true(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
 
 def settle() -> None:
     """Wait until nothing is on its way; what is only to be tried again later is not."""
-    await_true(lambda: current.get().registry.background._pending == later())
+    await_true(lambda: current.get().loader.background._pending == later())
 
 
 def later() -> set[str]:
     """The keys of what is tried again in a while."""
-    queue = list(current.get().registry.background._queue)
+    queue = list(current.get().loader.background._queue)
     return {want.spec.key for when, want in queue if when > time.monotonic() + 1}
 
 

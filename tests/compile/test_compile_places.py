@@ -20,9 +20,9 @@ from jitgen.compile import compile as compiling
 from jitgen.compile import isolated
 from jitgen.config import Arch
 from jitgen.plans.prewarm import PrewarmState, prewarm
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.spec import key
-from tests.compile.test_registry import CONFIG, check
+from tests.compile.test_loader import CONFIG, check
 
 REPOSITORY = Path(__file__).parents[2]
 CPU = CONFIG.name(Arch.CPU)
@@ -36,9 +36,8 @@ logging.basicConfig(format="%(message)s")
 {before}
 from jitgen.cache import Store
 from jitgen.config import Config
-from jitgen.runtime.entries import build
+from jitgen.runtime.tiers import Tiers, build
 from jitgen.runtime.spec import spec_of
-from jitgen.runtime.tiers import Tiers
 entry, _ = build(Tiers(Store.open()), spec_of(*Config.parse({name!r})))
 print(json.dumps([hashlib.sha256(entry.library).hexdigest(), entry.why_private]))
 """
@@ -124,7 +123,7 @@ def test_the_place_does_not_show(
     monkeypatch.setattr(compiling, "_compile_here", compile_here)
     monkeypatch.setattr(isolated, "compile_isolated", compile_isolated)
     with jitgen.settings.scope(compile=place):
-        kernel = Registry(Store.open(cache_root)).get(CONFIG, "cpu")
+        kernel = KernelLoader(Store.open(cache_root)).get(CONFIG, "cpu")
 
     check(kernel)
     assert kernel.tier == "compiled"
@@ -147,7 +146,7 @@ def test_a_deep_caller(cache_root: Path, clean: str, place: str) -> None:
     The compiler failed with RecursionError, which was remembered for 24 hours as a failure of the
     kernel's; a good entry on the disk could not be parsed, and was set aside.
     """
-    first, second = (Registry(Store.open(cache_root)) for _ in range(2))
+    first, second = (KernelLoader(Store.open(cache_root)) for _ in range(2))
     with jitgen.settings.scope(compile=place):
         kernel = deep(lambda: first.get(CONFIG, "cpu"))
         again = deep(lambda: second.get(CONFIG, "cpu"))
@@ -204,7 +203,7 @@ class TestNoLinker:
         """The call is served from the object, and the next process with a linker publishes."""
         with monkeypatch.context() as here:
             here.setenv("CC", "/bin/false")
-            kernel = Registry(Store.open(cache_root)).get(CONFIG, "cpu")
+            kernel = KernelLoader(Store.open(cache_root)).get(CONFIG, "cpu")
         messages = [r.getMessage() for r in caplog.records if r.name.startswith("jitgen")]
 
         check(kernel)

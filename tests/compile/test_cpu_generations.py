@@ -16,8 +16,8 @@ from jitgen.config import Arch
 from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.events import Event
 from jitgen.runtime import spec
-from jitgen.runtime.registry import Registry
-from tests.compile.test_registry import CONFIG, check
+from jitgen.runtime.loader import KernelLoader
+from tests.compile.test_loader import CONFIG, check
 from tests.unit.test_toolchain import FLAGS, LEVELS, cpuinfo
 
 HOPPER = KernelConfig(layout="ragged", tile=Tile(m=64, n=64, k=128))
@@ -64,7 +64,7 @@ def test_a_gpu_kernel_loads(
     """
     become(level)
     monkeypatch.setenv("JITGEN_ON_MISS", "error")
-    kernel = Registry(Store.open(gpu_root)).get(HOPPER, "sm_90a")
+    kernel = KernelLoader(Store.open(gpu_root)).get(HOPPER, "sm_90a")
 
     assert kernel.tier == "disk"
     assert kernel.entry.meta.host_isa == ("x86-64",)
@@ -74,7 +74,7 @@ def test_a_gpu_kernel_loads(
 def gpu_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with a GPU kernel that was compiled on this host as it is."""
     root = tmp_path_factory.mktemp("hopper") / "cache"
-    Registry(Store.open(root)).get(HOPPER, "sm_90a")
+    KernelLoader(Store.open(root)).get(HOPPER, "sm_90a")
     return root
 
 
@@ -88,13 +88,13 @@ def test_a_cpu_kernel_is_a_clear_miss(
     Its code may use what an older CPU lacks. There it is compiled anew, and both generations keep
     their own.
     """
-    newer = Registry(Store.open()).get(CONFIG, "cpu")
+    newer = KernelLoader(Store.open()).get(CONFIG, "cpu")
     host_here = toolchain.host(Arch.CPU)
     become(OLDER)
     assert main.run(["cache", "explain", CONFIG.name(Arch.CPU)]) == 0
     explained = capsys.readouterr()
     heard.clear()
-    older = Registry(Store.open()).get(CONFIG, "cpu")
+    older = KernelLoader(Store.open()).get(CONFIG, "cpu")
 
     assert older.tier == "compiled"
     assert [event.detail for event in heard if event.kind == "miss"] == ["not in the cache"]
@@ -106,6 +106,6 @@ def test_a_cpu_kernel_is_a_clear_miss(
     check(older)  # what an older CPU runs, this one does as well
 
     become(HERE)
-    again = Registry(Store.open()).get(CONFIG, "cpu")
+    again = KernelLoader(Store.open()).get(CONFIG, "cpu")
     assert (again.tier, again.key) == ("disk", newer.key)
     check(again)

@@ -17,7 +17,7 @@ import jitgen
 from jitgen.cache import Store
 from jitgen.errors import KernelMiss
 from jitgen.events import Event, EventKind, events
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.session import current
 from tests.compile.fallback_calls import (
     FEW,
@@ -69,7 +69,7 @@ class TestSwitch:
         call(MANY)
         settle()
 
-        assert Registry(Store.open(fallback_root)).get(WANTED, "cpu").tier == "disk"
+        assert KernelLoader(Store.open(fallback_root)).get(WANTED, "cpu").tier == "disk"
         assert not children(os.getpid()), "no process is left behind"
 
     def test_the_best_compiled_candidate_serves(self, fallback_root: Path, patient: Path) -> None:
@@ -126,7 +126,7 @@ class TestSwitch:
         with pytest.raises(KernelMiss, match="frozen"):
             jitgen.grouped_gemm(torch.zeros(2, 4, K), b, masked_m=groups, out_dtype=torch.float32)
         assert serving() == {NEIGHBOUR}
-        assert not current.get().registry.background._pending
+        assert not current.get().loader.background._pending
         assert "compile" not in {event.kind for event in heard}
 
 

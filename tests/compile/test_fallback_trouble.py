@@ -68,7 +68,7 @@ class TestTrouble:
         call(MANY)
         os.kill(worker(patient), signal.SIGKILL)
         patient.touch()
-        await_true(lambda: not current.get().registry.background._pending)
+        await_true(lambda: not current.get().loader.background._pending)
         call(MANY)
 
         assert serving() == {WANTED}
@@ -221,7 +221,7 @@ class TestEnding:
             try:
                 assert serving() == set()
                 call(MANY)
-                current.get().registry.background.close()
+                current.get().loader.background.close()
                 code = 0
             finally:
                 os._exit(code)
@@ -244,7 +244,7 @@ class TestEnding:
         if child == 0:
             code = 1
             try:
-                current.get().registry.background._backoff = failing.Backoff()
+                current.get().loader.background._backoff = failing.Backoff()
                 call(MANY)
                 settle()
                 call(MANY)

@@ -139,7 +139,7 @@ def test_operands_without_scales(dtype: str, out_dtype: str) -> None:
 
         assert out.dtype is of[out_dtype]
         assert torch.equal(out, torch.cat([a[:4] @ b[0].mT, a[4:] @ b[1].mT]).to(out.dtype))
-    (kernel,) = current.get().registry.loaded()
+    (kernel,) = current.get().loader.loaded()
     assert kernel.config.operands.a_dtype is DType(dtype)
 
 
@@ -222,7 +222,7 @@ def test_one_kernel_serves_every_shape(problems: int) -> None:
         sums = x.sum(-1, keepdim=True).to(out.dtype).expand_as(out)
         assert torch.equal(out[: sum(rows)], sums[: sum(rows)])
 
-    (kernel,) = current.get().registry.loaded()
+    (kernel,) = current.get().loader.loaded()
     chosen = {entry.name for entry in current.get().store.entries()}
     assert kernel.name in chosen
     problem = jitgen.Problem(layout=Layout.RAGGED, groups=3, m=12, n=8, k=8)
@@ -237,7 +237,7 @@ def test_threads() -> None:
         outs = list(pool.map(lambda _: grouped_gemm(*operands, **groups), range(32)))
 
     assert all(torch.equal(out[:11], outs[0][:11]) for out in outs)
-    assert len(current.get().registry.loaded()) == 1
+    assert len(current.get().loader.loaded()) == 1
 
 
 def test_calls_of_equal_shapes_may_differ_in_types_and_strides() -> None:

@@ -113,7 +113,7 @@ class TestThePlan:
             counts = each.masked_m.clamp(max=rows)
             each.layer.experts(x, counts)
             each.layer.experts(x, counts, expected_m=1)
-        loaded = {kernel.name for kernel in current.get().registry.loaded()}
+        loaded = {kernel.name for kernel in current.get().loader.loaded()}
         path = tmp_path / "masked.toml"
         plan = each.layer.plan(1, name="masked", masked=40)
         path.write_text(plans.text(plan), encoding="utf-8")

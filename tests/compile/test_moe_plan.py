@@ -34,7 +34,7 @@ class TestAPlan:
             given = [each[:tokens] for each in case.given]
             layer(*given)
             layer(*given, shared=given[0])
-        loaded = {kernel.name for kernel in current.get().registry.loaded()}
+        loaded = {kernel.name for kernel in current.get().loader.loaded()}
 
         assert loaded == planned
 

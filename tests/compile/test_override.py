@@ -180,7 +180,7 @@ class TestCalls:
 
         assert torch.equal(found, expected)
         assert torch.equal(again, expected)
-        keys = {kernel.key for kernel in current.get().registry.loaded()}
+        keys = {kernel.key for kernel in current.get().loader.loaded()}
         assert jitgen.get_kernel(mine).key in keys
 
     def test_a_tracer(self, doubled: Override) -> None:
@@ -308,7 +308,7 @@ class TestFolder:
         with jitgen.Session(override=folder, **options) as session:
             assert product(rows=MANY) == (1.0, True)
             await_true(lambda: product(rows=MANY) == (2.0, True))
-            keys = {kernel.key for kernel in session.registry.loaded()}
+            keys = {kernel.key for kernel in session.loader.loaded()}
 
         assert jitgen.override(folder / "wanted.py").spec.key in keys
 

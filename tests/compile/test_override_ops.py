@@ -150,7 +150,7 @@ def test_calls_take_it(edit: Edit, tmp_path: Path) -> None:
     for _ in range(2):
         assert shows(edit, results(edit, mine), original)
         assert all(map(torch.equal, results(edit, mine.config), original))
-    keys = {kernel.key for kernel in current.get().registry.loaded()}
+    keys = {kernel.key for kernel in current.get().loader.loaded()}
 
     assert keys == {mine.spec.key, spec_of(mine.config, Arch.CPU).key}
 

@@ -12,7 +12,7 @@ from jitgen.config import Layout
 from jitgen.config.grouped_gemm import KernelConfig, Schedule, Tile
 from jitgen.plans.prewarm import PrewarmState, prewarm
 from jitgen.plans.task import build_task
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 
 CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
 
@@ -28,7 +28,7 @@ def test_what_was_prewarmed_is_served_without_a_compiler(tmp_path: Path) -> None
     assert first.rows[0].bytes == second.rows[0].bytes > 0
     assert first.rows[0].seconds > 0
     with jitgen.settings.scope(on_miss="error"):
-        assert Registry(store).get(CONFIG, "cpu").tier == "disk"
+        assert KernelLoader(store).get(CONFIG, "cpu").tier == "disk"
 
 
 def test_an_error_that_jitgen_raises_is_a_result(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ import pytest
 from jitgen.cache import Store
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import KernelConfig, Tile
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.spec import key
-from tests.compile.test_registry import CONFIG, check
+from tests.compile.test_loader import CONFIG, check
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +27,7 @@ import os, sys
 import torch, tvm_ffi
 import jitgen
 from jitgen.events import events
-from tests.compile.test_registry import CONFIG, check
+from tests.compile.test_loader import CONFIG, check
 go, ready = os.pipe(), os.pipe()
 children = []
 for _ in range(int(sys.argv[1])):
@@ -78,13 +78,13 @@ def test_killed_compiles_leave_nothing_bad(cache_root: Path, kills: int) -> None
     """
     After kill -9 at random moments there is no bad entry and no stuck lock, and it still works.
     """
-    from jitgen.compile import preloaded  # noqa: F401  # a child's time goes into its compile
+    from jitgen.compile import preload  # noqa: F401  # a child's time goes into its compile
 
     chance = random.Random(60)
     store = Store.open(cache_root)
     name = key(CONFIG, Arch.CPU)
     start = time.perf_counter()
-    Registry(Store.open(cache_root)).get(CONFIG, "cpu")
+    KernelLoader(Store.open(cache_root)).get(CONFIG, "cpu")
     longest = 2 * (time.perf_counter() - start)
     survived = 0
     for _ in range(kills):
@@ -93,7 +93,7 @@ def test_killed_compiles_leave_nothing_bad(cache_root: Path, kills: int) -> None
         if child == 0:
             os.setsid()
             try:
-                Registry(Store.open(cache_root)).get(CONFIG, "cpu")
+                KernelLoader(Store.open(cache_root)).get(CONFIG, "cpu")
             finally:
                 os._exit(0)
         time.sleep(chance.uniform(0, longest))
@@ -107,7 +107,7 @@ def test_killed_compiles_leave_nothing_bad(cache_root: Path, kills: int) -> None
         assert entry is not None or not (cache_root / "v1" / "entries" / name[:2] / name).exists()
 
     assert 0 < survived < kills, "some kills came before the publish, and some after"
-    check(Registry(Store.open(cache_root)).get(CONFIG, "cpu"))
+    check(KernelLoader(Store.open(cache_root)).get(CONFIG, "cpu"))
     assert not [result for result in store.verify() if not result.is_good]
 
 
@@ -115,9 +115,8 @@ COMPILE = """
 import sys
 from jitgen.cache import Store
 from jitgen.config.grouped_gemm import KernelConfig
-from jitgen.runtime.entries import build
+from jitgen.runtime.tiers import Tiers, build
 from jitgen.runtime.spec import spec_of
-from jitgen.runtime.tiers import Tiers
 for name in sys.argv[1:]:
     entry, _ = build(Tiers(Store.open()), spec_of(*KernelConfig.parse(name)))
     files = entry.meta.files

@@ -18,9 +18,8 @@ from jitgen.compile import inspect
 from jitgen.config import Arch, DType, Layout
 from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Schedule, Tile
 from jitgen.plans.prewarm import prewarm
-from jitgen.runtime.entries import build
 from jitgen.runtime.spec import key, spec_of
-from jitgen.runtime.tiers import Tiers
+from jitgen.runtime.tiers import Tiers, build
 from jitgen.targets.legality import check
 from tests.covering import covering, pairs_and_numbers, structure_and_switches
 from tests.strategies import legal_sweep

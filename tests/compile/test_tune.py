@@ -11,10 +11,10 @@ import pytest
 
 from jitgen import grouped_gemm
 from jitgen.autotune import TuningState, bench, tune
-from jitgen.autotune.draws import draws, row_counts
 from jitgen.autotune.measure.clock import Call
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.autotune.measure.workload import Workload
+from jitgen.autotune.row_distributions import row_counts, row_distributions
 from jitgen.autotune.trials import Trials
 from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem, Tile
@@ -93,7 +93,7 @@ def test_an_equal_result_needs_no_reference(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(3):
         trials.verify(name(8))
 
-    assert len(checked) == len(draws(PROBLEM, Arch.CPU)) == 4
+    assert len(checked) == len(row_distributions(PROBLEM, Arch.CPU)) == 4
 
 
 def test_a_different_result_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,14 +158,14 @@ def test_few_groups_have_the_rows_of_the_problem(layout: Layout, groups: int) ->
 def test_few_groups_are_timed_with_several_draws() -> None:
     """One draw alone decided for eight groups used to choose what suits that draw's last wave."""
     few = Problem(layout=Layout.RAGGED, groups=8, m=8 * 320, n=8, k=16)
-    drawn = draws(few, Arch.SM_90A)
+    drawn = row_distributions(few, Arch.SM_90A)
 
     assert drawn[0] == row_counts(few)
     assert len(set(drawn)) == 4
     assert all(sum(counts) == pytest.approx(few.m, abs=8) for counts in drawn[::2])
     assert all(sum(counts) == pytest.approx(8 * 288, abs=8) for counts in drawn[1::2])
-    assert len(draws(replace(few, groups=32, m=32 * 320), Arch.SM_90A)) == 2
-    assert draws(replace(few, groups=1, m=320), Arch.SM_90A) == [(320,), (288,)]
+    assert len(row_distributions(replace(few, groups=32, m=32 * 320), Arch.SM_90A)) == 2
+    assert row_distributions(replace(few, groups=1, m=320), Arch.SM_90A) == [(320,), (288,)]
 
 
 def test_the_fewest_rows_are_timed_with_one_row_each_too() -> None:
@@ -174,10 +174,10 @@ def test_the_fewest_rows_are_timed_with_one_row_each_too() -> None:
     for layout in (Layout.RAGGED, Layout.MASKED):
         few = Problem(layout=layout, groups=32, m=32 * 8, n=8, k=16)
 
-        assert draws(few, Arch.SM_90A)[2:] == [ones]
-        assert ones not in draws(replace(few, m=32 * 16), Arch.SM_90A)
+        assert row_distributions(few, Arch.SM_90A)[2:] == [ones]
+        assert ones not in row_distributions(replace(few, m=32 * 16), Arch.SM_90A)
     blocks = Problem(layout=Layout.CONTIGUOUS, groups=32, m=32 * 128, n=8, k=16)
-    assert ones not in draws(blocks, Arch.SM_90A)  # which has rows of whole blocks
+    assert ones not in row_distributions(blocks, Arch.SM_90A)  # which has rows of whole blocks
 
 
 def test_nothing_is_open() -> None:

@@ -151,7 +151,7 @@ def test_the_host_keeps_the_stub() -> None:
         assert make().startswith(b"\x7fELF")
         return b"kept before"
 
-    assert runtime.stub_library(Host(kept=kept)) == b"kept before"
+    assert runtime.stub_library(Host(cached=kept)) == b"kept before"
     assert runtime.stub_library(STANDALONE).startswith(b"\x7fELF")
     assert re.fullmatch(r"stub-[0-9a-f]{32}", names[0])
 

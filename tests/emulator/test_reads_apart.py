@@ -10,7 +10,7 @@ import pytest
 
 from jitgen.emulator.machine.clocks import Clocks
 from jitgen.emulator.machine.history import READ, RELAXED_WRITE, WRITE, Access, History
-from jitgen.emulator.machine.room import untouched
+from jitgen.emulator.machine.lazy_zeros import lazy_zeros
 
 PARTS = [slice(0, 300), slice(300, 600)]
 
@@ -102,9 +102,9 @@ def test_reads_do_not_count(scene: Scene) -> None:
 
 
 def test_room_holds_zeros_and_is_its_owners() -> None:
-    first, second = (untouched((3, 5), np.int32) for _ in range(2))
+    first, second = (lazy_zeros((3, 5), np.int32) for _ in range(2))
     first += 1
 
     assert first.sum() == 15
     assert not second.any()
-    assert untouched((0, 5), np.int32).shape == (0, 5)
+    assert lazy_zeros((0, 5), np.int32).shape == (0, 5)

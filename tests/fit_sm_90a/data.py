@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jitgen.autotune.draws import row_counts
+from jitgen.autotune.row_distributions import row_counts
 from jitgen.bench.choice.report import ChoiceReport
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import KernelConfig, Problem

@@ -10,8 +10,8 @@ from jitgen.cache import Entry
 from jitgen.codegen.render import render
 from jitgen.compile.compiler import compile_source
 from jitgen.config import Config
-from jitgen.runtime.entries import record
 from jitgen.runtime.spec import spec_of
+from jitgen.runtime.tiers import record
 
 RIGHT = "factors[i] = a_scales[i] * b_scales[j * 8 // SCALE_COLUMNS]"
 WRONG = "factors[i] = a_scales[i]"

@@ -21,10 +21,10 @@ from jitgen.errors import (
     ResourceError,
     UnsafeCacheRoot,
 )
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.session import current
 from jitgen.support import failing
-from jitgen.support.boundary import boundary, with_fresh_stack
+from jitgen.support.boundary import boundary, on_fresh_stack
 from jitgen.support.failing import Backoff
 from jitgen.support.text import printable
 
@@ -164,12 +164,12 @@ class TestWithRoom:
         with pytest.raises(RecursionError):
             deep(lambda: needs(480), left)
 
-        assert deep(lambda: with_fresh_stack(lambda: needs(480)), left) == 480
+        assert deep(lambda: on_fresh_stack(lambda: needs(480)), left) == 480
 
     def test_a_shallow_caller_stays_on_its_thread(self) -> None:
         """A thread for each call would cost what it does not have to."""
-        assert with_fresh_stack(threading.get_ident) == threading.get_ident()
-        assert deep(lambda: with_fresh_stack(threading.get_ident), 100) != threading.get_ident()
+        assert on_fresh_stack(threading.get_ident) == threading.get_ident()
+        assert deep(lambda: on_fresh_stack(threading.get_ident), 100) != threading.get_ident()
 
     @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(3)])
     def test_errors_come_back(self, error: BaseException) -> None:
@@ -179,7 +179,7 @@ class TestWithRoom:
             raise error
 
         with pytest.raises(type(error)) as caught:
-            deep(lambda: with_fresh_stack(fail), 100)
+            deep(lambda: on_fresh_stack(fail), 100)
 
         assert caught.value is error
 
@@ -189,7 +189,7 @@ class TestWithRoom:
 
         monkeypatch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(ResourceError, match=r"stack is deep .* can't start new thread"):
-            deep(lambda: with_fresh_stack(lambda: 1), 100)
+            deep(lambda: on_fresh_stack(lambda: 1), 100)
 
     def test_the_registry_asks_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """All that is behind a miss gets the room: looking on the disk, compiling, loading."""
@@ -198,9 +198,9 @@ class TestWithRoom:
         def serve(*_: object) -> str:
             return f"served after {needs(480)}"
 
-        monkeypatch.setattr(Registry, "_served", serve)
+        monkeypatch.setattr(KernelLoader, "_load", serve)
         config = KernelConfig(layout="ragged", tile=Tile(m=8, n=64, k=128))
-        _ = current.get().registry
+        _ = current.get().loader
 
         assert deep(lambda: current.get().get_kernel(config, "cpu"), 200) == "served after 480"
 

@@ -194,7 +194,7 @@ class TestAtHand:
         assert caplog.text == ""
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
-        monkeypatch.setattr(session.registry, "get", lambda *_: _Served())
+        monkeypatch.setattr(session.loader, "get", lambda *_: _Served())
         gpu = devices.Cuda(arch=GPU, tail=(132,), number=0, is_alone=True)
         gpu.entry(session, plans.configs(plan, GPU)[0], ())
 
@@ -217,7 +217,7 @@ class TestAtHand:
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
         session = current.get()
-        monkeypatch.setattr(session.registry, "get", lambda *_: _Served())
+        monkeypatch.setattr(session.loader, "get", lambda *_: _Served())
         gpu = devices.Cuda(arch=GPU, tail=(132,), number=0, is_alone=True)
         with settings.scope(on_miss=mode):
             gpu.entry(session, plans.configs(plan, GPU)[0], ())

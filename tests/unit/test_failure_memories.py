@@ -26,7 +26,7 @@ CERTAIN, PASSING, ELSEWHERE, NONE = "certain", "passing", "said elsewhere", "no 
 
 PLACES = {
     # What the compiler refuses.
-    "runtime/entries.py build": (CERTAIN, "JITGEN_FAILURE_TTL, for all who share the root"),
+    "runtime/tiers.py build": (CERTAIN, "JITGEN_FAILURE_TTL, for all who share the root"),
     "cache/index.py NullIndex._failures": (CERTAIN, "JITGEN_FAILURE_TTL, where there is no index"),
     "cache/index.py Index.remember_failure": (CERTAIN, "JITGEN_FAILURE_TTL"),
     "runtime/background.py Background._refused": (CERTAIN, "as long as the index says so"),
@@ -47,12 +47,12 @@ PLACES = {
     "cache/publishing.py publish_entry": (CERTAIN, "gives way to a good entry of the same key"),
     "cache/index.py Index._move_aside": (CERTAIN, "a database that is none"),
     "server/built.py Built.add": (CERTAIN, "the same; one that is busy is left alone"),
-    "runtime/registry.py Registry._loaded": (CERTAIN, "no library: set aside; else it is raised"),
+    "runtime/loader.py KernelLoader._opened": (CERTAIN, "no library: set aside; else it is raised"),
     # What this process or machine is short of.
     "support/failing.py Backoff._tries": (PASSING, "seconds that double, up to a minute"),
     "support/failing.py Backoff._until": (PASSING, "the same; an hour for what nobody foresaw"),
-    "runtime/registry.py Registry._backoff": (PASSING, "Backoff"),
-    "runtime/registry.py Registry._compiled": (PASSING, "ResourceError alone goes to Backoff"),
+    "runtime/loader.py KernelLoader._backoff": (PASSING, "Backoff"),
+    "runtime/loader.py KernelLoader._backed_off": (PASSING, "ResourceError alone goes to Backoff"),
     "runtime/background.py Background._backoff": (PASSING, "Backoff"),
     "runtime/background.py Background._again_s": (PASSING, "all but a refusal goes to Backoff"),
     "runtime/background.py Background._ensure_thread": (PASSING, "no thread: Backoff"),
@@ -111,7 +111,6 @@ PLACES = {
     ),
     # No memory of a failure, whatever it looks like.
     "compile/provenance.py _digest": (NONE, "a digest of files"),
-    "runtime/registry.py _registries": (NONE, "all registries"),
     "runtime/tiers.py Memory._entries": (NONE, "what serves this process only"),
     "support/codec.py _specs_of": (NONE, "the fields of a class"),
     "server/entry_handlers.py body_of": (NONE, "a count of misses"),

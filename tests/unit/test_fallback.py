@@ -21,7 +21,7 @@ from jitgen.ops.launch import Family
 from jitgen.runtime.background import Background
 from jitgen.runtime.fallback import serve
 from jitgen.runtime.kernel import Kernel
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.session import current
 
 ARCH = Arch.SM_90A
@@ -50,25 +50,25 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> list[KernelConfig]:
 
 
 @pytest.fixture
-def registry(wanted: list[KernelConfig], cache_root: Path) -> Registry:
-    return Registry(Store.open(cache_root))
+def loader(wanted: list[KernelConfig], cache_root: Path) -> KernelLoader:
+    return KernelLoader(Store.open(cache_root))
 
 
 @pytest.fixture
-def disk(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[KernelConfig]:
+def disk(loader: KernelLoader, monkeypatch: pytest.MonkeyPatch) -> list[KernelConfig]:
     """Configs whose kernels are on the disk."""
     found: list[KernelConfig] = []
     monkeypatch.setattr(
-        registry,
-        "_from_disk",
+        loader,
+        "_from_tiers",
         lambda config, _, **__: kernel(config) if config in found else None,
     )
     return found
 
 
-def load(registry: Registry, *configs: KernelConfig) -> None:
+def load(loader: KernelLoader, *configs: KernelConfig) -> None:
     for config in configs:
-        registry._kernels[config, ARCH] = kernel(config)
+        loader._kernels[config, ARCH] = kernel(config)
 
 
 @pytest.fixture
@@ -79,28 +79,28 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestServe:
     def test_the_chosen_one(
-        self, registry: Registry, disk: list[KernelConfig], wanted: list[KernelConfig]
+        self, loader: KernelLoader, disk: list[KernelConfig], wanted: list[KernelConfig]
     ) -> None:
         """From the disk too, even where a neighbour is in memory."""
-        load(registry, NEAR)
+        load(loader, NEAR)
         disk.append(CHOSEN)
 
-        assert serve(registry, CHOSEN, [NEAR, FAR], ARCH).config == CHOSEN
+        assert serve(loader, CHOSEN, [NEAR, FAR], ARCH).config == CHOSEN
         assert wanted == []
 
     def test_the_first_neighbour_that_is_compiled(
-        self, registry: Registry, disk: list[KernelConfig], wanted: list[KernelConfig]
+        self, loader: KernelLoader, disk: list[KernelConfig], wanted: list[KernelConfig]
     ) -> None:
         """One on the disk is as good as one in memory."""
-        load(registry, FAR)
+        load(loader, FAR)
 
-        assert serve(registry, CHOSEN, [NEAR, FAR], ARCH).config == FAR
+        assert serve(loader, CHOSEN, [NEAR, FAR], ARCH).config == FAR
         disk.append(NEAR)
-        assert serve(registry, CHOSEN, [NEAR, FAR], ARCH).config == NEAR
+        assert serve(loader, CHOSEN, [NEAR, FAR], ARCH).config == NEAR
         assert wanted == [CHOSEN, CHOSEN]
 
     def test_neighbours_are_looked_at_only_where_they_are_needed(
-        self, registry: Registry, disk: list[KernelConfig]
+        self, loader: KernelLoader, disk: list[KernelConfig]
     ) -> None:
         disk.append(CHOSEN)
 
@@ -108,22 +108,22 @@ class TestServe:
             pytest.fail("the chosen kernel is there")
             yield
 
-        assert serve(registry, CHOSEN, none(), ARCH).config == CHOSEN
+        assert serve(loader, CHOSEN, none(), ARCH).config == CHOSEN
 
     def test_frozen(
         self,
-        registry: Registry,
+        loader: KernelLoader,
         disk: list[KernelConfig],
         wanted: list[KernelConfig],
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         """Nothing is compiled anywhere."""
-        registry.freeze()
+        loader.freeze()
         with pytest.raises(KernelMiss, match="frozen"):
-            serve(registry, CHOSEN, [NEAR], ARCH)
-        load(registry, NEAR)
+            serve(loader, CHOSEN, [NEAR], ARCH)
+        load(loader, NEAR)
 
-        assert serve(registry, CHOSEN, [NEAR], ARCH).config == NEAR
+        assert serve(loader, CHOSEN, [NEAR], ARCH).config == NEAR
         assert wanted == []
         assert not caplog.text
 
@@ -132,29 +132,29 @@ class TestServe:
 class TestCapture:
     def test_only_loaded_kernels_serve(
         self,
-        registry: Registry,
+        loader: KernelLoader,
         disk: list[KernelConfig],
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         """Loading would break the graph, so the disk does not count."""
         disk += [CHOSEN, NEAR]
         with pytest.raises(CaptureMiss, match="before the capture"):
-            serve(registry, CHOSEN, [NEAR, FAR], ARCH)
-        load(registry, FAR)
+            serve(loader, CHOSEN, [NEAR, FAR], ARCH)
+        load(loader, FAR)
 
-        assert serve(registry, CHOSEN, [NEAR, FAR], ARCH).config == FAR
+        assert serve(loader, CHOSEN, [NEAR, FAR], ARCH).config == FAR
         assert not caplog.text
 
     def test_a_kernel_that_arrived_waits_for_the_end_of_the_capture(
-        self, registry: Registry, disk: list[KernelConfig], monkeypatch: pytest.MonkeyPatch
+        self, loader: KernelLoader, disk: list[KernelConfig], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The first launch of a kernel allocates, though its library is loaded."""
-        load(registry, NEAR)
-        registry._arrived[CHOSEN, ARCH] = kernel(CHOSEN)
+        load(loader, NEAR)
+        loader._arrived[CHOSEN, ARCH] = kernel(CHOSEN)
 
-        assert serve(registry, CHOSEN, [NEAR], ARCH).config == NEAR
+        assert serve(loader, CHOSEN, [NEAR], ARCH).config == NEAR
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-        assert serve(registry, CHOSEN, [NEAR], ARCH).config == CHOSEN
+        assert serve(loader, CHOSEN, [NEAR], ARCH).config == CHOSEN
 
 
 class OnGpu(torch.Tensor):
@@ -223,7 +223,7 @@ class TestMemo:
         for good, although nobody compiled what it stood in for.
         """
         with monkeypatch.context() as patch:
-            patch.setattr(Registry, "is_stalled", True)
+            patch.setattr(KernelLoader, "is_stalled", True)
             assert not self.run(monkeypatch, CHOSEN)
             assert self.run(monkeypatch, None)
         assert self.run(monkeypatch, CHOSEN)

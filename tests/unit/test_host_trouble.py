@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 
 from jitgen.cache import Entry, Store
-from jitgen.cache.lock import key_lock
+from jitgen.cache.serving import key_lock
 from jitgen.config import Arch
 from jitgen.errors import ArtifactError, JitgenError, ResourceError
 from jitgen.events import Event, EventBus, EventKind
 from jitgen.plans.task import compile_task
 from jitgen.runtime import kernel, native
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.session import get_kernel
 from jitgen.settings import settings
 from jitgen.support import forks
@@ -63,9 +63,9 @@ class TestLoading:
             patch.setattr(kernel, "_loaded", {})  # another test may have loaded the same
             patch.setattr(native, "load", refuse)
             with pytest.raises(ResourceError, match="cannot be loaded here"):
-                Registry(filled).get(CONFIGS[0], Arch.CPU)
+                KernelLoader(filled).get(CONFIGS[0], Arch.CPU)
 
-        assert Registry(filled).get(CONFIGS[0], Arch.CPU).tier == "disk"
+        assert KernelLoader(filled).get(CONFIGS[0], Arch.CPU).tier == "disk"
 
     def test_what_is_no_library_is_the_entrys_fault(self, filled: Store) -> None:
         (info,) = filled.entries()

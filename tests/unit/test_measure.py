@@ -11,12 +11,12 @@ import torch
 
 import jitgen
 from jitgen import reference
-from jitgen.autotune import draws
 from jitgen.autotune.measure import clock
 from jitgen.autotune.measure.errors import NoDevice, WrongResult
 from jitgen.autotune.measure.rotation import rotation
 from jitgen.autotune.measure.times import Times
 from jitgen.autotune.measure.workload import Workload
+from jitgen.autotune.row_distributions import OF_FEW, Distribution, row_counts, row_distributions
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.config.config import SCALES
 from jitgen.config.grouped_gemm import Problem
@@ -171,9 +171,9 @@ def test_a_single_contiguous_group_fills_its_last_block_more_or_less() -> None:
     """So that a tile of 64 rows does not win by draws that all leave one half of it empty."""
     for blocks in (1, 2, 64):
         problem = Problem(layout=Layout.CONTIGUOUS, groups=1, m=128 * blocks, n=64, k=64)
-        last = [(rows - 1) % 128 + 1 for (rows,) in draws.draws(problem, Arch.SM_90A)]
+        last = [(rows - 1) % 128 + 1 for (rows,) in row_distributions(problem, Arch.SM_90A)]
 
-        assert len(last) == len(draws.OF_FEW)
+        assert len(last) == len(OF_FEW)
         assert min(last) <= 64 < max(last) == 128
 
 
@@ -186,7 +186,7 @@ def test_draws_are_of_their_bucket(layout: Layout, groups: int) -> None:
         asked = Problem(layout=layout, groups=groups, m=groups * rows, n=64, k=64)
         edges = edges_of(asked, Arch.SM_90A)
         before = edges[edges.index(rows) - 1]
-        found = draws.draws(asked, Arch.SM_90A)
+        found = row_distributions(asked, Arch.SM_90A)
         means = [sum(-(-count // step) * step for count in counts) / groups for counts in found]
 
         assert len(set(found)) == (4 if groups == 4 else 2)
@@ -197,11 +197,11 @@ def test_draws_are_of_their_bucket(layout: Layout, groups: int) -> None:
 def test_rows_of_an_even_draw_fill_whole_blocks_where_they_can() -> None:
     asked = Problem(layout=Layout.CONTIGUOUS, groups=8, m=8 * 512, n=64, k=64)
 
-    assert draws.row_counts(asked, draws.Deal.EVEN) == (512,) * 8
-    assert draws.row_counts(asked.with_mean(480), draws.Deal.EVEN) == (416,) * 8
+    assert row_counts(asked, Distribution.EVEN) == (512,) * 8
+    assert row_counts(asked.with_mean(480), Distribution.EVEN) == (416,) * 8
 
 
 def test_contiguous_groups_of_a_block_all_have_rows() -> None:
     asked = Problem(layout=Layout.CONTIGUOUS, groups=8, m=8 * 128, n=64, k=64)
 
-    assert all(min(counts) > 0 for counts in draws.draws(asked, Arch.SM_90A))
+    assert all(min(counts) > 0 for counts in row_distributions(asked, Arch.SM_90A))

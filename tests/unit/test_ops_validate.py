@@ -18,7 +18,7 @@ from jitgen.errors import InputError, UnsupportedConfig
 from jitgen.ops import launch
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.runtime.devices import Emulated, on_device
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.session import current
 from jitgen.selection.choice import Choice, Chooser
 from tests.arguments import E4M3, MISTAKES, G, K, M, N, config, good, int32, wrong
@@ -39,11 +39,11 @@ class FakeKernel:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
     kernel = FakeKernel()
 
-    def get(registry: Registry, config: KernelConfig, arch: Arch) -> Any:
+    def get(loader: KernelLoader, config: KernelConfig, arch: Arch) -> Any:
         kernel.config = config
         return SimpleNamespace(function=kernel.function, arch=arch, config=config)
 
-    monkeypatch.setattr(Registry, "get", get)
+    monkeypatch.setattr(KernelLoader, "get", get)
     current.get().forget()
     yield kernel
     current.get().forget()

@@ -20,13 +20,13 @@ import pytest
 
 from jitgen.cache import Entry, Meta, Store
 from jitgen.cache.layers import WHITEOUTS
-from jitgen.compile.refusals import refusals
+from jitgen.compile.compiler import refusals
 from jitgen.config import Arch
 from jitgen.errors import CompileError, ResourceError, ToolchainError
 from jitgen.events import Event, EventBus, EventKind
 from jitgen.ops.launch import AnyLaunch, Family, prepared
 from jitgen.runtime import kernel, native
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.session import current
 from jitgen.selection import measurements as tuned
 from jitgen.selection import packed
@@ -176,7 +176,7 @@ class TestEntries:
         monkeypatch.setattr(tvm_ffi, "get_global_func", lacks)
         monkeypatch.setattr(kernel, "_loaded", {})  # another test may have loaded the same
         with pytest.raises(ToolchainError, match="cannot load kernels"):
-            Registry(store).get(CONFIGS[0], Arch.CPU)
+            KernelLoader(store).get(CONFIGS[0], Arch.CPU)
 
         assert not store.quarantined()
         assert native._LOADER.startswith("ffi.")

@@ -27,7 +27,7 @@ from jitgen.compile import compiler, provenance
 from jitgen.compile.compiler import Artifact
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import KernelConfig, Tile
-from jitgen.runtime import entries
+from jitgen.runtime import tiers
 from jitgen.runtime.spec import spec_of
 from jitgen.runtime.tiers import Tiers
 from tests.unit.store_fakes import tree
@@ -298,7 +298,7 @@ class TestPublishing:
         store = Store.open(cache_root)
         with caplog.at_level(logging.WARNING):
             found = [
-                entries._publish(
+                tiers._publish(
                     Tiers(store), spec_of(config, Arch.CPU), self.artifact(number, self.DOUBT)
                 )
                 for number, config in enumerate(CONFIGS)
@@ -319,7 +319,7 @@ class TestPublishing:
         store = Store.open(cache_root)
         with caplog.at_level(logging.WARNING):
             for number, doubt in enumerate(["one", "other", "one"]):
-                entries._publish(
+                tiers._publish(
                     Tiers(store), spec_of(CONFIGS[number], Arch.CPU), self.artifact(number, doubt)
                 )
 
@@ -328,7 +328,7 @@ class TestPublishing:
     def test_without_a_doubt(self, cache_root: Path) -> None:
         """The same artifact, believed, is published with its builder."""
         store = Store.open(cache_root)
-        entry = entries._publish(Tiers(store), spec_of(CONFIGS[0], Arch.CPU), self.artifact(0, ""))
+        entry = tiers._publish(Tiers(store), spec_of(CONFIGS[0], Arch.CPU), self.artifact(0, ""))
         found = store.read(entry.key)
 
         assert entry.why_private == ""
@@ -344,10 +344,10 @@ class TestPublishing:
             compiling, "compile_kernel", lambda *_, **__: self.artifact(0, doubts.pop(0))
         )
         store = Store.open(cache_root)
-        first, _ = entries.build(Tiers(store), spec_of(CONFIGS[0], Arch.CPU))
-        second, _ = entries.build(Tiers(store), spec_of(CONFIGS[0], Arch.CPU))
+        first, _ = tiers.build(Tiers(store), spec_of(CONFIGS[0], Arch.CPU))
+        second, _ = tiers.build(Tiers(store), spec_of(CONFIGS[0], Arch.CPU))
 
         assert (first.why_private, second.why_private) == ("settings were changed", "")
         assert not store.index.failures()
-        assert entries.build(Tiers(store), spec_of(CONFIGS[0], Arch.CPU))[0].key == first.key
+        assert tiers.build(Tiers(store), spec_of(CONFIGS[0], Arch.CPU))[0].key == first.key
         assert doubts == []

@@ -22,7 +22,7 @@ from jitgen.ops.moe_fc2_dense.samples import Sizes, make
 from jitgen.plans import recorder
 from jitgen.plans import recording as files
 from jitgen.runtime.devices import Emulated
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import target
 from tests.arguments import good, int32
@@ -94,11 +94,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The configs that were asked for; their kernels do nothing."""
     found: list[Any] = []
 
-    def get(_: Registry, wanted: Any, arch: Arch) -> Any:
+    def get(_: KernelLoader, wanted: Any, arch: Arch) -> Any:
         found.append(wanted)
         return SimpleNamespace(function=lambda *_: None, arch=arch, config=wanted)
 
-    monkeypatch.setattr(Registry, "get", get)
+    monkeypatch.setattr(KernelLoader, "get", get)
     current.get().forget()
     yield found
     current.get().forget()

@@ -26,7 +26,7 @@ from jitgen.ops.launch import AnyLaunch, Family, prepared
 from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
 from jitgen.plans import recorder
 from jitgen.plans import recording as files
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.session import Session, current
 from jitgen.settings import settings
 from tests.arguments import K, N, config, good
@@ -37,11 +37,11 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Kernels that do nothing; the configs that were asked for."""
     asked: list[Any] = []
 
-    def get(_: Registry, wanted: KernelConfig, arch: Arch) -> Any:
+    def get(_: KernelLoader, wanted: KernelConfig, arch: Arch) -> Any:
         asked.append(wanted)
         return SimpleNamespace(function=lambda *_: None, arch=arch, config=wanted)
 
-    monkeypatch.setattr(Registry, "get", get)
+    monkeypatch.setattr(KernelLoader, "get", get)
     current.get().forget()
     yield asked
     current.get().forget()

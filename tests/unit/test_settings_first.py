@@ -211,7 +211,7 @@ class TestUnknownNames:
 def refused(session: Session) -> str:
     """Return why a session cannot be opened; empty where it can."""
     try:
-        _ = session.registry
+        _ = session.loader
     except JitgenError as error:
         return str(error)
     return ""
@@ -250,7 +250,7 @@ def test_a_path_that_cannot_be_breaks_no_call(
         return
     for _ in range(3):
         with session.active():
-            assert session.registry.get(CONFIGS[0], Arch.CPU).function() is not None
+            assert session.loader.get(CONFIGS[0], Arch.CPU).function() is not None
             if settings.record is not None:
                 recorder.tally(Arch.CPU, CONFIGS[0])
                 recorder.flush()
@@ -324,7 +324,7 @@ class TestMiss:
 
     def test_one_that_cannot_be_read_now(self, monkeypatch: pytest.MonkeyPatch) -> None:
         session = Session()
-        _ = session.registry
+        _ = session.loader
 
         def read(*_: object) -> bytes:
             raise OSError(errno.EMFILE, "Too many open files")

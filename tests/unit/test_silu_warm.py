@@ -66,12 +66,12 @@ class Stand:
 @pytest.fixture
 def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
     found = Stand()
-    registry = current.get().registry
+    loader = current.get().loader
     monkeypatch.setattr(devices, "find", lambda *_: GPU)
     monkeypatch.setattr(Background, "want", lambda _, config, __: found.wanted.append(config))
     monkeypatch.setattr(
-        registry,
-        "_from_disk",
+        loader,
+        "_from_tiers",
         lambda config, *_, **__: found.kernel(config) if config in found.disk else None,
     )
     return found
@@ -124,7 +124,7 @@ class TestFallback:
         stand.disk += [CHOSEN, NEAR]
         with pytest.raises(CaptureMiss, match="before the capture"):
             stand.call()
-        current.get().registry._kernels[FAR, ARCH] = stand.kernel(FAR)
+        current.get().loader._kernels[FAR, ARCH] = stand.kernel(FAR)
 
         assert stand.call() == FAR
 

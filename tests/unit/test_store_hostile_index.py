@@ -11,7 +11,7 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.cache import index as module
-from jitgen.cache.journal import MAX_BYTES
+from jitgen.cache.index import MOST_JOURNAL_BYTES
 from tests.unit.store_fakes import fake_meta, publish
 
 KEY = fake_meta(1).key
@@ -94,7 +94,7 @@ def test_more_than_any_index_has(
 @pytest.mark.parametrize("line", [b"\n", b"0\n", b'["x"]\r', b"[\n", b'["use",1,2,3]\n'])
 def test_a_journal_full_of_lines(store: Store, cache_root: Path, line: bytes) -> None:
     """Four million lines took half a minute, and each kind of line end counted."""
-    (cache_root / "v1" / "journal").write_bytes(line * (MAX_BYTES // len(line)))
+    (cache_root / "v1" / "journal").write_bytes(line * (MOST_JOURNAL_BYTES // len(line)))
     start = time.monotonic()
     fresh = Store.open(cache_root)
 

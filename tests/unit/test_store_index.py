@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from jitgen.cache import Store
-from jitgen.cache.index import Index, NullIndex
-from jitgen.cache.journal import MAX_BYTES, Journal
+from jitgen.cache.index import MOST_JOURNAL_BYTES, Index, Journal, NullIndex
 from jitgen.cache.root import Root
 from tests.unit.store_fakes import fake_meta, publish, tree
 
@@ -227,7 +226,7 @@ class TestFork:
         """Parent and child both go on, also if a thread of the parent was using the index."""
         index = store.index
         assert isinstance(index, Index)
-        with index._guard:
+        with index._lock:
             child = os.fork()
             if child == 0:
                 code = 1
@@ -267,10 +266,10 @@ class TestJournal:
         """A fleet that only reads fills it up to a limit."""
         journal = Journal(root_in(tmp_path))
         with (tmp_path / "v1" / "journal").open("wb") as stream:
-            stream.truncate(MAX_BYTES)
+            stream.truncate(MOST_JOURNAL_BYTES)
         journal.append(("use", KEY, "disk", 1))
 
-        assert (tmp_path / "v1" / "journal").stat().st_size == MAX_BYTES
+        assert (tmp_path / "v1" / "journal").stat().st_size == MOST_JOURNAL_BYTES
 
     def test_link_is_not_followed(self, tmp_path: Path) -> None:
         """A link in its place is neither written nor read through."""

@@ -17,9 +17,9 @@ import pytest
 from jitgen.cache import Store
 from jitgen.cache import root as roots
 from jitgen.cache.folder import Folder
-from jitgen.cache.lock import key_lock
 from jitgen.cache.publishing import is_held
 from jitgen.cache.root import filesystem_type, is_network
+from jitgen.cache.serving import key_lock
 from jitgen.errors import UnsafeCacheRoot
 from tests.unit.store_fakes import fake_meta, publish
 

@@ -58,7 +58,7 @@ def test_no_cache_is_no_obstacle(mode: str, cache_root: Path) -> None:
     cache_root.write_text("no folder")
     made = []
     with settings.scope(cache=mode):
-        content = host.kept(NAME, lambda: made.append(1) or compile_stub(host.HOST))
+        content = host.cached(NAME, lambda: made.append(1) or compile_stub(host.HOST))
 
     assert content.startswith(b"\x7fELF")
     assert made == [1]

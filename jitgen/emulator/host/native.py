@@ -59,7 +59,7 @@ class Host:
         load: Takes the bytes of a shared library and the name of its function; returns a module of
             tvm-ffi, which stays for the process's life. The code runs: it must be trusted.
         compiler: Returns the path of a C compiler, None if there is none.
-        kept: Takes a file name without its ending and what makes a library; returns the library,
+        cached: Takes a file name without its ending and what makes a library; returns the library,
             from wherever it was kept, else made. The name changes whenever its bytes should.
         folder: Yields a folder to compile the stub in, and to load it from: no other user may be
             able to exchange what is in it.
@@ -67,7 +67,7 @@ class Host:
 
     load: Callable[[bytes, str], Any] = load_copy
     compiler: Callable[[], str | None] = c_compiler
-    kept: Callable[[str, Callable[[], bytes]], bytes] = made
+    cached: Callable[[str, Callable[[], bytes]], bytes] = made
     folder: Callable[[], AbstractContextManager[Path]] = temporary
 
 

@@ -87,7 +87,7 @@ def stub(host: Host) -> Stub:
 
 def stub_library(host: Host) -> bytes:
     """Return the stub as a shared library: what `host` keeps, or compiled now."""
-    return host.kept(f"stub-{_version()}", lambda: compile_stub(host))
+    return host.cached(f"stub-{_version()}", lambda: compile_stub(host))
 
 
 def _version() -> str:

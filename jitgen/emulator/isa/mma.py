@@ -186,7 +186,7 @@ def multiply(
         MachineFault: The threads disagree about which bytes and threads count.
     """
     f.machine.counts["matrix_instructions"] += f.n // WARP
-    f.cluster.clocks.spokesmen.meet(f.agents)
+    f.cluster.clocks.representatives.meet(f.agents)
     raw = fragments.rows_of_a(_registers(f, a)), fragments.columns_of_b(_registers(f, b))
     for name, operand in zip((form.a, form.b), raw, strict=True):
         if name != "e2m1":

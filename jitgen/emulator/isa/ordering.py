@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.machine.clocks import Released
-from jitgen.emulator.machine.foreign import ByCluster, join_clocks
 from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.remote_clocks import ByCluster, join_clocks
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.parse import SHARED_WINDOW
 
@@ -85,7 +85,7 @@ def release(
         if scope:
             others.pop(address, None)
         else:
-            given = clocks.foreign.released(clocks, far)
+            given = clocks.remote.released(clocks, far)
             others[address] = join_clocks(others.get(address) if adds else None, given)
 
 
@@ -114,6 +114,6 @@ def acquire(
                 clocks.observe(takers, clock, is_far=not is_near)
         if given is not None and not scope:
             if is_acquire:
-                clocks.foreign.acquire(clocks, takers, given)
+                clocks.remote.acquire(clocks, takers, given)
             else:
-                clocks.foreign.observe(takers, given)
+                clocks.remote.observe(takers, given)

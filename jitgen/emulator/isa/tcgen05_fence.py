@@ -80,7 +80,7 @@ def wait_for(f: Fragment, at: int, kind: str) -> None:  # noqa: ARG001
     """Let each warp know that its loads or stores are complete."""
     for warp, agent in zip(f.warps.tolist(), f.agents.tolist(), strict=True):
         complete(f.cta, agent, f.cta.unit(kind, warp))
-    f.cluster.clocks.spokesmen.meet(f.agents)
+    f.cluster.clocks.representatives.meet(f.agents)
 
 
 def complete(cta: Cta, agent: int, unit: AsyncUnit) -> None:

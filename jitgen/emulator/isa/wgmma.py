@@ -243,7 +243,7 @@ def fence_registers(f: Fragment, at: int) -> None:
     """Let products that are issued from now on use registers that were used otherwise before."""
     for share, group in _members(f, at):
         group.fence(share)
-    f.cluster.clocks.spokesmen.meet(f.agents)
+    f.cluster.clocks.representatives.meet(f.agents)
 
 
 def close_groups(f: Fragment, at: int) -> None:
@@ -270,7 +270,7 @@ def wait_for_groups(f: Fragment, at: int, keep: int) -> Wait | Split | None:
         return _wait_for_warps(f, at, keep, late)
     for share, group in members:
         group.complete(f, at, share, keep)
-    f.cluster.clocks.spokesmen.meet(f.agents)
+    f.cluster.clocks.representatives.meet(f.agents)
     return None
 
 

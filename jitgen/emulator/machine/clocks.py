@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.machine.foreign import Foreign
 from jitgen.emulator.machine.lanes import EVERYONE, Lanes
-from jitgen.emulator.machine.spokesmen import Spokesmen
+from jitgen.emulator.machine.remote_clocks import RemoteClocks
+from jitgen.emulator.machine.representatives import Representatives
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
@@ -60,7 +60,7 @@ class Clocks:
         flags: What was released at an address of memory, for who acquires there.
         global_shadow_of: The same for what they write to global memory.
         lanes: What the lanes of each warp know of each other.
-        spokesmen: Arrivals of single lanes.
+        representatives: Arrivals of single lanes.
         foreign: What was acquired from other clusters.
     """
 
@@ -70,8 +70,8 @@ class Clocks:
         self.flags: dict[int, Released] = {}
         self.global_shadow_of: NDArray[np.int64] = np.zeros(_FIRST_CAPACITY, np.int64)
         self.lanes = Lanes(_FIRST_CAPACITY)
-        self.spokesmen = Spokesmen(self, _FIRST_CAPACITY)
-        self.foreign = Foreign()
+        self.representatives = Representatives(self, _FIRST_CAPACITY)
+        self.remote = RemoteClocks()
         self._names: list[str] = []
         self._fenced: dict[bool, dict[int, Clock]] = {False: {}, True: {}}
         self._observed: dict[bool, dict[int, Clock]] = {False: {}, True: {}}
@@ -87,7 +87,7 @@ class Clocks:
             self.shadow_of = np.pad(self.shadow_of, (0, new))
             self.global_shadow_of = np.pad(self.global_shadow_of, (0, new))
             self.lanes.grow(new)
-            self.spokesmen.grow(new)
+            self.representatives.grow(new)
         self._names.append(name)
         self.vector[new, new] = 1
         self.vector[new, NOBODY] = FOREVER
@@ -106,17 +106,17 @@ class Clocks:
     def release(self, agents: NDArray[np.int64]) -> Clock:
         """Return what `agents` [k] know together, and begin a new epoch of each."""
         clock: Clock = np.maximum.reduce(self.vector[agents])
-        self.spokesmen.handed[agents] = now = self.vector[agents, agents]
+        self.representatives.handed[agents] = now = self.vector[agents, agents]
         self.vector[agents, agents] = now + 1
         return clock
 
     def release_alone(self, agents: NDArray[np.int64], members: list[int]) -> Clock:
         """Do the same for some lanes of each warp, a bit for each in `members`."""
         for agent, some in zip(agents.tolist(), members, strict=True):
-            self.spokesmen.arrive(agent, some)
-        handed = self.spokesmen.handed[agents]
+            self.representatives.arrive(agent, some)
+        handed = self.representatives.handed[agents]
         clock = self.release(agents)
-        self.spokesmen.handed[agents] = handed
+        self.representatives.handed[agents] = handed
         return clock
 
     def acquire(self, agents: Agents, clock: Clock) -> None:
@@ -162,7 +162,7 @@ class Clocks:
                 if seen is not None:
                     self.acquire(agent, seen)
             if not is_near:
-                self.foreign.fence(self, agent)
+                self.remote.fence(self, agent)
             now = self.vector[agent].copy()
             self._fenced[False][agent] = now
             if not is_near:
@@ -232,7 +232,7 @@ class Clocks:
         for agent in agents.tolist():
             row = self.vector[agent]
             row[shadows] = np.maximum(row[shadows], row[owners])
-            self.foreign.fence_proxy(self, agent)
+            self.remote.fence_proxy(self, agent)
             row[agent] += 1
 
 

@@ -16,9 +16,9 @@ from jitgen.emulator.machine.barriers import MBarrier, NamedBarrier
 from jitgen.emulator.machine.clocks import AsyncUnit
 from jitgen.emulator.machine.fragment import WARP, Fragment, Threads
 from jitgen.emulator.machine.lanes import ALL_LANES
+from jitgen.emulator.machine.lazy_zeros import lazy_zeros
 from jitgen.emulator.machine.live_barriers import LiveBarriers
 from jitgen.emulator.machine.registers import RegisterPool
-from jitgen.emulator.machine.room import untouched
 from jitgen.emulator.machine.shared_memory import SharedMemory
 from jitgen.emulator.machine.tensor_memory import TensorMemory
 
@@ -95,8 +95,8 @@ class Cta:
     def _make_registers(self, threads: int) -> None:
         """Registers start as zeros, though PTX promises nothing; see `unwritten`."""
         count = self.machine.program.register_counts
-        self.r: NDArray[np.uint32] = untouched((count["r"], threads), np.uint32)
-        self.q: NDArray[np.uint64] = untouched((count["q"], threads), np.uint64)
+        self.r: NDArray[np.uint32] = lazy_zeros((count["r"], threads), np.uint32)
+        self.q: NDArray[np.uint64] = lazy_zeros((count["q"], threads), np.uint64)
         self.h: NDArray[np.uint16] = np.zeros((count["h"], threads), np.uint16)
         self.p: NDArray[np.bool_] = np.zeros((count["p"], threads), np.bool_)
         self.unwritten: NDArray[np.bool_] = np.ones((count.get("unwritten", 0), threads), np.bool_)

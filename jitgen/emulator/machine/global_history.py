@@ -350,7 +350,7 @@ def _grade(own: Clocks, row: int, stamp: Stamp, access: Access) -> str:
     if is_own:
         is_known = bool(own.vector[row, agent] >= epoch)
     else:
-        is_known = own.foreign.knows(own, row, other, agent, epoch)
+        is_known = own.remote.knows(own, row, other, agent, epoch)
     if not is_known:
         return "race"
     shadow = int(other.global_shadow_of[agent])
@@ -359,7 +359,7 @@ def _grade(own: Clocks, row: int, stamp: Stamp, access: Access) -> str:
     if is_own:
         is_fenced = bool(own.vector[row, shadow] >= epoch)
     else:
-        is_fenced = own.foreign.is_fenced(own, row, other, agent, epoch, shadow)
+        is_fenced = own.remote.is_fenced(own, row, other, agent, epoch, shadow)
     return "" if is_fenced else "proxy"
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.machine.foreign import ByCluster
 from jitgen.emulator.machine.global_history import WRITES, GlobalHistory
 from jitgen.emulator.machine.history import Access
 from jitgen.emulator.machine.regions import Box, Scattered
+from jitgen.emulator.machine.remote_clocks import ByCluster
 from jitgen.emulator.machine.tensor_maps import TensorMaps
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.machine import spokesmen
+from jitgen.emulator.machine import representatives
 from jitgen.emulator.machine.clocks import Agents, Clock, Clocks
 from jitgen.emulator.machine.lane_history import LaneHistory, LaneNumbers, report
 from jitgen.emulator.machine.readers import AT_BITS, AT_MASK, Bounds, Earlier, Granules, Readers
@@ -156,8 +156,8 @@ class History:
             self._report(f, at, granules, access, earlier)
         elif access.lanes is not None:
             self._check_lanes(f, at, granules, last, bounds, access)
-        if earlier is None and self._clocks.spokesmen.gaps and self.warps:
-            self._check_spokesmen(f, at, granules, last, bounds, access)
+        if earlier is None and self._clocks.representatives.gaps and self.warps:
+            self._check_representatives(f, at, granules, last, bounds, access)
         self._record(f, at, granules, bounds, access)
 
     def read_apart(
@@ -312,7 +312,7 @@ class History:
             place = self._name(granules, clash.position)
             report(f, at, access.kind, place, clash)
 
-    def _check_spokesmen(
+    def _check_representatives(
         self,
         f: Fragment,
         at: int,
@@ -326,7 +326,7 @@ class History:
             _EXCLUDES[access.kind], granules, last, bounds, np.atleast_1d(access.rows), self.warps
         )
         if found is not None:
-            spokesmen.report(
+            representatives.report(
                 f, at, f"{access.kind} of {self._name(granules, found.position)}", found
             )
 

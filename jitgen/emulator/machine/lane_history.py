@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.machine.clocks import NOBODY, Agents, Clocks
 from jitgen.emulator.machine.lanes import APART, MANY, ORDERED
+from jitgen.emulator.machine.lazy_zeros import lazy_zeros
 from jitgen.emulator.machine.readers import AT_BITS, AT_MASK, Bounds, Granules, Readers
-from jitgen.emulator.machine.room import untouched
-from jitgen.emulator.machine.spokesmen import Spoken, Unspoken
+from jitgen.emulator.machine.representatives import LeftOut, Represented
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
@@ -71,7 +71,7 @@ class LaneHistory:
         self._clocks, self._size = clocks, granules
         self._readers = readers
         self._wrote: NDArray[np.uint8] = np.zeros(granules, np.uint8)
-        self._read: NDArray[np.uint8] = untouched((_WARPS, granules), np.uint8)
+        self._read: NDArray[np.uint8] = lazy_zeros((_WARPS, granules), np.uint8)
 
     # --- recording --------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class LaneHistory:
         bounds: Bounds,
         rows: NDArray[np.int64],
         warps: frozenset[int],
-    ) -> Unspoken | None:
+    ) -> LeftOut | None:
         """
         Return an earlier access by one of `warps` that is known by another lane's arrival alone.
 
@@ -182,31 +182,31 @@ class LaneHistory:
             rows: Who must know: one for all, or for each granule [k], or several for all.
             warps: Those whose lanes are written down.
         """
-        own = warps & self._clocks.spokesmen.gaps.keys()
+        own = warps & self._clocks.representatives.gaps.keys()
         size = len(self._wrote[granules])
         writers = last >> _AGENT_SHIFT
         for agent in own & set(writers.tolist()):
             stamps = np.where(writers == agent, last & (1 << _AGENT_SHIFT) - 1, 0)
             stamps, lanes = np.broadcast_to(stamps, size), self._wrote[granules]
-            if found := self._unspoken("write", agent, stamps, lanes, rows):
+            if found := self._left_out("write", agent, stamps, lanes, rows):
                 return found
         for plane in bounds:
             group = self._readers.groups[plane]
             if group.agent in own and group.kind in kinds:
                 stamps = self._readers.stamps(plane, granules)
                 lanes = self._read[group.agent & (_WARPS - 1), granules]
-                if found := self._unspoken(group.kind, group.agent, stamps, lanes, rows):
+                if found := self._left_out(group.kind, group.agent, stamps, lanes, rows):
                     return found
         return None
 
-    def _unspoken(
+    def _left_out(
         self,
         kind: str,
         agent: int,
         stamps: NDArray[np.int64],
         lanes: NDArray[np.uint8],
         rows: NDArray[np.int64],
-    ) -> Unspoken | None:
+    ) -> LeftOut | None:
         """Return one of some accesses [k] of a warp that an arrival leaves out."""
         settled = set()
         of_each = rows if len(rows) == len(stamps) else None
@@ -216,8 +216,9 @@ class LaneHistory:
                 if (stamp, lane, row) in settled:
                     continue
                 settled.add((stamp, lane, row))
-                earlier = Spoken(kind, position, stamp & AT_MASK, agent, stamp >> AT_BITS, lane)
-                found = self._clocks.spokesmen.find(row, earlier)
+                at, epoch = stamp & AT_MASK, stamp >> AT_BITS
+                earlier = Represented(kind, position, at, agent, epoch, lane)
+                found = self._clocks.representatives.find(row, earlier)
                 if found is not None:
                     return found
         return None

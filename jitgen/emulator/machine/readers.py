@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.machine.clocks import Agents, Clock, Clocks
-from jitgen.emulator.machine.room import untouched
+from jitgen.emulator.machine.lazy_zeros import lazy_zeros
 
 Bounds = dict[int, int]
 """Planes with accesses, each with a stamp that is not below any of them."""
@@ -107,7 +107,7 @@ class Readers:
         self._clocks = clocks
         self._num_granules = granules
         self._num_pages = (granules >> _PAGE_SHIFT) + 1
-        self._stamps: NDArray[np.int64] = untouched((_FIRST_CAPACITY, granules), np.int64)
+        self._stamps: NDArray[np.int64] = lazy_zeros((_FIRST_CAPACITY, granules), np.int64)
         self._latest = np.zeros((_FIRST_CAPACITY, self._num_pages), np.int64)
         self.groups: list[Group] = []
         self._planes: dict[tuple[str, bytes], int] = {}

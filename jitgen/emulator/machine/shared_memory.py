@@ -206,13 +206,13 @@ class SharedMemory:
         is_remote = self.cta is not f.cta
         if lanes is None and not is_remote:
             lanes = f.threads.lane_ids[threads]
-            spokesmen, writes = self._clocks.spokesmen, kind in _WRITES
+            representatives, writes = self._clocks.representatives, kind in _WRITES
             if len(lanes) == 1:
                 agent = int(f.agent_of[threads][0])
                 now = self._clocks.now(agent)
-                spokesmen.touch_alone(agent, now, int(lanes[0]), writes=writes)
+                representatives.touch_alone(agent, now, int(lanes[0]), writes=writes)
             else:
-                (spokesmen.wrote if writes else spokesmen.read)[agents] = epochs
+                (representatives.wrote if writes else representatives.read)[agents] = epochs
         access = Access(kind, agents, epochs, agents, lanes=lanes)
         self.history.access(f, at, offsets, width, access)
         if is_remote:

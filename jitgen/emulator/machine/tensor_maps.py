@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.clocks import Clock, Clocks
-    from jitgen.emulator.machine.foreign import Acquired
     from jitgen.emulator.machine.global_history import Stamp
+    from jitgen.emulator.machine.remote_clocks import Acquired
 
 _KEPT = 256
 """Fences that are remembered, of all releases and of each address."""
@@ -89,6 +89,6 @@ class TensorMaps:
 def _fence(clocks: Clocks, agent: int) -> Fence:
     """Return a fence that an agent executes now; a new epoch of it begins."""
     known = clocks.vector[agent].copy()
-    acquired = tuple(clocks.foreign.known(clocks, agent))
+    acquired = tuple(clocks.remote.known(clocks, agent))
     clocks.vector[agent, agent] += 1
     return Fence(clocks, agent, int(known[agent]), known, acquired)

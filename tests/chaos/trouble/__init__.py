@@ -44,12 +44,12 @@ def run(quick: bool = True) -> Stage:
 def _with_compiler(folder: Path, *, quick: bool) -> None:
     """Import the compiler as jitgen does, and fork a process for each case."""
     without_torch()
-    from jitgen.compile import preloaded  # noqa: F401  # the compiler, as workers have it
+    from jitgen.compile import preload  # noqa: F401  # the compiler, as workers have it
 
     for name in [name for name in os.environ if name.startswith(("JITGEN_", "CUTE_DSL_"))]:
         del os.environ[name]
     reference = Place(folder / "reference", b"")
-    assert not in_child(lambda: reference.registry().get(CONFIG, ARCH))
+    assert not in_child(lambda: reference.loader().get(CONFIG, ARCH))
     (good,) = reference.published()
     for number, (what, case) in enumerate(CASES.items()):
         if quick and number % 24:

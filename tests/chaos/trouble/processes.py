@@ -21,7 +21,7 @@ from jitgen.codegen.render import render
 from jitgen.compile import compiler, workers
 from jitgen.errors import ResourceError
 from jitgen.events import Event, events
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import key
 from jitgen.settings import settings
@@ -174,7 +174,7 @@ def _fork_meanwhile(place: Place) -> str:
     begun.wait()
     start = time.monotonic()
     elsewhere = Place(place.folder / "child", b"")
-    trouble = in_child(lambda: elsewhere.registry().get(OTHER, ARCH), patience_s=30)
+    trouble = in_child(lambda: elsewhere.loader().get(OTHER, ARCH), patience_s=30)
     seconds = time.monotonic() - start
     thread.join()
     assert not trouble, trouble
@@ -197,7 +197,7 @@ def _fork_too_long(place: Place) -> str:
     thread.start()
     begun.wait()
     with patched(forks, "PATIENCE_S", 0.2):
-        said = in_child(lambda: place.registry().get(OTHER, ARCH), patience_s=30)
+        said = in_child(lambda: place.loader().get(OTHER, ARCH), patience_s=30)
     thread.join()
     assert said.startswith("ResourceError") and "spawn" in said, said
     return said
@@ -205,7 +205,7 @@ def _fork_too_long(place: Place) -> str:
 
 def _listener(place: Place) -> str:
     """A listener that asks for the very kernel whose compile it is told of used to deadlock."""
-    subject, got = place.registry(), []
+    subject, got = place.loader(), []
 
     def listen(_: Event) -> None:
         got.append(subject.get(CONFIG, ARCH).tier)
@@ -314,7 +314,7 @@ def _threads_render(place: Place) -> str:
 
 def _threads_ask(place: Place) -> str:
     """32 threads want the one kernel: it is compiled once, and nobody sees half of it."""
-    subject = place.registry()
+    subject = place.loader()
     got: list[object] = []
     threads = [
         threading.Thread(target=lambda: got.append(subject.get(CONFIG, ARCH))) for _ in range(32)
@@ -328,11 +328,11 @@ def _threads_ask(place: Place) -> str:
 
 
 def _reset_meanwhile(place: Place) -> str:
-    """Another thread forgets the registry during the compile."""
+    """Another thread forgets the loader during the compile."""
     with settings.scope(cache_dir=place.root), _during_compile(current.get().reset):
         kernel = current.get().get_kernel(CONFIG, ARCH)
     assert place.is_right(kernel)
-    assert isinstance(current.get().registry, Registry)
+    assert isinstance(current.get().loader, KernelLoader)
     return "served right"
 
 

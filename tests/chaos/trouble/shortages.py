@@ -76,7 +76,7 @@ def _no_processes(place: Place) -> str:
     with settings.scope(compile="worker"):
         with patched(subprocess, "Popen", _raising(again)):
             said = refused(place, ResourceError)
-        subject = place.registry()
+        subject = place.loader()
         assert subject.find(CONFIG, ARCH) is None
         with patched(subprocess, "Popen", _raising(again)):
             subject.background.want(CONFIG, ARCH)
@@ -100,7 +100,7 @@ def _backs_off(place: Place) -> str:
         tries.append(time.monotonic())
         raise MemoryError("1 GiB")
 
-    subject = place.registry()
+    subject = place.loader()
     with settings.scope(compile="process"), patched(compiler, "_compile", fail):
         until, refusals = time.monotonic() + 2.5, 0
         while time.monotonic() < until:
@@ -154,7 +154,7 @@ def _few_descriptors(place: Place) -> str:
             except ResourceError:
                 what = "refused"
         outcomes[what] = outcomes.get(what, 0) + 1
-        place.registry().store.clear()
+        place.loader().store.clear()
     return f"30 counts: {outcomes}"
 
 

@@ -14,7 +14,7 @@ from jitgen.cache import Store
 from jitgen.compile.linker import driver
 from jitgen.errors import JitgenError
 from jitgen.runtime.kernel import Kernel
-from jitgen.runtime.registry import Registry
+from jitgen.runtime.loader import KernelLoader
 from tests.chaos.kernels import ARCH, CONFIGS
 
 CONFIG, OTHER = CONFIGS[0], CONFIGS[1]
@@ -38,13 +38,13 @@ class Place:
         """The cache."""
         return self.folder / "cache"
 
-    def registry(self) -> Registry:
-        """Return a registry with nothing in memory."""
-        return Registry(Store.open(self.root))
+    def loader(self) -> KernelLoader:
+        """Return a loader with nothing in memory."""
+        return KernelLoader(Store.open(self.root))
 
     def get(self) -> Kernel:
         """Return the kernel as a process gets it that has nothing in memory."""
-        return self.registry().get(CONFIG, ARCH)
+        return self.loader().get(CONFIG, ARCH)
 
     def is_right(self, kernel: Kernel) -> bool:
         """Whether `kernel` is what a compile without trouble gives, and can be called."""

@@ -205,7 +205,7 @@ def _roots_index(place: Place) -> str:
     def use() -> None:
         with pretending():
             for _ in range(2):
-                kernel = place.registry().get(CONFIG, ARCH)
+                kernel = place.loader().get(CONFIG, ARCH)
         assert kernel.tier == "disk", kernel.entry.why_private
 
     place.folder.chmod(0o755)

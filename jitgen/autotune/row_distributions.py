@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which rows the kernels of a bucket are timed with.
+The rows of each group in the batches that the kernels of a bucket are timed with.
 
-One choice serves every mean of a bucket, and whatever way the rows lie, so that a time is the mean
-over several draws. At the bucket's edge alone, with rows around their mean, winners lost 5 to 11 %
+One choice serves every mean of a bucket and every distribution of rows, so a time is the mean over
+several batches. At the bucket's edge alone, with rows around their mean, winners lost 5 to 11 %
 in its middle (32 groups of 150 rows, 8 of 300), and 10 % where all groups have the same rows.
 """
 
@@ -30,39 +30,46 @@ recorded batches have between 0.35 and 1.2.
 
 FEW_GROUPS = 16
 """
-So few groups are timed with more draws: which tile suits them best hangs on how full the last wave
-happens to be, up to 19 % with eight groups.
+Up to this many groups, more distributions are timed: which tile is best depends on how full the
+last wave happens to be, by up to 19 % with eight groups.
 """
 
 
-class Deal(Enum):
-    """How rows are dealt to groups."""
+class Distribution(Enum):
+    """How the rows of a batch are distributed over its groups."""
 
     EVEN = auto()
     SPREAD = auto()
     ROUTED = auto()
 
 
-class Draw(NamedTuple):
+class Sample(NamedTuple):
     """
-    One way to fill a bucket.
+    One batch that a bucket is timed with.
 
     Attributes:
-        deal: How.
+        distribution: How its rows are distributed.
         in_middle: Whether the mean of rows is in the bucket's middle, and not at its edge.
     """
 
-    deal: Deal
+    distribution: Distribution
     in_middle: bool = False
 
 
-OF_MANY = (Draw(Deal.SPREAD), Draw(Deal.ROUTED, in_middle=True))
-OF_FEW = (*OF_MANY, Draw(Deal.EVEN), Draw(Deal.SPREAD, in_middle=True))
+OF_MANY = (
+    Sample(Distribution.SPREAD),
+    Sample(Distribution.ROUTED, in_middle=True),
+)
+OF_FEW = (
+    *OF_MANY,
+    Sample(Distribution.EVEN),
+    Sample(Distribution.SPREAD, in_middle=True),
+)
 
 
-def draws(problem: Problem, arch: Arch) -> list[tuple[int, ...]]:
+def row_distributions(problem: Problem, arch: Arch) -> list[tuple[int, ...]]:
     """
-    Return the rows of each group, for every draw that the bucket of `problem` is timed with.
+    Return the rows of each group, for every batch that the bucket of `problem` is timed with.
 
     The bucket of the fewest rows also serves groups of one row each, which are timed besides: with
     8 rows a tall tile may be level, and with one, most of whose boxes lie beyond the end of a, it
@@ -70,15 +77,17 @@ def draws(problem: Problem, arch: Arch) -> list[tuple[int, ...]]:
     """
     middle = _in_middle(problem, arch)
     found = [
-        row_counts(middle if draw.in_middle else problem, draw.deal, seed)
-        for seed, draw in enumerate(OF_FEW if problem.groups <= FEW_GROUPS else OF_MANY)
+        row_counts(middle if each.in_middle else problem, each.distribution, seed)
+        for seed, each in enumerate(OF_FEW if problem.groups <= FEW_GROUPS else OF_MANY)
     ]
     if bucket(problem.with_mean(1), arch) == bucket(problem, arch):
         found.append((1,) * problem.groups)
     return list(dict.fromkeys(found))
 
 
-def row_counts(problem: Problem, deal: Deal = Deal.SPREAD, seed: int = 0) -> tuple[int, ...]:
+def row_counts(
+    problem: Problem, distribution: Distribution = Distribution.SPREAD, seed: int = 0
+) -> tuple[int, ...]:
     """
     Return the rows of each group, the same for the same arguments: together about as many as
     `problem` has.
@@ -89,7 +98,7 @@ def row_counts(problem: Problem, deal: Deal = Deal.SPREAD, seed: int = 0) -> tup
     block is of a group of its own, and half full.
     """
     groups, mean = problem.groups, float(problem.rows_per_group)
-    parts = list(_parts(deal, groups, seed))
+    parts = list(_parts(distribution, groups, seed))
     if problem.layout is Layout.CONTIGUOUS:
         blocks = max(1, problem.m // GROUP_ALIGNMENT)
         if blocks < groups:
@@ -97,24 +106,24 @@ def row_counts(problem: Problem, deal: Deal = Deal.SPREAD, seed: int = 0) -> tup
             parts = [part * (ends[i + 1] - ends[i]) for i, part in enumerate(parts)]
             halves = [min(part, 2.0) for part in parts]  # of blocks: a routed part may be more
             return tuple(round(half * GROUP_ALIGNMENT / 2) for half in halves)
-        fills = deal is Deal.EVEN and mean % GROUP_ALIGNMENT == 0
+        fills = distribution is Distribution.EVEN and mean % GROUP_ALIGNMENT == 0
         if groups == 1 and not fills:
             return (round((blocks - 1 + min(parts[0], 2) / 2) * GROUP_ALIGNMENT),)
         mean -= 0 if fills else GROUP_ALIGNMENT / 2
-    share = groups * mean / sum(parts)  # few draws do not meet their mean, the bucket's rows
+    share = groups * mean / sum(parts)  # a few random numbers miss their mean, the bucket's rows
     return tuple(max(1, round(part * share)) for part in parts)
 
 
-def _parts(deal: Deal, groups: int, seed: int) -> Iterator[float]:
+def _parts(distribution: Distribution, groups: int, seed: int) -> Iterator[float]:
     """Yield the rows of each group as a part of their mean, more or less."""
-    chance = random.Random(seed)  # noqa: S311  # nobody has to be surprised
+    chance = random.Random(seed)  # noqa: S311  # no secret
     for _ in range(groups):
-        match deal:
-            case Deal.EVEN:
+        match distribution:
+            case Distribution.EVEN:
                 yield 1.0
-            case Deal.SPREAD:
+            case Distribution.SPREAD:
                 yield chance.uniform(1 - SPREAD, 1 + SPREAD)
-            case Deal.ROUTED:
+            case Distribution.ROUTED:
                 yield chance.lognormvariate(0, SIGMA)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def untouched(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+def lazy_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Return zeros of their own, which the system backs with memory page by page."""
     number = math.prod(shape)
     if not number:

@@ -15,7 +15,7 @@ from jitgen.codegen.render import Source
 from jitgen.compile import compiler, inspect
 from jitgen.config import Config
 from jitgen.settings import settings
-from jitgen.verify import artifacts, kept
+from jitgen.verify import artifacts, cached
 
 CONFIG, ARCH = Config.parse(
     "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
@@ -30,33 +30,33 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_what_is_kept_is_found() -> None:
-    assert kept.find("one") is None
-    kept.keep("one", b"content")
-    assert kept.find("one") == b"content"
+    assert cached.find("one") is None
+    cached.store("one", b"content")
+    assert cached.find("one") == b"content"
 
 
 def test_what_was_changed_is_missing(folder: Path) -> None:
-    kept.keep("one", b"content")
+    cached.store("one", b"content")
     (folder / "one").write_bytes(b"another")
 
-    assert kept.find("one") is None
+    assert cached.find("one") is None
 
 
 @pytest.mark.parametrize("mode", ["off", "ro"])
 def test_a_cache_that_is_not_written(mode: str, folder: Path) -> None:
     with settings.scope(cache=mode):
-        kept.keep("one", b"content")
-        assert kept.find("one") is None
+        cached.store("one", b"content")
+        assert cached.find("one") is None
     assert not folder.exists()
 
 
 def test_the_oldest_goes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_BYTES", 400)
+    monkeypatch.setattr(cached, "MOST_BYTES", 400)
     for name in "abcdef":
-        kept.keep(name, name.encode() * 50)  # and 64 of its digest
+        cached.store(name, name.encode() * 50)  # and 64 of its digest
 
-    assert kept.find("a") is None
-    assert kept.find("f") == b"f" * 50
+    assert cached.find("a") is None
+    assert cached.find("f") == b"f" * 50
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 400
 
 

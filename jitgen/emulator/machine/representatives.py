@@ -53,7 +53,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class Represented:
     """
     An earlier access of a lane, which its warp's arrivals may speak for.
 
@@ -74,7 +74,7 @@ class Spoken:
 
 
 @dataclass(frozen=True, slots=True)
-class Unspoken:
+class LeftOut:
     """
     One that is left out.
 
@@ -84,17 +84,17 @@ class Unspoken:
         is_apart: Nothing lies between the two; else the lanes waited for each other.
     """
 
-    earlier: Spoken
+    earlier: Represented
     gap: Gap
     is_apart: bool
 
     @property
     def position(self) -> int:
-        """See `Spoken`."""
+        """See `Represented`."""
         return self.earlier.position
 
 
-class Spokesmen:
+class Representatives:
     """
     The arrivals of single lanes in one cluster.
 
@@ -161,7 +161,7 @@ class Spokesmen:
         touched = (self.wrote if writes else self.read)[agent]
         return bool(touched > since or (when > since and not members >> lane & 1))
 
-    def find(self, row: int, earlier: Spoken) -> Unspoken | None:
+    def find(self, row: int, earlier: Represented) -> LeftOut | None:
         """Return how an access is left out of what agent `row` knows of its warp, if it is."""
         agent, epoch, lane = earlier.agent, earlier.epoch, earlier.lane
         knows = self._clocks.vector[row]
@@ -179,10 +179,10 @@ class Spokesmen:
                     return None
                 is_apart = is_apart and order == APART
         is_open = not is_apart and earlier.kind in _READS
-        return None if is_open else Unspoken(earlier, gap, is_apart)
+        return None if is_open else LeftOut(earlier, gap, is_apart)
 
 
-def report(f: Fragment, at: int, what: str, found: Unspoken) -> None:
+def report(f: Fragment, at: int, what: str, found: LeftOut) -> None:
     """
     Report what an arrival leaves out; `what` the later access does, and to which place.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels from elsewhere in the registry: when they are fetched, and when never."""
+"""Kernels from elsewhere in the loader: when they are fetched, and when never."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from jitgen.events import EventKind
 from jitgen.plans.prewarm import PrewarmState, prewarm
 from jitgen.plans.task import compile_task
 from jitgen.remote import tiers as elsewhere
-from jitgen.runtime import kernel, registry
-from jitgen.runtime.registry import Registry
+from jitgen.runtime import kernel, loader
+from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.spec import KernelSpec, spec_of
 from jitgen.runtime.tiers import Tiers
 from jitgen.settings import settings
@@ -69,8 +69,8 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 
 
 @pytest.fixture
-def subject(stand: Stand) -> Registry:
-    return Registry(stand.store)
+def subject(stand: Stand) -> KernelLoader:
+    return KernelLoader(stand.store)
 
 
 @pytest.fixture
@@ -79,16 +79,16 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elsewhere, "backends", lambda _: pytest.fail("nothing is to be fetched"))
 
 
-def test_missing_kernel_is_fetched_and_kept(stand: Stand, subject: Registry) -> None:
+def test_missing_kernel_is_fetched_and_kept(stand: Stand, subject: KernelLoader) -> None:
     stand.push(_entry(SPEC, KEY))
 
     with told(EventKind.FETCH, EventKind.HIT, EventKind.COMPILE) as seen:
         assert subject.get(CONFIG, ARCH).tier == "remote"
     assert [(event.kind, event.tier) for event in seen] == [("fetch", "remote"), ("hit", "remote")]
-    assert Registry(stand.store).get(CONFIG, ARCH).tier == "disk"
+    assert KernelLoader(stand.store).get(CONFIG, ARCH).tier == "disk"
 
 
-def test_loaded_kernel_asks_nobody(stand: Stand, subject: Registry, nowhere: None) -> None:
+def test_loaded_kernel_asks_nobody(stand: Stand, subject: KernelLoader, nowhere: None) -> None:
     entry = _entry(SPEC, KEY)
     stand.store.publish(entry.meta, entry.files)
 
@@ -96,26 +96,26 @@ def test_loaded_kernel_asks_nobody(stand: Stand, subject: Registry, nowhere: Non
     assert subject.find(CONFIG, ARCH) is not None
 
 
-def test_looking_for_a_neighbour_asks_nobody(subject: Registry, nowhere: None) -> None:
+def test_looking_for_a_neighbour_asks_nobody(subject: KernelLoader, nowhere: None) -> None:
     assert subject.find(CONFIG, ARCH) is None
 
 
 def test_capture_asks_nobody(
-    subject: Registry, nowhere: None, monkeypatch: pytest.MonkeyPatch
+    subject: KernelLoader, nowhere: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "is_capturing", lambda _: True)
+    monkeypatch.setattr(loader, "is_capturing", lambda _: True)
 
     with pytest.raises(CaptureMiss):
         subject.get(CONFIG, ARCH)
 
 
-def _error(subject: Registry) -> None:
+def _error(subject: KernelLoader) -> None:
     settings.on_miss = "error"
 
 
-@pytest.mark.parametrize("forbid", [_error, Registry.freeze])
+@pytest.mark.parametrize("forbid", [_error, KernelLoader.freeze])
 def test_fetching_is_no_compiling(
-    stand: Stand, subject: Registry, forbid: Callable[[Registry], None]
+    stand: Stand, subject: KernelLoader, forbid: Callable[[KernelLoader], None]
 ) -> None:
     with settings.scope():
         forbid(subject)
@@ -127,7 +127,7 @@ def test_fetching_is_no_compiling(
         assert subject.get(other, ARCH).tier == "remote"
 
 
-def test_what_is_refused_is_compiled(stand: Stand, subject: Registry) -> None:
+def test_what_is_refused_is_compiled(stand: Stand, subject: KernelLoader) -> None:
     stand.push(_entry(SPEC, THIEF))
 
     with told(EventKind.REJECT) as seen, pytest.raises(CompileError, match="compiles nothing"):
@@ -136,7 +136,7 @@ def test_what_is_refused_is_compiled(stand: Stand, subject: Registry) -> None:
 
 
 def test_library_that_does_not_load_is_compiled(
-    stand: Stand, subject: Registry, monkeypatch: pytest.MonkeyPatch
+    stand: Stand, subject: KernelLoader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(entry: Entry) -> NoReturn:
         raise ArtifactError("no symbol")
@@ -150,7 +150,7 @@ def test_library_that_does_not_load_is_compiled(
     assert stand.store.read(SPEC.key) is None
 
 
-def test_kernel_for_another_cpu_is_compiled(stand: Stand, subject: Registry) -> None:
+def test_kernel_for_another_cpu_is_compiled(stand: Stand, subject: KernelLoader) -> None:
     stand.push(_entry(SPEC, KEY, host_isa=("x86-64-v99",)))
 
     with pytest.raises(CompileError):
@@ -160,14 +160,16 @@ def test_kernel_for_another_cpu_is_compiled(stand: Stand, subject: Registry) -> 
 
 def test_read_only_root_keeps_it_in_memory(stand: Stand) -> None:
     stand.push(_entry(SPEC, KEY))
-    subject = Registry(Store.open(stand.folder / "none", mode="ro"))
+    subject = KernelLoader(Store.open(stand.folder / "none", mode="ro"))
 
     assert subject.get(CONFIG, ARCH).tier == "remote"
     assert subject.tiers.get(SPEC)[1] == "memory"
     assert not (stand.folder / "none").exists()
 
 
-def test_background_fetches_what_a_neighbour_stands_in_for(stand: Stand, subject: Registry) -> None:
+def test_background_fetches_what_a_neighbour_stands_in_for(
+    stand: Stand, subject: KernelLoader
+) -> None:
     stand.push(_entry(SPEC, KEY))
     arrived = threading.Event()
     subject._on_arrival = lambda _: arrived.set()
@@ -184,7 +186,7 @@ def test_background_fetches_what_a_neighbour_stands_in_for(stand: Stand, subject
     [("zstandard", "remote"), ("cryptography", "signing")],
 )
 def test_missing_package_is_named(
-    stand: Stand, subject: Registry, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
+    stand: Stand, subject: KernelLoader, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
 ) -> None:
     stand.push(_entry(SPEC, KEY))
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
@@ -229,10 +231,10 @@ def test_without_places_nothing_of_this_is_imported(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "import jitgen\n"
         "from jitgen.cache import Store\n"
-        "from jitgen.runtime.registry import Registry\n"
+        "from jitgen.runtime.loader import KernelLoader\n"
         "from jitgen.runtime import kernel\n"
         "kernel.load = lambda entry: len\n"
-        f"found = Registry(Store.open(Path({str(tmp_path / 'root')!r}))).get({SPEC.name!r})\n"
+        f"found = KernelLoader(Store.open(Path({str(tmp_path / 'root')!r}))).get({SPEC.name!r})\n"
         "assert found.tier == 'disk', found\n"
         "rooms = ('jitgen.remote', 'jitgen.signing', 'obstore', 'urllib3', 'zstandard',"
         " 'cryptography', 'jitgen.cache.trusted', 'http', 'ssl')\n"

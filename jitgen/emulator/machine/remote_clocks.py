@@ -55,7 +55,7 @@ class Acquired:
         )
 
 
-class Foreign:
+class RemoteClocks:
     """What the agents of one cluster acquired from others."""
 
     def __init__(self) -> None:

@@ -18,7 +18,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -34,28 +35,28 @@ from jitgen.errors import (
 )
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.runtime import kernel
-from jitgen.runtime.entries import build, fetch
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.override import Override
-from jitgen.runtime.spec import plain, serving
-from jitgen.runtime.tiers import Tiers, readable
+from jitgen.runtime.spec import plain, serving, spec_of
+from jitgen.runtime.tiers import COMPILED, Tiers, build, fetch, readable
 from jitgen.settings import settings
 from jitgen.support import forks
-from jitgen.support.boundary import boundary, with_fresh_stack
+from jitgen.support.boundary import boundary, on_fresh_stack
 from jitgen.support.failing import Backoff
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import named, require
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Store
+    from jitgen.errors import KernelMiss
     from jitgen.runtime.background import Background
-    from jitgen.runtime.spec import Wanted
+    from jitgen.runtime.spec import KernelSpec, Wanted
 
 
-_registries: WeakSet[Registry] = WeakSet()
+_loaders: WeakSet[KernelLoader] = WeakSet()
 
 
-class Registry:
+class KernelLoader:
     """
     The kernels of one process over one store.
 
@@ -78,18 +79,18 @@ class Registry:
         self._on_arrival = on_arrival
         self._kernels: dict[tuple[Wanted, Arch], Kernel] = {}
         self._arrived: dict[tuple[Wanted, Arch], Kernel] = {}  # not served yet
-        self._asked: set[tuple[Config, Arch]] = set()
+        self._wanted: set[tuple[Config, Arch]] = set()
         self._background: Background | None = None
         self._is_closed = False
         self._backoff: Backoff | None = None  # made by the first failure that may pass
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._flights: dict[str, threading.Lock] = {}
         self._frozen = False
-        _registries.add(self)
+        _loaders.add(self)
 
     def after_fork(self) -> None:
         """Start with free locks: in a forked child their holders do not exist any more."""
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._backoff = None
         self._flights = {}
         if self._background is not None:
@@ -98,7 +99,7 @@ class Registry:
     @property
     def background(self) -> Background:
         """What compiles kernels for `find` to return later; made when something is wanted."""
-        with self._guard:
+        with self._lock:
             if self._background is None:
                 from jitgen.runtime.background import Background
 
@@ -114,7 +115,7 @@ class Registry:
 
     def close(self) -> None:
         """End what is compiled in the background, now and later; the rest goes on."""
-        with self._guard:
+        with self._lock:
             self._is_closed = True
             background = self._background
         if background is not None:
@@ -176,9 +177,45 @@ class Registry:
                 kernel = self._kernels.get((config, target)) or self._miss(config, target)
         return kernel
 
+    def _miss(self, wanted: Wanted, arch: Arch) -> Kernel:
+        """Return a kernel that is not in memory, if it may be loaded at this moment."""
+        require(plain(wanted), arch)
+        _refuse_while_capturing(wanted, arch)
+        self.note_wanted(plain(wanted), arch)
+        with boundary(f"serving {plain(wanted).name(arch)}"):
+            return on_fresh_stack(lambda: self._load(wanted, arch))
+
+    def _load(self, wanted: Wanted, arch: Arch) -> Kernel:
+        """
+        Return a kernel that is not in memory: the whole order in which places are asked for it.
+
+        Events wait until the lock of the key is free again.
+        """
+        start, spec = time.perf_counter(), serving(wanted, arch)
+        with events.held(), self._flight(spec.key), forks.busy():
+            # Memory again (another thread may have been first), the disk, the roots of JITGEN_BASE.
+            kernel = self.find(wanted, arch, tells_miss=True)
+            if kernel is not None:
+                return kernel
+            if self._may_compile:
+                # One process of a host: the disk and the roots again, JITGEN_REMOTE,
+                # JITGEN_SERVICE, the compiler, which publishes to the disk.
+                with self._backed_off(spec):
+                    kernel = self._opened(spec, build(self.tiers, spec), start)
+                    if kernel is None:  # what was fetched is no library
+                        kernel = _kernel(spec, *build(self.tiers, spec, fetches=False))
+            else:
+                # The same without the compiler.
+                found = fetch(self.tiers, spec)
+                kernel = None if isinstance(found, str) else self._opened(spec, found, start)
+                if kernel is None:
+                    raise self._nowhere(wanted, spec, found if isinstance(found, str) else "")
+            self._kernels[wanted, arch] = kernel
+            return kernel
+
     def find(self, config: Wanted, arch: Arch, *, tells_miss: bool = False) -> Kernel | None:
         """
-        Return the kernel of a legal `config` if it is compiled; waits for nobody.
+        Return the kernel of a legal `config` if it is compiled on this machine; never waits.
 
         While a CUDA graph is captured only kernels that were served before count: the first launch
         of any other would allocate. With `tells_miss`, None emits an event.
@@ -186,12 +223,114 @@ class Registry:
         kernel = self._kernels.get((config, arch))
         if kernel is None and not is_capturing(arch):
             with boundary(f"looking for {plain(config).name(arch)}"), events.held(), forks.busy():
-                kernel = self._arrived.get((config, arch)) or self._from_disk(
+                kernel = self._arrived.get((config, arch)) or self._from_tiers(
                     config, arch, tells_miss=tells_miss
                 )
             if kernel is not None:  # several threads may have loaded it, and one of them was first
                 kernel = self._kernels.setdefault((config, arch), kernel)
         return kernel
+
+    def _from_tiers(self, config: Wanted, arch: Arch, *, tells_miss: bool) -> Kernel | None:
+        """Return the kernel of what this machine holds: see `Tiers.get`."""
+        start, spec = time.perf_counter(), serving(config, arch)
+        found = readable(self.tiers, spec, tells_miss=tells_miss)
+        return None if found is None else self._opened(spec, found, start)
+
+    def _opened(self, spec: KernelSpec, found: tuple[Entry, str], start: float) -> Kernel | None:
+        """
+        Return the kernel of an entry; None where an entry from elsewhere is no library, which is
+        set aside.
+
+        Args:
+            spec: What was asked for.
+            found: The entry, and the name of its tier.
+            start: When it was asked for, in seconds of `time.perf_counter`.
+        """
+        entry, tier = found
+        try:
+            kernel = _kernel(spec, entry, tier)
+        except ArtifactError as error:
+            if tier == COMPILED:
+                raise
+            self.store.quarantine(entry, str(error))
+            warn_once(f"load {entry.key}", "%s; compiling it again", error)
+            return None
+        if tier != COMPILED:
+            self.store.index.record_use(entry.key)
+            seconds = time.perf_counter() - start
+            events.emit(
+                Event(
+                    kind=EventKind.HIT,
+                    kernel=kernel.name,
+                    key=entry.key,
+                    tier=tier,
+                    seconds=seconds,
+                )
+            )
+        return kernel
+
+    @contextmanager
+    def _flight(self, key: str) -> Iterator[None]:
+        """Hold the lock of `key` among the threads of this process."""
+        with self._lock:
+            flight = self._flights.setdefault(key, threading.Lock())
+        with flight:
+            yield
+
+    @contextmanager
+    def _backed_off(self, spec: KernelSpec) -> Iterator[None]:
+        """
+        Compile `spec` in the with block, unless that failed seconds ago for lack of something.
+
+        A failure is reported by an event; one that may pass is noted for the next attempt.
+
+        Raises:
+            ResourceError: It is too early to try again.
+        """
+        backoff = self._backoff
+        if backoff is not None and (reason := backoff.waits(spec.key)):
+            raise ResourceError(f"{reason} (tried again in some seconds, when asked again)")
+        try:
+            with boundary(f"serving {spec.name}"):
+                yield
+        except JitgenError as error:
+            if isinstance(error, ResourceError):
+                with self._lock:
+                    backoff = self._backoff = self._backoff or Backoff()
+                backoff.failed(spec.key, str(error))
+            if not isinstance(error, RememberedFailure):
+                reason = error.reason if isinstance(error, CompileError) else str(error)
+                events.emit(
+                    Event(kind=EventKind.ERROR, kernel=spec.name, key=spec.key, detail=reason)
+                )
+            raise
+        if backoff is not None:
+            backoff.succeeded(spec.key)
+
+    @property
+    def _may_compile(self) -> bool:
+        return not self._frozen and settings.on_miss != "error"
+
+    def _nowhere(self, wanted: Wanted, spec: KernelSpec, elsewhere: str) -> KernelMiss:
+        """Return the error of a kernel that is nowhere compiled, while compiling is off."""
+        from jitgen.runtime.missing import miss
+
+        why = "the session is frozen" if self._frozen else "JITGEN_ON_MISS=error"
+        return miss(wanted, spec.arch, spec, self.tiers, elsewhere, why)
+
+    def note_wanted(self, config: Config, arch: Arch) -> None:
+        """
+        Count a kernel that is wanted and not in memory, and warn if JITGEN_MAX_KERNELS foresees
+        fewer.
+        """
+        if (config, arch) in self._wanted:
+            return
+        self._wanted.add((config, arch))
+        most = settings.max_kernels
+        if most and len(self._wanted) > most:
+            from jitgen.runtime import budget
+
+            budget.tell(tuple(self._wanted), (config, arch), most)
 
     def _arrive(self, config: Config, arch: Arch, entry: Entry, tier: str) -> None:
         """
@@ -200,112 +339,12 @@ class Registry:
         It is loaded on the background's thread, which touches no GPU, and served from the next
         `find` on, by the thread that calls that.
         """
-        self._arrived[config, arch] = _kernel(config, arch, entry, tier)
+        self._arrived[config, arch] = _kernel(spec_of(config, arch), entry, tier)
         self._on_arrival(config)
 
-    def _miss(self, config: Wanted, arch: Arch) -> Kernel:
-        require(plain(config), arch)
-        _refuse_while_capturing(config, arch)
-        self.ask(plain(config), arch)
-        with boundary(f"serving {plain(config).name(arch)}"):
-            return with_fresh_stack(lambda: self._served(config, arch))
 
-    def _served(self, config: Wanted, arch: Arch) -> Kernel:
-        """Return a kernel that is not in memory; events wait until no lock is held any more."""
-        name = serving(config, arch).key
-        with self._guard:
-            flight = self._flights.setdefault(name, threading.Lock())
-        with events.held(), flight, forks.busy():
-            kernel = self.find(config, arch, tells_miss=True)
-            if kernel is None:
-                kernel = self._kernels[config, arch] = self._compiled(config, arch)
-        return kernel
-
-    def ask(self, config: Config, arch: Arch) -> None:
-        """
-        Note that a kernel is wanted that is not in memory, and tell if JITGEN_MAX_KERNELS foresees
-        fewer.
-        """
-        if (config, arch) in self._asked:
-            return
-        self._asked.add((config, arch))
-        most = settings.max_kernels
-        if most and len(self._asked) > most:
-            from jitgen.runtime import budget
-
-            budget.tell(tuple(self._asked), (config, arch), most)
-
-    def _from_disk(self, config: Wanted, arch: Arch, *, tells_miss: bool) -> Kernel | None:
-        start = time.perf_counter()
-        found = readable(self.tiers, serving(config, arch), tells_miss=tells_miss)
-        return None if found is None else self._loaded(plain(config), arch, found, start)
-
-    def _loaded(
-        self, config: Config, arch: Arch, found: tuple[Entry, str], start: float
-    ) -> Kernel | None:
-        """Return the kernel of an entry that was not compiled here; None where it is no library."""
-        entry, tier = found
-        try:
-            kernel = _kernel(config, arch, entry, tier)
-        except ArtifactError as error:
-            self.store.quarantine(entry, str(error))
-            warn_once(f"load {entry.key}", "%s; compiling it again", error)
-            return None
-        self.store.index.record_use(entry.key)
-        seconds = time.perf_counter() - start
-        events.emit(
-            Event(kind=EventKind.HIT, kernel=kernel.name, key=entry.key, tier=tier, seconds=seconds)
-        )
-        return kernel
-
-    def _compiled(self, config: Wanted, arch: Arch) -> Kernel:
-        """Return a kernel that is not on disk: from elsewhere, or by compiling it."""
-        if self._frozen or settings.on_miss == "error":
-            return self._fetched(config, arch)
-        name = serving(config, arch).key
-        backoff = self._backoff
-        if backoff is not None and (reason := backoff.waits(name)):
-            raise ResourceError(f"{reason} (tried again in some seconds, when asked again)")
-        try:
-            with boundary(f"serving {plain(config).name(arch)}"):
-                kernel = self._built(config, arch)
-        except JitgenError as error:
-            if isinstance(error, ResourceError):
-                with self._guard:
-                    backoff = self._backoff = self._backoff or Backoff()
-                backoff.failed(name, str(error))
-            if not isinstance(error, RememberedFailure):
-                _tell_error(config, arch, error)
-            raise
-        if backoff is not None:
-            backoff.succeeded(name)
-        return kernel
-
-    def _built(self, config: Wanted, arch: Arch) -> Kernel:
-        start, spec = time.perf_counter(), serving(config, arch)
-        entry, tier = build(self.tiers, spec)
-        if tier != "compiled":
-            kernel = self._loaded(spec.config, arch, (entry, tier), start)
-            if kernel is not None:
-                return kernel
-            entry, tier = build(self.tiers, spec, fetches=False)
-        return _kernel(spec.config, arch, entry, tier)
-
-    def _fetched(self, config: Wanted, arch: Arch) -> Kernel:
-        """Return a kernel that somebody else has compiled; raises KernelMiss."""
-        start, spec = time.perf_counter(), serving(config, arch)
-        found = fetch(self.tiers, spec)
-        kernel = None if isinstance(found, str) else self._loaded(spec.config, arch, found, start)
-        if kernel is not None:
-            return kernel
-        from jitgen.runtime.missing import miss
-
-        elsewhere = found if isinstance(found, str) else ""
-        why = "the registry is frozen" if self._frozen else "JITGEN_ON_MISS=error"
-        raise miss(config, arch, spec, self.tiers, elsewhere, why)
-
-
-def _kernel(config: Config, arch: Arch, entry: Entry, tier: str) -> Kernel:
+def _kernel(spec: KernelSpec, entry: Entry, tier: str) -> Kernel:
+    """Load the native code of `entry`, which came from `tier`."""
     start = time.perf_counter()
     function = kernel.load(entry)
     seconds = time.perf_counter() - start
@@ -315,14 +354,8 @@ def _kernel(config: Config, arch: Arch, entry: Entry, tier: str) -> Kernel:
         )
     )
     return Kernel(
-        config=config, arch=arch, key=entry.key, tier=tier, entry=entry, function=function
+        config=spec.config, arch=spec.arch, key=entry.key, tier=tier, entry=entry, function=function
     )
-
-
-def _tell_error(config: Wanted, arch: Arch, error: JitgenError) -> None:
-    reason = error.reason if isinstance(error, CompileError) else str(error)
-    spec = serving(config, arch)
-    events.emit(Event(kind=EventKind.ERROR, kernel=spec.name, key=spec.key, detail=reason))
 
 
 def is_capturing(arch: Arch) -> bool:
@@ -349,8 +382,8 @@ def _refuse_while_capturing(config: Wanted, arch: Arch) -> None:
 
 
 def _after_fork() -> None:
-    for registry in _registries:
-        registry.after_fork()
+    for loader in _loaders:
+        loader.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

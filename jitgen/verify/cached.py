@@ -36,7 +36,7 @@ def find(name: str) -> bytes | None:
     return None
 
 
-def keep(name: str, content: bytes) -> None:
+def store(name: str, content: bytes) -> None:
     """Keep `content` as `name`, if that can be."""
     if settings.cache == "rw" and len(content) <= _MOST_BYTES_EACH:
         with suppress(*_TROUBLE), _opened() as (folder, drafts):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registry with real kernels: tiers, single flight, freezing, capture, damage, disk trouble."""
+"""The loader with real kernels: tiers, single flight, freezing, capture, damage, disk trouble."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from jitgen.errors import (
     UnsupportedConfig,
 )
 from jitgen.events import Event, events
-from jitgen.runtime import registry, spec
-from jitgen.runtime.registry import Registry
+from jitgen.runtime import loader, spec
+from jitgen.runtime.loader import KernelLoader
 
 F32 = Operands(a_dtype="f32", b_dtype="f32", out_dtype="f32", scale_granularity="tensor")
 CONFIG = KernelConfig(layout="ragged", operands=F32, tile=Tile(m=8, n=16, k=128))
@@ -45,7 +45,7 @@ def problem() -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     return (a, b, torch.ones(1), torch.ones(2), ends, out), expected
 
 
-def check(kernel: registry.Kernel) -> None:
+def check(kernel: loader.Kernel) -> None:
     arguments, expected = problem()
     kernel(*arguments)
 
@@ -56,7 +56,7 @@ def check(kernel: registry.Kernel) -> None:
 def warm_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache that holds the kernel; tests copy it."""
     root = tmp_path_factory.mktemp("warm") / "cache"
-    Registry(Store.open(root)).get(CONFIG, "cpu")
+    KernelLoader(Store.open(root)).get(CONFIG, "cpu")
     return root
 
 
@@ -70,14 +70,14 @@ def root(warm_root: Path, cache_root: Path) -> Path:
 class TestTiers:
     def test_compiled_then_memory_then_disk(self, cache_root: Path) -> None:
         """
-        The first process compiles, the same registry serves from memory, another one from disk.
+        The first process compiles, the same loader serves from memory, another one from disk.
         """
-        first = Registry(Store.open(cache_root))
+        first = KernelLoader(Store.open(cache_root))
         kernel = first.get(CONFIG, "cpu")
 
         assert kernel.tier == "compiled"
         assert first.get(CONFIG, "cpu") is kernel
-        second = Registry(Store.open(cache_root)).get(CONFIG, "cpu")
+        second = KernelLoader(Store.open(cache_root)).get(CONFIG, "cpu")
         assert second.tier == "disk"
         check(kernel)
         check(second)
@@ -86,7 +86,7 @@ class TestTiers:
         """A disk hit is a load and a hit, with nothing compiled."""
         heard: list[Event] = []
         stop = jitgen.on_event(heard.append)
-        Registry(Store.open(root)).get(CONFIG, "cpu")
+        KernelLoader(Store.open(root)).get(CONFIG, "cpu")
         stop()
 
         assert [(event.kind, event.tier) for event in heard] == [("load", "disk"), ("hit", "disk")]
@@ -100,7 +100,7 @@ class TestTiers:
 
     def test_a_kernel_knows_itself(self, root: Path) -> None:
         """Name, key and source belong together."""
-        kernel = Registry(Store.open(root)).get(CONFIG, "cpu")
+        kernel = KernelLoader(Store.open(root)).get(CONFIG, "cpu")
 
         assert kernel.name == CONFIG.name("cpu")
         assert kernel.name in "".join(kernel.source.splitlines()[:4])
@@ -118,7 +118,7 @@ class TestSingleFlight:
             lambda *a, **k: (compiles.append(1), real(*a, **k))[1],
         )
         kernels, barrier = [], threading.Barrier(16)
-        subject = Registry(Store.open(cache_root))
+        subject = KernelLoader(Store.open(cache_root))
 
         def want() -> None:
             barrier.wait()
@@ -136,9 +136,9 @@ class TestSingleFlight:
 
     def test_a_fork_keeps_kernels_and_can_get_more(self, root: Path) -> None:
         """A child process uses what its parent loaded, and its locks are its own."""
-        subject = Registry(Store.open(root))
+        subject = KernelLoader(Store.open(root))
         kernel = subject.get(CONFIG, "cpu")
-        locks = [subject._guard, events._lock, compiler._lock]
+        locks = [subject._lock, events._lock, compiler._lock]
         for lock in locks:  # as if other threads were busy at the moment of the fork
             lock.acquire()
         child = os.fork()
@@ -166,7 +166,7 @@ class TestSingleFlight:
         stop = jitgen.on_event(lambda e: waits.append(e.seconds) if e.kind == "queue" else None)
         with Store.open(cache_root).lock(spec.key(CONFIG, jitgen.Arch.CPU), 1) as is_locked:
             assert is_locked
-            kernel = Registry(store).get(CONFIG, "cpu")
+            kernel = KernelLoader(store).get(CONFIG, "cpu")
         stop()
 
         check(kernel)
@@ -186,7 +186,7 @@ class TestNoCompiling:
         assert miss.value.kernel == CONFIG.name("cpu")
 
     def test_freeze_ends_compiling_but_not_loading(self, root: Path) -> None:
-        """What is on disk still loads; anything else raises until the registry thaws."""
+        """What is on disk still loads; anything else raises until the loader thaws."""
         jitgen.freeze()
         check(jitgen.get_kernel(CONFIG, "cpu"))
         other = KernelConfig(layout="masked", operands=F32, tile=CONFIG.tile)
@@ -247,7 +247,7 @@ class TestDamage:
         assert entry is not None
         store.remove(entry.key)
         store.publish(entry.meta, {**entry.files, "kernel.so": b"no library"})
-        kernel = Registry(Store.open(root)).get(CONFIG, "cpu")
+        kernel = KernelLoader(Store.open(root)).get(CONFIG, "cpu")
 
         assert kernel.tier == "compiled"
         check(kernel)
@@ -259,7 +259,7 @@ class TestDamage:
         monkeypatch.setattr(toolchain, "runs_level", lambda _: False)
         heard: list[Event] = []
         stop = jitgen.on_event(heard.append)
-        kernel = Registry(Store.open(root)).get(CONFIG, "cpu")
+        kernel = KernelLoader(Store.open(root)).get(CONFIG, "cpu")
         stop()
 
         assert kernel.tier == "compiled"
@@ -279,7 +279,7 @@ class TestDiskTrouble:
 
     def test_the_root_is_removed_while_running(self, root: Path) -> None:
         """The next kernel is compiled, published into a new root, and right."""
-        subject = Registry(Store.open(root))
+        subject = KernelLoader(Store.open(root))
         check(subject.get(CONFIG, "cpu"))
         shutil.rmtree(root)
         check(subject.get(OTHER, "cpu"))
@@ -304,7 +304,7 @@ class TestDiskTrouble:
             else:
                 subprocess.run(["mount", "-o", "remount,ro", mount], check=True)
             with caplog.at_level(logging.WARNING):
-                subject = Registry(Store.open(mount / "cache"))
+                subject = KernelLoader(Store.open(mount / "cache"))
                 check(subject.get(CONFIG, "cpu"))
                 check(subject.get(OTHER, "cpu"))
         finally:
@@ -317,7 +317,7 @@ class TestDiskTrouble:
 def test_a_process_that_used_a_kernel_exits(root: Path) -> None:
     """Loading and calling a kernel leaves no thread or library that keeps the process alive."""
     code = (
-        "from tests.compile.test_registry import CONFIG, check; import jitgen;"
+        "from tests.compile.test_loader import CONFIG, check; import jitgen;"
         "check(jitgen.get_kernel(CONFIG, 'cpu'))"
     )
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
@@ -335,8 +335,8 @@ class TestWithoutLinker:
         monkeypatch.setenv("PATH", str(cache_root))
         monkeypatch.delenv("CC", raising=False)
         with caplog.at_level(logging.WARNING):
-            kernel = Registry(Store.open(cache_root)).get(CONFIG, "cpu")
-            check(Registry(Store.open(cache_root)).get(OTHER, "cpu"))
+            kernel = KernelLoader(Store.open(cache_root)).get(CONFIG, "cpu")
+            check(KernelLoader(Store.open(cache_root)).get(OTHER, "cpu"))
 
         assert kernel.entry.meta.library == "kernel.o"
         check(kernel)
@@ -344,4 +344,7 @@ class TestWithoutLinker:
         assert not list(cache_root.rglob("kernel.*"))
         monkeypatch.undo()
         monkeypatch.setenv("JITGEN_CACHE_DIR", str(cache_root))
-        assert Registry(Store.open(cache_root)).get(CONFIG, "cpu").entry.meta.library == "kernel.so"
+        assert (
+            KernelLoader(Store.open(cache_root)).get(CONFIG, "cpu").entry.meta.library
+            == "kernel.so"
+        )
