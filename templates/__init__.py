@@ -2,6 +2,10 @@
 """
 The kernel templates: a folder for each family of targets, and one for what they share.
 
+``FAMILY/OPERATION.py.jinja`` is the entry of an operation's kernels, ``FAMILY/OPERATION/`` has the
+partials that only they include, ``FAMILY/shared/`` those of several operations. Below ``shared/``
+the same holds for what several families have in common.
+
 A template is a file that stays valid Python while it is not rendered. This module knows which files
 make it up, without importing Jinja: a warm start needs the digest only. Which template serves a
 target's operation, and which parameters it reads, the target says.
@@ -19,12 +23,6 @@ if TYPE_CHECKING:
     from jitgen.targets.protocol import Template
 
 ROOT = Path(__file__).resolve().parent
-
-HALF = ROOT / "half"
-"""
-What kernels with operands of float16 have in the place of other files. They came last, and lie
-apart so that the digests, and so the keys, of all kernels before them stay what they are.
-"""
 
 _STATEMENT = r"^[ \t]*#%[-+]?[ \t]*(?:include|import|from|extends)\b(.*)$|(\{%.*)$"
 _REFERENCE = (
@@ -74,8 +72,8 @@ def referred(name: str, text: str, root: Path = ROOT) -> list[str]:
     """
     Return the files that template `name` may include, by the names that its text spells out.
 
-    A name may have one part that is a value, as in ``"sm90/scales_" ~ scale_granularity ~
-    ".py.jinja"``: that stands for every file that begins and ends so.
+    A name may have one part that is a value, as in ``"sm90/grouped_gemm/scales_" ~
+    scale_granularity ~ ".py.jinja"``: that stands for every file that begins and ends so.
 
     Raises:
         ValueError: A statement is written in another way, or fits no file: the digest would miss

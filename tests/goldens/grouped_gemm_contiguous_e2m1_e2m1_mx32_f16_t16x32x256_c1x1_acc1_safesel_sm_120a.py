@@ -89,8 +89,6 @@ SCALE_LINES = 16  # of an atom that have the scales of a tile of a, 16 bytes eac
 SCALE_BLOCKS = 1  # atoms along M that a tile of a meets
 ATOM_BYTES = 512  # 128 rows x 4 scales
 TOKEN_LANES = 2  # lanes of a quad from which an instruction may take the scales of tokens
-
-
 # The order of tiles.
 GROUP_ROWS = TILE_M  # rows that certainly have one group
 SPLIT_K = 1  # CTAs that take a part of K of a tile each
@@ -112,16 +110,6 @@ SCALE_BYTES = SCALE_WORDS * (SCALE_BLOCKS * SCALE_LINES + 32) * 16
 STAGE_BYTES = TILE_M * A_ROW_BYTES + TILE_N * B_ROW_BYTES + SCALE_BYTES
 
 
-# Matrix instructions, two of which are a step along K.
-MMA = (
-    "mma.sync.aligned.kind::mxf4nvf4.block_scale.scale_vec::2X.m16n8k64.row.col"
-    ".f32.e2m1.e2m1.f32.ue8m0"
-)
-MMA_K = 256 // A_BITS
-STEP_K = 2 * MMA_K
-STEPS = TILE_K // STEP_K  # in a stage
-
-
 @cute.struct
 class SharedStorage:
     """Shared memory of a CTA. Swizzled tiles start at a multiple of the swizzle's 1024 bytes."""
@@ -134,6 +122,16 @@ class SharedStorage:
     b_scale: cute.struct.Align[cute.struct.MemRange[Int32, 128 * SCALE_WORDS * NUM_STAGES], 128]
     out: cute.struct.Align[cute.struct.MemRange[Uint8, 8 * OUT_ROW_BYTES * MATH_WARPS], 16]
     load_barriers: cute.struct.MemRange[Int64, 2 * NUM_STAGES]
+
+
+# Matrix instructions, two of which are a step along K.
+MMA = (
+    "mma.sync.aligned.kind::mxf4nvf4.block_scale.scale_vec::2X.m16n8k64.row.col"
+    ".f32.e2m1.e2m1.f32.ue8m0"
+)
+MMA_K = 256 // A_BITS
+STEP_K = 2 * MMA_K
+STEPS = TILE_K // STEP_K  # in a stage
 
 
 class Cta(NamedTuple):
@@ -756,6 +754,18 @@ def copy_rows(schedule, staging, out, own, work, first):
             cute.copy(atom, values, cute.make_tensor(target.iterator.align(16), target.layout))
 
 
+def groups_last(tensor):
+    """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
+    shape, stride = tensor.shape, tensor.stride
+    layout = cute.make_layout((*shape[1:], shape[0]), stride=(*stride[1:], stride[0]))
+    return cute.make_tensor(tensor.iterator, layout)
+
+
+def modes(num_groups, size_m):
+    """Return the modes of rows in a and out, and those of `groups`."""
+    return (size_m,), (size_m,)
+
+
 @cute.kernel
 def grouped_gemm_kernel(a, b, scales, groups, results):
     """
@@ -802,18 +812,6 @@ def grouped_gemm_kernel(a, b, scales, groups, results):
         if warp_index == MATH_WARPS:
             a_source, b_source = Source(tma_a, mA, sA), Source(tma_b, mB, sB)
             load_tiles(schedule, loads, a_source, b_source, scales)
-
-
-def groups_last(tensor):
-    """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
-    shape, stride = tensor.shape, tensor.stride
-    layout = cute.make_layout((*shape[1:], shape[0]), stride=(*stride[1:], stride[0]))
-    return cute.make_tensor(tensor.iterator, layout)
-
-
-def modes(num_groups, size_m):
-    """Return the modes of rows in a and out, and those of `groups`."""
-    return (size_m,), (size_m,)
 
 
 def bytes_of(tensor):

@@ -348,21 +348,6 @@ class Copies(NamedTuple):
     receivers: Int16  # CTAs of a multicast; other copies ignore them
 
 
-def load_map(tensor, stages, tile, num_ctas, *, is_multicast=None):
-    """Return how the TMA unit loads tiles, each in parts by `num_ctas` CTAs: on the host."""
-    multicast, load = cpasync.CopyBulkTensorTileG2SMulticastOp(), cpasync.CopyBulkTensorTileG2SOp()
-    if is_multicast is None:
-        is_multicast = num_ctas > 1
-    tma, gmem = cpasync.make_tiled_tma_atom(
-        multicast if is_multicast else load,
-        tensor,
-        cute.slice_(stages, (None, None, 0)),
-        tile,
-        num_multicast=num_ctas,
-    )
-    return tma, gmem
-
-
 @cute.jit
 def copies_of(source, matrix, tile, tile_index, rank=0, num_ranks=1):
     """Return a tile's copies: of its k-blocks, what one of `num_ranks` CTAs copies for all."""
@@ -379,6 +364,21 @@ def copies_of(source, matrix, tile, tile_index, rank=0, num_ranks=1):
 def k_block(copies, k, stage):
     """Return how, from where and to where k-block `k` is copied."""
     return copies.tma, copies.blocks[None, k], copies.stages[None, stage]
+
+
+def load_map(tensor, stages, tile, num_ctas, *, is_multicast=None):
+    """Return how the TMA unit loads tiles, each in parts by `num_ctas` CTAs: on the host."""
+    multicast, load = cpasync.CopyBulkTensorTileG2SMulticastOp(), cpasync.CopyBulkTensorTileG2SOp()
+    if is_multicast is None:
+        is_multicast = num_ctas > 1
+    tma, gmem = cpasync.make_tiled_tma_atom(
+        multicast if is_multicast else load,
+        tensor,
+        cute.slice_(stages, (None, None, 0)),
+        tile,
+        num_multicast=num_ctas,
+    )
+    return tma, gmem
 
 
 @cute.jit
@@ -580,23 +580,6 @@ def copy_scales(copies, k, stage, full):
 
 
 @cute.jit
-def promote(total, acc, wave, a_scales, b_scales):
-    """
-    Add the partial sums of one wave to their totals, scaled.
-
-    A thread has two rows of a wave, 8 apart, and of every 8 columns two.
-    """
-    factors = [None, None]
-    for j in cutlass.range_constexpr(TILE_N // 8):
-        if cutlass.const_expr(j * 8 % SCALE_COLUMNS == 0):
-            for i in cutlass.range_constexpr(2):
-                factors[i] = a_scales[i] * b_scales[j * 8 // SCALE_COLUMNS]
-        for v in cutlass.range_constexpr(2):
-            for i in cutlass.range_constexpr(2):
-                total[(v, i, j), wave, 0] += factors[i] * acc[(v, i, j), 0, 0]
-
-
-@cute.jit
 def accumulate(schedule, mmas, operands, load, scales, scale, total, acc, row, waves):
     """
     Math warpgroup: sum up the first `waves` of a tile; return both rings' states.
@@ -638,6 +621,23 @@ def multiply(mmas, operands, acc, wave, stage):
         cute.gemm(mmas[min(k, 1)], acc, rows, operands.tCrB[None, None, k, stage], acc)
     warpgroup.commit_group()
     warpgroup.wait_group(0)
+
+
+@cute.jit
+def promote(total, acc, wave, a_scales, b_scales):
+    """
+    Add the partial sums of one wave to their totals, scaled.
+
+    A thread has two rows of a wave, 8 apart, and of every 8 columns two.
+    """
+    factors = [None, None]
+    for j in cutlass.range_constexpr(TILE_N // 8):
+        if cutlass.const_expr(j * 8 % SCALE_COLUMNS == 0):
+            for i in cutlass.range_constexpr(2):
+                factors[i] = a_scales[i] * b_scales[j * 8 // SCALE_COLUMNS]
+        for v in cutlass.range_constexpr(2):
+            for i in cutlass.range_constexpr(2):
+                total[(v, i, j), wave, 0] += factors[i] * acc[(v, i, j), 0, 0]
 
 
 @cute.jit
@@ -878,25 +878,6 @@ def store_rows(store, first_box, row, work, thread):
 
 
 @cute.jit
-def stage_block(sOut, sums, first_box, thread):
-    """Round a wave's sums and write them to shared memory, box after box."""
-    st_matrix = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), OUT_DTYPE)
-    to_smem = cute.make_tiled_copy_S(
-        st_matrix, cute.make_tiled_copy_C_atom(st_matrix, tiled_mma(1))
-    )
-    to_smem_of_thread = to_smem.get_slice(thread)
-    tRS_sOut = to_smem_of_thread.partition_D(sOut)
-    tRS_rSums = to_smem.retile(sums)
-    box = cute.make_rmem_tensor(cute.shape(to_smem_of_thread.partition_S(sOut))[:3], Float32)
-    rounded = cute.make_rmem_tensor(box.layout, OUT_DTYPE)
-    for i in cutlass.range_constexpr(OUT_N // EPILOGUE_N):
-        for v in cutlass.range_constexpr(cute.size(box)):
-            box[v] = tRS_rSums[i * cute.size(box) + v]
-        rounded.store(box.load().to(OUT_DTYPE))
-        cute.copy(to_smem, rounded, tRS_sOut[None, None, None, first_box + i])
-
-
-@cute.jit
 def ask_for(groups):
     """
     Let L2 fetch the groups while the kernel before may still run: all CTAs read them first of all.
@@ -918,6 +899,25 @@ def shared_layouts():
         hopper.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
         hopper.make_smem_layout_epi(OUT_DTYPE, LayoutEnum.ROW_MAJOR, (64, EPILOGUE_N), boxes),
     )
+
+
+@cute.jit
+def stage_block(sOut, sums, first_box, thread):
+    """Round a wave's sums and write them to shared memory, box after box."""
+    st_matrix = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), OUT_DTYPE)
+    to_smem = cute.make_tiled_copy_S(
+        st_matrix, cute.make_tiled_copy_C_atom(st_matrix, tiled_mma(1))
+    )
+    to_smem_of_thread = to_smem.get_slice(thread)
+    tRS_sOut = to_smem_of_thread.partition_D(sOut)
+    tRS_rSums = to_smem.retile(sums)
+    box = cute.make_rmem_tensor(cute.shape(to_smem_of_thread.partition_S(sOut))[:3], Float32)
+    rounded = cute.make_rmem_tensor(box.layout, OUT_DTYPE)
+    for i in cutlass.range_constexpr(OUT_N // EPILOGUE_N):
+        for v in cutlass.range_constexpr(cute.size(box)):
+            box[v] = tRS_rSums[i * cute.size(box) + v]
+        rounded.store(box.load().to(OUT_DTYPE))
+        cute.copy(to_smem, rounded, tRS_sOut[None, None, None, first_box + i])
 
 
 @cute.jit

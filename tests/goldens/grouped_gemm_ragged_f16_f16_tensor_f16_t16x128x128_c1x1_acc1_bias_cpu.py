@@ -15,7 +15,7 @@
 # config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
 # under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
-Grouped GEMM on the host: each row of a, f16, times the weight matrix of its group.
+Grouped GEMM on the host: each row of a times the weight matrix of its group.
 
     out[m, n] = (a[m, :] . b[g, n, :]) * a_scale[0] * b_scale[g]
 
@@ -41,8 +41,8 @@ To see it, check it and run it:
     kernel = jitgen.get_kernel(*jitgen.KernelConfig.parse(NAME))
     kernel(a, b, a_scale, b_scale, bias, groups, out)  # see grouped_gemm() below
 
-To change all kernels of this kind, not just a copy of one, edit half/cpu/half_gemm.py.jinja or
-what it includes, among jitgen's templates; jitgen.reference() says what must come out.
+To change all kernels of this kind, not just a copy of one, edit cpu/grouped_gemm.py.jinja or what
+it includes, among jitgen's templates; jitgen.reference() says what must come out.
 """
 
 import cutlass
@@ -62,6 +62,30 @@ BLOCK_M = 4  # rows of partial sums: 4 x 16 values leave registers for the opera
 def decode(bits):
     """Return the float32 values of a vector of float16 bits."""
     return bits.bitcast(cutlass.Float16).to(cutlass.Float32)
+
+
+@cute.jit
+def decode_a(a: cute.Tensor, a_panel: cute.Tensor, tail: cute.Tensor, m0, k0, num_m, num_k):
+    """Fill a_panel[:num_m, :num_k] with float32 values of a (M, K)."""
+    for m in cutlass.range(num_m):
+        for v in cutlass.range(cute.ceil_div(num_k, VECTOR)):
+            values = load_vector(a[m0 + m, None], k0 + v * VECTOR, tail)
+            a_panel[m, (None, v)].store(values)
+
+
+@cute.jit
+def decode_b(b: cute.Tensor, b_panel: cute.Tensor, tail: cute.Tensor, n0, k0, num_n, num_k):
+    """
+    Fill b_panel[:num_n, :num_k] with float32 values of b (N, K).
+
+    Neighbours in k are TILE_N apart in the panel. Columns run in the inner loop, so that the cache
+    lines that one vector is scattered over are filled before they are left.
+    """
+    for v in cutlass.range(cute.ceil_div(num_k, VECTOR)):
+        for n in cutlass.range(num_n):
+            values = load_vector(b[n0 + n, None], k0 + v * VECTOR, tail)
+            for e in cutlass.range_constexpr(VECTOR):
+                b_panel[n, v * VECTOR + e] = values[e]
 
 
 @cute.jit
@@ -87,30 +111,6 @@ def load_vector(row: cute.Tensor, k: cutlass.Int32, tail: cute.Tensor):
         for e in cutlass.range(num_left):
             tail[e] = row[k + e]
     return decode(tail.load())
-
-
-@cute.jit
-def decode_a(a: cute.Tensor, a_panel: cute.Tensor, tail: cute.Tensor, m0, k0, num_m, num_k):
-    """Fill a_panel[:num_m, :num_k] with float32 values of a (M, K)."""
-    for m in cutlass.range(num_m):
-        for v in cutlass.range(cute.ceil_div(num_k, VECTOR)):
-            values = load_vector(a[m0 + m, None], k0 + v * VECTOR, tail)
-            a_panel[m, (None, v)].store(values)
-
-
-@cute.jit
-def decode_b(b: cute.Tensor, b_panel: cute.Tensor, tail: cute.Tensor, n0, k0, num_n, num_k):
-    """
-    Fill b_panel[:num_n, :num_k] with float32 values of b (N, K).
-
-    Neighbours in k are TILE_N apart in the panel. Columns run in the inner loop, so that the cache
-    lines that one vector is scattered over are filled before they are left.
-    """
-    for v in cutlass.range(cute.ceil_div(num_k, VECTOR)):
-        for n in cutlass.range(num_n):
-            values = load_vector(b[n0 + n, None], k0 + v * VECTOR, tail)
-            for e in cutlass.range_constexpr(VECTOR):
-                b_panel[n, v * VECTOR + e] = values[e]
 
 
 @cute.jit

@@ -13,7 +13,7 @@
 # config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
 # under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
-Gradient of a grouped GEMM's weights on the host: the rows of each group, f16, summed over.
+Gradient of a grouped GEMM's weights on the host: the rows of each group, summed over.
 
     out[g, n, k] = sum over the rows m of group g of dy[m, n] * a[m, k]
 
@@ -42,7 +42,7 @@ To see it, check it and run it:
     kernel = jitgen.get_kernel(NAME)
     kernel(dy, a, groups, out)  # see grouped_gemm_wgrad() below
 
-To change all kernels of this kind, not just a copy of one, edit half/cpu/half_wgrad.py.jinja or
+To change all kernels of this kind, not just a copy of one, edit cpu/grouped_gemm_wgrad.py.jinja or
 what it includes, among jitgen's templates; jitgen.reference says what must come out.
 """
 
@@ -204,11 +204,6 @@ def grouped_gemm_wgrad(
         )
 
 
-def modes(num_groups, size_m):
-    """Return the modes of rows in a and out, and those of `groups`."""
-    return (num_groups, size_m), (num_groups,)
-
-
 def host_tensor(dtype, *shape):
     """Return a stand-in for a host tensor with free strides, but 1 for the last mode."""
     stride = (*[cute.sym_int64() for _ in shape[1:]], 1)
@@ -229,3 +224,8 @@ def arguments():
         host_tensor(cutlass.Int32, *entries),
         host_tensor(OUT_DTYPE, num_groups, size_n, size_k),
     )
+
+
+def modes(num_groups, size_m):
+    """Return the modes of rows in a and out, and those of `groups`."""
+    return (num_groups, size_m), (num_groups,)

@@ -152,6 +152,41 @@ class SharedStorage:
     free_barrier: Int64
 
 
+class Store(NamedTuple):
+    """Where results go, from shared memory, by the TMA unit."""
+
+    tma: cute.CopyAtom
+    boxes: cute.Tensor  # out, as the TMA unit sees it
+    smem: cute.Tensor  # boxes of 32 x EPILOGUE_N, BOXES for each update warp
+
+
+@cute.jit
+def store_block(store, total, warp, row, half, work):
+    """
+    Store 32 rows of one warp, which the TMA unit clips at the end of out.
+
+    They leave while the next tile is computed; only what writes to shared memory next waits for
+    them.
+    """
+    cute.arch.cp_async_bulk_wait_group(0, read=True)
+    cute.arch.sync_warp()
+    stage_block(store.smem, total, warp)
+    cute.arch.fence_proxy("async.shared", space="cta")
+    cute.arch.sync_warp()
+    column = work.tile_n * TILE_N + half * HALF_N
+    boxes = cute.local_tile(from_row(store.boxes, row, 0), (32, EPILOGUE_N), (0, None))
+    tOsO, tOgO = cpasync.tma_partition(
+        store.tma,
+        0,
+        cute.make_layout(1),
+        cute.group_modes(store.smem, 0, 2),
+        cute.group_modes(boxes, 0, 2),
+    )
+    for i in cutlass.range_constexpr(BOXES):
+        cute.copy(store.tma, tOsO[None, warp * BOXES + i], tOgO[None, column // EPILOGUE_N + i])
+    cute.arch.cp_async_bulk_commit_group()
+
+
 class WorkTile(NamedTuple):
     """
     What a CTA does next: a tile of one group. All warps take it, whatever their task.
@@ -312,6 +347,18 @@ def load_map(tensor, stages, tile, num_ctas, *, is_multicast=None):
         num_multicast=num_ctas,
     )
     return tma, gmem
+
+
+def shared_layouts():
+    """Return how a, b and out lie in shared memory; last mode: stages, or boxes of out."""
+    tile = (ROWS, COLUMNS, TILE_K)
+    return (
+        hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
+        hopper.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
+        hopper.make_smem_layout_epi(
+            OUT_DTYPE, LayoutEnum.ROW_MAJOR, (32, EPILOGUE_N), UPDATE_WARPS * BOXES
+        ),
+    )
 
 
 @cute.jit
@@ -763,18 +810,6 @@ def plan_tiles(schedule, plans, scales):
     hand_over_tile(plans, plan, WorkTile(row=0, tile_n=0, group=-1))
 
 
-def cta_group():
-    """Return who multiplies together."""
-    return tcgen05.CtaGroup.TWO if CTAS == 2 else tcgen05.CtaGroup.ONE
-
-
-def sums_in(address):
-    """Return the sums in tensor memory: the instruction's rows and columns, and last the stage."""
-    mma = tiled_mma()
-    shape = cute.append(mma.partition_shape_C((TILE_M, TILE_N)), NUM_ACC_STAGE)
-    return cute.make_tensor(address, mma.make_fragment_C(shape).layout)
-
-
 @cute.jit
 def multiply_tiles(schedule, scales, loads, operands, sums, mmas, acc):
     """
@@ -842,6 +877,18 @@ def multiply(mmas, operands, acc, stage):
         cute.gemm(mmas[0 if k == 0 else -1], acc, rows, columns, acc)
 
 
+def cta_group():
+    """Return who multiplies together."""
+    return tcgen05.CtaGroup.TWO if CTAS == 2 else tcgen05.CtaGroup.ONE
+
+
+def sums_in(address):
+    """Return the sums in tensor memory: the instruction's rows and columns, and last the stage."""
+    mma = tiled_mma()
+    shape = cute.append(mma.partition_shape_C((TILE_M, TILE_N)), NUM_ACC_STAGE)
+    return cute.make_tensor(address, mma.make_fragment_C(shape).layout)
+
+
 class Reader(NamedTuple):
     """How a thread reads its row of sums from tensor memory, READ_N columns at once."""
 
@@ -903,41 +950,6 @@ def update_tiles(schedule, plans, scales, sums, acc, store):
     cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
-class Store(NamedTuple):
-    """Where results go, from shared memory, by the TMA unit."""
-
-    tma: cute.CopyAtom
-    boxes: cute.Tensor  # out, as the TMA unit sees it
-    smem: cute.Tensor  # boxes of 32 x EPILOGUE_N, BOXES for each update warp
-
-
-@cute.jit
-def store_block(store, total, warp, row, half, work):
-    """
-    Store 32 rows of one warp, which the TMA unit clips at the end of out.
-
-    They leave while the next tile is computed; only what writes to shared memory next waits for
-    them.
-    """
-    cute.arch.cp_async_bulk_wait_group(0, read=True)
-    cute.arch.sync_warp()
-    stage_block(store.smem, total, warp)
-    cute.arch.fence_proxy("async.shared", space="cta")
-    cute.arch.sync_warp()
-    column = work.tile_n * TILE_N + half * HALF_N
-    boxes = cute.local_tile(from_row(store.boxes, row, 0), (32, EPILOGUE_N), (0, None))
-    tOsO, tOgO = cpasync.tma_partition(
-        store.tma,
-        0,
-        cute.make_layout(1),
-        cute.group_modes(store.smem, 0, 2),
-        cute.group_modes(boxes, 0, 2),
-    )
-    for i in cutlass.range_constexpr(BOXES):
-        cute.copy(store.tma, tOsO[None, warp * BOXES + i], tOgO[None, column // EPILOGUE_N + i])
-    cute.arch.cp_async_bulk_commit_group()
-
-
 @cute.jit
 def stage_block(sOut, total, warp):
     """Round the sums of one row and write them to the boxes of its warp, 16 bytes at a time."""
@@ -954,16 +966,11 @@ def stage_block(sOut, total, warp):
         cute.copy(atom, vector, cute.local_tile(box, (1, OUT_VECTOR), place)[0, None])
 
 
-def shared_layouts():
-    """Return how a, b and out lie in shared memory; last mode: stages, or boxes of out."""
-    tile = (ROWS, COLUMNS, TILE_K)
-    return (
-        hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
-        hopper.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
-        hopper.make_smem_layout_epi(
-            OUT_DTYPE, LayoutEnum.ROW_MAJOR, (32, EPILOGUE_N), UPDATE_WARPS * BOXES
-        ),
-    )
+def groups_last(tensor):
+    """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
+    shape, stride = tensor.shape, tensor.stride
+    layout = cute.make_layout((*shape[1:], shape[0]), stride=(*stride[1:], stride[0]))
+    return cute.make_tensor(tensor.iterator, layout)
 
 
 @cute.kernel
@@ -1083,13 +1090,6 @@ def moe_fc2_dense_kernel(a, b, scales, out):
             load_tiles(schedule, loads, a_source, b_source, scales)
         elif warp_index == plan_warp:
             plan_tiles(schedule, plans, scales)
-
-
-def groups_last(tensor):
-    """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
-    shape, stride = tensor.shape, tensor.stride
-    layout = cute.make_layout((*shape[1:], shape[0]), stride=(*stride[1:], stride[0]))
-    return cute.make_tensor(tensor.iterator, layout)
 
 
 @cute.jit

@@ -200,43 +200,6 @@ def rounded(quotients, words, signs):  # noqa: ARG001
     return result
 
 
-INFINITY = float("inf")
-EXPONENTS = 8  # of the largest value of the type
-# A mantissa above that of the largest value carries into the exponent.
-CARRY = 0x1FFFFF
-
-
-class Scale(NamedTuple):
-    """A scale, and what values are multiplied by."""
-
-    byte: Uint32
-    factor: Float32
-
-
-def overall_of(global_scale, matrix):  # noqa: ARG001
-    """Return 1: no scale is over those of a matrix."""
-    return Float32(1.0)
-
-
-@cute.jit
-def scale_of(magnitude, overall):  # noqa: ARG001
-    """
-    Return the scale of values up to `magnitude`.
-
-    A NaN's factor is 2**-128, a float32 without a leading bit, as if 255 were an exponent.
-    """
-    exponent = Int32((magnitude.bitcast(Uint32) + Uint32(CARRY)) >> 23) - EXPONENTS
-    byte = Uint32(cutlass.max(exponent, 0))
-    is_finite = magnitude < INFINITY
-    factor = ((Uint32(254) - byte) << 23) if is_finite else Uint32(1 << 21)
-    return Scale(byte if is_finite else Uint32(255), factor.bitcast(Float32))
-
-
-def quotients_of(numbers, scale, magnitude):  # noqa: ARG001
-    """Return numbers, which have their signs, over their scale."""
-    return [number * scale.factor for number in numbers], None
-
-
 TILES_PER_CTA = WARPS
 
 
@@ -289,6 +252,43 @@ def quantize_rows(place, loaded, q, scale, overall, vector):
     exists = (block < cute.size(scale, mode=[0])) & (column < cute.size(scale, mode=[1]))
     if is_mine & exists:
         scale[block, column, line * 4 + part] = mine
+
+
+INFINITY = float("inf")
+EXPONENTS = 8  # of the largest value of the type
+# A mantissa above that of the largest value carries into the exponent.
+CARRY = 0x1FFFFF
+
+
+class Scale(NamedTuple):
+    """A scale, and what values are multiplied by."""
+
+    byte: Uint32
+    factor: Float32
+
+
+def overall_of(global_scale, matrix):  # noqa: ARG001
+    """Return 1: no scale is over those of a matrix."""
+    return Float32(1.0)
+
+
+@cute.jit
+def scale_of(magnitude, overall):  # noqa: ARG001
+    """
+    Return the scale of values up to `magnitude`.
+
+    A NaN's factor is 2**-128, a float32 without a leading bit, as if 255 were an exponent.
+    """
+    exponent = Int32((magnitude.bitcast(Uint32) + Uint32(CARRY)) >> 23) - EXPONENTS
+    byte = Uint32(cutlass.max(exponent, 0))
+    is_finite = magnitude < INFINITY
+    factor = ((Uint32(254) - byte) << 23) if is_finite else Uint32(1 << 21)
+    return Scale(byte if is_finite else Uint32(255), factor.bitcast(Float32))
+
+
+def quotients_of(numbers, scale, magnitude):  # noqa: ARG001
+    """Return numbers, which have their signs, over their scale."""
+    return [number * scale.factor for number in numbers], None
 
 
 @cute.kernel

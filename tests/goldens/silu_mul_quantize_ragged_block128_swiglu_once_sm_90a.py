@@ -95,6 +95,14 @@ def of_group(tensor, group):  # noqa: ARG001
     return tensor
 
 
+def vectors_of(tensor):
+    """Return (..., columns) as (..., columns // VECTOR, VECTOR)."""
+    *shape, columns = tensor.shape
+    *stride, _ = tensor.stride
+    layout = cute.make_layout((*shape, columns // VECTOR, VECTOR), stride=(*stride, VECTOR, 1))
+    return cute.make_tensor(tensor.iterator, layout)
+
+
 INTERLEAVED = False  # gate and up take turns
 LOG2_E = 1.4426950408889634
 HIGH_LOG2_E = 47274 * 2.0**-15  # its first 16 bits
@@ -104,14 +112,6 @@ LARGEST = 2.0**127
 # Gates and ups are read once; where they take turns, two loads share the lines of L1.
 PRIORITY = cute.nvgpu.CacheEvictionPriority
 LOAD_PRIORITY = PRIORITY.EVICT_FIRST if INTERLEAVED else PRIORITY.NO_ALLOCATE
-
-
-def vectors_of(tensor):
-    """Return (..., columns) as (..., columns // VECTOR, VECTOR)."""
-    *shape, columns = tensor.shape
-    *stride, _ = tensor.stride
-    layout = cute.make_layout((*shape, columns // VECTOR, VECTOR), stride=(*stride, VECTOR, 1))
-    return cute.make_tensor(tensor.iterator, layout)
 
 
 def load_vectors(x, row, vector, num_vectors, target):
@@ -190,13 +190,6 @@ def store_vector(values, q, row, vector):
     cute.autovec_copy(rounded, q[row, vector, None])
 
 
-POWER_OF_TWO = False  # scales are powers of two
-E4M3_MAX = 448.0
-INFINITY = float("inf")
-SMALLEST_NORMAL = 2.0**-126
-SAFE_SCALE = 2.0**-90  # from here on the errors of a quotient are normal numbers
-
-
 def largest(values, start):
     """Return the largest magnitude of `values` and `start`; NaN if one is."""
     for i in range(VECTOR):
@@ -204,12 +197,11 @@ def largest(values, start):
     return start
 
 
-def across_lanes(value, lanes):
-    """Return the largest `value` of `lanes` neighbours, to all of them; NaN if one is."""
-    for power in range(lanes.bit_length() - 1):
-        other = cute.arch.shuffle_sync_bfly(value, 1 << power)
-        value = cute.arch.fmax(value, other, nan=True)
-    return value
+POWER_OF_TWO = False  # scales are powers of two
+E4M3_MAX = 448.0
+INFINITY = float("inf")
+SMALLEST_NORMAL = 2.0**-126
+SAFE_SCALE = 2.0**-90  # from here on the errors of a quotient are normal numbers
 
 
 @cute.jit
@@ -257,6 +249,14 @@ def divide(values, scale):
         for i in cutlass.range_constexpr(VECTOR):
             quotients[i] = numbers[i] / scale
     return quotients.load()
+
+
+def across_lanes(value, lanes):
+    """Return the largest `value` of `lanes` neighbours, to all of them; NaN if one is."""
+    for power in range(lanes.bit_length() - 1):
+        other = cute.arch.shuffle_sync_bfly(value, 1 << power)
+        value = cute.arch.fmax(value, other, nan=True)
+    return value
 
 
 LOADS_AHEAD = False  # load a tile before the one before it is computed

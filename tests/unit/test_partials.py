@@ -159,10 +159,10 @@ def test_an_include_that_cannot_be_followed_is_an_error(statement: str) -> None:
 
 def test_an_include_by_value_refers_to_the_files_of_all_values() -> None:
     """Whatever the value will be, its file is in the digest."""
-    statement = '#% include "shared/rows_" ~ layout ~ ".py.jinja"\n'
+    statement = '#% include "sm90/grouped_gemm/scales_" ~ scale_granularity ~ ".py.jinja"\n'
 
     assert set(templates.referred("a.py.jinja", statement)) == {
-        f"shared/rows_{layout}.py.jinja" for layout in ("ragged", "contiguous", "masked")
+        f"sm90/grouped_gemm/scales_{scales}.py.jinja" for scales in ("block128", "row", "tensor")
     }
 
 

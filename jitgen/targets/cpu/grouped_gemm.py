@@ -26,7 +26,7 @@ from jitgen.targets.gemm import (
 from jitgen.targets.protocol import Template, legal_of, refuse_unless
 from jitgen.targets.spaces import check_sides
 from jitgen.targets.sums import SumOrder
-from jitgen.templates import HALF, ROOT
+from jitgen.templates import ROOT
 
 _MULTIPLY_US = 2.2e-3
 """One k of a block of 4 x 16 partial sums, on one core of a cloud x86-64 server with AVX-512."""
@@ -161,7 +161,7 @@ class GroupedGemm(CpuRules[KernelConfig, Problem], GemmRules):
         )
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the templates: of weights as they are, beside bf16, prepared; and of f16."""
+        """Return the templates: of weights as they are, beside bf16, and prepared."""
         return (
             Template(
                 root=ROOT,
@@ -178,11 +178,6 @@ class GroupedGemm(CpuRules[KernelConfig, Problem], GemmRules):
                 entry="cpu/fp4_gemm.py.jinja",
                 takes=_is_prepared,
             ),
-            Template(
-                root=HALF,
-                entry="cpu/half_gemm.py.jinja",
-                takes=_is_half,
-            ),
         )
 
 
@@ -194,12 +189,8 @@ def _is_wide(config: KernelConfig) -> bool:
     return config.operands in UNSCALED
 
 
-def _is_half(config: KernelConfig) -> bool:
-    return config.operands.a_dtype is DType.F16
-
-
 def _is_plain(config: KernelConfig) -> bool:
-    return not _is_prepared(config) and not _is_wide(config) and not _is_half(config)
+    return not _is_prepared(config) and not _is_wide(config)
 
 
 def _whole(problem: Problem, height: int) -> float:

@@ -13,7 +13,7 @@ from jitgen.targets.protocol import Template, legal_of, refuse_unless
 from jitgen.targets.spaces import check_sides
 from jitgen.targets.sums import SumOrder
 from jitgen.targets.wgrad_space import WgradRules, WgradSpace
-from jitgen.templates import HALF, ROOT
+from jitgen.templates import ROOT
 
 _MULTIPLY_US = 2.2e-3
 """One row of a block of 4 x 16 partial sums, as one k of the grouped GEMM."""
@@ -98,19 +98,10 @@ class GroupedGemmWgrad(CpuRules[GroupedGemmWgradConfig, GroupedGemmWgradProblem]
         )
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the templates of its kernels: of f16, and of all else."""
+        """Return the template of its kernels."""
         return (
-            Template(
-                root=HALF,
-                entry="cpu/half_wgrad.py.jinja",
-                takes=_is_half,
-            ),
             Template(
                 root=ROOT,
                 entry="cpu/grouped_gemm_wgrad.py.jinja",
             ),
         )
-
-
-def _is_half(config: GroupedGemmWgradConfig) -> bool:
-    return config.a_dtype is DType.F16

@@ -10,7 +10,7 @@ from jitgen.targets.sm_90a import candidates, cost
 from jitgen.targets.sm_90a.devices import H100, H200, fit_of
 from jitgen.targets.sm_90a.rules import Sm90Rules
 from jitgen.targets.sums import SumOrder
-from jitgen.templates import HALF, ROOT
+from jitgen.templates import ROOT
 
 
 class PlainGemm(Sm90Rules):
@@ -52,23 +52,14 @@ class PlainGemm(Sm90Rules):
         return "" if is_fitted else f"the model was fitted to e4m3 operands on an {known}"
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the templates of its kernels: of f16 operands, and of all else."""
+        """Return the template of its kernels."""
         return (
-            Template(
-                root=HALF,
-                entry="sm90/half_gemm.py.jinja",
-                takes=_is_half,
-            ),
             Template(
                 root=ROOT,
                 entry="sm90/grouped_gemm.py.jinja",
                 takes=_is_plain,
             ),
         )
-
-
-def _is_half(config: KernelConfig) -> bool:
-    return config.operands.a_dtype is DType.F16
 
 
 def _is_plain(config: KernelConfig) -> bool:
