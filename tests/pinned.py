@@ -31,6 +31,7 @@ from pathlib import Path
 
 from jitgen.codegen.render import render
 from jitgen.config import Arch, Config, Layout
+from jitgen.targets.legality import target
 from tests.targets import OWN
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,24 +85,20 @@ def _digest(text: str) -> str:
 @cache
 def families() -> dict[str, Callable[[], Iterable[Config]]]:
     """
-    Return what gives the configs of each family, which is named for operation and target: of
-    grouped GEMMs those to choose from, by layout; of the others the sweeps of `tests.strategies`,
-    which have every word of a config.
+    Return what gives the configs of each family, which is named for operation and target: the
+    sweeps of `tests.strategies`, which have every word of a config; of grouped GEMMs those to
+    choose from, layout by layout.
     """
-    from tests import strategies as every
     from tests.candidates import every_candidate
+    from tests.strategies import SWEEPS
 
-    sweeps = [
-        *(every.silu_sweep, every.fc2_sweep, every.wgrad_sweep, every.quantize_sweep),
-        *(every.route_sweep, every.permute_sweep, every.combine_sweep, every.unpack_sweep),
-    ]
     found: dict[str, Callable[[], Iterable[Config]]] = {}
     for arch in OWN:
         for layout in Layout:
             found[f"grouped_gemm {layout} {arch}"] = partial(every_candidate, arch, layout)
-        for sweep in sweeps:
-            if first := next(iter(sweep(arch)), None):
-                found[f"{first.op} {arch}"] = partial(sweep, arch)
+        for op, sweep in SWEEPS.items():
+            if op != "grouped_gemm" and op in target(arch).operations:
+                found[f"{op} {arch}"] = partial(sweep, arch)
     return found
 
 

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 
 from hypothesis import strategies as st
 
-from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.config import Arch, BLayout, Config, DType, Layout, ScaleGranularity
 from jitgen.config.combine import CombineConfig
 from jitgen.config.config import SCALES
 from jitgen.config.grouped_gemm import (
@@ -36,6 +36,7 @@ from jitgen.targets import gemm, permute_space, silu_space
 from jitgen.targets.base import kinds_of
 from jitgen.targets.gemm import spanned
 from jitgen.targets.legality import check, rules, target
+from tests.candidates import every_candidate
 
 TYPES = [dtype for dtype in DType if dtype is not DType.E4M3X2]
 """Those that b and the output can have."""
@@ -130,7 +131,7 @@ _SILU_TILINGS = (
     SiluTiling(),
     SiluTiling(rows=2, threads=256, ctas_per_sm=3, use_pdl=True),
     SiluTiling(rows=1, threads=64, ctas_per_sm=4, held=2),
-    SiluTiling(rows=2, ctas_per_sm=8, loads_ahead=True, is_persistent=False),
+    SiluTiling(rows=2, ctas_per_sm=4, loads_ahead=True, is_persistent=False),
 )
 
 
@@ -207,8 +208,9 @@ def permute_sweep(arch: Arch) -> Iterator[PermuteQuantizeConfig]:
 
 
 def combine_sweep(arch: Arch) -> Iterator[CombineConfig]:
-    """Yield legal configs of `combine`, a thin sample of tilings among them."""
-    for config in itertools.islice(rules(arch, "combine").configs(), 0, None, 17):
+    """Yield legal configs of `combine`, on a GPU a thin sample of tilings among them."""
+    step = 17 if arch.is_gpu else 1
+    for config in itertools.islice(rules(arch, "combine").configs(), 0, None, step):
         if check(config, arch):
             yield config
 
@@ -221,3 +223,30 @@ def unpack_sweep(arch: Arch) -> Iterator[UnpackWeightsConfig]:
         if check(config, arch):
             yield config
             yield replace(config, tiling=replace(config.tiling, use_pdl=True))
+
+
+def candidates_sweep(arch: Arch) -> Iterator[KernelConfig]:
+    """Yield the grouped GEMMs that may be chosen: faster than `legal_sweep`, and fewer."""
+    for layout in Layout:
+        yield from every_candidate(arch, layout)
+
+
+SWEEPS: dict[str, Callable[[Arch], Iterator[Config]]] = {
+    "combine": combine_sweep,
+    "grouped_gemm": candidates_sweep,
+    "grouped_gemm_wgrad": wgrad_sweep,
+    "moe_fc2_dense": fc2_sweep,
+    "permute_quantize": permute_sweep,
+    "quantize": quantize_sweep,
+    "route": route_sweep,
+    "silu_mul_quantize": silu_sweep,
+    "unpack_weights": unpack_sweep,
+}
+"""Those of operations whose rules yield too many configs to look at all of them."""
+
+
+def sweep(arch: Arch, op: str) -> Iterator[Config]:
+    """Yield legal configs of an operation; all of them, where it has no sweep of its own."""
+    if op in SWEEPS:
+        return SWEEPS[op](arch)
+    return (config for config in rules(arch, op).configs() if check(config, arch))

@@ -140,6 +140,12 @@ class SiluMulQuantizeConfig(Config):
         text = f"{tiling.rows} rows, {tiling.threads} threads x {tiling.ctas_per_sm}"
         return text + " once" * (not tiling.is_persistent)
 
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What findings call the first arguments of the compiled function."""
+        given = {Scales.TENSOR: ("given",), Scales.NONE: ()}
+        return ("x", "groups", "q", *given.get(self.scale_granularity, ("scale",)))
+
     @classmethod
     def of_words(cls, words: str) -> Self | None:
         """Return the config whose `words` these are; None where they are nobody's."""

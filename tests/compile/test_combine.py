@@ -46,13 +46,8 @@ def test_right_on_a_cpu(has_shared: bool, is_exact: bool) -> None:
         assert case.solve(jitgen.combine) == 0, (tokens, top_k, n)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(words, marks=pytest.mark.nightly if number > 1 else ())
-        for number, words in enumerate(KERNELS)
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("words", KERNELS)
 def test_right_on_a_gpu(words: str) -> None:
     verification = verify(config_of(words), "sm_90a")
 

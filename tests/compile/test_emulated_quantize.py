@@ -67,7 +67,7 @@ def emulated(config: QuantizeConfig, case: Solved) -> Report:
 
 @pytest.mark.parametrize("config", PARTS)
 class TestEveryKernel:
-    @pytest.mark.sampled(3)
+    @pytest.mark.nightly
     def test_verified(self, config: QuantizeConfig) -> None:
         """In every quick mode: ties, empty groups, rows of nobody; all of the code is reached."""
         found = verify(config, Arch.SM_90A, artifact=on_gpu(config))

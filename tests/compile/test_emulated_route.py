@@ -73,7 +73,7 @@ def emulated(config: RouteConfig, sizes: Sizes, case: Solved) -> None:
 
 @pytest.mark.parametrize("config", PARTS)
 class TestEveryKernel:
-    @pytest.mark.sampled(3)
+    @pytest.mark.nightly
     def test_verified(self, config: RouteConfig) -> None:
         """In every quick mode: ties, experts of others, lanes without any; all code is reached."""
         found = verify(config, Arch.SM_90A, artifact=on_gpu(config))

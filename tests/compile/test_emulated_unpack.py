@@ -59,7 +59,7 @@ def on_gpu(config: UnpackWeightsConfig) -> Artifact:
 
 @pytest.mark.parametrize("config", PARTS)
 class TestEveryKernel:
-    @pytest.mark.sampled(2)
+    @NIGHTLY
     def test_verified(self, config: UnpackWeightsConfig) -> None:
         """In every quick mode, bit for bit; all of the code is reached."""
         found = verify(config, Arch.SM_90A, artifact=on_gpu(config))

@@ -44,7 +44,7 @@ def test_right(sizes: Sizes, is_exact: bool) -> None:
             assert case.wrong() == 0
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "config",
     [
@@ -54,30 +54,18 @@ def test_right(sizes: Sizes, is_exact: bool) -> None:
         GroupedGemmWgradConfig(
             layout="ragged", a_dtype=DType.F16, out_dtype=DType.F16, tile=Tile(m=64, n=64, k=64)
         ),
-        pytest.param(
-            GroupedGemmWgradConfig(
-                layout="ragged", tile=Tile(m=128, n=256, k=64), cluster=Cluster(m=2)
-            ),
-            marks=pytest.mark.nightly,
+        GroupedGemmWgradConfig(
+            layout="ragged", tile=Tile(m=128, n=256, k=64), cluster=Cluster(m=2)
         ),
-        pytest.param(
-            GroupedGemmWgradConfig(
-                layout="ragged",
-                out_dtype=DType.F32,
-                tile=Tile(m=256, n=192, k=64),
-                use_pdl=False,
-            ),
-            marks=pytest.mark.nightly,
+        GroupedGemmWgradConfig(
+            layout="ragged", out_dtype=DType.F32, tile=Tile(m=256, n=192, k=64), use_pdl=False
         ),
-        pytest.param(
-            GroupedGemmWgradConfig(
-                layout="masked",
-                tile=Tile(m=256, n=128, k=64),
-                cluster=Cluster(n=2),
-                num_ab_stage=3,
-                raster=1,
-            ),
-            marks=pytest.mark.nightly,
+        GroupedGemmWgradConfig(
+            layout="masked",
+            tile=Tile(m=256, n=128, k=64),
+            cluster=Cluster(n=2),
+            num_ab_stage=3,
+            raster=1,
         ),
     ],
     ids=lambda config: config.words(),

@@ -13,7 +13,6 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
-from jitgen.config import Arch
 from jitgen.config.permute_quantize import Format, PermuteQuantizeConfig, Walk
 from jitgen.errors import InputError
 from jitgen.ops.permute_quantize.samples import Sizes, make
@@ -57,12 +56,6 @@ ON_GPU = [
 ]
 """Every layout, format and walk; few warps, which all get several tiles."""
 
-OFTEN_ON_GPU = {
-    *ON_GPU[:4],
-    *("ragged_row_scatter_t64_c4_v16", "ragged_block128_sort_t64_c4"),
-    ON_GPU[-1],
-}
-
 
 def config_of(words: str) -> PermuteQuantizeConfig:
     config = PermuteQuantizeConfig.of_words(words)
@@ -101,19 +94,10 @@ def test_columns_of_a_cpu_may_be_odd() -> None:
     assert torch.equal(scale[:end], expected_scale)
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(words, marks=() if words in OFTEN_ON_GPU else pytest.mark.nightly)
-        for words in ON_GPU
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("words", ON_GPU)
 def test_right_on_a_gpu(words: str) -> None:
-    config = config_of(words)
-    (sizes,) = Sizes.of(config, Arch.SM_90A)
-    few = Sizes(rows=(3, 0, 2, 5), top_k=7, k=sizes.k) if words in OFTEN_ON_GPU else None
-    verification = verify(config, "sm_90a", few)
+    verification = verify(config_of(words), "sm_90a")
 
     assert verification.is_right, verification.to_json()
 

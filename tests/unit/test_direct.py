@@ -24,6 +24,7 @@ from jitgen.errors import InputError
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import Session, current
 from tests import pinned
+from tests.cases import SIZES
 
 OTHERS = (
     "route_given_e32_cpu",
@@ -36,19 +37,6 @@ OTHERS = (
     "silu_mul_quantize_ragged_tensor_swiglu_c6_sm_90a",
     "grouped_gemm_ragged_e4m3_e4m3_tensor_bf16_t64x128x128_c1x1_acc1_sm_90a",
 )
-SIZES = {
-    "combine": "9:64:3",
-    "grouped_gemm": "3:40:136:256",
-    "grouped_gemm_wgrad": "3:40:136:256",
-    "moe_fc2_dense": "4:9:136:256",
-    "permute_quantize": "3:20:256:4",
-    "quantize": "3:40:256",
-    "route": "9:16:2",
-    "silu_mul_quantize": "3:20:256",
-    "unpack_weights": "2:72:160",
-}
-"""What suffices here, as `jitgen verify --problem` takes it."""
-
 FINE = {
     ("combine", 0): {"nothing", "more of 0", "one less of 0"},  # rows, of which inverse names some
     ("grouped_gemm", 2): {"more of 0", "more of 1"},  # blocks of atoms more than are needed

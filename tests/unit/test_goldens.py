@@ -11,7 +11,7 @@ import pytest
 from jitgen.config import Config, DType
 from jitgen.config.rooms import OPERATIONS
 from jitgen.targets.legality import target
-from tests import pinned
+from tests import pinned, strategies
 from tests.targets import OWN
 
 
@@ -68,4 +68,5 @@ def _values(document: object) -> list[object]:
 
 def test_every_family_is_pinned() -> None:
     """A target or an operation that comes gets its digest from `python -m tests.pinned accept`."""
+    assert {*strategies.SWEEPS} == {*OPERATIONS.names()}
     assert {*pinned.FAMILIES} == {*pinned.families()}
