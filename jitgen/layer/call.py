@@ -106,8 +106,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         w2_bias=w2_bias,
         activations=activations,
     )
-    common.require_tensor("topk_ids", topk_ids)
-    common.require_rank("topk_ids", topk_ids, 2, "(T, k)")
+    common.require("topk_ids", topk_ids, rank=(2, "(T, k)"))
     config = MoEConfig(
         hidden=weights.hidden,
         intermediate=weights.intermediate,
@@ -192,10 +191,13 @@ def _sorted(chain: Chain, given: Routing | Sorting, topk_ids: Tensor) -> Sorting
         ("inverse", tuple(topk_ids.shape)),
     ):
         tensor = getattr(found, name)
-        common.require_tensor(f"sorting.{name}", tensor)
-        common.require_dtype(f"sorting.{name}", tensor, [torch.int32], None)
-        common.require_shape(f"sorting.{name}", tensor, shape, "for these topk_ids and experts")
-        common.require_device(f"sorting.{name}", tensor, ("topk_ids", topk_ids))
+        common.require(
+            f"sorting.{name}",
+            tensor,
+            [torch.int32],
+            shape=(shape, "for these topk_ids and experts"),
+            like=("topk_ids", topk_ids.device),
+        )
     return found
 
 
@@ -207,30 +209,34 @@ def _check(
     shared: Tensor | None,
     out: Tensor | None,
 ) -> None:
-    like = ("x", x)
-    common.require_tensor("x", x)
-    common.require_dtype("x", x, [torch.bfloat16], None)
-    common.require_rank("x", x, 2, "(T, H)")
+    like = ("x", x.device)
+    common.require("x", x, [torch.bfloat16], rank=(2, "(T, H)"))
     tokens, hidden, top_k = x.shape[0], chain.config.hidden, chain.config.top_k
-    common.require_shape("x", x, (tokens, hidden), f"as w13 is {chain.weights.groups} x 2 I x H")
-    common.require_unit_stride("x", x, -1)
-    common.require_device("x", x, ("w13", chain.weights))
+    common.require(
+        "x",
+        x,
+        shape=((tokens, hidden), f"as w13 is {chain.weights.groups} x 2 I x H"),
+        like=("w13", chain.weights.device),
+        contiguous=-1,
+    )
     for name, tensor, dtypes in (
         ("topk_weights", topk_weights, [torch.float32]),
         ("topk_ids", topk_ids, [torch.int32, torch.int64]),
     ):
-        common.require_tensor(name, tensor)
-        common.require_dtype(name, tensor, dtypes, None)
-        common.require_shape(name, tensor, (tokens, top_k), "for each token its experts")
-        common.require_device(name, tensor, like)
+        common.require(
+            name, tensor, dtypes, shape=((tokens, top_k), "for each token its experts"), like=like
+        )
     for name, given in (("shared", shared), ("out", out)):
         if given is None:
             continue
-        common.require_tensor(name, given)
-        common.require_dtype(name, given, [torch.bfloat16], None)
-        common.require_shape(name, given, (tokens, hidden), "as x has")
-        common.require_device(name, given, like)
-        common.require_unit_stride(name, given, -1)
+        common.require(
+            name,
+            given,
+            [torch.bfloat16],
+            shape=((tokens, hidden), "as x has"),
+            like=like,
+            contiguous=-1,
+        )
     if torch.is_grad_enabled():
         given_tensors = {"x": x, "topk_weights": topk_weights, "shared": shared, "out": out}
         common.refuse_gradients({**given_tensors, **chain.weights.tensors}, "moe")

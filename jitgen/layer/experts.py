@@ -178,19 +178,22 @@ def _check(
     expected_m: int | None,
     out: Tensor | None,
 ) -> None:
-    like = ("x", x)
+    like = ("x", x.device)
     _check_x(weights, x, x_scale)
     groups, rows, hidden = x.shape
-    common.require_tensor("masked_m", masked_m)
+    common.require("masked_m", masked_m)
     common.check_groups("masked_m", masked_m, groups, like)
     if expected_m is not None and (type(expected_m) is not int or expected_m < 1):
         raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")
     if out is not None:
-        common.require_tensor("out", out)
-        common.require_dtype("out", out, [torch.bfloat16], None)
-        common.require_shape("out", out, (groups, rows, hidden), "as x has")
-        common.require_device("out", out, like)
-        common.require_unit_stride("out", out, -1)
+        common.require(
+            "out",
+            out,
+            [torch.bfloat16],
+            shape=((groups, rows, hidden), "as x has"),
+            like=like,
+            contiguous=-1,
+        )
     if torch.is_grad_enabled():
         given = {"x": x, "x_scale": x_scale, "out": out, **weights.tensors}
         common.refuse_gradients(given, "moe_experts")
@@ -198,13 +201,17 @@ def _check(
 
 def _check_x(weights: ExpertWeights, x: Tensor, x_scale: Tensor | None) -> None:
     """Require tokens as the weights ask, or such as can be quantised here."""
-    common.require_tensor("x", x)
-    common.require_dtype("x", x, sorted({torch.bfloat16, weights.a_dtype}, key=str), None)
-    common.require_rank("x", x, 3, "(G, M, H)")
+    common.require(
+        "x", x, sorted({torch.bfloat16, weights.a_dtype}, key=str), rank=(3, "(G, M, H)")
+    )
     shape = weights.groups, x.shape[1], weights.hidden
-    common.require_shape("x", x, shape, "a matrix for each expert of w13, (G, 2 I, H)")
-    common.require_device("x", x, ("w13", weights))
-    common.require_unit_stride("x", x, -1)
+    common.require(
+        "x",
+        x,
+        shape=(shape, "a matrix for each expert of w13, (G, 2 I, H)"),
+        like=("w13", weights.device),
+        contiguous=-1,
+    )
     if x.dtype is torch.bfloat16:
         if x_scale is not None:
             raise InputError("x_scale", "belongs to float8_e4m3fn: leave it out with bfloat16")
@@ -216,8 +223,6 @@ def _check_x(weights: ExpertWeights, x: Tensor, x_scale: Tensor | None) -> None:
     if x_scale is None:
         raise InputError("x_scale", "is required for float8_e4m3fn tokens (got None)")
     blocks = (ceil_div(weights.hidden, _BLOCK),) * (weights.activations == BLOCK128)
-    common.require_tensor("x_scale", x_scale)
-    common.require_dtype("x_scale", x_scale, [torch.float32], None)
+    common.require("x_scale", x_scale, [torch.float32])
     why = f"as activations are {weights.activations}"
-    common.require_shape("x_scale", x_scale, (*shape[:2], *blocks), why)
-    common.require_device("x_scale", x_scale, ("x", x))
+    common.require("x_scale", x_scale, shape=((*shape[:2], *blocks), why), like=("x", x.device))

@@ -22,7 +22,7 @@ from jitgen.layer.experts import run_experts
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
 from jitgen.ops.route.results import Routing, Sorting
-from jitgen.ops.tensors import require_tensor
+from jitgen.ops.tensors import require
 from jitgen.plans.plan import Plan, configs
 from jitgen.plans.prewarm import PrewarmReport, prewarm
 
@@ -340,7 +340,7 @@ class MoELayer(nn.Module):
         """Return the tensors that the module has by the names of `like`'s."""
         found = {name: getattr(self, name, None) for name in like.tensors}
         for name, tensor in found.items():
-            require_tensor(name, tensor)
+            require(name, tensor)
         return found  # type: ignore[return-value]
 
 

@@ -95,11 +95,14 @@ class ExpertWeights:
         for name, columns in (("w13_bias", twice), ("w2_bias", hidden)):
             bias = getattr(self, name)
             if bias is not None:
-                common.require_tensor(name, bias)
-                common.require_dtype(name, bias, [torch.float32], None)
-                common.require_shape(name, bias, (groups, columns), "a number for each column")
+                common.require(
+                    name,
+                    bias,
+                    [torch.float32],
+                    shape=((groups, columns), "a number for each column"),
+                )
         for name, tensor in self.tensors.items():
-            common.require_device(name, tensor, ("w13", self.tensors["w13"]))
+            common.require(name, tensor, like=("w13", self.tensors["w13"].device))
 
     @property
     def groups(self) -> int:
@@ -226,9 +229,7 @@ def _require_matrices(name: str, each: Any, scale: Any) -> None:
         if scale is not None:
             raise InputError(f"{name}_scale", "must be left out: prepared weights have it in them")
         return
-    common.require_tensor(name, each)
-    common.require_rank(name, each, 3, "(G, N, K)")
-    common.require_dtype(name, each, [torch.bfloat16, torch.float8_e4m3fn], None)
+    common.require(name, each, [torch.bfloat16, torch.float8_e4m3fn], rank=(3, "(G, N, K)"))
     if each.dtype is torch.bfloat16:
         if scale is not None:
             raise InputError(f"{name}_scale", "must be left out: bfloat16 weights have none")
@@ -237,5 +238,4 @@ def _require_matrices(name: str, each: Any, scale: Any) -> None:
         raise InputError(
             f"{name}_scale", "is required: float8_e4m3fn weights have scales (got None)"
         )
-    common.require_tensor(f"{name}_scale", scale)
-    common.require_dtype(f"{name}_scale", scale, [torch.float32], None)
+    common.require(f"{name}_scale", scale, [torch.float32])

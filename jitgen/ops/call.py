@@ -124,12 +124,11 @@ class Call(Generic[Given, Facts, Result]):
             from jitgen.ops.tracing.library import traced
 
             return traced(self).record(given)  # type: ignore[no-any-return]
-        if self.gradients:
-            refuse_tangents(tensors)
-            if needs_gradient(tensors.values()):
-                from jitgen.ops.tracing.library import traced
+        if self.gradients and needs_gradient(tensors.values()):
+            from jitgen.ops.tracing.library import traced
 
-                return traced(self).differentiated(given)  # type: ignore[no-any-return]
+            refuse_tangents(tensors)
+            return traced(self).differentiated(given)  # type: ignore[no-any-return]
         with calling(self.name):
             return self.launched(given, tensors, key)
 

@@ -65,12 +65,12 @@ def read(
     found = dict(zip(names, given, strict=True))
     first, *others = tensors
     for name in tensors:
-        common.require_tensor(name, found[name])
+        common.require(name, found[name])
     if is_traced(found.values()):
         raise InputError("arguments", "must not be a tracer's tensors: call the public function")
     common.refuse_gradients(found, "a kernel")
     for name in others:
-        common.require_device(name, found[name], (first, found[first]))
+        common.require(name, found[name], like=(first, found[first].device))
     device = devices.find(found[first].device, session, first)
     if device.arch is not arch:
         raise InputError(
@@ -113,10 +113,10 @@ def require_scales(
         shape: What they must have, or more blocks.
         of_result: Whether a kernel writes them: then other orders are no more copied than read.
     """
-    common.require_dtype(name, scale, [form.dtype], None)
+    common.require(name, scale, [form.dtype])
     if form.has_atoms and scale.dim() == len(shape) and scale.shape[-3] > shape[-3]:
         shape = (*shape[:-3], scale.shape[-3], *shape[-2:])
-    common.require_shape(name, scale, shape, f"for {form.name} scales")
+    common.require(name, scale, shape=(shape, f"for {form.name} scales"))
     if of_result and not form.has_readable_orders and not scale.is_contiguous():
         raise InputError(name, f"must be contiguous (got strides {scale.stride()})")
     require_readable(name, scale, form)

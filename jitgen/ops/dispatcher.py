@@ -48,14 +48,14 @@ def is_traced(tensors: Iterable[object]) -> bool:
     is_off = torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.Python)
     if torch._C._len_torch_dispatch_stack() and not is_off:
         return True
-    return any(_stands_for_others(value) for value in tensors if isinstance(value, Tensor))
-
-
-def _stands_for_others(tensor: Tensor) -> bool:
-    if _functorch.is_functorch_wrapped_tensor(tensor):
-        return True
-    keys = torch._C._dispatch_keys(tensor)
-    return keys.has(DispatchKey.Python) or keys.has(DispatchKey.Functionalize)
+    for value in tensors:
+        if isinstance(value, Tensor):
+            keys = torch._C._dispatch_keys(value)
+            if keys.has(DispatchKey.Python) or keys.has(DispatchKey.Functionalize):
+                return True
+            if _functorch.is_functorch_wrapped_tensor(value):
+                return True
+    return False
 
 
 def require_plain(tensors: Mapping[str, Tensor]) -> None:
@@ -67,17 +67,25 @@ def require_plain(tensors: Mapping[str, Tensor]) -> None:
             that means something else; or its storage was freed or made smaller.
     """
     refuse_tangents(tensors)
+    found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.is_meta:
             continue  # which is refused by the rule about layouts, or devices
-        if (wrong := _other_key(tensor)) is not None:
+        found[name] = tensor
+        keys = torch._C._dispatch_keyset_to_string(torch._C._dispatch_keys(tensor))
+        others = (
+            each
+            for each in keys.partition("(")[2].rstrip(")").split(", ")
+            if not _PLAIN_KEY.fullmatch(each)
+        )
+        if (wrong := next(others, None)) is not None:
             what, instead = _KEYS.get(wrong, (f"one with torch's dispatch key {wrong}", "a copy"))
             raise InputError(
                 name,
                 f"must be a tensor that lies in memory as it is (got {what}): give "
                 f"{instead.format(name)}",
             )
-        require_storage(name, tensor)
+    require_storage(found)
 
 
 def refuse_tangents(tensors: Mapping[str, object]) -> None:
@@ -87,6 +95,8 @@ def refuse_tangents(tensors: Mapping[str, object]) -> None:
     Raises:
         InputError: One has, and the result would have none.
     """
+    if not _are_tangents_on():
+        return
     for name, tensor in tensors.items():
         if isinstance(tensor, Tensor) and _has_tangent(tensor):
             raise InputError(
@@ -104,35 +114,33 @@ def is_differentiated(tensor: Tensor) -> bool:
 
 def _has_tangent(tensor: Tensor) -> bool:
     """Say whether a tensor has a forward-mode derivative that counts."""
-    if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
+    if not _are_tangents_on():
         return False
     return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
 
 
-def _other_key(tensor: Tensor) -> str | None:
-    """Return the name of a dispatch key that plain tensors do not have."""
-    keys = torch._C._dispatch_keyset_to_string(torch._C._dispatch_keys(tensor))
-    names = keys.partition("(")[2].rstrip(")").split(", ")
-    return next((name for name in names if not _PLAIN_KEY.fullmatch(name)), None)
+def _are_tangents_on() -> bool:
+    return forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
 
 
-def require_storage(name: str, tensor: Tensor) -> None:
+def require_storage(tensors: Mapping[str, Tensor]) -> None:
     """
-    Do nothing where the storage of `tensor` reaches as far as its elements.
+    Do nothing where storages reach as far as the elements of `tensors`, which have these names.
 
     Raises:
-        InputError: It was freed or made smaller since the tensor was made.
+        InputError: One was freed or made smaller since its tensor was made.
     """
-    if not tensor.numel():
-        return
-    have = tensor.untyped_storage().nbytes()
-    wanted = tensor.storage_offset() * tensor.element_size() + reach(tensor)
-    if wanted > have:
-        raise InputError(
-            name,
-            f"must have its memory, {wanted} bytes of storage (got {have}): it was freed or made "
-            "smaller behind the tensor, as FSDP does with weights that are not in use",
-        )
+    for name, tensor in tensors.items():
+        if not tensor.numel():
+            continue
+        have = tensor.untyped_storage().nbytes()
+        wanted = tensor.storage_offset() * tensor.element_size() + reach(tensor)
+        if wanted > have:
+            raise InputError(
+                name,
+                f"must have its memory, {wanted} bytes of storage (got {have}): it was freed or "
+                "made smaller behind the tensor, as FSDP does with weights that are not in use",
+            )
 
 
 def reach(tensor: Tensor) -> int:

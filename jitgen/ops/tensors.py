@@ -8,8 +8,8 @@ came.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,70 +66,65 @@ def layout_of(
             names[1],
             f"exactly one of offs, m_indices and masked_m is allowed (got {' and '.join(names)})",
         )
-    require_tensor(names[0], found[0][1])
+    require(names[0], found[0][1])
     return found[0]
 
 
-def check_groups(name: str, groups: Tensor, length: int, like: tuple[str, Tensor]) -> None:
-    """Require what says which rows belong to which group to be `length` int32 beside `like`."""
-    of = "(M,)" if name == "m_indices" else "(G,)"
-    require_dtype(name, groups, [torch.int32], None)
-    require_rank(name, groups, 1, of)
-    require_shape(name, groups, (length,), f"which is {of}")
-    require_device(name, groups, like)
-    require_unit_stride(name, groups, -1)
+def require(
+    name: str,
+    value: object,
+    dtypes: Collection[torch.dtype] = (),
+    *,
+    arch: Arch | None = None,
+    rank: tuple[int, str] | None = None,
+    shape: tuple[tuple[int, ...], str] | None = None,
+    like: tuple[str, torch.device] | None = None,
+    contiguous: int | None = None,
+) -> None:
+    """
+    Require a dense tensor, and what else is asked of it, in this order.
 
+    Args:
+        name: The argument.
+        value: What was given for it.
+        dtypes: Types, of which it has one; empty: any.
+        arch: The target that has kernels for these alone, if it is that.
+        rank: Number of its dimensions, and what they are, ``(M, K)``.
+        shape: Its shape, and why.
+        like: Another argument, and the device that both are on.
+        contiguous: The dimension along which elements are neighbours; strides of no elements mean
+            nothing.
 
-def require_tensor(name: str, value: object) -> None:
-    """Require a dense tensor."""
+    Raises:
+        InputError: It is another.
+    """
     if not isinstance(value, Tensor):
         raise InputError(name, f"must be a torch tensor (got {type(value).__name__})")
     if value.layout is not torch.strided:
         raise InputError(name, f"must be a dense tensor (got layout {value.layout})")
-
-
-def require_dtype(name: str, tensor: Tensor, allowed: list[torch.dtype], arch: Arch | None) -> None:
-    """Require one of `allowed` types; `arch` is who allows them, if it is one."""
-    if tensor.dtype not in allowed:
+    if dtypes and value.dtype not in dtypes:
         where = f" on {arch}" if arch else ""
-        raise InputError(name, f"must be {describe(allowed)}{where} (got {tensor.dtype})")
+        raise InputError(name, f"must be {describe(dtypes)}{where} (got {value.dtype})")
+    if rank is not None and value.dim() != rank[0]:
+        text = f"must have {rank[0]} dimensions, {rank[1]} (got shape {tuple(value.shape)})"
+        raise InputError(name, text)
+    if shape is not None and tuple(value.shape) != shape[0]:
+        text = f"must have shape {shape[0]}, {shape[1]} (got {tuple(value.shape)})"
+        raise InputError(name, text)
+    if like is not None and value.device != like[1]:
+        text = f"must be on {like[1]}, as {like[0]} is (got {value.device})"
+        raise InputError(name, text)
+    is_spread = contiguous is not None and value.stride(contiguous) != 1
+    if is_spread and value.shape[contiguous] > 1 and not _is_empty(value):
+        text = f"must be contiguous in its last dimension (got strides {value.stride()})"
+        raise InputError(name, text)
 
 
-def require_rank(name: str, tensor: Tensor, rank: int, of: str) -> None:
-    """Require `rank` dimensions."""
-    if tensor.dim() != rank:
-        raise InputError(
-            name, f"must have {rank} dimensions, {of} (got shape {tuple(tensor.shape)})"
-        )
-
-
-def require_shape(name: str, tensor: Tensor, shape: tuple[int, ...], why: str) -> None:
-    """Require `shape`."""
-    if tuple(tensor.shape) != shape:
-        raise InputError(name, f"must have shape {shape}, {why} (got {tuple(tensor.shape)})")
-
-
-class _OnDevice(Protocol):
-    """A tensor, or what is made of tensors of one device."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-
-
-def require_device(name: str, tensor: Tensor, like: tuple[str, _OnDevice]) -> None:
-    """Require the device of `like`, with its name."""
-    other, device = like[0], like[1].device
-    if tensor.device != device:
-        raise InputError(name, f"must be on {device}, as {other} is (got {tensor.device})")
-
-
-def require_unit_stride(name: str, tensor: Tensor, side: int) -> None:
-    """Require neighbours along dimension `side`; of no elements strides mean nothing."""
-    if tensor.shape[side] > 1 and tensor.stride(side) != 1 and not _is_empty(tensor):
-        raise InputError(
-            name, f"must be contiguous in its last dimension (got strides {tensor.stride()})"
-        )
+def check_groups(name: str, groups: Tensor, length: int, like: tuple[str, torch.device]) -> None:
+    """Require what says which rows belong to which group to be `length` int32 beside `like`."""
+    of = "(M,)" if name == "m_indices" else "(G,)"
+    shape = ((length,), f"which is {of}")
+    require(name, groups, [torch.int32], rank=(1, of), shape=shape, like=like, contiguous=-1)
 
 
 def _is_empty(tensor: Tensor) -> bool:
@@ -138,37 +133,82 @@ def _is_empty(tensor: Tensor) -> bool:
 
 
 def check_memory(
-    name: str,
-    tensor: Tensor,
-    like: tuple[str, Tensor],
-    alignment: int,
+    tensors: Iterable[tuple[str, Tensor | None, int]],
+    like: tuple[str, torch.device],
     *,
     has_memory: bool,
-    across: bool = False,
+    across: str = "",
 ) -> None:
     """
-    Require rows of neighbours beside `like`, whose addresses are multiples of `alignment`.
+    Require rows of neighbours beside `like`, whose addresses are multiples of an alignment.
 
-    With `across` it is columns: the tensor is a transposed view.
+    Args:
+        tensors: Names, tensors, and the bytes that each is aligned to; None: there is none.
+        like: Another argument, and the device that all are on.
+        has_memory: Whether tensors have addresses; a tracer's have none.
+        across: The one whose columns are meant: it is a transposed view.
     """
-    require_device(name, tensor, like)
-    tensor = tensor.mT if across else tensor
-    require_unit_stride(name, tensor, -1)
-    size = tensor.element_size()
-    if alignment <= size or _is_empty(tensor):  # torch sees to that, and to what has no address
-        return
-    if has_memory and tensor.data_ptr() % alignment:
-        raise InputError(
-            name,
-            f"must start at a multiple of {alignment} bytes (got address {tensor.data_ptr():#x})",
-        )
-    for length, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True):
-        if length > 1 and stride * size % alignment:
+    for name, given, alignment in tensors:
+        if given is None:
+            continue
+        tensor = given.mT if name == across else given
+        require(name, tensor, like=like, contiguous=-1)
+        size = tensor.element_size()
+        if alignment <= size or _is_empty(tensor):
+            continue  # torch sees to that, and to what has no address
+        if has_memory and tensor.data_ptr() % alignment:
             raise InputError(
                 name,
-                f"must have strides that are multiples of {alignment} bytes, {alignment // size} "
-                f"elements (got strides {tensor.stride()})",
+                f"must start at a multiple of {alignment} bytes (got address "
+                f"{tensor.data_ptr():#x})",
             )
+        for length, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True):
+            if length > 1 and stride * size % alignment:
+                raise InputError(
+                    name,
+                    f"must have strides that are multiples of {alignment} bytes, "
+                    f"{alignment // size} elements (got strides {tensor.stride()})",
+                )
+
+
+def check_out(
+    out: Tensor | None,
+    asked: torch.dtype | None,
+    allowed: Collection[torch.dtype],
+    arch: Arch,
+    shape: tuple[tuple[int, ...], str],
+) -> torch.dtype:
+    """
+    Return the type of a result, bfloat16 unless told.
+
+    Args:
+        out: Where it goes; None: to a new tensor.
+        asked: Its type, as the caller says it.
+        allowed: The types that `arch` has kernels for.
+        arch: The target.
+        shape: What `out` has, and why.
+
+    Raises:
+        InputError: There is no kernel for such a result, or `out` has another type or shape.
+    """
+    if asked is not None and asked not in allowed:
+        raise InputError("out_dtype", f"must be {describe(allowed)} on {arch} (got {asked})")
+    if out is None:
+        return asked or torch.bfloat16
+    require("out", out, allowed if asked is None else [asked], arch=arch, shape=shape)
+    return out.dtype
+
+
+def require_rows_apart(out: Tensor | None) -> None:
+    """Require rows of a result that do not overlap."""
+    if out is not None and out.shape[-2] > 1 and out.stride(-2) < out.shape[-1]:
+        raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
+
+
+def require_count(name: str, value: object) -> None:
+    """Require an integer of at least 1, or None."""
+    if value is not None and (type(value) is not int or value < 1):
+        raise InputError(name, f"must be an integer of at least 1 (got {value!r})")
 
 
 def needs_gradient(tensors: Iterable[object]) -> bool:

@@ -9,14 +9,7 @@ import torch
 from torch import Tensor
 
 from jitgen.errors import InputError
-from jitgen.ops.tensors import (
-    describe,
-    needs_gradient,
-    refuse_gradients,
-    require_device,
-    require_dtype,
-    require_tensor,
-)
+from jitgen.ops.tensors import describe, needs_gradient, refuse_gradients, require
 from jitgen.torch.operands import WIDE
 
 _QUANTISED = (torch.float8_e4m3fn, torch.float4_e2m1fn_x2)
@@ -54,7 +47,7 @@ def check(
     """
     mat_a, mat_b, offs, bias = given
     for name, matrix in (("mat_a", mat_a), ("mat_b", mat_b)):
-        require_tensor(name, matrix)
+        require(name, matrix)
         if matrix.dim() not in {2, 3}:
             raise InputError(name, f"must have 2 or 3 dimensions (got shape {tuple(matrix.shape)})")
     is_batched = mat_a.dim() == mat_b.dim() == 3
@@ -63,8 +56,7 @@ def check(
         raise InputError("offs", f"{what} (got {shapes(mat_a, mat_b)})")
     for name, tensor in (("mat_b", mat_b), ("offs", offs), ("bias", bias), *scales):
         if tensor is not None:
-            require_tensor(name, tensor)
-            require_device(name, tensor, ("mat_a", mat_a))
+            require(name, tensor, like=("mat_a", mat_a.device))
     _check_types(given, out_dtype, is_scaled=bool(scales))
     _check_sizes(mat_a, mat_b, is_batched=is_batched)
     _check_bias(given)
@@ -87,7 +79,7 @@ def _check_types(given: Given, out_dtype: tuple[str, object], *, is_scaled: bool
             f"must be {describe(set(WIDE))} (got {mat_a.dtype}, which has scales: "
             "jitgen.torch.scaled_grouped_mm takes them)",
         )
-    require_dtype("mat_a", mat_a, [*WIDE, *_QUANTISED * is_scaled], None)
+    require("mat_a", mat_a, [*WIDE, *_QUANTISED * is_scaled])
     if mat_b.dtype is not mat_a.dtype:
         of_a = describe({mat_a.dtype})
         raise InputError("mat_b", f"must be {of_a}, as mat_a is (got {mat_b.dtype})")

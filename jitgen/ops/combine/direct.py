@@ -28,7 +28,7 @@ def check(config: CombineConfig, arch: Arch, arguments: tuple[Any, ...]) -> None
     found = direct.read(config, arch, session, arguments, names, in_place=("shared",))
     given = Arguments(**found)
     facts = validate(given, session)
-    common.require_rank("y", given.y, 2, "(M, N)")
+    common.require("y", given.y, rank=(2, "(M, N)"))
     CALL.require_fit(config, given, facts)
     direct.require_rows("inverse", facts.rows)
     check_places("inverse", given.inverse, given.y.shape[0], "rows of y")

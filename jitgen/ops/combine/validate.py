@@ -66,12 +66,12 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
             function.
     """
     y, inverse = given.y, given.inverse
-    common.require_tensor("y", y)
+    common.require("y", y)
     device = devices.find(y.device, session, "y")
     arch = device.arch
     if Facts.op not in target(arch).operations:
         raise InputError("y", f"must be on a device with kernels of combine (got {arch})")
-    common.require_dtype("y", y, [torch.bfloat16], arch)
+    common.require("y", y, [torch.bfloat16], arch=arch)
     if y.dim() not in (2, 3):
         shape = tuple(y.shape)
         raise InputError(
@@ -83,19 +83,16 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         )
     if y.shape[-1] == 0:
         raise InputError("y", "must have at least one column (got 0)")
-    common.require_tensor("inverse", inverse)
-    common.require_dtype("inverse", inverse, [torch.int32], None)
-    common.require_rank("inverse", inverse, 2, "(T, top_k)")
+    like = ("y", y.device)
+    pairs = (2, "(T, top_k)")
+    common.require("inverse", inverse, [torch.int32], rank=pairs, like=like, contiguous=-1)
     tokens, top_k = inverse.shape
     if not 1 <= top_k <= MOST_PLACES:
         raise InputError("inverse", f"must have 1 to {MOST_PLACES} columns, top_k (got {top_k})")
-    common.require_tensor("topk_weights", given.topk_weights)
-    common.require_dtype("topk_weights", given.topk_weights, [torch.float32], None)
-    common.require_shape("topk_weights", given.topk_weights, tuple(inverse.shape), "as inverse")
-    for name in ("inverse", "topk_weights"):
-        tensor = getattr(given, name)
-        common.require_device(name, tensor, ("y", y))
-        common.require_unit_stride(name, tensor, -1)
+    weights, of_pairs = given.topk_weights, (tuple(inverse.shape), "as inverse")
+    common.require(
+        "topk_weights", weights, [torch.float32], shape=of_pairs, like=like, contiguous=-1
+    )
     facts = Facts(device=device, arch=arch, rows=tokens, n=y.shape[-1], top_k=top_k)
     if reason := size_refusal(facts, arch):
         raise InputError("y", reason)
@@ -106,19 +103,11 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
 
 def _check_rows(given: Arguments, facts: Facts, *, has_memory: bool) -> None:
     """Require shared and out to fit, and memory that vectors can be read from."""
-    y = given.y
-    for name in ("shared", "out"):
-        tensor = getattr(given, name)
+    shape = ((facts.rows, facts.n), "tokens by columns of y")
+    for name, tensor in (("shared", given.shared), ("out", given.out)):
         if tensor is not None:
-            common.require_tensor(name, tensor)
-            common.require_dtype(name, tensor, [torch.bfloat16], None)
-            shape = (facts.rows, facts.n)
-            common.require_shape(name, tensor, shape, "tokens by columns of y")
-    out = given.out
-    if out is not None and out.shape[0] > 1 and out.stride(0) < facts.n:
-        raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
+            common.require(name, tensor, [torch.bfloat16], shape=shape)
+    common.require_rows_apart(given.out)
     alignment = rules(facts.arch, facts.op).alignment
-    for name in ("y", "shared", "out"):
-        tensor = getattr(given, name)
-        if tensor is not None:
-            common.check_memory(name, tensor, ("y", y), alignment, has_memory=has_memory)
+    tensors = [(name, getattr(given, name), alignment) for name in ("y", "shared", "out")]
+    common.check_memory(tensors, ("y", given.y.device), has_memory=has_memory)

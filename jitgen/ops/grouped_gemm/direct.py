@@ -68,7 +68,7 @@ def _prepared(config: KernelConfig, found: dict[str, Any]) -> PreparedArguments:
     out, a = found["out"], found["a"]
     for name, tensor in (("out", out), ("a", a)):
         if tensor.dim() < 2:
-            common.require_rank(name, tensor, 2, "rows by columns")
+            common.require(name, tensor, rank=(2, "rows by columns"))
     weights = PreparedWeights(
         values=found["b"],
         factor=found["b_scale"],

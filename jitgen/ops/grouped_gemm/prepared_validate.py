@@ -22,13 +22,10 @@ from jitgen.ops.grouped_gemm.validate import Arguments, Facts, check_bias, check
 from jitgen.ops.tensors import (
     check_groups,
     check_memory,
+    check_out,
     layout_of,
     refuse_gradients,
-    require_device,
-    require_dtype,
-    require_rank,
-    require_shape,
-    require_tensor,
+    require,
 )
 from jitgen.runtime import devices
 from jitgen.runtime.session import Session
@@ -66,9 +63,9 @@ def validate(given: PreparedArguments, session: Session, *, has_memory: bool = T
     """
     a, b = given.a, given.b
     if not isinstance(b, PreparedWeights):
-        require_tensor("a", a)
-        require_tensor("b", b)  # which it is not: with tensors, this is not what is called
-    require_tensor("a", a)
+        require("a", a)
+        require("b", b)
+    require("a", a)
     layout, groups = layout_of(given.offs, given.m_indices, given.masked_m)
     device = devices.find(a.device, session)
     arch = device.arch
@@ -83,12 +80,14 @@ def validate(given: PreparedArguments, session: Session, *, has_memory: bool = T
             raise InputError(name, "is part of prepared weights: leave it out")
     a_dtype, front = _activations(given, layout)
     length = a.shape[0] if layout is Layout.CONTIGUOUS else b.groups
-    check_groups(ARGUMENT[layout], groups, length, ("a", a))
+    check_groups(ARGUMENT[layout], groups, length, ("a", a.device))
     shape = (*front, b.n)
+    of_out = (shape, "rows of a by columns of b")
+    known = {TORCH[each.out_dtype] for each in _prepared(arch)}
     operands = Operands(
         a_dtype=a_dtype,
         b_dtype=DType.E2M1,
-        out_dtype=_out_type(given, shape, arch),
+        out_dtype=OF_TORCH[check_out(given.out, given.out_dtype, known, arch, of_out)],
         scale_granularity=ScaleGranularity.MX32,
         a_scale_granularity=_a_scales(given, a_dtype, front),
         b_layout=b.layout,
@@ -108,11 +107,10 @@ def validate(given: PreparedArguments, session: Session, *, has_memory: bool = T
         raise InputError("b", reason)
     check_bias(given.bias, b.groups, b.n)
     alignment = rules(arch, _OP).alignment
-    tensors = (("a", a), ("b", b.values), ("bias", given.bias), ("out", given.out))
-    for name, tensor in tensors:
-        if tensor is not None:
-            check_memory(name, tensor, ("a", a), alignment, has_memory=has_memory)
-    check_the_rest(given, b.n)
+    tensors = [("a", a), ("b", b.values), ("bias", given.bias), ("out", given.out)]
+    aligned = [(name, tensor, alignment) for name, tensor in tensors]
+    check_memory(aligned, ("a", a.device), has_memory=has_memory)
+    check_the_rest(given)
     refuse_gradients(tensors_of(given), _OP)
     return facts
 
@@ -142,13 +140,13 @@ def _activations(given: PreparedArguments, layout: Layout) -> tuple[DType, tuple
     words = "(G, M, K)" if rank == 3 else "(M, K)"
     has_parts = not is_wide and a.dim() == rank + 1
     if not has_parts:
-        require_rank("a", a, rank, f"{words} for {layout}, or one more where bfloat16 was split")
+        require("a", a, rank=(rank, f"{words} for {layout}, or one more where bfloat16 was split"))
     front: tuple[int, ...] = tuple(a.shape[: rank - 1])
     if layout is Layout.MASKED:
         front = (b.groups, a.shape[1])
     parts = (PARTS,) if has_parts else ()
-    require_shape("a", a, (*front, *parts, b.k), f"as b was prepared with K = {b.k}")
-    require_device("b", b.values, ("a", a))
+    require("a", a, shape=((*front, *parts, b.k), f"as b was prepared with K = {b.k}"))
+    require("b", b.values, like=("a", a.device))
     return DType.E4M3X2 if has_parts else OF_TORCH[a.dtype], front
 
 
@@ -161,30 +159,18 @@ def _a_scales(given: PreparedArguments, a_dtype: DType, front: tuple[int, ...]) 
         return ScaleGranularity.NONE
     if scale is None:
         raise InputError("a_scale", "is required for float8_e4m3fn operands (got None)")
-    require_tensor("a_scale", scale)
-    require_dtype("a_scale", scale, [torch.float32], None)
+    require("a_scale", scale, [torch.float32])
     granularity, shape = ScaleGranularity.ROW, front
     if a_dtype is DType.E4M3X2:
         shape = (*front, PARTS)
     elif scale.dim() == len(front) + 1:
         granularity, shape = ScaleGranularity.BLOCK128, (*front, ceil_div(given.b.k, 128))
-    require_shape("a_scale", scale, shape, f"for {granularity} scales of {a_dtype}")
-    require_device("a_scale", scale, ("a", given.a))
+    require(
+        "a_scale",
+        scale,
+        shape=(shape, f"for {granularity} scales of {a_dtype}"),
+        like=("a", given.a.device),
+    )
     if granularity is ScaleGranularity.ROW and not scale.is_contiguous():
         raise InputError("a_scale", f"must be contiguous (got strides {scale.stride()})")
     return granularity
-
-
-def _out_type(given: PreparedArguments, shape: tuple[int, ...], arch: Arch) -> DType:
-    """Return the type of the result."""
-    out, wanted = given.out, given.out_dtype
-    known = {TORCH[each.out_dtype] for each in _prepared(arch)}
-    if wanted is not None and wanted not in known:
-        names = " or ".join(sorted(str(each).removeprefix("torch.") for each in known))
-        raise InputError("out_dtype", f"must be {names} on {arch} (got {wanted})")
-    if out is None:
-        return OF_TORCH[wanted or torch.bfloat16]
-    require_tensor("out", out)
-    require_dtype("out", out, [wanted] if wanted is not None else sorted(known, key=str), arch)
-    require_shape("out", out, shape, "rows of a by columns of b")
-    return OF_TORCH[out.dtype]

@@ -25,16 +25,14 @@ from jitgen.ops.tensors import (
     Size,
     check_groups,
     check_memory,
+    check_out,
     describe,
     layout_of,
     needs_gradient,
     refuse_gradients,
-    require_device,
-    require_dtype,
-    require_rank,
-    require_shape,
-    require_tensor,
-    require_unit_stride,
+    require,
+    require_count,
+    require_rows_apart,
 )
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
@@ -124,37 +122,36 @@ def validate(given: Arguments[Tensor], session: Session, *, has_memory: bool = T
             function.
     """
     a, b = given.a, given.b
-    require_tensor("a", a)
-    require_tensor("b", b)
+    require("a", a)
+    require("b", b)
     layout, groups = layout_of(given.offs, given.m_indices, given.masked_m)
     device = devices.find(a.device, session)
     arch = device.arch
     space = _space(arch)
-    require_dtype("a", a, _torch_types(space.of_a), arch)
+    is_masked = layout is Layout.MASKED
+    rank = (3, f"(G, M, K) for {layout}") if is_masked else (2, f"(M, K) for {layout}")
+    require("a", a, _torch_types(space.of_a), arch=arch, rank=rank)
     of_a = OF_TORCH[a.dtype]
-    require_dtype("b", b, _torch_types(space.of_b(of_a)), None)
+    require("b", b, _torch_types(space.of_b(of_a)), rank=(3, "(G, N, K)"))
     of_b = OF_TORCH[b.dtype]
-    a_rank = 3 if layout is Layout.MASKED else 2
-    require_rank(
-        "a", a, a_rank, f"(G, M, K) for {layout}" if a_rank == 3 else f"(M, K) for {layout}"
-    )
-    require_rank("b", b, 3, "(G, N, K)")
     num_groups, n, k = b.shape
     k *= of_b.values_per_element
     if num_groups == 0:
         raise InputError("b", "must have at least one group: the group list is empty")
-    front = (num_groups, a.shape[1]) if layout is Layout.MASKED else (a.shape[0],)
+    front = (num_groups, a.shape[1]) if is_masked else (a.shape[0],)
     wanted = (*front, k // of_a.values_per_element)
     if tuple(a.shape) != wanted:
-        require_shape("a", a, wanted, f"as b has shape {tuple(b.shape)}{_hint(a, b)}")
+        require("a", a, shape=(wanted, f"as b has shape {tuple(b.shape)}{_hint(a, b)}"))
     for name, size in (("K", k), ("N", n)):
         if size == 0:
             raise InputError("b", f"must have {name} of at least 1 (got 0)")
     length = a.shape[0] if layout is Layout.CONTIGUOUS else num_groups
-    check_groups(ARGUMENT[layout], groups, length, ("a", a))
+    check_groups(ARGUMENT[layout], groups, length, ("a", a.device))
     is_unscaled = space.is_unscaled(of_a, of_b)
     form = _format(given, is_unscaled=is_unscaled)
-    out_dtype = _check_out(given, (*a.shape[:-1], n), arch)
+    known = {TORCH[dtype] for dtype in space.of_out(of_a)}
+    shape = ((*a.shape[:-1], n), "rows of a by columns of b")
+    out_dtype = OF_TORCH[check_out(given.out, given.out_dtype, known, arch, shape)]
     b_layout = _b_layout(b, space, of_a)
     facts = Facts(
         device=device,
@@ -172,7 +169,7 @@ def validate(given: Arguments[Tensor], session: Session, *, has_memory: bool = T
         rows=a.shape[-2],
         n=n,
         k=k,
-        shape=(*a.shape[:-1], n),
+        shape=shape[0],
     )
     if reason := size_refusal(facts, arch):
         raise InputError("b", reason)
@@ -182,16 +179,18 @@ def validate(given: Arguments[Tensor], session: Session, *, has_memory: bool = T
     check_bias(given.bias, num_groups, n)
     alignment = rules(arch, _OP).alignment
     of_b_alone = alignment if of_a is of_b else max(alignment, space.mixed_alignment)
-    for name, tensor, bytes_ in (
-        ("a", a, alignment),
-        ("b", b, of_b_alone),
-        ("bias", given.bias, min(alignment, 4)),
-        ("out", given.out, alignment),
-    ):
-        if tensor is not None:
-            across = b_layout is BLayout.N_MAJOR and tensor is b
-            check_memory(name, tensor, ("a", a), bytes_, has_memory=has_memory, across=across)
-    check_the_rest(given, n)
+    check_memory(
+        [
+            ("a", a, alignment),
+            ("b", b, of_b_alone),
+            ("bias", given.bias, min(alignment, 4)),
+            ("out", given.out, alignment),
+        ],
+        ("a", a.device),
+        has_memory=has_memory,
+        across="b" if b_layout is BLayout.N_MAJOR else "",
+    )
+    check_the_rest(given)
     require_differentiable(given._asdict())
     return facts
 
@@ -239,19 +238,13 @@ def check_bias(bias: Tensor | None, groups: int, n: int) -> None:
     """Require a vector of N for each group, or nothing."""
     if bias is None:
         return
-    require_tensor("bias", bias)
-    require_dtype("bias", bias, [torch.float32], None)
-    require_shape("bias", bias, (groups, n), "which is (G, N)")
-    require_unit_stride("bias", bias, -1)
+    require("bias", bias, [torch.float32], shape=((groups, n), "which is (G, N)"), contiguous=-1)
 
 
-def check_the_rest(given: Any, n: int) -> None:
-    """Require an out that does not overlap itself, and words for choosing a kernel."""
-    out, expected_m = given.out, given.expected_m
-    if out is not None and out.shape[-2] > 1 and out.stride(-2) < n:
-        raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
-    if expected_m is not None and (type(expected_m) is not int or expected_m < 1):
-        raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")
+def check_the_rest(given: Arguments[Any]) -> None:
+    """Require an out that does not overlap itself, and hints that choose a kernel."""
+    require_rows_apart(given.out)
+    require_count("expected_m", given.expected_m)
     if given.min_latency is not None and type(given.min_latency) is not bool:
         raise InputError("min_latency", f"must be True, False or None (got {given.min_latency!r})")
     if given.numerics is not None:
@@ -291,7 +284,7 @@ def _format(given: Arguments[Tensor], *, is_unscaled: bool) -> ScaleFormat | Non
     if a_scale is None or b_scale is None:
         name = "a_scale" if a_scale is None else "b_scale"
         raise InputError(name, "is required where the other scale is given (got None)")
-    require_tensor("a_scale", a_scale)
+    require("a_scale", a_scale)
     form = _named_by(b_scale)
     have = {OF_TORCH[given.a.dtype], OF_TORCH[given.b.dtype]}
     if wrong := [dtype for dtype in DType if dtype in have - {*form.name.operands}]:
@@ -325,8 +318,7 @@ def _format_of_b(given: Arguments[Tensor]) -> ScaleFormat:
 
 def _named_by(b_scale: Tensor) -> ScaleFormat:
     """Return the format whose type and dimensions b_scale has."""
-    require_tensor("b_scale", b_scale)
-    require_dtype("b_scale", b_scale, [form.dtype for form in every_format()], None)
+    require("b_scale", b_scale, [form.dtype for form in every_format()])
     form = format_of_b(b_scale)
     if form is None:
         of_type = [each for each in every_format() if each.dtype is b_scale.dtype]
@@ -353,14 +345,15 @@ def _check_scales(form: ScaleFormat, given: Arguments[Tensor], facts: Facts) -> 
             a_shape = (*a_shape[:-3], a_scale.shape[-3], *a_shape[-2:])  # blocks more than needed
         wanted.append(("a_scale", a_scale, a_shape))
     for name, scale, shape in wanted:
-        require_dtype(name, scale, [form.dtype], None)
-        require_shape(
-            name, scale, shape, f"for {form.name} scales, which b_scale's dimensions name"
+        is_as_it_lies = name == "b_scale" or not form.has_readable_orders
+        require(
+            name,
+            scale,
+            [form.dtype],
+            shape=(shape, f"for {form.name} scales, which b_scale's dimensions name"),
+            like=("a", given.a.device),
+            contiguous=-1 if is_as_it_lies else None,
         )
-        require_device(name, scale, ("a", given.a))
-    require_unit_stride("b_scale", b_scale, -1)
-    if a_scale is not None and not form.has_readable_orders:
-        require_unit_stride("a_scale", a_scale, -1)
 
 
 def _check_alpha(form: ScaleFormat | None, given: Arguments[Tensor], groups: int) -> None:
@@ -377,21 +370,11 @@ def _check_alpha(form: ScaleFormat | None, given: Arguments[Tensor], groups: int
             f"is required with {form.name} scales: (G,) float32, a's global scale times b's (got "
             "None)",
         )
-    require_tensor("alpha", alpha)
-    require_dtype("alpha", alpha, [torch.float32], None)
-    require_shape("alpha", alpha, (groups,), "which is (G,)")
-    require_device("alpha", alpha, ("a", given.a))
-    require_unit_stride("alpha", alpha, -1)
-
-
-def _check_out(given: Arguments[Tensor], shape: tuple[int, ...], arch: Arch) -> DType:
-    out, wanted = given.out, given.out_dtype
-    known = {TORCH[dtype] for dtype in _space(arch).of_out(OF_TORCH[given.a.dtype])}
-    if wanted is not None and wanted not in known:
-        raise InputError("out_dtype", f"must be {describe(known)} on {arch} (got {wanted})")
-    if out is None:
-        return OF_TORCH[wanted or torch.bfloat16]
-    require_tensor("out", out)
-    require_dtype("out", out, [wanted] if wanted is not None else sorted(known, key=str), arch)
-    require_shape("out", out, shape, "rows of a by columns of b")
-    return OF_TORCH[out.dtype]
+    require(
+        "alpha",
+        alpha,
+        [torch.float32],
+        shape=((groups,), "which is (G,)"),
+        like=("a", given.a.device),
+        contiguous=-1,
+    )

@@ -80,8 +80,8 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
             function.
     """
     dy, a = given.dy, given.a
-    common.require_tensor("dy", dy)
-    common.require_tensor("a", a)
+    common.require("dy", dy)
+    common.require("a", a)
     if given.offs is None and given.masked_m is None:
         raise InputError("offs", "one of offs and masked_m is required (got none)")
     layout, groups = common.layout_of(given.offs, None, given.masked_m)
@@ -90,10 +90,10 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     space: WgradSpace = rules(arch, Facts.op).space  # type: ignore[attr-defined]
     _check_types(dy, a, space, arch)
     rank, of = (3, "(G, M, {})") if layout is Layout.MASKED else (2, "(M, {})")
-    common.require_rank("dy", dy, rank, f"{of.format('N')} for {layout}")
-    common.require_rank("a", a, rank, f"{of.format('K')} for {layout}")
+    common.require("dy", dy, rank=(rank, f"{of.format('N')} for {layout}"))
+    common.require("a", a, rank=(rank, f"{of.format('K')} for {layout}"))
     n, k = dy.shape[-1], a.shape[-1]
-    common.require_shape("a", a, (*dy.shape[:-1], k), f"as dy has shape {tuple(dy.shape)}")
+    common.require("a", a, shape=((*dy.shape[:-1], k), f"as dy has shape {tuple(dy.shape)}"))
     for name, side, size in (("dy", "N", n), ("a", "K", k)):
         if size == 0:
             raise InputError(name, f"must have {side} of at least 1 (got 0)")
@@ -101,13 +101,16 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     if num_groups == 0:
         raise InputError(ARGUMENT[layout], "must have at least one group")
     length = dy.shape[0] if layout is Layout.MASKED else num_groups
-    common.check_groups(ARGUMENT[layout], groups, length, ("dy", dy))
+    common.check_groups(ARGUMENT[layout], groups, length, ("dy", dy.device))
+    shape = ((num_groups, n, k), "groups by columns of dy by columns of a")
+    known = {TORCH[dtype] for dtype in space.of_out(OF_TORCH[a.dtype])}
+    out_dtype = common.check_out(given.out, given.out_dtype, known, arch, shape)
     facts = Facts(
         device=device,
         arch=arch,
         layout=layout,
         a_dtype=OF_TORCH[a.dtype],
-        out_dtype=_check_out(given, (num_groups, n, k), space, arch),
+        out_dtype=OF_TORCH[out_dtype],
         groups=num_groups,
         rows=dy.shape[-2],
         n=n,
@@ -116,9 +119,8 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     if reason := size_refusal(facts, arch):
         raise InputError("dy", reason)
     alignment = rules(arch, Facts.op).alignment
-    for name, tensor in (("dy", dy), ("a", a), ("out", given.out)):
-        if tensor is not None:
-            common.check_memory(name, tensor, ("dy", dy), alignment, has_memory=has_memory)
+    tensors = [(name, getattr(given, name), alignment) for name in ("dy", "a", "out")]
+    common.check_memory(tensors, ("dy", dy.device), has_memory=has_memory)
     _check_the_rest(given, n, k)
     require_differentiable(common.tensors_of(given))
     return facts
@@ -153,33 +155,16 @@ def _check_types(dy: Tensor, a: Tensor, space: WgradSpace, arch: Arch) -> None:
                 "rows need scales along rows, which no format has; keep or dequantise a bfloat16 "
                 "copy for the gradient of weights",
             )
-        common.require_dtype(name, tensor, allowed, arch)
-    common.require_dtype("a", a, [dy.dtype], None)
-
-
-def _check_out(
-    given: Arguments, shape: tuple[int, int, int], space: WgradSpace, arch: Arch
-) -> DType:
-    out, wanted = given.out, given.out_dtype
-    known = {TORCH[dtype] for dtype in space.of_out(OF_TORCH[given.a.dtype])}
-    if wanted is not None and wanted not in known:
-        raise InputError("out_dtype", f"must be {common.describe(known)} on {arch} (got {wanted})")
-    if out is None:
-        return OF_TORCH[wanted or torch.bfloat16]
-    common.require_tensor("out", out)
-    allowed = [wanted] if wanted is not None else sorted(known, key=str)
-    common.require_dtype("out", out, allowed, arch)
-    common.require_shape("out", out, shape, "groups by columns of dy by columns of a")
-    return OF_TORCH[out.dtype]
+        common.require(name, tensor, allowed, arch=arch)
+    common.require("a", a, [dy.dtype])
 
 
 def _check_the_rest(given: Arguments, n: int, k: int) -> None:
-    """Require an out that does not overlap itself, and words for choosing a kernel."""
-    out, expected_m = given.out, given.expected_m
+    """Require an out that does not overlap itself, and a hint that chooses a kernel."""
+    out = given.out
     if out is not None:
         is_dense = out.stride(1) >= k or n == 1
         spans = n if out.stride(1) <= 0 else (n - 1) * out.stride(1) + k
         if not is_dense or (out.shape[0] > 1 and out.stride(0) < spans):
             raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
-    if expected_m is not None and (type(expected_m) is not int or expected_m < 1):
-        raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")
+    common.require_count("expected_m", given.expected_m)

@@ -89,22 +89,21 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     """
     a, b, alpha = given.a, given.b, given.alpha
     for name in ("a", "b", "a_scale", "b_scale", "alpha"):
-        common.require_tensor(name, getattr(given, name))
+        common.require(name, getattr(given, name))
     device = devices.find(a.device, session)
     arch = device.arch
     space = rules(arch, Facts.op).space  # type: ignore[attr-defined]
     known = {dtype for dtype, _ in space.operands}
-    common.require_dtype("a", a, [each for each in OF_TORCH if OF_TORCH[each] in known], arch)
+    of_a = [each for each in OF_TORCH if OF_TORCH[each] in known]
+    common.require("a", a, of_a, arch=arch, rank=(3, "(T, E, I)"))
     types = [each for each in OF_TORCH if OF_TORCH[each] is OF_TORCH[a.dtype]]
-    common.require_dtype("b", b, types, None)
-    common.require_rank("a", a, 3, "(T, E, I)")
-    common.require_rank("b", b, 3, "(E, N, I)")
+    common.require("b", b, types, rank=(3, "(E, N, I)"))
     experts, n, k = b.shape
     for name, size in (("E", experts), ("N", n), ("I", k)):
         if size == 0:
             raise InputError("b", f"must have {name} of at least 1 (got 0)")
     tokens = a.shape[0]
-    common.require_shape("a", a, (tokens, experts, k), f"as b has shape {tuple(b.shape)}")
+    common.require("a", a, shape=((tokens, experts, k), f"as b has shape {tuple(b.shape)}"))
     k *= OF_TORCH[a.dtype].values_per_element
     form = _format(given, space.scale_granularity, arch)
     if OF_TORCH[a.dtype] not in form.name.operands:
@@ -113,12 +112,15 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
             f"has the type of {form.name} scales, which are for operands of "
             f"{' or '.join(form.name.operands)} (got {OF_TORCH[a.dtype]})",
         )
+    allowed = {TORCH[dtype] for of_a, dtype in space.operands if of_a is OF_TORCH[a.dtype]}
+    of_out = ((tokens, n), "tokens by columns of b")
+    out_dtype = common.check_out(given.out, given.out_dtype, allowed, arch, of_out)
     facts = Facts(
         device=device,
         arch=arch,
         scale_granularity=form.name,
         a_dtype=OF_TORCH[a.dtype],
-        out_dtype=_check_out(given, (tokens, n), space.operands, arch),
+        out_dtype=OF_TORCH[out_dtype],
         groups=experts,
         rows=tokens,
         n=n,
@@ -127,16 +129,12 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     if reason := size_refusal(facts, arch):
         raise InputError("b", reason)
     _check_scales(form, given, facts)
-    common.require_dtype("alpha", alpha, [torch.float32], None)
-    common.require_shape("alpha", alpha, (tokens, experts), "one weight for each token and expert")
-    common.require_device("alpha", alpha, ("a", a))
+    shape = ((tokens, experts), "one weight for each token and expert")
+    common.require("alpha", alpha, [torch.float32], shape=shape, like=("a", a.device))
     alignment = rules(arch, Facts.op).alignment
-    for name, tensor in (("a", a), ("b", b), ("out", given.out)):
-        if tensor is not None:
-            common.check_memory(name, tensor, ("a", a), alignment, has_memory=has_memory)
-    out = given.out
-    if out is not None and tokens > 1 and out.stride(0) < n:
-        raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
+    tensors = [(name, getattr(given, name), alignment) for name in ("a", "b", "out")]
+    common.check_memory(tensors, ("a", a.device), has_memory=has_memory)
+    common.require_rows_apart(given.out)
     common.refuse_gradients(common.tensors_of(given), Facts.op)
     return facts
 
@@ -166,30 +164,11 @@ def _check_scales(form: ScaleFormat, given: Arguments, facts: Facts) -> None:
         ("b_scale", given.b_scale, form.b_shape(experts, n, k)),
         ("a_scale", given.a_scale, form.a_shape(Rows((experts, tokens)), k)),
     ):
-        common.require_dtype(name, scale, [form.dtype], None)
-        common.require_shape(
-            name, scale, shape, f"for {form.name} scales of {experts} experts' matrices"
+        common.require(
+            name,
+            scale,
+            [form.dtype],
+            shape=(shape, f"for {form.name} scales of {experts} experts' matrices"),
+            like=("a", given.a.device),
+            contiguous=None if name == "a_scale" and form.has_readable_orders else -1,
         )
-        common.require_device(name, scale, ("a", given.a))
-    common.require_unit_stride("b_scale", given.b_scale, -1)
-    if not form.has_readable_orders:
-        common.require_unit_stride("a_scale", given.a_scale, -1)
-
-
-def _check_out(
-    given: Arguments,
-    shape: tuple[int, int],
-    operands: tuple[tuple[DType, DType], ...],
-    arch: Arch,
-) -> DType:
-    out, wanted = given.out, given.out_dtype
-    known = {TORCH[dtype] for of_a, dtype in operands if of_a is OF_TORCH[given.a.dtype]}
-    if wanted is not None and wanted not in known:
-        raise InputError("out_dtype", f"must be {common.describe(known)} on {arch} (got {wanted})")
-    if out is None:
-        return OF_TORCH[wanted or torch.bfloat16]
-    common.require_tensor("out", out)
-    allowed = [wanted] if wanted is not None else sorted(known, key=str)
-    common.require_dtype("out", out, allowed, arch)
-    common.require_shape("out", out, shape, "tokens by columns of b")
-    return OF_TORCH[out.dtype]

@@ -42,7 +42,7 @@ def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
     names, numbers = config.arguments, _NUMBERS[config.walk]
     found = direct.read(config, arch, session, arguments, names, numbers)
     x, q = found["x"], found["q"]
-    common.require_rank("x", x, 2, "(T, K)")
+    common.require("x", x, rank=(2, "(T, K)"))
     where = _WALKS[config.walk](config, found, session)
     given = Arguments(
         **where,
@@ -87,7 +87,7 @@ def _gathered(
 def _scattered(_: PermuteQuantizeConfig, found: dict[str, Any], __: Session) -> dict[str, Any]:
     """Return the same with tensors for those that such a kernel does not ask for."""
     x, inverse = found["x"], found["inverse"]
-    common.require_rank("inverse", inverse, 2, "(T, k)")
+    common.require("inverse", inverse, rank=(2, "(T, k)"))
     permutation = found.get("permutation")
     if permutation is None:
         permutation = _new(x, inverse.numel())
@@ -98,9 +98,9 @@ def _scattered(_: PermuteQuantizeConfig, found: dict[str, Any], __: Session) -> 
 def _sorted(_: PermuteQuantizeConfig, found: dict[str, Any], session: Session) -> dict[str, Any]:
     """Return the call where the pairs were sorted before, having judged that."""
     ids, order = found["topk_ids"], Sorting(*(found[name] for name in SORTED))
-    common.require_rank("topk_ids", ids, 2, "(T, k)")
+    common.require("topk_ids", ids, rank=(2, "(T, k)"))
     first, offs = found[_FIRST], order.offs
-    common.require_rank("sorted_offs", offs, 1, "(G,)")
+    common.require("sorted_offs", offs, rank=(1, "(G,)"))
     pairs.first_expert(first)
     local = offs.shape[0]
     of_pairs = pairs.SortArguments(
@@ -108,7 +108,7 @@ def _sorted(_: PermuteQuantizeConfig, found: dict[str, Any], session: Session) -
     )
     pairs.validate(of_pairs, session)
     tokens = found["x"].shape[0], ids.shape[1]
-    common.require_shape("topk_ids", ids, tokens, "a row for each token")
+    common.require("topk_ids", ids, shape=(tokens, "a row for each token"))
     where = {"permutation": order.permutation, "inverse": order.inverse, "top_k": ids.shape[1]}
     return where | {ARGUMENT[Layout.RAGGED]: offs}
 
@@ -135,7 +135,8 @@ def _new(x: Tensor, size: int) -> Tensor:
 def _check_room(x: Tensor, by_token: Tensor) -> None:
     """Require room for the scales of every token's blocks."""
     wanted = dispatch.new_by_token(x)
-    common.require_dtype("by_token", by_token, [wanted.dtype], None)
-    common.require_shape("by_token", by_token, tuple(wanted.shape), "rows of 16 bytes")
+    common.require(
+        "by_token", by_token, [wanted.dtype], shape=(tuple(wanted.shape), "rows of 16 bytes")
+    )
     if not by_token.is_contiguous() or by_token.data_ptr() % 16:
         raise InputError("by_token", f"must be contiguous (got strides {by_token.stride()})")

@@ -30,7 +30,7 @@ from jitgen.ops.route import validate as pairs
 from jitgen.ops.route.call import sort_pairs
 from jitgen.ops.route.dispatch import new_indices, without_tokens
 from jitgen.ops.route.results import Sorting
-from jitgen.ops.tensors import require_shape, tensors_of
+from jitgen.ops.tensors import require, tensors_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
 from jitgen.support.frozen import frozen
@@ -234,7 +234,7 @@ def validated(given: SortArguments, session: Session) -> SortedFacts:
     of_pairs = pairs.SortArguments(topk_ids, given.experts, given.first_expert, given.local_experts)
     local_experts = pairs.validate(of_pairs, session).local_experts
     tokens, top_k = topk_ids.shape
-    require_shape("topk_ids", topk_ids, (x.shape[0], top_k), "a row for each token")
+    require("topk_ids", topk_ids, shape=((x.shape[0], top_k), "a row for each token"))
     offs, permutation, inverse = new_indices(topk_ids, tokens, top_k, local_experts, 0)
     rows = Arguments(
         x=x,

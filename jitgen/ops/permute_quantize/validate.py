@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -127,14 +127,13 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
             function.
     """
     x, top_k = given.x, given.top_k
-    common.require_tensor("x", x)
+    common.require("x", x)
     layout, groups = common.layout_of(given.offs, given.m_indices, given.masked_m)
     device = devices.find(x.device, session, "x")
     arch = device.arch
     if Facts.op not in target(arch).operations:
         raise InputError("x", f"must be on a device with kernels of permute_quantize (got {arch})")
-    common.require_dtype("x", x, [torch.bfloat16], arch)
-    common.require_rank("x", x, 2, "(T, K)")
+    common.require("x", x, [torch.bfloat16], arch=arch, rank=(2, "(T, K)"))
     if x.shape[1] == 0:
         raise InputError("x", "must have at least one column (got 0)")
     if type(top_k) is not int or not 1 <= top_k <= MOST_PLACES:
@@ -164,27 +163,33 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
 def _check_rows(given: Arguments, layout: Layout, groups: Tensor) -> None:
     """Require a permutation, and what says which rows belong to a group, beside x."""
     x, permutation = given.x, given.permutation
-    common.require_tensor("permutation", permutation)
-    common.require_dtype("permutation", permutation, [torch.int32], None)
+    common.require("permutation", permutation, [torch.int32])
     is_masked = layout is Layout.MASKED
     of = f"{'(G, M)' if is_masked else '(M,)'} for {layout}"
-    common.require_rank("permutation", permutation, 2 if is_masked else 1, of)
-    common.require_device("permutation", permutation, ("x", x))
-    common.require_unit_stride("permutation", permutation, -1)
+    common.require(
+        "permutation",
+        permutation,
+        rank=(2 if is_masked else 1, of),
+        like=("x", x.device),
+        contiguous=-1,
+    )
     if layout is Layout.RAGGED:
         pairs = x.shape[0] * given.top_k
-        common.require_shape("permutation", permutation, (pairs,), "a row for each pair of x")
-    common.require_rank(ARGUMENT[layout], groups, 1, "one number for each group or row")
+        common.require("permutation", permutation, shape=((pairs,), "a row for each pair of x"))
+    common.require(ARGUMENT[layout], groups, rank=(1, "one number for each group or row"))
     if groups.shape[0] == 0 and layout is not Layout.CONTIGUOUS:
         raise InputError(ARGUMENT[layout], "must have at least one group: the group list is empty")
     length = groups.shape[0] if layout is Layout.RAGGED else permutation.shape[0]
-    common.check_groups(ARGUMENT[layout], groups, length, ("x", x))
+    common.check_groups(ARGUMENT[layout], groups, length, ("x", x.device))
     if (inverse := given.inverse) is not None:
-        common.require_tensor("inverse", inverse)
-        common.require_dtype("inverse", inverse, [torch.int32], None)
-        common.require_shape("inverse", inverse, (x.shape[0], given.top_k), "a row for each pair")
-        common.require_device("inverse", inverse, ("x", x))
-        common.require_unit_stride("inverse", inverse, -1)
+        common.require(
+            "inverse",
+            inverse,
+            [torch.int32],
+            shape=((x.shape[0], given.top_k), "a row for each pair"),
+            like=("x", x.device),
+            contiguous=-1,
+        )
 
 
 def _check_options(given: Arguments, form: Format) -> None:
@@ -209,23 +214,15 @@ def _check_tensors(given: Arguments, facts: Facts, *, has_memory: bool) -> None:
     if scale is not None:
         is_each = form is Format.NVFP4 and facts.layout is Layout.MASKED
         length = facts.num_groups if is_each else 1
-        common.require_tensor("scale", scale)
-        common.require_dtype("scale", scale, [torch.float32], None)
+        common.require("scale", scale, [torch.float32])
         why = "one for each matrix" if is_each else "one for all"
-        common.require_shape("scale", scale, (length,), why)
-        common.require_device("scale", scale, ("x", x))
-        common.require_unit_stride("scale", scale, 0)
-    alignment: int = rules(facts.arch, facts.op).alignment
-    each: dict[str, tuple[Any, int]] = {"x": (x, alignment)}
+        common.require("scale", scale, shape=((length,), why), like=("x", x.device), contiguous=0)
     if out is not None:
-        common.require_tensor("out", out)
         types = list(_PAIRS) if TORCH[form.q_dtype] in _PAIRS else [TORCH[form.q_dtype]]
-        common.require_dtype("out", out, types, None)
         columns = facts.k // form.q_dtype.values_per_element
         shape = (*given.permutation.shape, columns)
-        common.require_shape("out", out, shape, "rows of the permutation by columns of x")
-        if out.shape[-2] > 1 and out.stride(-2) < columns:
-            raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
-        each["out"] = (out, alignment)
-    for name, (tensor, size) in each.items():
-        common.check_memory(name, tensor, ("x", x), size, has_memory=has_memory)
+        common.require("out", out, types, shape=(shape, "rows of the permutation by columns of x"))
+        common.require_rows_apart(out)
+    alignment = rules(facts.arch, facts.op).alignment
+    tensors = [("x", x, alignment), ("out", out, alignment)]
+    common.check_memory(tensors, ("x", x.device), has_memory=has_memory)

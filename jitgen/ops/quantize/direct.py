@@ -36,10 +36,10 @@ def check(config: QuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> Non
     found = direct.read(config, arch, session, arguments, names)
     x, offs, masked_m = found["x"], found.get("offs"), found.get("masked_m")
     rank, of = (2, "(M, K)") if layout is Layout.RAGGED else (3, "(G, M, K)")
-    common.require_rank("x", x, rank, of)
+    common.require("x", x, rank=(rank, of))
     if offs is not None:
-        common.require_rank("offs", offs, 1, "(G,)")
-        common.check_groups("offs", offs, offs.shape[0], ("x", x))
+        common.require("offs", offs, rank=(1, "(G,)"))
+        common.check_groups("offs", offs, offs.shape[0], ("x", x.device))
         direct.require_rows("offs", offs.shape[0])
     check_quantized(config.format, x, offs, masked_m, str(config.rounding))
     if overall:
@@ -71,6 +71,10 @@ def check(config: QuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> Non
 def _check_global(x: Tensor, scale: Tensor) -> None:
     """Require a number for each matrix, or for all ragged rows."""
     count = x.shape[0] if x.dim() == 3 else 1
-    common.require_dtype("global_scale", scale, [torch.float32], None)
-    common.require_shape("global_scale", scale, (count,), "one for each matrix of x")
-    common.require_unit_stride("global_scale", scale, -1)
+    common.require(
+        "global_scale",
+        scale,
+        [torch.float32],
+        shape=((count,), "one for each matrix of x"),
+        contiguous=-1,
+    )

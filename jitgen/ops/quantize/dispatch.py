@@ -106,8 +106,7 @@ class Quantize(Call[Arguments, Any, Any]):
 
     def launched(self, given: Arguments, tensors: dict[str, Tensor], key: Key) -> Result | None:
         """Return what a kernel computes; None where torch's operations are to."""
-        for name, tensor in tensors.items():
-            require_storage(name, tensor)
+        require_storage(tensors)
         require_apart(tensors, [name for name in tensors if name.startswith("out[")])
         check_values(layout_of(given), groups_of(given), given.x.shape[-2])
         config, x = given.config, given.x

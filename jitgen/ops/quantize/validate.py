@@ -185,10 +185,9 @@ def check_out(out: object, form: Format, x: Tensor, offs: Tensor | None) -> None
     for name, tensor, (shape, dtype) in zip(
         ("out[0]", "out[1]"), out, shapes_of(form, x, offs), strict=True
     ):
-        common.require_tensor(name, tensor)
-        common.require_dtype(name, tensor, [dtype], None)
-        common.require_shape(name, tensor, shape, "which results have")
-        common.require_device(name, tensor, ("x", x))
+        common.require(
+            name, tensor, [dtype], shape=(shape, "which results have"), like=("x", x.device)
+        )
         if not tensor.is_contiguous():
             raise InputError(name, f"must be contiguous (got strides {tensor.stride()})")
     common.refuse_gradients({"out[0]": out[0], "out[1]": out[1]}, "jitgen.quantize")
@@ -203,7 +202,7 @@ def check(
     Raises:
         InputError: An argument is wrong.
     """
-    common.require_tensor("x", x)
+    common.require("x", x)
     mx32.check(x, offs, rounding)
     if form is not Format.MXFP8:
         e2m1.check_even(x, "x")
@@ -211,5 +210,5 @@ def check(
         return
     if offs is not None or x.dim() != 3:
         raise InputError("masked_m", "is for x (G, M, K), without offs")
-    common.require_tensor("masked_m", masked_m)
-    common.check_groups("masked_m", masked_m, x.shape[0], ("x", x))
+    common.require("masked_m", masked_m)
+    common.check_groups("masked_m", masked_m, x.shape[0], ("x", x.device))

@@ -34,7 +34,7 @@ def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     numbers = (_FIRST,) if is_given else (*_CHOICE, _FIRST)
     found = direct.read(config, arch, session, arguments, config.arguments, numbers)
     first, offs = found[_FIRST], found["offs"]
-    common.require_rank("offs", offs, 1, "(G,)")
+    common.require("offs", offs, rank=(1, "(G,)"))
     local = offs.shape[0]
     first_expert(first)
     if is_given:
@@ -58,7 +58,7 @@ def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
 def _of_scores(config: RouteConfig, found: dict[str, Any], local: int) -> Arguments:
     """Return what the public function would be given for these arguments of an entry."""
     ids, renormalize = found["topk_ids"], found["renormalize"]
-    common.require_rank("topk_ids", ids, 2, "(T, k)")
+    common.require("topk_ids", ids, rank=(2, "(T, k)"))
     if type(renormalize) not in (int, bool) or renormalize not in (0, 1):
         raise InputError("renormalize", f"must be 0 or 1 (got {renormalize!r})")
     return Arguments(
@@ -78,8 +78,8 @@ def _of_scores(config: RouteConfig, found: dict[str, Any], local: int) -> Argume
 
 def _check_workspace(config: RouteConfig, workspace: Tensor, num_ctas: int, local: int) -> None:
     """Require a row for each cluster that counts."""
-    common.require_dtype("workspace", workspace, [torch.int32], None)
+    common.require("workspace", workspace, [torch.int32])
     shape = (config.tiling.counts(num_ctas), local)
-    common.require_shape("workspace", workspace, shape, "a row for each cluster")
+    common.require("workspace", workspace, shape=(shape, "a row for each cluster"))
     if not workspace.is_contiguous():
         raise InputError("workspace", f"must be contiguous (got strides {workspace.stride()})")

@@ -129,22 +129,22 @@ def validate(
     """
     name, like = given._fields[0], given[0]
     is_sorted = isinstance(given, SortArguments)
-    common.require_tensor(name, like)
+    common.require(name, like)
     device = devices.find(like.device, session, name)
     of = "(T, k)" if is_sorted else "(T, E)"
-    common.require_rank(name, like, 2, of)
+    common.require(name, like, rank=(2, of))
     experts = int(like.shape[1])  # a model's; tracers take it for a constant
     if experts == 0:
         raise InputError(name, f"must have at least one column (got shape {tuple(like.shape)})")
-    common.require_unit_stride(name, like, 1)
+    common.require(name, like, contiguous=1)
     if isinstance(given, SortArguments):
-        common.require_dtype(name, like, [torch.int32], None)
+        common.require(name, like, [torch.int32])
         if not like.is_contiguous():
             raise InputError(name, f"must be contiguous (got strides {like.stride()})")
         top_k, scoring = experts, Scoring.GIVEN
         experts = _number("experts", given.experts, 1)
     else:
-        common.require_dtype(name, like, [*_SCORES], device.arch)
+        common.require(name, like, [*_SCORES], arch=device.arch)
         scoring = _scoring(given.scoring)
         top_k = _number("top_k", given.top_k, 1)
         _check_choice(given, experts, top_k)
@@ -197,11 +197,14 @@ def _check_choice(given: Arguments, experts: int, top_k: int) -> None:
     if type(given.scale) not in (int, float) or not math.isfinite(given.scale):
         raise InputError("scale", f"must be a finite number (got {given.scale!r})")
     if given.bias is not None:
-        common.require_tensor("bias", given.bias)
-        common.require_dtype("bias", given.bias, [torch.float32], None)
-        common.require_shape("bias", given.bias, (experts,), "one for each expert")
-        common.require_device("bias", given.bias, ("scores", given.scores))
-        common.require_unit_stride("bias", given.bias, 0)
+        common.require(
+            "bias",
+            given.bias,
+            [torch.float32],
+            shape=((experts,), "one for each expert"),
+            like=("scores", given.scores.device),
+            contiguous=0,
+        )
 
 
 def shapes(facts: Facts) -> dict[str, tuple[int, ...]]:
@@ -223,11 +226,15 @@ def _check_out(given: Arguments | SortArguments, facts: Facts) -> None:
         raise InputError("out", f"must be a {kind.__name__} (got {type(given.out).__name__})")
     for name, shape in shapes(facts).items():
         tensor, called = getattr(given.out, name), f"out.{name}"
-        common.require_tensor(called, tensor)
+        common.require(called, tensor)
         dtype = torch.float32 if name == "topk_weights" else torch.int32
-        common.require_dtype(called, tensor, [dtype], None)
-        common.require_shape(called, tensor, shape, "as it is computed")
-        common.require_device(called, tensor, (given._fields[0], given[0]))
+        common.require(
+            called,
+            tensor,
+            [dtype],
+            shape=(shape, "as it is computed"),
+            like=(given._fields[0], given[0].device),
+        )
         if not tensor.is_contiguous():
             raise InputError(called, f"must be contiguous (got strides {tensor.stride()})")
 

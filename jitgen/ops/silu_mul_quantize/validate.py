@@ -94,26 +94,26 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
             function.
     """
     x = given.x
-    common.require_tensor("x", x)
+    common.require("x", x)
     layout, groups = common.layout_of(given.offs, given.m_indices, given.masked_m)
     device = devices.find(x.device, session, "x")
     arch = device.arch
-    common.require_dtype("x", x, [torch.bfloat16], arch)
+    common.require("x", x, [torch.bfloat16], arch=arch)
     is_masked = layout is Layout.MASKED
     of = f"{'(G, M, 2 I)' if is_masked else '(M, 2 I)'} for {layout}"
-    common.require_rank("x", x, 3 if is_masked else 2, of)
+    common.require("x", x, rank=(3 if is_masked else 2, of))
     columns = x.shape[-1]
     if columns % 2 or columns == 0:
         raise InputError(
             "x", f"must have as many columns of gates as of ups, at least 1 of each (got {columns})"
         )
-    common.require_rank(ARGUMENT[layout], groups, 1, "one number for each group or row")
+    common.require(ARGUMENT[layout], groups, rank=(1, "one number for each group or row"))
     if layout is Layout.RAGGED and groups.shape[0] == 0:
         raise InputError("offs", "must have at least one group: the group list is empty")
     if is_masked and x.shape[0] == 0:
         raise InputError("x", "must have at least one group: it has no matrix")
     length = groups.shape[0] if layout is Layout.RAGGED else x.shape[0]
-    common.check_groups(ARGUMENT[layout], groups, length, ("x", x))
+    common.check_groups(ARGUMENT[layout], groups, length, ("x", x.device))
     scales = _word("scale_granularity", Scales, given.scale_granularity)
     activation = _word("activation", Activation, given.activation)
     _check_options(given, scales, activation)
@@ -152,9 +152,7 @@ def _check_options(given: Arguments, scales: Scales, activation: Activation) -> 
             raise InputError(name, f"must be a finite number (got {value!r})")
     if given.limit is not None and given.limit < 0:
         raise InputError("limit", f"must be at least 0 (got {given.limit!r})")
-    expected_m = given.expected_m
-    if expected_m is not None and (type(expected_m) is not int or expected_m < 1):
-        raise InputError("expected_m", f"must be an integer of at least 1 (got {expected_m!r})")
+    common.require_count("expected_m", given.expected_m)
 
 
 def is_number(value: object) -> bool:
@@ -169,21 +167,21 @@ def _check_tensors(given: Arguments, facts: Facts, *, has_memory: bool) -> None:
         what = "is required for" if scale is None else "is found by the kernel, but for"
         raise InputError("scale", f"{what} scales of a tensor (got {scales})")
     if scale is not None:
-        common.require_tensor("scale", scale)
-        common.require_dtype("scale", scale, [torch.float32], None)
-        common.require_shape("scale", scale, (1,), "for a scale of the whole tensor")
-        common.require_device("scale", scale, ("x", x))
+        common.require(
+            "scale",
+            scale,
+            [torch.float32],
+            shape=((1,), "for a scale of the whole tensor"),
+            like=("x", x.device),
+        )
     if out is not None:
-        common.require_tensor("out", out)
-        common.require_dtype("out", out, [TORCH[scales.q_dtype]], None)
-        common.require_shape("out", out, (*x.shape[:-1], facts.n), "rows of x by half its columns")
-        if out.shape[-2] > 1 and out.stride(-2) < facts.n:
-            raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
-    alignment = rules(facts.arch, facts.op).alignment
-    for name, tensor in (("x", x), ("out", out)):
-        if tensor is not None:
-            of_vector = alignment * tensor.element_size() // x.element_size()  # 8 values of each
-            common.check_memory(name, tensor, ("x", x), of_vector, has_memory=has_memory)
+        shape = ((*x.shape[:-1], facts.n), "rows of x by half its columns")
+        common.require("out", out, [TORCH[scales.q_dtype]], shape=shape)
+        common.require_rows_apart(out)
+    alignment = rules(facts.arch, facts.op).alignment  # of 8 values of x, and of as many results
+    of_out = alignment * TORCH[scales.q_dtype].itemsize // x.element_size()
+    tensors = [("x", x, alignment), ("out", out, of_out)]
+    common.check_memory(tensors, ("x", x.device), has_memory=has_memory)
 
 
 def _word(name: str, kind: type[Word], value: object) -> Word:

@@ -103,10 +103,13 @@ def require_out(out: Any, weights: PreparedWeights) -> Result:
         ("out[0]", out[0], torch.float8_e4m3fn, shape),
         ("out[1]", out[1], torch.float32, shape[:2]),
     ):
-        common.require_tensor(name, tensor)
-        common.require_dtype(name, tensor, [dtype], None)
-        common.require_shape(name, tensor, wanted, "for these weights")
-        common.require_device(name, tensor, ("weights", weights.values))
+        common.require(
+            name,
+            tensor,
+            [dtype],
+            shape=(wanted, "for these weights"),
+            like=("weights", weights.values.device),
+        )
         if not tensor.is_contiguous():
             raise InputError(name, f"must be contiguous (got strides {tensor.stride()})")
     common.refuse_gradients({"out[0]": out[0], "out[1]": out[1]}, _OP)
@@ -146,8 +149,8 @@ def _is_done(
     else:
         wanted = _require_fit(config, weights, device.arch)
     alignment = rules(device.arch, _OP).alignment
-    for name, tensor in (("weights", weights.values), ("out[0]", result[0])):
-        common.check_memory(name, tensor, ("weights", weights.values), alignment, has_memory=True)
+    tensors = [("weights", weights.values, alignment), ("out[0]", result[0], alignment)]
+    common.check_memory(tensors, ("weights", weights.values.device), has_memory=True)
     try:
         function, served = device.entry(session, config or wanted, neighbours)
     except KernelMiss as miss:

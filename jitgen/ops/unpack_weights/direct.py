@@ -26,12 +26,12 @@ def check(config: UnpackWeightsConfig, arch: Arch, arguments: tuple[Any, ...]) -
     names = ("values", "factor", "b", "b_scale")
     found = direct.read(config, arch, session, arguments, names)
     values, b = found["values"], found["b"]
-    common.require_rank("b", b, 3, "(G, N, K)")
+    common.require("b", b, rank=(3, "(G, N, K)"))
     _, n, k = b.shape
     weights = PreparedWeights(
         values=values, factor=found["factor"], n=n, k=k, layout=config.b_layout
     )
     require_out((b, found["b_scale"]), weights)
     alignment = rules(arch, config.op).alignment
-    for name, tensor in (("values", values), ("b", b)):
-        common.check_memory(name, tensor, ("values", values), alignment, has_memory=True)
+    tensors = [("values", values, alignment), ("b", b, alignment)]
+    common.check_memory(tensors, ("values", values.device), has_memory=True)
