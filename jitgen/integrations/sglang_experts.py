@@ -13,10 +13,10 @@ from torch import Tensor
 
 from jitgen.config import Numerics
 from jitgen.events import warn_once
-from jitgen.integrations.sizes import Sizes, prewarmed
+from jitgen.integrations.sizes import Sizes, chain_of, prewarmed
 from jitgen.layer.call import run
 from jitgen.layer.chain import Chain
-from jitgen.layer.config import CHUNK_TOKENS, MoEConfig
+from jitgen.layer.config import CHUNK_TOKENS
 from jitgen.layer.weights import ExpertWeights
 from jitgen.ops.versions import Places
 from jitgen.settings import settings
@@ -115,11 +115,4 @@ def _chain(given: Any, layer: Any, top_k: int) -> Chain:
         is_fp8=bool(given.use_fp8_w8a8),
     )
     prewarmed(sizes, max_tokens=CHUNK_TOKENS)
-    config = MoEConfig(
-        hidden=weights.hidden,
-        intermediate=weights.intermediate,
-        experts=experts,
-        local_experts=weights.groups,
-        top_k=top_k,
-    )
-    return Chain(config=config, weights=weights)
+    return chain_of(weights, experts, top_k)

@@ -72,6 +72,18 @@ class Sizes:
         return ExpertWeights(**found)  # type: ignore[arg-type]
 
 
+def chain_of(weights: ExpertWeights, experts: int, top_k: int) -> Chain:
+    """Return the chain of this rank's weights, of so many experts on all ranks."""
+    config = MoEConfig(
+        hidden=weights.hidden,
+        intermediate=weights.intermediate,
+        experts=experts,
+        local_experts=weights.groups,
+        top_k=top_k,
+    )
+    return Chain(config=config, weights=weights)
+
+
 _seen: set[tuple[Sizes, int, Arch]] = set()
 """Whose kernels all came into the store."""
 

@@ -21,10 +21,9 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import (
 from vllm.platforms import current_platform
 
 from jitgen.config import Numerics
-from jitgen.integrations.sizes import Sizes, prewarmed
+from jitgen.integrations.sizes import Sizes, chain_of, prewarmed
 from jitgen.layer.call import run
 from jitgen.layer.chain import Chain
-from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
 from jitgen.ops.versions import Places
 from jitgen.settings import settings
@@ -143,13 +142,6 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # type: ignore[misc
         weights = ExpertWeights(
             w13=w1.detach(), w2=w2.detach(), w13_scale=w13_scale, w2_scale=w2_scale
         )
-        config = MoEConfig(
-            hidden=weights.hidden,
-            intermediate=weights.intermediate,
-            experts=experts,
-            local_experts=weights.groups,
-            top_k=top_k,
-        )
-        chain = Chain(config=config, weights=weights)
+        chain = chain_of(weights, experts, top_k)
         self._kept = (top_k, experts), Places(sources), chain
         return chain

@@ -6,6 +6,6 @@ Whole layers of experts: a chain of the operations in `jitgen.ops`, with what st
 
 `jitgen.moe` runs it once; `jitgen.MoELayer` is a module that holds weights, the memory between the
 launches, and knows which kernels it will ask for. `jitgen.moe_experts` is the middle of it, for
-tokens that somebody else brings into a matrix for each expert, and combines. Nothing in a chain
+tokens that another library brings into a matrix for each expert, and combines. Nothing in a chain
 waits for the device.
 """

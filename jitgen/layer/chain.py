@@ -30,7 +30,7 @@ from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
 from jitgen.support.frozen import frozen
 
 _PARTS = {"route", "permute_quantize"}
-"""Whoever asks for a config of one of these wants two launches."""
+"""With an explicit config for one of these, sorting and quantising are two launches."""
 
 Rows = tuple[Tensor, Tensor | None]
 """What a product reads, and its scales."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a layer of experts is, whoever's weights it has: sizes, activation, the share of a rank."""
+"""What a layer of experts is, without its weights: sizes, activation, the share of a rank."""
 
 from __future__ import annotations
 

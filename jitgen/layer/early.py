@@ -137,7 +137,7 @@ def joined_tokens(config: MoEConfig) -> int:
 def _may_be_asked_for(config: Any, arch: Arch) -> bool:
     """
     Say whether calls may have no other kernel than that of `config`. Where they are not to wait for
-    the compiler, only if it is there: nobody serves in its place, as in that of the selector's.
+    the compiler, only if it is there: no neighbour replaces it, as one does the selector's.
     """
     if settings.on_miss != "fallback":
         return True

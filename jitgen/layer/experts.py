@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The public `moe_experts`: tokens that lie in a matrix for each expert, as a low-latency dispatch of
-expert parallelism leaves them. Nothing is sorted or gathered, and the combine is somebody else's.
+expert parallelism leaves them. Nothing is sorted or gathered here, and the caller combines.
 """
 
 from __future__ import annotations

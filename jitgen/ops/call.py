@@ -51,16 +51,16 @@ def calling(op: str) -> Iterator[None]:
 REQUIRED = Ellipsis
 """Stands for the default of an argument that has none."""
 
-Given = TypeVar("Given", bound=Any)
+Args = TypeVar("Args", bound=Any)
 """The NamedTuple of a call's arguments."""
 
-Facts = TypeVar("Facts", bound=Any)
+Validated = TypeVar("Validated", bound=Any)
 """What follows from valid arguments."""
 
 Result = TypeVar("Result")
 
 
-class Call(Generic[Given, Facts, Result]):
+class Call(Generic[Args, Validated, Result]):
     """
     A public call, described.
 
@@ -103,7 +103,7 @@ class Call(Generic[Given, Facts, Result]):
     def __init__(self, public: Callable[..., Result]) -> None:
         self.public = public
 
-    def run(self, given: Given, key: Key) -> Result:
+    def run(self, args: Args, key: Key) -> Result:
         """
         Do what the public function says, with every check, and remember the launch under `key`.
 
@@ -118,104 +118,106 @@ class Call(Generic[Given, Facts, Result]):
         if is_dynamo_compiling():  # torch.compile reads this: one operation is all it sees
             from jitgen.ops.tracing import compiled
 
-            return compiled.call(self, given)  # type: ignore[no-any-return]
-        tensors = self.tensors_of(given)
+            return compiled.call(self, args)  # type: ignore[no-any-return]
+        tensors = self.tensors_of(args)
         if is_traced(tensors.values()):
             from jitgen.ops.tracing.library import traced
 
-            return traced(self).record(given)  # type: ignore[no-any-return]
+            return traced(self).record(args)  # type: ignore[no-any-return]
         if self.gradients and needs_gradient(tensors.values()):
             from jitgen.ops.tracing.library import traced
 
             refuse_tangents(tensors)
-            return traced(self).differentiated(given)  # type: ignore[no-any-return]
+            return traced(self).differentiated(args)  # type: ignore[no-any-return]
         with calling(self.name):
-            return self.launched(given, tensors, key)
+            return self.launched(args, tensors, key)
 
-    def launched(self, given: Given, tensors: dict[str, Tensor], key: Key) -> Result:
+    def launched(self, args: Args, tensors: dict[str, Tensor], key: Key) -> Result:
         """Launch a kernel, and remember the launch under `key`; no tracer watches."""
         session = current.get()
         launch = prepared(
             session,
             key,
             tensors,
-            lambda: self.prepare(given, session),
+            lambda: self.prepare(args, session),
             written=[name for name in tensors if name.partition(".")[0].partition("[")[0] == "out"],
             in_place=self.in_place,
             fixed=self.fixed,
             unguarded=self.unguarded,
         )
-        return self.start(launch, given)
+        return self.start(launch, args)
 
-    def prepare(self, given: Given, session: Session) -> tuple[AnyLaunch, Family, int]:
+    def prepare(self, args: Args, session: Session) -> tuple[AnyLaunch, Family, int]:
         """
-        Validate `given`, choose a config unless one is asked for, and get a kernel.
+        Validate `args`, choose a config unless one is asked for, and get a kernel.
 
         Returns:
             The launch, the family that it belongs to, and its rows; 0 where there is nothing to
             launch.
         """
-        facts: Facts = self.validate(given, session)
+        valid: Validated = self.validate(args, session)
         if settings.check:
-            self.check_values(given, facts)
-        return self.chosen(given, facts, session)
+            self.check_values(args, valid)
+        return self.chosen(args, valid, session)
 
-    def chosen(self, given: Given, facts: Facts, session: Session) -> tuple[AnyLaunch, Family, int]:
+    def chosen(
+        self, args: Args, valid: Validated, session: Session
+    ) -> tuple[AnyLaunch, Family, int]:
         """Return what `prepare` does, with arguments that are valid."""
-        arch: Arch = facts.arch
-        asked, family = given.config, Family(arch=arch)
+        arch: Arch = valid.arch
+        asked, family = args.config, Family(arch=arch)
         wanted: Config
         neighbours: tuple[Config, ...] = ()
         if asked is None:
-            problem = self.problem(given, facts)
+            problem = self.problem(args, valid)
             wanted, neighbours = chosen(session, problem, arch, self.like)
-            family = self.family(problem, given, facts)
+            family = self.family(problem, args, valid)
         else:  # an explicit config serves any number of rows, and is never replaced
-            wanted = self.require_fit(asked, given, facts)
-        rows = self.rows(given, facts)
+            wanted = self.require_fit(asked, args, valid)
+        rows = self.rows(args, valid)
         function, served = self.without_rows, wanted
         if rows:
-            function, served = facts.device.entry(session, asked or wanted, neighbours)
+            function, served = valid.device.entry(session, asked or wanted, neighbours)
         kernel = {
             "function": function,
-            "tail": facts.device.tail,
+            "tail": valid.device.tail,
             "config": served,
             "asked": asked,
             "awaited": None if served == wanted else wanted,
         }
-        return self.launch(given, facts, kernel), family, rows
+        return self.launch(args, valid, kernel), family, rows
 
     # What each call says of itself.
 
-    def check_values(self, given: Given, facts: Facts) -> None:
+    def check_values(self, args: Args, valid: Validated) -> None:
         """Look at values that kernels take on trust: with JITGEN_CHECK alone."""
 
-    def problem(self, given: Given, facts: Facts) -> Any:
+    def problem(self, args: Args, valid: Validated) -> Any:
         """Return what a config is chosen for."""
         raise NotImplementedError
 
-    def family(self, problem: Any, given: Given, facts: Facts) -> Family:
+    def family(self, problem: Any, args: Args, valid: Validated) -> Family:
         """Return the calls that differ from this one in their rows only."""
-        return Family(edges=edges_of(problem, facts.arch), arch=facts.arch, problem=problem)
+        return Family(edges=edges_of(problem, valid.arch), arch=valid.arch, problem=problem)
 
-    def rows(self, given: Given, facts: Facts) -> int:
+    def rows(self, args: Args, valid: Validated) -> int:
         """Return how many rows there are to compute; where it is 0 nothing is launched."""
-        rows: int = facts.rows
+        rows: int = valid.rows
         return rows
 
-    def launch(self, given: Given, facts: Facts, kernel: dict[str, Any]) -> AnyLaunch:
+    def launch(self, args: Args, valid: Validated, kernel: dict[str, Any]) -> AnyLaunch:
         """Return the launch; `kernel` is what `AnyLaunch` takes."""
         raise NotImplementedError
 
-    def start(self, launch: Any, given: Given) -> Result:
+    def start(self, launch: Any, args: Args) -> Result:
         """Launch the kernel."""
         raise NotImplementedError
 
-    def fitting(self, config: Any, given: Given, facts: Facts) -> Config:
+    def fitting(self, config: Any, args: Args, valid: Validated) -> Config:
         """Return what `config` would be if it were for this call."""
         raise NotImplementedError
 
-    def require_fit(self, asked: object, given: Given, facts: Facts) -> Any:
+    def require_fit(self, asked: object, args: Args, valid: Validated) -> Any:
         """
         Return the config that a caller has `asked` for, which is legal and made for a call like
         this.
@@ -224,14 +226,14 @@ class Call(Generic[Given, Facts, Result]):
             InputError: It is no config, or one for another call.
             UnsupportedConfig: The target cannot run it.
         """
-        config: Any = explicit_config(asked, self.config, facts.arch)
-        wanted: Any = self.fitting(config, given, facts)
+        config: Any = explicit_config(asked, self.config, valid.arch)
+        wanted: Any = self.fitting(config, args, valid)
         if config != wanted:
             raise InputError(
                 "config",
                 f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
             )
-        require(config, facts.arch)
+        require(config, valid.arch)
         return config
 
     # What a graph of torch's holds of a call.
@@ -250,33 +252,33 @@ class Call(Generic[Given, Facts, Result]):
             if name != "out"
         ]
 
-    def to_graph(self, given: Given, config: str | None) -> tuple[Any, ...]:
+    def to_graph(self, args: Args, config: str | None) -> tuple[Any, ...]:
         """Return these arguments' values, with the name of a config in its place."""
         return tuple(
             [
                 config if name == "config" else value
-                for name, value in zip(given._fields, given, strict=True)
+                for name, value in zip(args._fields, args, strict=True)
                 if name != "out"
             ]
         )
 
-    def of_graph(self, named: dict[str, Any]) -> Given:
+    def of_graph(self, named: dict[str, Any]) -> Args:
         """Return the arguments of the public call; the inverse of `to_graph`."""
         return self.arguments(**named)  # type: ignore[no-any-return]
 
-    def new_results(self, given: Given, facts: Facts | None) -> tuple[Tensor, ...]:
+    def new_results(self, args: Args, valid: Validated | None) -> tuple[Tensor, ...]:
         """
         Return results of the right shapes and types without values: a tracer's.
 
-        `facts` are None where a rule hangs on a size that is known only once there are values.
+        `valid` is None where a rule hangs on a size that is known only once there are values.
         """
         raise NotImplementedError
 
-    def to_results(self, given: Given, result: Any) -> tuple[Tensor, ...]:
+    def to_results(self, args: Args, result: Any) -> tuple[Tensor, ...]:
         """Return the tensors of a result, none of which may be an argument."""
         return (result,) if isinstance(result, Tensor) else tuple(result)
 
-    def of_results(self, given: Given, tensors: tuple[Tensor, ...]) -> Result:
+    def of_results(self, args: Args, tensors: tuple[Tensor, ...]) -> Result:
         """Return the result that these are the tensors of."""
         return tensors[0]  # type: ignore[return-value]
 

@@ -108,13 +108,13 @@ class Family:
     fits: Guard = field(default=never, compare=False, repr=False)
 
     @classmethod
-    def of(cls, problem: Any, facts: Any, expected_m: int | None) -> Family:
+    def of(cls, problem: Any, valid: Any, expected_m: int | None) -> Family:
         """Return the calls for which a config is chosen as it is for `problem`, by their rows."""
         return cls(
-            edges=edges_of(problem, facts.arch),
-            groups=1 if facts.layout is Layout.MASKED else facts.groups,
+            edges=edges_of(problem, valid.arch),
+            groups=1 if valid.layout is Layout.MASKED else valid.groups,
             mean=expected_m or 0,
-            arch=facts.arch,
+            arch=valid.arch,
             problem=problem,
         )
 
@@ -128,7 +128,7 @@ class Family:
         return self.mean or -(-rows // self.groups)
 
     def recorded(self, config: Config) -> Family:
-        """Return the same with a tally, where calls are recorded; `config` is who serves."""
+        """Return the same with a tally, where calls are recorded; `config` serves."""
         if self.arch is None or settings.record is None:
             return self
         from jitgen.plans import recorder

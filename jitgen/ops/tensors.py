@@ -22,13 +22,13 @@ Size = int
 """A number of rows among arguments: while torch traces, it may be a symbol."""
 
 
-def tensors_of(given: NamedTuple) -> dict[str, Tensor]:
+def tensors_of(args: NamedTuple) -> dict[str, Tensor]:
     """
     Return every tensor among the arguments of a call, by the name that errors have for it, in the
     order of the arguments. Tensors of an argument that is a tuple are ``out.offs`` or ``out[0]``.
     """
     found: dict[str, Tensor] = {}
-    for name, value in zip(given._fields, given, strict=True):
+    for name, value in zip(args._fields, args, strict=True):
         if isinstance(value, Tensor):
             found[name] = value
         elif isinstance(value, tuple):
@@ -39,9 +39,9 @@ def tensors_of(given: NamedTuple) -> dict[str, Tensor]:
     return found
 
 
-def groups_of(given: object) -> Tensor | None:
+def groups_of(args: object) -> Tensor | None:
     """Return the one of offs, m_indices and masked_m that is given to a call."""
-    every = (getattr(given, name, None) for name in ARGUMENT.values())
+    every = (getattr(args, name, None) for name in ARGUMENT.values())
     return next((each for each in every if each is not None), None)
 
 
@@ -114,8 +114,9 @@ def require(
     if like is not None and value.device != like[1]:
         text = f"must be on {like[1]}, as {like[0]} is (got {value.device})"
         raise InputError(name, text)
-    is_spread = contiguous is not None and value.stride(contiguous) != 1
-    if is_spread and value.shape[contiguous] > 1 and not _is_empty(value):
+    side = 0 if contiguous is None else contiguous
+    is_spread = contiguous is not None and value.shape[side] > 1 and value.stride(side) != 1
+    if is_spread and not _is_empty(value):
         text = f"must be contiguous in its last dimension (got strides {value.stride()})"
         raise InputError(name, text)
 

@@ -3,14 +3,14 @@
 torch's grouped matrix products, by torch's names, with torch's arguments and torch's order of
 weights: drop-ins whose products jitgen's kernels compute.
 
-Weights are (G, K, N) here and (G, N, K) in `jitgen.grouped_gemm`. Which it is nobody guesses from
-shapes or strides: gpt-oss has K = N = 2880. The function that is called says it.
+Weights are (G, K, N) here and (G, N, K) in `jitgen.grouped_gemm`. Shapes and strides do not
+tell which it is: gpt-oss has K = N = 2880. The function that is called does.
 
 All four forms have kernels. What torch takes and no kernel reads as it lies is copied, which a
 warning tells once: see `jitgen.torch.operands`.
 
-Importing this package registers every operation, ``torch.ops.jitgen.*``: who loads a graph that
-holds some needs no more.
+Importing this package registers every operation, ``torch.ops.jitgen.*``: a program that loads a
+graph with some of them needs no more.
 """
 
 from jitgen.ops.every import CALLS

@@ -3,8 +3,8 @@
 Which tensors below a layer's prefix are read, which belong to others, and which are refused.
 
 Everything below ``experts.`` is the experts', so a form reads it or it is refused: a bias, an
-adapter, a static scale would change what they compute. What stands beside ``experts.`` is known to
-be somebody else's:
+adapter, a static scale would change what they compute. What stands beside ``experts.`` belongs
+to other modules:
 
 =====================================  =========================================================
 begins with                            is

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from jitgen.config.combine import CombineConfig, CombineProblem
 from jitgen.ops.call import Call
-from jitgen.ops.combine.validate import Arguments, Facts, validate
+from jitgen.ops.combine.validate import Arguments, Validated, validate
 from jitgen.ops.launch import AnyLaunch
 from jitgen.ops.values import check_places
 from jitgen.support.frozen import frozen
@@ -44,7 +44,7 @@ class Launch(AnyLaunch):
         return out
 
 
-class Combine(Call[Arguments, Facts, Tensor]):
+class Combine(Call[Arguments, Validated, Tensor]):
     """What a call of `combine` is."""
 
     name = "combine"
@@ -54,24 +54,24 @@ class Combine(Call[Arguments, Facts, Tensor]):
     validate = staticmethod(validate)
     in_place = ("shared",)  # a thread reads what is shared where it writes the sum
 
-    def check_values(self, given: Arguments, facts: Facts) -> None:
-        check_places("inverse", given.inverse, given.y.shape[:-1].numel(), "rows of y")
+    def check_values(self, args: Arguments, valid: Validated) -> None:
+        check_places("inverse", args.inverse, args.y.shape[:-1].numel(), "rows of y")
 
-    def problem(self, given: Arguments, facts: Facts) -> CombineProblem:
+    def problem(self, args: Arguments, valid: Validated) -> CombineProblem:
         return CombineProblem(
-            m=facts.rows, n=facts.n, top_k=facts.top_k, has_shared=given.shared is not None
+            m=valid.rows, n=valid.n, top_k=valid.top_k, has_shared=args.shared is not None
         )
 
-    def fitting(self, config: CombineConfig, given: Arguments, facts: Facts) -> CombineConfig:
-        return CombineConfig(has_shared=given.shared is not None, tiling=config.tiling)
+    def fitting(self, config: CombineConfig, args: Arguments, valid: Validated) -> CombineConfig:
+        return CombineConfig(has_shared=args.shared is not None, tiling=config.tiling)
 
-    def launch(self, given: Arguments, facts: Facts, kernel: dict[str, Any]) -> Launch:
+    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
         return Launch(**kernel)
 
-    def start(self, launch: Launch, given: Arguments) -> Tensor:
+    def start(self, launch: Launch, args: Arguments) -> Tensor:
         # Of no rows strides mean nothing, to us; the entry wants them all the same.
-        y = given.y if given.y.numel() else given.y.new_empty(given.y.shape)
-        return launch.call(y, given.inverse, given.topk_weights, given.shared, given.out)
+        y = args.y if args.y.numel() else args.y.new_empty(args.y.shape)
+        return launch.call(y, args.inverse, args.topk_weights, args.shared, args.out)
 
-    def new_results(self, given: Arguments, facts: Facts | None) -> tuple[Tensor, ...]:
-        return (given.y.new_empty((given.inverse.shape[0], given.y.shape[-1])),)
+    def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
+        return (args.y.new_empty((args.inverse.shape[0], args.y.shape[-1])),)

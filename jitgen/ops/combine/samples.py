@@ -155,8 +155,9 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    Every fourth place has no row, the second token none at all; rows come in any order, and some
-    are nobody's: NaNs, which must not be read into a sum. Weights of exact calls are powers of two.
+    Every fourth place has no row, the second token none at all; rows come in any order. Those
+    of no token are NaN, which must not be read into a sum. Weights of exact calls are powers of
+    two.
     """
     chance = torch.Generator(device).manual_seed(seed)
     shape = (sizes.tokens, sizes.top_k)

@@ -32,7 +32,7 @@ class Arguments(NamedTuple):
 
 
 @frozen
-class Facts:
+class Validated:
     """
     What follows from valid arguments; a tracer's sizes may be symbols.
 
@@ -52,12 +52,12 @@ class Facts:
     top_k: int
 
 
-def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
+def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Return the facts about valid arguments.
+    Return what follows from valid arguments.
 
     Args:
-        given: The arguments.
+        args: The arguments.
         session: What serves them.
         has_memory: Whether tensors have addresses; a tracer's have none.
 
@@ -65,11 +65,11 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         InputError: Something is wrong; the first rule that is broken, in the order of this
             function.
     """
-    y, inverse = given.y, given.inverse
+    y, inverse = args.y, args.inverse
     common.require("y", y)
     device = devices.find(y.device, session, "y")
     arch = device.arch
-    if Facts.op not in target(arch).operations:
+    if Validated.op not in target(arch).operations:
         raise InputError("y", f"must be on a device with kernels of combine (got {arch})")
     common.require("y", y, [torch.bfloat16], arch=arch)
     if y.dim() not in (2, 3):
@@ -89,25 +89,25 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     tokens, top_k = inverse.shape
     if not 1 <= top_k <= MOST_PLACES:
         raise InputError("inverse", f"must have 1 to {MOST_PLACES} columns, top_k (got {top_k})")
-    weights, of_pairs = given.topk_weights, (tuple(inverse.shape), "as inverse")
+    weights, of_pairs = args.topk_weights, (tuple(inverse.shape), "as inverse")
     common.require(
         "topk_weights", weights, [torch.float32], shape=of_pairs, like=like, contiguous=-1
     )
-    facts = Facts(device=device, arch=arch, rows=tokens, n=y.shape[-1], top_k=top_k)
-    if reason := size_refusal(facts, arch):
+    valid = Validated(device=device, arch=arch, rows=tokens, n=y.shape[-1], top_k=top_k)
+    if reason := size_refusal(valid, arch):
         raise InputError("y", reason)
-    _check_rows(given, facts, has_memory=has_memory)
-    common.refuse_gradients(common.tensors_of(given), Facts.op)
-    return facts
+    _check_rows(args, valid, has_memory=has_memory)
+    common.refuse_gradients(common.tensors_of(args), Validated.op)
+    return valid
 
 
-def _check_rows(given: Arguments, facts: Facts, *, has_memory: bool) -> None:
+def _check_rows(args: Arguments, valid: Validated, *, has_memory: bool) -> None:
     """Require shared and out to fit, and memory that vectors can be read from."""
-    shape = ((facts.rows, facts.n), "tokens by columns of y")
-    for name, tensor in (("shared", given.shared), ("out", given.out)):
+    shape = ((valid.rows, valid.n), "tokens by columns of y")
+    for name, tensor in (("shared", args.shared), ("out", args.out)):
         if tensor is not None:
             common.require(name, tensor, [torch.bfloat16], shape=shape)
-    common.require_rows_apart(given.out)
-    alignment = rules(facts.arch, facts.op).alignment
-    tensors = [(name, getattr(given, name), alignment) for name in ("y", "shared", "out")]
-    common.check_memory(tensors, ("y", given.y.device), has_memory=has_memory)
+    common.require_rows_apart(args.out)
+    alignment = rules(valid.arch, valid.op).alignment
+    tensors = [(name, getattr(args, name), alignment) for name in ("y", "shared", "out")]
+    common.check_memory(tensors, ("y", args.y.device), has_memory=has_memory)

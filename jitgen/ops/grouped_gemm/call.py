@@ -221,15 +221,15 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
                 return result  # type: ignore[no-any-return]
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
-    given = Arguments(
+    args = Arguments(
         *(a, b, a_scale, b_scale, offs, m_indices, masked_m),
         *(alpha, out, out_dtype, expected_m, min_latency, config),
         bias=bias,
         numerics=numerics,
     )
     if isinstance(b, Tensor):
-        return CALL.run(given, key)  # type: ignore[arg-type]  # its b is a tensor
-    return _with_prepared()(given)  # or with a mistake
+        return CALL.run(args, key)  # type: ignore[arg-type]  # its b is a tensor
+    return _with_prepared()(args)  # or with a mistake
 
 
 @cache

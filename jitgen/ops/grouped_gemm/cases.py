@@ -161,7 +161,7 @@ def make(
 ) -> Solved:
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`. Every
-    layout gets rows that nobody owns, and what belongs to groups without rows is NaN.
+    layout gets rows of no group, and what belongs to groups without rows is NaN.
     """
     types = config.operands
     problem = Problem(

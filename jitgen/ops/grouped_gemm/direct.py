@@ -30,19 +30,19 @@ def check(config: KernelConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     session, types = current.get(), config.operands
     found = direct.read(config, arch, session, arguments, names_of(config))
     if types.b_layout.is_prepared:
-        given: Any = _prepared(config, found)
-        facts = validate_prepared(given, session)
+        args: Any = _prepared(config, found)
+        valid = validate_prepared(args, session)
     else:
-        given = Arguments(**found)
-        facts = validate(given, session)
-    CALL.require_fit(config, given, facts)
-    direct.require_rows("a", facts.rows)
+        args = Arguments(**found)
+        valid = validate(args, session)
+    CALL.require_fit(config, args, valid)
+    direct.require_rows("a", valid.rows)
     if not types.b_layout.is_prepared:
         direct.require_bytes("a", found["a"])
         direct.require_bytes("b", found["b"])
-    if (scale := given.a_scale) is not None:
+    if (scale := args.a_scale) is not None:
         direct.require_readable("a_scale", scale, find_format(_granularity_of_a(types)))
-    CALL.check_values(given, facts)
+    CALL.check_values(args, valid)
 
 
 def names_of(config: KernelConfig) -> tuple[str, ...]:

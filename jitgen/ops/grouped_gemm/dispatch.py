@@ -17,7 +17,7 @@ from jitgen.formats import atoms, find_format
 from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.ops.call import Call
 from jitgen.ops.explicit_config import explicit_config
-from jitgen.ops.grouped_gemm.validate import Arguments, Facts, Weights, validate
+from jitgen.ops.grouped_gemm.validate import Arguments, Validated, Weights, validate
 from jitgen.ops.launch import AnyLaunch, Family
 from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_values
@@ -114,57 +114,59 @@ _PAIRS = torch.float4_e2m1fn_x2
 """What kernels take as bytes."""
 
 
-class AnyGroupedGemm(Call[Arguments[Weights], Facts, Tensor]):
+class AnyGroupedGemm(Call[Arguments[Weights], Validated, Tensor]):
     """What calls of `grouped_gemm` with any weights share."""
 
     arguments = Arguments
     config = KernelConfig
     like = "a"
 
-    def check_values(self, given: Arguments[Weights], facts: Facts) -> None:
-        check_values(facts.layout, groups_of(given), facts.rows, groups=facts.groups)
+    def check_values(self, args: Arguments[Weights], valid: Validated) -> None:
+        check_values(valid.layout, groups_of(args), valid.rows, groups=valid.groups)
 
-    def problem(self, given: Arguments[Weights], facts: Facts) -> Problem:
+    def problem(self, args: Arguments[Weights], valid: Validated) -> Problem:
         """
         Return what is chosen for; unless told, groups share the rows and masked ones are full.
         Numerics that the process asks for are the call's own, so that what is recorded asks for
         them, too.
         """
-        rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
+        rows = valid.rows * valid.groups if valid.layout is Layout.MASKED else valid.rows
         problem = Problem(
-            layout=facts.layout,
-            groups=facts.groups,
-            m=rows if given.expected_m is None else given.expected_m * facts.groups,
-            n=facts.n,
-            k=facts.k,
-            a_dtype=facts.operands.a_dtype,
-            b_dtype=facts.operands.b_dtype,
-            out_dtype=facts.operands.out_dtype,
-            scale_granularity=facts.operands.scale_granularity,
-            min_latency=given.min_latency,
-            numerics=given.numerics,  # type: ignore[arg-type]  # a word, which becomes one
-            a_scale_granularity=facts.operands.a_scale_granularity,
-            b_layout=facts.operands.b_layout,
-            bias=given.bias is not None,
+            layout=valid.layout,
+            groups=valid.groups,
+            m=rows if args.expected_m is None else args.expected_m * valid.groups,
+            n=valid.n,
+            k=valid.k,
+            a_dtype=valid.operands.a_dtype,
+            b_dtype=valid.operands.b_dtype,
+            out_dtype=valid.operands.out_dtype,
+            scale_granularity=valid.operands.scale_granularity,
+            min_latency=args.min_latency,
+            numerics=args.numerics,  # type: ignore[arg-type]  # a word, which becomes one
+            a_scale_granularity=valid.operands.a_scale_granularity,
+            b_layout=valid.operands.b_layout,
+            bias=args.bias is not None,
         )
         return with_numerics(problem)
 
-    def family(self, problem: Any, given: Arguments[Weights], facts: Facts) -> Family:
-        return Family.of(problem, facts, given.expected_m)
+    def family(self, problem: Any, args: Arguments[Weights], valid: Validated) -> Family:
+        return Family.of(problem, valid, args.expected_m)
 
-    def rows(self, given: Arguments[Weights], facts: Facts) -> int:
-        return 0 if 0 in facts.shape else facts.rows
+    def rows(self, args: Arguments[Weights], valid: Validated) -> int:
+        return 0 if 0 in valid.shape else valid.rows
 
-    def require_fit(self, asked: object, given: Arguments[Weights], facts: Facts) -> KernelConfig:
-        config: KernelConfig = explicit_config(asked, KernelConfig, facts.arch, given.numerics)
-        if config.layout is not facts.layout or config.operands != facts.operands:
+    def require_fit(
+        self, asked: object, args: Arguments[Weights], valid: Validated
+    ) -> KernelConfig:
+        config: KernelConfig = explicit_config(asked, KernelConfig, valid.arch, args.numerics)
+        if config.layout is not valid.layout or config.operands != valid.operands:
             raise InputError(
                 "config",
-                f"must be for {facts.layout}, {facts.operands.text}, as the tensors are "
+                f"must be for {valid.layout}, {valid.operands.text}, as the tensors are "
                 f"(got one for {config.layout}, {config.operands.text})",
             )
-        require(config, facts.arch)
-        if config.epilogue.bias != (given.bias is not None):
+        require(config, valid.arch)
+        if config.epilogue.bias != (args.bias is not None):
             have, none = ("a bias", "none") if config.epilogue.bias else ("no bias", "one")
             raise InputError("config", f"is for {have}, and there is {none}")
         return config
@@ -179,37 +181,37 @@ class GroupedGemm(AnyGroupedGemm[Tensor]):
     gradients = "jitgen.ops.tracing.gradients:GROUPED_GEMM"
     validate = staticmethod(validate)
 
-    def launch(self, given: Arguments[Tensor], facts: Facts, kernel: dict[str, Any]) -> Launch:
-        device, a_scale, types = given.a.device, given.a_scale, facts.operands
+    def launch(self, args: Arguments[Tensor], valid: Validated, kernel: dict[str, Any]) -> Launch:
+        device, a_scale, types = args.a.device, args.a_scale, valid.operands
         form = _form(kernel["config"])
         copies_scales = a_scale is not None and not form.is_readable(a_scale)
         way = ANY
-        if given.bias is None and not (copies_scales or form.has_atoms):
-            of_scales = SCALED_ON_GPU if len(facts.device.tail) == 1 else SCALED
-            way = UNSCALED if given.b_scale is None else of_scales
+        if args.bias is None and not (copies_scales or form.has_atoms):
+            of_scales = SCALED_ON_GPU if len(valid.device.tail) == 1 else SCALED
+            way = UNSCALED if args.b_scale is None else of_scales
         spare_rows = atoms.ROWS - 1
-        if facts.layout is Layout.RAGGED:
-            spare_rows *= facts.groups
+        if valid.layout is Layout.RAGGED:
+            spare_rows *= valid.groups
         return Launch(
             **kernel,
             way=way,
             copies_scales=copies_scales,
-            unit_scales=_scales_of_one(device, facts.groups) if given.b_scale is None else (),
-            columns=facts.n,
+            unit_scales=_scales_of_one(device, valid.groups) if args.b_scale is None else (),
+            columns=valid.n,
             out_dtype=TORCH[types.out_dtype],
             spare_rows=spare_rows if form.has_atoms else 0,
             b_values=types.b_dtype.values_per_element // types.a_dtype.values_per_element,
         )
 
-    def start(self, launch: Launch, given: Arguments[Tensor]) -> Tensor:
-        out = launch.new_out(given.a) if given.out is None else given.out
-        tensors = (given.a, given.b, given.a_scale, given.b_scale, given.alpha, given.bias)
-        launch.run(*tensors, groups_of(given), out)
+    def start(self, launch: Launch, args: Arguments[Tensor]) -> Tensor:
+        out = launch.new_out(args.a) if args.out is None else args.out
+        tensors = (args.a, args.b, args.a_scale, args.b_scale, args.alpha, args.bias)
+        launch.run(*tensors, groups_of(args), out)
         return out
 
-    def new_results(self, given: Arguments[Tensor], facts: Facts | None) -> tuple[Tensor, ...]:
-        shape = (*given.a.shape[:-1], given.b.shape[1])
-        return (given.a.new_empty(shape, dtype=given.out_dtype or torch.bfloat16),)
+    def new_results(self, args: Arguments[Tensor], valid: Validated | None) -> tuple[Tensor, ...]:
+        shape = (*args.a.shape[:-1], args.b.shape[1])
+        return (args.a.new_empty(shape, dtype=args.out_dtype or torch.bfloat16),)
 
 
 def _form(config: Any) -> ScaleFormat:

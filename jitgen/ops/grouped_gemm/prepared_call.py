@@ -28,7 +28,7 @@ from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.grouped_gemm.dispatch import AnyGroupedGemm
 from jitgen.ops.grouped_gemm.prepared_algorithms import Algorithms, algorithms
 from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, tensors_of, validate
-from jitgen.ops.grouped_gemm.validate import Arguments, Facts
+from jitgen.ops.grouped_gemm.validate import Arguments, Validated
 from jitgen.ops.launch import AnyLaunch, Family, Key, present, similar
 from jitgen.ops.tensors import groups_of
 from jitgen.runtime.session import Session, current
@@ -129,7 +129,7 @@ class UnpackedLaunch(AnyLaunch):
         return out
 
 
-def grouped_gemm(given: PreparedArguments) -> Tensor:
+def grouped_gemm(args: PreparedArguments) -> Tensor:
     """
     Do what `jitgen.grouped_gemm` says with prepared weights.
 
@@ -140,8 +140,8 @@ def grouped_gemm(given: PreparedArguments) -> Tensor:
     key: Key = ()
     if not is_dynamo_compiling():
         try:
-            a, b, a_scale, b_scale, offs, m_indices, masked_m, alpha, out, *chosen_by = given[:12]
-            config, bias, numerics = given[12:]
+            a, b, a_scale, b_scale, offs, m_indices, masked_m, alpha, out, *chosen_by = args[:12]
+            config, bias, numerics = args[12:]
             groups = offs if masked_m is None else masked_m
             groups = m_indices if groups is None else groups
             key = (
@@ -161,7 +161,7 @@ def grouped_gemm(given: PreparedArguments) -> Tensor:
                 forward_ad._current_level,
             )
             session = current.get()
-            for launch in session.memo.get(key) or similar(session, key, _rows(given)):
+            for launch in session.memo.get(key) or similar(session, key, _rows(args)):
                 if launch.fits(*present(a, b.values, b.factor, a_scale, groups, out, bias)):
                     if out is not None:
                         mark_written((out,))
@@ -170,13 +170,13 @@ def grouped_gemm(given: PreparedArguments) -> Tensor:
                     )
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
-    return CALL.run(given, key)
+    return CALL.run(args, key)
 
 
-def _rows(given: PreparedArguments) -> Tensor:
+def _rows(args: PreparedArguments) -> Tensor:
     """Return a tensor whose dimension -2 has the rows: of a in two parts that are its scales."""
-    a, a_scale = given.a, given.a_scale
-    has_parts = a.dim() > (2 if given.masked_m is None else 3)
+    a, a_scale = args.a, args.a_scale
+    has_parts = a.dim() > (2 if args.masked_m is None else 3)
     return a_scale if has_parts and a_scale is not None else a
 
 
@@ -194,29 +194,29 @@ class PreparedGroupedGemm(AnyGroupedGemm[PreparedWeights]):
     validate = staticmethod(validate)
 
     def chosen(
-        self, given: PreparedArguments, facts: Facts, session: Session
+        self, args: PreparedArguments, valid: Validated, session: Session
     ) -> tuple[AnyLaunch, Family, int]:
         """Do the same, or get two kernels: one that unpacks the weights, and one for FP8 ones."""
-        rows = self.rows(given, facts)
-        if given.config is None and rows and given.b.has_near_rows:
-            problem = self.problem(given, facts)
-            found = algorithms(problem, facts.arch, choose=session.select)
+        rows = self.rows(args, valid)
+        if args.config is None and rows and args.b.has_near_rows:
+            problem = self.problem(args, valid)
+            found = algorithms(problem, valid.arch, choose=session.select)
             if found is not None and found.is_unpacked:
-                family = self.family(problem, given, facts)
-                return _unpacked(facts, found, session), family, rows
-        return super().chosen(given, facts, session)
+                family = self.family(problem, args, valid)
+                return _unpacked(valid, found, session), family, rows
+        return super().chosen(args, valid, session)
 
     def launch(
-        self, given: PreparedArguments, facts: Facts, kernel: dict[str, Any]
+        self, args: PreparedArguments, valid: Validated, kernel: dict[str, Any]
     ) -> PreparedLaunch:
-        scale = given.a_scale
-        is_blocked = facts.operands.a_scale_granularity == "block128"
+        scale = args.a_scale
+        is_blocked = valid.operands.a_scale_granularity == "block128"
         copies_scales = is_blocked and scale is not None and not is_kernel_layout(scale)
-        return _prepared(facts, kernel, copies_scales=copies_scales)
+        return _prepared(valid, kernel, copies_scales=copies_scales)
 
-    def start(self, launch: PreparedLaunch | UnpackedLaunch, given: PreparedArguments) -> Tensor:
-        tensors = (given.a_scale, given.bias, groups_of(given), given.out)
-        return launch.run(given.a, given.b, *tensors)
+    def start(self, launch: PreparedLaunch | UnpackedLaunch, args: PreparedArguments) -> Tensor:
+        tensors = (args.a_scale, args.bias, groups_of(args), args.out)
+        return launch.run(args.a, args.b, *tensors)
 
     def in_graph(self) -> list[tuple[str, str, Any]]:
         """Say the same; graphs that were saved have the bias in another place."""
@@ -230,9 +230,9 @@ class PreparedGroupedGemm(AnyGroupedGemm[PreparedWeights]):
         first += ("offs", "m_indices", "masked_m", "bias")
         return [found.pop(name) for name in first] + [*found.values()]
 
-    def to_graph(self, given: PreparedArguments, config: str | None) -> tuple[Any, ...]:
-        b = given.b
-        named = {**given._asdict(), "config": config, "b": b.values}
+    def to_graph(self, args: PreparedArguments, config: str | None) -> tuple[Any, ...]:
+        b = args.b
+        named = {**args._asdict(), "config": config, "b": b.values}
         named |= {"b_factor": b.factor, "n": b.n, "b_layout": str(b.layout)}
         return tuple([named[name] for name, _, _ in self.in_graph()])
 
@@ -243,31 +243,33 @@ class PreparedGroupedGemm(AnyGroupedGemm[PreparedWeights]):
         rest = {name: each for name, each in named.items() if name in Arguments._fields}
         return Arguments(**rest | {"b": weights})
 
-    def new_results(self, given: PreparedArguments, facts: Facts | None) -> tuple[Tensor, ...]:
-        rank = 2 if given.masked_m is None else 3
-        shape = (*given.a.shape[: rank - 1], given.b.n)
-        return (given.a.new_empty(shape, dtype=given.out_dtype or torch.bfloat16),)
+    def new_results(self, args: PreparedArguments, valid: Validated | None) -> tuple[Tensor, ...]:
+        rank = 2 if args.masked_m is None else 3
+        shape = (*args.a.shape[: rank - 1], args.b.n)
+        return (args.a.new_empty(shape, dtype=args.out_dtype or torch.bfloat16),)
 
 
-def _prepared(facts: Facts, kernel: dict[str, Any], *, copies_scales: bool) -> PreparedLaunch:
+def _prepared(valid: Validated, kernel: dict[str, Any], *, copies_scales: bool) -> PreparedLaunch:
     """Return a launch of a kernel for prepared weights."""
     return PreparedLaunch(
         **kernel,
         copies_scales=copies_scales,
-        front=len(facts.shape) - 1,
-        columns=facts.n,
-        out_dtype=TORCH[facts.operands.out_dtype],
+        front=len(valid.shape) - 1,
+        columns=valid.n,
+        out_dtype=TORCH[valid.operands.out_dtype],
     )
 
 
-def _unpacked(facts: Facts, found: Algorithms, session: Session) -> PreparedLaunch | UnpackedLaunch:
+def _unpacked(
+    valid: Validated, found: Algorithms, session: Session
+) -> PreparedLaunch | UnpackedLaunch:
     """
     Return a launch of two kernels.
 
     Where one of them is not compiled, it is one of the kernel for prepared weights, which computes
     the same: until it is, with JITGEN_ON_MISS=fallback, else for good.
     """
-    device, prepared_configs = facts.device, _in_order(found.prepared)
+    device, prepared_configs = valid.device, _in_order(found.prepared)
     entries: list[Callable[..., Any]] = []
     configs: list[Config] = []
     for choice in (found.unpack, found.gemm):
@@ -284,7 +286,7 @@ def _unpacked(facts: Facts, found: Algorithms, session: Session) -> PreparedLaun
         if served in prepared_configs:
             kernel = {"function": function, "tail": device.tail, "config": served}
             kernel["awaited"] = None if served == wanted else wanted
-            return _prepared(facts, kernel, copies_scales=False)
+            return _prepared(valid, kernel, copies_scales=False)
         entries.append(function)
         configs.append(served)
     awaited = (each for each, served in zip(found.kernels, configs, strict=True) if each != served)
@@ -293,9 +295,9 @@ def _unpacked(facts: Facts, found: Algorithms, session: Session) -> PreparedLaun
         unpack_config=configs[0],
         function=entries[1],
         tail=device.tail,
-        front=len(facts.shape) - 1,
-        columns=facts.n,
-        out_dtype=TORCH[facts.operands.out_dtype],
+        front=len(valid.shape) - 1,
+        columns=valid.n,
+        out_dtype=TORCH[valid.operands.out_dtype],
         config=configs[1],
         awaited=next(awaited, None),
     )

@@ -18,7 +18,7 @@ from jitgen.errors import InputError
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import OF_TORCH, TORCH, ceil_div
 from jitgen.formats.split import PARTS
-from jitgen.ops.grouped_gemm.validate import Arguments, Facts, check_bias, check_the_rest
+from jitgen.ops.grouped_gemm.validate import Arguments, Validated, check_bias, check_the_rest
 from jitgen.ops.tensors import (
     check_groups,
     check_memory,
@@ -37,10 +37,10 @@ _OP = "grouped_gemm"
 PreparedArguments = Arguments[PreparedWeights]
 
 
-def tensors_of(given: PreparedArguments) -> dict[str, Tensor]:
+def tensors_of(args: PreparedArguments) -> dict[str, Tensor]:
     """Return every tensor among the arguments, in their order; weights are two."""
     found: dict[str, Any] = {}
-    for name, value in zip(given._fields, given, strict=True):
+    for name, value in zip(args._fields, args, strict=True):
         if isinstance(value, PreparedWeights):
             found |= {"b": value.values, "b.factor": value.factor}
         else:
@@ -48,12 +48,12 @@ def tensors_of(given: PreparedArguments) -> dict[str, Tensor]:
     return {name: each for name, each in found.items() if isinstance(each, Tensor)}
 
 
-def validate(given: PreparedArguments, session: Session, *, has_memory: bool = True) -> Facts:
+def validate(args: PreparedArguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Return the facts about valid arguments.
+    Return what follows from valid arguments.
 
     Args:
-        given: The arguments.
+        args: The arguments.
         session: What serves them.
         has_memory: Whether tensors have addresses; a tracer's have none.
 
@@ -61,12 +61,12 @@ def validate(given: PreparedArguments, session: Session, *, has_memory: bool = T
         InputError: Something is wrong; the first rule that is broken, in the order of this
             function.
     """
-    a, b = given.a, given.b
+    a, b = args.a, args.b
     if not isinstance(b, PreparedWeights):
         require("a", a)
         require("b", b)
     require("a", a)
-    layout, groups = layout_of(given.offs, given.m_indices, given.masked_m)
+    layout, groups = layout_of(args.offs, args.m_indices, args.masked_m)
     device = devices.find(a.device, session)
     arch = device.arch
     if not _prepared(arch):
@@ -76,9 +76,9 @@ def validate(given: PreparedArguments, session: Session, *, has_memory: bool = T
             " were quantised",
         )
     for name in ("b_scale", "alpha"):
-        if getattr(given, name) is not None:
+        if getattr(args, name) is not None:
             raise InputError(name, "is part of prepared weights: leave it out")
-    a_dtype, front = _activations(given, layout)
+    a_dtype, front = _activations(args, layout)
     length = a.shape[0] if layout is Layout.CONTIGUOUS else b.groups
     check_groups(ARGUMENT[layout], groups, length, ("a", a.device))
     shape = (*front, b.n)
@@ -87,12 +87,12 @@ def validate(given: PreparedArguments, session: Session, *, has_memory: bool = T
     operands = Operands(
         a_dtype=a_dtype,
         b_dtype=DType.E2M1,
-        out_dtype=OF_TORCH[check_out(given.out, given.out_dtype, known, arch, of_out)],
+        out_dtype=OF_TORCH[check_out(args.out, args.out_dtype, known, arch, of_out)],
         scale_granularity=ScaleGranularity.MX32,
-        a_scale_granularity=_a_scales(given, a_dtype, front),
+        a_scale_granularity=_a_scales(args, a_dtype, front),
         b_layout=b.layout,
     )
-    facts = Facts(
+    valid = Validated(
         device=device,
         arch=arch,
         layout=layout,
@@ -103,16 +103,16 @@ def validate(given: PreparedArguments, session: Session, *, has_memory: bool = T
         k=b.k,
         shape=shape,
     )
-    if reason := size_refusal(facts, arch):
+    if reason := size_refusal(valid, arch):
         raise InputError("b", reason)
-    check_bias(given.bias, b.groups, b.n)
+    check_bias(args.bias, b.groups, b.n)
     alignment = rules(arch, _OP).alignment
-    tensors = [("a", a), ("b", b.values), ("bias", given.bias), ("out", given.out)]
+    tensors = [("a", a), ("b", b.values), ("bias", args.bias), ("out", args.out)]
     aligned = [(name, tensor, alignment) for name, tensor in tensors]
     check_memory(aligned, ("a", a.device), has_memory=has_memory)
-    check_the_rest(given)
-    refuse_gradients(tensors_of(given), _OP)
-    return facts
+    check_the_rest(args)
+    refuse_gradients(tensors_of(args), _OP)
+    return valid
 
 
 def _prepared(arch: Arch) -> tuple[Operands, ...]:
@@ -120,9 +120,9 @@ def _prepared(arch: Arch) -> tuple[Operands, ...]:
     return rules(arch, _OP).space.prepared  # type: ignore[attr-defined,no-any-return]
 
 
-def _activations(given: PreparedArguments, layout: Layout) -> tuple[DType, tuple[int, ...]]:
+def _activations(args: PreparedArguments, layout: Layout) -> tuple[DType, tuple[int, ...]]:
     """Return the type of a, and its sizes in front of K and of parts."""
-    a, b = given.a, given.b
+    a, b = args.a, args.b
     is_wide = b.layout is BLayout.WIDE1
     wanted = torch.bfloat16 if is_wide else torch.float8_e4m3fn
     if a.dtype is not wanted:
@@ -150,9 +150,9 @@ def _activations(given: PreparedArguments, layout: Layout) -> tuple[DType, tuple
     return DType.E4M3X2 if has_parts else OF_TORCH[a.dtype], front
 
 
-def _a_scales(given: PreparedArguments, a_dtype: DType, front: tuple[int, ...]) -> ScaleGranularity:
+def _a_scales(args: PreparedArguments, a_dtype: DType, front: tuple[int, ...]) -> ScaleGranularity:
     """Return how a is scaled, which its type and the dimensions of its scales tell."""
-    scale = given.a_scale
+    scale = args.a_scale
     if a_dtype is DType.BF16:
         if scale is not None:
             raise InputError("a_scale", "belongs to float8_e4m3fn: leave it out with bfloat16")
@@ -164,12 +164,12 @@ def _a_scales(given: PreparedArguments, a_dtype: DType, front: tuple[int, ...]) 
     if a_dtype is DType.E4M3X2:
         shape = (*front, PARTS)
     elif scale.dim() == len(front) + 1:
-        granularity, shape = ScaleGranularity.BLOCK128, (*front, ceil_div(given.b.k, 128))
+        granularity, shape = ScaleGranularity.BLOCK128, (*front, ceil_div(args.b.k, 128))
     require(
         "a_scale",
         scale,
         shape=(shape, f"for {granularity} scales of {a_dtype}"),
-        like=("a", given.a.device),
+        like=("a", args.a.device),
     )
     if granularity is ScaleGranularity.ROW and not scale.is_contiguous():
         raise InputError("a_scale", f"must be contiguous (got strides {scale.stride()})")

@@ -2,7 +2,7 @@
 """
 Random calls of the grouped GEMM, in any layout, and what they must give.
 
-One maker of problems for whoever measures, verifies or tests kernels, and one rule of how far a
+Measurements, `jitgen verify` and tests take their problems from here, and one rule of how far a
 result may be from float32 arithmetic.
 """
 
@@ -106,7 +106,7 @@ class Call:
 
     @property
     def owners(self) -> tuple[Tensor, Tensor]:
-        """The group of each row of out, -1 for nobody's, and the row's number in its group."""
+        """The group of each row of out, -1 for none, and the row's number in its group."""
         is_owned = self.is_owned[..., 0]
         rows = torch.arange(self.out.shape[-2], device=self.out.device).expand(is_owned.shape)
         if self.layout is Layout.MASKED:

@@ -76,7 +76,7 @@ class Arguments(NamedTuple, Generic[Weights]):
     numerics: str | None = None
 
 
-class Facts(NamedTuple):
+class Validated(NamedTuple):
     """
     What follows from valid arguments; a tracer's sizes may be symbols.
 
@@ -108,12 +108,12 @@ class Facts(NamedTuple):
         return _OP
 
 
-def validate(given: Arguments[Tensor], session: Session, *, has_memory: bool = True) -> Facts:
+def validate(args: Arguments[Tensor], session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Return the facts about valid arguments.
+    Return what follows from valid arguments.
 
     Args:
-        given: The arguments.
+        args: The arguments.
         session: What serves them.
         has_memory: Whether tensors have addresses; a tracer's have none.
 
@@ -121,10 +121,10 @@ def validate(given: Arguments[Tensor], session: Session, *, has_memory: bool = T
         InputError: Something is wrong; the first rule that is broken, in the order of this
             function.
     """
-    a, b = given.a, given.b
+    a, b = args.a, args.b
     require("a", a)
     require("b", b)
-    layout, groups = layout_of(given.offs, given.m_indices, given.masked_m)
+    layout, groups = layout_of(args.offs, args.m_indices, args.masked_m)
     device = devices.find(a.device, session)
     arch = device.arch
     space = _space(arch)
@@ -148,12 +148,12 @@ def validate(given: Arguments[Tensor], session: Session, *, has_memory: bool = T
     length = a.shape[0] if layout is Layout.CONTIGUOUS else num_groups
     check_groups(ARGUMENT[layout], groups, length, ("a", a.device))
     is_unscaled = space.is_unscaled(of_a, of_b)
-    form = _format(given, is_unscaled=is_unscaled)
+    form = _format(args, is_unscaled=is_unscaled)
     known = {TORCH[dtype] for dtype in space.of_out(of_a)}
     shape = ((*a.shape[:-1], n), "rows of a by columns of b")
-    out_dtype = OF_TORCH[check_out(given.out, given.out_dtype, known, arch, shape)]
+    out_dtype = OF_TORCH[check_out(args.out, args.out_dtype, known, arch, shape)]
     b_layout = _b_layout(b, space, of_a)
-    facts = Facts(
+    valid = Validated(
         device=device,
         arch=arch,
         layout=layout,
@@ -171,28 +171,28 @@ def validate(given: Arguments[Tensor], session: Session, *, has_memory: bool = T
         k=k,
         shape=shape[0],
     )
-    if reason := size_refusal(facts, arch):
+    if reason := size_refusal(valid, arch):
         raise InputError("b", reason)
     if form is not None:
-        _check_scales(form, given, facts)
-    _check_alpha(form, given, num_groups)
-    check_bias(given.bias, num_groups, n)
+        _check_scales(form, args, valid)
+    _check_alpha(form, args, num_groups)
+    check_bias(args.bias, num_groups, n)
     alignment = rules(arch, _OP).alignment
     of_b_alone = alignment if of_a is of_b else max(alignment, space.mixed_alignment)
     check_memory(
         [
             ("a", a, alignment),
             ("b", b, of_b_alone),
-            ("bias", given.bias, min(alignment, 4)),
-            ("out", given.out, alignment),
+            ("bias", args.bias, min(alignment, 4)),
+            ("out", args.out, alignment),
         ],
         ("a", a.device),
         has_memory=has_memory,
         across="b" if b_layout is BLayout.N_MAJOR else "",
     )
-    check_the_rest(given)
-    require_differentiable(given._asdict())
-    return facts
+    check_the_rest(args)
+    require_differentiable(args._asdict())
+    return valid
 
 
 def require_differentiable(given: Mapping[str, Any]) -> None:
@@ -241,14 +241,14 @@ def check_bias(bias: Tensor | None, groups: int, n: int) -> None:
     require("bias", bias, [torch.float32], shape=((groups, n), "which is (G, N)"), contiguous=-1)
 
 
-def check_the_rest(given: Arguments[Any]) -> None:
+def check_the_rest(args: Arguments[Any]) -> None:
     """Require an out that does not overlap itself, and hints that choose a kernel."""
-    require_rows_apart(given.out)
-    require_count("expected_m", given.expected_m)
-    if given.min_latency is not None and type(given.min_latency) is not bool:
-        raise InputError("min_latency", f"must be True, False or None (got {given.min_latency!r})")
-    if given.numerics is not None:
-        require_word(given.numerics)
+    require_rows_apart(args.out)
+    require_count("expected_m", args.expected_m)
+    if args.min_latency is not None and type(args.min_latency) is not bool:
+        raise InputError("min_latency", f"must be True, False or None (got {args.min_latency!r})")
+    if args.numerics is not None:
+        require_word(args.numerics)
 
 
 def _space(arch: Arch) -> Space:
@@ -262,7 +262,7 @@ def _torch_types(dtypes: Sequence[DType]) -> list[torch.dtype]:
 
 
 def _hint(a: Tensor, b: Tensor) -> str:
-    """Return what explains that K differs; empty where it does not, or nobody knows why."""
+    """Return what explains that K differs; empty where it does not, or for no known reason."""
     of_a, of_b = OF_TORCH[a.dtype], OF_TORCH[b.dtype]
     if of_a is not of_b:
         return f": {of_b} has two values a byte, {of_a} one"
@@ -271,14 +271,14 @@ def _hint(a: Tensor, b: Tensor) -> str:
     return ""
 
 
-def _format(given: Arguments[Tensor], *, is_unscaled: bool) -> ScaleFormat | None:
+def _format(args: Arguments[Tensor], *, is_unscaled: bool) -> ScaleFormat | None:
     """Return the format that the scales have, as b_scale names it; None where there are none."""
-    a_scale, b_scale = given.a_scale, given.b_scale
+    a_scale, b_scale = args.a_scale, args.b_scale
     if is_unscaled:
-        return _format_of_b(given)
+        return _format_of_b(args)
     if a_scale is None and b_scale is None:
-        if OF_TORCH[given.a.dtype].bits <= 8:
-            of_torch = describe({given.a.dtype})
+        if OF_TORCH[args.a.dtype].bits <= 8:
+            of_torch = describe({args.a.dtype})
             raise InputError("a_scale", f"is required for {of_torch} operands (got None)")
         return None
     if a_scale is None or b_scale is None:
@@ -286,7 +286,7 @@ def _format(given: Arguments[Tensor], *, is_unscaled: bool) -> ScaleFormat | Non
         raise InputError(name, "is required where the other scale is given (got None)")
     require("a_scale", a_scale)
     form = _named_by(b_scale)
-    have = {OF_TORCH[given.a.dtype], OF_TORCH[given.b.dtype]}
+    have = {OF_TORCH[args.a.dtype], OF_TORCH[args.b.dtype]}
     if wrong := [dtype for dtype in DType if dtype in have - {*form.name.operands}]:
         raise InputError(
             "b_scale",
@@ -296,13 +296,13 @@ def _format(given: Arguments[Tensor], *, is_unscaled: bool) -> ScaleFormat | Non
     return form
 
 
-def _format_of_b(given: Arguments[Tensor]) -> ScaleFormat:
+def _format_of_b(args: Arguments[Tensor]) -> ScaleFormat:
     """Return the format of b's scales where a has none."""
-    b_scale, of_a, of_b = given.b_scale, OF_TORCH[given.a.dtype], OF_TORCH[given.b.dtype]
-    if given.a_scale is not None:
+    b_scale, of_a, of_b = args.b_scale, OF_TORCH[args.a.dtype], OF_TORCH[args.b.dtype]
+    if args.a_scale is not None:
         raise InputError(
             "a_scale",
-            f"belongs to quantised a: leave it out with {describe({given.a.dtype})}, which is "
+            f"belongs to quantised a: leave it out with {describe({args.a.dtype})}, which is "
             f"multiplied with {of_b} as it is; or quantise a: jitgen.quantize",
         )
     if b_scale is None:
@@ -331,15 +331,15 @@ def _named_by(b_scale: Tensor) -> ScaleFormat:
     return form
 
 
-def _check_scales(form: ScaleFormat, given: Arguments[Tensor], facts: Facts) -> None:
+def _check_scales(form: ScaleFormat, args: Arguments[Tensor], valid: Validated) -> None:
     """Require the shapes, types and strides that `form` has."""
-    a_scale, b_scale = given.a_scale, given.b_scale
+    a_scale, b_scale = args.a_scale, args.b_scale
     if b_scale is None:
         return
-    wanted = [("b_scale", b_scale, form.b_shape(facts.groups, facts.n, facts.k))]
-    is_ragged = facts.layout is Layout.RAGGED
-    rows = Rows(tuple(given.a.shape[:-1]), facts.groups if is_ragged else 0)
-    a_shape = form.a_shape(rows, facts.k)
+    wanted = [("b_scale", b_scale, form.b_shape(valid.groups, valid.n, valid.k))]
+    is_ragged = valid.layout is Layout.RAGGED
+    rows = Rows(tuple(args.a.shape[:-1]), valid.groups if is_ragged else 0)
+    a_shape = form.a_shape(rows, valid.k)
     if a_scale is not None:
         if form.has_atoms and a_scale.dim() == len(a_shape) and a_scale.shape[-3] > a_shape[-3]:
             a_shape = (*a_shape[:-3], a_scale.shape[-3], *a_shape[-2:])  # blocks more than needed
@@ -351,14 +351,14 @@ def _check_scales(form: ScaleFormat, given: Arguments[Tensor], facts: Facts) -> 
             scale,
             [form.dtype],
             shape=(shape, f"for {form.name} scales, which b_scale's dimensions name"),
-            like=("a", given.a.device),
+            like=("a", args.a.device),
             contiguous=-1 if is_as_it_lies else None,
         )
 
 
-def _check_alpha(form: ScaleFormat | None, given: Arguments[Tensor], groups: int) -> None:
+def _check_alpha(form: ScaleFormat | None, args: Arguments[Tensor], groups: int) -> None:
     """Require one factor for each group where the scales have one."""
-    alpha = given.alpha
+    alpha = args.alpha
     if form is None or not form.has_alpha:
         if alpha is not None:
             what = "operands without scales" if form is None else f"{form.name} scales"
@@ -375,6 +375,6 @@ def _check_alpha(form: ScaleFormat | None, given: Arguments[Tensor], groups: int
         alpha,
         [torch.float32],
         shape=((groups,), "which is (G,)"),
-        like=("a", given.a.device),
+        like=("a", args.a.device),
         contiguous=-1,
     )

@@ -106,7 +106,7 @@ def grouped_gemm_wgrad(  # each is one thing to say
                     return launch.call(dy, a, groups, out)  # type: ignore[no-any-return]
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
-    given = Arguments(
+    args = Arguments(
         dy=dy,
         a=a,
         offs=offs,
@@ -116,7 +116,7 @@ def grouped_gemm_wgrad(  # each is one thing to say
         expected_m=expected_m,
         config=config,
     )
-    return CALL.run(given, key)
+    return CALL.run(args, key)
 
 
 CALL = GroupedGemmWgrad(grouped_gemm_wgrad)

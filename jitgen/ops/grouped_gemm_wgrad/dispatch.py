@@ -14,7 +14,7 @@ from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
 from jitgen.ops.call import Call
 from jitgen.ops.explicit_config import explicit_config
-from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, Facts, validate
+from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, Validated, validate
 from jitgen.ops.launch import AnyLaunch, Family
 from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_values
@@ -49,7 +49,7 @@ def _zeros(_dy: Tensor, _a: Tensor, _groups: Tensor, out: Tensor, *_: Any) -> No
     out.zero_()
 
 
-class GroupedGemmWgrad(Call[Arguments, Facts, Tensor]):
+class GroupedGemmWgrad(Call[Arguments, Validated, Tensor]):
     """What a call of `grouped_gemm_wgrad` is."""
 
     name = "grouped_gemm_wgrad"
@@ -60,48 +60,50 @@ class GroupedGemmWgrad(Call[Arguments, Facts, Tensor]):
     validate = staticmethod(validate)
     without_rows = staticmethod(_zeros)
 
-    def check_values(self, given: Arguments, facts: Facts) -> None:
-        check_values(facts.layout, groups_of(given), facts.rows)
+    def check_values(self, args: Arguments, valid: Validated) -> None:
+        check_values(valid.layout, groups_of(args), valid.rows)
 
-    def problem(self, given: Arguments, facts: Facts) -> GroupedGemmWgradProblem:
+    def problem(self, args: Arguments, valid: Validated) -> GroupedGemmWgradProblem:
         """Return the sizes; unless told, groups share the rows and masked ones are full."""
-        rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
-        if given.expected_m is not None:
-            rows = given.expected_m * facts.groups
+        rows = valid.rows * valid.groups if valid.layout is Layout.MASKED else valid.rows
+        if args.expected_m is not None:
+            rows = args.expected_m * valid.groups
         return GroupedGemmWgradProblem(
-            layout=facts.layout,
-            groups=facts.groups,
+            layout=valid.layout,
+            groups=valid.groups,
             m=rows,
-            n=facts.n,
-            k=facts.k,
-            a_dtype=facts.a_dtype,
-            out_dtype=facts.out_dtype,
+            n=valid.n,
+            k=valid.k,
+            a_dtype=valid.a_dtype,
+            out_dtype=valid.out_dtype,
         )
 
-    def family(self, problem: Any, given: Arguments, facts: Facts) -> Family:
-        return Family.of(problem, facts, given.expected_m)
+    def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
+        return Family.of(problem, valid, args.expected_m)
 
-    def require_fit(self, asked: object, given: Arguments, facts: Facts) -> GroupedGemmWgradConfig:
-        config: GroupedGemmWgradConfig = explicit_config(asked, GroupedGemmWgradConfig, facts.arch)
+    def require_fit(
+        self, asked: object, args: Arguments, valid: Validated
+    ) -> GroupedGemmWgradConfig:
+        config: GroupedGemmWgradConfig = explicit_config(asked, GroupedGemmWgradConfig, valid.arch)
         names = ("layout", "a_dtype", "out_dtype")
-        if wrong := [name for name in names if getattr(config, name) != getattr(facts, name)]:
+        if wrong := [name for name in names if getattr(config, name) != getattr(valid, name)]:
             raise InputError(
                 "config",
                 "must be for what the tensors are, "
-                + ", ".join(f"{name} {getattr(facts, name)}" for name in wrong)
+                + ", ".join(f"{name} {getattr(valid, name)}" for name in wrong)
                 + f" (got one for {config.words()})",
             )
-        require(config, facts.arch)
+        require(config, valid.arch)
         return config
 
-    def launch(self, given: Arguments, facts: Facts, kernel: dict[str, Any]) -> Launch:
-        columns = (facts.n, facts.k)
-        return Launch(**kernel, columns=columns, out_dtype=TORCH[facts.out_dtype])
+    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
+        columns = (valid.n, valid.k)
+        return Launch(**kernel, columns=columns, out_dtype=TORCH[valid.out_dtype])
 
-    def start(self, launch: Launch, given: Arguments) -> Tensor:
-        return launch.call(given.dy, given.a, groups_of(given), given.out)
+    def start(self, launch: Launch, args: Arguments) -> Tensor:
+        return launch.call(args.dy, args.a, groups_of(args), args.out)
 
-    def new_results(self, given: Arguments, facts: Facts | None) -> tuple[Tensor, ...]:
-        groups = given.masked_m if given.offs is None else given.offs
-        shape = (groups.shape[0], given.dy.shape[-1], given.a.shape[-1])  # type: ignore[union-attr]
-        return (given.a.new_empty(shape, dtype=given.out_dtype or torch.bfloat16),)
+    def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
+        groups = args.masked_m if args.offs is None else args.offs
+        shape = (groups.shape[0], args.dy.shape[-1], args.a.shape[-1])  # type: ignore[union-attr]
+        return (args.a.new_empty(shape, dtype=args.out_dtype or torch.bfloat16),)

@@ -186,8 +186,7 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    There are rows that nobody owns, and they are NaN; so is `out`, so that what is not written
-    shows.
+    Rows of no group are NaN, and so is `out`, so that what is not written shows.
     """
     chance = torch.Generator(device).manual_seed(seed)
     lead, groups, owned = _rows(config.layout, sizes.rows)

@@ -38,7 +38,7 @@ class Arguments(NamedTuple):
 
 
 @frozen
-class Facts:
+class Validated:
     """
     What follows from valid arguments; a tracer's sizes may be symbols.
 
@@ -66,12 +66,12 @@ class Facts:
     k: int
 
 
-def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
+def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Return the facts about valid arguments.
+    Return what follows from valid arguments.
 
     Args:
-        given: The arguments.
+        args: The arguments.
         session: What serves them.
         has_memory: Whether tensors have addresses; a tracer's have none.
 
@@ -79,15 +79,15 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         InputError: Something is wrong; the first rule that is broken, in the order of this
             function.
     """
-    dy, a = given.dy, given.a
+    dy, a = args.dy, args.a
     common.require("dy", dy)
     common.require("a", a)
-    if given.offs is None and given.masked_m is None:
+    if args.offs is None and args.masked_m is None:
         raise InputError("offs", "one of offs and masked_m is required (got none)")
-    layout, groups = common.layout_of(given.offs, None, given.masked_m)
+    layout, groups = common.layout_of(args.offs, None, args.masked_m)
     device = devices.find(dy.device, session)
     arch = device.arch
-    space: WgradSpace = rules(arch, Facts.op).space  # type: ignore[attr-defined]
+    space: WgradSpace = rules(arch, Validated.op).space  # type: ignore[attr-defined]
     _check_types(dy, a, space, arch)
     rank, of = (3, "(G, M, {})") if layout is Layout.MASKED else (2, "(M, {})")
     common.require("dy", dy, rank=(rank, f"{of.format('N')} for {layout}"))
@@ -104,8 +104,8 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     common.check_groups(ARGUMENT[layout], groups, length, ("dy", dy.device))
     shape = ((num_groups, n, k), "groups by columns of dy by columns of a")
     known = {TORCH[dtype] for dtype in space.of_out(OF_TORCH[a.dtype])}
-    out_dtype = common.check_out(given.out, given.out_dtype, known, arch, shape)
-    facts = Facts(
+    out_dtype = common.check_out(args.out, args.out_dtype, known, arch, shape)
+    valid = Validated(
         device=device,
         arch=arch,
         layout=layout,
@@ -116,14 +116,14 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         n=n,
         k=k,
     )
-    if reason := size_refusal(facts, arch):
+    if reason := size_refusal(valid, arch):
         raise InputError("dy", reason)
-    alignment = rules(arch, Facts.op).alignment
-    tensors = [(name, getattr(given, name), alignment) for name in ("dy", "a", "out")]
+    alignment = rules(arch, Validated.op).alignment
+    tensors = [(name, getattr(args, name), alignment) for name in ("dy", "a", "out")]
     common.check_memory(tensors, ("dy", dy.device), has_memory=has_memory)
-    _check_the_rest(given, n, k)
-    require_differentiable(common.tensors_of(given))
-    return facts
+    _check_the_rest(args, n, k)
+    require_differentiable(common.tensors_of(args))
+    return valid
 
 
 def require_differentiable(given: Mapping[str, Any]) -> None:
@@ -141,7 +141,7 @@ def require_differentiable(given: Mapping[str, Any]) -> None:
     if given.get("out") is None:
         others = {name: value for name, value in given.items() if name not in {"dy", "a"}}
     why, advice = "what is written to out has none", "leave out `out`, "
-    common.refuse_gradients(others, Facts.op, why, advice)
+    common.refuse_gradients(others, Validated.op, why, advice)
 
 
 def _check_types(dy: Tensor, a: Tensor, space: WgradSpace, arch: Arch) -> None:
@@ -159,12 +159,12 @@ def _check_types(dy: Tensor, a: Tensor, space: WgradSpace, arch: Arch) -> None:
     common.require("a", a, [dy.dtype])
 
 
-def _check_the_rest(given: Arguments, n: int, k: int) -> None:
+def _check_the_rest(args: Arguments, n: int, k: int) -> None:
     """Require an out that does not overlap itself, and a hint that chooses a kernel."""
-    out = given.out
+    out = args.out
     if out is not None:
         is_dense = out.stride(1) >= k or n == 1
         spans = n if out.stride(1) <= 0 else (n - 1) * out.stride(1) + k
         if not is_dense or (out.shape[0] > 1 and out.stride(0) < spans):
             raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
-    common.require_count("expected_m", given.expected_m)
+    common.require_count("expected_m", args.expected_m)

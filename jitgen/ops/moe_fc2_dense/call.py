@@ -112,7 +112,7 @@ def moe_fc2_dense(  # each is one thing to say
                     )
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
-    given = Arguments(
+    args = Arguments(
         a=a,
         b=b,
         a_scale=a_scale,
@@ -122,7 +122,7 @@ def moe_fc2_dense(  # each is one thing to say
         out_dtype=out_dtype,
         config=config,
     )
-    return CALL.run(given, key)
+    return CALL.run(args, key)
 
 
 CALL = MoeFc2Dense(moe_fc2_dense)

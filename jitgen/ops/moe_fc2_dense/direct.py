@@ -26,16 +26,16 @@ def check(config: MoeFc2DenseConfig, arch: Arch, arguments: tuple[Any, ...]) -> 
     session = current.get()
     names = ("a", "b", "a_scale", "b_scale", "alpha", "out")
     found = direct.read(config, arch, session, arguments, names)
-    given = Arguments(**found)
-    facts = validate(given, session)
-    CALL.require_fit(config, given, facts)
-    direct.require_rows("a", facts.rows)
-    direct.require_bytes("a", given.a)
-    direct.require_bytes("b", given.b)
-    direct.require_readable("a_scale", given.a_scale, find_format(facts.scale_granularity))
-    if not is_kernel_layout(given.alpha):
+    args = Arguments(**found)
+    valid = validate(args, session)
+    CALL.require_fit(config, args, valid)
+    direct.require_rows("a", valid.rows)
+    direct.require_bytes("a", args.a)
+    direct.require_bytes("b", args.b)
+    direct.require_readable("a_scale", args.a_scale, find_format(valid.scale_granularity))
+    if not is_kernel_layout(args.alpha):
         raise InputError(
             "alpha",
             f"must have tokens contiguous and experts 16 bytes apart, or a multiple (got strides "
-            f"{given.alpha.stride()})",
+            f"{args.alpha.stride()})",
         )

@@ -16,7 +16,7 @@ from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.ops.call import Call
 from jitgen.ops.explicit_config import explicit_config
 from jitgen.ops.launch import AnyLaunch
-from jitgen.ops.moe_fc2_dense.validate import Arguments, Facts, validate
+from jitgen.ops.moe_fc2_dense.validate import Arguments, Validated, validate
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
 
@@ -67,7 +67,7 @@ _PAIRS = torch.float4_e2m1fn_x2
 """What kernels take as bytes."""
 
 
-class MoeFc2Dense(Call[Arguments, Facts, Tensor]):
+class MoeFc2Dense(Call[Arguments, Validated, Tensor]):
     """What a call of `moe_fc2_dense` is."""
 
     name = "moe_fc2_dense"
@@ -76,22 +76,22 @@ class MoeFc2Dense(Call[Arguments, Facts, Tensor]):
     like = "a"
     validate = staticmethod(validate)
 
-    def problem(self, given: Arguments, facts: Facts) -> MoeFc2DenseProblem:
+    def problem(self, args: Arguments, valid: Validated) -> MoeFc2DenseProblem:
         """Return what is chosen for; how many experts a token has, no call says."""
         return MoeFc2DenseProblem(
-            groups=facts.groups,
-            m=facts.rows,
-            n=facts.n,
-            k=facts.k,
-            a_dtype=facts.a_dtype,
-            out_dtype=facts.out_dtype,
-            scale_granularity=facts.scale_granularity,
+            groups=valid.groups,
+            m=valid.rows,
+            n=valid.n,
+            k=valid.k,
+            a_dtype=valid.a_dtype,
+            out_dtype=valid.out_dtype,
+            scale_granularity=valid.scale_granularity,
         )
 
-    def require_fit(self, asked: object, given: Arguments, facts: Facts) -> MoeFc2DenseConfig:
-        config: MoeFc2DenseConfig = explicit_config(asked, MoeFc2DenseConfig, facts.arch)
-        if config.operands != facts.operands:
-            have, wanted = config.operands.to_json(), facts.operands.to_json()
+    def require_fit(self, asked: object, args: Arguments, valid: Validated) -> MoeFc2DenseConfig:
+        config: MoeFc2DenseConfig = explicit_config(asked, MoeFc2DenseConfig, valid.arch)
+        if config.operands != valid.operands:
+            have, wanted = config.operands.to_json(), valid.operands.to_json()
             others = [name for name in wanted if wanted[name] != have[name]]
             raise InputError(
                 "config",
@@ -99,22 +99,22 @@ class MoeFc2Dense(Call[Arguments, Facts, Tensor]):
                 + ", ".join(f"{name} {wanted[name]}" for name in others)
                 + f" (got one for {config.words()})",
             )
-        require(config, facts.arch)
+        require(config, valid.arch)
         return config
 
-    def launch(self, given: Arguments, facts: Facts, kernel: dict[str, Any]) -> Launch:
-        form = find_format(facts.scale_granularity)
+    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
+        form = find_format(valid.scale_granularity)
         return Launch(
             **kernel,
             form=form,
-            copies=not (form.is_readable(given.a_scale) and is_kernel_layout(given.alpha)),
-            columns=facts.n,
-            out_dtype=TORCH[facts.out_dtype],
+            copies=not (form.is_readable(args.a_scale) and is_kernel_layout(args.alpha)),
+            columns=valid.n,
+            out_dtype=TORCH[valid.out_dtype],
         )
 
-    def start(self, launch: Launch, given: Arguments) -> Tensor:
-        return launch.call(given.a, given.b, given.a_scale, given.b_scale, given.alpha, given.out)
+    def start(self, launch: Launch, args: Arguments) -> Tensor:
+        return launch.call(args.a, args.b, args.a_scale, args.b_scale, args.alpha, args.out)
 
-    def new_results(self, given: Arguments, facts: Facts | None) -> tuple[Tensor, ...]:
-        shape = (given.a.shape[0], given.b.shape[1])
-        return (given.a.new_empty(shape, dtype=given.out_dtype or torch.bfloat16),)
+    def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
+        shape = (args.a.shape[0], args.b.shape[1])
+        return (args.a.new_empty(shape, dtype=args.out_dtype or torch.bfloat16),)

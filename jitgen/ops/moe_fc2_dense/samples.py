@@ -212,7 +212,7 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    Some experts are nobody's, and their weights are NaN. `out` is NaN, so that what is not written
+    Some experts have no token, and their weights are NaN. `out` is NaN, so that what is not written
     shows, and so is what lies between the columns of alpha.
     """
     return of_sizes(config.operands, sizes, is_exact=is_exact, seed=seed, device=device)
@@ -237,8 +237,8 @@ def of_sizes(
         is_exact: Whether every sum is to be exact.
         seed: Of the random numbers.
         device: Where the tensors are made.
-        spoils_idle: Whether weights of nobody's experts are NaN.
-        has_idle: Whether some are nobody's on purpose, besides those that chance leaves out.
+        spoils_idle: Whether weights of experts without tokens are NaN.
+        has_idle: Whether some have no tokens on purpose, besides those that chance leaves out.
     """
     chance = torch.Generator(device).manual_seed(seed)
     options: dict[str, Any] = {"generator": chance, "device": device}
@@ -316,7 +316,7 @@ def _finite(scale: Tensor) -> Tensor:
 
 
 def _routed(sizes: Sizes, options: dict[str, Any], *, has_idle: bool) -> Tensor:
-    """Return which experts a token has, (T, E) bool: some of them are nobody's."""
+    """Return which experts a token has, (T, E) bool: some experts have no token."""
     experts = torch.arange(sizes.experts, device=options["device"])
     busy = experts[experts % _IDLE != _IDLE - 1] if has_idle else experts
     routed = torch.zeros(sizes.tokens, sizes.experts, dtype=torch.bool, device=options["device"])

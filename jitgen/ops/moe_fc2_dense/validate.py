@@ -36,7 +36,7 @@ class Arguments(NamedTuple):
 
 
 @frozen
-class Facts:
+class Validated:
     """
     What follows from valid arguments; a tracer's sizes may be symbols.
 
@@ -74,12 +74,12 @@ class Facts:
         )
 
 
-def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
+def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Return the facts about valid arguments.
+    Return what follows from valid arguments.
 
     Args:
-        given: The arguments.
+        args: The arguments.
         session: What serves them.
         has_memory: Whether tensors have addresses; a tracer's have none.
 
@@ -87,12 +87,12 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         InputError: Something is wrong; the first rule that is broken, in the order of this
             function.
     """
-    a, b, alpha = given.a, given.b, given.alpha
+    a, b, alpha = args.a, args.b, args.alpha
     for name in ("a", "b", "a_scale", "b_scale", "alpha"):
-        common.require(name, getattr(given, name))
+        common.require(name, getattr(args, name))
     device = devices.find(a.device, session)
     arch = device.arch
-    space = rules(arch, Facts.op).space  # type: ignore[attr-defined]
+    space = rules(arch, Validated.op).space  # type: ignore[attr-defined]
     known = {dtype for dtype, _ in space.operands}
     of_a = [each for each in OF_TORCH if OF_TORCH[each] in known]
     common.require("a", a, of_a, arch=arch, rank=(3, "(T, E, I)"))
@@ -105,7 +105,7 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     tokens = a.shape[0]
     common.require("a", a, shape=((tokens, experts, k), f"as b has shape {tuple(b.shape)}"))
     k *= OF_TORCH[a.dtype].values_per_element
-    form = _format(given, space.scale_granularity, arch)
+    form = _format(args, space.scale_granularity, arch)
     if OF_TORCH[a.dtype] not in form.name.operands:
         raise InputError(
             "b_scale",
@@ -114,8 +114,8 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         )
     allowed = {TORCH[dtype] for of_a, dtype in space.operands if of_a is OF_TORCH[a.dtype]}
     of_out = ((tokens, n), "tokens by columns of b")
-    out_dtype = common.check_out(given.out, given.out_dtype, allowed, arch, of_out)
-    facts = Facts(
+    out_dtype = common.check_out(args.out, args.out_dtype, allowed, arch, of_out)
+    valid = Validated(
         device=device,
         arch=arch,
         scale_granularity=form.name,
@@ -126,24 +126,24 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         n=n,
         k=k,
     )
-    if reason := size_refusal(facts, arch):
+    if reason := size_refusal(valid, arch):
         raise InputError("b", reason)
-    _check_scales(form, given, facts)
+    _check_scales(form, args, valid)
     shape = ((tokens, experts), "one weight for each token and expert")
     common.require("alpha", alpha, [torch.float32], shape=shape, like=("a", a.device))
-    alignment = rules(arch, Facts.op).alignment
-    tensors = [(name, getattr(given, name), alignment) for name in ("a", "b", "out")]
+    alignment = rules(arch, Validated.op).alignment
+    tensors = [(name, getattr(args, name), alignment) for name in ("a", "b", "out")]
     common.check_memory(tensors, ("a", a.device), has_memory=has_memory)
-    common.require_rows_apart(given.out)
-    common.refuse_gradients(common.tensors_of(given), Facts.op)
-    return facts
+    common.require_rows_apart(args.out)
+    common.refuse_gradients(common.tensors_of(args), Validated.op)
+    return valid
 
 
 def _format(
-    given: Arguments, granularities: tuple[ScaleGranularity, ...], arch: Arch
+    args: Arguments, granularities: tuple[ScaleGranularity, ...], arch: Arch
 ) -> ScaleFormat:
     """Return the format that the scales have, as b_scale names it."""
-    scale = given.b_scale
+    scale = args.b_scale
     served = [find_format(each) for each in granularities]
     form = format_of_b(scale)
     if form is None or form.name not in granularities or scale.dtype is not form.dtype:
@@ -157,18 +157,18 @@ def _format(
     return form
 
 
-def _check_scales(form: ScaleFormat, given: Arguments, facts: Facts) -> None:
+def _check_scales(form: ScaleFormat, args: Arguments, valid: Validated) -> None:
     """Require the shapes, types and strides that `form` has."""
-    experts, tokens, n, k = facts.groups, facts.rows, facts.n, facts.k
+    experts, tokens, n, k = valid.groups, valid.rows, valid.n, valid.k
     for name, scale, shape in (
-        ("b_scale", given.b_scale, form.b_shape(experts, n, k)),
-        ("a_scale", given.a_scale, form.a_shape(Rows((experts, tokens)), k)),
+        ("b_scale", args.b_scale, form.b_shape(experts, n, k)),
+        ("a_scale", args.a_scale, form.a_shape(Rows((experts, tokens)), k)),
     ):
         common.require(
             name,
             scale,
             [form.dtype],
             shape=(shape, f"for {form.name} scales of {experts} experts' matrices"),
-            like=("a", given.a.device),
+            like=("a", args.a.device),
             contiguous=None if name == "a_scale" and form.has_readable_orders else -1,
         )

@@ -157,7 +157,7 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
                     )
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
-    given = Arguments(
+    args = Arguments(
         x=x,
         permutation=permutation,
         top_k=top_k,
@@ -173,7 +173,7 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
         out=out,
         config=config,
     )
-    return CALL.run(given, key)
+    return CALL.run(args, key)
 
 
 CALL = PermuteQuantize(permute_quantize)

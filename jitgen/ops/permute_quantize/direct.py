@@ -44,7 +44,7 @@ def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
     x, q = found["x"], found["q"]
     common.require("x", x, rank=(2, "(T, K)"))
     where = _WALKS[config.walk](config, found, session)
-    given = Arguments(
+    args = Arguments(
         **where,
         x=x,
         scale_granularity=_WORDS.get(form, str(form)),
@@ -54,25 +54,25 @@ def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
         rounding=str(config.rounding),
         out=q,
     )
-    if _is_new(q, given, form):
-        given = given._replace(out=None)
-    facts = validate(given, session)
+    if _is_new(q, args, form):
+        args = args._replace(out=None)
+    valid = validate(args, session)
     if config.walk is Walk.SORT:
-        of_pairs: Any = sorting.SortedFacts(given, facts, 0)
+        of_pairs: Any = sorting.ValidatedSort(args, valid, 0)
         sorting.SORTED.require_fit(config, of_pairs, of_pairs)
     else:
-        CALL.require_fit(config, given, facts)
-    direct.require_rows("x", facts.rows)
+        CALL.require_fit(config, args, valid)
+    direct.require_rows("x", valid.rows)
     direct.require_rows("q", q.shape[:-1].numel())
     direct.require_bytes("q", q)
     if (kind := dispatch.form_of(form)) is not None:
-        groups = dispatch.counted(form, given.offs, facts.num_groups)
-        shape = kind.a_shape(Rows(tuple(q.shape[:-1]), groups), facts.k)
+        groups = dispatch.counted(form, args.offs, valid.num_groups)
+        shape = kind.a_shape(Rows(tuple(q.shape[:-1]), groups), valid.k)
         direct.require_scales("scale", found["scale"], kind, shape)
     if config.tiling.is_relayed:
         _check_room(x, found["by_token"])
     if config.walk is Walk.GATHER:
-        CALL.check_values(given, facts)
+        CALL.check_values(args, valid)
 
 
 def _gathered(
@@ -116,12 +116,12 @@ def _sorted(_: PermuteQuantizeConfig, found: dict[str, Any], session: Session) -
 _WALKS = {Walk.GATHER: _gathered, Walk.SCATTER: _scattered, Walk.SORT: _sorted}
 
 
-def _is_new(q: Tensor, given: Arguments, form: Format) -> bool:
+def _is_new(q: Tensor, args: Arguments, form: Format) -> bool:
     """Say whether `q` is as a public call makes it: of bytes, rows need not begin with a vector."""
-    columns = given.x.shape[-1] // form.q_dtype.values_per_element
+    columns = args.x.shape[-1] // form.q_dtype.values_per_element
     return (
-        isinstance(given.permutation, Tensor)
-        and tuple(q.shape) == (*given.permutation.shape, columns)
+        isinstance(args.permutation, Tensor)
+        and tuple(q.shape) == (*args.permutation.shape, columns)
         and q.dtype is dispatch.stored_as(form)
         and q.is_contiguous()
         and q.data_ptr() % _VECTOR == 0

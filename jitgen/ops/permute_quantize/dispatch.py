@@ -20,7 +20,7 @@ from jitgen.formats import find_format
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.ops.call import Call
 from jitgen.ops.launch import AnyLaunch, Family
-from jitgen.ops.permute_quantize.validate import Arguments, Facts, format_of, validate
+from jitgen.ops.permute_quantize.validate import Arguments, Validated, format_of, validate
 from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_places, check_values
 from jitgen.support.frozen import frozen
@@ -109,22 +109,22 @@ def counted(form: Format, offs: Tensor | None, num_groups: int) -> int:
     return num_groups if form.has_atoms and offs is not None else 0
 
 
-def new_tensors(given: Arguments) -> Result:
+def new_tensors(args: Arguments) -> Result:
     """
     Return q and scales as the next GEMM reads them, not initialised; no scales where a kernel finds
     none.
     """
-    form, groups = format_of(given.scale_granularity, given.q_dtype), groups_of(given)
-    rows, columns = tuple(given.permutation.shape), given.x.shape[-1]
+    form, groups = format_of(args.scale_granularity, args.q_dtype), groups_of(args)
+    rows, columns = tuple(args.permutation.shape), args.x.shape[-1]
     shape = (*rows, columns // form.q_dtype.values_per_element)
-    q = given.x.new_empty(shape, dtype=stored_as(form))
+    q = args.x.new_empty(shape, dtype=stored_as(form))
     if (of_scales := form_of(form)) is None:
         return q, None
     num_groups = 0 if groups is None else groups.shape[0]
-    return q, of_scales.new_a(given.x, Rows(rows, counted(form, given.offs, num_groups)), columns)
+    return q, of_scales.new_a(args.x, Rows(rows, counted(form, args.offs, num_groups)), columns)
 
 
-class PermuteQuantize(Call[Arguments, Facts, Result]):
+class PermuteQuantize(Call[Arguments, Validated, Result]):
     """
     What a call of `permute_quantize` is.
 
@@ -139,73 +139,73 @@ class PermuteQuantize(Call[Arguments, Facts, Result]):
     new_outputs = 1
     validate = staticmethod(validate)
 
-    def check_values(self, given: Arguments, facts: Facts) -> None:
-        rows = given.permutation.shape[-1]
-        check_values(facts.layout, groups_of(given), rows, start=1)
-        owners = None if facts.layout is Layout.CONTIGUOUS else groups_of(given)
-        pairs = facts.rows * given.top_k
-        check_places("permutation", given.permutation, pairs, "pairs", owners=owners)
-        check_places("inverse", given.inverse, rows, "rows")
+    def check_values(self, args: Arguments, valid: Validated) -> None:
+        rows = args.permutation.shape[-1]
+        check_values(valid.layout, groups_of(args), rows, start=1)
+        owners = None if valid.layout is Layout.CONTIGUOUS else groups_of(args)
+        pairs = valid.rows * args.top_k
+        check_places("permutation", args.permutation, pairs, "pairs", owners=owners)
+        check_places("inverse", args.inverse, rows, "rows")
 
-    def problem(self, given: Arguments, facts: Facts) -> PermuteQuantizeProblem:
+    def problem(self, args: Arguments, valid: Validated) -> PermuteQuantizeProblem:
         return PermuteQuantizeProblem(
-            layout=facts.layout,
-            m=facts.rows,
-            k=facts.k,
-            top_k=given.top_k,
-            format=facts.format,
-            walk=facts.walk,
-            power_of_two=given.power_of_two,
-            rounding=facts.rounding,
+            layout=valid.layout,
+            m=valid.rows,
+            k=valid.k,
+            top_k=args.top_k,
+            format=valid.format,
+            walk=valid.walk,
+            power_of_two=args.power_of_two,
+            rounding=valid.rounding,
         )
 
-    def family(self, problem: Any, given: Arguments, facts: Facts) -> Family:
-        return Family.of(problem, facts, None)
+    def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
+        return Family.of(problem, valid, None)
 
     def fitting(
-        self, config: PermuteQuantizeConfig, given: Arguments, facts: Facts
+        self, config: PermuteQuantizeConfig, args: Arguments, valid: Validated
     ) -> PermuteQuantizeConfig:
         """Return what `config` would be if it were for this call; one that gathers serves any."""
         return PermuteQuantizeConfig(
-            layout=facts.layout,
-            format=facts.format,
-            walk=Walk.GATHER if config.walk is Walk.GATHER else facts.walk,
-            power_of_two=given.power_of_two,
-            rounding=facts.rounding,
+            layout=valid.layout,
+            format=valid.format,
+            walk=Walk.GATHER if config.walk is Walk.GATHER else valid.walk,
+            power_of_two=args.power_of_two,
+            rounding=valid.rounding,
             tiling=config.tiling,
         )
 
-    def rows(self, given: Arguments, facts: Facts) -> int:
-        return facts.rows if given.permutation.numel() else 0
+    def rows(self, args: Arguments, valid: Validated) -> int:
+        return valid.rows if args.permutation.numel() else 0
 
-    def launch(self, given: Arguments, facts: Facts, kernel: dict[str, Any]) -> Launch:
-        form, served = facts.format, kernel["config"]
+    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
+        form, served = valid.format, kernel["config"]
         return Launch(
             **kernel,
             per_element=form.q_dtype.values_per_element,
             q_dtype=stored_as(form),
             form=form_of(form),
-            num_groups=counted(form, given.offs, facts.num_groups),
+            num_groups=counted(form, args.offs, valid.num_groups),
             is_scatter=served.walk is Walk.SCATTER,
             is_relayed=served.tiling.is_relayed,
         )
 
-    def start(self, launch: Launch, given: Arguments) -> Result:
+    def start(self, launch: Launch, args: Arguments) -> Result:
         return launch.call(
-            *(given.x, given.permutation, given.top_k, groups_of(given)),
-            *(given.inverse, given.scale, given.out),
+            *(args.x, args.permutation, args.top_k, groups_of(args)),
+            *(args.inverse, args.scale, args.out),
         )
 
-    def new_results(self, given: Arguments, facts: Facts | None) -> tuple[Tensor, ...]:
-        return self.to_results(given, new_tensors(given))
+    def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
+        return self.to_results(args, new_tensors(args))
 
-    def to_results(self, given: Arguments, result: Result) -> tuple[Tensor, ...]:
+    def to_results(self, args: Arguments, result: Result) -> tuple[Tensor, ...]:
         q, scale = result
-        if scale is None or scale is given.scale:
-            scale = given.x.new_empty(0, dtype=torch.float32)
+        if scale is None or scale is args.scale:
+            scale = args.x.new_empty(0, dtype=torch.float32)
         return q, scale
 
-    def of_results(self, given: Arguments, tensors: tuple[Tensor, ...]) -> Result:
+    def of_results(self, args: Arguments, tensors: tuple[Tensor, ...]) -> Result:
         q, scale = tensors
-        form = format_of(given.scale_granularity, given.q_dtype)
-        return q, scale if form.has_own_scales else given.scale
+        form = format_of(args.scale_granularity, args.q_dtype)
+        return q, scale if form.has_own_scales else args.scale

@@ -110,7 +110,7 @@ class Solved:
         named: What `jitgen.permute_quantize`, or `sort_quantize`, takes besides x, by its names.
         is_exact: Whether values are small integers; results are exact whatever they are.
         owned: Rows that belong to a group.
-        has_scale: Which bytes of the scales are somebody's; None where the kernel finds none.
+        has_scale: Which bytes of the scales belong to a row; None where the kernel finds none.
         q, scale: What the kernel writes.
         expected_q, expected_scale: What they must be.
         order: Where the kernel sorts, offs, permutation and inverse, by their names.
@@ -141,7 +141,7 @@ class Solved:
         return self.wrong()
 
     def wrong(self) -> int:
-        """Return how many values are wrong; those that nobody owns are where they were touched."""
+        """Count wrong values; one in a row of no group is wrong if the kernel wrote it."""
         return sum(int(result.is_wrong.sum()) for result in self.results())
 
     def results(self) -> list[Result]:
@@ -156,10 +156,8 @@ class Solved:
             scale, expected = _bytes(self.scale), _bytes(self.expected_scale)
             found.append(_result("scale", scale, expected, nan, has, every))
         for name, numbers in self.order.items():
-            nobody, everybody = (torch.full_like(numbers, b, dtype=torch.bool) for b in (0, 1))
-            found.append(
-                _result(name, numbers, self.expected_order[name], nobody, everybody, every)
-            )
+            none, all_ = (torch.full_like(numbers, b, dtype=torch.bool) for b in (0, 1))
+            found.append(_result(name, numbers, self.expected_order[name], none, all_, every))
         return found
 
     def errors(self) -> tuple[float, float]:
@@ -220,7 +218,7 @@ def make(
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
     Integers have ties, zeros and whole blocks of them; the others all sizes from subnormal numbers
-    on. Every fifth token has no place, and every layout rows that nobody owns.
+    on. Every fifth token has no place, and every layout rows of no group.
     """
     chance = torch.Generator(device).manual_seed(seed)
     pairs = sum(sizes.rows)
@@ -252,7 +250,7 @@ def solved(
     groups = groups.to(x.device)
     inverse = torch.full((len(x) * sizes.top_k,), -1, dtype=torch.int32, device=x.device)
     inverse[pairs.long()] = torch.arange(len(pairs), device=x.device, dtype=torch.int32)
-    given = _given(config, x, len(groups))
+    args = _given(config, x, len(groups))
     named: dict[str, Any] = {
         "permutation": permutation,
         "top_k": sizes.top_k,
@@ -260,7 +258,7 @@ def solved(
         "inverse": inverse.view(len(x), -1) if config.walk is Walk.SCATTER else None,
         "scale_granularity": _WORDS.get(form, str(form)),
         "q_dtype": torch.float4_e2m1fn_x2 if form is Format.MXFP4 else None,
-        "scale": given,
+        "scale": args,
         "power_of_two": config.power_of_two,
         "rounding": str(config.rounding),
     }
@@ -270,7 +268,7 @@ def solved(
         top_k=sizes.top_k,
         **rows,
         form=form,
-        scale=given,
+        scale=args,
         power_of_two=config.power_of_two,
         rounding=str(config.rounding),  # type: ignore[arg-type]
     )
@@ -292,8 +290,8 @@ def solved(
         found, sorted_pairs = sorting.order_of(ids, len(groups))
         index, last = (ids,), (*found, sorting.FIRST)
         order, expected_order = found._asdict(), sorted_pairs._asdict()
-        named = sorting.named_of(ids, len(groups), given, config)
-    scales = [each for each in (scale, given) if each is not None]
+        named = sorting.named_of(ids, len(groups), args, config)
+    scales = [each for each in (scale, args) if each is not None]
     return Solved(
         tensors=(x, *index, q, *scales, *last),
         named=named,
@@ -328,7 +326,7 @@ def _given(config: PermuteQuantizeConfig, x: Tensor, groups: int) -> Tensor | No
 def _owned_scales(
     form: Format, scale: Tensor, owned: Tensor, groups: Tensor, named: dict[str, Any]
 ) -> Tensor:
-    """Return which scales are somebody's: bool of their shape."""
+    """Return which scales belong to a row of a group: bool of their shape."""
     if not form.has_atoms:
         return owned.reshape(*owned.shape, *[1] * (scale.ndim - owned.ndim)).expand(scale.shape)
     offs = named.get("offs")

@@ -25,7 +25,7 @@ from jitgen.ops.dispatcher import is_traced, mark_written
 from jitgen.ops.launch import AnyLaunch, Family, Key, present, similar
 from jitgen.ops.permute_quantize.call import permute_quantize
 from jitgen.ops.permute_quantize.dispatch import form_of, stored_as
-from jitgen.ops.permute_quantize.validate import Arguments, Facts, validate
+from jitgen.ops.permute_quantize.validate import Arguments, Validated, validate
 from jitgen.ops.route import validate as pairs
 from jitgen.ops.route.call import sort_pairs
 from jitgen.ops.route.dispatch import new_indices, without_tokens
@@ -162,7 +162,7 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
                 return launch.call(x, topk_ids, scale, out)
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
-    given = SortArguments(
+    args = SortArguments(
         x=x,
         topk_ids=topk_ids,
         experts=experts,
@@ -175,7 +175,7 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
         config=config,
     )
     with calling(SORTED.name):
-        return SORTED.launched(given, tensors_of(given), key)
+        return SORTED.launched(args, tensors_of(args), key)
 
 
 class SortArguments(NamedTuple):
@@ -193,45 +193,45 @@ class SortArguments(NamedTuple):
     config: Config | Override | None = None
 
 
-class SortedFacts(NamedTuple):
+class ValidatedSort(NamedTuple):
     """
     What follows from valid arguments.
 
     Attributes:
-        given: The same call where the pairs were sorted before, whose rules are those of this.
-        facts: What follows from that.
+        args: The same call where the pairs were sorted before, whose rules are those of this.
+        checked: What follows from that.
         local_experts: G.
     """
 
-    given: Arguments
-    facts: Facts
+    args: Arguments
+    checked: Validated
     local_experts: int
 
     @property
     def arch(self) -> Any:
         """The target."""
-        return self.facts.arch
+        return self.checked.arch
 
     @property
     def device(self) -> Any:
         """What serves the tensors."""
-        return self.facts.device
+        return self.checked.device
 
     @property
     def rows(self) -> int:
         """Tokens."""
-        return self.facts.rows
+        return self.checked.rows
 
 
-def validated(given: SortArguments, session: Session) -> SortedFacts:
+def validated(args: SortArguments, session: Session) -> ValidatedSort:
     """
-    Return the facts about valid arguments.
+    Return what follows from valid arguments.
 
     Raises:
         InputError: Something is wrong.
     """
-    x, topk_ids = given.x, given.topk_ids
-    of_pairs = pairs.SortArguments(topk_ids, given.experts, given.first_expert, given.local_experts)
+    x, topk_ids = args.x, args.topk_ids
+    of_pairs = pairs.SortArguments(topk_ids, args.experts, args.first_expert, args.local_experts)
     local_experts = pairs.validate(of_pairs, session).local_experts
     tokens, top_k = topk_ids.shape
     require("topk_ids", topk_ids, shape=((x.shape[0], top_k), "a row for each token"))
@@ -242,22 +242,22 @@ def validated(given: SortArguments, session: Session) -> SortedFacts:
         top_k=top_k,
         offs=offs,
         inverse=inverse,
-        scale_granularity=given.scale_granularity,
-        scale=given.scale,
-        power_of_two=given.power_of_two,
-        out=given.out,
+        scale_granularity=args.scale_granularity,
+        scale=args.scale,
+        power_of_two=args.power_of_two,
+        out=args.out,
     )
-    facts = validate(rows, session)
-    if facts.format.has_atoms:
+    valid = validate(rows, session)
+    if valid.format.has_atoms:
         raise InputError(
             "scale_granularity",
             f"must be block128, row, tensor or none, whose scales lie where a row does (got "
-            f"{given.scale_granularity})",
+            f"{args.scale_granularity})",
         )
-    return SortedFacts(rows, facts, local_experts)
+    return ValidatedSort(rows, valid, local_experts)
 
 
-class SortQuantize(Call[SortArguments, SortedFacts, Sorted]):
+class SortQuantize(Call[SortArguments, ValidatedSort, Sorted]):
     """What a call of `sort_quantize` is: tracers see two others in its place."""
 
     name = "sort_quantize"
@@ -267,50 +267,52 @@ class SortQuantize(Call[SortArguments, SortedFacts, Sorted]):
     validate = staticmethod(validated)
     without_rows = staticmethod(without_tokens)
 
-    def problem(self, given: SortArguments, facts: SortedFacts) -> PermuteQuantizeProblem:
-        return problem_of(facts.given, facts.facts)
+    def problem(self, args: SortArguments, valid: ValidatedSort) -> PermuteQuantizeProblem:
+        return problem_of(valid.args, valid.checked)
 
-    def family(self, problem: Any, given: SortArguments, facts: SortedFacts) -> Family:
-        return Family.of(problem, facts.facts, None)
+    def family(self, problem: Any, args: SortArguments, valid: ValidatedSort) -> Family:
+        return Family.of(problem, valid.checked, None)
 
     def fitting(
-        self, config: PermuteQuantizeConfig, given: SortArguments, facts: SortedFacts
+        self, config: PermuteQuantizeConfig, args: SortArguments, valid: ValidatedSort
     ) -> PermuteQuantizeConfig:
-        return fitting(config, facts.given, facts.facts)
+        return fitting(config, valid.args, valid.checked)
 
-    def launch(self, given: SortArguments, facts: SortedFacts, kernel: dict[str, Any]) -> Launch:
-        form = facts.facts.format
+    def launch(self, args: SortArguments, valid: ValidatedSort, kernel: dict[str, Any]) -> Launch:
+        form = valid.checked.format
         return Launch(
-            **kernel | {"tail": (given.first_expert, *facts.device.tail)},
+            **kernel | {"tail": (args.first_expert, *valid.device.tail)},
             q_dtype=stored_as(form),
             form=form_of(form),
-            local_experts=facts.local_experts,
+            local_experts=valid.local_experts,
         )
 
-    def start(self, launch: Launch, given: SortArguments) -> Sorted:
-        return launch.call(given.x, given.topk_ids, given.scale, given.out)
+    def start(self, launch: Launch, args: SortArguments) -> Sorted:
+        return launch.call(args.x, args.topk_ids, args.scale, args.out)
 
 
-def problem_of(given: Arguments, facts: Facts) -> PermuteQuantizeProblem:
+def problem_of(args: Arguments, valid: Validated) -> PermuteQuantizeProblem:
     """Return what is chosen for."""
     return PermuteQuantizeProblem(
-        layout=facts.layout,
-        m=facts.rows,
-        k=facts.k,
-        top_k=given.top_k,
-        format=facts.format,
+        layout=valid.layout,
+        m=valid.rows,
+        k=valid.k,
+        top_k=args.top_k,
+        format=valid.format,
         walk=Walk.SORT,
-        power_of_two=given.power_of_two,
+        power_of_two=args.power_of_two,
     )
 
 
-def fitting(config: PermuteQuantizeConfig, given: Arguments, facts: Facts) -> PermuteQuantizeConfig:
+def fitting(
+    config: PermuteQuantizeConfig, args: Arguments, valid: Validated
+) -> PermuteQuantizeConfig:
     """Return what `config` would be if it were for this call, whose pairs were sorted before."""
     return PermuteQuantizeConfig(
-        layout=facts.layout,
-        format=facts.format,
+        layout=valid.layout,
+        format=valid.format,
         walk=Walk.SORT,
-        power_of_two=given.power_of_two,
+        power_of_two=args.power_of_two,
         tiling=config.tiling,
     )
 

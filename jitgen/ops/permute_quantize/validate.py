@@ -51,7 +51,7 @@ class Arguments(NamedTuple):
 
 
 @frozen
-class Facts:
+class Validated:
     """
     What follows from valid arguments; a tracer's sizes may be symbols.
 
@@ -63,7 +63,7 @@ class Facts:
         walk: What kernels walk over.
         rounding: How scales of a byte that are powers of two are found.
         groups: 1, for what is chosen hangs on tokens alone.
-        num_groups: Groups of ragged and masked rows; 0 for contiguous ones, where nobody knows it.
+        num_groups: Groups of ragged and masked rows; 0 for contiguous ones: not known.
         rows: Tokens.
         k: Columns.
     """
@@ -113,12 +113,12 @@ def walk_of(form: Format, layout: Layout, inverse: Tensor | None, arch: Arch) ->
     return Walk.SCATTER if is_free and not form.has_atoms else Walk.GATHER
 
 
-def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
+def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Return the facts about valid arguments.
+    Return what follows from valid arguments.
 
     Args:
-        given: The arguments.
+        args: The arguments.
         session: What serves them.
         has_memory: Whether tensors have addresses; a tracer's have none.
 
@@ -126,43 +126,43 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         InputError: Something is wrong; the first rule that is broken, in the order of this
             function.
     """
-    x, top_k = given.x, given.top_k
+    x, top_k = args.x, args.top_k
     common.require("x", x)
-    layout, groups = common.layout_of(given.offs, given.m_indices, given.masked_m)
+    layout, groups = common.layout_of(args.offs, args.m_indices, args.masked_m)
     device = devices.find(x.device, session, "x")
     arch = device.arch
-    if Facts.op not in target(arch).operations:
+    if Validated.op not in target(arch).operations:
         raise InputError("x", f"must be on a device with kernels of permute_quantize (got {arch})")
     common.require("x", x, [torch.bfloat16], arch=arch, rank=(2, "(T, K)"))
     if x.shape[1] == 0:
         raise InputError("x", "must have at least one column (got 0)")
     if type(top_k) is not int or not 1 <= top_k <= MOST_PLACES:
         raise InputError("top_k", f"must be an integer from 1 to {MOST_PLACES} (got {top_k!r})")
-    form = format_of(given.scale_granularity, given.q_dtype)
-    _check_rows(given, layout, groups)
-    _check_options(given, form)
-    facts = Facts(
+    form = format_of(args.scale_granularity, args.q_dtype)
+    _check_rows(args, layout, groups)
+    _check_options(args, form)
+    valid = Validated(
         device=device,
         arch=arch,
         layout=layout,
         format=form,
-        walk=walk_of(form, layout, given.inverse, arch),
-        rounding=Rounding(given.rounding),
+        walk=walk_of(form, layout, args.inverse, arch),
+        rounding=Rounding(args.rounding),
         groups=1,
         num_groups=0 if layout is Layout.CONTIGUOUS else groups.shape[0],
         rows=x.shape[0],
         k=x.shape[1],
     )
-    if reason := size_refusal(facts, arch):
+    if reason := size_refusal(valid, arch):
         raise InputError("x", reason)
-    _check_tensors(given, facts, has_memory=has_memory)
-    common.refuse_gradients(common.tensors_of(given), Facts.op)
-    return facts
+    _check_tensors(args, valid, has_memory=has_memory)
+    common.refuse_gradients(common.tensors_of(args), Validated.op)
+    return valid
 
 
-def _check_rows(given: Arguments, layout: Layout, groups: Tensor) -> None:
+def _check_rows(args: Arguments, layout: Layout, groups: Tensor) -> None:
     """Require a permutation, and what says which rows belong to a group, beside x."""
-    x, permutation = given.x, given.permutation
+    x, permutation = args.x, args.permutation
     common.require("permutation", permutation, [torch.int32])
     is_masked = layout is Layout.MASKED
     of = f"{'(G, M)' if is_masked else '(M,)'} for {layout}"
@@ -174,55 +174,55 @@ def _check_rows(given: Arguments, layout: Layout, groups: Tensor) -> None:
         contiguous=-1,
     )
     if layout is Layout.RAGGED:
-        pairs = x.shape[0] * given.top_k
+        pairs = x.shape[0] * args.top_k
         common.require("permutation", permutation, shape=((pairs,), "a row for each pair of x"))
     common.require(ARGUMENT[layout], groups, rank=(1, "one number for each group or row"))
     if groups.shape[0] == 0 and layout is not Layout.CONTIGUOUS:
         raise InputError(ARGUMENT[layout], "must have at least one group: the group list is empty")
     length = groups.shape[0] if layout is Layout.RAGGED else permutation.shape[0]
     common.check_groups(ARGUMENT[layout], groups, length, ("x", x.device))
-    if (inverse := given.inverse) is not None:
+    if (inverse := args.inverse) is not None:
         common.require(
             "inverse",
             inverse,
             [torch.int32],
-            shape=((x.shape[0], given.top_k), "a row for each pair"),
+            shape=((x.shape[0], args.top_k), "a row for each pair"),
             like=("x", x.device),
             contiguous=-1,
         )
 
 
-def _check_options(given: Arguments, form: Format) -> None:
-    if type(given.power_of_two) is not bool:
-        raise InputError("power_of_two", f"must be True or False (got {given.power_of_two!r})")
-    if given.power_of_two and not form.has_float_scales:
+def _check_options(args: Arguments, form: Format) -> None:
+    if type(args.power_of_two) is not bool:
+        raise InputError("power_of_two", f"must be True or False (got {args.power_of_two!r})")
+    if args.power_of_two and not form.has_float_scales:
         raise InputError(
             "power_of_two", f"is for block128 and row, whose scales are found here (got {form})"
         )
-    if given.rounding not in tuple(Rounding):
-        raise InputError("rounding", f"must be up or floor (got {given.rounding!r})")
-    if given.rounding != Rounding.UP and form not in (Format.MXFP8, Format.MXFP4):
-        raise InputError("rounding", f"is for mx32 (got {given.rounding} for {form})")
+    if args.rounding not in tuple(Rounding):
+        raise InputError("rounding", f"must be up or floor (got {args.rounding!r})")
+    if args.rounding != Rounding.UP and form not in (Format.MXFP8, Format.MXFP4):
+        raise InputError("rounding", f"is for mx32 (got {args.rounding} for {form})")
 
 
-def _check_tensors(given: Arguments, facts: Facts, *, has_memory: bool) -> None:
+def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> None:
     """Require scale and out to fit, and memory that vectors can be read from."""
-    x, out, scale, form = given.x, given.out, given.scale, facts.format
+    x, out, scale, form = args.x, args.out, args.scale, valid.format
     if (scale is not None) != form.has_given_scale:
         what = "is required for" if scale is None else "is found by the kernel, but for"
-        raise InputError("scale", f"{what} tensor and nv16 (got {given.scale_granularity})")
+        raise InputError("scale", f"{what} tensor and nv16 (got {args.scale_granularity})")
     if scale is not None:
-        is_each = form is Format.NVFP4 and facts.layout is Layout.MASKED
-        length = facts.num_groups if is_each else 1
+        is_each = form is Format.NVFP4 and valid.layout is Layout.MASKED
+        length = valid.num_groups if is_each else 1
         common.require("scale", scale, [torch.float32])
         why = "one for each matrix" if is_each else "one for all"
         common.require("scale", scale, shape=((length,), why), like=("x", x.device), contiguous=0)
     if out is not None:
         types = list(_PAIRS) if TORCH[form.q_dtype] in _PAIRS else [TORCH[form.q_dtype]]
-        columns = facts.k // form.q_dtype.values_per_element
-        shape = (*given.permutation.shape, columns)
+        columns = valid.k // form.q_dtype.values_per_element
+        shape = (*args.permutation.shape, columns)
         common.require("out", out, types, shape=(shape, "rows of the permutation by columns of x"))
         common.require_rows_apart(out)
-    alignment = rules(facts.arch, facts.op).alignment
+    alignment = rules(valid.arch, valid.op).alignment
     tensors = [("x", x, alignment), ("out", out, alignment)]
     common.check_memory(tensors, ("x", x.device), has_memory=has_memory)

@@ -2,7 +2,7 @@
 """
 `jitgen.quantize.mxfp8`, `mxfp4` and `nvfp4`: a kernel on GPUs that have one, torch elsewhere.
 
-Both give the same bits for rows that somebody owns. torch's tracers see one operation,
+Both give the same bits for rows of a group. torch's tracers see one operation,
 ``torch.ops.jitgen.quantize``; see `jitgen.ops.tracing`. Where `x` needs a gradient they see torch's
 operations, which have one.
 """
@@ -194,8 +194,8 @@ def quantized(
                     return launch.call(x, groups, global_scale, out)  # type: ignore[no-any-return]
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
-    given = Arguments(x, str(format), offs, masked_m, global_scale, rounding, out, config)
-    return CALL.run(given, key)
+    args = Arguments(x, str(format), offs, masked_m, global_scale, rounding, out, config)
+    return CALL.run(args, key)
 
 
 def _kind(q: Tensor, scale: Tensor) -> tuple[Any, ...]:

@@ -47,7 +47,7 @@ def check(config: QuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> Non
     direct.require_rows("x", x.shape[:-1].numel())
     results = (found["q"], found["scale"])
     check_out(results, config.format, x, offs)
-    given = Arguments(
+    args = Arguments(
         x=x,
         offs=offs,
         masked_m=masked_m,
@@ -56,16 +56,16 @@ def check(config: QuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> Non
         rounding=str(config.rounding),
         out=results,
     )
-    facts = validate(given, session)
-    if facts is None:
+    valid = validate(args, session)
+    if valid is None:
         raise InputError(
             "x",
             f"must be bfloat16 in rows of 16 bytes, K a multiple of 16, that {arch} has a kernel "
-            f"for: {problem_of(given).types} (got {x.dtype} of {tuple(x.shape)}, strides "
+            f"for: {problem_of(args).types} (got {x.dtype} of {tuple(x.shape)}, strides "
             f"{x.stride()})",
         )
-    CALL.require_fit(config, given, facts)
-    check_values(layout, groups_of(given), x.shape[-2])
+    CALL.require_fit(config, args, valid)
+    check_values(layout, groups_of(args), x.shape[-2])
 
 
 def _check_global(x: Tensor, scale: Tensor) -> None:

@@ -21,8 +21,8 @@ from jitgen.ops.dispatcher import is_differentiated, require_apart, require_stor
 from jitgen.ops.launch import AnyLaunch, Family, Key
 from jitgen.ops.quantize.validate import (
     Arguments,
-    Facts,
     Result,
+    Validated,
     layout_of,
     problem_of,
     shapes_of,
@@ -94,23 +94,23 @@ class Quantize(Call[Arguments, Any, Any]):
     outputs = ("out", "scale")
     validate = staticmethod(validate)
 
-    def run(self, given: Arguments, key: Key) -> Result:
+    def run(self, args: Arguments, key: Key) -> Result:
         """Do what any call does, or with torch's operations where no kernel serves."""
         if is_dynamo_compiling():
-            has_gradient = torch.is_grad_enabled() and given.x.requires_grad
+            has_gradient = torch.is_grad_enabled() and args.x.requires_grad
         else:
-            validate(given, current.get(), has_memory=False)
-            has_gradient = is_differentiated(given.x)
-        found: Result | None = None if has_gradient else super().run(given, key)
-        return _in_torch(given) if found is None else found
+            validate(args, current.get(), has_memory=False)
+            has_gradient = is_differentiated(args.x)
+        found: Result | None = None if has_gradient else super().run(args, key)
+        return _in_torch(args) if found is None else found
 
-    def launched(self, given: Arguments, tensors: dict[str, Tensor], key: Key) -> Result | None:
+    def launched(self, args: Arguments, tensors: dict[str, Tensor], key: Key) -> Result | None:
         """Return what a kernel computes; None where torch's operations are to."""
         require_storage(tensors)
         require_apart(tensors, [name for name in tensors if name.startswith("out[")])
-        check_values(layout_of(given), groups_of(given), given.x.shape[-2])
-        config, x = given.config, given.x
-        if validate(given, current.get()) is None:
+        check_values(layout_of(args), groups_of(args), args.x.shape[-2])
+        config, x = args.config, args.x
+        if validate(args, current.get()) is None:
             if config is not None:
                 raise InputError(
                     "config",
@@ -119,50 +119,50 @@ class Quantize(Call[Arguments, Any, Any]):
                 )
             return None
         try:
-            return super().launched(given, tensors, key)  # type: ignore[no-any-return]
+            return super().launched(args, tensors, key)  # type: ignore[no-any-return]
         except KernelMiss as miss:
             if config is not None:
                 raise
-            what = f"quantize {given.format} {layout_of(given)}"
+            what = f"quantize {args.format} {layout_of(args)}"
             warn_once(what, "torch quantises instead: %s", miss)
             return None
 
-    def problem(self, given: Arguments, facts: Facts) -> QuantizeProblem:
-        return problem_of(given)
+    def problem(self, args: Arguments, valid: Validated) -> QuantizeProblem:
+        return problem_of(args)
 
-    def family(self, problem: Any, given: Arguments, facts: Facts) -> Family:
-        return Family.of(problem, facts, None)
+    def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
+        return Family.of(problem, valid, None)
 
-    def fitting(self, config: QuantizeConfig, given: Arguments, facts: Facts) -> QuantizeConfig:
+    def fitting(self, config: QuantizeConfig, args: Arguments, valid: Validated) -> QuantizeConfig:
         return QuantizeConfig(
-            layout=facts.layout,
-            format=Format(given.format),
-            rounding=Rounding(given.rounding),
+            layout=valid.layout,
+            format=Format(args.format),
+            rounding=Rounding(args.rounding),
             tiling=config.tiling,
         )
 
-    def launch(self, given: Arguments, facts: Facts, kernel: dict[str, Any]) -> Launch:
-        form = find_format(Format(given.format).scales)
+    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
+        form = find_format(Format(args.format).scales)
         if not isinstance(form, Atoms):
-            raise TypeError(f"the scales of {given.format} lie in no atoms")
-        is_packed = given.format != Format.MXFP8
+            raise TypeError(f"the scales of {args.format} lie in no atoms")
+        is_packed = args.format != Format.MXFP8
         return Launch(
             **kernel,
             q_dtype=torch.uint8 if is_packed else torch.float8_e4m3fn,
             per_element=2 if is_packed else 1,
             form=form,
-            num_groups=0 if given.offs is None else len(given.offs),
-            lead=int(facts.layout is Layout.CONTIGUOUS and given.x.dim() == 2),
+            num_groups=0 if args.offs is None else len(args.offs),
+            lead=int(valid.layout is Layout.CONTIGUOUS and args.x.dim() == 2),
         )
 
-    def start(self, launch: Launch, given: Arguments) -> Result:
-        return launch.call(given.x, groups_of(given), given.global_scale, given.out)
+    def start(self, launch: Launch, args: Arguments) -> Result:
+        return launch.call(args.x, groups_of(args), args.global_scale, args.out)
 
-    def new_results(self, given: Arguments, facts: Facts | None) -> tuple[Tensor, ...]:
-        sizes = shapes_of(Format(given.format), given.x, given.offs)
-        return tuple(given.x.new_empty(shape, dtype=dtype) for shape, dtype in sizes)
+    def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
+        sizes = shapes_of(Format(args.format), args.x, args.offs)
+        return tuple(args.x.new_empty(shape, dtype=dtype) for shape, dtype in sizes)
 
-    def of_results(self, given: Arguments, tensors: tuple[Tensor, ...]) -> Result:
+    def of_results(self, args: Arguments, tensors: tuple[Tensor, ...]) -> Result:
         q, scale = tensors
         return q, scale
 
@@ -171,14 +171,14 @@ class Quantize(Call[Arguments, Any, Any]):
         return q, scale
 
 
-def _in_torch(given: Arguments) -> Result:
+def _in_torch(args: Arguments) -> Result:
     """Return the same from torch's operations."""
-    x, offs, out = given.x, given.offs, given.out
-    if given.format == Format.NVFP4:
-        found = nv16.nvfp4(x, offs=offs, global_scale=given.global_scale)[:2]
+    x, offs, out = args.x, args.offs, args.out
+    if args.format == Format.NVFP4:
+        found = nv16.nvfp4(x, offs=offs, global_scale=args.global_scale)[:2]
     else:
-        of = mx32.mxfp8 if given.format == Format.MXFP8 else mx32.mxfp4
-        found = of(x, offs=offs, rounding=given.rounding)  # type: ignore[arg-type]
+        of = mx32.mxfp8 if args.format == Format.MXFP8 else mx32.mxfp4
+        found = of(x, offs=offs, rounding=args.rounding)  # type: ignore[arg-type]
     if out is None:
         return found
     return out[0].copy_(found[0]), out[1].copy_(found[1])

@@ -93,8 +93,8 @@ class Solved:
     Attributes:
         tensors: What kernels take, in order, without the number of SMs.
         is_exact: Whether values are small integers; results are exact whatever they are.
-        owned: Rows of q that somebody owns, bool of its leading shape.
-        has_scale: Which bytes of the atoms are somebody's.
+        owned: Rows of q that belong to a group, bool of its leading shape.
+        has_scale: Which bytes of the atoms belong to such a row.
         q, scale: What the kernel writes.
         expected_q, expected_scale: What they must be.
     """
@@ -109,7 +109,7 @@ class Solved:
     expected_scale: Tensor
 
     def wrong(self) -> int:
-        """Return how many bytes are wrong; those that nobody owns are where they were touched."""
+        """Count wrong bytes; one in a row of no group is wrong if the kernel wrote it."""
         return sum(int(result.is_wrong.sum()) for result in self.results())
 
     def results(self) -> list[Result]:

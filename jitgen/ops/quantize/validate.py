@@ -52,7 +52,7 @@ class Arguments(NamedTuple):
     config: Config | Override | None = None
 
 
-class Facts(NamedTuple):
+class Validated(NamedTuple):
     """
     What follows from arguments that a kernel serves.
 
@@ -74,7 +74,7 @@ class Facts(NamedTuple):
         return self.device.arch
 
 
-def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts | None:
+def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated | None:
     """
     Return what follows from valid arguments; None where torch's operations do what is asked, or
     tensors are a tracer's.
@@ -82,15 +82,15 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
     Raises:
         InputError: An argument is wrong.
     """
-    form = format_of(given.format)
-    check(form, given.x, given.offs, given.masked_m, given.rounding)
-    if given.out is not None:
-        check_out(given.out, form, given.x, given.offs)
-    device = server(given, session) if has_memory else None
+    form = format_of(args.format)
+    check(form, args.x, args.offs, args.masked_m, args.rounding)
+    if args.out is not None:
+        check_out(args.out, form, args.x, args.offs)
+    device = server(args, session) if has_memory else None
     if device is None:
         return None
-    groups, rows = problem_of(given).groups, given.x.shape[-2]
-    return Facts(device=device, layout=layout_of(given), groups=groups, rows=rows)
+    groups, rows = problem_of(args).groups, args.x.shape[-2]
+    return Validated(device=device, layout=layout_of(args), groups=groups, rows=rows)
 
 
 def format_of(name: str) -> Format:
@@ -105,11 +105,11 @@ def format_of(name: str) -> Format:
     return Format(name)
 
 
-def layout_of(given: Arguments) -> Layout:
+def layout_of(args: Arguments) -> Layout:
     """Return how rows belong to groups."""
-    if given.offs is not None:
+    if args.offs is not None:
         return Layout.RAGGED
-    return Layout.CONTIGUOUS if given.masked_m is None else Layout.MASKED
+    return Layout.CONTIGUOUS if args.masked_m is None else Layout.MASKED
 
 
 def shapes_of(
@@ -127,29 +127,29 @@ def shapes_of(
     )
 
 
-def problem_of(given: Arguments) -> QuantizeProblem:
+def problem_of(args: Arguments) -> QuantizeProblem:
     """Return what a kernel is chosen for: groups share ragged rows, and masked ones are full."""
-    x, groups = given.x, groups_of(given)
+    x, groups = args.x, groups_of(args)
     count = (x.shape[0] if x.dim() == 3 else 1) if groups is None else groups.shape[0]
     rows = x.shape[0] if x.dim() == 2 else x.shape[0] * x.shape[1]
     return QuantizeProblem(
-        layout=layout_of(given),
+        layout=layout_of(args),
         groups=max(1, count),
         m=rows,
         k=x.shape[-1],
-        format=Format(given.format),
-        rounding=Rounding(given.rounding),
+        format=Format(args.format),
+        rounding=Rounding(args.rounding),
     )
 
 
-def server(given: Arguments, session: Session) -> Device | None:
+def server(args: Arguments, session: Session) -> Device | None:
     """
     Return the GPU that has a kernel for a call; None where torch's operations do what is asked.
 
     They do on a CPU, for other types than bf16, sizes that no vectors fit, and x that is empty or
     does not lie in rows of 16 bytes.
     """
-    x = given.x
+    x = args.x
     try:
         device = devices.find(x.device, session, "x")
     except InputError:  # nothing of jitgen's runs there, but torch does
@@ -158,7 +158,7 @@ def server(given: Arguments, session: Session) -> Device | None:
         return None
     if x.dtype is not torch.bfloat16 or not x.numel() or not _is_readable(x, device.arch):
         return None
-    problem = problem_of(given)
+    problem = problem_of(args)
     if size_refusal(problem, device.arch) or not rules(device.arch, problem.op).candidates(problem):
         return None
     return device

@@ -105,7 +105,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
                 first_expert,
                 local_experts,
                 None if config is None else id(config),
-                # The entry knows neither k nor G: whoever gives results gives the right ones.
+                # The entry knows neither k nor G: it takes those of the results.
                 None if out is None else _sizes(out),
                 num_modes(),
                 is_grad_enabled(),
@@ -119,7 +119,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
                     return launch.route(scores, bias, out)  # type: ignore[no-any-return]
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
-    given = Arguments(
+    args = Arguments(
         scores=scores,
         top_k=top_k,
         scoring=scoring,
@@ -133,7 +133,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
         out=out,
         config=config,
     )
-    return CALL.run(given, key)  # type: ignore[no-any-return]
+    return CALL.run(args, key)  # type: ignore[no-any-return]
 
 
 def sort_pairs(
@@ -146,7 +146,7 @@ def sort_pairs(
     config: RouteConfig | Override | None = None,
 ) -> Sorting:
     """
-    Sort pairs of tokens and experts that somebody else chose, as `route` sorts its own.
+    Sort pairs of tokens and experts that were chosen elsewhere, as `route` sorts its own.
 
     Args:
         topk_ids: (T, k) int32, dense: experts of all devices. Pairs whose expert is not local, such
@@ -188,7 +188,7 @@ def sort_pairs(
                     return launch.sort(topk_ids, out)  # type: ignore[no-any-return]
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
-    given = SortArguments(
+    args = SortArguments(
         topk_ids=topk_ids,
         experts=experts,
         first_expert=first_expert,
@@ -196,7 +196,7 @@ def sort_pairs(
         out=out,
         config=config,
     )
-    return SORT.run(given, key)  # type: ignore[no-any-return]
+    return SORT.run(args, key)  # type: ignore[no-any-return]
 
 
 def _sizes(out: Routing | Sorting) -> tuple[Any, ...]:

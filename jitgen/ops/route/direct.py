@@ -39,7 +39,7 @@ def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     first_expert(first)
     if is_given:
         results = Sorting(*(found[name] for name in Sorting._fields))
-        given: Arguments | SortArguments = SortArguments(
+        args: Arguments | SortArguments = SortArguments(
             topk_ids=found["ids"],
             experts=first + local,  # how many there are elsewhere is not said
             first_expert=first,
@@ -47,10 +47,10 @@ def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
             out=results,
         )
     else:
-        given = _of_scores(config, found, local)
-    facts = validate(given, session)
-    CALL.require_fit(config, given, facts)
-    direct.require_rows(given._fields[0], facts.tokens)
+        args = _of_scores(config, found, local)
+    valid = validate(args, session)
+    CALL.require_fit(config, args, valid)
+    direct.require_rows(args._fields[0], valid.tokens)
     if config.tiling.is_spread:
         _check_workspace(config, found["workspace"], arguments[-1], local)
 

@@ -13,7 +13,7 @@ from jitgen.errors import InputError
 from jitgen.ops.call import Call
 from jitgen.ops.launch import AnyLaunch
 from jitgen.ops.route.results import Routing, Sorting
-from jitgen.ops.route.validate import Arguments, Facts, SortArguments, shapes, validate
+from jitgen.ops.route.validate import Arguments, SortArguments, Validated, shapes, validate
 from jitgen.runtime.session import current
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules
@@ -77,7 +77,7 @@ def without_tokens(*given: Any) -> None:
     offs.zero_()
 
 
-class _Sorts(Call[Any, Facts, Any]):
+class _Sorts(Call[Any, Validated, Any]):
     """What `route` and `sort_pairs` share."""
 
     config = RouteConfig
@@ -85,50 +85,50 @@ class _Sorts(Call[Any, Facts, Any]):
     validate = staticmethod(validate)
     without_rows = staticmethod(without_tokens)
 
-    def problem(self, given: Any, facts: Facts) -> Any:
-        return facts.problem()
+    def problem(self, args: Any, valid: Validated) -> Any:
+        return valid.problem()
 
-    def rows(self, given: Any, facts: Facts) -> int:
-        return facts.tokens
+    def rows(self, args: Any, valid: Validated) -> int:
+        return valid.tokens
 
-    def fitting(self, config: RouteConfig, given: Any, facts: Facts) -> RouteConfig:
+    def fitting(self, config: RouteConfig, args: Any, valid: Validated) -> RouteConfig:
         return RouteConfig(
-            scoring=facts.scoring,
-            scores_dtype=facts.scores_dtype,
-            bias=facts.bias,
-            grouped=facts.expert_groups > 1,
+            scoring=valid.scoring,
+            scores_dtype=valid.scores_dtype,
+            bias=valid.bias,
+            grouped=valid.expert_groups > 1,
             experts=config.experts,
             tiling=config.tiling,
         )
 
-    def require_fit(self, asked: object, given: Any, facts: Facts) -> RouteConfig:
-        config: RouteConfig = super().require_fit(asked, given, facts)
-        least = rules(facts.arch, "route").experts_for(facts)  # type: ignore[attr-defined]
+    def require_fit(self, asked: object, args: Any, valid: Validated) -> RouteConfig:
+        config: RouteConfig = super().require_fit(asked, args, valid)
+        least = rules(valid.arch, "route").experts_for(valid)  # type: ignore[attr-defined]
         if config.experts < least:
             raise InputError(
                 "config", f"must be for at least {least} experts (got {config.experts})"
             )
         return config
 
-    def launch(self, given: Any, facts: Facts, kernel: dict[str, Any]) -> Launch:
-        tail = facts.device.tail
+    def launch(self, args: Any, valid: Validated, kernel: dict[str, Any]) -> Launch:
+        tail = valid.device.tail
         return Launch(
-            **kernel | {"tail": (*given.numbers, *tail)},
-            top_k=facts.top_k,
-            local_experts=facts.local_experts,
+            **kernel | {"tail": (*args.numbers, *tail)},
+            top_k=valid.top_k,
+            local_experts=valid.local_experts,
             counts=kernel["config"].tiling.counts(tail[0] if tail else 0),
         )
 
-    def new_results(self, given: Any, facts: Facts | None) -> tuple[Tensor, ...]:
-        if facts is None:  # sizes that are not known yet: say so
-            facts = validate(given, current.get())
+    def new_results(self, args: Any, valid: Validated | None) -> tuple[Tensor, ...]:
+        if valid is None:  # sizes that are not known yet: say so
+            valid = validate(args, current.get())
         types = {"topk_weights": torch.float32}
         return tuple(
-            given[0].new_empty(shape, dtype=types.get(name, torch.int32))
-            for name, shape in shapes(facts).items()
+            args[0].new_empty(shape, dtype=types.get(name, torch.int32))
+            for name, shape in shapes(valid).items()
         )
 
-    def of_results(self, given: Any, tensors: tuple[Tensor, ...]) -> Any:
+    def of_results(self, args: Any, tensors: tuple[Tensor, ...]) -> Any:
         return self.results(*tensors)
 
     def out_of(self, tensors: tuple[Tensor, ...]) -> Any:
@@ -144,8 +144,8 @@ class Route(_Sorts):
     results = Routing
     outputs = Routing._fields
 
-    def start(self, launch: Launch, given: Arguments) -> Routing:
-        return launch.route(given.scores, given.bias, given.out)
+    def start(self, launch: Launch, args: Arguments) -> Routing:
+        return launch.route(args.scores, args.bias, args.out)
 
 
 class SortPairs(_Sorts):
@@ -157,5 +157,5 @@ class SortPairs(_Sorts):
     results = Sorting
     outputs = Sorting._fields
 
-    def start(self, launch: Launch, given: SortArguments) -> Sorting:
-        return launch.sort(given.topk_ids, given.out)
+    def start(self, launch: Launch, args: SortArguments) -> Sorting:
+        return launch.sort(args.topk_ids, args.out)

@@ -42,7 +42,9 @@ def route(  # noqa: PLR0913  # the arguments of the real one
     ids = chosen(ranks, top_k, expert_groups, top_groups)
     weights = scored(scores, scoring).gather(1, ids)
     if renormalize and scoring == "softmax" and bias is None and expert_groups == 1:
-        weights = scores.float().gather(1, ids).softmax(1)  # a NaN that is not chosen is nobody's
+        weights = (
+            scores.float().gather(1, ids).softmax(1)
+        )  # a NaN that is not chosen spoils no weight
     elif renormalize:
         least = SMALLEST_SUM if scoring == "sigmoid" else 0.0
         weights = weights / (weights.sum(1, keepdim=True) + least)

@@ -66,7 +66,7 @@ class SortArguments(NamedTuple):
 
 
 @frozen
-class Facts:
+class Validated:
     """
     What follows from valid arguments; a tracer's sizes may be symbols.
 
@@ -115,20 +115,20 @@ class Facts:
 
 
 def validate(
-    given: Arguments | SortArguments,
+    args: Arguments | SortArguments,
     session: Session,
     *,
     has_memory: bool = True,  # noqa: ARG001  # no kernel asks for addresses of its own
-) -> Facts:
+) -> Validated:
     """
-    Return the facts about valid arguments.
+    Return what follows from valid arguments.
 
     Raises:
         InputError: Something is wrong; the first rule that is broken, in the order of this
             function.
     """
-    name, like = given._fields[0], given[0]
-    is_sorted = isinstance(given, SortArguments)
+    name, like = args._fields[0], args[0]
+    is_sorted = isinstance(args, SortArguments)
     common.require(name, like)
     device = devices.find(like.device, session, name)
     of = "(T, k)" if is_sorted else "(T, E)"
@@ -137,26 +137,26 @@ def validate(
     if experts == 0:
         raise InputError(name, f"must have at least one column (got shape {tuple(like.shape)})")
     common.require(name, like, contiguous=1)
-    if isinstance(given, SortArguments):
+    if isinstance(args, SortArguments):
         common.require(name, like, [torch.int32])
         if not like.is_contiguous():
             raise InputError(name, f"must be contiguous (got strides {like.stride()})")
         top_k, scoring = experts, Scoring.GIVEN
-        experts = _number("experts", given.experts, 1)
+        experts = _number("experts", args.experts, 1)
     else:
         common.require(name, like, [*_SCORES], arch=device.arch)
-        scoring = _scoring(given.scoring)
-        top_k = _number("top_k", given.top_k, 1)
-        _check_choice(given, experts, top_k)
-    first = first_expert(given.first_expert)
-    local = experts if given.local_experts is None else given.local_experts
+        scoring = _scoring(args.scoring)
+        top_k = _number("top_k", args.top_k, 1)
+        _check_choice(args, experts, top_k)
+    first = first_expert(args.first_expert)
+    local = experts if args.local_experts is None else args.local_experts
     local = _number("local_experts", local, 1)
     if first + local > experts:
         raise InputError(
             "local_experts",
             f"must end with the last of {experts} experts (got {local} from {first} on)",
         )
-    facts = Facts(
+    valid = Validated(
         device=device,
         arch=device.arch,
         tokens=like.shape[0],
@@ -165,21 +165,21 @@ def validate(
         local_experts=local,
         scoring=scoring,
         scores_dtype=_SCORES.get(like.dtype),
-        bias=not isinstance(given, SortArguments) and given.bias is not None,
-        expert_groups=1 if isinstance(given, SortArguments) else given.expert_groups,
+        bias=not isinstance(args, SortArguments) and args.bias is not None,
+        expert_groups=1 if isinstance(args, SortArguments) else args.expert_groups,
     )
-    if reason := size_refusal(facts, device.arch):
+    if reason := size_refusal(valid, device.arch):
         raise InputError(name, reason)
-    if given.out is not None:
-        _check_out(given, facts)
-    common.refuse_gradients(common.tensors_of(given), "sort_pairs" if is_sorted else "route")
-    return facts
+    if args.out is not None:
+        _check_out(args, valid)
+    common.refuse_gradients(common.tensors_of(args), "sort_pairs" if is_sorted else "route")
+    return valid
 
 
-def _check_choice(given: Arguments, experts: int, top_k: int) -> None:
+def _check_choice(args: Arguments, experts: int, top_k: int) -> None:
     """Require that there are as many experts as are asked for, and a bias for each."""
-    groups = _number("expert_groups", given.expert_groups, 1)
-    kept = _number("top_groups", given.top_groups, 1)
+    groups = _number("expert_groups", args.expert_groups, 1)
+    kept = _number("top_groups", args.top_groups, 1)
     if experts % groups or (groups > 1 and experts < 2 * groups):
         raise InputError(
             "expert_groups",
@@ -192,40 +192,40 @@ def _check_choice(given: Arguments, experts: int, top_k: int) -> None:
         raise InputError(
             "top_k", f"must be at most the {kept * size} experts that are kept (got {top_k})"
         )
-    if type(given.renormalize) is not bool:
-        raise InputError("renormalize", f"must be True or False (got {given.renormalize!r})")
-    if type(given.scale) not in (int, float) or not math.isfinite(given.scale):
-        raise InputError("scale", f"must be a finite number (got {given.scale!r})")
-    if given.bias is not None:
+    if type(args.renormalize) is not bool:
+        raise InputError("renormalize", f"must be True or False (got {args.renormalize!r})")
+    if type(args.scale) not in (int, float) or not math.isfinite(args.scale):
+        raise InputError("scale", f"must be a finite number (got {args.scale!r})")
+    if args.bias is not None:
         common.require(
             "bias",
-            given.bias,
+            args.bias,
             [torch.float32],
             shape=((experts,), "one for each expert"),
-            like=("scores", given.scores.device),
+            like=("scores", args.scores.device),
             contiguous=0,
         )
 
 
-def shapes(facts: Facts) -> dict[str, tuple[int, ...]]:
+def shapes(valid: Validated) -> dict[str, tuple[int, ...]]:
     """Return the shape of each result by its name, in the order of a `Routing`."""
-    pairs = (facts.tokens, facts.top_k)
+    pairs = (valid.tokens, valid.top_k)
     of_choice = {"topk_weights": pairs, "topk_ids": pairs}
     return {
-        **({} if facts.scores_dtype is None else of_choice),
-        "offs": (facts.local_experts,),
-        "permutation": (facts.tokens * facts.top_k,),
+        **({} if valid.scores_dtype is None else of_choice),
+        "offs": (valid.local_experts,),
+        "permutation": (valid.tokens * valid.top_k,),
         "inverse": pairs,
     }
 
 
-def _check_out(given: Arguments | SortArguments, facts: Facts) -> None:
+def _check_out(args: Arguments | SortArguments, valid: Validated) -> None:
     """Require dense tensors of the right shapes and types to write results to."""
-    kind = Sorting if isinstance(given, SortArguments) else Routing
-    if not isinstance(given.out, kind):
-        raise InputError("out", f"must be a {kind.__name__} (got {type(given.out).__name__})")
-    for name, shape in shapes(facts).items():
-        tensor, called = getattr(given.out, name), f"out.{name}"
+    kind = Sorting if isinstance(args, SortArguments) else Routing
+    if not isinstance(args.out, kind):
+        raise InputError("out", f"must be a {kind.__name__} (got {type(args.out).__name__})")
+    for name, shape in shapes(valid).items():
+        tensor, called = getattr(args.out, name), f"out.{name}"
         common.require(called, tensor)
         dtype = torch.float32 if name == "topk_weights" else torch.int32
         common.require(
@@ -233,7 +233,7 @@ def _check_out(given: Arguments | SortArguments, facts: Facts) -> None:
             tensor,
             [dtype],
             shape=(shape, "as it is computed"),
-            like=(given._fields[0], given[0].device),
+            like=(args._fields[0], args[0].device),
         )
         if not tensor.is_contiguous():
             raise InputError(called, f"must be contiguous (got strides {tensor.stride()})")

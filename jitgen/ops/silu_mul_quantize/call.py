@@ -152,7 +152,7 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
                     return launch.call(x, groups, scale, out)  # type: ignore[no-any-return]
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
-    given = Arguments(
+    args = Arguments(
         x=x,
         offs=offs,
         m_indices=m_indices,
@@ -168,7 +168,7 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
         expected_m=expected_m,
         config=config,
     )
-    return CALL.run(given, key)
+    return CALL.run(args, key)
 
 
 CALL = SiluMulQuantize(silu_mul_quantize)

@@ -33,18 +33,18 @@ def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
     )
     written = found.pop("scale") if scales.is_found else None
     found["out"] = found.pop("q")
-    given = Arguments(
+    args = Arguments(
         **found,
         scale_granularity=str(scales),
         activation=str(config.activation),
         interleaved=config.interleaved,
         power_of_two=config.power_of_two,
     )
-    facts = validate(given, session)
-    CALL.require_fit(config, given, facts)
-    direct.require_rows("x", facts.rows)
+    valid = validate(args, session)
+    CALL.require_fit(config, args, valid)
+    direct.require_rows("x", valid.rows)
     if written is not None:
         form = find_format(ScaleGranularity(str(scales)))
-        shape = form.a_shape(Rows(tuple(given.x.shape[:-1])), facts.n)
+        shape = form.a_shape(Rows(tuple(args.x.shape[:-1])), valid.n)
         direct.require_scales("scale", written, form, shape)
-    CALL.check_values(given, facts)
+    CALL.check_values(args, valid)

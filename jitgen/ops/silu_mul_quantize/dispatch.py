@@ -14,7 +14,7 @@ from jitgen.formats import find_format
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.ops.call import Call
 from jitgen.ops.launch import AnyLaunch, Family
-from jitgen.ops.silu_mul_quantize.validate import Arguments, Facts, validate
+from jitgen.ops.silu_mul_quantize.validate import Arguments, Validated, validate
 from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_values
 from jitgen.support.frozen import frozen
@@ -63,7 +63,7 @@ def new_tensors(x: Tensor, columns: int, scales: Scales) -> Result:
     return q, None if form is None else form.new_a(x, Rows(rows), columns)
 
 
-class SiluMulQuantize(Call[Arguments, Facts, Result]):
+class SiluMulQuantize(Call[Arguments, Validated, Result]):
     """
     What a call of `silu_mul_quantize` is.
 
@@ -78,70 +78,70 @@ class SiluMulQuantize(Call[Arguments, Facts, Result]):
     new_outputs = 1
     validate = staticmethod(validate)
 
-    def check_values(self, given: Arguments, facts: Facts) -> None:
-        check_values(facts.layout, groups_of(given), facts.rows, start=1)
+    def check_values(self, args: Arguments, valid: Validated) -> None:
+        check_values(valid.layout, groups_of(args), valid.rows, start=1)
 
-    def problem(self, given: Arguments, facts: Facts) -> SiluMulQuantizeProblem:
+    def problem(self, args: Arguments, valid: Validated) -> SiluMulQuantizeProblem:
         """Return the sizes; unless told, groups share the rows and masked ones are full."""
-        rows = facts.rows * facts.groups if facts.layout is Layout.MASKED else facts.rows
-        if (mean := _mean(given, facts)) is not None:
-            rows = mean * facts.groups
+        rows = valid.rows * valid.groups if valid.layout is Layout.MASKED else valid.rows
+        if (mean := _mean(args, valid)) is not None:
+            rows = mean * valid.groups
         return SiluMulQuantizeProblem(
-            layout=facts.layout,
-            groups=facts.groups,
+            layout=valid.layout,
+            groups=valid.groups,
             m=rows,
-            n=facts.n,
-            scale_granularity=facts.scale_granularity,
-            activation=facts.activation,
-            interleaved=given.interleaved,
-            power_of_two=given.power_of_two,
+            n=valid.n,
+            scale_granularity=valid.scale_granularity,
+            activation=valid.activation,
+            interleaved=args.interleaved,
+            power_of_two=args.power_of_two,
         )
 
-    def family(self, problem: Any, given: Arguments, facts: Facts) -> Family:
-        return Family.of(problem, facts, _mean(given, facts))
+    def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
+        return Family.of(problem, valid, _mean(args, valid))
 
     def fitting(
-        self, config: SiluMulQuantizeConfig, given: Arguments, facts: Facts
+        self, config: SiluMulQuantizeConfig, args: Arguments, valid: Validated
     ) -> SiluMulQuantizeConfig:
         return SiluMulQuantizeConfig(
-            layout=facts.layout,
-            scale_granularity=facts.scale_granularity,
-            activation=facts.activation,
-            interleaved=given.interleaved,
-            power_of_two=given.power_of_two,
+            layout=valid.layout,
+            scale_granularity=valid.scale_granularity,
+            activation=valid.activation,
+            interleaved=args.interleaved,
+            power_of_two=args.power_of_two,
             tiling=config.tiling,
         )
 
-    def launch(self, given: Arguments, facts: Facts, kernel: dict[str, Any]) -> Launch:
-        scales = facts.scale_granularity
+    def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
+        scales = valid.scale_granularity
         return Launch(
-            **kernel | {"tail": (*given.limits, *facts.device.tail)},
-            columns=facts.n,
+            **kernel | {"tail": (*args.limits, *valid.device.tail)},
+            columns=valid.n,
             q_dtype=TORCH[scales.q_dtype],
             form=_form(scales),
         )
 
-    def start(self, launch: Launch, given: Arguments) -> Result:
-        return launch.call(given.x, groups_of(given), given.scale, given.out)
+    def start(self, launch: Launch, args: Arguments) -> Result:
+        return launch.call(args.x, groups_of(args), args.scale, args.out)
 
-    def new_results(self, given: Arguments, facts: Facts | None) -> tuple[Tensor, ...]:
-        scales = Scales(given.scale_granularity)
-        return self.to_results(given, new_tensors(given.x, given.x.shape[-1] // 2, scales))
+    def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
+        scales = Scales(args.scale_granularity)
+        return self.to_results(args, new_tensors(args.x, args.x.shape[-1] // 2, scales))
 
-    def to_results(self, given: Arguments, result: Result) -> tuple[Tensor, ...]:
+    def to_results(self, args: Arguments, result: Result) -> tuple[Tensor, ...]:
         q, scale = result
-        if scale is None or scale is given.scale:
-            scale = given.x.new_empty(0, dtype=torch.float32)
+        if scale is None or scale is args.scale:
+            scale = args.x.new_empty(0, dtype=torch.float32)
         return q, scale
 
-    def of_results(self, given: Arguments, tensors: tuple[Tensor, ...]) -> Result:
+    def of_results(self, args: Arguments, tensors: tuple[Tensor, ...]) -> Result:
         q, scale = tensors
-        return q, scale if given.scale_granularity in ("block128", "row") else given.scale
+        return q, scale if args.scale_granularity in ("block128", "row") else args.scale
 
 
-def _mean(given: Arguments, facts: Facts) -> int | None:
+def _mean(args: Arguments, valid: Validated) -> int | None:
     """Return the rows that a group is told to have; contiguous calls do not know their groups."""
-    return None if facts.layout is Layout.CONTIGUOUS else given.expected_m
+    return None if valid.layout is Layout.CONTIGUOUS else args.expected_m
 
 
 def _form(scales: Scales) -> ScaleFormat | None:

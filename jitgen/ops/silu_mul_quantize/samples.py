@@ -119,7 +119,7 @@ class Solved:
         return self.wrong()
 
     def wrong(self) -> int:
-        """Return how many values are wrong: rows that nobody owns, scales, more than a step."""
+        """Count wrong values: touched rows of no group, scales, values more than a step off."""
         return sum(int(result.is_wrong.sum()) for result in self.results())
 
     def results(self) -> list[Result]:
@@ -138,7 +138,7 @@ class Solved:
     def _result(
         self, name: str, found: Tensor, expected: Tensor, touched: Tensor, differ: Tensor
     ) -> Result:
-        """Return a result; rows of nobody's are wrong where they were touched."""
+        """Return a result; a row of no group is wrong where the kernel wrote it."""
         owned = self.is_owned.reshape(
             *self.is_owned.shape, *[1] * (found.ndim - self.is_owned.ndim)
         )
@@ -187,7 +187,7 @@ def make(
 ) -> Solved:
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`. Every
-    layout gets rows that nobody owns.
+    layout gets rows of no group.
     """
     chance = torch.Generator(device).manual_seed(seed)
     lead, groups = _rows(config.layout, sizes.rows)

@@ -54,7 +54,7 @@ class Arguments(NamedTuple):
 
 
 @frozen
-class Facts:
+class Validated:
     """
     What follows from valid arguments; a tracer's sizes may be symbols.
 
@@ -64,7 +64,7 @@ class Facts:
         layout: How rows belong to groups.
         scale_granularity: How many results share one scale.
         activation: What becomes of a gate and an up.
-        groups: Number of groups; 1 for the contiguous layout, where nobody knows it.
+        groups: Number of groups; 1 for the contiguous layout, whose number is not known.
         rows: Rows of x; in the masked layout, of one group.
         n: Columns of q.
     """
@@ -80,12 +80,12 @@ class Facts:
     n: int
 
 
-def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> Facts:
+def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Return the facts about valid arguments.
+    Return what follows from valid arguments.
 
     Args:
-        given: The arguments.
+        args: The arguments.
         session: What serves them.
         has_memory: Whether tensors have addresses; a tracer's have none.
 
@@ -93,9 +93,9 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         InputError: Something is wrong; the first rule that is broken, in the order of this
             function.
     """
-    x = given.x
+    x = args.x
     common.require("x", x)
-    layout, groups = common.layout_of(given.offs, given.m_indices, given.masked_m)
+    layout, groups = common.layout_of(args.offs, args.m_indices, args.masked_m)
     device = devices.find(x.device, session, "x")
     arch = device.arch
     common.require("x", x, [torch.bfloat16], arch=arch)
@@ -114,10 +114,10 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         raise InputError("x", "must have at least one group: it has no matrix")
     length = groups.shape[0] if layout is Layout.RAGGED else x.shape[0]
     common.check_groups(ARGUMENT[layout], groups, length, ("x", x.device))
-    scales = _word("scale_granularity", Scales, given.scale_granularity)
-    activation = _word("activation", Activation, given.activation)
-    _check_options(given, scales, activation)
-    facts = Facts(
+    scales = _word("scale_granularity", Scales, args.scale_granularity)
+    activation = _word("activation", Activation, args.activation)
+    _check_options(args, scales, activation)
+    valid = Validated(
         device=device,
         arch=arch,
         layout=layout,
@@ -127,32 +127,32 @@ def validate(given: Arguments, session: Session, *, has_memory: bool = True) -> 
         rows=x.shape[-2],
         n=columns // 2,
     )
-    if reason := size_refusal(facts, arch):
+    if reason := size_refusal(valid, arch):
         raise InputError("x", reason)
-    _check_tensors(given, facts, has_memory=has_memory)
-    common.refuse_gradients(common.tensors_of(given), Facts.op)
-    return facts
+    _check_tensors(args, valid, has_memory=has_memory)
+    common.refuse_gradients(common.tensors_of(args), Validated.op)
+    return valid
 
 
-def _check_options(given: Arguments, scales: Scales, activation: Activation) -> None:
+def _check_options(args: Arguments, scales: Scales, activation: Activation) -> None:
     for name in ("interleaved", "power_of_two"):
-        if type(getattr(given, name)) is not bool:
-            raise InputError(name, f"must be True or False (got {getattr(given, name)!r})")
-    if given.power_of_two and not scales.is_found:
+        if type(getattr(args, name)) is not bool:
+            raise InputError(name, f"must be True or False (got {getattr(args, name)!r})")
+    if args.power_of_two and not scales.is_found:
         raise InputError(
             "power_of_two", f"is for block128 and row, whose scales are found here (got {scales})"
         )
     is_limited = activation is Activation.SWIGLU_OAI
     for name in ("limit", "alpha"):
-        value = getattr(given, name)
+        value = getattr(args, name)
         if (value is not None) != is_limited:
             what = "is required for" if is_limited else "belongs to"
             raise InputError(name, f"{what} swiglu_oai (got {value!r} for {activation})")
         if value is not None and not is_number(value):
             raise InputError(name, f"must be a finite number (got {value!r})")
-    if given.limit is not None and given.limit < 0:
-        raise InputError("limit", f"must be at least 0 (got {given.limit!r})")
-    common.require_count("expected_m", given.expected_m)
+    if args.limit is not None and args.limit < 0:
+        raise InputError("limit", f"must be at least 0 (got {args.limit!r})")
+    common.require_count("expected_m", args.expected_m)
 
 
 def is_number(value: object) -> bool:
@@ -160,9 +160,9 @@ def is_number(value: object) -> bool:
     return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
 
 
-def _check_tensors(given: Arguments, facts: Facts, *, has_memory: bool) -> None:
+def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> None:
     """Require scale and out to fit, and memory that vectors can be read from."""
-    x, out, scale, scales = given.x, given.out, given.scale, facts.scale_granularity
+    x, out, scale, scales = args.x, args.out, args.scale, valid.scale_granularity
     if (scale is not None) != (scales is Scales.TENSOR):
         what = "is required for" if scale is None else "is found by the kernel, but for"
         raise InputError("scale", f"{what} scales of a tensor (got {scales})")
@@ -175,10 +175,10 @@ def _check_tensors(given: Arguments, facts: Facts, *, has_memory: bool) -> None:
             like=("x", x.device),
         )
     if out is not None:
-        shape = ((*x.shape[:-1], facts.n), "rows of x by half its columns")
+        shape = ((*x.shape[:-1], valid.n), "rows of x by half its columns")
         common.require("out", out, [TORCH[scales.q_dtype]], shape=shape)
         common.require_rows_apart(out)
-    alignment = rules(facts.arch, facts.op).alignment  # of 8 values of x, and of as many results
+    alignment = rules(valid.arch, valid.op).alignment  # of 8 values of x, and of as many results
     of_out = alignment * TORCH[scales.q_dtype].itemsize // x.element_size()
     tensors = [("x", x, alignment), ("out", out, of_out)]
     common.check_memory(tensors, ("x", x.device), has_memory=has_memory)

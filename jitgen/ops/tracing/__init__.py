@@ -8,7 +8,8 @@ that is recorded would lack the product. There it becomes an operation of torch'
 ``torch.ops.jitgen.*``, which every tracer knows what to do with. Everywhere else it stays away from
 the dispatcher, which costs twice as much as the whole call.
 
-`detect` says whether somebody traces, `library` registers operations, and each operation has a
-module here with its rows of that table. Importing such a module registers them, and ``import
-jitgen.torch`` all of them, as programs have to that load an exported graph.
+`jitgen.ops.dispatcher.is_traced` says whether a call is traced. `library` makes the operations of a
+call from its description and registers them when a tracer first sees the call; ``import
+jitgen.torch`` registers all of them, as programs have to that load an exported graph. `compiled` is
+what torch.compile reads, and `gradients` what autograd does.
 """

@@ -34,10 +34,10 @@ def _is_registered(of: Any) -> bool:
     return traced(of) is not None
 
 
-def call(of: Any, given: Any) -> Any:
+def call(of: Any, args: Any) -> Any:
     """Call the operation, which is all that the graph holds."""
     _is_registered(of)
     packet, name = getattr(torch.ops.jitgen, of.name), None
-    if given.config is not None:
-        name = _name(of, given.config, getattr(given, of.like).device)
-    return put(of, packet.default if given.out is None else packet.out, given, name)
+    if args.config is not None:
+        name = _name(of, args.config, getattr(args, of.like).device)
+    return put(of, packet.default if args.out is None else packet.out, args, name)

@@ -176,7 +176,7 @@ class Traced:
             )
         )
 
-    def record(self, given: Any) -> Any:
+    def record(self, args: Any) -> Any:
         """
         Do what the public function says, through torch's dispatcher.
 
@@ -185,12 +185,12 @@ class Traced:
                 is batched by vmap.
         """
         if not torch._C._is_tracing():  # its sizes are tensors; the operation itself sees numbers
-            self._check(given)
-        operation = self.operation if given.out is None else self.operation_out
-        device = getattr(given, self._call.like).device
-        return put(self._call, operation, given, self.name_of(given.config, device))
+            self._check(args)
+        operation = self.operation if args.out is None else self.operation_out
+        device = getattr(args, self._call.like).device
+        return put(self._call, operation, args, self.name_of(args.config, device))
 
-    def differentiated(self, given: Any) -> Any:
+    def differentiated(self, args: Any) -> Any:
         """
         Do what the public function says in autograd's hands, past the dispatcher: no tracer wants
         to see it.
@@ -198,9 +198,9 @@ class Traced:
         Raises:
             InputError: A tensor needs a gradient that there is not, or an argument is wrong.
         """
-        values = {name: getattr(given, name) for name in self._names}
-        self._gradients.require(given._asdict())
-        return self._gradients.applied(partial(self._run_with, given.config), values)
+        values = {name: getattr(args, name) for name in self._names}
+        self._gradients.require(args._asdict())
+        return self._gradients.applied(partial(self._run_with, args.config), values)
 
     def _run_with(self, config: object, *values: Any) -> Any:
         named = dict(zip(self._names, values, strict=True))
@@ -218,7 +218,7 @@ class Traced:
         arch = devices.find(device, current.get(), self._call.like).arch
         return graph_name(config, self._call.config, arch)
 
-    def _given(self, out: tuple[Any, ...] | None, values: tuple[Any, ...]) -> Any:
+    def _args(self, out: tuple[Any, ...] | None, values: tuple[Any, ...]) -> Any:
         """Return the arguments of the call; torch leaves out what is the schema's default."""
         call = self._call
         named = dict(zip(self._names, values, strict=False))
@@ -228,51 +228,51 @@ class Traced:
         return call.of_graph(named | {"out": None if out is None else call.out_of(out)})
 
     def _run(self, out: tuple[Any, ...] | None, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        given = self._given(out, values)
-        return self._call.to_results(given, self._call.public(**given._asdict()))
+        args = self._args(out, values)
+        return self._call.to_results(args, self._call.public(**args._asdict()))
 
     def _fake(self, out: tuple[Any, ...] | None, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        given = self._given(out, values)
-        return self._call.new_results(given, self._check(given))
+        args = self._args(out, values)
+        return self._call.new_results(args, self._check(args))
 
-    def _check(self, given: Any) -> Any:
+    def _check(self, args: Any) -> Any:
         """
-        Raise what a call without a tracer would, and return the facts.
+        Raise what a call without a tracer would; return what follows from the arguments.
 
         Where a rule hangs on a size that is known only once there are values, the operation asks
-        when it runs, and there are no facts.
+        when it runs, and this is None.
         """
         call = self._call
-        unknown = [name for name in self._sizes if isinstance(getattr(given, name), torch.SymInt)]
-        given = given._replace(**dict.fromkeys(unknown))
+        unknown = [name for name in self._sizes if isinstance(getattr(args, name), torch.SymInt)]
+        args = args._replace(**dict.fromkeys(unknown))
         try:
-            facts = call.validate(given, current.get(), has_memory=False)
+            valid = call.validate(args, current.get(), has_memory=False)
         except RuntimeError as error:
             from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
             if not isinstance(error, GuardOnDataDependentSymNode):
                 raise
             return None
-        if given.config is not None and facts is not None:
-            call.require_fit(given.config, given, facts)
-        return facts
+        if args.config is not None and valid is not None:
+            call.require_fit(args.config, args, valid)
+        return valid
 
 
 traced = cache(Traced)
 """The operations of a call, which are registered when they are first asked for."""
 
 
-def put(call: Call[Any, Any, Any], operation: Any, given: Any, config: str | None) -> Any:
+def put(call: Call[Any, Any, Any], operation: Any, args: Any, config: str | None) -> Any:
     """Call one of the operations of `call`, with the name of a config; return the result."""
-    values = call.to_graph(given, config)
-    if given.out is None:
+    values = call.to_graph(args, config)
+    if args.out is None:
         found = operation(*values)
-        return call.of_results(given, found if isinstance(found, tuple) else (found,))
-    parts = call.parts_of(given.out)
+        return call.of_results(args, found if isinstance(found, tuple) else (found,))
+    parts = call.parts_of(args.out)
     found = operation(*parts, *values)
     if not call.new_outputs:
-        return given.out
-    return call.of_results(given, (*parts, found))
+        return args.out
+    return call.of_results(args, (*parts, found))
 
 
 def _results(count: int) -> str:

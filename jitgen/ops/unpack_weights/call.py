@@ -44,9 +44,9 @@ def unpack_mxfp4(
     Turn prepared MXFP4 weights into FP8 ones with scales of rows, as `grouped_gemm` takes them.
 
     `grouped_gemm` does this itself for many rows, where it loses nothing and is predicted to pay.
-    Who has the memory to keep the result, or a workspace of his own, does it here. On Hopper it is
-    one kernel that reads weights once; everywhere else torch's operations. Nothing waits for the
-    device.
+    This function is for callers that keep the result, or have a workspace of their own. On Hopper
+    it is one kernel that reads weights once; everywhere else torch's operations. Nothing waits for
+    the device.
 
     Args:
         weights: Prepared as exact1 or folded1. Where `weights.row_spread` is above 14, small values
