@@ -140,21 +140,24 @@ def grouped_gemm(args: PreparedArguments) -> Tensor:
     key: Key = ()
     if not is_dynamo_compiling():
         try:
-            a, b, a_scale, b_scale, offs, m_indices, masked_m, alpha, out, *chosen_by = args[:12]
-            config, bias, numerics = args[12:]
+            a, b, a_scale, offs, masked_m = args.a, args.b, args.a_scale, args.offs, args.masked_m
+            out, bias, config = args.out, args.bias, args.config
             groups = offs if masked_m is None else masked_m
-            groups = m_indices if groups is None else groups
+            groups = args.m_indices if groups is None else groups
             key = (
                 # Of mistakes, too: those are never remembered.
-                (offs is None, m_indices is None, masked_m is None, b_scale is None, alpha is None),
+                (offs is None, args.m_indices is None, masked_m is None),
                 a.numel(),  # in its place: `launch.ROWS`
+                (args.b_scale is None, args.alpha is None),
                 b.kind,
                 a.dim(),
                 None if a_scale is None else a_scale.dim(),
                 bias is None,
                 out is None,
-                *chosen_by,
-                numerics,
+                args.out_dtype,
+                args.expected_m,
+                args.min_latency,
+                args.numerics,
                 None if config is None else id(config),
                 num_modes(),
                 is_grad_enabled(),
