@@ -2,14 +2,14 @@
 """
 Measurements of jitgen against its budgets.
 
-A suite is one module with a function ``rows``, which yields what it measured row by row, or a
+A suite is a function that yields what it measured row by row, or a
 `jitgen.bench.suite.Suite`, which keeps a report. Nothing is timed before its result is right.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from jitgen.bench.protocol import Row
@@ -54,6 +54,13 @@ OWN = {
 }
 """Suites with options of their own, which `all` leaves out too."""
 
+_FUNCTIONS = {
+    **dict.fromkeys(("start", "cache", "emulator", "prepare"), "processes"),
+    **dict.fromkeys(("load", "cold", "prewarm"), "compiles"),
+    "invariance": "gemm",
+}
+"""Modules with a function for each of their suites; others have one, called ``rows``."""
+
 _PACKAGES = {
     "hopper-fp4": "jitgen.bench.hopper_fp4",
     "choice": "jitgen.bench.choice",
@@ -73,7 +80,14 @@ def run(suite: str, **options: Any) -> Iterator[Row]:
     """
     if suite not in (*SUITES, "gradients"):
         raise KeyError(suite)
-    yield from importlib.import_module(f"jitgen.bench.{suite}").rows(**options)
+    yield from function_of(suite)(**options)
+
+
+def function_of(suite: str) -> Callable[..., Iterator[Row]]:
+    """Return the function that yields the rows of `suite`."""
+    module = importlib.import_module(f"jitgen.bench.{_FUNCTIONS.get(suite, suite)}")
+    found: Callable[..., Iterator[Row]] = getattr(module, suite if suite in _FUNCTIONS else "rows")
+    return found
 
 
 def find(name: str) -> Suite:
@@ -90,4 +104,4 @@ def find(name: str) -> Suite:
     return found
 
 
-__all__ = ["OWN", "REPORTS", "SUITES", "Row", "find", "run"]
+__all__ = ["OWN", "REPORTS", "SUITES", "Row", "find", "function_of", "run"]

@@ -27,7 +27,7 @@ from jitgen.autotune.measure.clock import compete_on_host, has_gpu
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.autotune.measure.times import Times
 from jitgen.autotune.measure.workload import Workload
-from jitgen.bench.protocol import Row
+from jitgen.bench.protocol import Row, row_of
 from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import Problem
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, SiluMulQuantizeProblem
@@ -229,10 +229,4 @@ def _above(times: Sequence[Times], budget: float, what: str, calls: int, each: i
 
 def _whole(times: Sequence[Times], *names: str) -> Iterator[Row]:
     for what, each in zip(names, times, strict=True):
-        yield Row(
-            suite="dispatch",
-            what=what,
-            value=each.median * 1e6,
-            unit="us",
-            detail=each.detail(1e6, "us"),
-        )
+        yield row_of("dispatch", what, each, "us")

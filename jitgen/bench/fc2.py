@@ -23,7 +23,7 @@ from torch import Tensor
 import jitgen
 from jitgen.autotune.measure.clock import Call
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.bench.runner import KernelSuite, Ratio, Ready, Side, device_of
+from jitgen.bench.runner import KernelCase, KernelSuite, Ratio, Ready, Side, device_of
 from jitgen.config import Arch
 from jitgen.config.moe_fc2_dense import TOP_K, MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.formats.block128 import kernel_layout
@@ -45,7 +45,7 @@ _GPU_SIZES, _CPU_SIZES = (256, 7168, 256, TOP_K), (6, 128, 128, 2)
 
 
 @frozen
-class Case:
+class Case(KernelCase):
     """
     One measurement.
 
@@ -81,11 +81,6 @@ class Case:
         return samples.Sizes(
             tokens=self.tokens, experts=self.experts, n=self.n, k=self.k, top_k=self.top_k
         )
-
-    @property
-    def amount(self) -> int:
-        """Bytes that have to cross memory."""
-        return self.problem.traffic_bytes
 
     def sides(self, arch: Arch) -> Iterator[Side]:
         """Yield the dense GEMM, the grouped one with and without the sum, and other dense ones."""

@@ -27,7 +27,7 @@ from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.cases import row_counts
 from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS
-from jitgen.bench.runner import KernelSuite, Ratio, Side, device_of
+from jitgen.bench.runner import KernelCase, KernelSuite, Ratio, Side, device_of
 from jitgen.config import Arch, BLayout, Config, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import Cluster, Problem
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
@@ -86,7 +86,7 @@ _STAGES = (None, 3)
 
 
 @frozen
-class Product:
+class Product(KernelCase):
     """
     One of the three products of a case.
 
@@ -96,7 +96,7 @@ class Product:
         ours: Computes it; takes a config, or None for the one that is chosen.
         theirs: Computes it in torch.
         parts: For each group where its part of a result is, and the two factors of that.
-        amount: Operations.
+        flop: Operations.
         case: What tables call the case.
         has_candidates: Whether other kernels are timed, too.
     """
@@ -106,13 +106,18 @@ class Product:
     ours: Callable[[Config | None], Tensor]
     theirs: Callable[[], Tensor]
     parts: tuple[tuple[Any, Tensor, Tensor], ...]
-    amount: float
+    flop: float
     case: str
     has_candidates: bool = False
 
     def __str__(self) -> str:
         """Return the product as tables show it: ``wgrad 8 x 4096 N4096 K2048``."""
         return f"{self.name} {self.case}"
+
+    @property
+    def amount(self) -> float:
+        """Operations."""
+        return self.flop
 
     def sides(self, arch: Arch) -> Iterator[Side]:
         """Yield ours, torch's, and other kernels where they are asked for."""
@@ -216,7 +221,7 @@ def _products(
             ours=partial(gemm, a, b),
             theirs=partial(theirs, a, b.transpose(1, 2)),
             parts=tuple((each, a[each], b[g].T) for g, each in numbered),
-            amount=flop,
+            flop=flop,
             case=str(case),
         ),
         Product(
@@ -225,7 +230,7 @@ def _products(
             ours=partial(gemm, dy, b.transpose(1, 2)),
             theirs=partial(theirs, dy, b),
             parts=tuple((each, dy[each], b[g]) for g, each in numbered),
-            amount=flop,
+            flop=flop,
             case=str(case),
         ),
         Product(
@@ -236,7 +241,7 @@ def _products(
             ours=wgrad,
             theirs=partial(theirs, dy.T, a),
             parts=tuple((g, dy[each].T, a[each]) for g, each in numbered),
-            amount=flop,
+            flop=flop,
             case=str(case),
         ),
     )

@@ -18,6 +18,7 @@ import torch
 
 import jitgen
 from jitgen.autotune.measure.clock import compete_on_host, require_gpu, sustain
+from jitgen.autotune.measure.errors import WrongResult
 from jitgen.autotune.measure.rotation import rotation
 from jitgen.autotune.measure.times import Times
 from jitgen.autotune.measure.workload import Workload
@@ -28,18 +29,21 @@ from jitgen.bench.grouped_report import (
     PADDING,
     PREFILL_ROWS,
     Accuracy,
+    Checked,
     GroupedReport,
     Measured,
     Section,
 )
-from jitgen.bench.kernels import EDGES, check
 from jitgen.bench.peers import DISTRIBUTIONS, PEER, Peer, find_all
 from jitgen.bench.report import OURS
 from jitgen.bench.runner import ROUNDS, Contest, Ready, attempt, begin, copy_rate, device
 from jitgen.bench.suite import Given, Suite
-from jitgen.config import Layout
+from jitgen.config import DType, Layout, ScaleGranularity
+from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
+from jitgen.targets.legality import rules
 
 _REPETITIONS = 5
 _ACCURACY = (
@@ -48,6 +52,32 @@ _ACCURACY = (
     Case(layout=Layout.MASKED, groups=8, rows_per_group=200, n=4096, k=7168, max_rows=256),
 )
 _HOST = Case(layout=Layout.MASKED, groups=8, rows_per_group=16, n=4096, k=7168, max_rows=64)
+
+
+_ROWS = (0, 1, 127, 0, 128, 129, 259)
+"""Empty groups, and rows around those of tiles."""
+
+EDGES = tuple(
+    Case(
+        layout=layout,
+        groups=len(_ROWS),
+        rows_per_group=1,
+        n=584,
+        k=1184,
+        max_rows=max(_ROWS) if layout is Layout.MASKED else None,
+    )
+    for layout in Layout
+)
+"""What each step of the check is called by: a layout, and N and K that end within a tile."""
+
+
+KINDS = (
+    (DType.E4M3, ScaleGranularity.BLOCK128),
+    (DType.E4M3, ScaleGranularity.MX32),
+    (DType.E2M1, ScaleGranularity.MX32),
+    (DType.E2M1, ScaleGranularity.NV16),
+)
+"""Types of a and b, and scales; a target without kernels for one leaves it out."""
 
 
 class Ours(Peer):
@@ -119,6 +149,34 @@ def run(report: GroupedReport, steps: Sequence[Step], peers: Sequence[Peer]) -> 
         yield step
     report.conditions["warm"] = gpu.words([state for state in (gpu.look(),) if state])
     report.conditions["copy at the end"] = f"{copy_rate() * 1e-9:,.0f} GB/s"
+
+
+def check(case: Case) -> Iterator[Checked]:
+    """Yield for each kernel that may be chosen for the layout of `case` what it computed."""
+    for dtype, scales in KINDS:
+        problem = replace(case.problem, m=sum(_ROWS), a_dtype=dtype, scale_granularity=scales)
+        yield from _check(problem)
+
+
+def _check(problem: Problem) -> Iterator[Checked]:
+    arch = default_arch()
+    configs = rules(arch, problem.op).candidates(problem)
+    if not configs:
+        return
+    call = random_call(problem, _ROWS, is_exact=True, has_spare=True)
+    solved = Solved.of(call.copy(device()), is_exact=True)
+    arguments: dict[str, Any] = solved.arguments
+    for config in configs:
+
+        def compute(config: KernelConfig = config) -> None:
+            solved.out.fill_(float("nan"))
+            jitgen.grouped_gemm(**arguments, config=config)
+            if wrong := solved.wrong():
+                raise WrongResult(f"{wrong} of {solved.out.numel()} values are wrong")
+
+        reason: dict[str, str] = {}
+        attempt("", compute, reason)
+        yield Checked(kernel=config.name(arch), reason=reason.get("", ""))
 
 
 def workload(case: Case) -> Workload:

@@ -66,17 +66,9 @@ class Measured(Record):
         detail: What else was seen, for example the clock.
     """
 
-    JSON: ClassVar[Mapping[str, str]] = {
-        "section": "section",
-        "case": "case",
-        "kernel": "kernel",
-        "flop": "flop",
-        "bytes": "num_bytes",
-        "launches": "launches",
-        "seconds": "times",
-        "missing": "missing",
-        "detail": "detail",
-    }
+    JSON: ClassVar[str] = (
+        "section case kernel flop bytes=num_bytes launches seconds=times missing detail"
+    )
 
     section: Section
     case: Case
@@ -172,14 +164,9 @@ class GroupedReport(Report):
 
     SUITES: ClassVar[tuple[str, ...]] = tuple(REPORTS)
     SCHEMA: ClassVar[Mapping[str, Any]] = {"report_schema": 2}
-    JSON: ClassVar[Mapping[str, str]] = {
-        "conditions": "conditions",
-        "copy_bytes_per_s": "copy_rate",
-        "kernels": "kernels",
-        "measured": "found",
-        "accuracy": "accuracy",
-        "notes": "notes",
-    }
+    JSON: ClassVar[str] = (
+        "conditions copy_bytes_per_s=copy_rate kernels measured=found accuracy notes"
+    )
 
     found: list[Measured] = field(default_factory=list)
     kernels: list[Checked] = field(default_factory=list)

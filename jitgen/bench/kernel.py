@@ -8,16 +8,24 @@ write where it must not: then that process is lost, and this one says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
+import jitgen
+from jitgen.autotune.measure.errors import NoDevice
 from jitgen.autotune.process import Lost, Refused, Worker
+from jitgen.autotune.trials import Trials
+from jitgen.bench.report import Record
 from jitgen.config import Arch
+from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import ConfigError, JitgenError
+from jitgen.plans.plan import Plan
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import KernelSpec
 from jitgen.selection import device
+from jitgen.selection.device import gpu_at_hand
+from jitgen.selection.record import problem_json
 from jitgen.settings import settings
 from jitgen.support.frozen import frozen
 
@@ -51,7 +59,7 @@ class Contender:
 
 
 @frozen
-class Checked:
+class Checked(Record):
     """
     Whether a kernel is right.
 
@@ -61,6 +69,8 @@ class Checked:
         error: Why there are none, or no more; empty if it came to its end.
     """
 
+    JSON: ClassVar[str] = "title right=is_right rows error"
+
     title: str
     rows: tuple[dict[str, Any], ...] = ()
     error: str = ""
@@ -69,11 +79,6 @@ class Checked:
     def is_right(self) -> bool:
         """Whether it came to its end, and every value is right."""
         return not self.error and all(row["right"] for row in self.rows)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        rows = list(self.rows)
-        return {"title": self.title, "right": self.is_right, "rows": rows, "error": self.error}
 
 
 @frozen
@@ -211,3 +216,64 @@ def _checked(
     except (Lost, Refused) as error:
         return Checked(title=each.title, rows=tuple(rows), error=str(error))
     return Checked(title=each.title, rows=tuple(rows))
+
+
+@frozen
+class Measured:
+    """
+    A problem and its kernel.
+
+    Attributes:
+        problem: The problem that stands for its bucket.
+        kernel: Name of the kernel that the selector chooses.
+        calls: How often it is called; 0 where the plan does not count.
+        seconds: One call of the kernel.
+        predicted: What the model says of that.
+    """
+
+    problem: Any
+    kernel: str
+    calls: float
+    seconds: float
+    predicted: float
+
+    @property
+    def total(self) -> float:
+        """Seconds of all calls."""
+        return self.calls * self.seconds
+
+
+def measurable(plan: Plan, arch: Arch) -> tuple[list[Problem], list[Any]]:
+    """Return the problems of `plan` that can be timed, most calls first, and the others."""
+    every = list(plan.problems(arch))
+    return (
+        [each for each in every if each.op == Problem.op],
+        [each for each in every if each.op != Problem.op],
+    )
+
+
+def measure(plan: Plan, problems: list[Problem], arch: Arch) -> Iterator[Measured]:
+    """
+    Yield the time of each of `problems`, which are those of `plan`.
+
+    Raises:
+        NoDevice: The target is not here.
+        WrongResult: A kernel computes something wrong; nothing is timed before it was checked.
+        JitgenError: A kernel cannot be had.
+    """
+    if arch.is_gpu and not gpu_at_hand(arch):
+        raise NoDevice(f"timing kernels for {arch} needs such a GPU, and none is here")
+    calls, trials = plan.calls(arch), Trials()
+    for problem in problems:
+        choice = jitgen.select(problem, arch)
+        name = choice.config.name(arch)
+        trials.open(problem_json(problem), str(arch))
+        trials.verify(name)
+        (time_us,) = trials.time([name])
+        yield Measured(
+            problem=problem,
+            kernel=name,
+            calls=calls[problem],
+            seconds=time_us * 1e-6,
+            predicted=choice.candidates[0].cost * 1e-6,
+        )

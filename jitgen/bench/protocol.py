@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jitgen.autotune.measure.errors import WrongResult
+from jitgen.autotune.measure.times import Times
 from jitgen.runtime.session import current
 from jitgen.selection.device import cpu_name
 from jitgen.settings import settings
@@ -66,6 +67,24 @@ class Row:
             "ok": self.ok,
             "detail": self.detail,
         }
+
+
+_SCALES = {"s": 1.0, "ms": 1e3, "us": 1e6}
+
+
+def row_of(
+    suite: str, what: str, times: Times, unit: str, budget: float | None = None, more: str = ""
+) -> Row:
+    """Return the row of a time, the median; `more` stands behind the spread in its detail."""
+    scale = _SCALES[unit]
+    return Row(
+        suite=suite,
+        what=what,
+        value=times.median * scale,
+        unit=unit,
+        budget=budget,
+        detail=times.detail(scale, unit) + more,
+    )
 
 
 @contextmanager

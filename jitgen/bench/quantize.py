@@ -21,7 +21,7 @@ from torch import Tensor
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.report import OURS
-from jitgen.bench.runner import COPY, KernelSuite, Ratio, Side, copy_side, device_of
+from jitgen.bench.runner import COPY, KernelCase, KernelSuite, Ratio, Side, copy_side, device_of
 from jitgen.config import Arch, Layout
 from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem
 from jitgen.formats import mx32, nv16
@@ -55,7 +55,7 @@ _K, _CPU_K = 7168, 256
 
 
 @frozen
-class Case:
+class Case(KernelCase):
     """
     One measurement.
 
@@ -104,11 +104,6 @@ class Case:
         if self.format is Format.NVFP4:
             named["global_scale"] = torch.full((1,), 6 / (6 * 448), device=device)
         return x, named
-
-    @property
-    def amount(self) -> int:
-        """Bytes that have to cross memory."""
-        return self.problem.traffic_bytes
 
     def sides(self, arch: Arch) -> Iterator[Side]:
         """Yield a copy, torch's operations, our kernels, and NVFP4 that finds its global scale."""

@@ -33,12 +33,12 @@ class Record:
     A dataclass that is written as a JSON object, and read again.
 
     Attributes:
-        JSON: For each name in the object the attribute that it holds, in their order; empty: every
-            field under its own name.
+        JSON: The names in the object in their order, ``name=attribute`` where the attribute has
+            another one; empty: those of all fields.
     """
 
     __slots__ = ()
-    JSON: ClassVar[Mapping[str, str]] = {}
+    JSON: ClassVar[str] = ""
 
     def derived(self) -> dict[str, Any]:
         """Return what the object says besides, for readers: it follows from the rest."""
@@ -63,9 +63,12 @@ class Record:
         return cls(**{each: _decoded(kinds[each], document[name]) for name, each in names})
 
     @classmethod
-    def _attributes(cls) -> Mapping[str, str]:
+    def _attributes(cls) -> dict[str, str]:
+        """Return for each name in the object the attribute that it holds."""
         made: Any = cls
-        return cls.JSON or {spec.name: spec.name for spec in fields(made)}
+        words = cls.JSON.split() or [spec.name for spec in fields(made)]
+        parts = (word.partition("=") for word in words)
+        return {name: attribute or name for name, _, attribute in parts}
 
 
 def _encoded(value: Any) -> Any:

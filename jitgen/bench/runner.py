@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -28,7 +29,7 @@ from jitgen.autotune.measure.clock import (
 from jitgen.autotune.measure.times import Times
 from jitgen.bench import gpu
 from jitgen.bench.protocol import Row, conditions
-from jitgen.bench.report import Report
+from jitgen.bench.report import OURS, Report
 from jitgen.config import Arch
 from jitgen.selection.device import covered
 from jitgen.support.frozen import frozen
@@ -53,8 +54,8 @@ class Ready:
         calls: Enqueue the work, each on operands of its own; none waits for the device.
         check: Returns the error of a result. Raises WrongResult. With `out` it looks at what the
             first of the last calls wrote there, else it makes a call itself.
-        out: Returns the tensor that the first call writes, which is filled with NaN before; None
-            where calls return new tensors.
+        out: The tensor that the first call writes, or returns it; it is filled with NaN before.
+            None where calls return new tensors.
         kernel: Name of the kernel, where jitgen's selector chose it.
         num_bytes: Operands, scales and results, each once; 0 where the case says it.
         padding: Enqueue what brings operands into the form that a call reads, where a caller would
@@ -64,30 +65,11 @@ class Ready:
 
     calls: tuple[Call, ...]
     check: Callable[[], Any]
-    out: Callable[[], Any] | None = None
+    out: Any = None
     kernel: str = ""
     num_bytes: int = 0
     padding: tuple[Call, ...] = ()
     note: str = ""
-
-
-class Prepared(Protocol):
-    """What takes part in a contest: a `Ready`, or what a suite has in its place."""
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        """See `Ready`."""
-        ...
-
-    @property
-    def out(self) -> Any:
-        """See `Ready`; or the tensor itself."""
-        ...
-
-    @property
-    def check(self) -> Callable[[], Any]:
-        """See `Ready`."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,14 +90,14 @@ class Contest:
     on_gpu: bool = True
     in_graphs: bool = True
     batches: dict[str, Batch] = field(default_factory=dict)
-    ready: dict[str, Any] = field(default_factory=dict)
+    ready: dict[str, Ready] = field(default_factory=dict)
     errors: dict[str, Any] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
     def add(
         self,
         name: str,
-        prepare: Callable[[], Prepared],
+        prepare: Callable[[], Ready],
         *,
         is_needed: bool = False,
         watch: AbstractContextManager[Any] | None = None,
@@ -246,11 +228,11 @@ class Side:
         return cls(name=name, prepare=lambda: ready, is_needed=is_needed, has_notes=has_notes)
 
 
-def copy_side(num_bytes: int, device: str, *, count: int = 1, has_notes: bool = False) -> Side:
+def copy_side(num_bytes: float, device: str, *, count: int = 1, has_notes: bool = False) -> Side:
     """Return copies of `num_bytes`, read and written ones together: the rate that is possible."""
 
     def call() -> Call:
-        size = max(1, num_bytes // 2)
+        size = max(1, int(num_bytes) // 2)
         source, target = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
         return partial(target.copy_, source)
 
@@ -289,21 +271,35 @@ class Ratio:
         return cls(what=what, fast=fast, slow=slow, budget=budget)
 
 
-class KernelCase(Protocol):
-    """One measurement of a `KernelSuite`; as a string, what tables call it."""
+class KernelCase:
+    """
+    One measurement of a `KernelSuite`; as a string, what tables call it.
+
+    Attributes:
+        problem: What is computed, which a kernel is chosen for.
+        budgets: Our rate over that of another side, at least; by the side's name.
+    """
+
+    __slots__ = ()
+    problem: Any
+    budgets: Mapping[str, float] = MappingProxyType({})
 
     @property
     def amount(self) -> float:
         """Bytes that have to cross memory, each once; or operations."""
-        ...
+        return float(self.problem.traffic_bytes)
+
+    def kernel(self, arch: Arch) -> str:
+        """Return the name of the kernel that serves it."""
+        return str(jitgen.select(self.problem, arch).config.name(arch))
 
     def sides(self, arch: Arch) -> Iterator[Side]:
         """Yield the ways to compute it on the device of `arch`, in the order of the rows."""
-        ...
+        raise NotImplementedError
 
-    def ratios(self, arch: Arch) -> Iterable[Ratio]:
+    def ratios(self, arch: Arch) -> Iterable[Ratio]:  # noqa: ARG002  # of some it depends on it
         """Return what is compared; a ratio of a side that was left out is left out, too."""
-        ...
+        return [Ratio.of_rates(OURS, other, least) for other, least in self.budgets.items()]
 
 
 @frozen
@@ -323,7 +319,7 @@ class KernelSuite:
     """
 
     name: str
-    cases: Callable[[Arch], Iterable[Any]]
+    cases: Callable[[Arch], Iterable[KernelCase]]
     unit: str = "GB/s"
     counts_flop: bool = False
     in_graphs: bool = False

@@ -10,8 +10,8 @@ without the compiler can run the suite.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import field, replace
 from functools import partial
 
 import torch
@@ -23,8 +23,8 @@ from jitgen.bench.report import OURS
 from jitgen.bench.runner import (
     COPY,
     INDUCTOR,
+    KernelCase,
     KernelSuite,
-    Ratio,
     Ready,
     Side,
     copy_side,
@@ -61,7 +61,7 @@ _GPU_N, _OTHER_N, _CPU_N = 2048, (1536, 2880), 256
 
 
 @frozen
-class Case:
+class Case(KernelCase):
     """
     One measurement: 8 groups of equally many rows.
 
@@ -69,13 +69,13 @@ class Case:
         config: What is computed; its tiling is the selector's to choose.
         rows: Rows of a group.
         n: Columns of the result.
-        has_budget: Whether the budgets hold for it.
+        budgets: See `KernelCase`.
     """
 
     config: SiluMulQuantizeConfig
     rows: int
     n: int
-    has_budget: bool = False
+    budgets: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Return the case as tables show it: ``ragged block128 8 x 4096 I2048``."""
@@ -103,11 +103,6 @@ class Case:
             interleaved=config.interleaved,
         )
 
-    @property
-    def amount(self) -> int:
-        """Bytes that have to cross memory."""
-        return self.problem.traffic_bytes
-
     def sides(self, arch: Arch) -> Iterator[Side]:
         """Yield a copy, our kernel and inductor's."""
         device = device_of(arch)
@@ -132,11 +127,6 @@ class Case:
         yield Side(name=OURS, prepare=lambda: ready, is_needed=True, has_notes=True)
         yield Side(name=INDUCTOR, prepare=partial(_inductor, solved, self.config))
 
-    def ratios(self, _: Arch) -> tuple[Ratio, ...]:
-        """Return the budgets: at least 90 % of the copy's rate, and no slower than inductor."""
-        budgets = {COPY: OF_COPY, INDUCTOR: 1.0} if self.has_budget else {}
-        return tuple(Ratio.of_rates(OURS, other, least) for other, least in budgets.items())
-
     def _kernel(self, x: Tensor, arch: Arch) -> str:
         """Return the name of the kernel that serves the case, whose contiguous x has padding."""
         problem = self.problem
@@ -154,7 +144,8 @@ def cases(arch: Arch) -> Iterator[Case]:
     for config in _KINDS:
         for rows in _GPU_ROWS if config == first else _FEW_GPU_ROWS:
             is_largest = config == first and rows == _GPU_ROWS[0]
-            yield Case(config=config, rows=rows, n=_GPU_N, has_budget=is_largest)
+            budgets = {COPY: OF_COPY, INDUCTOR: 1.0} if is_largest else {}
+            yield Case(config=config, rows=rows, n=_GPU_N, budgets=budgets)
     for n in _OTHER_N:
         yield Case(config=first, rows=_GPU_ROWS[0], n=n)
 

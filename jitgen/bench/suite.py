@@ -37,7 +37,6 @@ class Suite:
         kernels: Returns the names of the kernels that steps need; None: nothing lists them.
         choices: For options with a choice what may be chosen.
         rounds: How many rounds there are if nothing is said.
-        needing: What help says that needs kernels.
         listing: What the document of that list says besides.
         judge: Compares what a report holds with something else before it is shown; None: nothing.
     """
@@ -55,7 +54,6 @@ class Suite:
     kernels: Callable[[Sequence[Any], Given], list[str]] | None = None
     choices: Mapping[str, Iterable[str]] = field(default_factory=dict)
     rounds: int = 5
-    needing: str = "the cases"
     listing: Mapping[str, Any] = field(default_factory=dict)
     judge: Callable[[Any, Given], None] | None = None
 

@@ -17,7 +17,7 @@ import torch
 
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.bench.runner import KernelSuite, Side, copy_side, device_of
+from jitgen.bench.runner import KernelCase, KernelSuite, Side, copy_side, device_of
 from jitgen.config import Arch
 from jitgen.config.unpack_weights import UnpackWeightsProblem
 from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
@@ -34,7 +34,7 @@ _EXPONENTS = (115, 124)
 
 
 @frozen
-class Case:
+class Case(KernelCase):
     """
     One measurement.
 
@@ -48,11 +48,6 @@ class Case:
         """Return the case as tables show it: ``exact1, 32 x N4096 K7168``."""
         problem = self.problem
         return f"{problem.b_layout}, {problem.groups} x N{problem.rows_per_group} K{problem.k}"
-
-    @property
-    def amount(self) -> int:
-        """Bytes that have to cross memory."""
-        return self.problem.traffic_bytes
 
     def sides(self, arch: Arch) -> Iterator[Side]:
         """Yield a copy and every kernel that may be chosen; on a CPU torch's operations."""
@@ -73,10 +68,6 @@ class Case:
         for candidate in jitgen.select(self.problem, arch).candidates:
             config = candidate.config
             yield Side.of(f"jitgen, {config.short}", partial(call, config=config), check)
-
-    def ratios(self, _: Arch) -> tuple[()]:
-        """Return nothing: no budget is set."""
-        return ()
 
 
 def cases(arch: Arch) -> Iterator[Case]:

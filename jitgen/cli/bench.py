@@ -166,125 +166,69 @@ def _numbers(_context: click.Context, option: click.Parameter, text: str | None)
 
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
+_OF = "Problems of all sizes, or layers whose groups have uneven rows: drawn, or as recorded."
+_ROUTINGS = "A file of routings for --of recorded; those that come with jitgen if left out."
+_COUNT = "Cases; 150, 40 of skewed layers, and all that are recorded if left out."
 
 
 def _options(suite: Suite) -> dict[str, Option]:
     """Return every option that a suite may have, by the word of `Suite.options`."""
-    is_fp4 = suite.name == "hopper-fp4"
-    step, option = suite.step, click.option
+    step, count = suite.step, click.IntRange(1)
+    seed, minutes = click.IntRange(0), NumberType("minutes", 0.05, 1440)
+    routings = ToRead("jitgen.bench.choice.recorded.save writes one")
+    is_fp4, is_all = suite.name == "hopper-fp4", suite.name == "transformers"
+    hung = ", and without a side that hung" * is_fp4
+    needed = "this needs" if is_all else "the cases need"
+    only_these = "Only these."
 
-    def choices(name: str) -> click.Choice[str]:
-        return click.Choice(list(suite.choices.get(name, ())))
+    def flag(words: str, text: str) -> Option:
+        return click.option(*words.split(), is_flag=True, help=text)
+
+    def value(words: str, kind: Any, text: str, **more: Any) -> Option:
+        return click.option(*words.split(), type=kind, help=text, **more)
+
+    def numbers(words: str, text: str) -> Option:
+        return click.option(words, callback=_numbers, metavar="N,N", help=text)
+
+    def choice(words: str, name: str, text: str, **more: Any) -> Option:
+        return value(words, click.Choice(list(suite.choices.get(name, ()))), text, **more)
 
     return {
-        "peers": option(
-            "--peers", "use_peers", is_flag=True, help="Time every peer that is installed, too."
-        ),
-        "cases": option(
-            "--cases", "cases_at", type=TO_READ, help="Cases to use instead of its own."
-        ),
-        "only": option(
+        "peers": flag("--peers use_peers", "Time every peer that is installed, too."),
+        "cases": value("--cases cases_at", TO_READ, "Cases to use instead of its own."),
+        "only": value(
             "--only",
+            str,
+            f"Measure only {step}s whose name has every TEXT.",
             multiple=True,
             metavar="TEXT",
-            help=f"Measure only {step}s whose name has every TEXT.",
         ),
-        "of": option(
-            "--of",
-            "family",
-            type=choices("of"),
-            default="random",
-            show_default=True,
-            help="Problems of all sizes, or layers whose groups have uneven rows: drawn, or as "
-            "recorded.",
+        "of": choice("--of family", "of", _OF, default="random", show_default=True),
+        "routings": value("--routings", routings, _ROUTINGS),
+        "count": value("--count", count, _COUNT),
+        "seed": value("--seed", seed, "Draws the cases.", default=0, show_default=True),
+        "minutes": value("--minutes", minutes, "Begin no case after so many."),
+        "experts": numbers("--experts", "Experts on the GPU: 8,32,256."),
+        "tokens": numbers("--tokens", "Tokens at once: 1,2,4 to 16384."),
+        "model": choice("--model names", "model", only_these, multiple=True),
+        "side": choice("--side sides", "side", only_these, multiple=True),
+        "routed": flag("--routed", "From logits of 256 experts, of which 32 are here."),
+        "quick": flag("--quick", "32 experts and few tokens, without torch: a minute."),
+        "rounds": value("--rounds", count, f"Rounds of each {step}.", default=suite.rounds),
+        "seconds": value("--seconds", SECONDS, "Begin no case after so many; all, if left out."),
+        "no_steps": flag("--no-steps", "Leave out the launches of ours, each alone."),
+        "candidates": flag(
+            "--candidates", "Time every kernel that might be chosen, too, but of FP8."
         ),
-        "routings": option(
-            "--routings",
-            type=ToRead("jitgen.bench.choice.recorded.save writes one"),
-            help="A file of routings for --of recorded; those that come with jitgen if left out.",
-        ),
-        "count": option(
-            "--count",
-            type=click.IntRange(1),
-            help="Cases; 150, 40 of skewed layers, and all that are recorded if left out.",
-        ),
-        "seed": option(
-            "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the cases."
-        ),
-        "minutes": option(
-            "--minutes",
-            type=NumberType("minutes", 0.05, 1440),
-            help="Begin no case after so many.",
-        ),
-        "experts": option(
-            "--experts",
-            callback=_numbers,
-            metavar="N,N",
-            help="Experts on the GPU: 8,32,256.",
-        ),
-        "tokens": option(
-            "--tokens",
-            callback=_numbers,
-            metavar="N,N",
-            help="Tokens at once: 1,2,4 to 16384.",
-        ),
-        "model": option(
-            "--model", "names", multiple=True, type=choices("model"), help="Only these."
-        ),
-        "side": option("--side", "sides", multiple=True, type=choices("side"), help="Only these."),
-        "routed": option(
-            "--routed", is_flag=True, help="From logits of 256 experts, of which 32 are here."
-        ),
-        "quick": option(
-            "--quick", is_flag=True, help="32 experts and few tokens, without torch: a minute."
-        ),
-        "rounds": option(
-            "--rounds",
-            type=click.IntRange(1),
-            default=suite.rounds,
-            help=f"Rounds of each {step}.",
-        ),
-        "seconds": option(
-            "--seconds", type=SECONDS, help="Begin no case after so many; all, if left out."
-        ),
-        "no_steps": option(
-            "--no-steps", is_flag=True, help="Leave out the launches of ours, each alone."
-        ),
-        "candidates": option(
-            "--candidates",
-            is_flag=True,
-            help="Time every kernel that might be chosen, too, but of FP8.",
-        ),
-        "save": option(
-            "--save", "save_at", type=TO_WRITE, help=f"Write what was found after every {step}."
-        ),
-        "resume": option(
-            "--resume",
-            is_flag=True,
-            help="Go on with what --save names: without its cases"
-            f"{', and without a side that hung' * is_fp4}.",
-        ),
-        "from": option(
-            "--from", "read_at", type=TO_READ, help="Show what was saved; needs no GPU."
-        ),
-        "kernels": option(
-            "--kernels",
-            is_flag=True,
-            help=f"List the kernels that {suite.needing} need{'s' * (suite.needing == 'this')}, "
-            "and end.",
-        ),
-        "arch": option(
-            "--arch", type=ARCH, help="Target of --kernels and --from; the GPU's if not given."
-        ),
-        "plot": option("--plot", "plot_at", type=_FOLDER, help="Draw plots into this folder."),
-        "report": option(
-            "--report", "report_at", type=TO_WRITE, help="Write the tables as Markdown."
-        ),
-        "send": option(
-            "--report",
-            "send_at",
-            type=TO_WRITE,
-            help="Write a file to send: machine, kernels, table.",
+        "save": value("--save save_at", TO_WRITE, f"Write what was found after every {step}."),
+        "resume": flag("--resume", f"Go on with what --save names: without its cases{hung}."),
+        "from": value("--from read_at", TO_READ, "Show what was saved; needs no GPU."),
+        "kernels": flag("--kernels", f"List the kernels that {needed}, and end."),
+        "arch": value("--arch", ARCH, "Target of --kernels and --from; the GPU's if not given."),
+        "plot": value("--plot plot_at", _FOLDER, "Draw plots into this folder."),
+        "report": value("--report report_at", TO_WRITE, "Write the tables as Markdown."),
+        "send": value(
+            "--report send_at", TO_WRITE, "Write a file to send: machine, kernels, table."
         ),
     }
 

@@ -31,7 +31,7 @@ from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import require
 
 if TYPE_CHECKING:
-    from jitgen.bench.plan import Measured
+    from jitgen.bench.kernel import Measured
     from jitgen.cache import Store
 
 _USUAL = ", ".join(
@@ -193,7 +193,7 @@ def plan(output: Output, name: str, arch: Arch | None, most: int) -> None:
     GPU; SHARE is its part of the time of all calls that were timed. `jitgen plan from-recording`
     makes a plan with calls.
     """
-    from jitgen.bench import plan as timing
+    from jitgen.bench import kernel as timing
 
     loaded, target = load_plan(name), arch or default_arch()
     problems, others = timing.measurable(loaded, target)

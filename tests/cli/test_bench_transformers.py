@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from jitgen.bench.transformers.report import GROUPED, OURS, OURS_FP8, WORKS, Measured
+from jitgen.bench.transformers.run import GROUPED, OURS, OURS_FP8, WORKS, Measured
 from tests.cli.conftest import Jitgen
 
 GENERATE = WORKS[0]

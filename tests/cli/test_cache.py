@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jitgen.bench.cache import fabricate
+from jitgen.bench.processes import fabricate
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import KernelConfig, Tile

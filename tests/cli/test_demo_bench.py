@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-import jitgen.bench.cache
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.bench import SUITES, protocol
+from jitgen.bench import SUITES, function_of, processes, protocol
 from jitgen.bench import run as run_suite
 from jitgen.bench.protocol import Row
 from jitgen.targets.legality import check
@@ -39,10 +38,8 @@ def test_demo_is_right_cold_and_warm(jitgen: Jitgen) -> None:
 
 
 def test_every_suite_has_rows() -> None:
-    import importlib
-
     for name in SUITES:
-        assert callable(importlib.import_module(f"jitgen.bench.{name}").rows)
+        assert callable(function_of(name))
     with pytest.raises(KeyError):
         next(run_suite("nope"))
 
@@ -56,7 +53,7 @@ def rows(*values: float) -> Iterator[Row]:
 def test_bench_compares_with_budgets(
     jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch, value: float, code: int, word: str
 ) -> None:
-    monkeypatch.setattr("jitgen.bench.load.rows", lambda: rows(value))
+    monkeypatch.setattr("jitgen.bench.compiles.load", lambda: rows(value))
     done = jitgen("bench", "load")
     document = jitgen("bench", "load", "--json").document
 
@@ -77,7 +74,7 @@ def test_gpu_suite_without_a_gpu(jitgen: Jitgen) -> None:
 
 def test_all_skips_what_needs_a_device(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jitgen.cli.bench.SUITES", {"load": "loads", "gemm": "times"})
-    monkeypatch.setattr("jitgen.bench.load.rows", lambda: rows(0.25))
+    monkeypatch.setattr("jitgen.bench.compiles.load", lambda: rows(0.25))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     done = jitgen("bench", "all", "--json")
 
@@ -92,7 +89,7 @@ def test_bench_refuses_to_time_what_is_wrong(
         raise WrongResult("the kernel is wrong by 3.0e-01 of the largest value")
         yield
 
-    monkeypatch.setattr("jitgen.bench.load.rows", wrong)
+    monkeypatch.setattr("jitgen.bench.compiles.load", wrong)
     done = jitgen("bench", "load")
 
     assert (done.code, done.out) == (1, "")
@@ -107,10 +104,10 @@ def test_rates_have_a_floor() -> None:
 
 
 def test_cache_suite_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jitgen.bench.cache, "ENTRIES", 20)
-    monkeypatch.setattr(jitgen.bench.cache, "_RUNS", 1)
+    monkeypatch.setattr(processes, "ENTRIES", 20)
+    monkeypatch.setattr(processes, "_RUNS", 1)
 
-    assert [row.unit for row in jitgen.bench.cache.rows()] == ["s", "s", "ms"]
+    assert [row.unit for row in processes.cache()] == ["s", "s", "ms"]
 
 
 def test_a_measured_process_that_fails_says_why() -> None:
@@ -119,7 +116,7 @@ def test_a_measured_process_that_fails_says_why() -> None:
 
 
 def test_prewarm_suite_is_legal() -> None:
-    from jitgen.bench.prewarm import CONFIGS
+    from jitgen.bench.compiles import PREWARMED
 
-    assert len(set(CONFIGS)) == 24
-    assert all(check(config, "sm_90a") for config in CONFIGS)
+    assert len(set(PREWARMED)) == 24
+    assert all(check(config, "sm_90a") for config in PREWARMED)

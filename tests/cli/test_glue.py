@@ -11,7 +11,6 @@ import pytest
 from jitgen import plans
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench import glue, runner
-from jitgen.bench.glue import case as steps
 from jitgen.bench.glue import route
 from jitgen.config import Arch
 from jitgen.config.route import RouteConfig
@@ -30,7 +29,7 @@ def test_bench(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
     first, *_, last = route.cases(Arch.CPU)
     monkeypatch.setattr(runner, "has_gpu", lambda: False)
     monkeypatch.setattr(glue, "operations", lambda: ("route",))
-    monkeypatch.setattr(steps, "compiled", lambda _: no_compiler)
+    monkeypatch.setattr(glue, "compiled", lambda _: no_compiler)
     monkeypatch.setattr(route, "cases", lambda _: [first, last])
     cases = [str(case) for case in (first, last)]
     done = jitgen("bench", "glue", "--json")

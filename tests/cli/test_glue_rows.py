@@ -12,7 +12,6 @@ import torch
 from jitgen import plans
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench import glue, runner
-from jitgen.bench.glue import case as steps
 from jitgen.bench.glue import combine, permute_quantize, together
 from jitgen.config import Arch
 from jitgen.runtime.session import select
@@ -35,7 +34,7 @@ def test_bench(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch, name: str) -> No
     """Every case once on this machine's CPU, without torch's compiler: its time is not ours."""
     monkeypatch.setattr(runner, "has_gpu", lambda: False)
     monkeypatch.setattr(glue, "operations", lambda: (name,))
-    monkeypatch.setattr(steps, "compiled", lambda _: no_compiler)
+    monkeypatch.setattr(glue, "compiled", lambda _: no_compiler)
     module = importlib.import_module(f"jitgen.bench.glue.{name}")
     cases = [str(case) for case in module.cases(Arch.CPU)]
     done = jitgen("bench", "glue", "--json")

@@ -219,7 +219,7 @@ def test_bench_refuses_to_time_what_is_wrong(
 
 def test_budgets() -> None:
     """At least 90 % of the copy's rate, and no slower than inductor."""
-    case = next(each for each in suite.cases(Arch.SM_90A) if each.has_budget)
+    case = next(each for each in suite.cases(Arch.SM_90A) if each.budgets)
     seconds = {"copy": 0.8, "jitgen": 1.0, "inductor": 1.5}
     times = {name: Times(seconds=(each,)) for name, each in seconds.items()}
     rows: list[Row] = list(suite.SUITE.compared(case, Arch.SM_90A, times))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jitgen.bench.cache import fabricate
+from jitgen.bench.processes import fabricate
 from jitgen.cache import Store
 from jitgen.settings import settings
 from jitgen.signing import dsse

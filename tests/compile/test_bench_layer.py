@@ -14,12 +14,11 @@ from jitgen.autotune.measure.clock import Batch, Call
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.autotune.measure.times import Times
 from jitgen.bench import runner
-from jitgen.bench.layer import deep_gemm, inductor, ours, vllm_triton
+from jitgen.bench.layer import ours, peers
 from jitgen.bench.layer import run as running
 from jitgen.bench.layer.cases import EXPERTS, TOKENS, Case, plan
-from jitgen.bench.layer.operands import Experts, Operands
+from jitgen.bench.layer.operands import Experts, Operands, require_matched
 from jitgen.bench.layer.report import LayerReport, Measured
-from jitgen.bench.layer.router import require_matched
 from jitgen.bench.report import OURS
 from jitgen.config import Config
 from jitgen.errors import ConfigError
@@ -149,7 +148,7 @@ def test_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running.Batch, "capture", capture)
     monkeypatch.setattr(runner, "compete_in_batches", timed)
     report, saved = LayerReport(), []
-    sides = (OURS, deep_gemm.MASKED, deep_gemm.CONTIGUOUS)
+    sides = (OURS, peers.MASKED, peers.CONTIGUOUS)
     cases = [small(3), small(9, experts=2)]
     done = list(running.run(report, cases, running.Method(sides=sides), lambda: saved.append(1)))
 
@@ -192,13 +191,13 @@ def found(tokens: int, times: dict[str, float], floor: float = 100.0) -> Measure
         errors=dict.fromkeys(times, 0.04),
         steps_us=dict.fromkeys(ours.STEPS, 3.0) if OURS in times else {},
         missing={"deep-gemm-masked": "not here"},
-        notes={vllm_triton.NAME: "a default"},
+        notes={peers.VLLM: "a default"},
     )
 
 
 class TestAReport:
     def test_targets(self) -> None:
-        times = {OURS: 100.0, inductor.NAME: 160.0, deep_gemm.CONTIGUOUS: 110.0}
+        times = {OURS: 100.0, peers.INDUCTOR: 160.0, peers.CONTIGUOUS: 110.0}
         rows = {
             row.what: row
             for row in LayerReport(found=[found(1, times), found(8, times, 99.0)]).targets()
@@ -208,10 +207,10 @@ class TestAReport:
         assert rows["of the floor: 32 experts, 8 tokens"].ok
         assert rows["torch-inductor over ours: 32 experts, 8 tokens"].ok
         assert not rows["deep-gemm-contiguous over ours: 32 experts, 8 tokens"].ok
-        assert not list(LayerReport(found=[found(1, {inductor.NAME: 2.0})]).targets())
+        assert not list(LayerReport(found=[found(1, {peers.INDUCTOR: 2.0})]).targets())
 
     def test_tables(self) -> None:
-        times = {OURS: 120.0, inductor.NAME: 240.0}
+        times = {OURS: 120.0, peers.INDUCTOR: 240.0}
         of_two = [found(1, times), found(2, {OURS: 90.0})]
         sides, steps, *_ = LayerReport(found=of_two).tables()
 
@@ -228,7 +227,7 @@ class TestAReport:
 
         assert LayerReport.read(path) == report
         *_, remarks = report.tables()
-        assert remarks.rows == ((vllm_triton.NAME, "1", "a default"),)
+        assert remarks.rows == ((peers.VLLM, "1", "a default"),)
         path.write_text("{}", encoding="utf-8")
         with pytest.raises(ConfigError, match="no report"):
             LayerReport.read(path)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.bench.layer import deep_gemm, inductor, vllm_triton
+from jitgen.bench.layer import peers
 from jitgen.bench.layer.operands import Experts, Operands
 from jitgen.bench.peers import Unavailable
 from jitgen.layer import reference
@@ -98,8 +98,8 @@ def test_deep_gemm(experts: Experts, tokens: int) -> None:
     weights = (operands.topk_weights, operands.topk_ids, operands.config)
     expected = reference.moe(operands.x, operands.by_block, *weights)
     for side, product in (
-        (deep_gemm.masked, in_whole_tiles),
-        (deep_gemm.contiguous, by_group),
+        (peers.masked, in_whole_tiles),
+        (peers.contiguous, by_group),
     ):
         ready = side(operands, product)
         ready.call()
@@ -137,7 +137,7 @@ def test_torch(experts: Experts, tokens: int) -> None:
     operands = Operands(small(tokens), experts, "cpu")
     weights = operands.by_row
     given = (operands.x, operands.topk_weights, operands.topk_ids)
-    found = inductor.layer(*given, *inductor.matrices(weights), multiplied)
+    found = peers.torch_layer(*given, *peers.matrices(weights), multiplied)
 
     assert operands.check("torch", found, weights) < 0.07
 
@@ -148,8 +148,8 @@ def test_torch_behind_a_router(experts: Experts) -> None:
     router = operands.router
     assert router is not None
     weights = operands.by_row
-    given = (operands.x, router.logits, router.bias, *inductor.matrices(weights))
-    found = inductor.routed(*given, multiplied, **router.choice)
+    given = (operands.x, router.logits, router.bias, *peers.matrices(weights))
+    found = peers.torch_routed(*given, multiplied, **router.choice)
 
     assert (operands.topk_ids >= 4).any()
     assert operands.check("torch", found, weights) < 0.07
@@ -160,9 +160,9 @@ def test_what_is_not_installed_says_so(experts: Experts, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "vllm", None)
 
     with pytest.raises(Unavailable, match="deep_gemm cannot be imported"):
-        deep_gemm.prepare_masked(Operands(small(1), experts, "cpu"))
+        peers.prepare_masked(Operands(small(1), experts, "cpu"))
     with pytest.raises(Unavailable, match="vLLM cannot be imported"):
-        vllm_triton.prepare(Operands(small(1), experts, "cpu"))
+        peers.prepare_vllm(Operands(small(1), experts, "cpu"))
 
 
 class TestVllm:
@@ -189,7 +189,7 @@ class TestVllm:
         library = types.SimpleNamespace(silu_and_mul=None, moe_align_block_size=None)
         monkeypatch.delenv("VLLM_LOGGING_STREAM", raising=False)
         for module in ("fused_moe", "config", "router.grouped_topk_router"):
-            monkeypatch.setitem(sys.modules, f"{vllm_triton._PACKAGE}.{module}", made)
+            monkeypatch.setitem(sys.modules, f"{peers._PACKAGE}.{module}", made)
         for name in ("_C", "_moe_C"):
             monkeypatch.setattr(torch.ops, name, library, raising=False)
         return made
@@ -197,7 +197,7 @@ class TestVllm:
     @pytest.mark.usefixtures("functions")
     def test_a_result(self, experts: Experts) -> None:
         operands = Operands(small(5), experts, "cpu")
-        ready = vllm_triton.prepare(operands)
+        ready = peers.prepare_vllm(operands)
         ready.call()
 
         assert operands.check("vllm", ready.result(), ready.weights) < 0.01
@@ -208,10 +208,10 @@ class TestVllm:
         operands = Operands(small(5), experts, "cpu")
         del torch.ops._moe_C.moe_align_block_size
         with pytest.raises(Unavailable, match=r"cannot be loaded: _moe_C.moe_align_block_size"):
-            vllm_triton.prepare(operands)
+            peers.prepare_vllm(operands)
         del functions.fused_experts
         with pytest.raises(Unavailable, match="this vLLM has no fused_experts"):
-            vllm_triton.prepare(operands)
+            peers.prepare_vllm(operands)
 
     def test_behind_a_router(self, experts: Experts, functions: types.SimpleNamespace) -> None:
         """VLLM's router and its map of experts, as they are called."""
@@ -227,7 +227,7 @@ class TestVllm:
 
         functions.fused_grouped_topk = choose
         functions.fused_experts = lambda *given, **options: seen.update(options, ids=given[4])
-        vllm_triton.prepare(operands).call()
+        peers.prepare_vllm(operands).call()
 
         assert seen["expert_map"].tolist() == [0, 1, 2, 3] + [-1] * 12
         assert seen["global_num_experts"] == 16

@@ -9,7 +9,7 @@ import torch
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.transformers import run as running
 from jitgen.bench.transformers.models import MODELS, Model
-from jitgen.bench.transformers.report import (
+from jitgen.bench.transformers.run import (
     EAGER,
     FP8_LIMIT,
     GROUPED,

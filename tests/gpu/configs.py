@@ -15,11 +15,10 @@ import torch
 
 import jitgen
 from jitgen import plans
-from jitgen.bench.kernels import KINDS
+from jitgen.bench.grouped import KINDS
 from jitgen.bench.runner import of_every_device
 from jitgen.bench.transformers.models import MODELS
-from jitgen.bench.transformers.report import WORKS
-from jitgen.bench.transformers.run import kernel_names
+from jitgen.bench.transformers.run import WORKS, kernel_names
 from jitgen.config import Arch, BLayout, Config, DType, Layout, Numerics, ScaleGranularity
 from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem

@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 
 from jitgen.bench.transformers.models import MODELS
-from jitgen.bench.transformers.report import FP8_LIMIT, GROUPED, OF_GROUPED, OURS, OURS_FP8, WORKS
-from jitgen.bench.transformers.run import run
+from jitgen.bench.transformers.run import FP8_LIMIT, GROUPED, OF_GROUPED, OURS, OURS_FP8, WORKS, run
 from tests.gpu.configs import ARCH
 
 pytest.importorskip("transformers", reason="needs jitgen[transformers]")

@@ -27,7 +27,7 @@ READS = {
     "bench/cases.py:load": _NAMED,
     "bench/choice/recorded.py:load": _NAMED,
     "bench/report.py:Report.read": _NAMED,
-    "bench/pod_places.py:Places._serve": "the log of a service that the suite started itself",
+    "bench/pod.py:Places._serve": "the log of a service that the suite started itself",
     "bundle/image.py:_reader": _SIGNED,
     "bundle/image.py:_unpacked": _SIGNED,
     "cache/folder.py:Folder.append": _WRITES,

@@ -18,13 +18,14 @@ from jitgen.bench.choice.cases import (
     MOST_FLOP,
     STEP,
     Case,
+    Kind,
+    Routing,
     kernels_of,
     layer_cases,
     random_cases,
     skewed_cases,
 )
 from jitgen.bench.choice.report import ChoiceReport, Measured, regrets, summary
-from jitgen.bench.choice.routings import Kind, Routing
 from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import ConfigError

@@ -16,13 +16,14 @@ from jitgen.autotune.measure import clock
 from jitgen.autotune.measure.clock import Batch, Call
 from jitgen.autotune.measure.errors import NoDevice, WrongResult
 from jitgen.autotune.measure.times import Times
-from jitgen.bench import cases, prepare, runner
+from jitgen.bench import cases, processes, runner
 from jitgen.bench.cases import DOWN, UP
 from jitgen.bench.hopper_fp4 import report as reports
 from jitgen.bench.hopper_fp4 import run, sides
-from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Ready, Tokens, Weights
+from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Tokens, Weights
 from jitgen.bench.hopper_fp4.report import Fp4Report, Measured, Timed
 from jitgen.bench.hopper_fp4.sides import OURS, UNPACKED, Fp8, Own, Side
+from jitgen.bench.runner import Ready
 from jitgen.config import Layout
 from jitgen.config.config import BLayout
 from jitgen.errors import ConfigError
@@ -120,15 +121,12 @@ def test_weights_have_the_values_of_their_codes() -> None:
 
 def ready(tokens: Tokens, weights: Weights) -> Ready:
     expected = tokens.product("bf16", tokens.x.float, weights.values)
-    [(_, out)] = tokens.paired([weights])
-
-    def call() -> None:
-        out.copy_(expected)
-
-    return Ready(calls=(call,), out=out, expected=expected, num_bytes=1)
+    return tokens.ready(
+        [weights], lambda _, out: lambda: out.copy_(expected), expected, num_bytes=1
+    )
 
 
-@pytest.mark.parametrize("layout", prepare.LAYOUTS)
+@pytest.mark.parametrize("layout", processes.LAYOUTS)
 def test_prepared_weights_are_those_of_the_reference(layout: BLayout) -> None:
     """In every layout and every copy: the scales lie near enough for the folded one, too."""
     weights = Weights.random(2, 72, 160, "cpu")
@@ -144,16 +142,28 @@ def test_long_calls_have_one_copy() -> None:
         Tokens(replace(TINY, rows_per_group=rows, n=8, k=32), "cpu") for rows in (8, 1024)
     )
 
-    assert [len(each.paired("abc")) for each in (short, long)] == [3, 1]
-    assert len({out.data_ptr() for _, out in short.paired("abc")}) == 3
+    weights = Weights.random(3, 8, 32, "cpu")
+    outs: list[torch.Tensor] = []
+
+    def calls(tokens: Tokens) -> int:
+        expected = tokens.product("bf16", tokens.x.float, weights.values)
+        made = tokens.ready("abc", lambda _, out: lambda: outs.append(out), expected, num_bytes=0)
+        for call in made.calls:
+            call()
+        return len(made.calls)
+
+    assert [calls(each) for each in (long, short)] == [1, 3]
+    assert len({out.data_ptr() for out in outs}) == 4
 
 
 def test_one_wrong_value_is_seen() -> None:
     case = replace(TINY, n=4096, k=32)
-    found = ready(Tokens(case, "cpu"), Weights.random(3, 4096, 32, "cpu"))
+    tokens, weights = Tokens(case, "cpu"), Weights.random(3, 4096, 32, "cpu")
+    found = ready(tokens, weights)
+    expected = tokens.product("bf16", tokens.x.float, weights.values)
     found.calls[0]()
     assert 1e-3 < found.check() < LARGEST_ERROR / 2
-    found.out[2, 77] += found.expected[2].norm() / 100
+    found.out[2, 77] += expected[2].norm() / 100
     with pytest.raises(WrongResult, match=r"a row is wrong by 0\.0"):
         found.check()
     found.out[2, 77] = float("nan")

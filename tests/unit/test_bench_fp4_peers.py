@@ -17,7 +17,6 @@ from torch import Tensor
 from jitgen.bench import peers
 from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Tokens, Weights
 from jitgen.bench.peers import mxfp4
-from jitgen.bench.peers.mxfp4 import marlin
 from jitgen.formats import e2m1
 from tests.bench_report import TINY
 
@@ -55,8 +54,8 @@ def test_vllm_without_its_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_marlins_blocks_of_rows() -> None:
-    assert [marlin.block_of_rows(mean) for mean in (1, 8, 14, 40, 128)] == [8, 16, 16, 48, 64]
-    ids, groups = marlin.blocks_of_rows((3, 0, 9), 8)
+    assert [mxfp4.block_of_rows(mean) for mean in (1, 8, 14, 40, 128)] == [8, 16, 16, 48, 64]
+    ids, groups = mxfp4.blocks_of_rows((3, 0, 9), 8)
 
     assert ids.tolist() == [0, 1, 2, *[12] * 5, *range(3, 12), *[12] * 7]
     assert groups.tolist() == [0, 2, 2]
@@ -65,7 +64,7 @@ def test_marlins_blocks_of_rows() -> None:
 def test_marlin_keeps_every_code() -> None:
     """A group's words hold each of its codes once, in tiles of 16 along K."""
     weights = Weights.random(2, 128, 64, "cpu")
-    words = marlin.repack(weights.packed)
+    words = mxfp4.repack(weights.packed)
     codes = torch.stack((weights.packed & 15, weights.packed >> 4), -1).flatten(-2)
     nibbles = torch.stack([words >> 4 * place & 15 for place in range(8)], -1)
 
@@ -76,10 +75,10 @@ def test_marlin_keeps_every_code() -> None:
         assert torch.equal(mine, theirs)
     column = torch.zeros(1, 128, 32, dtype=torch.uint8)
     column[0, 5, 0] = 0x10  # row 5, k = 1: thread 20's second code, the fifth in its word
-    [place] = marlin.repack(column)[0, 0].nonzero().tolist()
+    [place] = mxfp4.repack(column)[0, 0].nonzero().tolist()
     assert place == [20 * 4]
-    assert int(marlin.repack(column)[0, 0, 80]) == 1 << 16
-    scale = marlin.repack_scale(weights.scale)
+    assert int(mxfp4.repack(column)[0, 0, 80]) == 1 << 16
+    scale = mxfp4.repack_scale(weights.scale)
     assert (scale.shape, scale.dtype) == ((2, 2, 128), torch.float8_e8m0fnu)
     assert scale.view(torch.uint8)[1, 1].sum() == weights.scale[1, :, 1].sum()
 
@@ -91,7 +90,7 @@ def test_what_marlin_is_handed(monkeypatch: pytest.MonkeyPatch) -> None:
         "get_device_properties",
         lambda _: SimpleNamespace(multi_processor_count=132),
     )
-    peer = object.__new__(marlin.Marlin)
+    peer = object.__new__(mxfp4.Marlin)
     peer._gemm = lambda *arguments: seen.append(arguments)
     tokens = Tokens(TINY, "cpu")
     found = peer.prepare(Weights.random(TINY.groups, N, K, "cpu"), tokens)
@@ -145,7 +144,7 @@ def test_what_humming_is_handed(monkeypatch: pytest.MonkeyPatch) -> None:
         vars(module).update(value)
         monkeypatch.setitem(sys.modules, f"humming.{name}", module)
     monkeypatch.setitem(sys.modules, "humming", ModuleType("humming"))
-    peer = peers.make("jitgen.bench.peers.mxfp4.humming:HummingE4m3")
+    peer = peers.make("jitgen.bench.peers.mxfp4:HummingE4m3")
     found = peer.prepare(Weights.random(TINY.groups, N, K, "cpu"), Tokens(TINY, "cpu"))
     found.calls[0]()
     layer = found.calls[0].func

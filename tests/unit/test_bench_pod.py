@@ -10,8 +10,7 @@ import pytest
 
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench import pod
-from jitgen.bench.pod import BUDGET_MS, LOCAL, Side, Start
-from jitgen.bench.pod_places import Missing, Places, need, port_of, toml
+from jitgen.bench.pod import BUDGET_MS, LOCAL, Missing, Places, Side, Start, need, port_of, toml
 from jitgen.remote.http import Server
 from jitgen.remote.outcomes import Unreachable
 from jitgen.server.settings import read_settings

@@ -17,7 +17,7 @@ from jitgen.autotune.measure.clock import Batch, Call
 from jitgen.autotune.measure.rotation import rotation
 from jitgen.autotune.measure.times import Times
 from jitgen.autotune.measure.workload import Workload
-from jitgen.bench import REPORTS, cases, gpu, grouped, grouped_report, kernels, runner
+from jitgen.bench import REPORTS, cases, gpu, grouped, grouped_report, runner
 from jitgen.bench.cases import Case
 from jitgen.bench.grouped_report import GroupedReport, Section, geometric_mean
 from jitgen.bench.peers import Peer
@@ -320,11 +320,11 @@ def test_every_kind_of_step() -> None:
 @pytest.mark.usefixtures("on_a_cpu")
 def test_kernels_that_may_be_chosen_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is run on edges, and one that leaves a value out is named; with scales over scales."""
-    monkeypatch.setattr(kernels, "KINDS", kernels.KINDS[-1:])
-    [edges] = [case for case in kernels.EDGES if case.layout is Layout.RAGGED]
-    right = list(kernels.check(edges))
-    monkeypatch.setattr("jitgen.bench.kernels.jitgen.grouped_gemm", lambda **_: None)
-    wrong = list(kernels.check(edges))
+    monkeypatch.setattr(grouped, "KINDS", grouped.KINDS[-1:])
+    [edges] = [case for case in grouped.EDGES if case.layout is Layout.RAGGED]
+    right = list(grouped.check(edges))
+    monkeypatch.setattr("jitgen.bench.grouped.jitgen.grouped_gemm", lambda **_: None)
+    wrong = list(grouped.check(edges))
 
     assert [each.reason for each in right] == [""] * len(right)
     assert len({each.kernel for each in right}) == len(right) > 0

@@ -178,8 +178,7 @@ OWN_PROCESSES = {
     *("server/check.py", "server/confine.py", "server/supervisor.py", "server/validator.py"),
     *("server/pools.py", "server/signer_client.py"),
     *("autotune/process.py", "autotune/worker.py", "autotune/space.py"),
-    *("bench/cache.py", "bench/emulator.py", "bench/pod.py", "bench/pod_places.py"),
-    *("bench/prepare.py", "bench/start.py"),
+    *("bench/pod.py", "bench/processes.py"),
 }
 """They read what a process says that they started themselves, and what they have just written."""
 

@@ -2,8 +2,8 @@
 """
 What an MoE layer does around its GEMMs, each step beside torch and beside a copy of as many bytes.
 
-Each module here but `case` is one operation: its function ``cases`` yields what is measured on a
-target. A new operation is a new file, and nothing else.
+Each module here is one operation: its function ``cases`` yields what is measured on a target, each
+a `Case`. A new operation is a new file, and nothing else.
 
 On a GPU all sides of a case take turns, each as a CUDA graph of several calls whose operands share
 no memory: they are cold, and no host is too slow. Kernels are those that the selector chooses.
@@ -13,19 +13,113 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import partial
+from typing import Any
 
-from jitgen.bench.glue.case import Case
-from jitgen.bench.runner import KernelSuite
+import torch
+from torch import Tensor
+
+import jitgen
+from jitgen.autotune.measure.clock import Call
+from jitgen.bench.report import OURS
+from jitgen.bench.runner import (
+    EAGER,
+    INDUCTOR,
+    KernelCase,
+    KernelSuite,
+    Ready,
+    Side,
+    copy_side,
+    device_of,
+)
 from jitgen.config import Arch
+from jitgen.support.frozen import frozen
 
-_SHARED = ("case",)
+_CALLS = 8
+"""Of a graph, each with operands of its own."""
+
+_MOST_BYTES = 2 * 2**30
+"""Of the operands of one side; a case of much more has fewer calls in a graph."""
+
+
+@frozen
+class Operands:
+    """
+    One call of a case, on operands that no other has.
+
+    Attributes:
+        ours: Makes it, and returns the results.
+        plain: What a model does without us, in torch: it takes `arguments`, and inductor compiles
+            it. No operation in it waits for the device.
+        arguments: See there.
+        check: Takes results of one or the other and raises a WrongResult.
+        others: The same as `ours` by kernels that were not chosen, by what tells them apart.
+    """
+
+    ours: Callable[[], Any]
+    plain: Callable[..., Any]
+    arguments: tuple[Tensor, ...]
+    check: Callable[[Any], None]
+    others: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+
+
+def others(problem: Any, ours: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
+    """Return the call `ours` by what else the selector may choose for `problem`."""
+    found = jitgen.select(problem).candidates[1:]
+    return {each.config.short: partial(ours, config=each.config) for each in found}
+
+
+@frozen
+class Case(KernelCase):
+    """One measurement of an operation; attributes as those of every `KernelCase`."""
+
+    problem: Any = None
+    budgets: Mapping[str, float] = field(default_factory=dict)
+
+    def operands(self, device: str, seed: int) -> Operands:
+        """Return a call with operands of its own, the same for the same `seed`."""
+        raise NotImplementedError
+
+    def sides(self, arch: Arch) -> Iterator[Side]:
+        """Yield ours by every kernel that may be chosen, torch's, inductor's and a copy."""
+        device = device_of(arch)
+        count = max(1, min(_CALLS, int(_MOST_BYTES // self.amount))) if arch.is_gpu else 1
+        every = [self.operands(device, seed) for seed in range(count)]
+        first = every[0]
+        ours = _side(every, [each.ours for each in every], self.kernel(arch))
+        yield Side(name=OURS, prepare=ours, is_needed=True, has_notes=True)
+        for other in first.others:
+            name = f"{OURS} {other}"
+            yield Side(name=name, prepare=_side(every, [each.others[other] for each in every]))
+        for name, function in ((EAGER, first.plain), (INDUCTOR, compiled(first.plain))):
+            calls = [partial(function, *each.arguments) for each in every]
+            yield Side(name=name, prepare=_side(every, calls))
+        yield copy_side(self.amount, device, count=count)
+
+
+def compiled(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what inductor makes of `plain` for the sizes that it gets."""
+    torch._dynamo.reset()
+    return torch.compile(plain, dynamic=False)
+
+
+def _side(
+    every: Sequence[Operands], calls: Sequence[Call], kernel: str = ""
+) -> Callable[[], Ready]:
+    """Return what makes a side of calls, all of which are checked."""
+
+    def check() -> None:
+        for each, call in zip(every, calls, strict=True):
+            each.check(call())
+
+    return lambda: Ready(calls=tuple(calls), check=check, kernel=kernel)
 
 
 def operations() -> tuple[str, ...]:
     """Return the modules that measure an operation, sorted."""
-    found = (module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name for name in found if name not in _SHARED))
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
 def cases(arch: Arch) -> Iterator[Case]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.bench.glue.case import Case, Operands, others
+from jitgen.bench.glue import Case, Operands, others
 from jitgen.bench.runner import COPY, INDUCTOR
 from jitgen.config import Arch, DType
 from jitgen.config.route import RouteProblem, Scoring

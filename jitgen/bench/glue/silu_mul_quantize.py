@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.bench.glue.case import Case, Operands
+from jitgen.bench.glue import Case, Operands
 from jitgen.bench.glue.permute_quantize import EXPERTS, TOP_K, check, quantized
 from jitgen.bench.runner import COPY, INDUCTOR
 from jitgen.config import Arch, Layout

@@ -14,8 +14,14 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.bench.glue import combine, permute_quantize, route, silu_mul_quantize
-from jitgen.bench.glue.case import Case, Operands
+from jitgen.bench.glue import (
+    Case,
+    Operands,
+    combine,
+    permute_quantize,
+    route,
+    silu_mul_quantize,
+)
 from jitgen.bench.glue.permute_quantize import EXPERTS, TOP_K
 from jitgen.bench.runner import INDUCTOR
 from jitgen.config import Arch, DType, Layout
@@ -81,9 +87,9 @@ class Together(Case):
         )
 
     @property
-    def amount(self) -> int:
+    def amount(self) -> float:
         """What the four move."""
-        return sum(int(problem.traffic_bytes) for problem in self._problems(Arch.CPU))
+        return sum(float(problem.traffic_bytes) for problem in self._problems(Arch.CPU))
 
     def kernel(self, arch: Arch) -> str:
         """Return the names of the kernels that serve it."""

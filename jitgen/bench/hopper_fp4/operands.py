@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self, TypeVar
 
 import torch
@@ -20,9 +20,9 @@ from torch import Tensor
 from jitgen.autotune.measure.clock import Call
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.cases import Case
+from jitgen.bench.runner import Ready
 from jitgen.formats import e2m1
 from jitgen.formats.mx32 import VALUES
-from jitgen.support.frozen import frozen
 
 SETS = 3
 """Copies of the weights, each read by one launch behind a flush, so that all launches are cold."""
@@ -131,17 +131,39 @@ class Tokens:
             if count:
                 yield group, slice(end - count, end)
 
-    def paired(self, sets: Sequence[T]) -> list[tuple[T, Tensor]]:
+    def ready(
+        self,
+        sets: Sequence[T],
+        call: Callable[[T, Tensor], Call],
+        expected: Tensor,
+        *,
+        num_bytes: int,
+        kernel: str = "",
+    ) -> Ready:
         """
-        Return copies of weights, each with a result of its own: what each call is made of.
+        Return a side of calls, each with weights and a result of its own.
 
         A result is (M, N) bfloat16 full of NaN, so that what is not written is seen. Long calls
         need but one copy: weights are a small part of what they read, results fill the memory.
+
+        Args:
+            sets: Copies of the weights.
+            call: Returns the call for one of them and its result.
+            expected: (M, N) float32.
+            num_bytes: Weights, scales and activations, each once.
+            kernel: Name of the kernel, where one was chosen.
         """
         count = 1 if self.is_long else len(sets)
-        shape = (len(self.x), self.case.n)
         like = self.x.new_full((1,), float("nan"))
-        return [(each, like.expand(shape).clone()) for each in sets[:count]]
+        every = [like.expand(len(self.x), self.case.n).clone() for _ in range(count)]
+        out = every[0]
+        return Ready(
+            calls=tuple(map(call, sets, every)),
+            check=partial(check, out, expected),
+            out=out,
+            num_bytes=num_bytes + out.nbytes,
+            kernel=kernel,
+        )
 
     @property
     def is_long(self) -> bool:
@@ -166,40 +188,18 @@ class Tokens:
         return self._products[name]
 
 
-@frozen
-class Ready:
+def check(out: Tensor, expected: Tensor) -> float:
     """
-    A side with the operands of one case.
+    Return the error of a result, of all rows in the Frobenius norm, as a part of what is expected.
 
-    Attributes:
-        calls: Enqueues the product, once for each copy of the weights.
-        out: (M, N), what the first call writes.
-        expected: (M, N) float32.
-        num_bytes: Weights, scales, activations and results, each once.
-        kernel: Name of the kernel, where one was chosen.
+    Raises:
+        WrongResult: A row is further from the float32 product than rounding explains.
     """
-
-    calls: tuple[Call, ...]
-    out: Tensor
-    expected: Tensor
-    num_bytes: int
-    kernel: str = ""
-
-    def check(self) -> float:
-        """
-        Return the error of what the first call wrote, of all rows in the Frobenius norm.
-
-        Raises:
-            WrongResult: A row is further from the float32 product than rounding explains.
-        """
-        difference = self.out.float().sub_(self.expected)
-        wrong, right = difference.norm(dim=1), self.expected.norm(dim=1)
-        worst = float((wrong / right.clamp(min=1e-30)).max())
-        if not worst <= LARGEST_ERROR:
-            raise WrongResult(
-                f"a row is wrong by {worst:.3g} of its norm, {LARGEST_ERROR} is the most"
-            )
-        return float(wrong.norm() / right.norm())
+    wrong, right = out.float().sub_(expected).norm(dim=1), expected.norm(dim=1)
+    worst = float((wrong / right.clamp(min=1e-30)).max())
+    if not worst <= LARGEST_ERROR:
+        raise WrongResult(f"a row is wrong by {worst:.3g} of its norm, {LARGEST_ERROR} is the most")
+    return float(wrong.norm() / right.norm())
 
 
 def copies(x: Tensor) -> list[Tensor]:

@@ -79,12 +79,7 @@ class Timed(Record):
         kernel: Name of the kernel, where jitgen's selector chose it.
     """
 
-    JSON: ClassVar[Mapping[str, str]] = {
-        "seconds": "times",
-        "bytes": "num_bytes",
-        "error": "error",
-        "kernel": "kernel",
-    }
+    JSON: ClassVar[str] = "seconds=times bytes=num_bytes error kernel"
 
     times: Times
     num_bytes: int
@@ -157,14 +152,7 @@ class Fp4Report(Report):
     SUITES: ClassVar[tuple[str, ...]] = (NAME,)
     SCHEMA: ClassVar[Mapping[str, Any]] = {"report_schema": 1}
     NEEDED: ClassVar[str] = FP8
-    JSON: ClassVar[Mapping[str, str]] = {
-        "conditions": "conditions",
-        "copy_bytes_per_s": "copy_rate",
-        "found": "found",
-        "notes": "notes",
-        "absent": "absent",
-        "launching": "launching",
-    }
+    JSON: ClassVar[str] = "conditions copy_bytes_per_s=copy_rate found notes absent launching"
 
     found: list[Measured] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)

@@ -24,12 +24,12 @@ from jitgen.autotune.measure.errors import NoDevice
 from jitgen.bench import cases, gpu
 from jitgen.bench.cases import Case, file_of
 from jitgen.bench.hopper_fp4 import NAME
-from jitgen.bench.hopper_fp4.operands import Ready, Tokens, Weights
+from jitgen.bench.hopper_fp4.operands import Tokens, Weights
 from jitgen.bench.hopper_fp4.report import FP8, Fp4Report, Measured, Timed
 from jitgen.bench.hopper_fp4.sides import ARCH, OURS, UNPACKED, UNPACKED_ROWS, Own, Side, kernels
 from jitgen.bench.peers import mxfp4
 from jitgen.bench.peers.mxfp4 import DISTRIBUTIONS
-from jitgen.bench.runner import ROUNDS, Contest, begin, device, of_every_device
+from jitgen.bench.runner import ROUNDS, Contest, Ready, begin, device, of_every_device
 from jitgen.bench.suite import Given, Suite
 from jitgen.config import Arch, Layout
 from jitgen.errors import ConfigError

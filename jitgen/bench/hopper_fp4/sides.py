@@ -13,8 +13,9 @@ from torch import Tensor
 
 import jitgen
 from jitgen.bench.cases import Case
-from jitgen.bench.hopper_fp4.operands import SETS, Ready, Tokens, Weights, copies
+from jitgen.bench.hopper_fp4.operands import SETS, Tokens, Weights, copies
 from jitgen.bench.hopper_fp4.report import FP8
+from jitgen.bench.runner import Ready
 from jitgen.config import Arch, Config, DType, ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK, BLayout
 from jitgen.config.grouped_gemm import KernelConfig
@@ -300,14 +301,11 @@ def kernels(found: Sequence[Case], *, all_of_them: bool = False) -> list[str]:
 
 def _ready(tokens: Tokens, parts: Parts, config: KernelConfig) -> Ready:
     """Return the calls with results of their own."""
-    paired = tokens.paired(parts.calls)
-    return Ready(
-        calls=tuple(
-            partial(call, offs=tokens.offs, out=out, config=config) for call, out in paired
-        ),
-        out=paired[0][1],
-        expected=parts.expected,
-        num_bytes=parts.num_bytes + paired[0][1].nbytes,
+    return tokens.ready(
+        parts.calls,
+        lambda call, out: partial(call, offs=tokens.offs, out=out, config=config),
+        parts.expected,
+        num_bytes=parts.num_bytes,
         kernel=str(config.name(default_arch())),
     )
 

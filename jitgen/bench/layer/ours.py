@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from jitgen.bench.layer.cases import Case
-from jitgen.bench.layer.operands import Operands, Ready, config_of
-from jitgen.bench.layer.router import kernel_names as names_of_router
+from jitgen.bench.layer.operands import Operands, Ready, config_of, names_of_router
 from jitgen.config import Arch
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.formats.protocol import ceil_div

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from jitgen.bench.layer import NAME
 from jitgen.bench.layer.cases import Case
-from jitgen.bench.layer.inductor import NAME as TORCH
 from jitgen.bench.layer.ours import STEPS
+from jitgen.bench.layer.peers import INDUCTOR as TORCH
 from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS, Record, Report, Table, counted_words
 from jitgen.support.frozen import frozen
@@ -66,12 +66,7 @@ class LayerReport(Report):
     """A run of the suite."""
 
     SUITES: ClassVar[tuple[str, ...]] = (NAME,)
-    JSON: ClassVar[Mapping[str, str]] = {
-        "conditions": "conditions",
-        "notes": "notes",
-        "copy_rate": "copy_rate",
-        "cases": "found",
-    }
+    JSON: ClassVar[str] = "conditions notes copy_rate cases=found"
 
     found: list[Measured] = field(default_factory=list)
 

@@ -11,7 +11,7 @@ import torch
 
 from jitgen.autotune.measure.clock import Batch, require_gpu
 from jitgen.bench import runner
-from jitgen.bench.layer import NAME, cases, deep_gemm, inductor, ours, vllm_triton
+from jitgen.bench.layer import NAME, cases, ours, peers
 from jitgen.bench.layer.cases import Case
 from jitgen.bench.layer.operands import Experts, Operands, Ready
 from jitgen.bench.layer.report import LayerReport, Measured
@@ -26,10 +26,10 @@ SIDES: dict[str, Callable[[Operands], Ready]] = {
     OURS: ours.prepare,
     ours.APART: ours.prepare_apart,
     ours.LATE: ours.prepare_late,
-    inductor.NAME: inductor.prepare,
-    deep_gemm.MASKED: deep_gemm.prepare_masked,
-    deep_gemm.CONTIGUOUS: deep_gemm.prepare_contiguous,
-    vllm_triton.NAME: vllm_triton.prepare,
+    peers.INDUCTOR: peers.prepare_inductor,
+    peers.MASKED: peers.prepare_masked,
+    peers.CONTIGUOUS: peers.prepare_contiguous,
+    peers.VLLM: peers.prepare_vllm,
 }
 """Every side, ours first."""
 
@@ -38,10 +38,10 @@ _QUICK_S = 45.0
 NOTES = {
     ours.APART: "pairs are sorted and their rows gathered by two launches, however few there are",
     ours.LATE: "no launch starts earlier than the selector has it, and no weights are loaded early",
-    inductor.NAME: inductor.NOTE,
-    deep_gemm.MASKED: deep_gemm.NOTE,
-    deep_gemm.CONTIGUOUS: deep_gemm.NOTE,
-    vllm_triton.NAME: vllm_triton.NOTE,
+    peers.INDUCTOR: peers.INDUCTOR_NOTE,
+    peers.MASKED: peers.DEEP_GEMM_NOTE,
+    peers.CONTIGUOUS: peers.DEEP_GEMM_NOTE,
+    peers.VLLM: peers.VLLM_NOTE,
 }
 
 
@@ -144,7 +144,7 @@ def _steps(given: Given) -> list[Case]:
 def _run(
     report: LayerReport, steps: Sequence[Case], given: Given, save: Callable[[], None]
 ) -> Iterator[Case]:
-    quick = tuple(side for side in SIDES if side != inductor.NAME)
+    quick = tuple(side for side in SIDES if side != peers.INDUCTOR)
     how = Method(
         sides=given["sides"] or (quick if given["quick"] else tuple(SIDES)),
         rounds=given["rounds"],
