@@ -85,18 +85,10 @@ class Case:
         Raises:
             ConfigError: A field is missing, unknown, or has a value that it may not have.
         """
-        if not isinstance(document, dict):
-            raise ConfigError(f"a case must be an object (got {shown(document)})")
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(document.keys() - known):
-            raise ConfigError(
-                f"a case has no field {shown(unknown[0])}; it may have {', '.join(sorted(known))}"
-            )
+        known = sorted(field.name for field in fields(cls))
         needed = ("layout", "groups", "rows_per_group", "n", "k")
-        if missing := [name for name in needed if name not in document]:
-            raise ConfigError(f"a case needs {missing[0]!r} (got {shown(document)})")
-        values = dict(document)
-        for name in known - {"layout", "spread"}:
+        values = fields_of(document, "a case", known, needed)
+        for name in {*known} - {"layout", "spread"}:
             if name in values and (name, values[name]) != ("max_rows", None):
                 _require(values[name], name, int)
         _require(values.get("spread", 0), "spread", int, float)
@@ -184,6 +176,27 @@ def row_counts(groups: int, mean: int, spread: float) -> tuple[int, ...]:
     chance = random.Random(_SEED)  # noqa: S311  # sizes, not secrets
     low, high = ((1 + sign * spread) * mean for sign in (-1, 1))
     return tuple(round(chance.uniform(low, high)) for _ in range(groups))
+
+
+def fields_of(
+    document: object, what: str, known: Sequence[str], needed: Sequence[str]
+) -> dict[str, Any]:
+    """
+    Return the fields of a JSON object.
+
+    Raises:
+        ConfigError: It is no object, or has a field that is not `known`, or lacks a `needed` one;
+            the message calls it `what`.
+    """
+    if not isinstance(document, dict):
+        raise ConfigError(f"{what} must be an object (got {shown(document)})")
+    if unknown := sorted(document.keys() - set(known)):
+        raise ConfigError(
+            f"{what} has no field {shown(unknown[0])}; it may have {', '.join(known)}"
+        )
+    if missing := [name for name in needed if name not in document]:
+        raise ConfigError(f"{what} needs {missing[0]!r} (got {shown(document)})")
+    return dict(document)
 
 
 def _require(value: object, name: str, *types: type) -> None:

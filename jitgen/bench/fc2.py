@@ -23,7 +23,7 @@ from torch import Tensor
 import jitgen
 from jitgen.autotune.measure.clock import Call
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.bench.runner import KernelCase, KernelSuite, Ratio, Ready, Side, device_of
+from jitgen.bench.runner import NEEDED, KernelCase, KernelSuite, Ratio, Ready, Side, device_of
 from jitgen.config import Arch
 from jitgen.config.moe_fc2_dense import TOP_K, MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.formats.block128 import kernel_layout
@@ -102,9 +102,9 @@ class Case(KernelCase):
             )
 
         multiply, combine, check = _grouped(solved, self)
-        yield Side(name=DENSE, prepare=partial(dense, None), is_needed=True)
-        yield Side.of(GROUPED, multiply, lambda _: None, is_needed=True)
-        yield Side.of(COMBINE, combine, check, is_needed=True)
+        yield Side(name=DENSE, prepare=partial(dense, None), tolerated=NEEDED)
+        yield Side.of(GROUPED, multiply, lambda _: None, tolerated=NEEDED)
+        yield Side.of(COMBINE, combine, check, tolerated=NEEDED)
         for other in (cast("MoeFc2DenseConfig", each.config) for each in chosen.candidates[1:]):
             yield Side(name=f"{DENSE} {other.short}", prepare=partial(dense, other))
 

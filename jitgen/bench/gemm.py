@@ -23,7 +23,7 @@ from jitgen.bench.grouped import workload
 from jitgen.bench.peers import PEER, find_all
 from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS
-from jitgen.bench.runner import Contest, KernelCase, KernelSuite, Ready, Side
+from jitgen.bench.runner import NEEDED, Contest, KernelCase, KernelSuite, Ready, Side
 from jitgen.config import Arch, Config, Layout, Numerics
 from jitgen.config.grouped_gemm import Problem
 from jitgen.config.layouts import GROUP_ALIGNMENT
@@ -60,11 +60,11 @@ class Case(KernelCase):
             check=partial(workload.check, f"the kernel for {self}"),
             out=lambda: workload.out,
         )
-        yield Side(name=OURS, prepare=lambda: ours, is_needed=True)
+        yield Side(name=OURS, prepare=lambda: ours, tolerated=NEEDED)
         found = find_all((PEER,))[0]
         if found and not rows % GROUP_ALIGNMENT:
-            peer = partial(found[0].prepare, workload, rows)
-            yield Side(name=PEER, prepare=peer, is_needed=True)
+            peer = replace(found[0].prepare(workload, rows), out=ours.out)
+            yield Side(name=PEER, prepare=lambda: peer, tolerated=NEEDED)
 
 
 CASES = tuple(
@@ -141,7 +141,7 @@ def _ratio(pair: Pair) -> Row:
     for name, config in zip(("fast", "invariant"), pair[1:], strict=True):
         call = partial(operands.call, jitgen.grouped_gemm, config=config, numerics="fast")
         check = partial(operands.check, f"{config.short} for {pair.case}")
-        contest.add(name, partial(Ready, calls=(call,), check=check, out=out), is_needed=True)
+        contest.add(name, partial(Ready, calls=(call,), check=check, out=out), tolerated=NEEDED)
     fast, invariant = contest.times(repetitions=4).values()
     return Row(
         suite="invariance",

@@ -27,7 +27,7 @@ from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.cases import row_counts
 from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS
-from jitgen.bench.runner import KernelCase, KernelSuite, Ratio, Side, device_of
+from jitgen.bench.runner import NEEDED, KernelCase, KernelSuite, Ratio, Side, device_of
 from jitgen.config import Arch, BLayout, Config, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import Cluster, Problem
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
@@ -124,7 +124,7 @@ class Product(KernelCase):
         chosen, check = jitgen.select(self.problem, arch), partial(_check, self)
         kernel = chosen.config.name(arch)
         call = partial(self.ours, None)
-        yield Side.of(OURS, call, partial(check, OURS), kernel=kernel, is_needed=True)
+        yield Side.of(OURS, call, partial(check, OURS), kernel=kernel, tolerated=NEEDED)
         yield Side.of(TORCH, self.theirs, partial(check, TORCH))
         for config in _considered(chosen, arch) if self.has_candidates else ():
             name = config.words()

@@ -41,7 +41,7 @@ PROBLEMS = {
     "silu_mul_quantize": ("4:128:512", "8:4096:2048"),
     "quantize": ("4:128:512", "8:4096:7168"),
 }
-"""What kernels of an operation are timed with if nobody says: on a CPU, and on a GPU."""
+"""Sizes that kernels of an operation are timed with by default: on a CPU, and on a GPU."""
 
 
 @frozen

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 BUDGET_MS = 60.0
-"""The most that a fetch may take beyond a local hit: far less than a compile, or nobody would."""
+"""The most that a fetch may take beyond a local hit: far less than a compile."""
 
 ROUNDS = 7
 LOCAL = "a local hit"

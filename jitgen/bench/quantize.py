@@ -21,9 +21,19 @@ from torch import Tensor
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.report import OURS
-from jitgen.bench.runner import COPY, KernelCase, KernelSuite, Ratio, Side, copy_side, device_of
+from jitgen.bench.runner import (
+    COPY,
+    NEEDED,
+    KernelCase,
+    KernelSuite,
+    Ratio,
+    Side,
+    copy_side,
+    device_of,
+)
 from jitgen.config import Arch, Layout
 from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem
+from jitgen.errors import KernelMiss
 from jitgen.formats import mx32, nv16
 from jitgen.formats.convert import from_atoms
 from jitgen.ops.quantize import samples
@@ -114,16 +124,18 @@ class Case(KernelCase):
         check = partial(self._check, x, named.get("offs"))
         kernels = self._kernels(arch)
         yield copy_side(self.amount, device, has_notes=True)
-        yield Side.of(TORCH, plain, lambda _: None, is_needed=True)
+        yield Side.of(TORCH, plain, lambda _: None, tolerated=NEEDED)
         for number, (name, config) in enumerate(kernels.items()):
             call = partial(_CALLS[self.format], x, **named, config=config)
-            yield Side.of(name, call, partial(check, plain), is_needed=number == 0)
+            yield Side.of(
+                name, call, partial(check, plain), tolerated=KernelMiss if number else NEEDED
+            )
         if arch.is_gpu and self.has_budget and self.format is Format.NVFP4:
             call = partial(nvfp4, x, config=next(iter(kernels.values())))
-            yield Side.of(FOUND, call, partial(check, partial(nv16.nvfp4, x)), is_needed=True)
+            yield Side.of(FOUND, call, partial(check, partial(nv16.nvfp4, x)), tolerated=NEEDED)
 
     def ratios(self, arch: Arch) -> Iterator[Ratio]:
-        """Yield ours over the copy: the selector's kernel, and where the global scale is found."""
+        """Yield ours over the copy: of the chosen kernel, and where the global scale is found."""
         if self.has_budget:
             yield Ratio.of_rates(next(iter(self._kernels(arch)), OURS), COPY, OF_COPY)
             yield Ratio.of_rates(FOUND, COPY, OF_COPY_WHEN_FOUND)

@@ -42,6 +42,11 @@ ROUNDS = 7
 _DEVICE = "cuda"
 _COPY_BYTES = 2 * 2**30
 
+Tolerated = type[Exception] | tuple[type[Exception], ...]
+
+NEEDED: Tolerated = ()
+"""What a side may raise whose failure ends the suite: nothing."""
+
 COPY, EAGER, INDUCTOR = "copy", "torch", "inductor"
 
 
@@ -99,19 +104,19 @@ class Contest:
         name: str,
         prepare: Callable[[], Ready],
         *,
-        is_needed: bool = False,
+        tolerated: Tolerated = Exception,
         watch: AbstractContextManager[Any] | None = None,
     ) -> bool:
         """
         Let a side take part if its result is right, and return whether it is.
 
         Others' code and kernels under test may raise anything: then the side is left out with its
-        reason, unless `is_needed`.
+        reason.
 
         Args:
             name: What tables call it.
             prepare: Returns it.
-            is_needed: Whether what it raises ends the suite.
+            tolerated: What it may raise; anything else ends the suite.
             watch: Entered around its first calls.
         """
 
@@ -126,10 +131,7 @@ class Contest:
             self.batches[name], self.ready[name] = batch, ready
 
         with watch or nullcontext():
-            if is_needed:
-                check()
-                return True
-            return attempt(name, check, self.missing)
+            return attempt(name, check, self.missing, tolerated)
 
     def batch(self, calls: Sequence[Call]) -> Batch:
         """Return calls as they are timed."""
@@ -184,11 +186,13 @@ def of_every_device(arch: Arch, names: Callable[[], Iterable[str]]) -> list[str]
     return sorted(found)
 
 
-def attempt(name: str, step: Call, missing: dict[str, str]) -> bool:
-    """Do `step` and return whether it succeeded; if not, note under `name` why."""
+def attempt(
+    name: str, step: Call, missing: dict[str, str], tolerated: Tolerated = Exception
+) -> bool:
+    """Do `step` and return whether it succeeded; if it raised a `tolerated` error, note why."""
     try:
         step()
-    except Exception as error:  # others' code may raise anything
+    except tolerated as error:  # others' code may raise anything
         text = " ".join(str(error).split())
         missing[name] = f"{type(error).__name__}: {text[:300]}"
         return False
@@ -203,13 +207,13 @@ class Side:
     Attributes:
         name: What tables call it.
         prepare: Returns it with its operands.
-        is_needed: Whether the suite ends where it is wrong; else it is left out.
+        tolerated: What may keep it from taking part; anything else ends the suite.
         has_notes: Whether the detail of its row says who was left out.
     """
 
     name: str
     prepare: Callable[[], Ready]
-    is_needed: bool = False
+    tolerated: Tolerated = Exception
     has_notes: bool = False
 
     @classmethod
@@ -220,12 +224,12 @@ class Side:
         check: Callable[[Any], object],
         *,
         kernel: str = "",
-        is_needed: bool = False,
+        tolerated: Tolerated = Exception,
         has_notes: bool = False,
     ) -> Side:
         """Return a side with a single call, whose result `check` looks at."""
         ready = Ready(calls=(call,), check=lambda: check(call()), kernel=kernel)
-        return cls(name=name, prepare=lambda: ready, is_needed=is_needed, has_notes=has_notes)
+        return cls(name=name, prepare=lambda: ready, tolerated=tolerated, has_notes=has_notes)
 
 
 def copy_side(num_bytes: float, device: str, *, count: int = 1, has_notes: bool = False) -> Side:
@@ -348,7 +352,7 @@ class KernelSuite:
         contest = Contest(on_gpu=arch.is_gpu, in_graphs=self.in_graphs)
         sides = list(case.sides(arch))
         for side in sides:
-            contest.add(side.name, side.prepare, is_needed=side.is_needed)
+            contest.add(side.name, side.prepare, tolerated=side.tolerated)
         times = contest.times(rounds=self.rounds, repetitions=self.repetitions)
         is_rate = self.unit != "us"
         notes = [f"without {name}: {reason}" for name, reason in contest.missing.items()]

@@ -17,9 +17,11 @@ import torch
 
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.bench.runner import KernelCase, KernelSuite, Side, copy_side, device_of
+from jitgen.bench.report import OURS
+from jitgen.bench.runner import NEEDED, KernelCase, KernelSuite, Side, copy_side, device_of
 from jitgen.config import Arch
 from jitgen.config.unpack_weights import UnpackWeightsProblem
+from jitgen.errors import KernelMiss
 from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
 from jitgen.formats.unpacked import LAYOUTS, unpacked
 from jitgen.ops.unpack_weights.call import unpack_mxfp4
@@ -55,19 +57,19 @@ class Case(KernelCase):
         weights, out = _operands(self.problem, device)
         expected = unpacked(weights)
 
-        def check(found: Any) -> None:
+        def check(name: str, found: Any) -> None:
             wrong = sum(int(differ(*pair).sum()) for pair in zip(found, expected, strict=True))
             if wrong:
-                raise WrongResult(f"a kernel gives {wrong:,} wrong values for {self.problem.slug}")
+                raise WrongResult(f"{name} gives {wrong:,} wrong values for {self.problem.slug}")
 
         yield copy_side(self.amount, device, has_notes=True)
         call = partial(unpack_mxfp4, weights, out=out)
         if not arch.is_gpu:
-            yield Side.of("torch", call, check, is_needed=True)
+            yield Side.of("torch", call, partial(check, "torch"), tolerated=NEEDED)
             return
         for candidate in jitgen.select(self.problem, arch).candidates:
-            config = candidate.config
-            yield Side.of(f"jitgen, {config.short}", partial(call, config=config), check)
+            name, ours = f"{OURS}, {candidate.config.short}", partial(call, config=candidate.config)
+            yield Side.of(name, ours, partial(check, name), tolerated=KernelMiss)
 
 
 def cases(arch: Arch) -> Iterator[Case]:

@@ -21,7 +21,7 @@ from jitgen.bench.cases import DOWN, UP
 from jitgen.bench.hopper_fp4 import report as reports
 from jitgen.bench.hopper_fp4 import run, sides
 from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Tokens, Weights
-from jitgen.bench.hopper_fp4.report import Fp4Report, Measured, Timed
+from jitgen.bench.hopper_fp4.report import Fp4Report, Measured, SideTimes
 from jitgen.bench.hopper_fp4.sides import OURS, UNPACKED, Fp8, Own, Side
 from jitgen.bench.runner import Ready
 from jitgen.config import Layout
@@ -35,8 +35,8 @@ TWICE = run.Method(rounds=2)
 TWO = tuple(run.Step(case=replace(TINY, rows_per_group=rows)) for rows in (6, 8))
 
 
-def timed(us: float, size: int = 10**9) -> Timed:
-    return Timed(times=times(us * 0.99, us, us * 1.01), num_bytes=size, error=1.65e-3)
+def timed(us: float, size: int = 10**9) -> SideTimes:
+    return SideTimes(times=times(us * 0.99, us, us * 1.01), num_bytes=size, error=1.65e-3)
 
 
 def report() -> Fp4Report:

@@ -334,7 +334,7 @@ DRAWN = {
     "skewed": (skewed_cases, 40),
     "layers": (layer_cases, 150),
 }
-"""Families whose cases are drawn, and how many if nobody says."""
+"""Families whose cases are drawn, and how many without ``--count``."""
 
 FAMILIES = (*DRAWN, Recorded.KIND)
 """What `--of` may ask for."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Rows of experts as a router dealt them: records of it, in a file that anybody may write.
+Rows of experts as a router dealt them: records of it, in a file that users may write.
 
     {"about": "what this is", "records": [
     {"model": "mine", "layer": 3, "experts": 4, "top_k": 2, "tokens": 3, "counts": [3, 0, 1, 2]},
@@ -19,6 +19,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from jitgen.bench.cases import fields_of
 from jitgen.bench.report import write
 from jitgen.errors import ConfigError
 from jitgen.support.documents import parse_json, read_bounded
@@ -121,16 +122,9 @@ class Record:
         Raises:
             ConfigError: A field is missing, unknown, or has a value that it may not have.
         """
-        if not isinstance(document, dict):
-            raise ConfigError(f"a record must be an object (got {shown(document)})")
         known = [spec.name for spec in fields(cls)]
-        if unknown := sorted(document.keys() - set(known)):
-            raise ConfigError(
-                f"a record has no field {shown(unknown[0])}; it may have {', '.join(known)}"
-            )
-        if missing := [name for name in known[:-1] if name not in document]:
-            raise ConfigError(f"a record needs {missing[0]!r} (got {shown(document)})")
-        counts, matrices = document["counts"], document.get("matrices", [])
+        values = fields_of(document, "a record", known, known[:-1])
+        counts, matrices = values["counts"], values.get("matrices", [])
         if not isinstance(counts, list):
             raise ConfigError(f"counts must be a list (got {shown(counts)})")
         if not isinstance(matrices, list) or len(matrices) > _MOST_MATRICES:
@@ -140,13 +134,13 @@ class Record:
         if wrong := [each for each in matrices if not isinstance(each, list) or len(each) != 2]:
             raise ConfigError(f"matrices must be pairs [N, K] (got {shown(wrong[0])})")
         pairs = tuple((n, k) for n, k in matrices)
-        return cls(**{**document, "counts": tuple(counts), "matrices": pairs})
+        return cls(**{**values, "counts": tuple(counts), "matrices": pairs})
 
 
 @frozen
 class Recorded:
     """
-    A record as the rows of a case: what `jitgen.bench.choice.routings.Routing` is to drawn ones.
+    A record as the rows of a case: what `jitgen.bench.choice.cases.Routing` is to drawn ones.
 
     Attributes:
         number: Which of its file it is, from 1 on: tells apart batches of one layer.

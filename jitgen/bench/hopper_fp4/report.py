@@ -68,7 +68,7 @@ TARGETS = (
 
 
 @frozen
-class Timed(Record):
+class SideTimes(Record):
     """
     One side of a case.
 
@@ -110,7 +110,7 @@ class Measured(Record):
     """
 
     case: Case
-    sides: Mapping[str, Timed]
+    sides: Mapping[str, SideTimes]
     missing: Mapping[str, str] = field(default_factory=dict)
     candidates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
@@ -243,7 +243,7 @@ def _ratios(found: Measured, target: Target) -> dict[str, float]:
     return {side: ratio for side, ratio in pairs.items() if ratio is not None}
 
 
-def _candidates(timed: Timed, others: Mapping[str, float]) -> str:
+def _candidates(timed: SideTimes, others: Mapping[str, float]) -> str:
     """Return the times of a side in a line."""
     chosen = timed.times.median
     found = [(seconds, f"{name} {seconds * 1e6:.1f}") for name, seconds in others.items()]

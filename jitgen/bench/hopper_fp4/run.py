@@ -25,7 +25,7 @@ from jitgen.bench import cases, gpu
 from jitgen.bench.cases import Case, file_of
 from jitgen.bench.hopper_fp4 import NAME
 from jitgen.bench.hopper_fp4.operands import Tokens, Weights
-from jitgen.bench.hopper_fp4.report import FP8, Fp4Report, Measured, Timed
+from jitgen.bench.hopper_fp4.report import FP8, Fp4Report, Measured, SideTimes
 from jitgen.bench.hopper_fp4.sides import ARCH, OURS, UNPACKED, UNPACKED_ROWS, Own, Side, kernels
 from jitgen.bench.peers import mxfp4
 from jitgen.bench.peers.mxfp4 import DISTRIBUTIONS
@@ -209,14 +209,14 @@ def _measured(
                 add(f"{side.name} {kernel}", other)
     times = contest.times(rounds=how.rounds, repetitions=1 if tokens.is_long else _REPETITIONS)
     candidates: dict[str, dict[str, float]] = {}
-    timed: dict[str, Timed] = {}
+    timed: dict[str, SideTimes] = {}
     for name, each in times.items():
         ready = contest.ready[name]
         if name in others:
             side_name, kernel = others[name]
             candidates.setdefault(side_name, {})[kernel] = each.median
         else:
-            timed[name] = Timed(
+            timed[name] = SideTimes(
                 times=each,
                 num_bytes=ready.num_bytes,
                 error=contest.errors[name],

@@ -18,9 +18,9 @@ from jitgen.bench.hopper_fp4.report import FP8
 from jitgen.bench.runner import Ready
 from jitgen.config import Arch, Config, DType, ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK, BLayout
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.config.unpack_weights import UnpackWeightsProblem
-from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
+from jitgen.formats.prepared import prepare_mxfp4
 from jitgen.formats.protocol import ceil_div
 from jitgen.formats.split import split_bf16
 from jitgen.ops.grouped_gemm.prepared_algorithms import unpacked_problem
@@ -53,22 +53,6 @@ class Side:
         raise NotImplementedError
 
 
-@frozen
-class Parts:
-    """
-    What a side multiplies in one case.
-
-    Attributes:
-        calls: `grouped_gemm` for each copy of the weights; `offs`, `out` and `config` lack.
-        expected: (M, N) float32.
-        num_bytes: Weights, scales and activations, each once.
-    """
-
-    calls: tuple[Callable[..., Tensor], ...]
-    expected: Tensor
-    num_bytes: int
-
-
 class Own(Side):
     """
     One of jitgen's own.
@@ -79,23 +63,26 @@ class Own(Side):
 
     types: Mapping[str, Any]
 
-    def parts(self, weights: Weights, tokens: Tokens) -> Parts:
-        """Return what the side multiplies."""
+    def made(self, weights: Weights, tokens: Tokens) -> Callable[[KernelConfig], Ready]:
+        """Return what makes the side with a kernel."""
         raise NotImplementedError
 
     def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
         """Return the call with the kernel that the selector chooses."""
-        return _ready(tokens, self.parts(weights, tokens), self.kernels(tokens.case)[0])
+        return self.made(weights, tokens)(self.kernels(tokens.case)[0])
 
     def others(self, weights: Weights, tokens: Tokens) -> dict[str, Callable[[], Ready]]:
         """Return what makes the call with each other kernel that might be chosen, by its name."""
-        parts, others = self.parts(weights, tokens), self.kernels(tokens.case)[1:]
-        return {config.short: partial(_ready, tokens, parts, config) for config in others}
+        made, others = self.made(weights, tokens), self.kernels(tokens.case)[1:]
+        return {config.short: partial(made, config) for config in others}
+
+    def problem(self, case: Case) -> Problem:
+        """Return what a kernel is chosen for."""
+        return replace(case.problem, m=sum(case.row_counts), **self.types)
 
     def kernels(self, case: Case, arch: Arch | None = None) -> list[KernelConfig]:
         """Return what may be chosen for a case, first what the selector does choose."""
-        problem = replace(case.problem, m=sum(case.row_counts), **self.types)
-        choice = jitgen.select(problem, arch or default_arch())
+        choice = jitgen.select(self.problem(case), arch or default_arch())
         return [cast("KernelConfig", candidate.config) for candidate in choice.candidates]
 
     def beside(self, case: Case, arch: Arch) -> list[Config]:  # noqa: ARG002  # most have none
@@ -110,18 +97,20 @@ class Fp8(Own):
     types: Mapping[str, Any] = {}
     note = "e4m3 weights with block128 scales: 8 bits a weight"
 
-    def parts(self, weights: Weights, tokens: Tokens) -> Parts:
-        """Return FP8 operands."""
+    def made(self, weights: Weights, tokens: Tokens) -> Callable[[KernelConfig], Ready]:
+        """Return what makes the side with a kernel for FP8 operands."""
         b, b_scale = weights.once(FP8, partial(_fp8_weights, weights))
 
         def values() -> Tensor:
             return weights.once("fp8 values", partial(_fp8_values, b[0], b_scale))
 
         a, a_scale = jitgen.quantize.per_token_group(tokens.x)
-        return Parts(
-            calls=tuple(partial(jitgen.grouped_gemm, a, each, a_scale, b_scale) for each in b),
-            expected=tokens.product(FP8, partial(_by_block, a, a_scale), values),
-            num_bytes=b[0].nbytes + b_scale.nbytes + a.nbytes + a_scale.nbytes,
+        return partial(
+            _ready,
+            tokens,
+            [partial(jitgen.grouped_gemm, a, each, a_scale, b_scale) for each in b],
+            tokens.product(FP8, partial(_by_block, a, a_scale), values),
+            b[0].nbytes + b_scale.nbytes + a.nbytes + a_scale.nbytes,
         )
 
 
@@ -147,16 +136,22 @@ class Mxfp4(Own):
             "b_layout": layout,
         }
 
-    def parts(self, weights: Weights, tokens: Tokens) -> Parts:
-        """Return prepared weights and the side's kind of activations."""
+    def multiply(self, a: Tensor, weights: Any, *scales: Tensor, **options: Any) -> Tensor:
+        """Return the product."""
+        return jitgen.grouped_gemm(a, weights, *scales, **options)
+
+    def made(self, weights: Weights, tokens: Tokens) -> Callable[[KernelConfig], Ready]:
+        """Return what makes the side with a kernel for its kind of activations."""
         prepared = weights.once(self._layout, partial(_prepared, weights, self._layout))
         kind = self._kind
         a, *scales = kind.quantize(tokens.x)
         exact = partial(kind.values, tokens.x, a, *scales)
-        return Parts(
-            calls=tuple(partial(jitgen.grouped_gemm, a, each, *scales) for each in prepared),
-            expected=tokens.product(kind.product, exact, weights.values),
-            num_bytes=weights.num_bytes + sum(x.nbytes for x in (a, *scales)),
+        return partial(
+            _ready,
+            tokens,
+            [partial(self.multiply, a, each, *scales) for each in prepared],
+            tokens.product(kind.product, exact, weights.values),
+            weights.num_bytes + sum(x.nbytes for x in (a, *scales)),
         )
 
 
@@ -169,17 +164,15 @@ class Unpacked(Mxfp4):
 
     note = "what is timed unpacks the weights, too"
 
-    def parts(self, weights: Weights, tokens: Tokens) -> Parts:
-        """Return prepared weights and e4m3 activations with scales of rows."""
-        parts = super().parts(weights, tokens)
-        calls = tuple(partial(_unpacked_gemm, *call.args) for call in parts.calls)  # type: ignore[attr-defined]
-        return replace(parts, calls=calls)
+    def multiply(self, a: Tensor, weights: Any, *scales: Tensor, **options: Any) -> Tensor:
+        """Return the product with weights that are unpacked before."""
+        (a_scale,) = scales
+        b, b_scale = jitgen.quantize.unpack_mxfp4(weights)
+        return jitgen.grouped_gemm(a, b, a_scale, b_scale, **options)
 
-    def kernels(self, case: Case, arch: Arch | None = None) -> list[KernelConfig]:
-        """Return what may be chosen for weights that are unpacked."""
-        problem = replace(case.problem, m=sum(case.row_counts), **self.types)
-        choice = jitgen.select(unpacked_problem(problem), arch or default_arch())
-        return [cast("KernelConfig", candidate.config) for candidate in choice.candidates]
+    def problem(self, case: Case) -> Problem:
+        """Return what a kernel for weights that are unpacked is chosen for."""
+        return unpacked_problem(super().problem(case))
 
     def beside(self, case: Case, arch: Arch) -> list[Config]:
         """Return the kernel that unpacks them."""
@@ -190,11 +183,6 @@ class Unpacked(Mxfp4):
             b_layout=self._layout,
         )
         return [jitgen.select(weights, arch).config]
-
-
-def _unpacked_gemm(a: Tensor, weights: PreparedWeights, a_scale: Tensor, **others: Any) -> Tensor:
-    b, b_scale = jitgen.quantize.unpack_mxfp4(weights)
-    return jitgen.grouped_gemm(a, b, a_scale, b_scale, **others)
 
 
 @frozen
@@ -299,13 +287,19 @@ def kernels(found: Sequence[Case], *, all_of_them: bool = False) -> list[str]:
     return list(dict.fromkeys(str(config.name(ARCH)) for config in configs))
 
 
-def _ready(tokens: Tokens, parts: Parts, config: KernelConfig) -> Ready:
-    """Return the calls with results of their own."""
+def _ready(
+    tokens: Tokens,
+    calls: Sequence[Callable[..., Tensor]],
+    expected: Tensor,
+    num_bytes: int,
+    config: KernelConfig,
+) -> Ready:
+    """Return calls of `grouped_gemm` for each copy of the weights, with results of their own."""
     return tokens.ready(
-        parts.calls,
+        calls,
         lambda call, out: partial(call, offs=tokens.offs, out=out, config=config),
-        parts.expected,
-        num_bytes=parts.num_bytes,
+        expected,
+        num_bytes=num_bytes,
         kernel=str(config.name(default_arch())),
     )
 

@@ -4,7 +4,7 @@ A whole layer of experts with DeepSeek-V3's sizes, from tokens and their experts
 
 Each side computes it in its own way, is compared with float32 sums over its own weights, and is
 then captured in a CUDA graph and timed in turn with the others, with nothing in L2. The floor is
-what the weights of the experts that somebody chose take at the rate of a copy.
+what reading the weights of the chosen experts takes at the rate of a copy.
 """
 
 NAME = "layer"

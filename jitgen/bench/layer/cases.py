@@ -54,7 +54,7 @@ class Case(Record):
 
     @property
     def rows(self) -> int:
-        """Rows of the products: every token once for each of its experts, whoever has them."""
+        """Rows of the products: every token once for each of its experts, here or elsewhere."""
         return self.tokens * self.top_k
 
     @property

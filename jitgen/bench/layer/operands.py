@@ -57,7 +57,7 @@ def config_of(case: Case) -> MoEConfig:
 
 class Experts:
     """
-    Random FP8 weights of `count` experts, by blocks and, where somebody asks for them, by rows.
+    Random FP8 weights of `count` experts, by blocks and, on first use, by rows.
 
     Args:
         case: For the sizes.
@@ -104,7 +104,7 @@ class Operands:
         x: (T, H) bfloat16.
         topk_weights: (T, k) float32.
         topk_ids: (T, k) int32, different for each of a token's slots.
-        active: How many experts here somebody chose.
+        active: How many experts here are chosen by a token.
         router: The logits that experts are chosen by; None where they are given.
     """
 

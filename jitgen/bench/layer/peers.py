@@ -38,7 +38,7 @@ MASKED, CONTIGUOUS = "deep-gemm-masked", "deep-gemm-contiguous"
 DEEP_GEMM_NOTE = "same numerics; glue in Triton, all of it replayed as one graph"
 
 _MOST_MASKED_ROWS = 2**17
-"""Of all experts together; beyond them nobody would lay out memory like that."""
+"""Of all experts together; with more rows this layout takes too much memory to be in use."""
 
 _TILE_ROWS = 128
 """

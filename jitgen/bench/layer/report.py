@@ -33,7 +33,7 @@ class Measured(Record):
 
     Attributes:
         case: The sizes.
-        active: Experts that somebody chose.
+        active: Experts that are chosen by a token.
         floor_us: What their weights take at the rate of a copy.
         times_us: Microseconds of each side, medians.
         spreads: How far best and worst lie apart, as parts of these.

@@ -246,9 +246,9 @@ def difference(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) ->
     """
     Return how far the logits of a step are from expected ones, as a part of their norm: the median.
 
-    Now and then a router makes another expert of a difference in the last bit, which some steps
-    show whoever computes. Where a text goes on with another token, two were as likely as rounding
-    decides; the steps that follow have another text and are not compared.
+    Now and then a difference in the last bit makes a router choose another expert, which some steps
+    of every implementation show. Where a text goes on with another token, rounding decided between
+    two that were equally likely; the steps that follow have another text and are not compared.
 
     Raises:
         WrongResult: A step's logits are off by more than their norm.
