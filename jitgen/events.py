@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What happens to kernels, told to whoever listens, and counted.
+Events of kernels: delivered to listeners, and counted.
 
-The warm path emits nothing: a kernel that is in memory is served without an event, and the registry
-counts those itself. Listeners run on the thread that caused the event, when it has let go of every
-lock of jitgen's, so that they may ask for kernels themselves. One that raises is dropped with a
-warning, for a broken monitor must not stop a server; unless it ran out of memory or the like, which
-may pass.
+The warm path emits no event for a kernel that is in memory; the registry counts those itself.
+Listeners run on the thread that caused the event, after it has released every lock of jitgen's, so
+that a listener may ask for kernels itself. A listener that raises is dropped with a warning, since
+a broken monitor must not stop a server. Running out of memory or the like is tolerated for a while,
+since it may pass.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class EventKind(StrEnum):
-    """What can happen."""
+    """Kind of an event."""
 
     RENDER = "render"
     HIT = "hit"
@@ -47,19 +47,19 @@ class EventKind(StrEnum):
 @frozen
 class Event:
     """
-    One thing that happened.
+    One event.
 
     Attributes:
-        kind: What happened.
-        kernel: Name of the kernel, or of the entry where the name is not known. Of a fallback: the
+        kind: Its kind.
+        kernel: Name of the kernel, or of the entry if the name is not known. Of a fallback: the
             kernel that was wanted. Of a budget: the kernel that is beyond JITGEN_MAX_KERNELS.
-        key: Digest of the kernel's key document; empty where there is none.
-        tier: Where a hit came from: ``memory``, ``disk``, ``base``, ``remote``, ``service`` or
-            ``compiled``; which tier was asked, of a fetch; else empty.
-        seconds: How long it took; 0 where that has no meaning. Of a queue: how long
-            somebody waited for whoever compiles the same kernel.
-        detail: The reason of a miss, eviction, quarantine, rejection or error; why a fetch brought
-            nothing, empty if it did; of a fallback, the name of the kernel that serves meanwhile.
+        key: Digest of the kernel's key document; empty if there is none.
+        tier: Tier of a hit: ``memory``, ``disk``, ``base``, ``remote``, ``service`` or
+            ``compiled``; of a fetch: the tier that was asked; else empty.
+        seconds: Duration; 0 where that has no meaning. Of a queue: the wait for another thread or
+            process that compiles the same kernel.
+        detail: Reason of a miss, eviction, quarantine, rejection or error; of a fetch: why it
+            failed, empty if it did not; of a fallback: the kernel that serves meanwhile.
     """
 
     kind: EventKind
@@ -73,11 +73,11 @@ class Event:
 Listener = Callable[[Event], None]
 
 _MOST_MISSES = 3
-"""Events in a row that a listener may miss for want of something, before it is dropped."""
+"""Events in a row that a listener may miss by passing errors before it is dropped."""
 
 
 class _Held(threading.local):
-    """What one thread has emitted and not delivered yet, and how many with blocks keep it."""
+    """Events of one thread that are not delivered yet, and the depth of `EventBus.held` blocks."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -95,11 +95,11 @@ class EventBus:
         self._held = _Held()
 
     def renew_lock(self) -> None:
-        """Start with a free lock: in a forked child its holder does not exist any more."""
+        """Replace the lock: in a forked child its holder may not exist any more."""
         self._lock = threading.Lock()
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every event from now on; returns the function that ends it."""
+        """Call `listener` with every event from now on; returns a function that ends this."""
         with self._lock:
             self._listeners = (*self._listeners, listener)
         return lambda: self._drop(listener)
@@ -109,7 +109,7 @@ class EventBus:
             self._listeners = tuple(other for other in self._listeners if other is not listener)
 
     def emit(self, event: Event) -> None:
-        """Count `event` and hand it to every listener, now or when this thread lets go."""
+        """Count `event` and deliver it to every listener, now or at the end of a `held` block."""
         with self._lock:
             self._counts[f"{event.kind}.{event.tier}" if event.tier else str(event.kind)] += 1
             listeners = self._listeners
@@ -121,10 +121,10 @@ class EventBus:
     @contextmanager
     def held(self) -> Iterator[None]:
         """
-        Keep what this thread emits in the with block until its end.
+        Defer the events of this thread to the end of the with block.
 
-        For whoever holds a lock: a listener that needs it too would wait for ever. What a listener
-        causes waits until the listener has returned.
+        Use it around code that holds a lock, since a listener that needs the lock would deadlock.
+        An event that a listener causes is deferred until that listener has returned.
         """
         held = self._held
         held.depth += 1
@@ -145,11 +145,11 @@ class EventBus:
                 listener(event)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # a listener is foreign code: any failure is its own
+            except BaseException as error:  # a listener is foreign code, and may raise anything
                 self._misses[id(listener)] += 1
                 if is_passing(error) and self._misses[id(listener)] < _MOST_MISSES:
                     _log.warning("an event listener failed and missed an event", exc_info=True)
-                    continue  # no memory, say: the next event may find some
+                    continue  # no memory, say; there may be some at the next event
                 _log.warning("an event listener failed and was dropped", exc_info=True)
                 self._drop(listener)
             if self._misses:
@@ -157,8 +157,7 @@ class EventBus:
 
     def counts(self) -> dict[str, int]:
         """
-        Return how often each kind happened, hits and loads with their tier: ``{"hit.disk": 3,
-        ...}``.
+        Return the number of events by kind, and tier if they have one: ``{"hit.disk": 3, ...}``.
         """
         with self._lock:
             return dict(self._counts)
@@ -169,7 +168,7 @@ events = EventBus()
 
 def on_event(listener: Listener) -> Callable[[], None]:
     """
-    Call `listener` with every event of this process from now on; returns the function that ends it.
+    Call `listener` with every event of this process from now on; returns a function that ends this.
     """
     return events.listen(listener)
 

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What happens to kernels, as Prometheus metrics: `install`.
+Prometheus metrics of the kernels in a process: `install`.
 
 ::
 
     import jitgen.metrics
-    jitgen.metrics.install()               # into the registry that the program exports already
+    jitgen.metrics.install()               # into prometheus-client's registry
 
-It takes the extra ``jitgen[metrics]``: prometheus-client and nothing else. That is an extra of its
-own and no part of ``[server]``, which takes it as well, because who wants it is a serving engine
-that exports metrics already and runs no compile service.
+The extra ``jitgen[metrics]`` installs prometheus-client and nothing else. It is separate from
+``[server]``, since its users are serving engines that export metrics and run no compile service.
 
-Fed by the events of `jitgen.events`, so it sees what happens from `install` on, and a warm call,
-which emits none, costs as much with it as without. Labels are words of jitgen's, never names, keys
-or reasons, so that the number of series has a bound. The metrics are ordinary ones of
-prometheus-client: its multi-process mode works.
+The metrics count the events of `jitgen.events` from `install` on. A warm call emits no event, so it
+costs the same with metrics. Labels have a fixed set of values, never names, keys or reasons, which
+bounds the number of series. The multi-process mode of prometheus-client works.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 _ANY = "any"
-"""In the place of a tier: where all of them were asked."""
+"""Label instead of a tier: all tiers were asked."""
 
 _OUTCOMES: dict[str, Callable[[Event], tuple[str, str]]] = {
     "hit": lambda event: (event.tier, "hit"),
@@ -45,10 +43,10 @@ _OUTCOMES: dict[str, Callable[[Event], tuple[str, str]]] = {
     "fallback": lambda _: (_ANY, "fallback"),
     "budget": lambda _: (_ANY, "beyond_budget"),
 }
-"""For each kind of event the tier and the outcome that it is counted under; others are not."""
+"""Labels of an event, tier and outcome, by its kind; other kinds are not counted."""
 
 _WANTED = frozenset({"hit", "miss", "fallback"})
-"""Kinds of event that say that somebody asked for a kernel."""
+"""Kinds of events of which each is a request for a kernel."""
 
 _LOAD_S = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 0.1, 1.0)
 _FETCH_S = (1e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -61,11 +59,11 @@ class Metrics:
     The metrics of this process in one registry of prometheus-client; see `install`.
 
     Args:
-        registry: Where they are registered; None for prometheus-client's own.
+        registry: The registry; None for prometheus-client's own.
 
     Raises:
         ToolchainError: prometheus-client is not installed.
-        ValueError: The registry has metrics of these names already.
+        ValueError: The registry has metrics with these names already.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -81,7 +79,7 @@ class Metrics:
         self._seconds = {
             "load": _histogram("load", "Loading a kernel, by tier.", _LOAD_S, ["tier"], to),
             "fetch": _histogram("fetch", "Fetching an entry, by tier.", _FETCH_S, ["tier"], to),
-            "queue": _histogram("queue", "Waiting for who compiles the same.", _QUEUE_S, [], to),
+            "queue": _histogram("queue", "Waiting for a compile in progress.", _QUEUE_S, [], to),
             "compile": _histogram("compile", "Compiling a kernel here.", _COMPILE_S, [], to),
         }
         self._distinct = client.Gauge(
@@ -110,7 +108,7 @@ class Metrics:
         self._stop = on_event(self._hear)
 
     def close(self) -> None:
-        """Listen no more, and take the metrics out of the registry."""
+        """Stop listening, and remove the metrics from the registry."""
         self._stop()
         for metric in self._metrics:
             self._registry.unregister(metric)
@@ -136,9 +134,9 @@ _installed: dict[int, Metrics] = {}
 
 def install(registry: CollectorRegistry | None = None) -> Metrics:
     """
-    Count and time from now on what happens to kernels in this process.
+    Count and time the events of kernels in this process from now on.
 
-    Installing twice into one registry is installing once: the same object is returned.
+    A second call with the same registry returns the same object.
 
     Args:
         registry: A registry of prometheus-client; None for its own, which ``start_http_server`` and

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Tars, of the plain kind: files and folders with short names, and nothing else.
+Reads and writes plain tars: files and folders with short names, and nothing else.
 
-Written so that equal contents are equal bytes. Read so that an archive can do no more than hold
-files: a link, a device, an absolute name, a name that leads upwards, an extension that renames
-what follows, or the same name twice makes it no archive of ours. Everything is in memory, and as
-large as the bytes that were handed in, so that no header can ask for more.
+Equal contents give equal bytes. Reading refuses an archive with a link, a device, an absolute name,
+a name that leads upwards, an extension that renames the next file, or the same name twice. All of
+it is in memory, and no larger than the bytes that were given, whatever a header states.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _NAME_BYTES = 100
 
 def write(files: Iterable[tuple[str, bytes]]) -> bytes:
     """
-    Return a tar of `files` in their order, each folder before what is first in it.
+    Return a tar of `files` in their order, each folder before its first file.
 
-    Files have mode 0444, folders 0755, all belong to nobody and are from the beginning of time.
+    Files have mode 0444, folders 0755; user, group and time are 0.
     """
     blocks: list[bytes] = []
     folders: set[str] = set()
@@ -44,7 +43,7 @@ def read(data: bytes) -> dict[str, bytes]:
     Return the files in the tar `data`, by name.
 
     Raises:
-        Damaged: It is none, or holds what it should not.
+        Damaged: It is not a plain tar as described above.
     """
     found: dict[str, bytes] = {}
     position = 0
@@ -85,7 +84,7 @@ def _header(name: str, size: int, kind: bytes, mode: int) -> bytes:
 
 
 def _parsed(block: bytes) -> tuple[str, int, bytes]:
-    """Return name, size and kind of what follows a header."""
+    """Return name, size and kind in a header."""
     if len(block) < _BLOCK:
         raise Damaged("the archive ends in the middle of a header")
     blank = block[:148] + b" " * 8 + block[156:]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Make a bundle of what a store holds: every kernel that plans can ask for, and no other.
+Makes a bundle from a store: every kernel that some plans can ask for, and no other.
 
-A plan's kernels depend on who chooses. The machine that takes the bundle in has its own device and
-has measured nothing; this one may have. So both are asked, for each device that a target knows or
-that is named, and the bundle holds what any of them chooses. It says which plans and devices these
-are, as a store does that was prewarmed.
+Which kernels a plan needs depends on the device and on measurements. The machine that imports the
+bundle may have another device, and no measurements, unlike this one. So the bundle holds the
+choices with and without measurements, for each device that is named or that a target knows. It
+records the plans and devices, as a prewarmed store does.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def wanted(
     asked: Iterable[Plan], archs: Iterable[Arch], store: Store, devices: Sequence[str] = ()
 ) -> tuple[KernelSpec, ...]:
     """
-    Return the kernels that any of `devices` may choose for the plans `asked`, each once.
+    Return the kernels that may be chosen for the plans `asked` on any of `devices`, each once.
 
     Args:
         asked: The plans.
         archs: Their targets.
-        store: Whose measurements are asked as well.
+        store: Has the measurements of this machine.
         devices: Names of devices; for a target that has none of them JITGEN_DEVICE's, else all
             that it knows.
 
@@ -94,23 +94,23 @@ def export(
     builder: str = "",
 ) -> image.Bundle:
     """
-    Write the bundle of the plans `asked` to `path`, in one step; return it as it is read back.
+    Write the bundle of the plans `asked` to `path` atomically; returns the bundle, read back.
 
-    Equal kernels and signatures give equal bytes, but for a signature that is made now.
+    Equal kernels and signatures give equal bytes; `signer` makes a new signature each time.
 
     Args:
         asked: The plans.
         archs: Their targets.
-        path: Where to; an earlier file of that name is replaced.
-        store: Where the kernels are.
+        path: The file; an existing one is replaced.
+        store: The store with the kernels.
         devices: See `wanted`.
-        signer: Signs each entry, besides those who have; None for nobody.
-        builder: Who that is, in the statement that is signed.
+        signer: Key that adds a signature to each entry; None: no signature is added.
+        builder: Name of the signer in the statements.
 
     Raises:
         MissingKernels: Some are not in the store. Nothing was written.
-        BundleError: It would be too large, `path` cannot be written, or who signed a kernel cannot
-            be read.
+        BundleError: It would be too large, `path` cannot be written, or the signatures of a kernel
+            cannot be read.
         SigningError: It cannot be signed.
     """
     specs = wanted(asked, archs, store, devices)
@@ -140,7 +140,7 @@ def export(
 
 
 def _named(covering: Mapping[Arch, Sequence[str]]) -> tuple[str, ...]:
-    """Return the names of devices that every machine knows, of GPUs."""
+    """Return the names of those GPUs that jitgen itself knows, on any machine."""
     known_to = {arch: {each.name for each in target(arch).devices} for arch in covering}
     return tuple(
         dict.fromkeys(
@@ -153,7 +153,7 @@ def _named(covering: Mapping[Arch, Sequence[str]]) -> tuple[str, ...]:
 
 
 def _signed(entry: Entry, signer: PrivateKey | None, builder: str) -> Entry:
-    """Return `entry` with one signature more."""
+    """Return `entry` with a signature of `signer` added."""
     if signer is None:
         return entry
     from jitgen.signing import dsse
@@ -170,7 +170,8 @@ def _annotations(
     names = ",".join(plan.name for plan in asked)
     return {
         image.TITLE: f"jitgen kernels of {names}",
-        image.CREATED: max(entry.meta.created for entry in entries),  # not now: same, same bytes
+        # Not the present time, so that equal kernels give equal bytes.
+        image.CREATED: max(entry.meta.created for entry in entries),
         image.VERSION: entries[0].meta.jitgen,
         image.PLANS: names,
         image.ARCHS: ",".join(archs),
@@ -182,7 +183,7 @@ def _annotations(
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a file that is there as a whole, or not at all."""
+    """Write a file atomically."""
     try:
         descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:

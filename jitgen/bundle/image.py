@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A bundle as an OCI image layout: what its files are, and how one is read.
+A bundle as an OCI image layout: its files, how they are written and read.
 
 ::
 
     oci-layout             the version of the layout
-    index.json             which manifest
+    index.json             refers to the manifest
     blobs/sha256/<digest>  manifest, config, layer
 
 Sources: OCI image specification 1.1, image-layout, manifest, config and annotations.
@@ -48,21 +48,21 @@ _PLATFORMS = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class BundleError(JitgenError):
-    """A bundle cannot be made, read, or taken in."""
+    """A bundle cannot be made, read or imported."""
 
 
 @frozen
 class Bundle:
     """
-    A bundle that was read, every digest of it checked.
+    A bundle that was read; all its digests are right.
 
     Attributes:
-        digest: Of its manifest, ``sha256:...``: the name that a registry would give it.
-        annotations: What its manifest says of it; nothing but the number of kernels and their keys
-            is known to be true.
+        digest: Digest of its manifest, ``sha256:...``: its name in a registry.
+        annotations: Annotations of its manifest; only the number of kernels and their keys were
+            checked.
         entries: Its kernels, by key.
         layer_bytes: Size of its compressed layer.
-        notes: Which plans it says that these are, and for which devices.
+        notes: The plans and devices that it claims to cover.
     """
 
     digest: str
@@ -73,7 +73,7 @@ class Bundle:
 
 
 def digest_of_keys(keys: list[str]) -> str:
-    """Return what a manifest says of the kernels that a bundle is to hold."""
+    """Return the digest of the kernels' keys, by which a manifest identifies them."""
     return hashlib.sha256("\n".join(sorted(keys)).encode("ascii")).hexdigest()
 
 
@@ -83,9 +83,9 @@ def write(tar: bytes, annotations: Mapping[str, str], host: str, name: str) -> b
 
     Args:
         tar: The layer, not compressed.
-        annotations: Of the manifest.
-        host: What the entries' key documents say of the host: ``linux-x86_64``.
-        name: What an engine may call the image: letters, digits, dots and dashes.
+        annotations: Annotations of the manifest.
+        host: The host in the entries' key documents, such as ``linux-x86_64``.
+        name: Name of the image for container engines: letters, digits, dots and dashes.
     """
     system, _, machine = host.partition("-")
     platform = {"architecture": _PLATFORMS.get(machine, machine), "os": system}
@@ -127,13 +127,12 @@ def load(path: Path) -> Bundle:
     """
     Return the bundle at `path`: a tar, or the folder that one was unpacked into.
 
-    Nothing is written, and nothing of it is used before it was checked: each blob against the
-    digest that names it, the layer also unpacked and within `MAX_BYTES`, each entry against its
-    record, and all of them against what the manifest says is to be there. Who signed them is for
-    `jitgen.bundle.install` to ask.
+    Nothing is written, and nothing is used before it was checked: each blob against the digest that
+    names it, the layer also after unpacking, within `MAX_BYTES`, each entry against its record, and
+    all entries against the keys in the manifest. `jitgen.bundle.install` checks the signatures.
 
     Raises:
-        BundleError: It is none, is damaged or incomplete, or is too large.
+        BundleError: It is not a bundle, is damaged or incomplete, or is too large.
         ToolchainError: The package zstandard is not installed.
     """
     try:
@@ -148,7 +147,7 @@ _Read = Callable[[str], bytes]
 
 
 def _reader(path: Path) -> _Read:
-    """Return what reads the files of a layout by their names."""
+    """Return a function that reads a file of the layout by its name."""
     if path.is_dir():
         return lambda name: _unpacked(path, name)
     files = archive.read(read_bounded(path, MAX_BYTES))
@@ -203,7 +202,7 @@ def _loaded(read: _Read) -> Bundle:
 
 
 def _checked_blob(described: Any, kind: str, read: _Read) -> tuple[str, bytes]:
-    """Return digest and bytes of a blob that a descriptor of `kind` names."""
+    """Return digest and bytes of the blob that a descriptor of media type `kind` names."""
     if not isinstance(described, dict) or described.get("mediaType") != kind:
         found = described.get("mediaType") if isinstance(described, dict) else described
         raise Damaged(f"there is {shown(found)} where {kind} is to be")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Take a bundle in: check all of it, then publish each kernel to a store.
+Imports a bundle: checks all of it, then publishes each kernel to a store.
 
-The order is that of everything that comes from elsewhere: what it is, who vouches for it, then the
-store. Until the last kernel was checked none is published, and each is published as if it had been
-compiled, in one step. A process that is killed between two leaves a store with fewer kernels.
+As for all fetched kernels, contents are checked first, then signatures. No kernel is published
+before the last one was checked. Each is published atomically, like a compiled one; a process that
+is killed between two leaves a store with fewer kernels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN = 3
 
 
 class Fate(StrEnum):
-    """What became of a kernel of a bundle."""
+    """Whether a kernel of a bundle was imported, or present before."""
 
     IMPORTED = "imported"
     PRESENT = "present"
@@ -33,13 +33,13 @@ class Fate(StrEnum):
 @frozen
 class Installed:
     """
-    A kernel that was taken in.
+    A kernel that was imported.
 
     Attributes:
         name: Its name.
         key: Its key.
-        fate: Whether it came, or was there.
-        note: Why this CPU cannot run it, though another one that shares the cache may; else empty.
+        fate: Whether it was imported, or present before.
+        note: Why this CPU cannot run it, though another one with the same cache may; else empty.
     """
 
     name: str
@@ -50,11 +50,11 @@ class Installed:
 
 def refusals(bundle: Bundle, store: Store) -> dict[str, str]:
     """
-    Return why kernels of a bundle are not to be loaded, by key: JITGEN_VERIFY and JITGEN_TRUST
-    decide, as of whatever comes from elsewhere.
+    Return why kernels of a bundle must not be loaded, by key; JITGEN_VERIFY and JITGEN_TRUST
+    decide, as for all fetched kernels.
 
     Raises:
-        SettingError: They must be signed, and JITGEN_TRUST does not say by whom.
+        SettingError: They must be signed, and JITGEN_TRUST is not set.
     """
     if settings.verify == "off":
         return {}
@@ -66,20 +66,20 @@ def refusals(bundle: Bundle, store: Store) -> dict[str, str]:
 
 
 def missing(bundle: Bundle, wanted: Iterable[KernelSpec]) -> tuple[str, ...]:
-    """Return the names of those of `wanted` that a bundle does not hold."""
+    """Return the names of the kernels in `wanted` that a bundle does not hold."""
     held = {packed.meta.key for packed in bundle.entries}
     return tuple(spec.name for spec in wanted if spec.key not in held)
 
 
 def install(bundle: Bundle, store: Store) -> tuple[Installed, ...]:
     """
-    Publish every kernel of `bundle` to `store`, and then note which plans they are of; returns what
-    became of each, by name.
+    Publish every kernel of `bundle` to `store`, then record the plans that they cover; returns the
+    kernels, by name.
 
     Raises:
-        BundleError: One of them is not signed as JITGEN_VERIFY wants it: none was published. Or the
-            store did not keep one: it says why.
-        CacheError: The store may not be written.
+        BundleError: A kernel is not signed as JITGEN_VERIFY requires: none was published. Or the
+            store could not keep one, for the reason in the message.
+        CacheError: The store must not be written.
         SettingError: See `refusals`.
     """
     if store.mode != "rw":
@@ -91,7 +91,7 @@ def install(bundle: Bundle, store: Store) -> tuple[Installed, ...]:
         told = "; ".join(f"{names[key]}: {why}" for key, why in list(refused.items())[:_SHOWN])
         raise BundleError(
             f"{len(refused)} of {len(bundle.entries)} kernels are refused, and nothing was "
-            f"imported: {told}; JITGEN_VERIFY=off takes what anybody made"
+            f"imported: {told}; JITGEN_VERIFY=off takes unsigned kernels"
         )
     found: list[Installed] = []
     for packed in bundle.entries:

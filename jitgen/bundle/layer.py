@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The layer of a bundle: entries as a store has them, below ``v1/entries``, and beside them which
-plans they are of, as a store says it that was prewarmed.
+The layer of a bundle: entries below ``v1/entries``, and the plans that they cover, both in the
+layout of a prewarmed store.
 
 ::
 
@@ -31,8 +31,8 @@ _MAX_NOTE_BYTES = 2**16
 
 def write(entries: Iterable[Entry], notes: Iterable[Coverage] = ()) -> bytes:
     """
-    Return the tar of `entries`, and of `notes` of what they are; equal ones give equal bytes, in
-    whatever order they come.
+    Return the tar of `entries` and of `notes` on the plans that they cover; the order of the
+    arguments does not change the bytes.
     """
     files = [*_files(sorted(entries, key=lambda entry: entry.key))]
     said = {
@@ -45,14 +45,13 @@ def write(entries: Iterable[Entry], notes: Iterable[Coverage] = ()) -> bytes:
 
 def read(data: bytes) -> tuple[tuple[Packed, ...], tuple[Coverage, ...]]:
     """
-    Return the entries in the tar of a layer, of which every digest was checked, by key, and what
-    the layer says of their plans, which is not signed.
+    Return the entries in the tar of a layer, by key, and the notes on their plans.
 
-    Who signed them is not looked at.
+    Every digest is checked. Signatures are not, and the notes are not signed.
 
     Raises:
-        Damaged: It is no tar of entries, or one of them is not what its record says, or what is
-            said of plans is no such thing.
+        Damaged: It is not a tar of entries, an entry differs from its record, or a note on a plan
+            is malformed.
     """
     parts: dict[str, dict[str, bytes]] = {}
     notes: list[Coverage] = []

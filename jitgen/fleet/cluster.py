@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Prewarm on a Dask cluster: the workers compile, what they made comes back to this cache.
+Prewarm on a Dask cluster: its workers compile, and the entries come back to this cache.
 
-A task never compiles in the Dask worker: the compiler may crash, and would take the worker and all
-that it holds along. It runs the same compile process as a prewarm does here, over the cache of the
-worker's machine, and returns the entry as bytes, so that no file system has to be shared. A task is
-known to the scheduler by its kernel's key: two clients that want the same kernel have one compile.
+A task does not compile in the Dask worker's process: if the compiler crashed there, the worker and
+all its results would be lost. The task starts the same compile process as a local prewarm, with the
+cache of the worker's machine, and returns the entry as bytes, so that no shared file system is
+needed. The scheduler identifies a task by its kernel's key: two clients that want the same kernel
+cause one compile.
 
-Whoever can talk to a Dask scheduler runs code on its workers, and workers on their clients: Dask
-pickles what it sends. What comes back here is checked for damage and must be the kernel that was
-asked for; who may be in the cluster is for its owner to say.
+Dask sends pickles: a client of a scheduler can run code on its workers, and workers on the clients.
+A returned entry is checked for damage and must be the requested kernel; access to the cluster is
+the responsibility of its owner.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     from jitgen.cache import Store
 
 CONNECT_S = 10.0
-"""How long to look for the scheduler."""
+"""Seconds to wait for the scheduler."""
 
 RETRIES = 2
-"""Of a kernel whose process died; a refusal of the compiler's is final."""
+"""Retries of a kernel whose process died; a refusal of the compiler is final."""
 
 
 class ClusterError(JitgenError):
@@ -57,12 +58,12 @@ def prewarm(
     Bring `configs` into `store`, compiled by the workers of a Dask cluster.
 
     Args:
-        configs: What to compile, each legal on `arch`; what the store holds is left alone.
+        configs: The kernels, each legal on `arch`; those in the store are not compiled again.
         arch: The target.
-        store: Where to.
-        address: Of the scheduler, for example ``tcp://scheduler:8786``.
+        store: The destination.
+        address: Address of the scheduler, for example ``tcp://scheduler:8786``.
         timeout_s: Seconds that one compile may take; None for JITGEN_COMPILE_TIMEOUT.
-        retries: How often the scheduler tries a kernel again, on whatever worker, whose process was
+        retries: How often the scheduler tries a kernel again, on any worker, after its process was
             killed, crashed or took too long.
         on_progress: Called on this thread for every kernel as it is done.
 
@@ -114,7 +115,7 @@ def prewarm(
 
 
 def _submitted(client: Any, row: PrewarmRow, arch: Arch, timeout_s: float, retries: int) -> Any:
-    """Return the future of a kernel."""
+    """Submit a kernel; returns its future."""
     return client.submit(
         compile_on_worker,
         row.config.to_json(),
@@ -127,17 +128,17 @@ def _submitted(client: Any, row: PrewarmRow, arch: Arch, timeout_s: float, retri
 
 def compile_on_worker(config: dict[str, Any], arch: str, timeout_s: float) -> dict[str, Any]:
     """
-    Compile one kernel in a process of its own on this machine: what a task of the cluster is.
+    Compile one kernel in a process of its own on this machine: the task of a Dask worker.
 
-    The settings are this machine's: where its cache is, what it may fetch, whom it trusts.
+    It uses the settings of this machine: its cache, its remote tiers, its trust document.
 
     Returns:
-        ``{"entry": ..., "seconds": ...}`` with the packed entry; or ``{"error": ...}`` where the
-        compiler refused it, which no other worker would do otherwise.
+        ``{"entry": ..., "seconds": ...}`` with the packed entry; or ``{"error": ...}`` if the
+        compiler refused it, as it would on any worker.
 
     Raises:
-        ResourceError: The process died or took too long, or this machine is short of something:
-            the scheduler may try again.
+        ResourceError: The process died or took too long, or this machine lacks memory, disk or the
+            like: the scheduler may try again.
     """
     from jitgen.cache import Store
     from jitgen.compile import workers
@@ -161,10 +162,10 @@ def compile_on_worker(config: dict[str, Any], arch: str, timeout_s: float) -> di
 
 
 def _received(row: PrewarmRow, future: Any, store: Store) -> PrewarmRow:
-    """Return what became of a kernel, which is in the store by then if it was compiled."""
+    """Return the row of a kernel; publish its entry to the store if it was compiled."""
     if future.status != "finished":
         error = future.exception() if future.status == "error" else None
-        # the first line says what happened; what the process printed stands in the worker's log
+        # the first line says what happened; the worker's log has the output of the process
         words = (str(error) if error else f"its task is {future.status}").partition("\n")[0]
         kind = f"{type(error).__name__}: " if error else ""
         return replace(row, state=PrewarmState.FAILED, error=f"{kind}{words}")

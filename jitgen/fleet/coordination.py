@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What ranks tell each other, on the key-value store that torch.distributed gives them.
+Coordination of ranks through the key-value store of torch.distributed.
 
 ::
 
-    kernel/<key>       who works on a kernel, or what came of it: JSON, changed by compare-and-set
-    blob/<key>/<n>     its entry, packed and compressed, in chunks; all there before it is "done"
-    beat/<id>          a number that grows while that rank lives
-    news               how often any of it changed, so that who waits asks one question
+    kernel/<key>       record of a kernel: which rank compiles it, or the result; JSON, changed by
+                       compare-and-set
+    blob/<key>/<n>     its entry, packed and compressed, in chunks; complete before it is "done"
+    beat/<id>          a heartbeat: a number that grows while that rank lives
+    news               number of changes of records, so that a waiting rank polls one key
 
-A kernel is the same whoever wants it, in which plan, and however often: so there is one record of
-it for the whole job, and nothing has to be agreed on first. Whoever changes a record names what it
-was before; of several ranks that want the same, one is first and the others see it.
+There is one record for each kernel in the whole job, whichever ranks and plans want it, so ranks
+need no agreement before they start. Compare-and-set lets one of several ranks win a claim; the
+others see its record.
 
-No clock is compared: a rank has died when its number has not grown for a while on the clock of
-whoever looks. A rank that only seemed dead costs a second compile, of equal bytes.
+Clocks of different machines are not compared: a rank counts as dead when its heartbeat has not
+changed for a while on the observer's clock. A rank that was dead by mistake costs a second compile,
+of equal bytes.
 
-Ranks of a job run each other's code as it is, and the store asks nobody who he is. So entries are
-checked for damage, not for malice: who can write to the store of a job is in the job.
+Ranks of a job run the same code, and the store has no authentication. Entries are therefore checked
+for damage, not for malice: a process that can write to the store is part of the job.
 """
 
 from __future__ import annotations
@@ -37,50 +39,50 @@ from jitgen.support.documents import BadDocument, parse_json
 from jitgen.support.frozen import frozen
 
 CHUNK_BYTES = 2**20
-"""Of an entry in one value of the store, which takes 8 MiB at most."""
+"""Bytes of an entry in one value of the store, which takes 8 MiB at most."""
 
 BEAT_S = 1.0
-"""How often a rank says that it lives."""
+"""Seconds between two heartbeats."""
 
 
 class RankStore(Protocol):
-    """What is used of `torch.distributed.Store`; nothing here ever waits for a key."""
+    """The methods of `torch.distributed.Store` that are used; no call waits for a key."""
 
     def get(self, key: str, /) -> bytes:
-        """Return a value that is there."""
+        """Return the value of an existing key."""
 
     def set(self, key: str, value: str | bytes, /) -> None:
         """Set a value."""
 
     def check(self, keys: list[str], /) -> bool:
-        """Return whether all keys are there."""
+        """Return whether all keys exist."""
 
     def add(self, key: str, amount: int, /) -> int:
-        """Add to a number, and return what it is now."""
+        """Add to a number, and return the sum."""
 
     def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
-        """Set a value that is as expected, the empty one if there is none; return what it is."""
+        """Set a value if it is `expected`, empty for no value; return the value now."""
 
 
 class CoordinationError(JitgenError):
-    """The store of the job does not answer any more, or holds what no rank wrote."""
+    """The job's store does not answer any more, or holds a value that no rank wrote."""
 
 
 @frozen
 class KernelRecord:
     """
-    What is known of one kernel.
+    Record of one kernel.
 
     Attributes:
-        state: ``claimed``: a rank is at it; ``free``: whoever was gave it up; ``done``; ``failed``.
-        by: Id of that rank.
-        rank: Its number.
+        state: ``claimed``: a rank compiles it; ``free``: that rank gave up; ``done``; ``failed``.
+        by: Id of the rank that changed it last.
+        rank: Number of that rank.
         host: Name of its machine.
-        tries: How many processes died over it.
-        chunks: How many parts of the entry are on the board.
-        seconds: How long the compile took; 0 where that rank had it already.
+        tries: How many compile processes died over the kernel.
+        chunks: Number of chunks of the entry in the store.
+        seconds: Time of the compile; 0 if that rank had the entry already.
         error: Why it failed.
-        lost: Numbers of ranks that died over it.
+        lost: Numbers of the ranks that died over the kernel.
     """
 
     state: str
@@ -96,16 +98,16 @@ class KernelRecord:
 
 class CoordinationStore:
     """
-    One rank's view of the board.
+    One rank's access to the records of the job.
 
     Args:
         store: The job's store.
         rank: This rank's number.
         host: Name of this machine.
-        patience_s: How long a rank may be silent before it counts as dead.
+        patience_s: Seconds without a heartbeat after which a rank counts as dead.
 
     Raises:
-        CoordinationError: Every method does, where the store does not answer.
+        CoordinationError: Raised by every method if the store does not answer.
     """
 
     def __init__(self, store: RankStore, rank: int, host: str, patience_s: float) -> None:
@@ -115,7 +117,7 @@ class CoordinationStore:
         self._seen: dict[str, tuple[bytes, float]] = {}
 
     def read(self, key: str) -> KernelRecord | None:
-        """Return what is known of kernel `key`; None where nobody has looked at it yet."""
+        """Return the record of kernel `key`; None if there is none yet."""
         with _trouble():
             name = f"kernel/{key}"
             text = self._store.get(name) if self._store.check([name]) else b""
@@ -123,9 +125,9 @@ class CoordinationStore:
 
     def claim(self, key: str, before: KernelRecord | None) -> KernelRecord | None:
         """
-        Take kernel `key`, of which `before` was known; None where another rank was faster.
+        Claim kernel `key`, whose record was `before`; returns None if another rank was faster.
 
-        What a dead rank had claimed is taken over likewise.
+        The claim of a dead rank is taken over in the same way.
         """
         mine = self.me
         if before is not None:
@@ -134,7 +136,7 @@ class CoordinationStore:
         return mine if self._change(key, before, mine) else None
 
     def done(self, key: str, mine: KernelRecord, entry: bytes, *, seconds: float) -> None:
-        """Put the packed `entry` of a kernel that was claimed on the board, then say so."""
+        """Store the packed `entry` of a claimed kernel, then mark it as done."""
         data = zlib.compress(entry)
         parts = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
         with _trouble():
@@ -144,7 +146,7 @@ class CoordinationStore:
 
     def failed(self, key: str, mine: KernelRecord, error: str, *, is_final: bool) -> None:
         """
-        Say that a claimed kernel could not be compiled; unless `is_final`, others may try.
+        Record that a claimed kernel could not be compiled; unless `is_final`, others may try.
         """
         state = "failed" if is_final else "free"
         self._change(key, mine, replace(mine, state=state, tries=mine.tries + 1, error=error))
@@ -154,12 +156,12 @@ class CoordinationStore:
         Return the packed entry of a kernel that is done.
 
         Raises:
-            CoordinationError: It is not there, or is longer than `max_bytes`.
+            CoordinationError: It is not in the store, or is longer than `max_bytes`.
         """
         with _trouble():
             names = [f"blob/{key}/{number}" for number in range(record.chunks)]
             if not names or not self._store.check(names):
-                raise CoordinationError("its bytes are not on the board")
+                raise CoordinationError("its bytes are not in the job's store")
             data = b"".join(self._store.get(name) for name in names)
         unpacker = zlib.decompressobj()
         try:
@@ -171,12 +173,12 @@ class CoordinationStore:
         return entry
 
     def news(self) -> int:
-        """Return a number that grows with every change of the board."""
+        """Return a number that grows with each change of a record."""
         with _trouble():
             return self._store.add("news", 0)
 
     def is_dead(self, record: KernelRecord) -> bool:
-        """Return whether the rank that `record` is of has been silent for too long."""
+        """Return whether the rank of `record` has sent no heartbeat for too long."""
         with _trouble():
             name = f"beat/{record.by}"
             beat = self._store.get(name) if self._store.check([name]) else b""
@@ -189,7 +191,7 @@ class CoordinationStore:
 
     @contextmanager
     def alive(self) -> Iterator[None]:
-        """Say, for the length of a with block, that this rank lives."""
+        """Send heartbeats during a with block."""
         ends = Event()
 
         def beat() -> None:
@@ -198,7 +200,7 @@ class CoordinationStore:
                 number += 1
                 try:
                     self._store.set(f"beat/{self.me.by}", str(number))
-                except Exception:  # the thread that works finds out by itself, and says so
+                except Exception:  # the working thread gets the same error, and reports it
                     return
 
         with _trouble():
@@ -212,7 +214,7 @@ class CoordinationStore:
             thread.join()
 
     def _change(self, key: str, before: KernelRecord | None, after: KernelRecord) -> bool:
-        """Replace the record of `key`; False where it is not `before` any more."""
+        """Replace the record of `key`; returns False if it is not `before` any more."""
         old = "" if before is None else _encoded(before)
         new = _encoded(after)
         with _trouble():
@@ -224,12 +226,12 @@ class CoordinationStore:
 
 @contextmanager
 def _trouble() -> Iterator[None]:
-    """Turn what the store raises, where its process has gone, into an error of ours."""
+    """Turn the errors of a store whose process has ended into CoordinationError."""
     try:
         yield
     except JitgenError:
         raise
-    except Exception as error:  # torch has many, all of them RuntimeErrors of some kind
+    except Exception as error:  # torch raises many kinds of RuntimeError
         words = " ".join(str(error).split())[:200]
         raise CoordinationError(f"the store of the job does not answer: {words}") from error
 
@@ -243,4 +245,4 @@ def _decoded(text: bytes) -> KernelRecord:
         fields = parse_json(text)
         return KernelRecord(**{**fields, "lost": tuple(fields["lost"])})
     except (BadDocument, TypeError, KeyError) as error:
-        raise CoordinationError(f"a record on the board is none of ours: {error}") from None
+        raise CoordinationError(f"a record in the job's store is none of ours: {error}") from None

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What one rank does in a warm-up: its part of the compiles, and what others leave undone.
+The work of one rank in a warm-up: its share of the compiles, and those that others leave undone.
 
-Each rank takes the kernels of its shard that nobody has yet, compiles them in processes of their
-own, and puts each on the board as it is done. Then it goes round what is left: what another rank
-has done it takes from the cache that they share, or from the board; what nobody works on, because a
-rank has died or has not come yet, it compiles itself. It is through when every kernel is in its own
-cache, and waits for nobody beyond that: there is no barrier.
+A rank claims the kernels of its shard that have no record yet, compiles them in processes of their
+own, and stores each entry for the others as it is done. Then it goes through the rest. A kernel
+that another rank has done it takes from their shared cache, or from the job's store. A kernel that
+no living rank works on it compiles itself. It ends when every kernel is in its own cache; there is
+no barrier at which it waits for other ranks.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ if TYPE_CHECKING:
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.5
 _RANKS_A_BEAT = 500
-"""So many ranks may look once a beat who lives: thousands would keep the store busy with it."""
+"""Up to so many ranks check heartbeats at each beat; more check less often, to spare the store."""
 
 _MOST_TRIES = 2
-"""Of a kernel over which processes die: it may have been the machine, but not time and again."""
+"""Tries of a kernel whose compile process dies: the first time it may have been the machine."""
 
 _REST_S = 2.0
-"""How long a rank leaves a kernel to others that it could not compile: four of their looks."""
+"""Seconds for which a rank leaves a kernel that it could not compile to others: four polls."""
 
 Progress = Callable[[WarmUpRow, int, int], None]
-"""Called with a kernel that is here, how many are, and how many there are in all."""
+"""Called for each kernel that has arrived, with the number of those so far, and of all."""
 
 
 @frozen
 class RankInfo:
     """
-    Where a rank stands.
+    Number of a rank, and its part of the work.
 
     Attributes:
         rank: Its number.
-        world: How many there are.
+        world: Number of ranks.
         jobs: Compile processes that it may run at a time.
-        offers_all: Whether it offers others what it has of their shards, too: one of each machine.
+        offers_all: Whether it also shares cached kernels of other shards: one rank a machine does.
     """
 
     rank: int
@@ -66,14 +66,14 @@ class RankInfo:
 
 class Rank:
     """
-    One rank's work; `run` does it.
+    One rank of a warm-up; `run` does its work.
 
     Args:
         specs: The kernels, without repeats.
-        place: Where this rank stands.
-        board: What the ranks tell each other.
-        store: Where entries go.
-        on_progress: Told of each kernel that is here.
+        info: This rank's number and part.
+        coordination: Records of the job.
+        store: This rank's cache.
+        on_progress: Called for each kernel that has arrived.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Rank:
         on_progress: Progress | None = None,
     ) -> None:
         self._specs = {spec.key: spec for spec in specs}
-        # By position and not by `Shard`: ranks have one list, and a few kernels are to be shared
-        # evenly. Where their lists differ after all, claims still let each be compiled once.
+        # By position and not by `Shard`: ranks have the same list, and few kernels should be spread
+        # evenly. If their lists differ after all, claims still let each kernel be compiled once.
         shard = sorted(self._specs)[info.rank :: info.world]
         self._own = frozenset(shard)
         self._rank_info = info
@@ -97,15 +97,15 @@ class Rank:
         self._rows: dict[str, WarmUpRow] = {}
         self._known: dict[str, KernelRecord | None] = {}
         self._dead: set[str] = set()
-        self._rests: dict[str, float] = {}  # key -> until when it is left to others
+        self._rests: dict[str, float] = {}  # key -> time until which it is left to other ranks
         self._watched = 0.0
 
     def run(self) -> tuple[WarmUpRow, ...]:
         """
-        Bring every kernel into the store; returns a row for each, by key.
+        Bring every kernel into the store; returns a row for each.
 
         Raises:
-            CoordinationError: The store of the job is gone; what was done until then stays.
+            CoordinationError: The job's store has gone; kernels that are done stay.
         """
         with self._coordination.alive():
             self._offer()
@@ -122,19 +122,19 @@ class Rank:
         return self.rows
 
     def records(self) -> dict[str, KernelRecord | None]:
-        """Return what the board says of each kernel now."""
+        """Return the present record of each kernel."""
         return {key: self._coordination.read(key) for key in self._specs}
 
     @property
     def rows(self) -> tuple[WarmUpRow, ...]:
-        """What is known so far."""
+        """The rows so far."""
         return tuple(self._rows[key] for key in self._specs if key in self._rows)
 
     def _open(self) -> list[str]:
         return [key for key in self._specs if key not in self._rows]
 
     def _offer(self) -> None:
-        """Find what the store holds, and put that on the board which others may look for there."""
+        """Find cached kernels, and share those that other ranks may need."""
         for key, spec in self._specs.items():
             found = readable(self._tiers, spec, tells_miss=False)
             if found is None:
@@ -147,7 +147,7 @@ class Rank:
             self._add(key, WarmUpState.CACHED, record)
 
     def _settle(self) -> bool:
-        """Take what others have done, or failed at; returns whether there was any."""
+        """Take kernels that other ranks finished or failed at; returns whether there were any."""
         settled = False
         for key in self._open():
             record = self._known[key] = self._coordination.read(key)
@@ -160,9 +160,9 @@ class Rank:
         return settled
 
     def _take(self, key: str, record: KernelRecord) -> None:
-        """Bring a kernel that another rank has done into this rank's store."""
+        """Bring a kernel that another rank compiled into this rank's cache."""
         try:
-            # Ranks of one machine want the same: one of them writes it, the others find it.
+            # Ranks of one machine may share the cache: one of them writes, the others find it.
             with self._store.lock(key, settings.lock_timeout):
                 found = readable(self._tiers, self._specs[key], tells_miss=False)
                 if found is not None:
@@ -182,7 +182,7 @@ class Rank:
             self._add(key, WarmUpState.FETCHED, record)
 
     def _left(self) -> list[str]:
-        """Return kernels that nobody works on, as many as are this rank's part of them."""
+        """Return this rank's part of the kernels that no living rank works on."""
         self._watch()
         now = time.monotonic()
         open_ = [key for key in self._open() if self._rests.get(key, 0.0) <= now]
@@ -195,7 +195,7 @@ class Rank:
         return record.state == "claimed" and record.by in self._dead
 
     def _watch(self) -> None:
-        """Look who has died of those that work on what is left; the more ranks, the rarer."""
+        """Check the heartbeats of ranks that hold claims; with more ranks less often."""
         now = time.monotonic()
         if now - self._watched < BEAT_S * (1 + self._rank_info.world / _RANKS_A_BEAT):
             return
@@ -208,7 +208,7 @@ class Rank:
                 self._dead.add(record.by)
 
     def _claimed(self, keys: Iterable[str]) -> dict[str, KernelRecord]:
-        """Claim those of `keys` that nobody works on; returns what was claimed."""
+        """Claim those of `keys` that no living rank works on; returns the claims."""
         found = {}
         for key in keys:
             record = self._coordination.read(key)
@@ -220,7 +220,7 @@ class Rank:
         return found
 
     def _compile(self, claimed: dict[str, KernelRecord]) -> bool:
-        """Compile what was claimed, and tell the others; returns whether there was any."""
+        """Compile the claimed kernels and share the results; returns whether there were any."""
         if not claimed:
             return False
         from jitgen.compile import workers
@@ -244,17 +244,17 @@ class Rank:
         return compile_task(self._store, config, spec.arch)
 
     def _finish(self, key: str, mine: KernelRecord, outcome: Outcome) -> None:
-        """Tell what became of a compile: what counts is what the store holds then."""
+        """Record the result of a compile: a success counts only if the store has the entry."""
         answer = outcome.result or {}
         error = outcome.error or answer.get("error", "") or answer.get("why_private") or ""
         found = None if error else readable(self._tiers, self._specs[key], tells_miss=False)
         if found is None:
-            # Else the process died over it, or this machine was short of something.
+            # Not final: the process died over it, or this machine lacked memory, disk or the like.
             is_final = bool(answer.get("is_certain"))
             why = error or f"it was compiled, but {self._store.root} does not keep it"
             self._fail(key, mine, why, is_final=is_final)
         else:
-            is_own = answer.get("tier") == "compiled"  # else somebody elsewhere has compiled it
+            is_own = answer.get("tier") == "compiled"  # else a remote tier had it
             seconds = outcome.seconds if is_own else 0.0
             self._coordination.done(key, mine, _packed(found[0]), seconds=seconds)
             state = WarmUpState.COMPILED if is_own else WarmUpState.FETCHED

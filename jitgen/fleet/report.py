@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `jitgen.warm_up` returns: what became of each kernel, and who compiled it."""
+"""The report of `jitgen.warm_up`: a row for each kernel, with the rank that compiled it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class WarmUpState(StrEnum):
     """How a kernel came into this rank's cache."""
 
     CACHED = "cached"
-    """It was there."""
+    """It was in the cache before."""
 
     COMPILED = "compiled"
     """This rank compiled it."""
 
     SHARED = "shared"
-    """Another rank did, into the same cache."""
+    """Another rank compiled it, into the same cache."""
 
     FETCHED = "fetched"
     """Another rank sent it, or a remote tier or compile service had it."""
@@ -36,15 +36,15 @@ class WarmUpState(StrEnum):
 @frozen
 class WarmUpRow:
     """
-    What became of one kernel.
+    The result for one kernel.
 
     Attributes:
         name: Its name.
         key: Digest of its key document.
         state: How this rank got it.
-        rank: Who compiled it, or, where nobody did, who brought it; -1 where nobody had to.
+        rank: The rank that compiled it, else the one that fetched it; -1 if it was cached.
         host: The machine of that rank.
-        seconds: How long its compile took; 0 where there was none.
+        seconds: Time of its compile; 0 if there was none.
         error: Why it failed; empty if it did not.
     """
 
@@ -60,18 +60,18 @@ class WarmUpRow:
 @frozen
 class WarmUpReport:
     """
-    What a warm-up did, as one rank saw it.
+    The result of a warm-up, on one rank.
 
     Attributes:
         arch: The target.
         rank: This rank.
-        world: How many ranks there are.
+        world: Number of ranks.
         rows: One for each kernel, in the order of their names.
-        lost: Ranks that died, or fell silent, over a kernel that another one then compiled.
-        wall_s: Seconds that this rank spent on it.
-        manifest: Who compiled what, on which machine, in how many seconds: JSON values, the same
-            for every rank. Where its ``complete`` is false, this rank had every kernel in its own
-            cache before others were through.
+        lost: Ranks that died or fell silent over a kernel, which another rank then compiled.
+        wall_s: Seconds that this rank spent on the warm-up.
+        manifest: For each kernel the rank that compiled it, its machine and the seconds: JSON
+            values, the same on every rank. If ``complete`` is false, this rank had all kernels in
+            its own cache before others had finished.
     """
 
     arch: Arch
@@ -95,7 +95,7 @@ class WarmUpReport:
 def manifest(
     arch: Arch, world: int, rows: Iterable[WarmUpRow], records: Mapping[str, KernelRecord | None]
 ) -> dict[str, Any]:
-    """Return the manifest of kernels of which `records` say what is known; see `WarmUpReport`."""
+    """Return the manifest of the kernels in `rows`, by their `records`; see `WarmUpReport`."""
     kernels = [_line(row, records.get(row.key)) for row in rows]
     return {
         "schema": SCHEMA,

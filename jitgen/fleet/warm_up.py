@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Bring the kernels of a plan to every rank of a job, each compiled once: `warm_up`.
+Brings the kernels of a plan to every rank of a job, each compiled once: `warm_up`.
 
-Works for ranks of one machine, which share a cache, and for those of many, each with its own; what
-others need travels over the store that torch.distributed has anyway. A rank that dies, or comes
-late, holds nobody up. Without torch.distributed it is a prewarm of this process.
+It works for ranks of one machine with a shared cache, and for ranks of many machines with a cache
+each; those exchange entries through the store of torch.distributed. A rank that dies or comes late
+delays no other. Without torch.distributed it is a prewarm of this process.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from jitgen.cache import Store
 
 PATIENCE_S = 10.0
-"""How long a rank may be silent: it speaks every second, from a thread that does nothing else."""
+"""Seconds without a heartbeat, which a thread of its own sends every second."""
 
 _PREFIX = "jitgen/1/"
-"""Of names in the store of the job; another form of the records gets another number."""
+"""Prefix of names in the job's store; a change of the records' format changes the number."""
 
 
 def warm_up(
@@ -56,27 +56,26 @@ def warm_up(
     """
     Bring every kernel that `plan` can ask for into this rank's cache; every rank calls it.
 
-    The ranks share the compiles: each kernel is compiled by one of them, in processes of its own,
-    and the others take it from a cache that they share, or are sent it. Ranks need not arrive
-    together, and none waits for another beyond having its kernels: what a rank that died or never
-    came was to compile, the others do. With a compile service or a remote tier that has the
-    kernels, nobody compiles.
+    The ranks share the compiles: one rank compiles a kernel, in processes of its own; the others
+    take it from a shared cache, or are sent it. Ranks need not arrive together, and a rank returns
+    as soon as it has all kernels. The kernels of a rank that died or never came are compiled by the
+    others. If a compile service or a remote tier has the kernels, they are fetched.
 
     Args:
         plan: As `jitgen.prewarm` takes it; alike on all ranks.
-        group: The ranks; None for all of them. Where torch.distributed is not initialised, this
+        group: The ranks; None for all of them. Without an initialised torch.distributed, this
             process alone.
-        arch: The target; None for the one that this process would use itself.
+        arch: The target; None for this process's default.
         jobs: Compile processes of this rank at a time; None for JITGEN_JOBS, or this rank's part of
             what cores and memory allow.
-        patience_s: A rank that says nothing for so many seconds counts as dead.
-        on_progress: Called on this thread with every kernel that is here.
-        devices: Names of the devices that choose for a plan, alike on all ranks; none: as for
-            `jitgen.prewarm`, so that ranks with different GPUs share one list.
+        patience_s: Seconds without a heartbeat after which a rank counts as dead.
+        on_progress: Called on this thread for each kernel that has arrived.
+        devices: Names of the devices that a plan's kernels are chosen for, alike on all ranks;
+            none: as for `jitgen.prewarm`, so that ranks with different GPUs share one list.
 
     Returns:
-        One row for each kernel; one that cannot be had is a row, not an exception. What all ranks
-        did is in ``manifest``.
+        One row for each kernel; a failed one is a row, not an exception. ``manifest`` has the
+        results of all ranks.
 
     Raises:
         PlanError: The plan cannot be found or read.
@@ -113,7 +112,7 @@ def together(
     start: float,
     on_progress: Progress | None,
 ) -> WarmUpReport:
-    """Do a rank's part of a warm-up; alone from then on, if the store of the job is gone."""
+    """Run a rank's part of a warm-up; if the job's store has gone, go on without other ranks."""
     specs = [spec_of(config, arch) for config in configs]
     rank = Rank(specs, info, coordination, store, on_progress)
     records: dict[str, KernelRecord | None] = dict.fromkeys(spec.key for spec in specs)
@@ -121,7 +120,7 @@ def together(
         rows = rank.run()
         records = rank.records()
     except CoordinationError as error:
-        warn_once("board", "this rank warms up alone from now on: %s", error)
+        warn_once("coordination", "this rank warms up alone from now on: %s", error)
         known = {row.key: row for row in rank.rows}
         left = [spec.config for spec in specs if spec.key not in known]
         rest = prewarm(left, arch=arch, jobs=info.jobs, store=store)
@@ -147,7 +146,7 @@ def _alone(
     start: float,
     on_progress: Progress | None,
 ) -> WarmUpReport:
-    """Prewarm, and report it as a warm-up of one rank."""
+    """Prewarm, and return the result as a warm-up of one rank."""
 
     def progress(row: PrewarmRow, done: int, total: int) -> None:
         if on_progress is not None:
@@ -181,7 +180,7 @@ def _row(row: PrewarmRow, rank: int) -> WarmUpRow:
 
 
 def _record_of(row: WarmUpRow) -> KernelRecord:
-    """Return what the board would say of a kernel, had there been one."""
+    """Return the record that the kernel of `row` would have in a job's store."""
     return KernelRecord(
         state="failed" if row.error else "done",
         by="",
@@ -193,7 +192,7 @@ def _record_of(row: WarmUpRow) -> KernelRecord:
 
 
 def _rank_info(group: ProcessGroup | None, jobs: int | None) -> tuple[RankInfo, RankStore | None]:
-    """Return where this rank stands, and the store of the job; None where it is alone."""
+    """Return this rank's number and part, and the job's store; None if it is alone."""
     chosen = settings.jobs if jobs is None else jobs
     local_world = _number("LOCAL_WORLD_SIZE", 1)
     rank, world, shared = _distributed(group)
@@ -209,8 +208,8 @@ def _rank_info(group: ProcessGroup | None, jobs: int | None) -> tuple[RankInfo, 
 
 
 def _distributed(group: ProcessGroup | None) -> tuple[int, int, RankStore | None]:
-    """Return this rank, how many there are, and their store; None where this process is alone."""
-    torch = sys.modules.get("torch")  # who has initialised torch.distributed has imported it
+    """Return this rank, the number of ranks, and their store; None if this process is alone."""
+    torch = sys.modules.get("torch")  # a program that initialised torch.distributed has imported it
     if torch is None or not torch.distributed.is_available():
         return 0, 1, None
     distributed: Any = torch.distributed
@@ -231,6 +230,6 @@ def _default_jobs() -> int:
 
 
 def _number(variable: str, default: int) -> int:
-    """Return what torchrun says of this machine; the default where it does not."""
+    """Return a number that torchrun set in the environment; `default` if it did not."""
     text = os.environ.get(variable, "")
     return int(text) if text.isdecimal() else default

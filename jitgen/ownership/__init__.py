@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who owns a file or a folder, who else may write to it, and whether what lies there is trusted.
+Decides whether a file or folder is trusted, by its owner and by the users who may write to it.
 
-What is read and then run, or decides what is run, could have been put there by another user.
-`distrust` and `distrust_parent` judge what was opened, by its ``stat`` result. The cache and
-`jitgen.ownership.files` follow them.
+Another user could have written a file that is run, or that decides what is run. `distrust` and
+`distrust_parent` judge an opened file or folder by its ``stat`` result. The cache and
+`jitgen.ownership.files` follow these rules.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from jitgen.settings import settings
 
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
-"""Bits of a mode by which others than the owner may write."""
+"""Bits of a mode that let other users than the owner write."""
 
 
 def distrust(found: os.stat_result) -> str:
-    """Return why a folder or file cannot be trusted; an empty reason if it can."""
+    """Return why a folder or file is not trusted; empty if it is."""
     user = os.geteuid()
     if found.st_uid not in (user, 0):
         return f"belongs to user {found.st_uid}, not to you (user {user})"
@@ -31,13 +31,13 @@ def distrust(found: os.stat_result) -> str:
 
 def distrust_parent(found: os.stat_result) -> str:
     """
-    Return why a folder on the way to what is trusted cannot be; an empty reason if it can.
+    Return why a folder above a trusted one is not trusted itself; empty if it is.
 
-    Its owner, and every user who may write to it, can put another folder in the place of the one
-    below. All users may write to one with the sticky bit, as ``/tmp`` has: only owners rename
-    there. A group may write: private groups and project folders look so, and what they could put in
-    the place of the cache would not belong to this user. The owner of ``/`` is trusted as the
-    superuser is, which is another number where this process lives in a user namespace.
+    Its owner, and every user who may write to it, can replace the folder below. A folder with the
+    sticky bit, like ``/tmp``, may be writable for all users, since only owners can rename there. A
+    group may have write access, as in private groups and project folders: a folder that its members
+    put in the place of the cache would not belong to this user. The owner of ``/`` is trusted like
+    the superuser, who has another number inside a user namespace.
     """
     if reason := stranger(found):
         return reason
@@ -47,17 +47,17 @@ def distrust_parent(found: os.stat_result) -> str:
 
 
 def shared_folders() -> tuple[Path, ...]:
-    """Return the folders that the settings trust although others may write there, resolved."""
+    """Return the folders of JITGEN_TRUST_SHARED, resolved: trusted although others may write."""
     return tuple(Path(os.path.realpath(path)) for path in settings.trust_shared)
 
 
 def is_shared(path: Path, shared: tuple[Path, ...]) -> bool:
-    """Return whether the resolved `path` is one of `shared`, or lies below one."""
+    """Return whether the resolved `path` is one of the folders `shared`, or below one."""
     return any(path == folder or folder in path.parents for folder in shared)
 
 
 def stranger(found: os.stat_result) -> str:
-    """Return whose it is where that is neither this user nor the superuser; empty if it is."""
+    """Return that it belongs to another user than this one or root; empty if it does not."""
     user = os.geteuid()
     if found.st_uid not in (user, 0) and found.st_uid != _owner_of_everything():
         return f"belongs to user {found.st_uid}, not to you (user {user})"

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Files that decide whom this program trusts or what it runs, read so that no other user decides it.
+Reads files that decide what this program trusts or runs, so that no other user can change that.
 
-A trust document, a key, a token, the settings of a service, an edited kernel: a user who can write
-one of them, or put another one in its place, does what only this user may do. All of them are read
-here, by the rules that hold for the root of the cache:
+Such files are trust documents, keys, tokens, the settings of a service and edited kernels: a user
+who can write or replace one of them gains the rights of this user. They are read by the rules that
+also hold for the root of the cache:
 
 - the file belongs to this user or to the superuser, and no other user may write to it;
-- so does the folder that it lies in, where others may write only if the sticky bit keeps them from
+- so does its folder, in which other users may write only if the sticky bit keeps them from
   renaming, as in ``/tmp``;
-- every folder above is as `distrust_parent` wants it;
-- a link is followed only if it belongs to this user or to the superuser, and where it leads the
-  same rules hold.
+- `distrust_parent` accepts every folder above;
+- a link is followed only if it belongs to this user or to the superuser, and the same rules hold
+  for its target.
 
-The way is walked from ``/`` by descriptors, one name at a time. What was checked is the descriptor
-that is read, so that nothing can be exchanged in between. What JITGEN_TRUST_SHARED names, and all
-below it, is not checked; a secret is even there.
+The path is walked from ``/`` by descriptors, one name at a time, and the descriptor that was
+checked is the one that is read, so that no file can be exchanged in between. Folders in
+JITGEN_TRUST_SHARED, and all below them, are not checked, except for secrets.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from jitgen.support.documents import BadDocument, read_stream
 
 _SEARCH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_MOST_LINKS = 40  # as Linux
+_MOST_LINKS = 40  # the limit of Linux
 
 
 class Unsafe(BadDocument):
-    """Another user could have written a file, or have put it there; says who, and what to do."""
+    """Another user could have written or replaced a file; the message says who, and what to do."""
 
 
 class Stamp(NamedTuple):
-    """What changes when a file does."""
+    """Values of ``stat`` that differ after any change of a file."""
 
     device: int
     inode: int
@@ -52,12 +52,12 @@ class Stamp(NamedTuple):
 
 class TrustedFile:
     """
-    A file that passed every check, open.
+    An open file that passed every check.
 
     Attributes:
-        path: The path that it was asked for by.
-        stamp: What changes when it does.
-        is_open_to_readers: Whether it belongs to this user, and others may read it and get there.
+        path: The path that was asked for.
+        stamp: Changes with the file.
+        is_open_to_readers: Whether it belongs to this user, and other users can reach and read it.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TrustedFile:
         self._stream = stream
 
     def read(self, max_bytes: int) -> bytes:
-        """Return its content; raises BadDocument where it has more than `max_bytes`."""
+        """Return its content; raises BadDocument if it has more than `max_bytes`."""
         return read_stream(self._stream, max_bytes)
 
 
@@ -83,13 +83,13 @@ def read_trusted(path: Path, max_bytes: int, *, is_secret: bool = False) -> byte
 
     Args:
         path: The file; relative to the working folder unless it is absolute.
-        max_bytes: Its largest size; a larger one is not read.
-        is_secret: Whether other users may not even read it.
+        max_bytes: Largest size that is read.
+        is_secret: Whether other users must not be able to read it either.
 
     Raises:
-        Unsafe: Another user could have written it, or have put it there.
+        Unsafe: Another user could have written or replaced it.
         BadDocument: It is no regular file, or too large.
-        OSError: It cannot be read. Only FileNotFoundError says that there is none.
+        OSError: It cannot be read; FileNotFoundError if it does not exist.
     """
     with opened(path, is_secret=is_secret) as file:
         return file.read(max_bytes)
@@ -97,7 +97,7 @@ def read_trusted(path: Path, max_bytes: int, *, is_secret: bool = False) -> byte
 
 @contextmanager
 def opened(path: Path, *, is_secret: bool = False) -> Iterator[TrustedFile]:
-    """Yield the trusted file `path`, opened; takes and raises what `read_trusted` does."""
+    """Yield the trusted file `path`, opened; raises as `read_trusted`."""
     with _arrived(path) as place:
         descriptor = _opened_in(place.folder, place.name, place.where, _READ)
         try:
@@ -114,9 +114,8 @@ def opened(path: Path, *, is_secret: bool = False) -> Iterator[TrustedFile]:
 @contextmanager
 def in_memory(path: Path, max_bytes: int) -> Iterator[str]:
     """
-    Yield a path at which a package that takes nothing but paths finds the content of the trusted
-    file `path`: that of a file in memory, so that it reads what was checked. Raises as
-    `read_trusted`.
+    Yield the path of a file in memory with the content of the trusted file `path`, for libraries
+    that accept only paths: so they read the bytes that were checked. Raises as `read_trusted`.
     """
     data = read_trusted(path, max_bytes)
     descriptor = os.memfd_create(path.name)
@@ -128,11 +127,11 @@ def in_memory(path: Path, max_bytes: int) -> Iterator[str]:
 
 def names_in(path: Path) -> list[str]:
     """
-    Return the names in the folder `path`, which must be trusted as a file is; no other user may put
-    files there, not even into a folder with the sticky bit.
+    Return the names in the trusted folder `path`; no other user may create files there, not even
+    with the sticky bit.
 
     Raises:
-        Unsafe: Another user could have put a file there.
+        Unsafe: Another user could have created a file there.
         OSError: It cannot be read.
     """
     with _arrived(path, is_file=False) as place:
@@ -151,13 +150,13 @@ def _is_free(where: Path) -> bool:
 
 class _Place(NamedTuple):
     """
-    A way that was walked.
+    The end of a path that was walked.
 
     Attributes:
-        folder: The folder at its end, opened.
-        name: What is meant there.
-        where: The path of that, without links.
-        is_closed: Whether a folder on the way lets no other user pass.
+        folder: Descriptor of the last folder.
+        name: Name of the file in it.
+        where: Path of the file, without links.
+        is_closed: Whether a folder on the path excludes other users.
     """
 
     folder: int
@@ -169,11 +168,11 @@ class _Place(NamedTuple):
 @contextmanager
 def _arrived(path: Path, *, is_file: bool = True) -> Iterator[_Place]:
     """
-    Yield where `path` is. Each folder and link on the way is checked as it was opened; the last
-    folder as that of a file, if `path` `is_file`.
+    Walk `path` and yield its end. Each folder and link on it is checked after it was opened; the
+    last folder by the stricter rule for a file's folder, if `is_file`.
     """
     shared = shared_folders()
-    # Not normalised: behind a link, ``..`` is not what stands before it.
+    # Not normalised: after a link, ``..`` is not the name before it.
     whole = os.fspath(path if path.is_absolute() else Path.cwd() / path)
     rest, links, is_closed = [*reversed(whole.split("/"))], 0, False
     folder, where = os.open("/", _SEARCH), Path("/")
@@ -209,8 +208,8 @@ def _arrived(path: Path, *, is_file: bool = True) -> Iterator[_Place]:
 
 def _step(folder: int, name: str, where: Path, *, is_free: bool) -> tuple[int, str]:
     """
-    Return `name` in `folder`, opened, and where it leads if it is a link. One that leads away from
-    ``/`` is followed as far as that.
+    Return a descriptor of `name` in `folder`, and the target if it is a link. For an absolute
+    target it is the descriptor of ``/``.
     """
     below = _opened_in(folder, name, where, _SEARCH)
     try:
@@ -231,7 +230,7 @@ def _step(folder: int, name: str, where: Path, *, is_free: bool) -> tuple[int, s
 
 
 def _opened_in(folder: int, name: str, where: Path, flags: int) -> int:
-    """Return `name` in `folder`, opened; an error names the whole path."""
+    """Return a descriptor of `name` in `folder`; an error has the whole path."""
     try:
         return os.open(name or ".", flags, dir_fd=folder)
     except OSError as error:
@@ -250,8 +249,8 @@ def _check_file(found: os.stat_result, where: Path, *, is_secret: bool) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if is_secret and found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise Unsafe(
-            f"others can use {where}, which is a secret (mode {mode:04o}); if nobody has copied "
-            f"it, run: chmod 600 {where}"
+            f"others can use {where}, which is a secret (mode {mode:04o}); unless it was copied, "
+            f"run: chmod 600 {where}"
         )
     if (reason := distrust(found)) and (is_secret or not _is_free(where)):
         _refuse(where, reason, may_share=not is_secret)

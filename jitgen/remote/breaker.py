@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A place that does not answer is asked by one process of a host, and then by none for a while.
+A circuit breaker for each backend, shared by the processes of a host.
 
 ::
 
-    <root>/v1/breakers/<digest>     until when, why, and how long the next time
+    <root>/v1/breakers/<digest>     until when it is open, why, and for how long
 
-The first failure closes the way for 30 s, each further one for twice as long, up to ten minutes.
-When the time is over one process tries, while the others still go without; what comes of it holds
-for all. A file is of one host and one place: a root on a network file system is shared by hosts
-that may reach different places. Where nothing can be written, the process remembers for itself.
+The first failure opens the breaker: the backend is not asked for 30 s. Each further failure doubles
+that time, up to ten minutes. When the time is over one process tries, while the others still do
+without; its result holds for all. A file belongs to one host and one backend, since hosts that
+share a root on a network file system may reach different backends. If the file cannot be written,
+the process remembers for itself.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ FIRST_S = 30.0
 MOST_S = 600.0
 _FOLDER = "breakers"
 _MAX_BYTES = 4096
-_MAX_TEXT = 400  # characters of URL and reason: what was cut off would be no JSON
+_MAX_TEXT = 400  # characters of URL and reason: a document that is cut off is not JSON
 
 
 @frozen
 class State:
     """
-    Why a place is not asked.
+    An open breaker: the backend is not asked.
 
     Attributes:
         until: Until when, in seconds since 1970.
-        wait_s: How long that was.
-        reason: What happened.
+        wait_s: For how many seconds it was opened.
+        reason: Why.
     """
 
     until: float
@@ -56,7 +57,7 @@ class State:
 
     @property
     def left_s(self) -> float:
-        """Seconds left. A time too far ahead comes from a clock that was set back: none are."""
+        """Seconds left; 0 if `until` is too far ahead, since a clock was set back then."""
         left = self.until - time.time()
         return left if 0 < left <= MOST_S else 0.0
 
@@ -66,11 +67,11 @@ _private: dict[str, State] = {}
 
 class Breaker:
     """
-    Whether one place is asked, by this host.
+    The breaker of one backend on this host.
 
     Args:
-        store: Where its processes tell each other.
-        url: The place.
+        store: The store through which the processes share it.
+        url: The backend's URL.
     """
 
     def __init__(self, store: Store, url: str) -> None:
@@ -80,8 +81,8 @@ class Breaker:
 
     def state(self) -> State | None:
         """
-        Return why it is not asked now, or was not a while ago; None where nothing is wrong. What
-        cannot be read says nothing: then this process goes by what it knows itself.
+        Return why the backend is not asked, or was not until recently; None if nothing is wrong.
+        If the file cannot be read, the state that this process remembers is used.
         """
         try:
             with self._store.notes(_FOLDER) as folder:
@@ -95,11 +96,11 @@ class Breaker:
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """
-        Let the with block ask the place, and keep what comes of it: `Unreachable` closes the way,
-        any other answer opens it, and what was in the way here changes nothing.
+        Run a request in the with block and record its result: `Unreachable` opens the breaker, any
+        other answer of the backend closes it, and `LocalFailure` changes nothing.
 
         Raises:
-            Unreachable: It is closed.
+            Unreachable: The breaker is open.
         """
         with ExitStack() as stack:
             state = self.state()
@@ -112,24 +113,24 @@ class Breaker:
                 yield
             except Unreachable as error:
                 wait_s = FIRST_S if state is None else min(MOST_S, 2 * state.wait_s)
-                self._close(State(until=time.time() + wait_s, wait_s=wait_s, reason=str(error)))
+                self._trip(State(until=time.time() + wait_s, wait_s=wait_s, reason=str(error)))
                 raise
-            except LocalFailure:  # which says nothing about the place
+            except LocalFailure:  # which says nothing about the backend
                 raise
-            except RemoteError:  # it has answered
+            except RemoteError:  # the backend has answered
                 if state is not None:
-                    self.open()
+                    self.reset()
                 raise
             if state is not None:
-                self.open()
+                self.reset()
 
-    def open(self) -> None:
-        """Let everybody ask again."""
+    def reset(self) -> None:
+        """Close the breaker: all processes may ask again."""
         _private.pop(self._name, None)
         with suppress(OSError, CacheError), self._store.notes(_FOLDER) as folder:
             folder.discard(self._name)
 
-    def _close(self, state: State) -> None:
+    def _trip(self, state: State) -> None:
         _private[self._name] = state
         document = {
             "url": self._url[:_MAX_TEXT],
@@ -147,7 +148,7 @@ class Breaker:
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Yield whether no other process of this host is trying just now."""
+        """Yield whether no other process of this host is trying now."""
         try:
             with self._store.notes(_FOLDER) as folder:
                 flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

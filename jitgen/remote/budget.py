@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How much time places elsewhere may cost.
+Time limits of requests to remote backends.
 
-A kernel takes seconds to compile, so there is little to win by patience. 250 ms to connect and one
-second to answer are enough for a place that is of any use, and nothing is tried twice. What brought
-nothing is added up: after five seconds in a minute a process goes on without, whatever the reason.
-What brought a kernel costs nothing, for compiling it would have taken longer, and neither does a
-quick answer that it is not there: a prewarm may have to hear hundreds of them.
+A kernel takes seconds to compile, so waiting long does not pay. A useful backend connects within
+250 ms and answers within one second, and no request is tried twice. The time of requests without a
+kernel is added up: after five seconds in a minute a process stops fetching for a while, whatever
+the reasons. Time that brought a kernel does not count, since compiling it would have taken longer.
+Neither does a quick answer that the kernel is not there: a prewarm may get hundreds of those.
 
-Everything that waits for a place does so on a thread of its own, which is left behind when the time
-is over: resolving a name has no limit of its own, and an answer can come one byte at a time.
+A request runs on a thread of its own, which is abandoned at the time limit: resolving a name has no
+time limit, and an answer can come one byte at a time.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ T = TypeVar("T")
 CONNECT_S = 0.25
 ANSWER_S = 1.0
 FETCH_S = CONNECT_S + ANSWER_S
-"""For one entry, in however many requests."""
+"""For one entry, all its requests together."""
 
 PUSH_S = 60.0
-"""For one entry that a command puts somewhere: there somebody waits for just that."""
+"""For one entry that a command uploads: the user waits for just that."""
 
 QUICK_S = 0.1
-"""What an answer that a kernel is not there may take without counting."""
+"""An answer that a kernel is not there does not count if it took less."""
 
 SPENT_S = 5.0
 WINDOW_S = 60.0
 
 
 class Allowance:
-    """What this process has spent lately on fetches that brought nothing."""
+    """Time that this process recently spent on fetches without a result."""
 
     def __init__(self) -> None:
         self._spent: deque[tuple[float, float]] = deque(maxlen=1000)
@@ -51,26 +51,26 @@ class Allowance:
         self._spent.append((time.monotonic(), seconds))
 
     def is_spent(self) -> bool:
-        """Return whether there is nothing left."""
+        """Return whether `SPENT_S` was spent within the last `WINDOW_S`."""
         since = time.monotonic() - WINDOW_S
         return sum(spent for at, spent in list(self._spent) if at > since) >= SPENT_S
 
 
 allowance = Allowance()
-"""That of this process, over all places."""
+"""The allowance of this process, for all backends together."""
 
 
 def within(seconds: float, work: Callable[[], T], cancel: Callable[[], object]) -> T:
     """
-    Return what `work` returns, or raise what it raises, if it takes at most `seconds`.
+    Return what `work` returns, or raise what it raises, within `seconds`.
 
     Args:
-        seconds: How long to wait for it.
+        seconds: Time limit.
         work: Called on another thread, in a copy of this context.
-        cancel: Called when the time is over, to end what `work` waits for.
+        cancel: Called at the time limit, to end what `work` waits for.
 
     Raises:
-        Unreachable: The time is over.
+        Unreachable: The time limit was reached.
         LocalFailure: No thread can be started.
     """
     outcome: list[Any] = []
@@ -78,7 +78,7 @@ def within(seconds: float, work: Callable[[], T], cancel: Callable[[], object]) 
     def run() -> None:
         try:
             outcome.extend((work(), None))
-        except BaseException as error:  # it is the caller's, on the caller's thread
+        except BaseException as error:  # raised again on the caller's thread
             outcome.extend((None, error))
 
     thread = threading.Thread(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A folder that looks like an object store, as pods read it.
+A folder in the layout of an object store, for reading.
 
-Plain files need no client of object stores, whose threads take longer to start than the files to
-read. Only what is written there, and lists of it, go through `jitgen.remote.objects`.
+Plain files need no client of object stores, whose threads take longer to start than reading the
+files. Writing and listing go through `jitgen.remote.objects`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Files:
     One folder. Safe to use from any thread, and in forked children.
 
     Attributes:
-        url: What it is called.
+        url: Its URL.
 
     Args:
         url: ``file:///folder``.
@@ -32,7 +32,7 @@ class Files:
         self._folder = Path(unquote(urlsplit(url).path))
 
     def cancel(self) -> None:
-        """Do nothing: who waits for a disk cannot be called back."""
+        """Do nothing: a read of a disk cannot be cancelled."""
 
     def read(self, path: str, max_bytes: int) -> bytes:
         """

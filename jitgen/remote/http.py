@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-HTTP, as far as it is needed to fetch a kernel: one try, no redirects, no answer without an end.
-Only a request over a kept connection that the server has just closed is sent once more.
+A small HTTP client for fetching kernels: one try, no redirects, bounded answers.
 
-A redirect is refused, not followed: it would send a token to whoever the answer names. So is an
-answer that is longer than what was expected, or shorter than it says. Connections are kept for the
-next request of this process, and never shared with a forked child. The standard library's client is
-enough for that: another one would take as long to import as all the rest of a fetch.
+A redirect is refused, since following it would send the token to whatever host the answer names. An
+answer that is longer than expected, or shorter than it states, is refused, too. Idle connections
+are reused by the next request of this process, and never shared with a forked child; only a request
+on a connection that the server has just closed is sent again. The client is the standard library's:
+importing another one would take as long as all the rest of a fetch.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 @frozen
 class Answer:
     """
-    What a server said.
+    The response of a server.
 
     Attributes:
-        status: Its code.
-        headers: Its headers; names in lower case.
-        body: Its body, as it was sent.
+        status: Status code.
+        headers: Headers; names in lower case.
+        body: Body, still encoded.
     """
 
     status: int
@@ -54,7 +54,7 @@ class Answer:
 
     @property
     def retry_s(self) -> float:
-        """Seconds after which to ask again; one where it does not say, and never none at all."""
+        """Seconds of Retry-After, 1 without the header, bounded to 0.2 and 600."""
         text = self.headers.get("retry-after", "")
         said = float(text) if text.isascii() and text.isdigit() else 1.0
         return min(max(said, _LEAST_WAIT_S), _MOST_WAIT_S)
@@ -73,7 +73,7 @@ class Server:
         self.url = url
         parts = urlsplit(url)
         self._is_tls = parts.scheme == "https"
-        # never without a port: that of an address such as ::1 would be looked for in the address
+        # HTTPConnection takes a port that is missing from the host, and finds one in ::1
         self._host, self._port = parts.hostname or "", parts.port or (443 if self._is_tls else 80)
         self._path = parts.path
         self.is_confidential = self._is_tls or self._host in _LOOPBACK
@@ -82,17 +82,17 @@ class Server:
         self._pid = os.getpid()
 
     def session(self) -> Session:
-        """Return something to send requests over, one after the other, on one thread."""
-        if self._pid != os.getpid():  # the connections are the parent's, as is who held the lock
+        """Return a session for requests one after the other, on one thread."""
+        if self._pid != os.getpid():  # connections and lock belong to the parent
             self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
         return Session(self)
 
     def path_of(self, path: str) -> str:
-        """Return `path` as it stands in a request."""
+        """Return `path` below the path of the server's URL."""
         return f"{self._path}/{path}"
 
     def take(self) -> tuple[HTTPConnection, bool]:
-        """Return a connection, and whether it was used before and is open; else it is new."""
+        """Return an idle connection and True, or a new one, not connected yet, and False."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -110,7 +110,7 @@ class Server:
         return secure, False
 
     def give(self, connection: HTTPConnection) -> None:
-        """Keep a connection for the next request."""
+        """Return a connection for reuse by the next request."""
         with self._lock:
             if len(self._idle) < _MOST_IDLE:
                 self._idle.append(connection)
@@ -118,7 +118,7 @@ class Server:
         connection.close()
 
     def close(self) -> None:
-        """Close the connections that are kept."""
+        """Close the idle connections."""
         with self._lock:
             while self._idle:
                 self._idle.pop().close()
@@ -129,12 +129,12 @@ class Session:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        # Apart from its connection, which forgets it when an answer ends with the connection.
+        # Held here, since the connection drops its socket when an answer ends with it.
         self._socket: socket.socket | None = None
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """End the request under way, from another thread."""
+        """Cancel the request under way, from another thread."""
         self.is_cancelled = True
         if (opened := self._socket) is not None:
             with suppress(OSError):
@@ -151,13 +151,13 @@ class Session:
         answer_s: float = ANSWER_S,
     ) -> Answer:
         """
-        Return the answer to one request, whatever its status, unless that is of a server in need.
+        Return the answer to one request; its status is below 300, 304, or 4xx except 429.
 
         Raises:
-            Unreachable: The server cannot be reached, breaks off, is too slow, redirects, or
-                answers with an error of its own or more than `max_bytes`.
-            LocalFailure: This process has no descriptor or memory left to ask with.
-            Busy: It asks to be left alone.
+            Unreachable: The server cannot be reached, breaks off, is too slow, redirects, fails
+                (5xx), or answers with more than `max_bytes`.
+            LocalFailure: This process has no descriptor or memory left.
+            Busy: The server asks for a pause (429 or 503).
         """
         while True:
             if self.is_cancelled:
@@ -171,7 +171,9 @@ class Session:
                 if not is_used:
                     connection.connect()
                 self._socket = connection.sock
-                if self.is_cancelled:  # a name may take longer to resolve than there was time
+                if (
+                    self.is_cancelled
+                ):  # resolving the name may have taken longer than the time limit
                     raise Unreachable("the time is over")
                 connection.sock.settimeout(answer_s)
                 try:
@@ -202,7 +204,7 @@ class Session:
 
 
 class WebObjects:
-    """Objects that a web server gives out: the layout of a bucket, only read."""
+    """A bucket's layout on a web server, for reading."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -212,15 +214,19 @@ class WebObjects:
         answer = self._session.request("GET", path, max_bytes)
         if answer.status == 200:
             if answer.headers.get("content-type", "").startswith("text/html"):
-                raise Unreachable("a web page in the place of an object")
+                raise Unreachable("a web page instead of an object")
             return answer.body
-        if answer.status in (403, 404, 410):  # S3 says 403 to whoever may not list a bucket
+        if answer.status in (
+            403,
+            404,
+            410,
+        ):  # S3 answers 403 if the bucket may not be listed
             raise NotFound(f"not there (HTTP {answer.status})")
         raise Unreachable(f"HTTP {answer.status}")
 
 
 def _is_quiet(connection: HTTPConnection) -> bool:
-    """Return whether a kept connection is open: what can be read from one is its end."""
+    """Return whether an idle connection is open: if anything can be read, it is its end."""
     if connection.sock is None:
         return False
     poll = select.poll()
@@ -229,7 +235,7 @@ def _is_quiet(connection: HTTPConnection) -> bool:
 
 
 def _answer(response: HTTPResponse, max_bytes: int, session: Session) -> Answer:
-    """Return an answer in full, unless that is too long or `session` was cancelled."""
+    """Read an answer; raises Unreachable if it is too long, or `session` was cancelled."""
     said = response.length
     if said is not None and said > max_bytes:
         raise Unreachable(f"an answer of {said} bytes, and {max_bytes} are the most expected")
@@ -246,7 +252,7 @@ def _answer(response: HTTPResponse, max_bytes: int, session: Session) -> Answer:
 
 
 def _check(answer: Answer) -> None:
-    """Raise for what says nothing about what was asked."""
+    """Raise an error for a status that says nothing about the request itself."""
     status = answer.status
     if 300 <= status < 400 and status != 304:
         raise Unreachable(f"a redirect (HTTP {status}), which is not followed")
@@ -257,7 +263,7 @@ def _check(answer: Answer) -> None:
 
 
 def _remote_error(error: Exception) -> RemoteError:
-    """Return what it means that a request failed."""
+    """Return the error for a failed request."""
     words = str(error)[:300] or type(error).__name__
     if isinstance(error, socket.gaierror) and (reason := _no_descriptor()):
         return LocalFailure(f"this process cannot ask now: {words} ({reason})")
@@ -266,8 +272,8 @@ def _remote_error(error: Exception) -> RemoteError:
 
 def _no_descriptor() -> str:
     """
-    Return why no file can be opened: then a name that is not found may well be there. What resolves
-    it reads files, and does not say that it could not.
+    Return why no file can be opened, empty if one can. The resolver reads files, and reports a name
+    as unknown if it cannot; that is then no statement about the name.
     """
     try:
         os.close(os.open("/", os.O_RDONLY | os.O_CLOEXEC))

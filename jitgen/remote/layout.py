@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where an entry lies in an object store, and how it comes and goes.
+Layout of entries in an object store: paths, fetch and push.
 
 ::
 
     v1/ac/<2>/<key>.json        the record and its signatures
     v1/cas/<2>/<sha256>.zst     the content of one file, compressed with zstd
 
-Keys and contents lie apart, because equal contents have many keys: another patch release of the
-compiler mostly makes the same bytes. Contents are put first and the key last, so that a key never
-stands for what is not there, and nothing is put in the place of anything.
+Records and contents are separate objects, because entries with different keys often have equal
+contents: another patch release of the compiler mostly makes the same bytes. Contents are uploaded
+first and the record last, so that a record never refers to absent contents. Nothing is overwritten.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from jitgen.cache import Entry
 
 MAX_RECORD_BYTES = 2 * (LIMITS[META] + LIMITS[SIGNATURES])
-"""Largest object under ``v1/ac``: both parts, and what JSON adds to them."""
+"""Largest object under ``v1/ac``: record and signatures, and the escapes that JSON adds."""
 
 TRUST_PATH = "v1/trust.json"
 
 Judge = Callable[[bytes, bytes], str]
-"""Says of a record and its signatures why they are not accepted; empty: they are."""
+"""Returns why a record with its signatures is not accepted; empty if it is."""
 
 
 class Readable(Protocol):
-    """A place to read from; see `jitgen.remote.objects.Objects` for what its methods raise."""
+    """A backend to read from; its methods raise as those of `jitgen.remote.objects.Objects`."""
 
     def read(self, path: str, max_bytes: int) -> bytes:
         """Return the object at `path`."""
@@ -44,36 +44,36 @@ class Readable(Protocol):
 
 
 class Writable(Readable, Protocol):
-    """A place to write to as well."""
+    """A backend to write to as well."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Put an object where there is none; returns whether there was none."""
+        """Create an object; returns False, and changes nothing, if there is one already."""
         ...
 
     def replace(self, path: str, data: bytes) -> bool:
-        """Put an object, whatever is there; returns True."""
+        """Create or overwrite an object; returns True."""
         ...
 
 
 def record_path(key: str) -> str:
-    """Return where the record of entry `key` lies."""
+    """Return the path of the record of entry `key`."""
     return f"v1/ac/{key[:2]}/{key}.json"
 
 
 def content_path(sha256: str) -> str:
-    """Return where the content with this digest lies."""
+    """Return the path of the content with this digest."""
     return f"v1/cas/{sha256[:2]}/{sha256}.zst"
 
 
 def fetch(backend: Readable, key: str, judge: Judge) -> wire.Packed:
     """
-    Return entry `key` of `backend`. Its contents are asked for once its record was accepted.
+    Return entry `key` of `backend`. Its contents are read only after its record was accepted.
 
     Raises:
-        NotFound: It is not there.
+        NotFound: The backend does not have it.
         Untrusted: It is not accepted.
         Corrupt: It is damaged.
-        Unreachable, LocalFailure: The place does not give it.
+        Unreachable, LocalFailure: The backend cannot be read.
     """
     try:
         record, signatures = _parsed(backend.read(record_path(key), MAX_RECORD_BYTES))
@@ -92,7 +92,7 @@ def _content(backend: Readable, name: str, said: dict[str, Any]) -> bytes:
     size: int = said["bytes"]
     if name not in (SOURCE, LIBRARY) or not 0 <= size <= min(LIMITS[name], wire.MAX_BYTES):
         raise Damaged(f"{name} may not travel, or not with {size} bytes")
-    # zstd makes nothing longer than this
+    # zstd never makes more bytes than this
     most = size + size // 128 + 64
     try:
         return wire.decompress(backend.read(content_path(said["sha256"]), most), size)
@@ -102,21 +102,21 @@ def _content(backend: Readable, name: str, said: dict[str, Any]) -> bytes:
 
 def push(backend: Writable, entry: Entry, *, replaces: bool = False) -> bool:
     """
-    Put `entry` into `backend`; returns whether it was not there yet.
+    Upload `entry` to `backend`; returns whether the backend did not have it yet.
 
     Args:
-        backend: Where to.
-        entry: What.
-        replaces: Whether it takes the place of what is there: to add signatures, after a
-            revocation, or because that is damaged.
+        backend: The destination.
+        entry: The entry.
+        replaces: Whether to overwrite: to add signatures, after a revocation, or because the one
+            there is damaged.
 
     Raises:
-        Damaged: The entry may not travel.
-        Unreachable, LocalFailure: The place does not take it.
+        Damaged: The entry has files that must not leave the host, or is too large.
+        Unreachable, LocalFailure: The backend cannot be written.
     """
     record = entry.meta.encode()
     wire.checked(record, entry.files, entry.key, entry.signatures)
-    wire.pack(record, entry.files, entry.signatures)  # says so where it is too large
+    wire.pack(record, entry.files, entry.signatures)  # raises if it is too large
     put = backend.replace if replaces else backend.create
     for name, content in entry.files.items():
         put(content_path(entry.meta.files[name]["sha256"]), wire.compress(content))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What this process need not ask for again, and until when.
+The negative cache of a process: failed requests that are not repeated for a while.
 
-Each kind has its own end. Somebody may be compiling what is not there, so that is asked again after
-half a minute. What was refused for its signatures stays refused until the trust document changes,
-or for an hour, in which it may have been signed. What came damaged may come whole a minute
-later, and a service that cannot compile a kernel will not be able to in the next minute either.
+The time depends on the kind of failure. A kernel that is not there may be under way, so it is
+requested again after half a minute. An untrusted entry stays refused until the trust document
+changes, or for an hour, since it may have been signed by then. A damaged entry may be intact a
+minute later. A service that refused to compile a kernel is asked again after ten minutes.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ NOT_FOUND_S = 30.0
 CORRUPT_S = 60.0
 UNAUTHORIZED_S = 60.0
 JOB_LOST_S = 60.0
-"""A service that was short of something, or has lost a job, may have what it takes by then."""
+"""For a service that lacked a resource or lost a job: it may succeed by then."""
 
 REJECTED_S = 600.0
 UNTRUSTED_S = 3600.0
 FAILED_S = 86400.0
-"""A compiler's refusal holds for its toolchain, which the key contains."""
+"""A refusal of the compiler holds for its toolchain, which the key contains."""
 
 _MOST = 10_000
 
 
 class Negatives:
-    """What cannot be had, by place and key. Safe to use from any thread."""
+    """Failed requests by backend and key. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[float, str, Miss]] = {}
 
     def remember(self, name: Hashable, miss: Miss, seconds: float, trust: str = "") -> None:
         """
-        Remember that `name` cannot be had.
+        Remember a failed request.
 
         Args:
-            name: What: a place and a key, say.
-            miss: Why.
-            seconds: For how long.
-            trust: Digest of the trust document that says so; empty where it has no part in it.
+            name: Identifies the request: backend, purpose and key, say.
+            miss: Why it failed.
+            seconds: For how long to remember it.
+            trust: Digest of the trust document that caused it; empty if none did.
         """
         if len(self._known) >= _MOST:
             self._known.clear()
         self._known[name] = (time.monotonic() + seconds, trust, miss)
 
     def find(self, name: Hashable, trust: str = "") -> Miss | None:
-        """Return why `name` cannot be had now, under this trust document; None: it may be."""
+        """Return the remembered failure of `name` under this trust document; None without one."""
         until, before, miss = self._known.get(name, (0.0, "", None))
         is_past = time.monotonic() >= until or before not in ("", trust)
         return None if is_past else miss
@@ -61,4 +61,4 @@ class Negatives:
 
 
 negatives = Negatives()
-"""Those of this process."""
+"""The negative cache of this process."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Object stores: S3, Google Cloud Storage, Azure, and a folder that looks like one, to write to.
+Object stores: S3, Google Cloud Storage, Azure, and a folder in the same layout, for writing.
 
-Who may read and write there is said where the stores' own programs are told, in ``AWS_*`` variables
-or an instance's role, never in the URL. obstore is set to try once and to give up soon. Its threads
-do not outlive a fork, and a child that asks would wait for ever: it is told so instead.
+Credentials come from where the stores' own programs take them, ``AWS_*`` variables or an instance's
+role, never from the URL. obstore is configured to try once, with short time limits. Its threads do
+not survive a fork, and a request in the child would hang; there an error is raised instead.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from jitgen.remote.budget import ANSWER_S, CONNECT_S, PUSH_S
 from jitgen.remote.outcomes import LocalFailure, NotFound, RemoteError, Unreachable, remote_error
 
 _first_user: list[int] = []
-"""The process that first used obstore here; its forked children cannot."""
+"""Id of the process that first used obstore; its forked children cannot use it."""
 
 
 class Objects:
     """
-    One place of objects. Safe to use from any thread.
+    One object store. Safe to use from any thread.
 
     Attributes:
-        url: What it is called.
+        url: Its URL.
 
     Args:
         url: ``s3://bucket/prefix``, ``gs://``, ``az://account/container`` or ``file:///folder``.
-        is_patient: Whether it may take a minute, because somebody waits for just that.
-        is_written: Whether a folder that is not there is made; as `is_patient` if not given.
+        is_patient: Whether a request may take a minute: for a command that does nothing else.
+        is_written: Whether to create a missing folder; default: `is_patient`.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Objects:
         self._store: Any = None
 
     def cancel(self) -> None:
-        """Do nothing: obstore ends by itself what takes too long."""
+        """Do nothing: obstore's own time limits end a request."""
 
     def read(self, path: str, max_bytes: int) -> bytes:
         """
@@ -53,7 +53,7 @@ class Objects:
 
         Raises:
             NotFound: There is none.
-            Unreachable: The place does not give it, or it is larger than `max_bytes`.
+            Unreachable: It cannot be read, or is larger than `max_bytes`.
             LocalFailure: This process was forked, or has no descriptor or memory left.
         """
         obstore = self._obstore()
@@ -68,14 +68,14 @@ class Objects:
         except PermissionError as error:
             raise NotFound(_denied(error)) from None
         except obstore.exceptions.PermissionDeniedError as error:
-            # S3 says so of what is not there, too, to whoever may not list the bucket.
+            # S3 says so of an absent object, too, without the permission to list the bucket.
             raise NotFound(_denied(error)) from None
         except (obstore.exceptions.BaseError, OSError) as error:
             raise _remote_error(error) from None
 
     def create(self, path: str, data: bytes) -> bool:
         """
-        Put `data` at `path`, unless something is there already; returns whether it was put.
+        Create the object `path`; returns False, and changes nothing, if there is one already.
 
         Raises:
             Unreachable, LocalFailure: It cannot be written.
@@ -90,7 +90,7 @@ class Objects:
         return True
 
     def replace(self, path: str, data: bytes) -> bool:
-        """Put `data` at `path`, in place of what is there; returns True, and raises as `create`."""
+        """Create or overwrite the object `path`; returns True, and raises as `create`."""
         obstore = self._obstore()
         try:
             obstore.put(self._opened(), path, data, mode="overwrite")
@@ -109,7 +109,7 @@ class Objects:
             raise _remote_error(error) from None
 
     def keys(self) -> Iterator[str]:
-        """Yield the key of every entry that lies here; raises as `create`."""
+        """Yield the key of every entry in the store; raises as `create`."""
         obstore = self._obstore()
         try:
             for page in obstore.list(self._opened(), "v1/ac"):
@@ -147,7 +147,7 @@ class Objects:
                 options: Any = {
                     "connect_timeout": f"{CONNECT_S * 1000:.0f}ms",
                     "timeout": f"{answer_s * 1000:.0f}ms",
-                    # a store of one's own; S3 itself is asked over TLS, whatever is said here
+                    # for a private store; S3 itself is used over TLS in any case
                     "allow_http": os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"),
                 }
                 self._store = from_url(
@@ -157,7 +157,7 @@ class Objects:
 
 
 def _remote_error(error: Exception) -> RemoteError:
-    """Return what it means that obstore failed, whose errors hold the system's words."""
+    """Return the error for a failure of obstore, whose text has the system's error."""
     words = _first_line(error)
     return remote_error(RuntimeError(words), words)
 
@@ -167,5 +167,5 @@ def _denied(error: Exception) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """Return what went wrong; behind the first line obstore says it again, as source."""
+    """Return the first line of an error; obstore repeats it below as debug output."""
     return str(error).strip().split("\n", 1)[0][:300] or type(error).__name__

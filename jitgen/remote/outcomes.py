@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Why a place elsewhere did not give what was asked of it.
+Why a remote backend did not give what was requested.
 
-What kind of failure it is decides how long it is remembered, and by whom: see
-`jitgen.remote.request_policy`.
-None of these leaves the room; a kernel that cannot be fetched is compiled.
+The kind of the error decides for how long it is remembered, and for which processes; see
+`jitgen.remote.request_policy`. None of these errors leaves the package: a kernel that cannot be
+fetched is compiled.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from jitgen.support.frozen import frozen
 @frozen
 class Miss:
     """
-    That there is no kernel, and why.
+    A backend gave no kernel.
 
     Attributes:
-        reason: Why, for people; it names the place.
-        is_not_found: Whether the place just does not have it.
+        reason: Why, for people; it names the backend.
+        is_not_found: Whether the backend is well and just does not have it.
     """
 
     reason: str
@@ -28,19 +28,19 @@ class Miss:
 
 
 class RemoteError(Exception):
-    """Base of what a place can answer besides what was asked of it; the message says what."""
+    """Base of the errors of a backend; the message says what happened."""
 
 
 class Unreachable(RemoteError):
-    """It does not answer, or not as it should, so that asking for something else is no use."""
+    """The backend does not answer, or answers wrongly: other requests would fail, too."""
 
 
 class Busy(RemoteError):
     """
-    It asks to be left alone for a while.
+    The backend asks for a pause.
 
     Attributes:
-        seconds: How long.
+        seconds: Its length.
     """
 
     def __init__(self, message: str, seconds: float) -> None:
@@ -49,27 +49,27 @@ class Busy(RemoteError):
 
 
 class NotFound(RemoteError):
-    """It does not have it."""
+    """The backend does not have the entry."""
 
 
 class Untrusted(RemoteError):
-    """What it gave is not to be loaded: no trusted key signed it, or it is revoked."""
+    """The entry must not be loaded: no trusted key signed it, or it is revoked."""
 
 
 class Corrupt(RemoteError):
-    """What it gave is damaged: its bytes are wrong, and the next time they may be right."""
+    """The entry is damaged: some bytes are wrong, and may be right the next time."""
 
 
 class Unauthorized(RemoteError):
-    """It does not let this process ask: its token is missing or not accepted."""
+    """The backend refuses this process: its token is missing or not accepted."""
 
 
 class Rejected(RemoteError):
     """
-    It will not compile this kernel.
+    The service will not compile this kernel.
 
     Attributes:
-        seconds: For how long that is so.
+        seconds: For how long not to ask again.
     """
 
     def __init__(self, message: str, seconds: float) -> None:
@@ -79,8 +79,8 @@ class Rejected(RemoteError):
 
 class LocalFailure(RemoteError):
     """
-    Something here is in the way, and other processes of this host may fare better. It says nothing
-    about the place, and is not remembered.
+    The process itself cannot make the request: it lacks descriptors or memory, say. That says
+    nothing about the backend, and is not remembered; other processes of the host may succeed.
     """
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be said of the places elsewhere: how they stand, and whether they answer."""
+"""Status of the remote backends, and requests that find out whether they answer."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from jitgen.support.codec import one_of
     from jitgen.support.vocabulary import Reason, Seconds, Url
 
-_MOST_SAID = 400  # characters of what a service says
+_MOST_SAID = 400  # characters of a service's text
 
 
 @frozen
 class BackendStatus:
     """
-    How one place stands.
+    Status of one backend.
 
     Attributes:
         tier: ``remote`` or ``service``.
-        url: Where it is.
-        state: What is known of it: that it is asked, or why it is not.
+        url: Its URL.
+        state: ``asked``, or why it is not asked now.
     """
 
     tier: Annotated[str, one_of("remote", "service")]
@@ -41,15 +41,15 @@ class BackendStatus:
 @frozen
 class ProbeResult:
     """
-    What a place said.
+    Answer of one backend.
 
     Attributes:
         tier: ``remote`` or ``service``.
-        url: Where it is.
+        url: Its URL.
         has_it: Whether it has an entry that may be loaded.
-        is_there: Whether it answered as it should, with an entry or that it has none.
-        reason: Why there is none; empty where there is.
-        seconds: How long it took.
+        is_there: Whether it answered properly: with an entry, or that it has none.
+        reason: Why it gave no entry; empty if it gave one.
+        seconds: Time of the request.
     """
 
     tier: Annotated[str, one_of("remote", "service")]
@@ -63,13 +63,13 @@ class ProbeResult:
 @frozen
 class Signer:
     """
-    What a compile service says of the key that it signs with.
+    A compile service's statement about its signing key.
 
     Attributes:
-        url: Where the service is.
-        keyid: Name of the key; empty where it signs nothing, or does not say.
-        unready: Why it should be given no requests, as it says; empty where it should.
-        reason: Why it says nothing of all this; empty where it does.
+        url: URL of the service.
+        keyid: Name of the key; empty if it signs nothing, or does not say.
+        unready: Why it should get no requests, by its own statement; empty if it should.
+        reason: Why there is no statement; empty if there is one.
     """
 
     url: str
@@ -79,14 +79,14 @@ class Signer:
 
 
 class _UnknownKernel(NamedTuple):
-    """A kernel that nobody has compiled."""
+    """A kernel that does not exist, to ask a backend for."""
 
     key: str = "0" * 64
-    name: str = "a kernel that nobody has"
+    name: str = "a kernel that does not exist"
 
 
 def statuses(store: Store) -> list[BackendStatus]:
-    """Return how the places of the settings stand, without asking any."""
+    """Return the status of the backends in the settings, without a request to any."""
     found = []
     for backend in backends(store):
         state = Breaker(store, backend.url).state()
@@ -99,7 +99,7 @@ def statuses(store: Store) -> list[BackendStatus]:
 
 
 def probe_all(store: Store, wanted: Wanted | None = None) -> list[ProbeResult]:
-    """Ask every place for a kernel, or for one that nobody has; nothing is kept."""
+    """Ask each backend for `wanted`, or for a kernel that does not exist; nothing is stored."""
     return [_probe(backend, wanted or _UnknownKernel()) for backend in backends(store)]
 
 
@@ -118,7 +118,7 @@ def _probe(backend: Remote | Service, wanted: Wanted) -> ProbeResult:
 
 
 def signers(store: Store) -> list[Signer]:
-    """Ask every compile service with which key it signs."""
+    """Ask each compile service for its signing key."""
     return [_signer(backend) for backend in backends(store) if isinstance(backend, Service)]
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Later trust documents, from where kernels are fetched: so a revocation reaches a running fleet.
+Fetches later trust documents from the backends, so that revocations reach a running fleet.
 
-A place need not be trusted for it. What it gives counts only if a root key of the document in use
-signed it and its version is later; a place that gives an old one, or none, changes nothing.
+The backend need not be trusted. A document is used only if a root key of the one in use signed it
+and its version is later; an old one, or none, changes nothing.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from jitgen.cache import Store
 
 EVERY_S = 600.0
-"""How often a host asks each place, in seconds, while it fetches."""
+"""Seconds between two requests of a host to a backend, while it fetches."""
 
 
 def refresh(store: Store, url: str, read: Callable[[], bytes]) -> None:
     """
-    Go by the trust document that the place at `url` gives out, if it is a later one.
+    Use the trust document of the backend at `url`, if it is a later one.
 
     Args:
-        store: Whose processes are to go by it.
-        url: The place, for messages.
-        read: Asks it for the document.
+        store: The store whose processes will use it.
+        url: The backend, for messages.
+        read: Requests the document.
 
     Raises:
-        Unreachable, LocalFailure, Busy: It does not answer.
+        Unreachable, LocalFailure, Busy: The backend does not answer.
     """
     if settings.verify == "off" or store.trusted.is_fresh(EVERY_S, url):
         return
     try:
         in_use = store.trusted.current().trust.version
     except SigningError:
-        return  # then every kernel is refused, with the reason; the place is not to blame
+        return  # then every kernel is refused, with the reason; the backend is not at fault
     try:
         data = read()
         if opened(data).trust.version > in_use:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What stands around every question to a place elsewhere, so that none can be in the way.
+The policy around every request to a remote backend, so that a bad backend cannot delay kernels.
 
-First what needs no asking: what is remembered, what time is left, whether the host has given up on
-the place. Then the question, within its time. Then what comes of it: each kind of failure is
-remembered by whom it concerns and for as long as it holds, and told.
+Before the request: remembered failures, the time left for fetches, and the host's circuit breaker
+may make it needless. The request itself has a time limit. After it: each kind of failure is logged,
+and remembered for as long as it holds, by this process or by the host.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _UNREADABLE = "unreadable"
-"""In the place of a trust document's digest: under none of that name is anything remembered."""
+"""Stands for the digest of a trust document that cannot be read; no document has this digest."""
 
 
 class Wanted(Protocol):
-    """What is to be known of a kernel to ask for it; a `KernelSpec` has it."""
+    """What a request needs to know of a kernel; a `KernelSpec` has it."""
 
     @property
     def key(self) -> str:
@@ -58,12 +58,12 @@ class Wanted(Protocol):
 
 class RequestPolicy:
     """
-    Questions to one place, on behalf of one store.
+    Makes requests to one backend, on behalf of one store.
 
     Args:
-        tier: What events call the place.
-        url: Where it is.
-        store: Where the host remembers.
+        tier: Name of the tier in events.
+        url: The backend's URL.
+        store: The store in which the host remembers failures.
     """
 
     def __init__(self, tier: str, url: str, store: Store) -> None:
@@ -74,10 +74,11 @@ class RequestPolicy:
 
     def judge(self, record: bytes, signatures: bytes) -> str:
         """
-        Return why an entry is not accepted; see `jitgen.cache.trusted.Trusted.refusal`.
+        Return why an entry is not accepted, empty if it is; see
+        `jitgen.cache.trusted.Trusted.refusal`.
 
         Raises:
-            LocalFailure: The trust document cannot be read: nothing is known against the entry.
+            LocalFailure: The trust document cannot be read, so the entry cannot be judged.
         """
         if settings.verify == "off":
             return ""
@@ -98,18 +99,18 @@ class RequestPolicy:
         seconds: float = FETCH_S,
     ) -> T | Miss:
         """
-        Return what `work` returns, or why there is nothing.
+        Return the result of `work`, or a miss with the reason.
 
         Args:
-            spec: The kernel that it is about.
-            work: Asks the place; see `jitgen.remote.outcomes` for what it raises.
-            cancel: Ends that from another thread.
-            purpose: What it is asked for: what is no use asking for one may be for another.
-            seconds: How long it may take.
+            spec: The kernel.
+            work: Makes the request; it raises the errors of `jitgen.remote.outcomes`.
+            cancel: Cancels `work`, called on another thread.
+            purpose: Kind of the request: failures are remembered by kind.
+            seconds: Time limit.
 
         Raises:
-            SettingError: What is fetched must be signed, and JITGEN_TRUST is not set.
-            ToolchainError: A package that it needs is not installed.
+            SettingError: Fetched kernels must be signed, and JITGEN_TRUST is not set.
+            ToolchainError: A required package is not installed.
         """
         trust = self._trust_digest()
         if known := self._known(spec, purpose, trust):
@@ -120,10 +121,11 @@ class RequestPolicy:
                 found = within(seconds, work, cancel)
         except RemoteError as error:
             spent = time.perf_counter() - start
+            # A quick "not there" costs nothing, and a service had to work for a rejection.
             is_free = isinstance(error, NotFound) and spent < QUICK_S
-            if not is_free and not isinstance(error, Rejected):  # that one had thought about it
+            if not is_free and not isinstance(error, Rejected):
                 allowance.spend(spent)
-            # It may hold words of the place's own, and ends on terminals and in logs.
+            # It may contain text of the backend, and appears on terminals and in logs.
             reason = printable(f"{self._url}: {error}")
             miss = Miss(reason=reason, is_not_found=isinstance(error, NotFound))
             self._remember(spec, purpose, error, miss, trust)
@@ -142,12 +144,12 @@ class RequestPolicy:
             return _UNREADABLE
 
     def _known(self, spec: Wanted, purpose: str, trust: str) -> Miss | None:
-        """Return what makes it needless to ask; None: nothing does."""
+        """Return the remembered reason not to ask; None if there is none."""
         for name in ((self._url, purpose), (self._url, purpose, spec.key)):
             if miss := negatives.find(name, trust):
                 return miss
         if allowance.is_spent():
-            return Miss(reason=f"{self._url}: enough time was lost to places that gave nothing")
+            return Miss(reason=f"{self._url}: enough time was lost to requests without a kernel")
         return None
 
     def _remember(
@@ -168,11 +170,11 @@ class RequestPolicy:
         elif isinstance(error, Busy):
             negatives.remember(name[:2], miss, error.seconds)
         elif isinstance(error, (Unauthorized, Unreachable)):
-            if isinstance(error, Unauthorized):  # the host's other processes may have a good token
+            if isinstance(error, Unauthorized):  # other processes may have a valid token
                 negatives.remember(name[:2], miss, UNAUTHORIZED_S)
             warn_once(
                 f"remote {self._url}",
-                "%s; what that place may have is compiled here instead",
+                "%s; kernels from there are compiled here instead",
                 miss.reason,
             )
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The compile service, as its client sees it.
+The client of the compile service.
 
-``GET /v1/entries/<key>`` gives what is compiled. ``POST /v1/compile`` says what is wanted, never a
-source; it waits a little and else names a job, which is looked at as often as the service asks for.
-Every answer that is no kernel is a reason to compile here.
+``GET /v1/entries/<key>`` returns an existing entry. ``POST /v1/compile`` sends a config, never a
+source; the service waits a little, and otherwise names a job, which is polled at the interval that
+the service asks for. After any answer without a kernel, this process compiles it itself.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WAIT_S = 10.0
 """How long one request waits for a compile: most are done by then."""
 
 _PROCESS = os.urandom(8).hex()
-"""With the beginning of a key it is the trace id of what this process asks about that kernel."""
+"""Trace ids of this process: this, and the beginning of the kernel's key."""
 
 _MAX_TEXT = 2**16
 _MAX_TOKEN = 4096
@@ -56,13 +56,13 @@ _TARS = (wire.TAR, "application/x-tar")
 
 class Fetching:
     """
-    What a service has of one kernel.
+    Requests to a service about one kernel.
 
     Args:
         server: The service.
         key: The kernel's key.
-        guard: What stands around every question.
-        store: Whose trust document a later one of the service's takes the place of.
+        policy: Makes the requests.
+        store: The store whose trust document is renewed if the service has a later one.
     """
 
     def __init__(self, server: Server, key: str, policy: RequestPolicy, store: Store) -> None:
@@ -73,12 +73,12 @@ class Fetching:
         self._trace = _PROCESS + key[:16]
 
     def fetched(self, wanted: Wanted) -> wire.Packed | Miss:
-        """Return what the service has, or why it gives nothing."""
+        """Return the service's entry, or a miss."""
         session = self._server.session()
         return self._policy.ask(wanted, lambda: self._refreshed(session), session.cancel)
 
     def described(self, wanted: Wanted) -> dict[str, Any] | Miss:
-        """Return what the service says of itself, ``/v1/info``, or why it says nothing."""
+        """Return the service's ``/v1/info``, or a miss."""
         session = self._server.session()
         return self._policy.ask(wanted, lambda: self._info(session), session.cancel, purpose="info")
 
@@ -99,7 +99,7 @@ class Fetching:
         return answer.body
 
     def _fetch(self, session: Session) -> wire.Packed:
-        # What clients gave to the service is signed by nobody: for who asks for no signature.
+        # Uploads of clients have no signature, so they are asked for only without verification.
         query = "?unattested=1" if settings.verify == "off" else ""
         answer = session.request(
             "GET",
@@ -112,12 +112,12 @@ class Fetching:
         return self._packed(answer)
 
     def _packed(self, answer: Answer) -> wire.Packed:
-        """Return the entry in an answer, checked; raises for everything else that it may be."""
+        """Return the checked entry in an answer; raises a RemoteError for any other answer."""
         if answer.status != 200:
             self._raise_for(answer)
         kind = answer.headers.get("content-type", "").split(";")[0].strip()
         if kind not in _TARS:
-            raise Unreachable(f"an answer of type {shown(kind)} in the place of an entry")
+            raise Unreachable(f"an answer of type {shown(kind)} instead of an entry")
         coding = answer.headers.get("content-encoding", "identity")
         try:
             if coding not in ("zstd", "identity"):
@@ -134,7 +134,7 @@ class Fetching:
         status, said = answer.status, _reason(answer, "")
         words = f"HTTP {status}: {_MEANINGS.get(status, 'an answer that was not foreseen')}"
         words = f"{words} ({said})" if said else words
-        if status >= 500:  # for whoever reads the service's log
+        if status >= 500:  # to find it in the service's log
             words = f"{words}, trace {self._trace}"
         if status in (401, 403):
             raise Unauthorized(words)
@@ -148,15 +148,15 @@ class Fetching:
         return headers | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def _token(self) -> str:
-        """Return the token to send; read anew each time, for it may be rotated."""
+        """Return the token, empty if there is none; read each time, since it may be rotated."""
         path = settings.token_file
         if path is None:
             return ""
         if not self._server.is_confidential:
             warn_once(
                 f"token {self._server.url}",
-                "the token of JITGEN_TOKEN_FILE is not sent to %s: everybody on the way could read "
-                "it; use https://",
+                "the token of JITGEN_TOKEN_FILE is not sent to %s: it could be read on the way; "
+                "use https://",
                 self._server.url,
             )
             return ""
@@ -169,7 +169,7 @@ class Fetching:
         if is_told:
             warn_once(
                 f"readers of {path}",
-                "others on this machine can read the token in %s; if nobody has copied it, run: "
+                "others on this machine can read the token in %s; unless it was copied, run: "
                 "chmod 600 %s",
                 path,
                 path,
@@ -181,12 +181,12 @@ class Fetching:
 
 class Compiling(Fetching):
     """
-    One kernel that a service is to compile.
+    Requests to a service to compile one kernel.
 
     Args:
         server: The service.
         spec: The kernel.
-        guard: What stands around every question.
+        policy: Makes the requests.
         store: As in `Fetching`.
     """
 
@@ -197,7 +197,7 @@ class Compiling(Fetching):
         self._spec = spec
 
     def compiled(self) -> wire.Packed | Miss:
-        """Return what the service compiles, or why it does not; waits for it."""
+        """Have the service compile the kernel and wait; returns the entry, or a miss."""
         session = self._server.session()
         return self._policy.ask(
             self._spec,
@@ -234,7 +234,7 @@ class Compiling(Fetching):
         return self._packed(answer)
 
     def _await(self, session: Session, answer: Answer) -> None:
-        """Look at the job that `answer` names until it is done."""
+        """Poll the job that `answer` names until it is done."""
         path = _job_path(answer.headers.get("location", ""), self._server, self._spec.key)
         end = time.monotonic() + settings.compile_timeout
         while time.monotonic() < end:
@@ -244,7 +244,7 @@ class Compiling(Fetching):
             )
             if answer.status in (401, 403):
                 self._raise_for(answer)
-            if answer.status != 200:  # it was started anew, say, and does not know the job
+            if answer.status != 200:  # the service was restarted, say, and does not know the job
                 raise Rejected(_reason(answer, f"HTTP {answer.status} of its job"), JOB_LOST_S)
             document = _document(answer)
             if document.get("state") == "done":
@@ -257,7 +257,7 @@ class Compiling(Fetching):
 
 
 _CERTAIN = ("E_COMPILE", "E_GATE")
-"""Codes of jobs that would fail again; others were short of something."""
+"""Codes of jobs that would fail again; others lacked a resource."""
 
 _MEANINGS = {
     400: "the service does not understand the request",
@@ -272,7 +272,7 @@ _MEANINGS = {
 
 
 def _job_path(location: str, server: Server, key: str) -> str:
-    """Return where to look at a job: on this very server, and nowhere else."""
+    """Return the path of a job; a location on another server is ignored."""
     fallback = f"v1/jobs/{key}"
     parts = urlsplit(location)
     if not location or parts.netloc or parts.scheme:
@@ -290,7 +290,7 @@ def _document(answer: Answer) -> dict[str, Any]:
 
 
 def _reason(answer: Answer, otherwise: str) -> str:
-    """Return what the service says, in one line; `otherwise` where it says nothing."""
+    """Return the reason in an answer, in one line; `otherwise` if it has none."""
     document = _document(answer)
     for name in ("reason", "error", "detail", "message", "difference", "differs"):
         if document.get(name):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The tiers that lie elsewhere: caches of a fleet, and the compile service.
+The remote tiers: caches of a fleet, and the compile service.
 
-What they give was checked: record, signatures, what is revoked, every digest, in that order. It is
-then published to the own root, and loaded from the bytes that were checked.
+A fetched entry is checked: record, signatures, revocations and every digest, in that order. Then it
+is published to the own root, and loaded from the checked bytes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 class Remote:
     """
-    One place of JITGEN_REMOTE: read here, written by ``jitgen cache push``.
+    One backend of JITGEN_REMOTE: read here, written by ``jitgen cache push``.
 
     Attributes:
-        name: What events and statistics call it.
-        url: Where it is.
+        name: Its name in events and statistics.
+        url: Its URL.
     """
 
     name = "remote"
@@ -45,26 +45,26 @@ class Remote:
         self._policy = RequestPolicy(self.name, url, store)
 
     def get(self, spec: KernelSpec) -> Entry | None:
-        """Return the verified entry of `spec`; None where there is none."""
+        """Return the verified entry of `spec`; None if there is none."""
         found = self.fetch(spec)
         return None if isinstance(found, Miss) else found
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> None:
-        """Return None: nothing is written there on the way."""
+        """Do nothing: only a command writes to a remote."""
 
     def fetch(self, spec: KernelSpec, *, may_compile: bool = False) -> Entry | Miss:  # noqa: ARG002
         """
-        Return the verified entry of `spec`, which is in the own root by then, or why there is none.
+        Fetch the entry of `spec`, verify it and publish it to the own root; else return a miss.
 
         Raises:
-            SettingError: What is fetched must be signed, and JITGEN_TRUST is not set.
-            ToolchainError: A package that it needs is not installed.
+            SettingError: Fetched kernels must be signed, and JITGEN_TRUST is not set.
+            ToolchainError: A required package is not installed.
         """
         found = self.probe(spec)
         return found if isinstance(found, Miss) else publish(self._store, found)
 
     def probe(self, spec: Wanted) -> Packed | Miss:
-        """Return what is there of `spec`, checked and kept nowhere; raises as `fetch`."""
+        """Return the verified entry of `spec` without storing it; raises as `fetch`."""
         if self.url.startswith("http"):
             from jitgen.remote.http import WebObjects
 
@@ -82,11 +82,11 @@ class Remote:
 
 class Service:
     """
-    The compile service of JITGEN_SERVICE: gives what it has, and compiles what it lacks.
+    The compile service of JITGEN_SERVICE: hands out entries, and compiles missing ones.
 
     Attributes:
-        name: What events and statistics call it.
-        url: Where it is.
+        name: Its name in events and statistics.
+        url: Its URL.
     """
 
     name = "service"
@@ -97,20 +97,20 @@ class Service:
         self._policy = RequestPolicy(self.name, url, store)
 
     def get(self, spec: KernelSpec) -> Entry | None:
-        """Return the verified entry of `spec` that the service has; None where it has none."""
+        """Return the verified entry of `spec` of the service; None if it has none."""
         found = self.fetch(spec, may_compile=False)
         return None if isinstance(found, Miss) else found
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> None:
-        """Return None: a service keeps what it built itself."""
+        """Do nothing: a service stores what it built itself."""
 
     def fetch(self, spec: KernelSpec, *, may_compile: bool = True) -> Entry | Miss:
         """
-        Return the verified entry of `spec`, which is in the own root by then, or why there is none.
+        Fetch the entry of `spec`, verify it and publish it to the own root; else return a miss.
 
         Args:
             spec: The kernel.
-            may_compile: Whether the service is asked to compile it, and waited for.
+            may_compile: Whether to ask the service to compile it, and wait.
 
         Raises:
             As `Remote.fetch`.
@@ -123,25 +123,25 @@ class Service:
         return found if isinstance(found, Miss) else publish(self._store, found)
 
     def probe(self, spec: Wanted) -> Packed | Miss:
-        """Return what the service has of `spec`, checked and kept nowhere; raises as `fetch`."""
+        """Return the verified entry of `spec` without storing it; raises as `fetch`."""
         from jitgen.remote.service import Fetching
 
         return Fetching(_server(self.url), spec.key, self._policy, self._store).fetched(spec)
 
     def describe(self, wanted: Wanted) -> dict[str, Any] | Miss:
-        """Return what the service says of itself, or why it says nothing; raises as `fetch`."""
+        """Return the service's ``/v1/info``, or a miss; raises as `fetch`."""
         from jitgen.remote.service import Fetching
 
         return Fetching(_server(self.url), wanted.key, self._policy, self._store).described(wanted)
 
 
 def publish(store: Store, packed: Packed) -> Entry:
-    """Return the entry of what was fetched, published to `store` if that can be."""
+    """Publish a fetched entry to `store`, if that is possible, and return it."""
     return store.publish(packed.meta, packed.files, packed.signatures, is_fetched=True)
 
 
 def backends(store: Store) -> list[Remote | Service]:
-    """Return the tiers that the settings name, in the order in which they are asked."""
+    """Return the backends of the settings, in the order in which they are asked."""
     found: list[Remote | Service] = [Remote(url, store) for url in settings.remote]
     return [*found, Service(settings.service, store)] if settings.service else found
 
@@ -157,7 +157,7 @@ def _server(url: str) -> Server:
 
 
 def _opened(url: str) -> Objects | Files:
-    """Return the folder or object store at `url`; a forked child has others than its parent."""
+    """Return the folder or object store at `url`; each forked child opens its own."""
     if url.startswith("file:"):
         return Files(url)
     from jitgen.remote.objects import Objects
@@ -167,7 +167,7 @@ def _opened(url: str) -> Objects | Files:
 
 
 def close() -> None:
-    """Close the connections that are kept for the next fetch."""
+    """Close idle connections."""
     while _servers:
         _servers.popitem()[1].close()
     _objects.clear()

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-An entry as one sequence of bytes, between machines that need not trust each other.
+Packs an entry into bytes for the wire, between machines that need not trust each other.
 
-A plain tar, so that people can look into one: ``meta.json``, ``signatures.json`` where there is
-one, then the files by name, with fixed times and owners. Equal entries are equal bytes, and that is
-also how one is read: its parts are taken out, checked, and packed again, and anything that does not
-come out byte for byte as it came in is refused. So there is no second way to read an archive, and
-no room in one for what nobody looked at.
+The format is a plain tar, which people can inspect: ``meta.json``, ``signatures.json`` if there is
+one, then the files by name, with fixed times and owners. Equal entries give equal bytes. Reading
+relies on that: the parts are extracted, checked and packed again, and an archive that differs from
+the result in any byte is refused. So an archive has only one reading, and no unchecked bytes.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ _MAX_WINDOW = 2**24
 @frozen
 class Packed:
     """
-    What an archive held, checked.
+    The checked content of an archive.
 
     Attributes:
         meta: The record.
-        record: Its very bytes, of which signatures are.
-        files: The files, which have the digests that the record says.
-        signatures: The bytes of ``signatures.json``, unchecked; empty where there is none.
+        record: The bytes of the record, which signatures refer to.
+        files: The files; their digests are those in the record.
+        signatures: The bytes of ``signatures.json``, not checked; empty if there is none.
     """
 
     meta: Meta
@@ -58,10 +57,10 @@ def pack(meta: bytes, files: Mapping[str, bytes], signatures: bytes = b"") -> by
     Args:
         meta: The bytes of its ``meta.json``, as `Meta.encode` writes them.
         files: Its files, by name.
-        signatures: The bytes of its ``signatures.json``; empty where there is none.
+        signatures: The bytes of its ``signatures.json``; empty if there is none.
 
     Raises:
-        Damaged: A file may not travel, or the whole is larger than `MAX_BYTES`.
+        Damaged: A file must not leave the host, or the whole is larger than `MAX_BYTES`.
     """
     for name in files:
         if name not in (SOURCE, LIBRARY):
@@ -102,9 +101,9 @@ def checked(record: bytes, files: Mapping[str, bytes], key: str, signatures: byt
     Return an entry of these parts, of which every digest was checked.
 
     Raises:
-        Damaged: The record is not as `Meta.encode` writes it, belongs to another key, lists other
-            files or other digests, or one of the parts may not travel or is too large; or a person
-            has edited its source.
+        Damaged: The record is not as `Meta.encode` writes it, belongs to another key, or lists
+            other files or digests; a part must not leave the host or is too large; or a person has
+            edited the source.
     """
     for name, part in {META: record, SIGNATURES: signatures, **files}.items():
         if name not in _NAMES:
@@ -126,7 +125,7 @@ def checked(record: bytes, files: Mapping[str, bytes], key: str, signatures: byt
 
 
 def _meta(record: bytes, key: str) -> Meta:
-    """Return what a record says; raises Damaged where it may not travel as that of `key`."""
+    """Return the parsed record of `key`; raises Damaged if it is wrong or must stay on its host."""
     meta = Meta.decode(record)
     if meta.key != key:
         raise Damaged("meta.json belongs to another key")
@@ -138,11 +137,11 @@ def _meta(record: bytes, key: str) -> Meta:
 
 
 def _header(name: str, num_bytes: int) -> bytes:
-    """Return the block before a file: ustar, mode 0444, of nobody, from the beginning of time."""
-    mode, nobody, time, kind = b"0000444", b"0000000", b"00000000000", b"0"
+    """Return the tar header of a file: ustar, mode 0444, user, group and time 0."""
+    mode, owner, time, kind = b"0000444", b"0000000", b"00000000000", b"0"
     fields = (
         name.encode("ascii").ljust(100, b"\0"),
-        b"\0".join((mode, nobody, nobody, b"%011o" % num_bytes, time, b"")),
+        b"\0".join((mode, owner, owner, b"%011o" % num_bytes, time, b"")),
         b" " * 8,  # the checksum counts as blanks
         kind.ljust(101, b"\0"),
         b"ustar\x0000",
@@ -152,7 +151,7 @@ def _header(name: str, num_bytes: int) -> bytes:
 
 
 def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents; what is odd in the headers is found when they are written again."""
+    """Yield names and contents; packing them again finds any odd header."""
     position = 0
     while position + _BLOCK <= len(data) and data[position]:
         block = data[position : position + _BLOCK]
@@ -169,18 +168,18 @@ def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def compress(data: bytes) -> bytes:
-    """Return `data` as one zstd frame, which says how long it was."""
+    """Return `data` as one zstd frame, which states the size of `data`."""
     return bytes(_zstandard().ZstdCompressor(level=_LEVEL).compress(data))
 
 
 def decompress(data: bytes, max_bytes: int = MAX_BYTES) -> bytes:
     """
-    Return what the zstd frame `data` holds.
+    Return the content of the zstd frame `data`.
 
-    No more than `max_bytes` are ever decompressed, whatever the frame says of itself.
+    No more than `max_bytes` are decompressed, whatever size the frame states.
 
     Raises:
-        Damaged: It is no single frame, is damaged, or holds more than `max_bytes`.
+        Damaged: It is not a single frame, is damaged, or has more than `max_bytes`.
     """
     zstandard = _zstandard()
     try:
@@ -188,7 +187,7 @@ def decompress(data: bytes, max_bytes: int = MAX_BYTES) -> bytes:
         if frame.content_size > max_bytes:  # an unknown size is larger than any
             raise Damaged(f"the zstd frame does not say that it holds at most {max_bytes} bytes")
         decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
-        # One buffer of the size that the frame says; a frame that lied does not fit into it.
+        # One buffer of the stated size; a frame with more content does not fit into it.
         return bytes(
             decompressor.decompress(data, read_across_frames=False, allow_extra_data=False)
         )

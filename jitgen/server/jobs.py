@@ -81,7 +81,7 @@ class Busy(Exception):
     The queue is full.
 
     Attributes:
-        status: 429 where the token has too many, 503 where everybody has.
+        status: 429 for the bound of a token, 503 for a bound of all.
         retry_s: When to come again, a guess.
     """
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Trust documents of several sources, and the one that all of them lead to.
+Finds the latest of several trust documents, to which all others must lead.
 
-A machine has the document that it was configured with, the latest that it remembers, and those that
-places hand out. They may be any versions, and roots may have changed between them. All of them lead
-to the latest one, or two documents were made where there should be one, and none is used.
+A machine has the configured document, the latest that it remembers, and those that backends hand
+out. Their versions may differ, and roots may have changed between them. Unless all of them lead to
+the latest one, there are two conflicting documents, and none is used.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from jitgen.signing.trust import MAX_BEFORE, MAX_BYTES, SealedTrust, joined
 
 def newest(*documents: SealedTrust) -> SealedTrust:
     """
-    Return the latest of `documents`, with what leads to it from any that may still be in use
-    somewhere.
+    Return the latest of `documents`, together with the earlier ones that machines with an older
+    document need to reach it.
 
     Raises:
         SigningError: One of them does not lead to it.
@@ -39,7 +39,7 @@ def newest(*documents: SealedTrust) -> SealedTrust:
             )
         proven.append(one)
     made = _fitting(latest, _needed(proven))
-    # One that came in just this form keeps its bytes.
+    # If a document has this form already, its bytes are kept.
     return next((one for one in documents if _is_same(one, made)), made)
 
 
@@ -48,7 +48,7 @@ def _is_same(one: SealedTrust, other: SealedTrust) -> bool:
 
 
 def _parts(documents: tuple[SealedTrust, ...]) -> list[SealedTrust]:
-    """Return every document, and every one that led to one, each once and alone."""
+    """Return every document, with those in its ``before``, each once and separately."""
     found: dict[bytes, SealedTrust] = {}
     for document in documents:
         for one in (document, *document.before):
@@ -68,11 +68,10 @@ def _merged(first: dsse.Envelope, second: dsse.Envelope) -> dsse.Envelope:
 
 def _needed(proven: list[SealedTrust]) -> list[SealedTrust]:
     """
-    Return those of `proven`, latest first, that are needed beside the first one, latest first.
+    Return those of `proven`, latest first, that are needed besides the first one.
 
-    One is not where a later one has every signature that it has: a host that could step to it can
-    step to that one. A signature of a key that is not known here is taken for one that the later
-    lacks.
+    A document is not needed if a later one has all of its signatures: a machine that accepts it
+    accepts that one, too. A signature of an unknown key counts as absent from the later one.
     """
     known = {root.keyid: root for one in proven for root in one.trust.roots}
     needed = proven[:1]
@@ -88,7 +87,7 @@ def _covers(later: SealedTrust, one: SealedTrust, known: dict[str, PublicKey]) -
 
 
 def _fitting(latest: SealedTrust, needed: list[SealedTrust]) -> SealedTrust:
-    """Return `latest` with as many of `needed`, latest first, as a file may hold."""
+    """Return `latest` with as many of `needed`, latest first, as fit into a file."""
     for count in range(min(len(needed), MAX_BEFORE), -1, -1):
         made = joined(latest.trust, latest.envelope, tuple(reversed(needed[:count])))
         if len(made.data) <= MAX_BYTES:

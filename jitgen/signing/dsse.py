@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Envelopes: bytes, what they are, and signatures over both (DSSE, version 1).
+Envelopes: a payload, its type, and signatures over both (DSSE, version 1).
 
-What is signed is not the payload alone but an encoding of its type and itself, so that a signature
-of a trust document is none of a statement. A payload is looked into only after a signature of it
-was found good. ``signatures.json`` of an entry holds a list of envelopes; who signs an entry later
-adds another, and takes none away.
+Signatures are over an encoding of type and payload, so that a signature of a trust document is not
+valid for a statement. A payload is parsed only after one of its signatures was verified. An entry's
+``signatures.json`` holds a list of envelopes; a later signer adds one and removes none.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MAX_BYTES = 2**16
 
 MAX_ENVELOPES = 16
 MAX_SIGNATURES = 16
-"""Of one envelope. Together they bound the work that somebody else's file can ask for."""
+"""Most signatures of one envelope; both bounds limit the work that an untrusted file can cause."""
 
 
 @frozen
@@ -33,7 +32,7 @@ class Signature:
     One signature.
 
     Attributes:
-        keyid: Name of the key that made it, so that it need not be searched for.
+        keyid: Name of the key that made it.
         sig: Its 64 bytes.
     """
 
@@ -47,9 +46,9 @@ class Envelope:
     A payload and its signatures.
 
     Attributes:
-        payload_type: What the payload is.
-        payload: The bytes that were signed.
-        signatures: At least one.
+        payload_type: Media type of the payload.
+        payload: The signed bytes.
+        signatures: At least one signature.
     """
 
     payload_type: str
@@ -57,7 +56,7 @@ class Envelope:
     signatures: tuple[Signature, ...]
 
     def is_signed_by(self, public: PublicKey) -> bool:
-        """Return whether one of the signatures is of `public`, and good."""
+        """Return whether `public` made one of the signatures."""
         message = encoding(self.payload_type, self.payload)
         return any(
             signature.keyid == public.keyid and public.verifies(signature.sig, message)
@@ -78,10 +77,10 @@ class Envelope:
     @classmethod
     def from_json(cls, document: Any) -> Self:
         """
-        Return the envelope that `to_json` wrote; whether its signatures are good is not looked at.
+        Return the envelope that `to_json` wrote, without verifying its signatures.
 
         Raises:
-            SigningError: It is none.
+            SigningError: It is malformed.
         """
         fields = _fields(document, {"payload", "payloadType", "signatures"}, "an envelope")
         kind, signatures = fields["payloadType"], fields["signatures"]
@@ -113,7 +112,7 @@ def _fields(document: Any, names: set[str], what: str) -> Mapping[str, Any]:
 
 
 def encoding(payload_type: str, payload: bytes) -> bytes:
-    """Return what is signed of a payload: its type and itself, each after its length."""
+    """Return the bytes to sign for a payload: its type and itself, each after its length."""
     kind = payload_type.encode("utf-8")
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
@@ -124,24 +123,24 @@ def seal(payload_type: str, payload: bytes, *keys: PrivateKey) -> Envelope:
 
 
 def seal_with(payload_type: str, payload: bytes, signers: Mapping[str, Sign]) -> Envelope:
-    """Return the envelope of a payload; `signers` by keyid, which may ask another process."""
+    """Return the envelope of a payload, signed by the functions `signers`, by keyid."""
     message = encoding(payload_type, payload)
     signatures = (Signature(keyid=keyid, sig=sign(message)) for keyid, sign in signers.items())
     return Envelope(payload_type=payload_type, payload=payload, signatures=tuple(signatures))
 
 
 def encode(envelopes: Iterable[Envelope]) -> bytes:
-    """Return the bytes of a ``signatures.json``; those of no envelope are none at all."""
+    """Return the bytes of a ``signatures.json``; none for no envelopes."""
     listed = [envelope.to_json() for envelope in envelopes]
     return f"{canonical_json({'envelopes': listed})}\n".encode("ascii") if listed else b""
 
 
 def decode(data: bytes) -> tuple[Envelope, ...]:
     """
-    Return the envelopes in `data`, the bytes of a ``signatures.json``; none in no bytes.
+    Return the envelopes in `data`, the bytes of a ``signatures.json``; none for no bytes.
 
     Raises:
-        SigningError: It is not one, or is too large.
+        SigningError: It is malformed or too large.
     """
     if not data:
         return ()
@@ -160,7 +159,7 @@ def merged(*files: bytes) -> bytes:
     Return a ``signatures.json`` with the envelopes of all of `files`, each once.
 
     Raises:
-        SigningError: One of them is none, or they are too many together.
+        SigningError: One of them is malformed, or they have too many envelopes together.
     """
     envelopes = tuple(dict.fromkeys(one for data in files for one in decode(data)))
     if len(envelopes) > MAX_ENVELOPES:
@@ -170,13 +169,13 @@ def merged(*files: bytes) -> bytes:
 
 def renewed(old: bytes, new: bytes) -> bytes:
     """
-    Return a ``signatures.json`` with the envelopes of `new`, and those of `old` beside them.
+    Return a ``signatures.json`` with the envelopes of `old` and `new`.
 
-    An envelope of `old` goes whose every key signed again in `new`; where there would be too many,
-    the oldest go. What is no ``signatures.json`` counts as none.
+    An envelope of `old` is dropped if each of its keys signed again in `new`. If there would be too
+    many, the oldest are dropped. A malformed `old` counts as empty.
 
     Raises:
-        SigningError: `new` is none.
+        SigningError: `new` is malformed.
     """
     made = decode(new)
     again = {one.keyid for envelope in made for one in envelope.signatures}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Changes of a trust document: each makes the next version of it, to be signed anew.
+Changes of a trust document: each returns the next version, which must be signed again.
 
-What was revoked stays so; only a new document without it would say otherwise, and nobody writes one
-by accident. Every change renews the document: it is valid for as long as is asked, from now.
+A change never removes a revocation. Each change also renews the document: it is valid for `valid`
+from now.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from jitgen.signing.trust import Trust, TrustedKey
 VALID = timedelta(days=365)
 SIGNS = timedelta(days=400)
 OVERLAP = timedelta(days=30)
-"""How long the keys before go on signing after a rotation, until every builder has the new one."""
+"""How long the replaced keys stay valid after a rotation, until every builder has the new one."""
 
 
 def begun(root: PublicKey, valid: timedelta = VALID) -> Trust:
-    """Return the first document of a root: nobody signs entries yet."""
+    """Return the first document of a root; no key may sign entries yet."""
     now = times.now().replace(microsecond=0)
     return Trust(version=1, issued=now, expires=now + valid, roots=(root,))
 
@@ -44,12 +44,12 @@ def added(
     valid: timedelta = VALID,
 ) -> Trust:
     """
-    Return the next version, in which `key` signs from now on, for `signs`.
+    Return the next version, in which `key` may sign from now on, for `signs`.
 
-    One that is there already signs on: what it signed before goes on counting.
+    If the key is there already, its period is extended, and its earlier signatures stay valid.
 
     Raises:
-        SigningError: It is a root key, or was revoked.
+        SigningError: It is a root key, or is revoked.
     """
     if key in trust.roots:
         raise SigningError("a root key does not sign entries: it must lie where nothing runs")
@@ -77,17 +77,17 @@ def rotated(
     valid: timedelta = VALID,
 ) -> Trust:
     """
-    Return the next version, in which `key` signs from now on, and those that it takes the place of
-    only for `overlap`.
+    Return the next version, in which `key` may sign from now on, and the keys that it replaces only
+    for `overlap`.
 
     Args:
-        trust: The version before.
+        trust: The previous version.
         key: The new key.
-        comment: What it is, for people.
-        replaces: Keyids that it takes the place of; none: those of all others.
-        overlap: For how long these go on signing.
-        signs: For how long `key` signs.
-        valid: For how long the document holds.
+        comment: Description of the key, for people.
+        replaces: Keyids of the keys that it replaces; none: all others.
+        overlap: For how long these may still sign.
+        signs: For how long `key` may sign.
+        valid: For how long the document is valid.
 
     Raises:
         SigningError: See `added`; or one of `replaces` is not in the document.
@@ -105,7 +105,7 @@ def rotated(
 
 
 def with_root(trust: Trust, root: PublicKey, valid: timedelta = VALID) -> Trust:
-    """Return the next version, whose one root is `root`; a root of the one before signs it too."""
+    """Return the next version, whose one root is `root`; a previous root must sign it, too."""
     return _next(trust, valid, roots=(root,))
 
 
@@ -118,14 +118,14 @@ def revoked(
     valid: timedelta = VALID,
 ) -> Trust:
     """
-    Return the next version, by which `digests` count for nothing.
+    Return the next version, in which `digests` are revoked.
 
     Args:
-        trust: The version before.
+        trust: The previous version.
         digests: Keyids; keys of entries; digests of a ``meta.json`` or of a file.
         reason: Why.
-        before: Besides, everything that was signed before this moment is refused.
-        valid: For how long the document holds.
+        before: Also refuse all signatures from before this time.
+        valid: For how long the document is valid.
     """
     known = trust.keys.keys() | {root.keyid for root in trust.roots}
     keys = {digest: reason for digest in digests if digest in known}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Ed25519 keys, and the files that they lie in.
+Ed25519 keys and their files.
 
-A private key is a PKCS #8 PEM file, as ``openssl genpkey -algorithm ed25519`` writes it. It is read
-only if nobody but its owner can, and nobody else can put another one in its place: a key that
-others could have copied vouches for nothing. A key's name, its `keyid`, is the SHA-256 of its
-public half, so that it cannot be chosen.
+A private key is a PKCS #8 PEM file, as ``openssl genpkey -algorithm ed25519`` writes it. It is used
+only if no other user can read or replace the file: signatures of a key that others could have
+copied prove nothing. A key's name, its `keyid`, is the SHA-256 of its public half, so that a name
+cannot be chosen.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
 def is_digest(value: object) -> bool:
-    """Return whether `value` is a SHA-256 in lower-case hexadecimal, as a keyid is."""
+    """Return whether `value` is a SHA-256 in lower-case hexadecimal, like a keyid."""
     return isinstance(value, str) and _HEX64.fullmatch(value) is not None
 
 
@@ -50,7 +50,7 @@ def _ed25519() -> Any:
 @frozen
 class PublicKey:
     """
-    What a signature is checked with.
+    A public key.
 
     Attributes:
         raw: The 32 bytes of the key.
@@ -65,7 +65,7 @@ class PublicKey:
 
     @property
     def text(self) -> str:
-        """The key as documents hold it, in base64."""
+        """The key in base64, as in documents."""
         return base64.b64encode(self.raw).decode("ascii")
 
     @classmethod
@@ -74,7 +74,7 @@ class PublicKey:
         Return the key that `text` stands for.
 
         Raises:
-            SigningError: It is no base64 of 32 bytes.
+            SigningError: It is not base64 of 32 bytes.
         """
         raw = unbase64(text, "a public key")
         if len(raw) != PUBLIC_BYTES:
@@ -88,14 +88,17 @@ class PublicKey:
 
         try:
             ed25519.Ed25519PublicKey.from_public_bytes(self.raw).verify(signature, message)
-        except (InvalidSignature, ValueError):  # the latter: 32 bytes that are no point
+        except (
+            InvalidSignature,
+            ValueError,
+        ):  # ValueError: no point of the curve
             return False
         return True
 
 
 class PrivateKey:
     """
-    What signs.
+    A private key.
 
     Attributes:
         public: Its public half.
@@ -124,15 +127,15 @@ class PrivateKey:
         Return the key in the file `path`.
 
         Raises:
-            SigningError: There is none, others than its owner can read or write the file or put
-                another one there, or it holds no unencrypted Ed25519 key.
+            SigningError: It does not exist, other users can read, write or replace it, or it holds
+                no unencrypted Ed25519 key.
         """
         ed25519 = _ed25519()
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         try:
             key = load_pem_private_key(_read_private(path), password=None)
-        except (ValueError, TypeError) as error:  # the latter: it is encrypted
+        except (ValueError, TypeError) as error:  # TypeError: it is encrypted
             raise SigningError(f"{path} holds no key that can be read: {error}") from None
         if not isinstance(key, ed25519.Ed25519PrivateKey):
             raise SigningError(f"{path} holds a key of another kind; an Ed25519 key is needed")
@@ -143,7 +146,7 @@ class PrivateKey:
         Write the key to the new file `path`, mode 0600.
 
         Raises:
-            SigningError: There is one already, or it cannot be written.
+            SigningError: The file exists, or cannot be written.
         """
         from cryptography.hazmat.primitives import serialization
 
@@ -165,13 +168,13 @@ class PrivateKey:
             raise SigningError(f"the key {path} cannot be written: {error.strerror}") from error
 
     def sign(self, message: bytes) -> bytes:
-        """Return the signature of `message`, 64 bytes; the same each time."""
+        """Return the signature of `message`: 64 bytes, the same each time."""
         signature: bytes = self._key.sign(message)
         return signature
 
 
 Sign = Callable[[bytes], bytes]
-"""Signs a message; where the key lies in another process, whatever asks that process."""
+"""Returns the signature of a message, perhaps from another process that has the key."""
 
 
 def _read_private(path: Path) -> bytes:
@@ -189,12 +192,12 @@ def _read_private(path: Path) -> bytes:
 
 def unbase64(text: object, what: str) -> bytes:
     """
-    Return the bytes that `text` stands for.
+    Return the bytes of the base64 `text`.
 
-    Only the one text that stands for them is read: others differ in bits that nobody looks at.
+    Only the canonical text is accepted; others differ from it in bits that decoders ignore.
 
     Raises:
-        SigningError: It is no base64.
+        SigningError: It is not canonical base64.
     """
     with suppress(binascii.Error, UnicodeEncodeError):
         if isinstance(text, str):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether an entry is accepted, by its record, its signatures and a trust document.
+Decides whether an entry is accepted, by its record, its signatures and a trust document.
 
-One good signature is enough: an entry that two keys signed outlives one of them. What was revoked
-by its digest is refused whoever signed it. `judge` says for every refusal why, for "not trusted"
-alone helps nobody who has just rotated a key.
+One valid signature is enough: an entry with signatures of two keys outlives one of them. An entry
+with a revoked digest is refused in spite of any signature. `judge` gives the reason of each
+refusal: "not trusted" alone would not help an operator who has just rotated a key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jitgen.signing.trust import Trust, TrustedKey
 from jitgen.support.frozen import frozen
 
 SKEW = timedelta(minutes=5)
-"""How far clocks of builders may be ahead."""
+"""How far the clock of a builder may be ahead."""
 
 _MOST_REASONS = 3
 
@@ -26,11 +26,11 @@ _MOST_REASONS = 3
 @frozen
 class Judgement:
     """
-    What was found of an entry. True where it is accepted.
+    Judgement of an entry; true if it is accepted.
 
     Attributes:
-        reason: Why it is not accepted; empty where it is.
-        statements: What is said of it, by keyid, in signatures that count.
+        reason: Why it is not accepted; empty if it is.
+        statements: The statements of valid signatures, by keyid.
     """
 
     reason: str
@@ -42,16 +42,16 @@ class Judgement:
 
 def judge(record: bytes, signatures: bytes, trust: Trust, now: datetime | None = None) -> Judgement:
     """
-    Return whether an entry is accepted; never raises for what its bytes hold.
+    Return whether an entry is accepted; no content of the bytes makes it raise.
 
-    That `record` is right in itself, that it belongs to the key that was asked for, and that the
-    files have their digests, is for the reader to check: `jitgen.cache.Meta.decode` and others do.
+    The caller checks that `record` is well-formed, that it belongs to the requested key, and that
+    the files have their digests; see `jitgen.cache.Meta.decode`.
 
     Args:
         record: The bytes of its ``meta.json``.
-        signatures: Those of its ``signatures.json``; empty where there is none.
-        trust: Whose signatures count.
-        now: The present moment; None for the clock's.
+        signatures: The bytes of its ``signatures.json``; empty if there is none.
+        trust: The trust document.
+        now: The present time; None: by the clock.
     """
     now = times.now() if now is None else now
     try:
@@ -93,7 +93,7 @@ def _statement(
     trust: Trust,
     now: datetime,
 ) -> Statement | str:
-    """Return the statement that `signature` vouches for, or why it counts for nothing."""
+    """Return the statement of a valid `signature`, or why it is not valid."""
     keyid = signature.keyid
     key = trust.keys.get(keyid)
     if keyid in trust.revoked_keys:
@@ -118,7 +118,7 @@ def _decoded(envelope: dsse.Envelope) -> Statement:
 
 
 def _check(said: Statement, subject: Subject, key: TrustedKey, trust: Trust, now: datetime) -> None:
-    """Raise SigningError where a statement is not about `subject`, or was not made in its time."""
+    """Raise SigningError if a statement is not about `subject`, or outside of its key's period."""
     least, signed_at = trust.min_signed_at, said.signed_at
     rules = {
         "it signed another key": said.key != subject.key,

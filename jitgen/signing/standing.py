@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How a signing key stands in a trust document: whether what it signs now counts, and for how long.
+Standing of a signing key in a trust document: whether its new signatures are valid, and how long.
 
-A builder whose key is not in the document, or no longer, signs on, and every client refuses what it
-signed. So whoever signs, or asks one who does, compares the two.
+If a builder's key is not in the document, or no longer, signing still works, but every client
+refuses the entries. So builders, and ``jitgen doctor``, compare key and document.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from jitgen.signing.trust import Trust
 from jitgen.support.frozen import frozen
 
 SOON = timedelta(days=30)
-"""How long before an end one is warned of it."""
+"""Time before the end of a key or document from which on a warning is given."""
 
 SHOWN = 12
-"""Digits of a keyid that people are shown."""
+"""Digits of a keyid in messages."""
 
 
 class State(StrEnum):
-    """How a key stands."""
+    """State of a key in a trust document."""
 
     GOOD = "good"
     ENDS_SOON = "ends soon"
@@ -38,13 +38,13 @@ class State(StrEnum):
 @frozen
 class Standing:
     """
-    How one key stands in one document, at one time.
+    Standing of one key in one document, at one time.
 
     Attributes:
-        state: In a word.
-        reason: What is wrong or ends soon, and what to do; empty where all is well.
-        ends: When what it signs counts no longer, by the key or the document; None where it
-            does not now.
+        state: The state.
+        reason: What is wrong or ends soon, and what to do; empty if all is well.
+        ends: When the key or the document ends, so that new signatures are not valid any more; None
+            if they are not valid now.
     """
 
     state: State
@@ -53,18 +53,18 @@ class Standing:
 
     @property
     def is_refused(self) -> bool:
-        """Whether everything that the key signs now is refused."""
+        """Whether clients refuse what the key signs now."""
         return self.state not in (State.GOOD, State.ENDS_SOON)
 
 
 def standing(keyid: str, trust: Trust, now: datetime | None = None) -> Standing:
     """
-    Return how the key `keyid` stands in `trust`.
+    Return the standing of the key `keyid` in `trust`.
 
     Args:
         keyid: The key's name.
         trust: The document.
-        now: The present moment; None for the clock's.
+        now: The present time; None: by the clock.
     """
     now = times.now() if now is None else now
     for state, is_so, why in _refusals(keyid, trust, now):
@@ -82,7 +82,7 @@ def standing(keyid: str, trust: Trust, now: datetime | None = None) -> Standing:
 
 
 def _refusals(keyid: str, trust: Trust, now: datetime) -> tuple[tuple[State, bool, str], ...]:
-    """Return each reason why nothing that the key signs counts, and whether it is so."""
+    """Return each reason to refuse the key's signatures: state, whether it applies, text."""
     name, document = f"key {keyid[:SHOWN]}", f"trust document {trust.version}"
     key = trust.keys.get(keyid)
     first, last = (now, now) if key is None else (key.not_before, key.not_after)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is signed of an entry.
+The statement about an entry that is signed.
 
-The digest of ``meta.json`` stands for all of the entry: the record holds its key document and the
-digests of its files. The key stands in the statement too, so that the signature of one entry is
-seen to be none of another without reading either.
+It identifies the entry by the digest of ``meta.json``, which holds the key document and the digests
+of the files. It also has the entry's key, so that a signature that belongs to another entry is
+recognised without reading either entry.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _FIELDS = {"type", "key", "meta_sha256", "builder", "toolchain", "signed_at"}
 @frozen
 class Subject:
     """
-    What is to be known of an entry to judge its signatures.
+    The facts of an entry that its signatures are judged by.
 
     Attributes:
         key: Its key.
         meta_sha256: SHA-256 of its ``meta.json``.
         files: SHA-256 of each of its files.
-        toolchain: Versions of what compiled it, from the key document.
+        toolchain: Versions of its toolchain, from the key document.
     """
 
     key: str
@@ -50,12 +50,12 @@ class Subject:
     @classmethod
     def of(cls, record: bytes) -> Self:
         """
-        Return what `record`, the bytes of a ``meta.json``, says.
+        Return the facts in `record`, the bytes of a ``meta.json``.
 
-        Whether the record is right in itself is for `jitgen.cache.Meta.decode` to say.
+        `jitgen.cache.Meta.decode` checks the record completely; this does not.
 
         Raises:
-            SigningError: It is no record.
+            SigningError: It is not a record.
         """
         try:
             document = parse_json(record)
@@ -73,13 +73,13 @@ class Subject:
 @frozen
 class Statement:
     """
-    One builder's word for one entry.
+    A builder's statement about one entry.
 
     Attributes:
         key: The entry's key.
         meta_sha256: SHA-256 of its ``meta.json``, byte for byte.
-        builder: Who built it, a name for people.
-        toolchain: Versions of what compiled it, as the key document has them.
+        builder: Name of the builder, for people.
+        toolchain: Versions of its toolchain, as in the key document.
         signed_at: When it was signed.
     """
 
@@ -95,7 +95,7 @@ class Statement:
         Return the statement that `builder` built the entry whose ``meta.json`` is `record`.
 
         Raises:
-            SigningError: `record` is none, or `builder` is no name.
+            SigningError: `record` is not a record, or `builder` is malformed.
         """
         if not _is_name(builder):
             raise SigningError(f"a builder's name has 1 to {MAX_BUILDER} printable characters")
@@ -109,7 +109,7 @@ class Statement:
         )
 
     def encode(self) -> bytes:
-        """Return the bytes that are signed: canonical JSON."""
+        """Return the bytes to sign: canonical JSON."""
         return canonical_json(
             {
                 "type": TYPE,
@@ -127,7 +127,7 @@ class Statement:
         Return the statement in `payload`.
 
         Raises:
-            SigningError: It is none.
+            SigningError: It is malformed.
         """
         try:
             document: Any = parse_json(payload, max_bytes=_MAX_BYTES)

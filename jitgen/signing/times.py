@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moments as signed documents hold them: ISO 8601 in UTC, to the second."""
+"""Times in signed documents: ISO 8601 in UTC, to the second."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _FORM = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", re.ASCII)
 
 
 def now() -> datetime:
-    """Return the present moment, in UTC."""
+    """Return the present time, in UTC."""
     return datetime.now(UTC)
 
 
 def text_of(moment: datetime) -> str:
-    """Return `moment` as documents hold it: ``2026-01-02T03:04:05+00:00``."""
+    """Return the text of `moment` in documents: ``2026-01-02T03:04:05+00:00``."""
     return moment.astimezone(UTC).isoformat(timespec="seconds")
 
 
 def moment_of(text: object, what: str) -> datetime:
     """
-    Return the moment that `text`, the `what` of a document, stands for.
+    Return the time of `text`, which is the field `what` of a document.
 
-    One form only: two texts for the same moment would be two documents that mean the same.
+    Only one form is accepted, so that each document has only one encoding.
 
     Raises:
         SigningError: It is not written as `text_of` writes it.

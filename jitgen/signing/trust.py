@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The trust document: whose signatures count, for what time, and what does not count any more.
+The trust document: which keys may sign entries and when, and what is revoked.
 
-It is one DSSE envelope in a file, signed by a root key that is kept away from everything that runs.
-Who holds the root key says by it which keys may sign entries and when, takes keys and digests back,
-and can disown everything that was signed before a moment. The document has a version, so that an
-old one is not taken for news, and an end, so that one that is withheld is noticed.
+It is one DSSE envelope in a file, signed by a root key that is kept offline. Its holder decides
+which keys may sign entries and when, revokes keys and digests, and can refuse everything that was
+signed before a given time. The document has a version, so that an old one cannot replace a newer
+one, and it expires, so that withholding a newer one is noticed.
 
-The document names its own roots and must be signed by one of them; the first that a machine gets,
-it trusts because it was put there. A later one must follow from it: a root of the one before
-signed it, too. A new root key arrives in a document that both sign, and a host that has not seen
-that one needs it. So beside the envelope, in the field ``before``, stand the earlier documents by
-which roots handed over; each is signed for itself, and each leads to the document by such steps.
+The document names its roots and must be signed by one of them. A machine trusts its first document
+because an operator installed it. A later one must follow from it: a root of the previous one signed
+it, too. A new root key comes in a document that the old and the new root sign; a machine that
+missed that document needs it to go on. So the field ``before``, beside the envelope, holds the
+earlier documents in which roots changed; each has its own signatures, and each leads to the
+document by such steps.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from jitgen.support.text import shown
 TYPE = "jitgen.trust.v1"
 PAYLOAD_TYPE = "application/vnd.jitgen.trust.v1+json"
 MAX_BYTES = 2**22
-"""Largest file of one, with those that led to it: every process that fetches reads it."""
+"""Largest file, with the documents in ``before``: every process that fetches reads it."""
 
 MAX_BEFORE = 32
 """
-Most documents that led to one: a root handed over every year for a lifetime. The oldest go first;
-who has nothing later than these must be given a new document by hand.
+Most documents in ``before``: enough for a new root every year for a lifetime. The oldest are
+dropped first; a machine with nothing later than those must be given a new document by hand.
 """
 
-_MAX_DOCUMENT = 2**20  # one alone: some 8,000 revoked digests
+_MAX_DOCUMENT = 2**20  # without ``before``: some 8,000 revoked digests
 _MAX_ROOTS = 8
 _MAX_KEYS = 64
 _MAX_REASON = 200
@@ -54,9 +55,9 @@ class TrustedKey:
 
     Attributes:
         public: The key.
-        not_before: From when it signs.
-        not_after: Until when. What it signed before then goes on counting.
-        comment: What it is, for people.
+        not_before: Start of the period in which it may sign.
+        not_after: End of that period. Signatures from within it stay valid.
+        comment: Description, for people.
     """
 
     public: PublicKey
@@ -92,18 +93,18 @@ class TrustedKey:
 @frozen
 class Trust:
     """
-    What a trust document says.
+    The content of a trust document.
 
     Attributes:
         version: Grows with each document.
         issued: When it was signed.
-        expires: From when it says nothing any more: then nothing is accepted.
-        roots: Keys that sign trust documents, unless they are revoked.
-        keys: Keys that sign entries, by keyid.
-        revoked_keys: Keyids that count for nothing, whenever they signed, and why.
-        revoked: Digests that are refused, whoever signed them, and why: of a ``meta.json``, of a
-            file, or an entry's key.
-        min_signed_at: What was signed before it is refused; None: nothing is for that.
+        expires: When it expires; from then on no entry is accepted.
+        roots: Keys that may sign trust documents, unless they are revoked.
+        keys: Keys that may sign entries, by keyid.
+        revoked_keys: Keyids whose signatures are all refused, and why.
+        revoked: Digests that are refused in spite of any signature, and why: of a ``meta.json``, of
+            a file, or an entry's key.
+        min_signed_at: Signatures from before it are refused; None: no such bound.
     """
 
     version: int
@@ -117,11 +118,11 @@ class Trust:
 
     @property
     def standing_roots(self) -> tuple[PublicKey, ...]:
-        """The roots whose signatures count: a thief of a revoked one writes no later document."""
+        """The roots that are not revoked: only they can sign a later document."""
         return tuple(root for root in self.roots if root.keyid not in self.revoked_keys)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is signed, as JSON values."""
+        """Return the document as JSON values, as they are signed."""
         return {
             "type": TYPE,
             "version": self.version,
@@ -137,10 +138,10 @@ class Trust:
     @classmethod
     def from_json(cls, document: Any) -> Self:
         """
-        Return what `to_json` wrote.
+        Return the document that `to_json` wrote.
 
         Raises:
-            SigningError: Something is missing, unknown or out of bounds.
+            SigningError: A field is missing, unknown or out of bounds.
         """
         values = _object(document, {spec.name for spec in fields(cls)} | {"type"})
         if values["type"] != TYPE:
@@ -165,7 +166,7 @@ class Trust:
         Return the bytes of the trust document, signed by `roots`.
 
         Raises:
-            SigningError: None of them is a root of this document that stands, or it is too large.
+            SigningError: None of them is an unrevoked root of this document, or it is too large.
         """
         if not {root.public for root in roots} & set(self.standing_roots):
             raise SigningError(
@@ -186,14 +187,14 @@ class Trust:
 @frozen
 class SealedTrust:
     """
-    A trust document whose signature was checked.
+    A trust document whose signature was verified.
 
     Attributes:
-        trust: What it says.
-        envelope: That, and who signed it.
-        before: Earlier documents, each of which leads to it; without any of their own.
-        data: Its bytes, with those of `before`, to be passed on.
-        digest: SHA-256 of `data`, by which two are told apart.
+        trust: Its content.
+        envelope: Its envelope, with the signatures.
+        before: Earlier documents, each of which leads to it; their own `before` is empty.
+        data: Its bytes, including `before`.
+        digest: SHA-256 of `data`.
     """
 
     trust: Trust
@@ -211,19 +212,19 @@ class SealedTrust:
         return self.trust.version
 
     def is_signed_by(self, public: PublicKey) -> bool:
-        """Return whether `public` signed it; each signature is checked once, however many ask."""
+        """Return whether `public` signed it; the result for each key is cached."""
         if public not in self._signed:
             self._signed[public] = self.envelope.is_signed_by(public)
         return self._signed[public]
 
     def follows(self, earlier: SealedTrust) -> bool:
-        """Return whether it may take the place of `earlier` in one step."""
+        """Return whether it may replace `earlier` directly."""
         return self.version > earlier.version and any(
             map(self.is_signed_by, earlier.trust.standing_roots)
         )
 
     def comes_from(self, earlier: SealedTrust) -> bool:
-        """Return whether `earlier` leads to it: it is the same, or what `before` has is between."""
+        """Return whether `earlier` leads to it: directly, or through a document in `before`."""
         return any(
             one.envelope.payload == earlier.envelope.payload or one.follows(earlier)
             for one in (self, *self.before)
@@ -232,20 +233,20 @@ class SealedTrust:
 
 def opened(data: bytes, before: SealedTrust | None = None) -> SealedTrust:
     """
-    Return the trust document in `data`.
+    Return the trust document in `data`, verified.
 
-    Whether it has expired is not looked at: that is for who judges by it. Of the documents that led
-    to it neither, for they say nothing any more but which roots came next.
+    Its expiry is not checked here, but when entries are judged by it. That of the documents in its
+    field ``before`` is never checked: they only prove the change of roots.
 
     Args:
         data: Its bytes.
-        before: The document that it is to take the place of; None where it is the first.
+        before: The document that it is to replace; None if it is the first.
 
     Raises:
-        SigningError: It is none, none of its own roots signed it, an earlier one in it does not
-            lead to it, or it may not take the place of `before`: its version is not later, or no
-            root of that one signed it or a document that led to it. A root that is revoked counts
-            for none.
+        SigningError: It is malformed, none of its own roots signed it, a document in its field
+            ``before`` does not lead to it, or it may not replace `before`: its version is not
+            later, or no root of `before` signed it or a document that led to it. Revoked roots do
+            not count.
     """
     document = _parsed(data, MAX_BYTES)
     earlier = document.pop("before", []) if isinstance(document, dict) else []
@@ -263,7 +264,7 @@ def opened(data: bytes, before: SealedTrust | None = None) -> SealedTrust:
 
 
 def _alone(document: Any) -> SealedTrust:
-    """Return one trust document, without those before it, whose own root signed it."""
+    """Return one trust document without ``before``; one of its own roots must have signed it."""
     envelope = dsse.Envelope.from_json(document)
     if envelope.payload_type != PAYLOAD_TYPE:
         raise SigningError(f"it is no trust document but {shown(envelope.payload_type)}")
@@ -274,7 +275,7 @@ def _alone(document: Any) -> SealedTrust:
 
 
 def joined(trust: Trust, envelope: dsse.Envelope, before: tuple[SealedTrust, ...]) -> SealedTrust:
-    """Return the document of these parts, which were checked."""
+    """Return the document with these parts, which the caller has verified."""
     document = envelope.to_json()
     if before:
         document["before"] = [one.envelope.to_json() for one in before]
@@ -284,7 +285,7 @@ def joined(trust: Trust, envelope: dsse.Envelope, before: tuple[SealedTrust, ...
 
 
 def _check_steps(found: SealedTrust) -> None:
-    """Refuse a document with an earlier one that does not lead to it, step by step."""
+    """Raise SigningError if a document in `before` does not lead to `found`, step by step."""
     proven = [found]
     for one in sorted(found.before, key=lambda one: -one.version):
         if not any(later.follows(one) for later in reversed(proven)):
@@ -302,7 +303,7 @@ def _parsed(data: bytes, max_bytes: int) -> Any:
 
 
 def is_comment(value: object) -> bool:
-    """Return whether `value` is a line of text that may stand in a trust document."""
+    """Return whether `value` is a line of text that is allowed in a trust document."""
     return isinstance(value, str) and len(value) <= _MAX_REASON and (value or " ").isprintable()
 
 

@@ -161,7 +161,7 @@ _KEEPS = frozenset(
 _STORES = frozenset(
     {
         *("add", "_add", "append", "setdefault", "update", "set", "spend"),
-        *("_remember", "_drop", "_close"),
+        *("_remember", "_drop", "_trip"),
     }
 )
 """Names of what an exception handler may store a failure with."""

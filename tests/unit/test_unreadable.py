@@ -203,7 +203,7 @@ class TestBreaker:
             state: State | None = found.state()
             assert state is not None
             assert state.reason
-            found.open()
+            found.reset()
 
 
 class TestBuilders:
