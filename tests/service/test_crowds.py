@@ -21,7 +21,7 @@ from jitgen.config import Arch
 from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.runtime.spec import spec_of
 from tests.service.running import Running, order, resident_bytes
-from tests.service.test_doors import certificate
+from tests.service.test_listeners import certificate
 from tests.service.test_trouble import processes, until
 
 pytestmark = pytest.mark.service
