@@ -9,7 +9,7 @@ The store on disk: compiled kernels that any process of their owner can load, ve
       v1/                              the format; another format gets another folder
         entries/ab/<key>/              one immutable entry, published by renaming a finished folder
           kernel.py  kernel.so  meta.json
-          signatures.json                who vouches for meta.json, if anybody does
+          signatures.json                signatures of meta.json, if there are any
         locks/<key>.lock               avoids duplicate work; correctness never depends on it
         tmp/                           drafts, on the same file system
         quarantine/                    damaged entries, until they are swept
@@ -18,17 +18,17 @@ The store on disk: compiled kernels that any process of their owner can load, ve
         builders/                      which compiler and linker publish here
         size                           ledger of bytes, so that a publish need not scan
         journal                        uses that the index has not taken over yet
-        tuned/                         what was measured, a JSON file for each problem
-        prewarmed/                     which plans were prewarmed, and for which devices
-        breakers/                      places elsewhere that this host does not ask for a while
-        trust.json                     the latest trust document that was seen here
-        index/                         hits, sizes and failures; losing it costs statistics only
+        tuned/                         measurements, a JSON file for each problem prewarmed/
+        which plans were prewarmed, and for which devices breakers/                      remote
+        places that this host does not ask for a while trust.json                     the latest
+        trust document that was seen here index/                         hits, sizes and failures;
+        losing it costs statistics only
 
 Four rules: a damaged entry is a miss, a cache that cannot be written is a warning, nothing but
-plain text is ever decoded, and what was checked is what is used: bytes in memory, from files that
-were checked as they were opened. Digests protect from damage, not from malice: whoever can write to
-the root can run code as its owner, which is why a root that others may write to is refused, unless
-nothing unsigned is loaded from it (`jitgen.signing`).
+plain text is ever decoded, and the bytes that were checked are those that are used: bytes in
+memory, from files that were checked as they were opened. Digests protect from damage, not from
+malice: a user who can write to the root can run code as its owner, which is why a root that others
+may write to is refused, unless nothing unsigned is loaded from it (`jitgen.signing`).
 
 Reading imports neither diskcache nor filelock; what needs them loads them on first use.
 """

@@ -7,10 +7,10 @@ Which compiler and linker publish to a store.
     <root>/v1/builders/<versions>     digests of what first published for these versions
     <root>/v1/builders/<fingerprint>  the digest that goes with files of these sizes and times
 
-A key names versions, so two processes with equal versions publish under equal keys. If what they
-have installed is not equal, one of them must not: the one that came second.
+A key names versions, so two processes with equal versions publish under equal keys. If their
+installations differ, only the first to publish may go on publishing.
 
-Each record begins with its own SHA-256: one that rots is none, and must not end publishing.
+Each record begins with its own SHA-256: a damaged one is ignored, and does not end publishing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Builders:
         self._root = root
 
     def digest(self, fingerprint: str) -> str | None:
-        """Return the digest that goes with a fingerprint, if it is known."""
+        """Return the digest that is stored for a fingerprint, if there is one."""
         with suppress(OSError, CacheError):
             base = self._root.open()
             if base is not None:
@@ -52,7 +52,7 @@ class Builders:
         return None
 
     def remember(self, fingerprint: str, digest: str) -> None:
-        """Keep a digest."""
+        """Store a digest."""
         with (
             suppress(OSError, CacheError),
             self._root.create() as base,
@@ -71,7 +71,9 @@ class Builders:
         return 0
 
     def forget(self) -> int:
-        """Let the next to publish be the first; returns how many records that removes."""
+        """
+        Remove all records, so that the next process to publish is the first; returns their number.
+        """
         with suppress(OSError, CacheError):
             base = self._root.open()
             if base is not None:
@@ -82,7 +84,7 @@ class Builders:
 
 def other_builder(base: Folder, meta: Meta, root: Path) -> str:
     """
-    Return why what built an entry may not publish to `base`, said once; empty if it may.
+    Return why the builder of an entry may not publish to `base`, warning once; empty if it may.
 
     Raises:
         OSError, Damaged: The record cannot be read or written.
@@ -107,7 +109,7 @@ def _difference(base: Folder, document: Mapping[str, Any], builder: Mapping[str,
     """
     Return what differs between `builder` and the first one for the versions in `document`.
 
-    Empty where nothing does, and where this is the first.
+    Empty if nothing differs, or if this is the first builder.
     """
     versions = {name: document.get(name) for name in ("toolchain", "options", "host")}
     name = hashlib.sha256(canonical_json(versions).encode("ascii")).hexdigest()
@@ -138,7 +140,7 @@ def _record(folder: Folder, name: str) -> dict[str, str] | None:
     try:
         found = parse_json(_unsealed(folder.read(name, _MAX_BYTES)) or b"")
     except Unreadable:
-        raise  # it may name another builder, whom this one must not take the place of
+        raise  # it may name another builder, which this one must not replace
     except (FileNotFoundError, PermissionError, Damaged, BadDocument):
         return None
     is_record = isinstance(found, dict) and all(type(text) is str for text in found.values())

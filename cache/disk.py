@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a disk says when it refuses, in words, and how much room it has left."""
+"""Errors of a disk in words, what to do about them, and how much space is left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REMEDIES = {
 
 class DiskSpace(NamedTuple):
     """
-    What a file system has.
+    The size of a file system and what is free.
 
     Attributes:
         free_bytes: What this user can still write.
@@ -39,8 +39,8 @@ class DiskSpace(NamedTuple):
 
 def cause(error: Exception) -> str:
     """
-    Return why a disk refused, in its own words and with the name of the error, such as
-    ``No space left on device (ENOSPC)``; of any other error, its message.
+    Return the text and the name of a disk's error, such as ``No space left on device (ENOSPC)``;
+    for any other error, its message.
     """
     number = getattr(error, "errno", None)
     if not isinstance(error, OSError) or isinstance(error, CacheError) or number is None:
@@ -51,13 +51,13 @@ def cause(error: Exception) -> str:
 
 
 def remedy(error: Exception) -> str:
-    """Return what to do where a disk refused; empty where that depends."""
+    """Return what to do about a disk's error; empty if that depends."""
     return _REMEDIES.get(getattr(error, "errno", None) or 0, "")
 
 
 def disk_space(path: Path) -> DiskSpace:
     """
-    Return what is left on the file system of `path`, or of the nearest folder above that exists.
+    Return the space of the file system of `path`, or of the nearest folder above that exists.
 
     Raises:
         OSError: It does not say.
@@ -72,9 +72,8 @@ def disk_space(path: Path) -> DiskSpace:
 
 def probe(root: Root) -> None:
     """
-    Write as much as a kernel has, where kernels are written, and remove it again.
-
-    A root that does not exist is not made: then it is tried whether a folder can be.
+    Write as much as a kernel has, where kernels are written, and remove it again. If the root does
+    not exist it is not created: a folder is created beside it instead.
 
     Raises:
         OSError, CacheError: It cannot be written, and why.

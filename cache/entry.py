@@ -31,10 +31,12 @@ META = "meta.json"
 SOURCE = "kernel.py"
 LIBRARY = "kernel.so"
 OBJECT = "kernel.o"
-"""What a process keeps for itself where there is no linker; never in a store."""
+"""Native code that a process uses itself if there is no linker; never in a store."""
 
 SIGNATURES = "signatures.json"
-"""Who vouches for the record, see `jitgen.signing`; beside it and not in it, so that more can."""
+"""
+Signatures of the record, see `jitgen.signing`; a file of their own, so that more can be added.
+"""
 
 LIMITS = {SOURCE: 2**22, LIBRARY: 2**26, OBJECT: 2**26, META: 2**18, SIGNATURES: 2**16}
 """
@@ -209,12 +211,12 @@ class Entry:
         key: Its key.
         meta: What is known about it.
         files: The content of each file that `meta` lists.
-        directory: Where it lies on the disk, for messages: another process may have changed,
-            moved or removed it. None if it is nowhere but here.
-        why_private: Why it is nowhere but here; empty if it is in a store.
+        directory: Where it lies on the disk, for messages: another process may have changed, moved
+            or removed it. None if it is in memory only.
+        why_private: Why it is in memory only; empty if it is in a store.
         signatures: The bytes of its ``signatures.json``, unchecked; empty where there is none.
-        unread: Why these could not be read: it may be signed, and is not passed on as if it were
-            not. Empty where they could be, or there are none.
+        unread: Why the signatures could not be read: the entry may be signed, and is not passed on
+            as unsigned. Empty if they were read, or there are none.
     """
 
     key: str
@@ -284,11 +286,11 @@ def read_entry(folder: Folder, key: str, *, is_used: bool = False) -> Entry:
     """
     Return the entry in the open `folder`, once every digest was checked.
 
-    Each file is read once, and what was read is what was checked and what the entry holds. With
+    Each file is read once; the bytes that were checked are those that the entry holds. With
     `is_used`, the folder's time, by which pruning goes, is set to now if older than `TOUCH_S`.
 
     Raises:
-        Damaged: Its content is not what was published, or somebody else could have written it.
+        Damaged: Its content is not what was published, or another user could have written it.
         OSError: It cannot be read just now.
     """
     meta = read_meta(folder, key)
@@ -338,7 +340,7 @@ def draft(folder: Folder) -> Iterator[tuple[Folder, str]]:
     """
     Yield a new folder in `folder`, and its name there; it is removed at the end, unless moved.
 
-    It is locked: that tells every other process that somebody works there, leaves no file behind,
+    It is locked with `flock`: that tells other processes that it is in use, leaves no file behind,
     and ends with the process.
     """
     name = unique_name()
@@ -346,7 +348,7 @@ def draft(folder: Folder) -> Iterator[tuple[Folder, str]]:
         for _ in range(_TRIES):
             if made.lock(exclusive=True):
                 break
-            time.sleep(0.001)  # a sweep looks whether somebody holds it
+            time.sleep(0.001)  # a sweep tests the lock
         try:
             yield made, name
         finally:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a remembered failure is, and when it is over.
+A remembered failure to compile a kernel, and when it expires.
 
 A failure holds for a number of seconds from when it was written down. A clock that is set back must
-not make a day into a year: what was written in the future never happened.
+not turn a day into a year: a failure with a time in the future is ignored.
 """
 
 from __future__ import annotations

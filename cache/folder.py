@@ -2,16 +2,16 @@
 """
 Folders by descriptor, and who may have written what is read from them.
 
-Native code is loaded from a cache, so whoever can write there can run code as its reader. Trusted
-are this user and the superuser, who can do anything anyway; a folder or file of anybody else's, or
-one that others may write to, is not: `jitgen.ownership.distrust` says so. What counts is what was
-opened, by its descriptor: a path may lead elsewhere a moment later.
+Native code is loaded from a cache, so a user who can write there can run code as its reader.
+Trusted are this user and the superuser, who can do anything anyway; a folder or file of another
+user, or one that others may write to, is not: see `jitgen.ownership.distrust`. The check is of the
+open descriptor: a path may lead elsewhere a moment later.
 
 Where others have to write (a volume that Kubernetes hands out, a folder that a group shares), the
 setting `trust_shared` names the folder: nothing at or below it is checked then.
 
 Everything below a folder is reached from its descriptor, one name at a time, and never through a
-link: what was checked is what is used, whatever happens to paths meanwhile.
+link: the folder that was checked is the one that is used, whatever happens to paths meanwhile.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Damaged(CacheError):
 
 
 class Untrusted(Damaged):
-    """Somebody else could have put it there."""
+    """Another user could have put it there."""
 
 
 class Unreadable(Damaged):
-    """The disk does not give it now: what it holds is not known, and a later read may succeed."""
+    """It cannot be read now: its content is unknown, and a later read may succeed."""
 
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -100,8 +100,8 @@ class Folder:
         Return the folder `name` in this one, opened.
 
         Raises:
-            FileNotFoundError: There is none, and it is not to be created.
-            Untrusted: Somebody else could have written to it.
+            FileNotFoundError: There is none, and it is not to be created. Untrusted: Another user
+            could have written to it.
             Damaged: It is no folder; a link is none.
         """
         place = f"{self.place}/{name}"
@@ -124,9 +124,9 @@ class Folder:
 
     def service(self, name: str) -> Folder:
         """
-        Return the folder `name`, opened, made where there is none, and made anew where something
-        else stands in its place, or one that cannot be written: the cache can do without all that
-        is below it. What is in the way is renamed, or removed where that cannot be.
+        Return the folder `name`, opened. It is created if there is none, or if a file or a folder
+        that cannot be written is in its place: the cache can do without anything below it. What is
+        in the way is renamed, or removed if it cannot be renamed.
         """
         with suppress(Damaged, PermissionError), ExitStack() as stack:
             found = stack.enter_context(self.folder(name, create=True))
@@ -141,7 +141,7 @@ class Folder:
         return self.folder(name, create=True)
 
     def _explain(self, name: str, *, wants_folder: bool) -> None:
-        """Raise what it means that `name` cannot be opened, if the reason is what it is."""
+        """Raise the error for `name` if it cannot be opened because of what it is."""
         found, place = self.stat(name), f"{self.place}/{name}"
         if found is None:
             return
@@ -177,8 +177,7 @@ class Folder:
             num_bytes: The size that it must have; None for any.
 
         Raises:
-            FileNotFoundError: There is none.
-            Untrusted: Somebody else could have written to it.
+            FileNotFoundError: There is none. Untrusted: Another user could have written to it.
             Damaged: It is no regular file, or has another size.
         """
         try:
@@ -209,9 +208,8 @@ class Folder:
 
     def read_if_there(self, name: str, limit: int) -> tuple[bytes, str]:
         """
-        Return the content of the file `name`, empty where there is none; and why it cannot be read,
-        empty where it can. It raises for neither: a caller that must not take the one for the other
-        looks at it.
+        Return the content of the file `name`, empty if there is none; and why it cannot be read,
+        empty if it can. Raises in neither case, so a caller must look at the second value.
         """
         try:
             return self.read(name, limit), ""
@@ -222,7 +220,7 @@ class Folder:
 
     def write(self, name: str, data: bytes, *, mode: int | None = None, sync: bool = True) -> None:
         """
-        Write the new file `name`; what cannot be written whole is removed again.
+        Write the new file `name`; a file that cannot be written in full is removed again.
 
         Args:
             name: The file, which must not exist.
@@ -297,7 +295,7 @@ class Folder:
         return os.listdir(self.descriptor)  # noqa: PTH208  # a descriptor is no path
 
     def stat(self, name: str) -> os.stat_result | None:
-        """Return what is known of `name`, not of what a link leads to; None if there is nothing."""
+        """Return the status of `name`, of a link itself; None if there is nothing."""
         try:
             return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         except FileNotFoundError:
@@ -337,9 +335,8 @@ class Folder:
 
     def lock(self, *, exclusive: bool, wait: bool = False) -> bool:
         """
-        Lock this folder until it is closed or unlocked; returns whether nobody else holds it.
-
-        True as well where the file system has no locks.
+        Lock this folder until it is closed or unlocked; returns False if another process holds it.
+        True as well if the file system has no locks.
         """
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is nice to know about entries: names and sizes at a glance, uses, and failures to remember.
+Statistics of entries (names, sizes, uses) and remembered failures, in one database.
 
 diskcache holds it, as text only (see `textdisk`). The entries are the truth: losing the index costs
 the counts of uses and the remembered failures, everything else is learned again from the entries.
@@ -9,7 +9,7 @@ executed, followed or deleted. 256 rows, one for each first byte of a key, hold 
 entries, so that 10,000 of them are read in some 20 ms.
 
 Opening costs tens of milliseconds, so neither loading a kernel nor publishing one does it: they
-write to the `journal`. Only failures to remember, and whoever asks for lists and counts, open it.
+write to the `journal`. Only remembered failures, lists and counts open it.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class Index(NullIndex):
                     result = operation(self._open())
                     self.reason = ""
                     return result
-                except Exception as error:  # whatever a foreign database makes diskcache raise
+                except Exception as error:  # a damaged database makes diskcache raise anything
                     reason = f"{type(error).__name__}: {error}"
                     if _is_passing(error):
                         break
@@ -271,7 +271,7 @@ class Index(NullIndex):
         return default
 
     def _open(self) -> Table:
-        """Return the open database; open it anew where somebody removed or replaced it."""
+        """Return the open database; open it anew if its file was removed or replaced."""
         from jitgen.cache.textdisk import Table, UnsafeRow
 
         with suppress(OSError):
@@ -308,7 +308,7 @@ def _close(table: Table, pid: int) -> None:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether there is such a file; not where that cannot be told, which Path raises for."""
+    """Return whether the file exists; False if that cannot be told, where Path raises."""
     try:
         path.lstat()
     except OSError:
@@ -340,7 +340,7 @@ def _is_passing(error: Exception) -> bool:
             sqlite3.SQLITE_READONLY,
             sqlite3.SQLITE_NOMEM,
             sqlite3.SQLITE_PERM,
-            sqlite3.SQLITE_CANTOPEN,  # somebody else's folder, or no descriptors left
+            sqlite3.SQLITE_CANTOPEN,  # another user's folder, or no descriptors left
             sqlite3.SQLITE_IOERR,
         )
     if isinstance(error, (FileExistsError, NotADirectoryError)):
@@ -397,7 +397,7 @@ class Journal:
 
 
 def _taken(base: Folder) -> bytes:
-    """Return the journal's bytes, once: nobody else gets them."""
+    """Return the journal's bytes; no other process gets them."""
     mine = f"{_JOURNAL}-{unique_name()}"
     base.move(_JOURNAL, base, mine)
     try:

@@ -3,7 +3,7 @@
 Look over all entries: list, count, compare and verify them, without loading any.
 
 Names and sizes come from the index where it knows them, else from each ``meta.json``; what was read
-there is told to the index. Which entries exist is always read from the disk.
+there goes into the index. Which entries exist is always read from the disk.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EntryInfo:
         hits: How often it was loaded from the disk, as far as the index knows.
         last_use: When it was published or last used, seconds since 1970, up to an hour old.
         is_pinned: Whether pruning spares it.
-        base: The root that it lies in, where that is only read; else empty.
+        base: The read-only root that it lies in; empty for the store's own.
     """
 
     key: v.Key
@@ -108,8 +108,8 @@ class Verification:
         name: Name of the kernel; empty where it is not good.
         is_good: Whether they are.
         reason: Why they are not.
-        fate: What became of it since: ``quarantined``, ``removed``, ``hidden``, or nothing.
-        base: The root that is only read in which it lies; empty where that is the store's own.
+        fate: What was done with it: ``quarantined``, ``removed``, ``hidden``, or nothing.
+        base: The read-only root that it lies in; empty for the store's own.
     """
 
     key: v.Key
@@ -159,7 +159,7 @@ def pinned(base: Folder) -> set[str]:
 
 
 def known_rows(base: Folder, index: NullIndex) -> dict[str, IndexRow]:
-    """Return what is known of every entry; what the index lacks is read, and told to it."""
+    """Return the row of every entry; those that the index lacks are read and added to it."""
     rows = index.rows()  # before the listing, so that an entry published meanwhile is not forgotten
     present = keys(base)
     missing = {key for key in present if key not in rows or not rows[key].name}
@@ -187,7 +187,7 @@ def entries(base: Folder, index: NullIndex) -> list[EntryInfo]:
 
 
 def entries_below(layers: Layers, hidden: set[str]) -> Iterator[EntryInfo]:
-    """Yield a line for every entry of roots only read whose key is not `hidden`."""
+    """Yield a line for every entry of read-only roots whose key is not `hidden`."""
     for key, folder, root in layers.each():
         if key not in hidden:
             last_use = os.fstat(folder.descriptor).st_mtime
@@ -209,7 +209,7 @@ def line_in(shard: Folder, key: str, row: IndexRow | None, *, is_pinned: bool) -
     Args:
         shard: That folder.
         key: The entry's key.
-        row: What the index knows of it, if it knows something.
+        row: Its row in the index, if there is one.
         is_pinned: Whether pruning spares it.
     """
     with suppress(OSError, Damaged):
@@ -308,7 +308,7 @@ def nearest(
         is_other = any(fields.get(field, ABSENT) != value for field, value in same.items())
         return is_other, len(_differing(wanted, fields)), meta.key
 
-    # Only so many are held at a time, of however many there are.
+    # Only the best few are held in memory at a time.
     nearest = heapq.nsmallest(limit, found, key=distance)
     return [(meta, _differences(wanted, _flat(meta.key_document))) for meta in nearest]
 

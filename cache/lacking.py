@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a root does not serve an entry: one look, for messages."""
+"""Finds out why a root does not serve an entry, for messages."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NOT_THERE = "not there"
 @frozen
 class Lack:
     """
-    What one root says of an entry that did not serve.
+    Why one root does not serve an entry.
 
     Attributes:
-        place: What the root is to its user: ``JITGEN_BASE /opt/jitgen``.
+        place: What messages call the root: ``JITGEN_BASE /opt/jitgen``.
         reason: Why it does not serve; empty where a good entry lies there.
         is_passing: Whether it may be there and could not be read just now.
         entry: The entry, where it is good.
@@ -36,7 +36,9 @@ class Lack:
 
 
 def lack(root: Root, key: str, place: str) -> Lack:
-    """Return what `root`, which messages call `place`, says of entry `key`; changes nothing."""
+    """
+    Return why `root`, which messages call `place`, does not serve entry `key`; changes nothing.
+    """
     try:
         base = root.open()
         if base is None:
@@ -57,7 +59,7 @@ def lack(root: Root, key: str, place: str) -> Lack:
 
 
 def _set_aside(base: Folder, key: str) -> str:
-    """Return that entry `key` lies in quarantine; empty where it does not."""
+    """Return a sentence if entry `key` lies in quarantine; else an empty text."""
     with suppress(OSError, Damaged), base.folder("quarantine") as quarantine:
         if any(name.startswith(f"{key}-") for name in quarantine.names()):
             return "set aside as damaged, see: jitgen cache quarantine"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Roots that are read and never written, below the one that is: an image's, a mounted volume's.
+Read-only roots (of a container image, of a mounted volume) below the root that is written.
 
 An entry in one of them is loaded like every other, through the bytes that were checked. It cannot
-be removed; what is to be out of sight gets a whiteout in the root that is written: a small file
-that names what it hides by root and record, so that an image that is built anew is seen again, and
-the same entry in another root stays.
+be removed. To hide it, the root that is written gets a whiteout: a small file that names root and
+record of the hidden entry, so that the entry of a rebuilt image is seen again, and the same entry
+in another root stays.
 
 ::
 
@@ -40,7 +40,7 @@ _MAX_BYTES = 2**14
 
 
 class _Illegible(Damaged):
-    """What is hidden was written down, and cannot be made out any more."""
+    """A whiteout exists and cannot be read any more."""
 
 
 class Layers:
@@ -65,7 +65,7 @@ class Layers:
         self._is_writable = is_writable
 
     def look(self) -> None:
-        """Open each root once, so that one that cannot serve is told at the start."""
+        """Open each root once, so that one that cannot serve is reported at the start."""
         for _, entries in self._opened():
             with entries:
                 pass
@@ -156,8 +156,8 @@ class Layers:
 
     def hide(self, key: str, meets: Callable[[Root, Folder], bool] | None = None) -> list[Path]:
         """
-        Put entry `key` out of sight where it `meets` what is asked, or everywhere; returns the
-        roots that hold it.
+        Hide entry `key` in the roots where it `meets` a condition, or in all; returns the roots
+        that hold it.
 
         Raises:
             OSError, CacheError: The upper root cannot be written.
@@ -183,7 +183,7 @@ class Layers:
         return list(new)
 
     def hide_record(self, meta: Meta) -> None:
-        """Put the entry out of sight that has this very record; raises as `hide`."""
+        """Hide the entry that has exactly this record; raises as `hide`."""
 
         def is_same(_: Root, folder: Folder) -> bool:
             return read_meta(folder, meta.key) == meta
@@ -192,8 +192,8 @@ class Layers:
 
     def _known_hidden(self, key: str) -> frozenset[str] | None:
         """
-        Return the marks of what is out of sight of `key`; None where that cannot be told. What was
-        damaged is written anew, and hides what there is.
+        Return the marks of hidden entries of `key`; None if they cannot be read. A damaged whiteout
+        is written anew, and hides all that there is now.
         """
         try:
             return self._hidden(key)
@@ -216,8 +216,8 @@ class Layers:
         Return the marks of what is out of sight of `key`.
 
         Raises:
-            OSError, CacheError: It cannot be read. Then all of it is out of sight, for what was put
-                there may have been revoked.
+            OSError, CacheError: They cannot be read. Then all entries of `key` count as hidden,
+                because they may have been revoked.
         """
         base = self._upper.open()
         if base is None:
@@ -236,7 +236,7 @@ class Layers:
         return frozenset(marks)
 
     def _opened(self) -> Iterator[tuple[Root, Folder]]:
-        """Yield each root, and its folder of entries, opened; whoever gets it closes it."""
+        """Yield each root, and its folder of entries, opened; the caller closes it."""
         for root in self._roots:
             try:
                 base = root.open()
@@ -253,7 +253,7 @@ class Layers:
             yield root, entries
 
     def _hides_damage(self, root: Root, key: str) -> bool:
-        """Put entry `key` of `root` out of sight, if that can be done here."""
+        """Hide entry `key` of `root`, if whiteouts can be written."""
         with suppress(OSError, CacheError):
             return self._is_writable and bool(self.hide(key, lambda other, _: other is root))
         return False

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Keep the store below its size limit, and remove what nobody will miss.
+Keeps the store below its size limit, and removes leftovers.
 
 The least recently used entries go first, by the time of their folders (never by the access times
 of files, which many mounts do not keep). Spared are pinned entries, those of the last minute, and
@@ -34,16 +34,18 @@ GRACE_S = 60.0
 """Entries that were published or used in the last `GRACE_S` seconds stay."""
 
 QUARANTINE_S = 86400.0
-"""Damaged entries stay for `QUARANTINE_S` seconds, for whoever wants to look at one."""
+"""Damaged entries stay for `QUARANTINE_S` seconds, so that they can be examined."""
 
 ALL_S = -math.inf
-"""Age that everything has, also what a clock that is ahead has made."""
+"""Age in seconds that every file exceeds, also one whose time lies in the future."""
 
 STALE_S = 3600.0
-"""Age in seconds from which a draft goes that no living process holds, whatever it was."""
+"""Age in seconds from which every draft is removed that no living process holds."""
 
 SETTLING_S = 0.1
-"""A draft is locked within so many seconds after it was made: one that is not, is nobody's."""
+"""
+A draft is locked within so many seconds after its creation; an unlocked older one is abandoned.
+"""
 
 LEDGER = "size"
 _LEDGER = re.compile(r"=\d{1,18}\n(\+\d{1,18}\n)*")
@@ -105,7 +107,7 @@ def prune(
         with Removing(base, index, is_dry_run=dry_run) as removing:
             for unused_s, key, size in sorted(found, key=lambda item: (-item[0], item[1])):
                 if kept <= target_bytes or unused_s < GRACE_S:
-                    break  # all that follow were used later
+                    break  # all entries after this one were used later
                 if key in spared or removing.is_locked(key):
                     continue
                 if info := removing.remove(key, rows.get(key)):
@@ -140,7 +142,7 @@ def _spared(base: Folder) -> frozenset[str] | None:
 
 class Removing:
     """
-    Remove entries, one after the other, with what that takes open: a context manager.
+    Removes entries one after the other, with the folders for that open: a context manager.
 
     A reader that has read an entry keeps what it read.
     """
@@ -220,7 +222,7 @@ def sweep_leftovers(
     base: Folder, *, quarantine_s: float, drafts_s: float, dry_run: bool = False
 ) -> list[str]:
     """
-    Remove drafts that are older than `drafts_s` and whose process is gone, and what lay in
+    Remove drafts that are older than `drafts_s` and whose process is gone, and entries that were in
     quarantine for `quarantine_s`; returns the names.
     """
     swept: list[str] = []
@@ -238,7 +240,10 @@ def sweep_leftovers(
 
 
 def sweep_rest(base: Folder) -> None:
-    """Remove what no entry needs: pins, journals that were being taken over, what is no entry."""
+    """
+    Remove files that no entry needs: pins, journals that were being taken over, anything that is no
+    entry.
+    """
     with suppress(OSError):
         for name in base.names():
             if name.startswith("journal-"):

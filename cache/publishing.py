@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Put entries into the store, past whatever stands in their place, and take things out of it.
+Puts entries into the store, also if something stands in their place, and takes entries out of it.
 
 A finished folder is renamed into place, which one of several processes wins; the others find a good
-entry there and are content. What is no good entry is set aside first: a damaged one, a file in the
-place of a folder, a shard that somebody else could have written.
+entry there and use it. Anything else in its place is set aside first: a damaged entry, a file in
+the place of a folder, a shard that another user could have written.
 
 A rename takes an entry away in one step, too, so that no reader sees half of it. Not every file
 system can do that. On the lower layer of an overlay, where the files of a container's image lie, a
 folder cannot be renamed: there the files are removed one by one, which leaves whiteouts in the
-layer above. And what belongs to somebody else can only be renamed beside itself. Whether something
-is gone is looked at afterwards, never assumed.
+layer above. And files of another user can only be renamed within their folder. Whether something is
+gone is checked afterwards, never assumed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def _remove_in_place(parent: Folder, name: str) -> bool:
 
 def sweep(folder: Folder, older_than_s: float, *, dry_run: bool = False) -> list[str]:
     """
-    Remove what lies in `folder`, is older than `older_than_s` seconds and is held by no process.
+    Remove everything in `folder` that is older than `older_than_s` seconds and locked by no
+    process.
 
     Returns the names of what was removed, or would be in a dry run.
     """
@@ -113,8 +114,8 @@ def age(mtime: float) -> float:
     """
     Return the seconds since `mtime`.
 
-    A time in the future, as a clock that was set back leaves behind, is infinitely long ago: else
-    what has it would stay for ever.
+    A time in the future, as a clock that was set back leaves behind, counts as infinitely long ago:
+    else such files would stay for ever.
     """
     seconds = time.time() - mtime
     return seconds if seconds > -_SKEW_S else math.inf
@@ -173,8 +174,8 @@ def is_good(shard: Folder, key: str, accepts: Callable[[Entry], bool]) -> bool:
     """
     Return whether there is an entry `key` whose every byte is right, and which is accepted.
 
-    One that the disk cannot read may be right. But the caller has the same entry at hand, and a
-    disk that never reads it would have every process compile it.
+    An entry that the disk cannot read may be right. It counts as bad all the same: the caller has
+    the entry at hand, and else every process would compile it.
     """
     try:
         with shard.folder(key) as folder:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Look into the quarantine: which entries were set aside, when, and what is wrong with each.
+Lists the quarantine: which entries were set aside, when, and what is wrong with each.
 
-Nothing is written down when an entry is set aside, for a disk that damages entries would damage
-that as well. What is wrong is found out by reading it again, as it was found out the first time.
+No reason is written when an entry is set aside, because a disk that damages entries would damage
+that as well. The reason is found by reading the entry again.
 
 ::
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"(.+)-[0-9a-f]{8}")
 
 UNLOADABLE = "every byte is right, but a process could not load it"
-"""Why an entry is here that has no damage."""
+"""Reason for an entry in quarantine that has no damage."""
 
 
 @frozen
 class Damage:
     """
-    What is wrong with one entry, or with what was found in the place of one.
+    A damaged entry, or something else in the place of one.
 
     Attributes:
         key: Its key; empty where what was set aside is no entry.
@@ -56,7 +56,7 @@ class Damage:
 
 
 def quarantined(base: Folder) -> list[Damage]:
-    """Return what lies in quarantine, the last first; what cannot be listed counts as nothing."""
+    """Return the entries in quarantine, the last first; none if the folder cannot be listed."""
     found = []
     with suppress(OSError, Damaged), base.folder("quarantine") as quarantine:
         for name in quarantine.names():

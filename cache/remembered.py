@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a root remembers of trust: the latest trust document that any of its processes has seen.
+The latest trust document that any process of a root has seen, stored in that root.
 
 ::
 
     <root>/v1/trust.json         it, with the documents that led to it
     <root>/v1/locks/trust.lock   held while it is exchanged
 
-It is memory that security rests on, so an error is no answer. Only where there is no such file is
-nothing remembered; one that cannot be read, for whatever reason, may hold what was revoked since,
-and everything that must be signed is refused until it can be. It is exchanged in one step, under a
-lock, and only for what follows from it: no process brings back an older one.
+Security rests on this file. Only if there is no such file is nothing remembered. A file that cannot
+be read may hold later revocations, so everything that must be signed is refused until it can be
+read. It is replaced in one step, under a lock, and only by a document that follows from it: no
+process brings back an older one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Remembered:
 
     def read(self) -> SealedTrust | None:
         """
-        Return what is remembered; None only where there is nothing.
+        Return the remembered document; None only if there is none.
 
         Raises:
             SigningError: It cannot be read, or is no trust document.
@@ -73,8 +73,8 @@ class Remembered:
 
     def latest(self, configured: SealedTrust, seen: SealedTrust | None = None) -> SealedTrust:
         """
-        Return the latest of what is remembered, of `configured` and, where this process has gone by
-        one, of that; from now on it is remembered.
+        Return and remember the latest of three documents: the remembered one, `configured`, and the
+        one that this process has used so far, if any.
 
         Raises:
             SigningError: What is remembered cannot be read, or one of them does not lead to it.
@@ -89,8 +89,8 @@ class Remembered:
 
     def keep(self, latest: SealedTrust) -> SealedTrust:
         """
-        Remember `latest`; returns it, or what is remembered by now and later. A root that cannot be
-        written is a warning.
+        Remember `latest`; returns it, or a later document that another process has stored
+        meanwhile. A root that cannot be written is a warning.
 
         Raises:
             SigningError: What is remembered cannot be read, or does not belong to `latest`.
@@ -120,8 +120,8 @@ class Remembered:
 
     def adopt(self, chosen: SealedTrust) -> SealedTrust | None:
         """
-        Remember `chosen` in the place of whatever is remembered; returns that, None where there was
-        nothing, or nothing that could be read.
+        Remember `chosen` in place of the remembered document; returns the latter, None if there was
+        none or it could not be read.
 
         Raises:
             SigningError: What is remembered follows from `chosen`, which is just an older version.
@@ -181,9 +181,9 @@ class Remembered:
 @contextmanager
 def _alone(base: Folder) -> Iterator[None]:
     """
-    Hold the lock of what `base` remembers, for as long as the with block lasts. Where the file
-    system has no locks, nothing is held: what was compared may be exchanged by another host then,
-    and the next process that knows better writes it again.
+    Hold the lock of the document in `base` during the with block. Without locks on the file system
+    nothing is held: another host may replace the document in between, and the next process with a
+    later one writes it again.
 
     Raises:
         OSError, CacheError: It cannot be had.

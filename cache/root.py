@@ -2,10 +2,10 @@
 """
 The root of a cache: where it is, the way to it, and what file system it lies on.
 
-Native code is loaded from the root, so it must belong to this user (or to the superuser) and nobody
-else may write to it, nor put another folder in its place. So the way there is walked from ``/``,
-folder by folder, each checked as it was opened, and every operation walks it anew: a root that was
-opened up, replaced or removed since the last one is noticed. That takes some 20 us.
+Native code is loaded from the root, so it must belong to this user (or to the superuser), and no
+other user may write to it or put another folder in its place. So the way there is walked from
+``/``, folder by folder, each checked as it was opened, and every operation walks it anew: a root
+that was opened up, replaced or removed since the last one is noticed. That takes some 20 us.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ def _unescape(text: str) -> str:
 
 VERSION = "v1"
 FOLDERS = ("entries", "locks", "tmp", "quarantine", "pins", "index")
-"""What a new root holds; others come with what needs them."""
+"""Folders of a new root; others are created when they are needed."""
 
 _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 # This folder is a cache of compiled kernels, written by jitgen. It is safe to delete all of it.
 # For information about cache directory tags see https://bford.info/cachedir/
 """
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-"""What a path says where nothing can be: not there, a parent is a file, no name is so long."""
+"""Errors of a path that cannot exist: not there, a parent is a file, a name is too long."""
 
 _SEARCH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -123,7 +123,7 @@ class Root:
         Return ``<root>/v1``, opened; None where there is none.
 
         Raises:
-            UnsafeCacheRoot: Somebody else could put code there.
+            UnsafeCacheRoot: Another user could put code there.
             OSError: It cannot be opened just now.
         """
         try:
@@ -158,7 +158,7 @@ class Root:
         return base
 
     def check(self) -> None:
-        """Raise `UnsafeCacheRoot` if somebody else could put code where entries are."""
+        """Raise `UnsafeCacheRoot` if another user could put code where entries are."""
         base = self.open()
         if base is not None:
             with base, suppress(FileNotFoundError), self.entries(base):
@@ -166,8 +166,8 @@ class Root:
 
     def is_open(self) -> bool:
         """
-        Return whether others can write here, and JITGEN_TRUST_SHARED does not name the place; they
-        may where that cannot be told.
+        Return whether others can write here and JITGEN_TRUST_SHARED does not name the folder; True
+        if that cannot be told.
         """
         try:
             base = self.open()
@@ -197,7 +197,7 @@ class Root:
             raise FileNotFoundError(f"{base.path}/entries is no folder")
         except Untrusted as damage:
             raise self._unsafe(base.path / "entries", damage.reason) from None
-        except Damaged as damage:  # our own, and we are not let in: it may pass
+        except Damaged as damage:  # it is ours, but access is denied: that may pass
             raise PermissionError(errno.EACCES, f"Permission denied: {damage}") from None
 
     def _walk(self, *, create: bool) -> Folder:
@@ -234,8 +234,8 @@ class Root:
 
     def _is_open(self, found: os.stat_result, path: Path, *, is_inner: bool) -> bool:
         """
-        Return whether others could put something below `path`, where that does no harm: nothing
-        unsigned is loaded. Everywhere else it raises `UnsafeCacheRoot`.
+        Return whether others could put something below `path`. That does no harm if only signed
+        kernels are loaded; else it raises `UnsafeCacheRoot`.
         """
         reason = distrust(found) if is_inner else distrust_parent(found)
         if reason and settings.verify != "always":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The rows of the index: what is known of each entry, in 256 JSON objects.
+The rows of the index, one for each entry, in 256 JSON objects.
 
 One object holds the entries whose keys share their first byte: 256 small texts are read and parsed
 ten times faster than 10,000 rows.
@@ -24,7 +24,7 @@ SHARDS = tuple(f"{number:02x}" for number in range(256))
 
 class IndexRow(NamedTuple):
     """
-    What the index knows of an entry.
+    Statistics of one entry.
 
     Attributes:
         name: Name of the kernel; empty where only uses are known.
@@ -50,18 +50,18 @@ _TYPES = [str, str, int, int, int, float]
 _MOST = 2**62  # of any number: what is larger is neither a size nor a time
 
 Change = Callable[[IndexRow], IndexRow | None]
-"""What happens to a row: from what was known, or nothing, to what is known; None removes it."""
+"""A change of a row: takes the old row, or None, and returns the new one; None removes it."""
 
 
 def merged(new: IndexRow) -> Change:
-    """Return the change that takes `new` over and keeps the uses that are known."""
+    """Return the change that replaces a row by `new` and keeps its number of uses."""
     return lambda row: new._replace(
         hits=row.hits + new.hits, last_use=max(row.last_use, new.last_use)
     )
 
 
 def parse_record(record: list[Any]) -> tuple[str, Change]:
-    """Return the key of a journal record, empty for a bad one, and what it does to the row."""
+    """Return the key of a journal record, empty for a bad one, and its change of the row."""
     match record:
         case ["use", str(key), str(), int(when)] if 0 <= when < _MOST:
             return key, lambda row: row._replace(

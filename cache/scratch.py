@@ -2,12 +2,12 @@
 """
 Private folders outside of every store, for a compiler to write to.
 
-What is written there is imported, linked and published, so a folder is made only where nobody else
-can put another one in its place: every folder above must be this user's or root's, and whoever else
-may write to one must be kept from renaming by the sticky bit, as in ``/tmp``.
+Files there are imported, linked and published, so a folder is made only where no other user can put
+another one in its place: every folder above must be this user's or root's, and if others may write
+to one, the sticky bit must keep them from renaming, as in ``/tmp``.
 
-The process holds an open descriptor of the folder with an ``flock`` on it. That tells every other
-process that somebody still works there, leaves no file behind, and ends with the process.
+The process holds an open descriptor of the folder with an ``flock`` on it. That tells other
+processes that the folder is in use, leaves no file behind, and ends with the process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jitgen.ownership import distrust_parent
 
 PREFIX = "jitgen-scratch-"
 STALE_S = 3600.0
-"""Age in seconds from which what nobody holds is removed."""
+"""Age in seconds from which an unlocked folder is removed."""
 
 _ROOM = 2**24  # bytes that a compile may need: a hundred times what is usual
 _MEMORY = Path("/dev/shm")  # noqa: S108  # a folder of our own is made there, mode 0700

@@ -5,7 +5,7 @@ The part of the store that serves: read an entry, publish one, lock a key, set a
 Reading takes no lock and trusts nothing: every byte is checked, and the bytes that were checked are
 what an entry holds. Publishing takes no lock either (see `publishing`). Locks only keep two
 processes from compiling the same kernel. Trouble with the disk is a warning, and the caller goes on
-without the cache; the one error that is raised is that of a root which is not safe.
+without the cache; the one error that it raises is for a root which is not safe.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOWHERE = Path("/nonexistent/jitgen")
 
 class Serving:
     """
-    What serves of a store.
+    The part of a store that serves entries.
 
     Attributes:
         mode: ``rw``; ``ro``: nothing on the disk is changed; ``off``: there is no store.
@@ -54,7 +54,7 @@ class Serving:
         self.mode = mode
         self.root = root
         self.bases = tuple(bases) if mode != "off" else ()
-        # Below the null device nothing exists and nothing can: no method needs to ask for "off".
+        # Nothing can exist below the null device, so no method has to check for "off".
         self._root = Root(Path(os.devnull) / "off" if mode == "off" else root)
         self._index: NullIndex | None = None
         try:
@@ -73,7 +73,7 @@ class Serving:
         that is a warning.
 
         Raises:
-            UnsafeCacheRoot: Somebody else could put code there.
+            UnsafeCacheRoot: Another user could put code there.
             SettingError: A setting has a bad value.
         """
         chosen = cast(Mode, settings.cache) if mode is None else mode
@@ -93,7 +93,7 @@ class Serving:
 
     @property
     def tuned(self) -> Tuned:
-        """What was measured here; it can be read wherever entries can."""
+        """The measurements; they can be read wherever entries can."""
         from jitgen.cache.tuned import Tuned
 
         return Tuned(self._root, is_writable=self.mode == "rw")
@@ -122,8 +122,8 @@ class Serving:
     def accepts(self, entry: Entry) -> bool:
         """
         Return whether `entry`, which was read from a root, may be loaded: with JITGEN_VERIFY=always
-        it must be signed. One that may not is reported, and left where it is: what is trusted may
-        change.
+        it must be signed. An unsigned one is reported, and left where it is, because the trusted
+        keys may change.
         """
         reason = self._unsigned(entry)
         if reason:
@@ -155,12 +155,12 @@ class Serving:
         """
         Return entry `key` of the own root, every byte of it verified; None where there is none.
 
-        A damaged entry, and one that somebody else could have written, is set aside, reported by
-        an event, and missing from then on.
+        A damaged entry, and one that another user could have written, is set aside, reported by an
+        event, and missing from then on.
 
         Raises:
             ValueError: `key` is no key.
-            UnsafeCacheRoot: Somebody else could have put the entry there.
+            UnsafeCacheRoot: Another user could have put the entry there.
         """
         check_key(key)
         if self.mode == "off":
@@ -181,7 +181,7 @@ class Serving:
     def _read(
         self, base: Folder, entries: Folder, key: str, *, is_again: bool = False
     ) -> Entry | None:
-        """Return entry `key`; None also where what was in its place has been set aside."""
+        """Return entry `key`; None also if something else in its place was set aside."""
         try:
             with entries.folder(key[:2]) as shard:
                 try:
@@ -190,7 +190,7 @@ class Serving:
                             entry = read_entry(folder, key, is_used=self.mode == "rw")
                             return entry if self.accepts(entry) else None
                         except Damaged as damage:
-                            # While it is open nothing else gets its number: is it still there?
+                            # While it is open, no other folder gets its inode number.
                             if _is_at(folder, shard, key):
                                 self._set_aside(base, shard, key, damage)
                                 return None
@@ -261,12 +261,12 @@ class Serving:
         """
         Put an entry of `files` into the store; returns it, to be loaded.
 
-        The digests in `meta` are filled in. Where another process was faster, or the disk cannot be
-        written, the entry is that of our own bytes; `Entry.why_private` says why. With
-        JITGEN_VERIFY=always nothing unsigned is kept, for nobody would load it.
+        The digests in `meta` are filled in. If another process was faster, or the disk cannot be
+        written, the entry holds our own bytes; `Entry.why_private` says why. With
+        JITGEN_VERIFY=always unsigned entries are not stored, because no process would load them.
 
         Args:
-            meta: What is known about it.
+            meta: Its record.
             files: Its files.
             signatures: The bytes of its ``signatures.json``; empty: there is none.
             is_fetched: Whether it was built elsewhere, so that the compiler here does not matter.
@@ -394,9 +394,9 @@ def key_lock(path: Path, timeout_s: float) -> Iterator[bool]:
     """
     Hold the lock file `path`; yields whether it is held.
 
-    It is the operating system's ``flock``, which ends with its process, whatever ends that. Where a
-    file system has none, or keeps it to one host, two processes compile the same kernel and both
-    results are good, for correctness rests on publishing by rename. Lock files stay behind on
+    It is the operating system's ``flock``, which ends with its process. Where a file system has
+    none, or keeps it to one host, two processes compile the same kernel and both results are good,
+    for correctness rests on publishing by rename. Lock files stay behind on
     purpose: removing one would let two processes hold it.
 
     False after `timeout_s` seconds of waiting, and at once where `path` is a symbolic link, where
@@ -410,7 +410,7 @@ def key_lock(path: Path, timeout_s: float) -> Iterator[bool]:
         path, timeout=timeout_s, thread_local=False, mode=0o600, fallback_to_soft=False
     )
     try:
-        with forks.idle():  # whoever forks meanwhile need not wait for another process, too
+        with forks.idle():  # a fork need not wait for another process meanwhile
             lock.acquire()
     except Timeout:
         is_held = False

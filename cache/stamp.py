@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an entry on the disk is still the one that was read, at the cost of two looks."""
+"""
+A stamp that tells whether an entry on the disk has changed since it was read; it costs two stats.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ Stamp = tuple[int, int, int, int]
 
 def stamp_of(folder: Path) -> Stamp | None:
     """
-    Return what changes when the entry in `folder` does, be it only its signatures; None where there
-    is none. It says nothing of what is read there.
+    Return a value that changes whenever the entry in `folder` or its signatures change; None if
+    there is no entry.
     """
     try:
         found = (folder / META).stat()

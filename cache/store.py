@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store: what the rest of jitgen asks the disk cache for."""
+"""The store: the interface of the disk cache to the rest of jitgen."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Store(Serving):
     """
     Compiled kernels under one root. Safe to use from any thread and any number of processes.
 
-    What serves is in `Serving`; what looks over the whole store, and cleans it, is here. Lists and
-    totals are of what can be read: a folder that cannot be opened counts as empty.
+    `Serving` has the methods that serve single entries; those that list and clean the whole store
+    are here. A folder that cannot be opened counts as empty in lists and totals.
     """
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Yield every entry, by key, without verifying it; then those of roots only read."""
+        """Yield every entry, by key, without verifying it; then those of read-only roots."""
         from jitgen.cache import inventory
 
         with self._opened() as base:
@@ -44,7 +44,7 @@ class Store(Serving):
             yield from inventory.entries_below(self.layers, known)
 
     def stats(self) -> Stats:
-        """Return the totals of what can be written; some 0.3 s for 10,000 entries."""
+        """Return the totals of the own root; some 0.3 s for 10,000 entries."""
         from jitgen.cache import inventory
 
         with self._opened() as base:
@@ -70,7 +70,7 @@ class Store(Serving):
         return [] if meta is None else inventory.nearest([meta], document, 1)
 
     def metas(self) -> Iterator[Meta]:
-        """Yield the record of every entry that has a good one, of roots only read, too."""
+        """Yield the record of every entry that has a good one, in read-only roots too."""
         from jitgen.cache import inventory
 
         with self._opened() as base:
@@ -79,7 +79,7 @@ class Store(Serving):
         yield from self.layers.metas()
 
     def meta(self, key: str) -> Meta | None:
-        """Return the record of entry `key`, None where there is no good one; verifies no more."""
+        """Return the record of entry `key`, None if there is no good one; verifies nothing else."""
         from jitgen.cache.entry import read_meta
 
         check_key(key)
@@ -91,8 +91,8 @@ class Store(Serving):
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """
-        Yield the key of every entry whose key begins with `prefix`, then of those in roots only
-        read, which may be the same.
+        Yield every key that begins with `prefix`, then those in read-only roots, which may be the
+        same.
         """
         from jitgen.cache import inventory
 
@@ -104,8 +104,8 @@ class Store(Serving):
 
     def verify(self, *, rebuild: bool = False, dry_run: bool = False) -> list[Verification]:
         """
-        Check every byte of every entry; damaged ones are set aside, or hidden where they lie in a
-        root that is only read, except in a dry run.
+        Check every byte of every entry; damaged ones are set aside, or hidden if they lie in a
+        read-only root, except in a dry run.
 
         With `rebuild`, the index is started anew from the entries.
         """
@@ -115,7 +115,7 @@ class Store(Serving):
         with self._opened() as base:
             for result in inventory.verify(base) if base is not None else ():
                 if base is not None and not result.is_good and not dry_run:
-                    self.read(result.key)  # which sets aside what is really damaged
+                    self.read(result.key)  # this sets aside what is really damaged
                     results.append(replace(result, fate=inventory.fate(base, result.key)))
                 else:
                     results.append(result)
@@ -130,7 +130,7 @@ class Store(Serving):
 
     @property
     def prewarmed(self) -> tuple[Prewarmed, ...]:
-        """What was prewarmed here, and then in each of the bases."""
+        """Records of prewarmed plans, of the own root and then of each base."""
         from jitgen.cache.root import Root
         from jitgen.cache.tuned import Prewarmed
 
@@ -138,7 +138,7 @@ class Store(Serving):
         return (Prewarmed(self._root, is_writable=self.mode == "rw"), *bases)
 
     def quarantined(self) -> list[Damage]:
-        """Return what was set aside and is not swept yet, the last first; changes nothing."""
+        """Return the entries in quarantine, the last first; changes nothing."""
         from jitgen.cache import quarantine
 
         with self._opened() as base:
@@ -146,8 +146,8 @@ class Store(Serving):
 
     def damages(self, key: str) -> list[Damage]:
         """
-        Return why there is no good entry `key`, as far as what is left of it can tell: where it
-        should lie, in quarantine, in roots only read. Changes nothing.
+        Return why there is no good entry `key`, from what is left of it in its place, in quarantine
+        and in read-only roots. Changes nothing.
         """
         from jitgen.cache import quarantine
 
@@ -159,8 +159,8 @@ class Store(Serving):
 
     def lacks(self, key: str) -> list[Lack]:
         """
-        Return what each root says of entry `key`, which none of them served: the own one, then
-        those only read. Changes nothing.
+        Return why each root does not serve entry `key`: the own one, then the read-only ones.
+        Changes nothing.
         """
         from jitgen.cache.lacking import Lack, lack
 
@@ -177,7 +177,7 @@ class Store(Serving):
         ]
 
     def empty_quarantine(self) -> int:
-        """Remove what was set aside; returns how much of it is gone."""
+        """Empty the quarantine; returns how many entries are gone."""
         from jitgen.cache import quarantine
 
         if self.mode != "rw":
@@ -187,10 +187,10 @@ class Store(Serving):
 
     def probe(self) -> None:
         """
-        Try whether a kernel would be kept here; leaves nothing behind.
+        Test whether a kernel can be stored here; leaves nothing behind.
 
         Raises:
-            OSError, CacheError: It would not, and why.
+            OSError, CacheError: It cannot.
         """
         from jitgen.cache import disk
 
@@ -199,8 +199,8 @@ class Store(Serving):
     @contextmanager
     def notes(self, name: str) -> Iterator[Folder]:
         """
-        Yield the folder `name` of the own root, where the processes of a host leave each other
-        word; made where there is none.
+        Yield the folder `name` of the own root, in which the processes of a host leave each other
+        notes; it is created if there is none.
 
         Raises:
             OSError, CacheError: The root cannot be written.
@@ -212,8 +212,8 @@ class Store(Serving):
 
     def add_signatures(self, key: str, signatures: bytes, *, renews: bool = False) -> bool:
         """
-        Keep the envelopes of `signatures`, the bytes of a ``signatures.json``, beside entry `key`
-        of the own root, besides those that are there; returns whether there is such an entry.
+        Add the envelopes of `signatures`, the bytes of a ``signatures.json``, to those of entry
+        `key` of the own root; returns whether there is such an entry.
 
         With `renews`, older ones of the same keys go, and the oldest where there are too many.
 
@@ -243,8 +243,8 @@ class Store(Serving):
 
     def stamp(self, key: str) -> Stamp | None:
         """
-        Return what changes when entry `key` of the own root does, be it only its signatures; None
-        where there is none. It costs two looks at the disk, and says nothing of what is read.
+        Return a value that changes whenever entry `key` of the own root or its signatures change;
+        None if there is no entry. It costs two stats.
         """
         return stamp_of(entry_path(self._root.base, check_key(key)))
 
@@ -252,7 +252,7 @@ class Store(Serving):
         """
         Remove entry `key`, its pin and its remembered failure; returns what is gone.
 
-        An entry in a root that is only read is put out of sight instead.
+        An entry in a read-only root is hidden instead.
 
         Raises:
             CacheError: That cannot be written down.
@@ -284,10 +284,9 @@ class Store(Serving):
 
     def clear(self) -> list[EntryInfo]:
         """
-        Remove every entry, pinned ones too, all remembered failures, all measurements, what is
-        known of prewarmed plans and all leftovers; returns the entries that are gone.
-
-        What other processes are writing just now stays, and what lies in roots only read.
+        Remove every entry, pinned ones too, all remembered failures, measurements, records of
+        prewarmed plans and leftovers; returns the entries that are gone. Files that other processes
+        are writing now stay, and so do read-only roots.
         """
         from jitgen.cache import prune
 
@@ -372,7 +371,7 @@ class Store(Serving):
         Yield the folder of this format, opened; None where there is none.
 
         Raises:
-            UnsafeCacheRoot: Somebody else could put code there.
+            UnsafeCacheRoot: Another user could put code there.
             CacheError: It cannot be opened.
         """
         try:
@@ -389,9 +388,8 @@ class Store(Serving):
 
     def _settling_s(self) -> float:
         """
-        Return how old a draft is that is not locked because its process has ended.
-
-        Where locks cannot be trusted, only its age tells.
+        Return the age in seconds from which an unlocked draft counts as abandoned. Where locks
+        cannot be trusted, that takes longer.
         """
         from jitgen.cache import prune
         from jitgen.cache.root import filesystem_type, is_network

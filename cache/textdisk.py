@@ -2,11 +2,10 @@
 """
 diskcache, reduced to a table of text.
 
-diskcache pickles by default, and the row in the database says whether to unpickle: whoever can
+diskcache pickles by default, and the row in the database says whether to unpickle: a user who can
 write the file can run code (CVE-2025-69872), with ``JSONDisk`` as well. Rows may also name files,
-which it reads and deletes. `TextDisk` knows neither: keys and values are text or bytes inside the
-database, and a row that says anything else raises `UnsafeRow` before anything is decoded, opened or
-removed.
+which it reads and deletes. `TextDisk` does neither: keys and values are text or bytes inside the
+database, and any other row raises `UnsafeRow` before anything is decoded, opened or removed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _SETTINGS = {
     "disk_pickle_protocol": 0,
     "sqlite_auto_vacuum": 1,
     "sqlite_cache_size": 2**11,
-    # A write-ahead log is mapped into memory, and who cuts a mapped file off ends the process.
+    # A write-ahead log is mapped into memory, and truncating a mapped file ends the process.
     "sqlite_journal_mode": "truncate",
     "sqlite_mmap_size": 0,
     "sqlite_synchronous": 0,  # a power failure may cost the index, which is rebuilt
@@ -88,8 +87,8 @@ class TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
 
 class _Cache(diskcache.Cache):  # type: ignore[misc]
     """
-    diskcache, over one connection that refuses rows so long that reading one takes the memory, and
-    statements that never end: what a database holds may do more than diskcache put there.
+    diskcache over one connection that refuses rows too long for memory, and statements that never
+    end, because a database may have been tampered with.
 
     diskcache itself has a connection for each thread, which no other thread may close. The index
     lets one thread at a time in, so one will do, and the last user can close it.
@@ -129,7 +128,7 @@ class _Cache(diskcache.Cache):  # type: ignore[misc]
 
 def _wait_until_free(database: Path, timeout_s: float) -> None:
     """
-    Wait until nobody locks `database`; diskcache itself would wait for 60 s, whatever it is told.
+    Wait until no process locks `database`; diskcache itself would always wait for 60 s.
 
     Raises:
         sqlite3.Error: It stays locked because another process writes, or is no database.

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The trust document in use, and what it says of an entry.
+Finds the trust document in use, and judges entries by it.
 
-It is the latest of three: that in the file which JITGEN_TRUST names, the latest that this root
-remembers, and the latest that this process has gone by. All of them must lead to it, in steps that
-roots of the document before signed. So a document that was taken back cannot come again by putting
-the old file in its place, one that a place hands out holds for every process here, and an old file
-serves on after any number of changes of the root key. Where one of them cannot be read, or does not
-belong to the others, nothing is in use: everything that must be signed is refused, with the reason.
+It is the latest of three: the file that JITGEN_TRUST names, the latest that this root remembers,
+and the latest that this process has used. The older ones must lead to it, each step signed by root
+keys of the document before. So putting an old file in place does not bring back a revoked document,
+a document from a remote place holds for every process here, and an old file stays valid after any
+number of changes of the root key. If one of them cannot be read, or does not belong to the others,
+none is in use: everything that must be signed is refused, with the reason.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ _LOOKED = "trust.looked"  # which places were asked, and when
 _MAX_LOOKED = 2**14
 _EVERYWHERE = "*"
 FRESH_S = 60.0
-"""How long a process goes by what it read before it looks whether another one saw a later one."""
+"""
+Seconds that a process uses a document before it checks whether another process saw a later one.
+"""
 
 
 class _Seen(NamedTuple):
-    """What this process goes by, until when it need not look again, and what it was read from."""
+    """The document that this process uses, until when, and the files that it was read from."""
 
     latest: SealedTrust
     until: float
@@ -50,7 +52,7 @@ class _Seen(NamedTuple):
 
 
 class Trusted:
-    """What the settings trust, over one root. Safe to use from any thread."""
+    """The trust settings over one root. Safe to use from any thread."""
 
     def __init__(self, root: Root, mode: str) -> None:
         self._root = root
@@ -81,7 +83,7 @@ class Trusted:
 
     def accept(self, data: bytes) -> SealedTrust:
         """
-        Go by the trust document in `data` from now on, in every process of this root.
+        Use the trust document in `data` from now on, in every process of this root.
 
         Raises:
             SigningError: It may not take the place of the one in use; see `current` for others.
@@ -92,8 +94,8 @@ class Trusted:
         with _lock:
             before = self._looked(path, configured, stamp)
             latest = newest(before, opened(data, before))
-            # This process goes by it, whatever becomes of the memory; until that is known, it
-            # looks again each time.
+            # This process uses it even if it cannot be stored; until it is stored, it looks each
+            # time.
             name = (self._root.base, path)
             _seen[name] = _Seen(latest, -math.inf, stamp)
             latest = self.remembered.keep(latest)
@@ -102,7 +104,7 @@ class Trusted:
 
     def adopt(self) -> tuple[SealedTrust, SealedTrust | None]:
         """
-        Let this root go by the file of JITGEN_TRUST from now on, and forget what it remembers.
+        Use the file of JITGEN_TRUST from now on in this root, and forget the remembered document.
 
         Returns that document, and the one that was remembered.
 
@@ -155,7 +157,7 @@ class Trusted:
             return str(error)
 
     def _looked(self, path: Path, data: bytes, stamp: Stamp) -> SealedTrust:
-        """Return the latest document there is, and see to it that it is remembered."""
+        """Return the latest document, and remember it."""
         name = (self._root.base, path)
         seen = _seen.get(name)
         configured = _opened(path, data)
@@ -167,7 +169,7 @@ class Trusted:
         return latest
 
     def _when(self) -> dict[str, float]:
-        """Return when places were asked; what cannot be read was not asked."""
+        """Return when places were asked; an unreadable file counts as never."""
         with suppress(OSError, CacheError, BadDocument):
             base = self._root.open()
             if base is not None:
@@ -181,7 +183,9 @@ class Trusted:
 _looked: dict[tuple[Path, str], float] = {}
 _seen: dict[tuple[Path, Path], _Seen] = {}
 _lock = threading.Lock()
-"""Held while the latest is found, so that no thread puts back what another has just replaced."""
+"""
+Held while the latest document is found, so that no thread restores one that another has replaced.
+"""
 
 
 def _after_fork() -> None:
@@ -205,7 +209,7 @@ def _path() -> Path:
 
 
 def _place(url: str) -> str:
-    """Return what a place is called in the file that says when it was asked."""
+    """Return the name of a place in the file of times."""
     return url if url == _EVERYWHERE else hashlib.sha256(url.encode()).hexdigest()[:32]
 
 
@@ -217,7 +221,7 @@ def _opened(path: Path, data: bytes) -> SealedTrust:
 
 
 def _read(path: Path) -> tuple[bytes, Stamp]:
-    """Return the content of a trust file and what changes when it does."""
+    """Return the content of a trust file and a stamp that changes with it."""
     try:
         with opened_file(path) as file:
             return file.read(MAX_BYTES), file.stamp

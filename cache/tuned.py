@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What was measured, and other facts, kept beside the index: one small JSON file for each.
+Measurements and records of prewarmed plans: one small JSON file each, beside the index.
 
-Choosing a kernel asks here before anything runs, so that no database is opened for it: a fact that
-is not there costs one look at the disk. A file of its own for each also means that a measurement
-that is broken off loses nothing, and that reading works where nothing may be written, and on
-network file systems. Files appear by renaming, so that nobody reads half of one.
+Choosing a kernel reads here before anything runs, so no database is used: a missing file costs one
+stat. Separate files also mean that an interrupted measurement loses nothing, and that reading works
+in read-only roots and on network file systems. Files appear by renaming, so that no process reads
+half of one.
 
 ::
 
@@ -13,8 +13,8 @@ network file systems. Files appear by renaming, so that nobody reads half of one
     prewarmed/<target>/plans/<name>.json
 
 `device` stands for the hardware and for all that generates kernels. The second is which plans were
-prewarmed, and for which devices: see `jitgen.runtime.coverage`. What the documents say is for their
-reader to judge.
+prewarmed, and for which devices: see `jitgen.runtime.coverage`. The readers check the contents of
+the documents.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _troubles = 0
 
 def troubles() -> int:
     """
-    Return how often measurements could not be read in this process although they may be there:
-    what was chosen meanwhile is not to be remembered.
+    Return how often measurements could not be read in this process although they may exist: choices
+    that were made meanwhile must not be remembered.
     """
     return _troubles
 
@@ -57,7 +57,7 @@ class Tuned:
     """The measurements under one root; reading never raises for what the disk holds."""
 
     top, what = "tuned", "measurements"
-    """The folder, and what messages call that which is in it."""
+    """The folder, and what messages call its files."""
 
     def __init__(self, root: Root, *, is_writable: bool) -> None:
         self._root = root
@@ -65,7 +65,7 @@ class Tuned:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever recorded: one look at the disk."""
+        """Whether nothing was ever recorded; costs one stat."""
         try:
             with self._folder():
                 return False
@@ -168,6 +168,6 @@ class Tuned:
 
 
 class Prewarmed(Tuned):
-    """What was prewarmed under one root; likewise."""
+    """The records of prewarmed plans under one root; likewise."""
 
     top, what = "prewarmed", "what was prewarmed"

@@ -3,8 +3,8 @@
 Measure the kernels that the selector may choose, on the device at hand, and keep the winners.
 
 For each problem a worker process verifies and times the candidates; a kernel that hangs,
-crashes or is wrong costs that process, and is never chosen again. What was measured is kept in the
-cache, problem by problem, and from then on decides before the model does.
+crashes or is wrong costs that process, and is never chosen again. Measurements are cached for each
+problem, and from then on they choose before the model does.
 """
 
 from __future__ import annotations

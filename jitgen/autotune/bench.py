@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One problem after the other, measured in a process that is replaced whenever it is lost."""
+"""Measures one problem after the other in a worker process, and replaces that when it is lost."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ TRIALS = "jitgen.autotune.trials:Trials"
 """The class that worker processes serve."""
 
 _START_S = 120.0
-"""What a new process may take besides: importing torch, waking the GPU."""
+"""Seconds that a new process may take to start: importing torch, waking the GPU."""
 
 _UNTRIED = frozenset({"KernelMiss", "ToolchainError", "CacheError"})
-"""Errors that say nothing about a kernel, besides those that something ran out."""
+"""Errors that say nothing about a kernel, in addition to a shortage of resources."""
 
 _UNFIT = frozenset({"InputError", "UnsupportedConfig"})
-"""Errors of a kernel that is good, but not for this problem."""
+"""Errors of a good kernel that does not take this problem."""
 
 
 class NotMeasured(JitgenError):
-    """A problem could not be measured, and no kernel of its own is to blame."""
+    """A problem could not be measured, for a reason that no single kernel explains."""
 
 
 @frozen
 class Measurements:
     """
-    What came out for one problem.
+    Results for one problem.
 
     Attributes:
         times_us: Microseconds of each kernel that is right, by name.
@@ -55,8 +55,9 @@ class Bench:
 
     Args:
         arch: The target of all kernels.
-        environment: What the worker process finds in its environment, besides this one's.
-        time_limit_s: Seconds that proving one kernel may take, or timing it.
+        environment: Variables that the worker process gets in addition to the environment of this
+            process.
+        time_limit_s: Limit in seconds for verifying one kernel, and for timing it.
     """
 
     def __init__(
@@ -81,11 +82,9 @@ class Bench:
 
     def measure(self, problem: Problem, names: list[str]) -> Measurements:
         """
-        Prove every kernel of `names`, of which there is one, on `problem`, then time those that are
-        right, in turn.
-
-        One that fails in either counts as faulty, but only once others were timed after it: where
-        nothing works any more, the device is to blame and not the kernel.
+        Verify every kernel of `names` (at least one) on `problem`, then time the right ones in
+        turn. A kernel that fails in either step counts as faulty, but only once others were timed
+        after it: if nothing works any more, the device is to blame and not the kernel.
 
         Raises:
             NotMeasured: No kernel could be timed.
@@ -121,7 +120,10 @@ class Bench:
         raise NotMeasured(f"no kernel works; {name}: {reason}")
 
     def _failure(self, method: str, argument: Any) -> Lost | Refused | None:
-        """Ask, and return how it failed; then the next question gets a new process."""
+        """
+        Send a request and return the failure, if any; after a failure the next request gets a new
+        process.
+        """
         try:
             self._ask(method, argument, limit_s=self._limit_s)
         except (Lost, Refused) as error:
@@ -143,7 +145,7 @@ class Bench:
             try:
                 self._worker.ask("open", problem, str(self._arch), timeout_s=self._limit_s)
             except (Lost, Refused):
-                self._end()  # what an earlier problem left behind may be to blame: try once more
+                self._end()  # an earlier problem may have broken the process: try once more
 
     def _start(self) -> Worker:
         """Return a new process, with the problem open in it."""
@@ -163,7 +165,7 @@ class Bench:
 
 
 def _reasons(found: Measurements, failure: Lost | Refused) -> dict[str, str]:
-    """Return where the reason of `failure` belongs."""
+    """Return the dict that the reason of `failure` belongs to."""
     kind = failure.kind if isinstance(failure, Refused) else ""
     if kind in _UNTRIED or failure.is_passing:
         return found.missing

@@ -2,9 +2,9 @@
 """
 A worker process, seen from the one that asks: every question has a time limit.
 
-A kernel that hangs on a GPU can be ended by nothing but the end of its process, and one that writes
-where it must not leaves a process that is good for nothing more. So kernels are measured in a
-process of their own, which is killed when it does not answer.
+Only the end of its process ends a kernel that hangs on a GPU, and a kernel that writes out of
+bounds leaves a process that cannot be used any more. So kernels are measured in a worker process,
+which is killed when it does not answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Lost(Exception):
     The process ended, or was killed because it did not answer; the message says which.
 
     Attributes:
-        is_passing: Whether it ended for want of something, memory most likely.
+        is_passing: Whether it ended because something ran out, most likely memory.
     """
 
     def __init__(self, message: str, *, is_passing: bool = False) -> None:
@@ -48,7 +48,7 @@ class Lost(Exception):
 
 class Refused(Exception):
     """
-    What was asked raised an exception; the message is the exception's.
+    The request raised an exception; the message is that of the exception.
 
     Attributes:
         kind: Name of the exception's class.
@@ -136,7 +136,7 @@ class Worker:
         return line
 
     def _epitaph(self) -> Lost:
-        """Wait for the process to end, and return how it did."""
+        """Wait for the process to end, and return in words how it ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GOODBYE_S)
         if self._process.poll() is None:

@@ -24,13 +24,13 @@ class TuningState(StrEnum):
 @frozen
 class TuningRow:
     """
-    What became of one problem.
+    The result of tuning one problem.
 
     Attributes:
-        problem: It stands for its bucket.
+        problem: The problem that represents its bucket.
         arch: The target.
-        state: ``recorded`` (it was known before), ``measured`` or ``failed``.
-        record: What is known now; None if it failed.
+        state: ``recorded`` (measured by an earlier run), ``measured`` or ``failed``.
+        record: Its measurements; None if it failed.
         by_model: Name of the kernel that the model would choose.
         missing: Kernels that could not be tried, and why; a later run tries them.
         seconds: How long it took.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Any legal part of a target's space of configs for one problem: which kernels there are, which of
-them the model leaves, what each will cost to try, and what an earlier run found.
+A search of any legal part of a target's config space for one problem: which kernels it has, which
+of them the model prunes, how long each takes to try, and what an earlier run found.
 
-What was measured is kept beside the records of `jitgen tune`, a document for each problem, with the
-key of each kernel: one whose templates or compiler have changed is measured again.
+Results are stored beside the records of `jitgen tune`, one document for each problem, with the key
+of each kernel: a kernel whose templates or compiler have changed is measured again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _KIND = "space"
 _SCHEMA = 1
 
 _CALLS = 50
-"""Calls that a kernel is proven and timed with, together with the one that it is timed beside."""
+"""Calls that verify and time a kernel and the selector's choice, which is timed beside it."""
 
 _GPU_S = 2.0
 """Seconds that this takes on a GPU, where calls are short and the operands have to be made."""
@@ -60,7 +60,7 @@ _COMPILE_S = {True: 2.0, False: 1.2}
 
 
 class TrialState(StrEnum):
-    """What became of one kernel of the space."""
+    """Result of trying one kernel of the space."""
 
     KNOWN = "known"
     MEASURED = "measured"
@@ -94,7 +94,7 @@ class Planned:
 @frozen
 class Trial:
     """
-    What is known of a kernel.
+    The result of one kernel.
 
     Attributes:
         name: Its name.
@@ -121,11 +121,11 @@ class SpacePlan:
     What a search of the space will do for one problem.
 
     Attributes:
-        problem: The problem, as it is: no bucket stands for it.
+        problem: The problem itself, not the representative of its bucket.
         arch: The target.
-        chosen: What the selector would take by its model, beside which all are timed.
+        chosen: The config that the selector's model chooses; all kernels are timed beside it.
         planned: What is to be tried, by predicted time.
-        known: What earlier runs found, of kernels that are still the same.
+        known: Results of earlier runs, for kernels that have not changed since.
         refused: How many configs of the part are illegal.
         pruned: How many legal ones the model leaves out.
     """
@@ -144,7 +144,10 @@ class SpacePlan:
         return sum((each.seconds for each in self.planned), _START_S if self.planned else 0.0)
 
     def within(self, seconds: float) -> tuple[tuple[Planned, ...], tuple[Planned, ...]]:
-        """Return what is expected to fit into so many seconds, the best first; and the rest."""
+        """
+        Return the kernels that are expected to fit into so many seconds, the best first; and the
+        rest.
+        """
         total, count = _START_S, 0
         for each in self.planned:
             total += each.seconds
@@ -173,7 +176,7 @@ def plan(
         part: Values of fields, by their names (``tile_m``, ``raster``): every config of the space
             with each of these values; empty for the space as `jitgen configs` lists it.
         within: How many times the best predicted time a kernel may be predicted to take.
-        again: Whether what is known is measured again.
+        again: Whether kernels with a result are measured again.
 
     Raises:
         ConfigError: There is no such field, or a value is not allowed; or nothing is legal.
@@ -215,7 +218,7 @@ def plan(
 
 def keep(store: Store, problem: Problem, arch: Arch, keys: Mapping[str, str], trial: Trial) -> None:
     """
-    Keep what was found of one kernel, so that a search that is broken off goes on where it was.
+    Store the result of one kernel, so that an interrupted search continues where it stopped.
 
     Raises:
         CacheError: The store cannot be written.
@@ -263,7 +266,10 @@ def _part(configs: Iterable[Config], part: Mapping[str, Sequence[str]]) -> Itera
 
 
 def _path(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Return where a field is: ``tile_m``, ``tile.m``, or by its last word where one has it."""
+    """
+    Return the path of a field, given as ``tile_m``, as ``tile.m``, or by its last word if only one
+    field has that.
+    """
     paths = [
         (part, leaf)
         for part, fields in document.items()
@@ -286,7 +292,7 @@ def _value(text: str) -> Any:
 
 
 class _Estimate:
-    """How long things take here."""
+    """How long trials take on this machine."""
 
     def __init__(self, arch: Arch) -> None:
         self._compile_s = _COMPILE_S[arch.is_gpu] / capacity.default_jobs(settings.jobs)
@@ -311,7 +317,7 @@ def _planned(config: Config, cost_us: float, arch: Arch, store: Store, times: _E
 
 
 def _known(row: Planned, earlier: Mapping[str, Any], excluded: Mapping[str, str]) -> Trial | None:
-    """Return what is known of a kernel; None where it is to be tried."""
+    """Return the earlier result of a kernel; None if it has to be tried."""
     if row.name in excluded:
         reason = excluded[row.name]
         return Trial(name=row.name, state=TrialState.EXCLUDED, cost_us=row.cost_us, reason=reason)
@@ -330,7 +336,7 @@ def _known(row: Planned, earlier: Mapping[str, Any], excluded: Mapping[str, str]
 
 
 def _recorded(store: Store, problem: Problem, arch: Arch) -> dict[str, Any]:
-    """Return what earlier runs found, by name; nothing where it is not what was written."""
+    """Return the results of earlier runs by kernel name; none if the document is damaged."""
     document = store.tuned.read(device.folder(arch), _KIND, _name(problem)) or {}
     rows = document.get("rows")
     if document.get("schema") != _SCHEMA or document.get("problem") != problem_json(problem):
@@ -349,6 +355,6 @@ def _is_row(row: Any) -> bool:
 
 
 def _name(problem: Problem) -> str:
-    """Return what a problem's document is called."""
+    """Return the name of a problem's document."""
     text = canonical_json(problem_json(problem))
     return f"{problem.op}-{hashlib.sha256(text.encode('ascii')).hexdigest()[:24]}"

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The search of a space: compile a few kernels, then prove and time each beside the selector's choice.
+The search of a space: compile a few kernels, then verify and time each beside the selector's
+choice.
 
-Clocks and temperature drift in minutes, so a kernel's time alone says little beside that of one
-measured an hour before: what is compared is its ratio to the choice, timed in turn with it.
+Clocks and temperature drift within minutes, so times measured an hour apart cannot be compared.
+Each kernel is timed in turn with the selector's choice, and the ratios are compared.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class SpaceReport:
     What a search has found for one problem.
 
     Attributes:
-        plan: What it set out to do.
-        trials: What is known now of each kernel that the model left, best first; then those
+        plan: The plan that it followed.
+        trials: The result of each kernel that the model did not prune, best first; then those
             without a time.
         wall_s: Seconds from beginning to end.
     """
@@ -70,14 +71,14 @@ def search(
     on_trial: Progress | None = None,
 ) -> SpaceReport:
     """
-    Try what `plan` says, as far as the time goes; each result is kept at once.
+    Try the kernels of `plan`, as far as the time goes; each result is stored at once.
 
     Args:
         plan: What to do.
         store: Where kernels and results go.
-        budget_s: Seconds after which nothing more is begun. What is not expected to fit into them
-            is not begun either.
-        time_limit_s: Seconds that proving one kernel may take, or timing it.
+        budget_s: Seconds after which no trial begins. A trial that is not expected to fit does not
+            begin either.
+        time_limit_s: Limit in seconds for verifying one kernel, and for timing it.
         on_trial: See `Progress`.
 
     Raises:
@@ -117,7 +118,9 @@ def _require(plan: SpacePlan, store: Store) -> None:
 
 
 class _Run:
-    """One search: what it compiles with, measures with, and has learned of its own speed."""
+    """
+    The state of one search: its store, its measuring process, and how fast it has been so far.
+    """
 
     def __init__(self, plan: SpacePlan, store: Store, time_limit_s: float) -> None:
         environment = {
@@ -131,7 +134,7 @@ class _Run:
         self._why: dict[str, str] = {}
 
     def left_s(self, rest: Sequence[Planned]) -> float:
-        """Return how long the rest is expected to take, as fast as it went so far."""
+        """Return the expected seconds of the remaining trials, at the speed so far."""
         factor = self._spent_s / self._expected_s if self._expected_s else 1.0
         return factor * sum(each.seconds for each in rest)
 
@@ -162,7 +165,9 @@ class _Run:
         return found
 
     def _compile(self, some: Sequence[Planned]) -> None:
-        """Compile what is missing, unless compiling is off, and note what stays so."""
+        """
+        Compile the missing kernels, unless compiling is off, and note those that stay missing.
+        """
         report = compiling.prewarm(
             [each.config for each in some],
             arch=self._plan.arch,
@@ -176,7 +181,7 @@ class _Run:
                 self._why[row.name] = f"did not compile: {' '.join(row.error.split())}"
 
     def _measured(self, each: Planned) -> Trial:
-        """Prove and time one kernel, in turn with the selector's choice."""
+        """Verify and time one kernel, in turn with the selector's choice."""
         chosen = self._plan.chosen.name
         for name in (chosen, each.name):
             if name in self._why:

@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 @frozen
 class Imported:
     """
-    What became of a table that was taken over.
+    The result of importing a table.
 
     Attributes:
         table: The table.
-        taken: Problems that it decides from now on.
+        taken: Problems that are chosen by it from now on.
         skipped: Why the others are left out, by the names of the problems.
-        differences: What was different where it was measured: what is here, and what was there.
+        differences: Conditions that differ from those of the measurement: the values here, and
+            there.
     """
 
     table: Table
@@ -49,12 +50,12 @@ class Imported:
 
 def export_table(store: Store, arch: Arch, problems: Iterable[Problem] | None = None) -> Table:
     """
-    Return what was measured on this device.
+    Return the measurements of this device.
 
     Args:
         store: Where it was recorded.
         arch: The target.
-        problems: Stand for their buckets; None for everything.
+        problems: Problems whose buckets to export; None for all.
     """
     records = tuned.all_recorded(store, arch)
     if problems is not None:
@@ -73,12 +74,12 @@ def export_table(store: Store, arch: Arch, problems: Iterable[Problem] | None = 
 
 def import_table(store: Store, document: Any) -> Imported:
     """
-    Take over a table that `export_table` made: it decides here as if it had been measured here.
-    Where no such GPU is at hand it decides for the device that it was measured on, if the target
-    knows that: so what is prewarmed here is what that device chooses.
+    Import a table that `export_table` made, as if it had been measured here. Without such a GPU
+    here it counts for the device that it was measured on, if the target knows that device: then a
+    prewarm here compiles what that device chooses.
 
-    Records are kept for the compiler and templates of this installation, whatever the table was
-    measured with; `Imported.differences` says what that was.
+    Records are stored for the compiler and templates of this installation, even if the table was
+    measured with others; `Imported.differences` lists those.
 
     Raises:
         ConfigError: `document` is no table, or of another device.
@@ -122,7 +123,7 @@ def _require_device(table: Table) -> None:
 
 
 def _obstacle(record: TuningRecord, arch: Arch) -> str:
-    """Return why `record` cannot decide anything here; an empty reason if it can."""
+    """Return why `record` cannot be used here; an empty reason if it can."""
     if bucket(record.problem, arch) != record.problem:
         return "this version of jitgen chooses for other numbers of rows"
     candidates = select(regardless(record.problem), arch, use_measured=False).candidates
@@ -132,7 +133,7 @@ def _obstacle(record: TuningRecord, arch: Arch) -> str:
 
 
 def _conditions(arch: Arch) -> dict[str, str]:
-    """Return what times depend on besides the device, and what else was there."""
+    """Return the conditions besides the device that times depend on, and those of the table."""
     found = legality.target(arch)
     digests = {
         template.entry: digest(template)

@@ -19,14 +19,14 @@ from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.selection.record import parse_problem
 
 _KEPT_BYTES = 2**32
-"""References up to this size are kept for the next kernel: decoding weights takes the longest."""
+"""References up to this many bytes are kept for the next kernel: decoding weights takes longest."""
 
 _CHUNK_BYTES = 2**28
 """Compared at a time: torch takes a byte more for each."""
 
 
 class Proof:
-    """What the results of one workload are held to."""
+    """The check of the results of one workload."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -52,7 +52,7 @@ class Proof:
             self._verified = bits.clone()
 
     def _reference(self) -> Iterable[Expected]:
-        """Return what is right, which is found once unless it is too much to keep."""
+        """Return the reference, computed once unless it is too large to keep."""
         if self.workload.out.numel() * torch.float32.itemsize > _KEPT_BYTES:
             return self.workload.reference()
         if self._expected is None:
@@ -96,7 +96,7 @@ class Trials:
 
     def time(self, names: list[str]) -> list[float]:
         """
-        Return the microseconds of each kernel, timed in turn: the mean of all draws.
+        Return the microseconds of each kernel, timed in turn: the mean over all row distributions.
 
         See `jitgen.autotune.turns`.
         """

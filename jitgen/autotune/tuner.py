@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems to records: what is known is left alone, the rest is compiled, measured and kept."""
+"""Turns problems into records: those without one are compiled, measured and stored."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from jitgen.cache import Store
 
 TIME_LIMIT_S = 60.0
-"""Seconds that proving one kernel may take, or timing it, before it counts as hung."""
+"""Limit in seconds for verifying one kernel, and for timing it, before it counts as hung."""
 
 
 def buckets_of(
     problems: Iterable[Problem], arch: Arch, calls: Mapping[Any, float] | None = None
 ) -> list[Problem]:
     """
-    Return the problems that stand for the buckets of `problems`, each once, in order; first those
-    with most `calls`, where they were counted.
+    Return the problems that represent the buckets of `problems`, each once, in order; if calls were
+    counted, those with most `calls` first.
 
     Raises:
         ConfigError: One is of an operation that cannot be measured.
@@ -67,24 +67,26 @@ def tune(
     store: Store | None = None,
 ) -> TuningReport:
     """
-    Measure what the selector may choose for `problems`, and keep it: from then on it decides.
+    Measure the configs that the selector may choose for `problems`, and store the results: from
+    then on the selector chooses by them.
 
     Kernels that are not compiled are compiled first, unless that is off. Each problem is recorded
-    as soon as it is measured, so that a run that is broken off goes on where it was. Other
+    as soon as it is measured, so that an interrupted run continues where it stopped. Other
     processes find the records when they next start.
 
     Args:
         problems: Problems; each is measured as the one that stands for its bucket.
         arch: The target; None for the one that this process would use itself.
-        again: Measure also what is recorded, and try again what was excluded.
-        time_limit_s: Seconds that proving one kernel may take, or timing it; after that it counts
-            as hung.
-        calls: How often problems are called, as `jitgen.plans.Plan.calls` counts them: what is
-            called most is measured first. None where nobody counted.
-        on_compile: Called for every kernel that is looked at before; see `jitgen.prewarm`.
+        again: Measure recorded problems, too, and try excluded kernels again.
+        time_limit_s: Limit in seconds for verifying one kernel, and for timing it; after that it
+            counts as hung.
+        calls: How often problems are called, as `jitgen.plans.Plan.calls` counts them; those that
+            are called most are measured first. None if calls were not counted.
+        on_compile: Called for every kernel that is looked up or compiled first; see
+            `jitgen.prewarm`.
         on_progress: Called on this thread for every problem as it is done, with the number of those
             done and of all.
-        store: Where to; None for this process's store.
+        store: Where records go; None for the store of this process.
 
     Raises:
         NoDevice: The target is not here.
@@ -117,7 +119,7 @@ def tune(
 
 def require_plain() -> None:
     """
-    Do nothing where kernels are what the templates give.
+    Require that kernels are those of the templates, without edits.
 
     Raises:
         SettingError: JITGEN_OVERRIDE is set: an edited kernel would be measured under the name of
@@ -131,7 +133,7 @@ def require_plain() -> None:
 
 
 class _Run:
-    """What a run knows: the kernels that must not, or cannot, be tried."""
+    """The state of a run: kernels that must not, or cannot, be tried."""
 
     def __init__(self, arch: Arch, store: Store, *, again: bool) -> None:
         if arch.is_gpu and not device.gpu_at_hand(arch):
@@ -149,7 +151,7 @@ class _Run:
         self._refused: dict[str, str] = {}
 
     def bench(self, time_limit_s: float) -> Bench:
-        """Return what measures; its processes see the same kernels, and compile none."""
+        """Return the `Bench`; its processes see the same kernels, and compile none."""
         environment = {
             "JITGEN_CACHE_DIR": str(self.store.root.absolute()),
             "JITGEN_CACHE": self.store.mode,
@@ -158,7 +160,7 @@ class _Run:
         return Bench(self._arch, environment=environment, time_limit_s=time_limit_s)
 
     def known(self, problem: Problem) -> TuningRecord | None:
-        """Return the record of `problem` if it need not be measured: all its kernels are known."""
+        """Return the record of `problem` if all its kernels have been measured."""
         record = tuned.recorded(self.store, problem, self._arch)
         if record is None or self._again or record.winner in self._excluded:
             return None
@@ -166,11 +168,11 @@ class _Run:
         return record if known.issuperset(self._names(problem)) else None
 
     def row(self, problem: Problem) -> TuningRow:
-        """Return the row of a problem that is known."""
+        """Return the row of a problem that has a record."""
         return self._row(problem, TuningState.RECORDED, record=self.known(problem))
 
     def configs(self, problems: list[Problem]) -> list[Config]:
-        """Return every config to try for `problems`; what is tried again is readmitted."""
+        """Return every config to try for `problems`; with `again`, excluded ones too."""
         found = dict.fromkeys(
             candidate.config for problem in problems for candidate in self._candidates(problem)
         )
@@ -185,7 +187,9 @@ class _Run:
         configs: list[Config],
         on_compile: Callable[[compiling.PrewarmRow, int, int], None] | None,
     ) -> None:
-        """Compile what is missing, unless compiling is off, and note what stays so."""
+        """
+        Compile the missing kernels, unless compiling is off, and note those that stay missing.
+        """
         if not configs:
             return
         report = compiling.prewarm(
@@ -199,7 +203,7 @@ class _Run:
             if row.state is compiling.PrewarmState.WOULD_COMPILE:
                 self._missing[row.name] = "not compiled, and compiling is off"
             elif row.state is compiling.PrewarmState.FAILED:
-                # What the compiler refused is remembered; what it did not get to is not.
+                # A refusal of the compiler is remembered; a kernel that it did not get to is not.
                 is_refused = self.store.index.failure(row.key) is not None
                 reasons = self._refused if is_refused else self._missing
                 reasons[row.name] = f"did not compile: {' '.join(row.error.split())}"
@@ -256,9 +260,11 @@ class _Run:
         return TuningRow(problem=problem, arch=self._arch, state=state, by_model=by_model, **values)
 
     def _names(self, problem: Problem) -> list[str]:
-        """Return the names of all that may be chosen for `problem`, the model's choice first."""
+        """
+        Return the names of all kernels that may be chosen for `problem`, the model's choice first.
+        """
         return [candidate.config.name(self._arch) for candidate in self._candidates(problem)]
 
     def _candidates(self, problem: Problem) -> tuple[Candidate, ...]:
-        """Return all that may be chosen, whoever asks for numerics that leave some out."""
+        """Return all configs that may be chosen, under any setting of numerics."""
         return select(regardless(problem), self._arch, use_measured=False).candidates

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Kernels of one problem, timed in turn: what tuning and surveys of the choice have in common.
+Times the kernels of one problem in turn, for tuning and for surveys of the selector.
 
 On a GPU each call of a batch has operands of its own: one launch behind each flush would favour
-kernels that stream past L2. Prefill is timed back to back instead. Kernels that a short turn finds
-far behind are not timed again.
+kernels that stream past L2. Prefill is timed back to back instead. Kernels that are far behind in a
+first short turn are not timed again.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from jitgen.autotune.measure.workload import Workload
 LONG_S = 5e-4
 BUSY_FLOP_RATE = 0.5e15
 """
-Calls as long as this, and that multiply as fast, are those of prefill, one behind the other for
-seconds, and a GPU that multiplies for so long is at its power limit: they are timed like that.
-What waits for memory is not.
+Calls that take this long and multiply this fast are prefill: they follow each other for seconds,
+and bring the GPU to its power limit. So they are timed at that limit, and calls that wait for
+memory are not.
 """
 
 CLOSE = 0.15
 """
-What is slower by more than this part in a first short turn is not timed again. Turns lie 5 % apart
-at most, and 10 % at the power limit.
+A kernel that is slower by more than this part in a first short turn is not timed again. Turns lie 5
+% apart at most, and 10 % at the power limit.
 """
 
 

@@ -28,7 +28,7 @@ def main(descriptor: str, trials: str, parent: str) -> None:
     """Serve the other end of the socket `descriptor` with an object of class ``pkg.mod:Name``."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
-        return  # it has gone already, and nobody waits for an answer
+        return  # the parent has ended and waits for no answer
     faulthandler.enable()
     module, _, name = trials.partition(":")
     with socket.socket(fileno=int(descriptor)) as client, client.makefile("rb") as lines:
@@ -41,7 +41,7 @@ def main(descriptor: str, trials: str, parent: str) -> None:
 def _answer(served: Any, request: dict[str, Any]) -> dict[str, Any]:
     try:
         result = getattr(served, request["method"])(*request["arguments"])
-    except Exception as error:  # whatever a kernel does to its process: it is the answer
+    except Exception as error:  # anything that a kernel raises is the answer
         kind = type(error).__name__
         text = str(error) if isinstance(error, JitgenError) else f"{kind}: {error}"
         said = " ".join(text.split())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-PTX and SASS with the source between them: before each run of instructions the line that they are
-from.
+PTX and SASS with lines of the source in between: before each run of instructions the line that they
+come from.
 
 They come from one more compile with line information, which leaves the instructions as they are.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jitgen.codegen.render import Source
 
 _MARK = re.compile(r"^\s*(?:\.loc\s|\.file\s|//## File )")
-"""Rows that say where code is from: what stands in their place says it with the source."""
+"""Rows that say where code comes from; lines of the source replace them."""
 
 
 @frozen

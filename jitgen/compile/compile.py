@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where a compile happens, and whom to believe when it fails.
+Decides where a compile happens, and which failures are certain.
 
 In this process it takes a second less, but the compiler may be told to generate other code, the
-stack may be deep, memory short, and LLVM ends its process where it runs out. So what fails here is
-tried in a process of its own, and only a refusal from there is certain.
+stack may be deep, memory short, and LLVM ends its process where it runs out. So a compile that
+fails here is repeated in a separate process, and only a refusal from there is certain.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def usual() -> Where:
     """
     Return where calls compile: as JITGEN_COMPILE says.
 
-    ``auto`` means a worker for who serves with fallbacks: such a process must not end with LLVM.
+    ``auto`` means a worker if JITGEN_ON_MISS=fallback: LLVM must not end a process that serves.
     """
     chosen = Where(settings.compile)
     is_serving = chosen is Where.AUTO and settings.on_miss == "fallback"
@@ -77,7 +77,7 @@ def compile_kernel(
             return _compile_here(config, arch, text, must=where is Where.PROCESS)
         except ToolchainError:
             raise
-        except Exception as error:  # whatever is wrong with this process
+        except Exception as error:  # the fault may be this process's
             if is_from_handler(error):
                 raise
             if where is Where.PROCESS:
@@ -90,12 +90,12 @@ def compile_kernel(
             return compile_isolated(config, arch, timeout_s=timeout_s, stop=stop, text=text)
     except ResourceError as error:
         if isinstance(own, CompileError):
-            raise own from error  # nobody can say for certain; this is what is known
+            raise own from error  # not certain, but all that is known
         raise
 
 
 class _Unfit(Exception):
-    """The process is not one to compile in."""
+    """The process is unfit for compiling."""
 
 
 def _compile_here(config: Config, arch: Arch, text: str, *, must: bool) -> Artifact:
@@ -108,7 +108,7 @@ def _compile_here(config: Config, arch: Arch, text: str, *, must: bool) -> Artif
 
 
 def _named(name: str, error: Exception) -> JitgenError:
-    """Return the error of ours that stands for whatever a compile in this process raised."""
+    """Return the error of jitgen for an exception of a compile in this process."""
     if isinstance(error, JitgenError):
         return error
     return ResourceError(f"compiling {name}: {describe(error)}")

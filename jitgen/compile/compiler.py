@@ -3,8 +3,8 @@
 Source to artifact, in this process; the only module that imports the compiler.
 
 The compiler is not thread-safe, so one lock in the process guards it; parallel compiling takes
-processes. Nor is it the same in every process: whoever imported it before may have told it to
-generate other code, which `unfit` finds out. What comes out of such a process is never published.
+processes. Nor is it the same in every process: a program that imported it before may have set it to
+generate other code, which `unfit` detects. Artifacts of such a process are never published.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 _lock = threading.Lock()
 
 _HARMLESS = ("CUTE_DSL_LIBS", "CUTE_DSL_CACHE_DIR", "CUTE_DSL_DISABLE_FILE_CACHING")
-"""Variables of the compiler that say where things are, not what is built."""
+"""Variables of the compiler that name folders and do not change the code."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 _LINES = "--generate-line-info"
 
 STREAM = object()
-"""In arguments to compile with: the stream of whoever calls the kernel."""
+"""Stands for the caller's stream among arguments to compile with."""
 
 _TYPES = {
     "float32": "Float32",
@@ -65,7 +65,7 @@ _TYPES = {
 """Types of the compiler by those of torch; the emulator takes no others."""
 
 _settings_at_import: dict[str, Any] | None = None
-"""What the compiler was told when this module imported it; None: somebody else did, or nobody."""
+"""The compiler's settings when this module imported it; None if it did not import it."""
 
 
 def _after_fork() -> None:
@@ -79,7 +79,7 @@ os.register_at_fork(after_in_child=_after_fork)
 @frozen
 class Artifact:
     """
-    What came out of one compile, in memory.
+    The result of one compile, in memory.
 
     Attributes:
         symbol: The exported function.
@@ -104,7 +104,7 @@ def compile_source(
     source: Source, *, wants_ptx: bool = False, line_info: bool = False, links: bool = True
 ) -> Artifact:
     """
-    Compile `source` in this process. Needs no GPU: the target is the source's.
+    Compile `source` in this process. Needs no GPU: the source names its target.
 
     Holds the process-wide compile lock. A linker that fails leaves the object, which this process
     can load, and a doubt.
@@ -150,7 +150,7 @@ def compile_function(
     function: Any, arguments: Sequence[Any], *, name: str, arch: str
 ) -> tuple[bytes, str]:
     """
-    Compile a function of somebody else's, in this process; return a shared library and its PTX.
+    Compile a function of the user's own, in this process; return a shared library and its PTX.
 
     Args:
         function: Decorated with ``cute.jit``, or an object whose ``__call__`` is.
@@ -180,7 +180,7 @@ def compile_function(
 
 
 def _stand_in(argument: Any) -> Any:
-    """Return what to compile with for an argument of a call."""
+    """Return the value to compile with for an argument of a call."""
     from cutlass.cute import runtime
 
     if argument is STREAM:
@@ -239,10 +239,9 @@ def _exported(
 
 def _set_host_level(module: Any, level: str) -> None:
     """
-    Have the host functions of `module` compiled for `level`, not for whatever CPU this is.
-
-    A function's own target outweighs that of the code generator, but not its list of features: so
-    a list has to be there, be it as short as the base of the family.
+    Compile the host functions of `module` for `level`, not for the CPU at hand. A function's own
+    target overrides that of the code generator, but not its list of features: so the function needs
+    such a list, even if it holds only the base of the family.
     """
     from cutlass._mlir import ir
 
@@ -298,7 +297,7 @@ def neutral_environment() -> Iterator[None]:
 
 def import_compiler() -> Any:
     """
-    Return the compiler; whoever calls this first does it in `neutral_environment`.
+    Return the compiler; the first call must be in `neutral_environment`.
 
     Raises:
         ToolchainError: It is not installed.
@@ -321,7 +320,9 @@ def import_compiler() -> Any:
 
 
 def unfit() -> str:
-    """Return why what this process's compiler generates must not be published; else empty."""
+    """
+    Return why artifacts of this process's compiler must not be published; empty if they may be.
+    """
     if "cutlass" not in sys.modules:
         return ""
     if _settings_at_import is None:
@@ -338,7 +339,7 @@ def unfit() -> str:
 
 
 def _other_generator() -> str:
-    """Return what is wrong if the code generator is not the one that keys name; else empty."""
+    """Return a reason if the code generator is not the one that keys name; else empty."""
     generator = sys.modules.get("cutlass._mlir._mlir_libs._cutlass_ir")
     path = str(getattr(generator, "__file__", ""))
     used = re.search(r"\.cu(\d+)\.", Path(path).name)
@@ -348,7 +349,10 @@ def _other_generator() -> str:
 
 
 def _compiler_settings() -> dict[str, Any]:
-    """Return what the compiler took from its environment; the target is told with each compile."""
+    """
+    Return the settings that the compiler took from its environment, without the target, which each
+    compile passes.
+    """
     from cutlass.cutlass_dsl import CuTeDSL
 
     found = dict(vars(CuTeDSL._get_dsl().envar))
@@ -376,11 +380,10 @@ def _module(source: Source, path: Path) -> ModuleType:
 @contextmanager
 def refusals(name: str, file: str) -> Iterator[None]:
     """
-    Have what the compiler raises about `name` come out as a CompileError, with the line of `file`
-    that it was at.
+    Turn errors of the compiler about `name` into a CompileError that names the line of `file`.
 
-    Its advice about long unrolled loops is no error, whatever the process makes of warnings. What
-    says that something has run out comes out as a ResourceError.
+    Its advice about long unrolled loops is no error, even if the process turns warnings into
+    errors. An error that says that something has run out becomes a ResourceError.
     """
     try:
         with warnings.catch_warnings():
@@ -394,13 +397,13 @@ def refusals(name: str, file: str) -> Iterator[None]:
         if is_passing(error):  # it says so in the system's words: no thread, no memory, no disk
             raise ResourceError(f"compiling {name}: {_shortened(error)}") from error
         raise CompileError(name, _shortened(error) + _line_of(error, file)) from error
-    except SystemExit as error:  # which would end the program, as if it had asked for it
+    except SystemExit as error:  # it would end the program
         words = f"it ends its process: SystemExit: {error}"
         raise CompileError(name, words + _line_of(error, file)) from error
 
 
 def source_of(function: Any) -> str:
-    """Return the file in which a function, or the class of an object, is written; else nothing."""
+    """Return the file that defines a function, or the class of an object; empty if unknown."""
     for candidate in (function, type(function)):
         with suppress(TypeError, OSError):
             return inspect.getsourcefile(inspect.unwrap(candidate)) or ""
@@ -409,8 +412,8 @@ def source_of(function: Any) -> str:
 
 def _line_of(error: BaseException, file: str) -> str:
     """
-    Return the line of `file` at which an error was raised, unless it says so itself: the functions
-    of a kernel are run to be compiled, and what they raise may tell nothing of where.
+    Return the line of `file` at which an error was raised, unless its message has that: the
+    compiler runs the functions of a kernel, and their errors may not name a line.
     """
     frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
     if not frames or f"{file}:" in str(error):
@@ -425,7 +428,7 @@ def _shortened(error: BaseException) -> str:
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
     kind = type(error)
     text = " ".join(lines[:4])
-    if kind.__module__ == "builtins" and kind is not RuntimeError:  # which the compiler raises
+    if kind.__module__ == "builtins" and kind is not RuntimeError:  # the compiler's own
         text = f"{kind.__name__}: {text}" if text and text != "None" else kind.__name__
     text = text or kind.__name__
     return text if len(text) <= 400 else text[:397] + "..."

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One compile in a process of its own: what the process is told, what it answers, what that means.
+One compile in a separate process: the task, its answer, and the error that the answer means.
 
-The process has a neutral environment, nobody else's modules and an empty stack. So a refusal there
-is the compiler's last word, while an end by a signal, or for lack of memory, is not.
+The process has a neutral environment, no other modules and an empty stack. So a refusal there is
+the compiler's last word, while an end by a signal, or for lack of memory, is not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jitgen.support.documents import read_bounded
 from jitgen.templates import digest
 
 TASK = "jitgen.compile.isolated:compile_task"
-"""What `jitgen.compile.workers.run` calls."""
+"""The function that `jitgen.compile.workers.run` calls."""
 
 _REFUSED, _BROKEN, _SHORT = "refused", "broken", "short of something"
 
@@ -77,7 +77,7 @@ def compile_isolated(
 
 
 def _answer(name: str, outcome: Outcome) -> dict[str, Any]:
-    """Return what the process answered, or raise what it means that it did not."""
+    """Return the answer of the process, or raise the error that its end means."""
     if outcome.kind is OutcomeKind.TIMEOUT:
         raise CompileTimeout(f"compiling {name} took too long: {outcome.error}")
     if outcome.kind is not OutcomeKind.OK:
@@ -99,7 +99,7 @@ def compile_task(task: dict[str, Any]) -> dict[str, Any]:
     Do what `compile_isolated` asks for, in a worker process.
 
     Returns:
-        What is known of the artifact, whose files are left in ``directory``; or ``{"kind": ...,
+        The fields of the artifact, whose files are left in ``directory``; or ``{"kind": ...,
         "error": ...}``.
     """
     config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])

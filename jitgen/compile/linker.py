@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Object file to shared library, with the system's C compiler driver, and never trusting it."""
+"""Links an object file with the system's C compiler driver, and checks the result."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def link(directory: Path, obj: str, symbol: str) -> bytes:
     """
     Return the shared library of the object file `obj` in `directory`, which defines `symbol`.
 
-    A linker may exit with success and leave nothing, half a file, or something else: what it left
-    is looked into before anybody loads or publishes it.
+    A linker may exit with success and leave nothing, half a file, or something else: its output is
+    checked before it is loaded or published.
 
     Raises:
         LinkError: There is no linker, it fails or hangs, or what it left is not the library.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Imported once by the process that compile processes are forked from: they find the compiler there,
-as jitgen imported it, with nobody's settings.
+Imported once by the process that compile processes are forked from, so that these have the compiler
+as jitgen imports it, in a neutral environment.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes descend from a process, by what Linux lists of it."""
+"""Finds the descendants of a process in what Linux lists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the children of process `pid`; none where it has ended, or nobody lists them."""
+    """
+    Return the children of process `pid`; none if it has ended, or the system does not list them.
+    """
     found: list[int] = []
     try:
         for path in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -20,6 +22,6 @@ def children_of(pid: int) -> list[int]:
 def descendants_of(pid: int) -> list[int]:
     """Return the children of process `pid`, their children, and so on."""
     found = children_of(pid)
-    for child in found:  # which grows meanwhile
+    for child in found:  # the list grows meanwhile
         found += children_of(child)
     return found

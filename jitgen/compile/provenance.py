@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who built an artifact: digests of what the compiler and the linker are, not of what they are called.
+Identifies the builder of an artifact by digests of the compiler and the linker, not by versions.
 
 A version says what was installed. A patched library, a swapped linker or a half-finished upgrade
 has the same version and generates other code, under the same key. So an entry records digests of
-contents, and who differs from the first to publish for these versions does not publish (see
-`jitgen.cache.builders`).
+contents, and a process that differs from the first to publish for these versions does not publish
+(see `jitgen.cache.builders`).
 
-Reading the compiler's 230 MB takes a fifth of a second. The digest is therefore kept with a
-fingerprint of sizes, times and numbers of all files, and read anew when one of them changes.
+Reading the compiler's 230 MB takes a fifth of a second. So the digest is cached with a fingerprint
+of sizes, times and inode numbers of all files, and computed anew when one of them changes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _TIMEOUT_S = 10
 
 
 class Memory(Protocol):
-    """What remembers digests: `jitgen.cache.builders.Builders`."""
+    """A store of digests: `jitgen.cache.builders.Builders`."""
 
     def digest(self, fingerprint: str) -> str | None:
-        """Return the digest that goes with a fingerprint, if it is known."""
+        """Return the digest that is stored for a fingerprint, if there is one."""
 
     def remember(self, fingerprint: str, digest: str) -> None:
-        """Keep a digest."""
+        """Store a digest."""
 
 
 def builder(memory: Memory) -> dict[str, str]:
@@ -60,7 +60,7 @@ def _compiler_files() -> tuple[Path, ...]:
     """
     found: set[Path] = set()
     for package, part in (("nvidia_cutlass_dsl", ""), ("cutlass", ""), ("tvm_ffi", "lib")):
-        with suppress(ValueError):  # a module that somebody made by hand
+        with suppress(ValueError):  # a module without a spec
             spec = importlib.util.find_spec(package)
             for folder in (spec.submodule_search_locations or ()) if spec else ():
                 code = (path for path in _files_below(Path(folder, part)) if _is_code(path))
@@ -90,8 +90,8 @@ def _linker_files(compiler: str | None) -> tuple[Path, ...]:
     Return the driver and the linker that it runs.
 
     Raises:
-        OSError: The driver cannot be run just now: what is guessed instead would be remembered as
-            the builder of these versions, by everybody.
+        OSError: The driver cannot be run just now: a guess would be stored as the builder of these
+            versions, for every process.
     """
     if compiler is None:
         return ()

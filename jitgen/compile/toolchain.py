@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is compiled with, what it is told, and what the host is: inputs of every key.
+The compiler's versions and options, and the host: inputs of every key.
 
 The compiler comes in parts, with two code generators, one of which is in use.
 
@@ -74,7 +74,7 @@ def flavour() -> int | None:
 
 @cache
 def _flavour() -> int:
-    """Return the same; that there is none is not remembered, but looked for the next time."""
+    """Return the same, cached; but without a generator the next call looks again."""
     found = flavours()
     if not found:
         _forget_what_is_installed()
@@ -112,7 +112,7 @@ def driver_cuda() -> int | None:
 
 
 def why_not_compiling() -> str:
-    """Return what is missing to compile kernels, and what to do; empty where nothing is."""
+    """Return what is missing to compile kernels, and what to do; empty if nothing is missing."""
     missing = [COMPILER] if version(COMPILER) is None else _missing_parts()
     if version("jinja2") is None:
         missing.append("jinja2")
@@ -179,7 +179,7 @@ def _require_readable() -> None:
 
 
 def _forget_what_is_installed() -> None:
-    """Have importlib look again: it keeps what it found, of what it could not read, too."""
+    """Clear the caches of importlib, which also remember folders that could not be read."""
     # of an object, for in some versions of Python it is no method of the class
     importlib.metadata.MetadataPathFinder().invalidate_caches()
 
@@ -208,11 +208,11 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 
 CONVENTION = "--enable-tvm-ffi"
-"""How functions are called."""
+"""Calling convention of the compiled functions."""
 
 
 def options(arch: Arch) -> tuple[str, ...]:
-    """Return what the compiler is told: the calling convention, and what the target says."""
+    """Return the options of the compiler: the calling convention, and those of the target."""
     return (CONVENTION, *TARGETS.get(arch).compiler_options)
 
 
@@ -221,11 +221,11 @@ def cpu_level() -> str:
     """
     Return the highest level of `LEVELS` that this CPU has.
 
-    A CPU that does not tell what it has counts as the base, which every one of its family has.
+    A CPU that does not list its features counts as the base level of its family.
 
     Raises:
         ToolchainError: The family is unknown.
-        ResourceError: What it has cannot be read just now.
+        ResourceError: Its features cannot be read just now.
     """
     names = _levels()
     flags, best = _cpu_flags(), names[0]
@@ -238,7 +238,7 @@ def cpu_level() -> str:
 
 def host_level(arch: Arch) -> str:
     """
-    Return the level that the host part of kernels for `arch` is compiled for: as the target says,
+    Return the level that the host part of kernels for `arch` is compiled for. The target decides:
     all that this CPU has, or the base, which every host has.
     """
     return cpu_level() if TARGETS.get(arch).host_level == "own" else base_level()
@@ -274,7 +274,7 @@ def host(arch: Arch) -> str:
 
 
 def cpuinfo(name: str) -> str:
-    """Return what the system says of the first CPU under `name`; empty where it says nothing."""
+    """Return the field `name` of the first CPU; empty if there is none."""
     lines = _head(_CPUINFO).splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 

@@ -3,12 +3,12 @@
 The process that compile processes are forked from; `jitgen.compile.workers` starts it.
 
 It imports what every task needs once, then forks one child for each task: a fork costs
-milliseconds, the imports cost a second, and whatever a task does to its process (a crash, a leak, a
-changed setting) ends with that child.
+milliseconds, the imports cost a second, and anything that a task does to its process (a crash, a
+leak, a changed setting) ends with that child.
 
 Forking is safe because this process has one thread and never runs a task itself. It speaks JSON
 over a socket, one document a line: one request in, one answer out for each task that has ended. The
-end of the socket means that the client is gone, however it went, and ends everything.
+end of the socket means that the client is gone, and ends everything.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOG_BYTES = 4096
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _HEARTBEAT_S = 5.0
-"""How often the client is told that this process lives; it gives up after half a minute."""
+"""Seconds between signs of life for the client, which gives up after half a minute."""
 
 _libc = ctypes.CDLL(None)
 
@@ -98,7 +98,7 @@ class Server:
     def serve(self) -> None:
         """Run every task; return when all are answered or the client has gone."""
         try:
-            self.say(b"")  # that it lives: a task may stop it before it can say so again
+            self.say(b"")  # a sign of life: a task may stop this process before the next
             while self.is_open or self._next < len(self._tasks) or self._children:
                 while self._next < len(self._tasks) and len(self._children) < self._jobs:
                     self._fork()
@@ -159,11 +159,11 @@ class Server:
         return self._client.fileno() not in ready or self.hear()
 
     def hear(self) -> bool:
-        """Take in what the client says; return whether it is still there."""
-        return False  # all it can say is that it ends
+        """Read from the client; return whether it is still there."""
+        return False  # a client only ever closes
 
     def add(self, task: Any) -> None:
-        """Run `task` too, after those that are known; its index is their number."""
+        """Run `task` after the others; its index is their number."""
         self._tasks.append(task)
 
     def _reap(self) -> None:
@@ -173,7 +173,7 @@ class Server:
             if ended is None:
                 return
             pid = ended.si_pid
-            # what the task left behind, and before waitpid gives the group's number free
+            # leftovers of the task, before waitpid frees the group's number
             _kill_group(pid)
             _, status = os.waitpid(pid, 0)
             child = self._children.pop(pid, None)
@@ -235,11 +235,10 @@ def _kill(pid: int) -> None:
 
 def _kill_orphans(known: Container[int]) -> None:
     """
-    Kill every child of this process that is not `known`.
-
-    A process that left its group, as ``setsid`` does, is not reached with its group. But when the
-    task that started it ends, this process becomes its parent. Those that it had started in turn
-    come here when it ends, so this goes on until there is none.
+    Kill every child of this process that is not `known`. A process that left its group, as
+    ``setsid`` does, is not killed with its group. But when the task that started it ends, this
+    process becomes its parent, and of its own children when it ends: so this repeats until there
+    are none.
     """
     while orphans := [pid for pid in children_of(os.getpid()) if pid not in known]:
         for pid in orphans:
@@ -247,12 +246,12 @@ def _kill_orphans(known: Container[int]) -> None:
 
 
 def _run(function: str, task: Any, child: _Child, server: int, client: socket.socket) -> NoReturn:
-    """Run one task in the forked child; never returns, whatever the task does."""
+    """Run one task in the forked child; never returns."""
     status = 1
     try:
         os.setpgid(0, 0)
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() == server:  # else it has died already, and nobody waits for an answer
+        if os.getppid() == server:  # else it has died, and no process waits for an answer
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             client.close()
@@ -272,7 +271,7 @@ def _run(function: str, task: Any, child: _Child, server: int, client: socket.so
 def _call(function: str, task: Any) -> bytes:
     try:
         return json.dumps({"kind": "ok", "result": resolve(function)(task)}).encode("ascii")
-    except BaseException as error:  # sys.exit() included: however a task ends is its answer
+    except BaseException as error:  # sys.exit() included: the exception is the answer
         log = "".join(traceback.format_exception(error))[-LOG_BYTES:]
         message = f"{type(error).__name__}: {error}"
         return json.dumps({"kind": "error", "error": message, "log": log}).encode("ascii")
@@ -296,9 +295,7 @@ def preload(modules: list[str], without: list[str]) -> None:
     for name in modules:
         try:
             importlib.import_module(name)
-        except (
-            Exception
-        ):  # importing early is only for speed, and foreign modules fail in many ways
+        except Exception:  # importing early is only for speed, and modules fail in many ways
             traceback.print_exc()
     gc.freeze()  # children need not look at what is already here, and so share its memory
     sys.stdout.flush()

@@ -40,12 +40,12 @@ PRELOAD = (
     "cutlass.cute._tvm_ffi_args_spec_converter",
     "cutlass.cutlass_dsl.tvm_ffi_provider",
 )
-"""What children find imported; a name that a version of the compiler lacks is skipped."""
+"""Modules that children find imported; a name that a version of the compiler lacks is skipped."""
 
 WITHOUT = ("torch",)
 """
-What children cannot import. tvm-ffi imports torch wherever it is installed, and compiling has no
-use for it: without it the start takes one second instead of three, and gives the same bytes.
+Modules that children cannot import. tvm-ffi imports torch if it is installed, and compiling has no
+use for it: without torch the start takes one second instead of three, and the bytes are the same.
 """
 
 _ENVIRONMENT = {
@@ -57,15 +57,15 @@ _ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
 }
 _GOODBYE_S = 0.5
-"""How long the helper process may take to end what it started, before it is killed itself."""
+"""Seconds that the helper process may take to end its children, before it is killed itself."""
 
 _START_S = 120.0
 """How long the helper process may take to import what tasks need: seconds, if the disk is slow."""
 
 _SILENCE_S = 30
 """
-For so many seconds the helper process may say nothing, not even that it lives. They are counted one
-by one, so that a machine that was suspended as a whole is not taken for a helper that hangs.
+Seconds without a sign of life after which the helper process counts as hung. They are counted one
+by one, so that a suspended machine is not taken for a hung helper.
 """
 
 
@@ -81,7 +81,7 @@ class OutcomeKind(StrEnum):
 @frozen
 class Outcome:
     """
-    What became of one task.
+    The result of one task.
 
     Attributes:
         task: The task as it was given.
@@ -89,7 +89,7 @@ class Outcome:
         kind: How it ended.
         result: What the function returned; None unless `kind` is ``ok``.
         error: Type and message of the exception, or how the process ended; None if all went well.
-        log: The last 4 KiB of what the task printed, or the traceback of its exception.
+        log: The last 4 KiB of the task's output, or the traceback of its exception.
         seconds: From fork to end.
     """
 
@@ -121,7 +121,7 @@ class Stop:
             self._end()
 
     def watch(self, connection: socket.socket) -> None:
-        """Take note of the run's connection to its processes, whose end is theirs."""
+        """Note the run's connection to its processes; closing it ends them."""
         with self._lock:
             self._connection = connection
             if self.is_set:
@@ -129,10 +129,10 @@ class Stop:
 
     def disown(self) -> None:
         """
-        Close this process's copy of the connection: for a forked child, whose parent's run it is.
+        Close this process's copy of the connection, in a forked child: the run is its parent's.
         """
         if self._connection is not None and self._connection.fileno() >= 0:
-            os.close(self._connection.detach())  # close() would wait for whoever reads from it
+            os.close(self._connection.detach())  # close() would wait for a reader
 
     def _end(self) -> None:
         if self._connection is not None:
@@ -162,7 +162,7 @@ def run(
         tasks: JSON values.
         jobs: How many tasks run at a time, at least 1; see `jitgen.compile.capacity`.
         timeout_s: After so many seconds a task and all that it started are killed.
-        stop: What ends the run from another thread; tasks that it ends have no outcome.
+        stop: Ends the run from another thread; tasks that it ends have no outcome.
         preload: Modules that are imported once, before the first task.
         without: Modules that tasks cannot import.
 
@@ -251,7 +251,7 @@ class _Server:
         Send `request` and yield the answers until the other side ends.
 
         Raises:
-            TimeoutError: It does not end, and says nothing, not even that it lives.
+            TimeoutError: It does not end, and gives no sign of life.
         """
         with suppress(BrokenPipeError, ConnectionResetError):
             self.connection.settimeout(_START_S)
@@ -268,7 +268,7 @@ class _Server:
                     return
                 silence, patience = 0, _SILENCE_S
                 *lines, rest = (rest + received).split(b"\n")
-                yield from (json.loads(line) for line in lines if line)  # an empty one: "I live"
+                yield from (json.loads(line) for line in lines if line)  # empty: a sign of life
             raise TimeoutError
 
     def kill(self) -> None:

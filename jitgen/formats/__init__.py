@@ -35,7 +35,7 @@ def every_format() -> tuple[ScaleFormat, ...]:
 
 def format_of_b(scale: Tensor) -> ScaleFormat | None:
     """
-    Return the format that scales of b have; None where they have nobody's type or rank.
+    Return the format of scales of b; None if no format has their type and rank.
 
     float64 counts as float32: a reference may be computed so.
     """

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Scales in atoms of 512 bytes: what the formats share whose scales tensor cores read themselves.
+Scales in atoms of 512 bytes: the code shared by formats whose scales tensor cores read directly.
 
 An atom holds the scales of 128 rows at 4 neighbouring places along K, a byte each: that of row r at
 place s is byte ``(r % 32) * 16 + (r // 32) * 4 + s`` (NVIDIA, PTX ISA, tcgen05 scale factors;
 cuBLAS, "1D block scaling factors layout"). Atoms follow each other along K first, then along rows.
 Rows are counted from the start of their group, so that a group begins with an atom of its own: the
-first block of a ragged group is the sum of ceil(rows / 128) over the groups before it. Rows that
-nobody owns need no scale; places beyond K hold zero bytes, which are finite in every format.
+first block of a ragged group is the sum of ceil(rows / 128) over the groups before it. Padding rows
+need no scale; places beyond K hold zero bytes, which are finite in every format.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def num_blocks(rows: Rows) -> int:
     """
     Return how many blocks of 128 rows a's scales have, for each matrix.
 
-    For ragged rows that is what suffices however they are divided, and needs no look at them.
+    For ragged rows it is an upper bound for every division into groups, so `offs` is not read.
     """
     return (rows.shape[-1] + (ROWS - 1) * max(1, rows.groups)) // ROWS
 
@@ -177,7 +177,7 @@ def rows_of(x: Tensor, offs: Tensor | None) -> Rows:
 
 
 class Atoms:
-    """What formats with scales in atoms share; see `jitgen.formats.protocol.ScaleFormat`."""
+    """Base of formats with scales in atoms; see `jitgen.formats.protocol.ScaleFormat`."""
 
     dtype: torch.dtype
     values: int
@@ -216,7 +216,7 @@ class Atoms:
         return swizzled(reduce(getitem, where, by_row(scale, rows, ceil_div(k, self.values))))
 
     def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:
-        """Return (M, K) or (G, M, K) float32; any value in rows that nobody owns."""
+        """Return (M, K) or (G, M, K) float32; any value in padding rows."""
         return self._repeated(by_row(scale, rows, ceil_div(k, self.values)), k)
 
     def repeated_b(self, scale: Tensor, n: int, k: int) -> Tensor:

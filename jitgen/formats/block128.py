@@ -120,7 +120,7 @@ def is_kernel_layout(scale: Tensor) -> bool:
             step % _ROWS_OF_STRIDE == 0 or size == 1
             for step, size in zip(front, scale.shape, strict=False)
         )
-        # A launch asks again: nobody knows yet where a tracer's tensor will lie.
+        # A launch asks again: the address of a tracer's tensor is not known yet.
         and (not _has_memory(scale) or scale.data_ptr() % (4 * _ROWS_OF_STRIDE) == 0)
     )
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Scales in atoms from what others have, and back: the same bytes in another order.
+Converts scales of other libraries to atoms and back: the same bytes in another order.
 
 ====================================================  ============================================
 who                                                   what they have
@@ -85,7 +85,7 @@ def from_atoms(
         zero bytes.
 
     Raises:
-        InputError: There are no so many in `atoms`.
+        InputError: `atoms` has fewer.
     """
     atoms = _atoms(atoms)
     rows = _rows((*atoms.shape[:-3], num_rows), offs)

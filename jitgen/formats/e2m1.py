@@ -57,14 +57,14 @@ def single(q: Tensor) -> Tensor:
 
 
 def _bounds(device: torch.device) -> Tensor:
-    """Return `_new_bounds`, made once; anew for a mode, whose tensors may be nobody else's."""
+    """Return `_new_bounds`, cached; anew in a torch mode, whose tensors must not be shared."""
     return _new_bounds(device) if torch._C._len_torch_dispatch_stack() else _kept_bounds(device)
 
 
 def _new_bounds(device: torch.device) -> Tensor:
     """
-    Return above what magnitude the next code begins: the middle, or where that is a tie which goes
-    up, the float32 below it.
+    Return the magnitudes above which the next code begins: the middle, or the float32 below it if a
+    tie rounds up.
     """
     values = torch.tensor(_VALUES)
     middles = (values[1:] + values[:-1]) / 2

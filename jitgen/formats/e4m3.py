@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Values as float8_e4m3fn: the arithmetic that all formats with float32 scales share.
+Values as float8_e4m3fn: the arithmetic of all formats with float32 scales.
 
 A scale is ``s = max(abs(x)) / 448`` over the values that share it, and ``q = x / s`` rounded to
 float8_e4m3fn, whose largest value 448 is (OCP 8-bit Floating Point Specification, E4M3).

@@ -3,8 +3,8 @@
 MXFP4 weights prepared for Hopper: reordered once, when they are loaded.
 
 Hopper has no tensor cores for e2m1, so its kernels decode weights in registers, and what they read
-is made for that. There are three layouts, of 4.25 bits a weight each; they differ in what becomes
-of a scale. None depends on tiles or sizes, so one preparation serves every kernel of its layout.
+is made for that. There are three layouts, of 4.25 bits a weight each; they differ in how scales are
+applied. None depends on tiles or sizes, so one preparation serves every kernel of its layout.
 
 =============  ================================  ==================================================
 layout         activations                       scales
@@ -17,8 +17,9 @@ layout         activations                       scales
 ``wide1``      bfloat16                          become part of bfloat16 values: exact
 =============  ================================  ==================================================
 
-Where the bits are says `jitgen.formats.prepared_blocks`; how scales are kept, what is lost far
-below the largest one, and what becomes of a NaN, says `jitgen.formats.prepared_scales`.
+`jitgen.formats.prepared_blocks` describes the positions of the bits;
+`jitgen.formats.prepared_scales` how scales are stored, what is lost far below the largest one, and
+how a NaN is kept.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ class PreparedWeights:
         factor: (G,) float32: what every result of a group is multiplied with.
         n: N, rows of each matrix; a multiple of 8.
         k: K; a multiple of 32.
-        layout: What they were prepared for, with its version.
-        row_spread: How far exponents differed within a row, in all of K, at most, when `values`
-            were looked at (`spread_of_rows` does that); None: they were not. Up to
-            `jitgen.formats.unpacked.REACH` whole rows of exact1 and folded1 are e4m3 times one
-            scale. It counts as long as `values` lie where they lay and autograd's version counter
-            stands still: rows that are written later may be others.
+        layout: The layout that they were prepared for, with its version.
+        row_spread: Largest difference of exponents within a row, over all of K, as `spread_of_rows`
+            found it in `values`; None: unknown. Up to `jitgen.formats.unpacked.REACH` whole rows of
+            exact1 and folded1 are e4m3 times one scale. It counts as long as `values` lie where
+            they lay and autograd's version counter stands still: rows that are written later may be
+            others.
 
     Raises:
         InputError: The parts do not fit each other, or the layout is none that this jitgen reads.
@@ -112,15 +113,17 @@ class PreparedWeights:
         object.__setattr__(self, "_state", state_of(self.values))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Keep what makes another one, for `copy` and `pickle`: a version is of one tensor."""
+        """
+        Support `copy` and `pickle`; the version counter belongs to one tensor and is left out.
+        """
         parts = (self.values, self.factor, self.n, self.k, self.layout, self.known_spread)
         return _made, parts
 
     @property
     def known_spread(self) -> int | None:
         """
-        The `row_spread` that `values` have now; None where that is not known. A graph of
-        torch.compile knows nothing of it: it outlives values.
+        The `row_spread` of the present `values`; None if it is not known. Within a graph of
+        torch.compile it is unknown, because the graph outlives the values.
         """
         state = self._state
         if state is None or is_compiling() or state != state_of(self.values):
@@ -138,8 +141,8 @@ class PreparedWeights:
     @property
     def kind(self) -> str:
         """
-        G, N, K, layout and whether rows are near, as one text: what calls with such weights have in
-        common.
+        G, N, K, layout and whether rows are near, as one text: equal for weights that share
+        kernels.
         """
         return self._kinds[self.has_near_rows]
 
@@ -177,7 +180,9 @@ class PreparedWeights:
         )
 
     def with_row_spread(self) -> PreparedWeights:
-        """Return the same weights with `row_spread`; where it lacks, `spread_of_rows` finds it."""
+        """
+        Return the same weights with `row_spread`, computed by `spread_of_rows` if it is unknown.
+        """
         if self.known_spread is not None:
             return self
         return replace(self, row_spread=spread_of_rows(self.values, self.layout))
@@ -190,9 +195,9 @@ class PreparedWeights:
             packed: (G, N, K / 2) uint8, the first of two codes in the low half of a byte.
             scale: (G, N, K / 32) uint8, UE8M0.
 
-        They stand for the numbers that kernels compute with, which are those that were prepared but
-        for what `jitgen.formats.prepared_scales` says is rounded or lost. A block of 32 zeros has
-        scale 0, and one under a NaN has codes of zero.
+        They represent the numbers that kernels compute with: the original ones, except for those
+        that are rounded or lost according to `jitgen.formats.prepared_scales`. A block of 32 zeros
+        has scale 0, and one under a NaN has codes of zero.
         """
         packed = self.values.new_empty((self.groups, self.n, self.k // 2), dtype=torch.uint8)
         scale = packed.new_empty((self.groups, self.n, self.k // VALUES))
@@ -216,10 +221,9 @@ class PreparedWeights:
 
 def state_of(tensor: Tensor) -> tuple[int, int] | None:
     """
-    Return what tells that the values of a tensor are others: where they lie, which ``.data =``
-    changes, and autograd's version counter, which goes up with whatever else writes to them. None
-    where there is no such thing: of tensors of inference mode, of those that stand for others, and
-    while torch.compile reads this.
+    Return a state that changes when the values of a tensor do: its address, which ``.data =``
+    changes, and autograd's version counter, which every other write increments. None if there is no
+    such state: for tensors of inference mode, for fake tensors, and while torch.compile traces.
     """
     if is_compiling() or type(tensor) not in (Tensor, Parameter) or tensor.is_inference():
         return None
@@ -321,8 +325,7 @@ def _prepared(
 
 def spread_of_rows(values: Tensor, layout: BLayout) -> int:
     """
-    Return how far the exponents of a row differ in all of K, of all rows of all groups the most.
-
+    Return the largest difference of exponents within a row, over all of K, all rows and all groups.
     It waits for the device.
 
     Args:

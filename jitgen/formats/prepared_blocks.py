@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where the bits of prepared weights are: blocks of 64 rows x 128 of K, 4352 bytes each.
+Positions of the bits of prepared weights: blocks of 64 rows x 128 of K, 4352 bytes each.
 
 Hopper's kernels make weights the first operand of WGMMA and decode them into registers. So a block
 holds, word by word, what one thread of a warpgroup decodes: 8 codes of one row and 32 of K. Thread
@@ -17,7 +17,7 @@ words                   what
 1024 to 1087            the scales of a row each, of 4 x 32 along K
 ======================  ==========================================================================
 
-Which bit of a word belongs to which code is the layout's: few instructions decode it.
+The layout decides which bit of a word belongs to which code, so that few instructions decode it.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def load_prepared(
 
 
 def _alone(tensor: Tensor) -> Tensor:
-    """Return a tensor with memory of its own, which files ask for: parts of groups have none."""
+    """Return a tensor with its own memory, as files require; a part of the groups shares it."""
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How the scales of prepared weights are kept: a byte for each 32 along K, a factor for each group.
+How the scales of prepared weights are stored: a byte for each 32 along K, a factor for each group.
 
-Exponents are kept relative to the largest one of their group, so that what kernels compute with
-stays far from the ends of float32, and the factor brings results back. A block of 32 that is all
-zeros has no say. What is more than ``2**100`` below the largest of its group counts as zero.
+Exponents are stored relative to the largest one of their group, so that the numbers of kernels stay
+far from the ends of float32, and the factor scales results back. Blocks of 32 zeros are ignored.
+Values more than ``2**100`` below the largest of their group count as zero.
 
 A NaN (255) stays 255, which kernels decode to infinity, over codes that are all zero: their product
 is a NaN, and so is the column of the result.
@@ -31,7 +31,7 @@ from jitgen.formats.prepared_blocks import runs
 
 NAN = 255
 BIAS = 127
-"""What the exponent of a float32 is kept with."""
+"""Bias of a float32's exponent."""
 
 REACH = 11
 """Distance within 128 of K that folding keeps exactly: e4m3 has 6 * 2**6 and 0.5 * 2**-5."""
@@ -45,10 +45,10 @@ _REST = 100
 
 class Range(NamedTuple):
     """
-    Where a layout keeps exponents.
+    The range of a layout's stored exponents.
 
     Attributes:
-        top: What the largest one of a group is kept as.
+        top: Stored value of the largest exponent of a group.
         factor: Exponent of the group's factor where that is 0, as UE8M0 has it.
         most: Exponents above it do not become `top` but more, so that the factor stays finite.
     """
@@ -70,7 +70,7 @@ RANGES = {
 
 class Kept(NamedTuple):
     """
-    One group's scales, as they are kept, and codes to go with them.
+    One group's scales, as they are stored, and the codes that belong to them.
 
     Attributes:
         codes: (R, K) uint8: zeros under a NaN, and where the scale is lost.
@@ -85,12 +85,12 @@ class Kept(NamedTuple):
 
 def kept(codes: Tensor, scale: Tensor, layout: BLayout) -> Kept:
     """
-    Return how the scales of a group are kept.
+    Return the stored form of the scales of a group.
 
     Args:
         codes: (R, K) uint8, K a multiple of 128.
         scale: (R, K / 32) uint8, UE8M0.
-        layout: What they are kept for.
+        layout: The layout.
     """
     area, parts = RANGES[layout], runs(codes, VALUES)
     exponents = scale.int()
@@ -143,7 +143,7 @@ def restored(words: Tensor, factor: Tensor, layout: BLayout) -> Tensor:
 
 def exponents(words: Tensor, layout: BLayout) -> Tensor:
     """
-    Return the exponents of a group as they are kept, relative to its largest.
+    Return the stored exponents of a group, relative to its largest.
 
     Args:
         words: (R, K / 128) int32.
@@ -162,8 +162,7 @@ def exponents(words: Tensor, layout: BLayout) -> Tensor:
 
 def row_spread(codes: Tensor, words: Tensor, layout: BLayout) -> Tensor:
     """
-    Return how far the exponents of a row differ, as they are kept, in all of K; of all rows the
-    most.
+    Return the largest difference of stored exponents within a row, over all of K and all rows.
 
     Args:
         codes: (R, K) uint8.

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a scale format is: one object in a file of `jitgen.formats`, which alone knows the shapes, the
-memory layout and the arithmetic of one way of scaling an operand; and torch's element types.
+The protocol of scale formats: one object in a file of `jitgen.formats`, with the shapes, the memory
+layout and the arithmetic of one way of scaling an operand; and torch's element types.
 
-How values are quantised so, the functions beside the object say: what each takes and returns
-differs.
+The functions beside the object quantise values; their arguments and results differ.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Shape = tuple[int, ...]
 
 class Rows(NamedTuple):
     """
-    How the rows of a lie, as far as their scales ask.
+    The layout of the rows of a, as far as scales depend on it.
 
     Attributes:
         shape: The sizes of a in front of K: (M,) or (G, M).
@@ -51,7 +50,7 @@ class ScaleFormat(Protocol):
     """How values of an operand share scales."""
 
     name: ScaleGranularity
-    """The word of configs."""
+    """Its name in configs."""
 
     dtype: torch.dtype
     """Element type of the scales."""
@@ -60,7 +59,7 @@ class ScaleFormat(Protocol):
     """Dimensions of b's scales, by which the format is told from others with the same type."""
 
     has_alpha: bool
-    """Whether there is one more float32 for each group, which its sums are multiplied with."""
+    """Whether there is one more float32 for each group that multiplies its sums."""
 
     has_atoms: bool
     """Whether scales lie in atoms; blocks of a's (dimension -3) may then be more than needed."""
@@ -69,7 +68,7 @@ class ScaleFormat(Protocol):
     """Whether a's scales may come in any order, of which kernels read some (see `is_readable`)."""
 
     words: str
-    """What one scale of b is for, for errors: ``for each row``."""
+    """The extent of one scale of b, for errors: ``for each row``."""
 
     def a_shape(self, rows: Rows, k: int) -> Shape:
         """Return the shape of a's scales."""

@@ -2,8 +2,8 @@
 """
 ``e4m3x2``: a bfloat16 value as two e4m3 parts, the high and the low four of its eight bits.
 
-Hopper's kernels for weights prepared as e4m3 multiply both parts as if they were two rows and add
-what they get, so that bfloat16 activations lose nothing to FP8.
+Hopper's kernels for weights prepared as e4m3 multiply both parts as two rows and add the sums, so
+bfloat16 activations lose nothing in FP8.
 """
 
 from __future__ import annotations

@@ -27,26 +27,26 @@ from jitgen.formats.mx32 import VALUES
 from jitgen.formats.prepared import PreparedWeights
 
 REACH = scales.ROW_REACH
-"""How far the exponents of a row may differ, where nothing is to be lost."""
+"""Largest difference of exponents within a row that loses nothing."""
 
 LAYOUTS = (BLayout.EXACT1, BLayout.FOLDED1)
-"""What is unpacked to e4m3: wide1 is for bfloat16 activations, beside which that is of no use."""
+"""Layouts that are unpacked to e4m3; wide1 is not, because its activations are bfloat16."""
 
 TOP = 6
-"""Exponent of two that values of the largest exponent are multiplied by."""
+"""Power of two that multiplies values with the largest exponent of their row."""
 
 
 def shift(layout: BLayout) -> int:
     """
-    Return what is taken from the largest kept exponent of a row: the group's factor times two to
-    the power of what is left is the scale.
+    Return the number to subtract from the largest stored exponent of a row; the scale is the
+    group's factor times two to the power of the difference.
     """
     area = scales.RANGES[layout]
     return TOP + area.top + scales.BIAS + area.factor
 
 
 def least(layout: BLayout) -> int:
-    """Return the least exponent of a row whose scale is made of it: all zeros have none."""
+    """Return the least exponent that gives a row a scale: a row of zeros has none."""
     return shift(layout) - scales.BIAS + 1
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a whole cache holds: every entry, whether calls can still find it, and what went wrong.
+The report of a whole cache: every entry, whether calls still find it, and failures.
 
-A cache keeps no list of its misses. But an entry that nothing asks for any more says why calls
-missed it: they looked for another key, and the two key documents tell in what they differ.
+A cache keeps no list of its misses. But an entry that no call finds any more explains them: calls
+look for another key, and the two key documents show the difference.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class State(StrEnum):
     """It does."""
 
     OTHER = "other key"
-    """It looks for another key: templates, compiler or options are not what they were."""
+    """Calls look for another key: templates, compiler or options have changed."""
 
     REFUSED = "refused"
-    """Nobody asks for it: the rules of its target refuse the config now."""
+    """No call looks for it: the rules of its target refuse the config now."""
 
     CPU = "other CPU"
     """This processor cannot run its host part."""
@@ -57,7 +57,7 @@ class Row:
     One entry.
 
     Attributes:
-        info: What a list of entries says of it.
+        info: Its line in a list of entries.
         state: Whether calls find it.
         reason: Why not; empty where they do.
         created: When it was compiled, ISO 8601; empty where its record cannot be read.
@@ -153,7 +153,9 @@ def _state(meta: Meta) -> tuple[State, str]:
 
 
 def _fields(meta: Meta, wanted: dict[str, Any]) -> Iterator[str]:
-    """Yield in what a key document differs from the one that calls look for, briefly."""
+    """
+    Yield the fields in which a key document differs from the one that calls look for, briefly.
+    """
     ((_, differences),) = inventory.nearest([meta], wanted, 1)
     seen = set()
     for each in differences:

@@ -7,8 +7,8 @@ comes from, which nvdisasm prints. So both go through the PTX, where `jitgen.emu
 habits of the compiler's notes. One line of source makes many of PTX, in several places: loops are
 unrolled, functions inlined. So a line here has one origin, and an origin many lines.
 
-ptxas notes nothing of warpgroup MMAs: each would count for whatever stands before it. They keep
-their order, so that the first of PTX is the first of the machine code, and so on.
+ptxas notes no lines for warpgroup MMAs: each would count to the instruction before it. They keep
+their order, so the first of PTX is the first of the machine code, and so on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PYTHON, PTX, SASS, HOST = "python", "ptx", "sass", "host"
 
 _PLACE = re.compile(r'//## File "\.nv_debug_ptx_txt[^"]*", line (\d+)')
 LINES = "--print-line-info-ptx"
-"""What nvdisasm is to print, for `sass`."""
+"""Options of nvdisasm for `sass`."""
 
 _WARPGROUP_MMA, _OF_MACHINE = "wgmma.mma_async", ("HGMMA", "QGMMA", "IGMMA", "BGMMA")
 _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;?\s*$")
@@ -44,7 +44,7 @@ class Line:
         text: The line.
         origin: The line of the source that it comes from, counted from 1; None where it is not
             known, and of lines that are no code.
-        number: Its number in the text that it is of, counted from 1; 0 of what has addresses.
+        number: Its number in its text, counted from 1; 0 for code with addresses.
         operation: The first word of a machine instruction, such as ``FFMA``; else empty.
     """
 
@@ -61,7 +61,7 @@ class Listing:
 
     Attributes:
         language: ``python``, ``ptx``, ``sass`` or ``host``.
-        title: What a reader calls it.
+        title: Its title.
         lines: Its lines.
     """
 
@@ -93,8 +93,8 @@ def source(text: str) -> Listing:
 
 def ptx(text: str) -> Listing:
     """
-    Return the listing of PTX with line information, without what holds just that: lines are
-    numbered as findings of the emulator number them.
+    Return the listing of PTX with line information, without the directives for it; lines have the
+    numbers that findings of the emulator use.
     """
     return Listing(language=PTX, title="PTX", lines=tuple(_ptx(text)))
 
@@ -118,7 +118,8 @@ def _is_ptx(row: str) -> bool:
 
 def sass(text: str, ptx_text: str) -> Listing:
     """
-    Return the listing of what nvdisasm printed with `LINES`, made of PTX with line information.
+    Return the listing of the output of nvdisasm with `LINES`, for code from PTX with line
+    information.
     """
     origins = source_lines(ptx_text)
     lines = _placed(list(_sass(text, origins)), _matrix_origins(ptx_text, origins))
@@ -146,7 +147,7 @@ def _matrix_origins(text: str, origins: Sequence[int | None]) -> list[int | None
 
 
 def _placed(lines: list[Line], origins: list[int | None]) -> Iterator[Line]:
-    """Yield lines with the warpgroup MMAs in their places; nowhere, where these are not known."""
+    """Yield lines with the origins of warpgroup MMAs; None if these are not known."""
     total = sum(line.operation in _OF_MACHINE for line in lines)
     if total != len(origins):  # a loop was unrolled below PTX
         only = origins[0] if len(set(origins)) == 1 else None
@@ -184,8 +185,8 @@ CLASSES = {
     "control": ("control", ("BRA", "BRX", "JMP*", "EXIT", "CALL", "RET", "NOP", "BPT", "KILL")),
 }
 """
-Classes of machine instructions, with their names for a reader; what fits none is integer
-arithmetic. A star stands for any letters; the longest pattern that fits counts.
+Classes of machine instructions, with their titles; anything else is integer arithmetic. A star
+stands for any letters; the longest pattern that fits counts.
 """
 
 INTEGER = "integer", "integers and moves"
@@ -208,7 +209,7 @@ def _fits(operation: str, pattern: str) -> bool:
 
 
 def by_class(operations: Counter[str]) -> dict[str, Counter[str]]:
-    """Return the operations of each class that there is, most instructions first."""
+    """Return the operations of each class that occurs, most instructions first."""
     found: dict[str, Counter[str]] = {}
     for operation, count in operations.items():
         found.setdefault(class_of(operation), Counter())[operation] = count
@@ -216,5 +217,5 @@ def by_class(operations: Counter[str]) -> dict[str, Counter[str]]:
 
 
 def class_title(name: str) -> str:
-    """Return what a reader calls a class."""
+    """Return the title of a class."""
     return INTEGER[1] if name == INTEGER[0] else CLASSES[name][0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In what two kernels differ: config, numbers, key, resources, instructions, source."""
+"""The difference of two kernels: config, numbers, key, resources, instructions, source."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Difference:
 
     Attributes:
         names: Of the first and the second.
-        changes: By what they are of, fields that differ: config, numbers, key, resources.
+        changes: Fields that differ, by part: config, numbers, key, resources.
         operations: Machine instructions whose counts differ: class, operation, counts.
         source: The difference of the sources, with three lines around.
     """
@@ -69,7 +69,7 @@ class Difference:
 
 
 def between(one: Inspected, other: Inspected) -> Difference:
-    """Return in what two kernels differ."""
+    """Return the difference of two kernels."""
     pairs = {
         "config": (one.config, other.config),
         "numbers": (_numbers(one), _numbers(other)),
@@ -132,7 +132,7 @@ def _counts(kernel: Inspected) -> Counter[str]:
 
 
 def rows(one: list[str], other: list[str]) -> Iterator[Row]:
-    """Yield the difference of two texts, with some lines around what differs."""
+    """Yield the difference of two texts, with some lines of context."""
     matcher = difflib.SequenceMatcher(None, one, other, autojunk=False)
     for group in matcher.get_grouped_opcodes(_CONTEXT):
         first, last = group[0], group[-1]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The frame of a page: one file that needs no other, with a policy that lets nothing else in.
+The frame of a page: one self-contained file, with a policy that lets it load nothing.
 
-Style and script are allowed by their digests, so that markup which got in, should there ever be
-some, could bring no script of its own, and could fetch nothing and tell nobody.
+Style and script are allowed by their digests, so injected markup could run no script, fetch nothing
+and send nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jitgen._version import __version__
 from jitgen.inspect.markup import Markup, escaped, tag
 
 MAX_BYTES = 3 * 2**20
-"""Of a page; a browser opens it at once."""
+"""Limit in bytes for a page; a browser opens it at once."""
 
 
 def document(title: str, *body: Any) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What emulating a kernel showed, by line: what was executed, and what is wrong where."""
+"""The result of emulating a kernel, by line: executed lines, and findings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Trial:
     Attributes:
         problem: Its sizes.
         values: ``integers`` or ``random``.
-        is_right: Whether all came out right.
+        is_right: Whether all values are right.
         wrong: Wrong values.
         largest: Largest error over the largest value.
         seconds: By mode.
@@ -79,7 +79,7 @@ class Function:
 @frozen
 class Emulation:
     """
-    What became of a kernel in the emulator.
+    The result of a kernel in the emulator.
 
     Attributes:
         is_right: Whether all of it was right.
@@ -101,7 +101,7 @@ class Emulation:
 
 
 def emulation(verified: Mapping[str, Any]) -> Emulation:
-    """Return what a verification says, given in the form of its `to_json`."""
+    """Return the emulation part of a verification, given in the form of its `to_json`."""
     coverage = verified["coverage"]
     every = [function for each in coverage for function in each["functions"].items()]
     return Emulation(

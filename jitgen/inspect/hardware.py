@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a multiprocessor has, by family of targets, as far as a page asks: how many CTAs fit, and the
-roofs that measurements lie under.
+Limits of a multiprocessor, by family of targets: how many CTAs fit, and the roofs of the roofline.
 
 Sources: CUDA C++ Programming Guide, table of technical specifications by compute capability; rates
 of tensor cores from the data sheets that the cost models cite.
@@ -147,7 +146,7 @@ def occupancy(
 
 
 class _Needs:
-    """What a CTA takes, in the grains in which it is handed out."""
+    """The resources of a CTA, rounded up to the units of allocation."""
 
     def __init__(self, registers: int, threads: int, shared_bytes: int, columns: int) -> None:
         self.warps = -(-threads // _WARP)
@@ -189,7 +188,7 @@ def _limits(sm: Multiprocessor, needs: _Needs) -> Iterator[Limit]:
 @frozen
 class Roofs:
     """
-    What a device can do at most.
+    The peak rates of a device.
 
     Attributes:
         device: Its name.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that a page says of one kernel, gathered."""
+"""Gathers everything that a page shows of one kernel."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class Inspected:
         resources: What the GPU kernel occupies; None for the host.
         shared, tensor: Its memory; None where it has none, or the source does not say.
         occupancy: How many CTAs fit; None for the host.
-        speed: What was measured, and what it is chosen for.
-        emulation: What the emulator found; None where it was not asked.
+        speed: Its measurements, and the problems that it is chosen for.
+        emulation: Findings of the emulator; None if it did not run.
         entry: Facts of the entry of the cache, by name; empty where there is none.
-        notes: What a reader must know of all this.
+        notes: Notes for the reader.
     """
 
     name: str
@@ -92,8 +92,7 @@ def inspected(
     plan_names: Sequence[str] | None = None,
 ) -> Inspected:
     """
-    Gather what there is to say of a kernel. Compiles its source with line information, unless that
-    was done before and kept.
+    Gather the data of a kernel. Compiles its source with line information, unless that is cached.
 
     Args:
         source: Its source: the entry's, or as the templates render it now.
@@ -178,7 +177,7 @@ def _gpu(source: Source, entry: Entry | None) -> _Code:
 
 
 def _host(source: Source, entry: Entry | None, *, emulates: bool) -> _Code:
-    """Disassemble what the cache has: host code has no line table that links it to the source."""
+    """Disassemble the cached library: host code has no line table that links it to the source."""
     listings = [code.source(source.text)]
     notes = ["Kernels for the host have no line table: source and code are not linked."]
     if emulates:
@@ -194,7 +193,7 @@ def _host(source: Source, entry: Entry | None, *, emulates: bool) -> _Code:
 
 
 def numbers(derived: Any) -> list[Number]:
-    """Return the numbers of a verdict, with what the docstring of their class says of each."""
+    """Return the numbers of a verdict, each with its line in the docstring of their class."""
     meanings: dict[str, str] = {}
     for kind in reversed(type(derived).__mro__):  # those of parts are told where they are declared
         meanings |= _meanings(kind.__doc__ or "")
@@ -207,7 +206,7 @@ def numbers(derived: Any) -> list[Number]:
 
 
 def _meanings(doc: str) -> dict[str, str]:
-    """Return what the section ``Attributes:`` of a docstring says, by name."""
+    """Return the texts of the section ``Attributes:`` of a docstring, by name."""
     found: dict[str, str] = {}
     names: list[str] = []
     for row in cleandoc(doc).partition("Attributes:")[2].split("\n"):

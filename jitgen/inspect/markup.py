@@ -2,8 +2,8 @@
 """
 HTML that is escaped by construction: a text becomes markup through `escaped` alone.
 
-Names, reasons and sources come out of files that somebody else may have written. So a plain string
-is never markup: `tag` escapes every child and every value of an attribute that is not `Markup`.
+Names, reasons and sources come from files that other users may have written. So a plain string is
+never markup: `tag` escapes every child and every value of an attribute that is not `Markup`.
 """
 
 from __future__ import annotations

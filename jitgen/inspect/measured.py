@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is known of a kernel's speed: the problems that it was measured for, here or before jitgen was
-shipped, and those that it is chosen for, with the selector's reason.
+A kernel's speed: the problems that it was measured for, here or before jitgen was shipped, and
+those that it is chosen for, with the selector's reason.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST = 200
 _MOST_REASONS = 16
 
 Choose = Callable[..., Choice]
-"""What chooses for one device."""
+"""A function that chooses for one device."""
 
 
 @frozen
@@ -106,7 +106,7 @@ class Reason:
 @frozen
 class Speed:
     """
-    All of this about one kernel.
+    Measurements and reasons of one kernel.
 
     Attributes:
         measurements: By problem; the first `MOST`.
@@ -126,7 +126,7 @@ def speed_of(
     config: Config, arch: Arch, store: Store, plan_names: Iterable[str] | None = None
 ) -> Speed:
     """
-    Return what is known of the speed of a kernel; asks no device.
+    Return the speed of a kernel, from records alone.
 
     Args:
         config: The kernel's.
@@ -182,14 +182,14 @@ def _measured(config: Config, arch: Arch, store: Store) -> Iterator[Measurement]
 def _records(arch: Arch, store: Store) -> Iterator[tuple[str, str, TuningRecord]]:
     try:
         own = [] if store.tuned.is_empty else measurements.all_recorded(store, arch)
-    except ToolchainError:  # without a compiler's version nothing is known to hold
+    except ToolchainError:  # without a compiler's version no record is valid
         own = []
     for record in own:
         yield measurements.Source.TUNED, here.device_name(arch), record
     for device in target(arch).devices:
         shipped = measurements.shipped(arch, device.name)
         for found in map(shipped.get, shipped):
-            if found is not None:  # one that is damaged is as if it were not there
+            if found is not None:  # a damaged table counts as missing
                 yield measurements.Source.SHIPPED, device.name, found
 
 

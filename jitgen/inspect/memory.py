@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What lies where in shared and in tensor memory, read from the generated source itself.
+The map of shared and of tensor memory, read from the generated source itself.
 
 A kernel's shared memory is one struct, whose fields name their types, lengths and alignments in
 constants of the same file. These are computed here as Python would, from the text alone: nothing of
-the source is run. What is no such arithmetic is left out, and then there is no map.
+the source is run. If any of it is no such arithmetic there is no map.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Region:
         name: Its name in the source.
         start: Where it begins, in bytes or columns.
         size: How many there are; 0 has none.
-        detail: Of what it is made.
+        detail: Its element type and length.
     """
 
     name: str

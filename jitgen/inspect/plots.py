@@ -23,7 +23,7 @@ _COLOURS = 8
 
 
 def svg(label: str, width: float, height: float, *children: Markup) -> Markup:
-    """Return a drawing with a text for who does not see it."""
+    """Return a drawing with a text alternative."""
     return tag(
         "svg",
         tag("title", label),

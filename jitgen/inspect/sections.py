@@ -20,7 +20,7 @@ _MOST_OPERATIONS = 8  # named behind a class
 
 
 def cards(kernel: Inspected) -> Markup:
-    """Return the few numbers that one looks for first."""
+    """Return the most important numbers."""
     return tag(
         "ul",
         *(tag("li", tag("b", value), tag("span", name)) for name, value in _cards(kernel)),
@@ -50,7 +50,7 @@ def _cards(kernel: Inspected) -> Iterator[tuple[str, Any]]:
 
 
 def notes(kernel: Inspected) -> Markup:
-    """Return what a reader must know."""
+    """Return the notes."""
     every = list(kernel.notes)
     if kernel.speed.excluded:
         every.append(f"It is excluded on this device: {kernel.speed.excluded}")
@@ -137,7 +137,10 @@ def occupancy(kernel: Inspected) -> Markup | None:
 
 
 def speed(found: Speed, name: str) -> Markup:
-    """Return what was measured, under the device's roofs, and what the kernel is chosen for."""
+    """
+    Return the measurements, under the device's roofs, and the problems that the kernel is chosen
+    for.
+    """
     parts: list[Any] = []
     if drawing := plots.roofline(f"Roofline of {name}", found.measurements, found.roofs):
         words = [
@@ -194,7 +197,7 @@ def _measurements(found: tuple[Measurement, ...]) -> Markup:
 
 
 def numbers(kernel: Inspected) -> Markup:
-    """Return what follows from the config: what the rules derived and the template was given."""
+    """Return the numbers that the rules derive from the config and that the template gets."""
     rows = [
         (tag("span", number.name, class_="name"), f"{number.value:,}", number.meaning)
         if not isinstance(number.value, bool)
@@ -205,7 +208,7 @@ def numbers(kernel: Inspected) -> Markup:
 
 
 def emulation(found: Emulation | None, number: int) -> Markup:
-    """Return what the emulator found; how to ask it, where nobody did."""
+    """Return the findings of the emulator; a hint how to run it, if it did not run."""
     if found is None:
         words = "It was not asked: jitgen inspect --emulate runs it, and marks what it executed."
         return tag("p", words, class_="note")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Source, PTX and SASS side by side: what `assets/page.js` links by line."""
+"""Source, PTX and SASS side by side; `assets/page.js` links their lines."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _line(line: Line, text: Markup, listing: Listing, marks: _Marks, number: int
 
 
 class _Marks:
-    """What is to be seen of a line besides its text: executed or not, findings, instructions."""
+    """The marks of a line: executed or not, findings, instructions."""
 
     def __init__(self, kernel: Inspected) -> None:
         found = kernel.emulation

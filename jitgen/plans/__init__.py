@@ -16,7 +16,7 @@ stands for each of its values with each of the others'::
     out_dtype = "bf16"
     scale_granularity = "block128"
     optional = false                              # true: targets without such kernels leave it out
-    calls = 1000                                  # how often it was called, where somebody counted
+    calls = 1000                                  # how often it was called, if that was counted
 
     [[problems]]
     op = "silu_mul_quantize"                      # grouped_gemm, if left out
@@ -25,7 +25,7 @@ stands for each of its values with each of the others'::
     rows_per_group = { min = 1, max = 8192 }
     n = [2048, 1536]                              # and the other fields of this one's problem
 
-docs/plans.md says it all. `recorder` counts the calls of a program, `recording` is their file,
+docs/plans.md is the reference. `recorder` counts the calls of a program, `recording` is their file,
 `recorded` makes a plan of it. `prewarm` compiles plans ahead; `rebuild` compiles an entry again.
 """
 
@@ -55,7 +55,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: the recorder and the workers of prewarm need none of it."""
+    """Import the module of a name: the recorder and the workers of prewarm need none of them."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

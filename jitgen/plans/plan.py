@@ -26,7 +26,7 @@ from jitgen.targets.early import early
 _SHIPPED = Path(__file__).resolve().parent
 _KEYS = {"description", "problems"}
 MAX_BYTES = 2**18
-"""Of a plan file; shipped ones have under a thousand."""
+"""Limit in bytes for a plan file; shipped ones have under a thousand."""
 
 
 @frozen
@@ -46,7 +46,7 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what it asks for, whatever it is called and however often that is called."""
+        """SHA-256 of its problems; its name and the numbers of calls do not count."""
         asked = [
             {
                 "op": each.problem.op,
@@ -60,7 +60,7 @@ class Plan:
         return hashlib.sha256(canonical_json(asked).encode("ascii")).hexdigest()
 
     def served(self, arch: Arch | str) -> tuple[Sweep, ...]:
-        """Return the sweeps but for optional ones of types or sizes that `arch` does not take."""
+        """Return the sweeps without optional ones whose types or sizes `arch` does not take."""
         target = Arch.parse(arch)
         return tuple(
             sweep
@@ -88,7 +88,9 @@ class Plan:
         return found
 
     def asked(self, target: Arch) -> dict[tuple[Any, bool], float]:
-        """Return the same, each with whether its kernel starts early; some problems have both."""
+        """
+        Return each problem with whether its kernel starts early; some problems occur both ways.
+        """
         found: dict[tuple[Any, bool], float] = {}
         for sweep in self.served(target):
             rows = sweep.min_rows, sweep.max_rows
@@ -164,9 +166,9 @@ def configs(
     Args:
         plan: The plan.
         arch: The target.
-        chooser: Who chooses; None for the session.
-        devices: Names of devices; those of other targets count for nothing. None is left: the one
-            of JITGEN_DEVICE, else all that the target knows, and the one at hand.
+        chooser: The chooser; None for that of the session.
+        devices: Names of devices; those of other targets are ignored. If none remain: the one of
+            JITGEN_DEVICE, else all that the target knows, and the one at hand.
 
     Raises:
         UnsupportedConfig: `arch` has no kernel for one of the plan's types or sizes, or all of the
@@ -192,12 +194,12 @@ class Launch(NamedTuple):
     A kernel that calls may launch.
 
     Attributes:
-        problem: What stands for the bucket of their problem.
+        problem: The problem that represents the bucket.
         is_early: Whether it starts early, as `Plan.asked` says.
         calls: How often calls ask for that; 0 where they were not counted.
         device: Name of the device that it is chosen for.
         config: The kernel's config.
-        source: What decided, as of a `Choice`.
+        source: What the choice is based on; see `Choice`.
     """
 
     problem: Any
@@ -212,8 +214,8 @@ def launches(
     plan: Plan, arch: Arch, chooser: Chooser | None = None, *, devices: Sequence[str] = ()
 ) -> Iterator[Launch]:
     """
-    Yield what calls of a plan's problems may launch, problem by problem, device by device; the
-    arguments are as for `configs`, which has the kernels alone, and so is what it raises.
+    Yield the kernels that calls of a plan's problems may launch, problem by problem and device by
+    device. Arguments and errors are those of `configs`, which returns the configs alone.
     """
     who, names = current.get().chooser if chooser is None else chooser, covered(arch, devices)
     for (problem, is_early), calls in plan.asked(arch).items():

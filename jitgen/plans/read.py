@@ -2,9 +2,8 @@
 """
 The ``problems`` of a plan file to sweeps, with an error that names file, key and what is allowed.
 
-An entry has the fields of its operation's problem under their names, but for the rows: those it
-counts by the group. What a GEMM has twice over it names once: ``matrix`` is N and K, ``dtype`` the
-type of a and b.
+An entry has the fields of its operation's problem under their names, except that rows are counted
+per group. Two fields of a GEMM have one key: ``matrix`` is N and K, ``dtype`` the type of a and b.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from jitgen.support.text import shown
 
 OP, USUAL_OP = "op", "grouped_gemm"
 OPTIONAL, CALLS, EARLY = "optional", "calls", "early"
-"""Keys of an entry that its operation's problem knows nothing of."""
+"""Keys of an entry that are no fields of its operation's problem."""
 
 ROWS = "rows_per_group"
 MAX_SWEEPS = 1000
-"""Each is searched for its kernels, a millisecond for many rows; real plans have dozens."""
+"""Limit on sweeps: finding the kernels of one takes about a millisecond; real plans have dozens."""
 
 _REQUIRED = object()
 
@@ -55,7 +54,7 @@ class _Entry(NamedTuple):
     Attributes:
         op: Its operation.
         is_optional: Whether targets without a kernel for its types leave it out.
-        calls: How often each of its combinations was called; 0 where nobody counted.
+        calls: How often each of its combinations was called; 0 if that was not counted.
         is_early: Whether a chain calls them, whose kernels start early.
         values: For each of its keys the values that it lists.
     """
@@ -87,7 +86,7 @@ def read_sweeps(problems: Any, file: str) -> Iterator[Sweep]:
     for number, entry in enumerate(entries, start=1):
         try:
             yield from _sweeps(entry)
-        except ConfigError as error:  # of fields that are right one by one
+        except ConfigError as error:  # fields that are right one by one
             raise PlanError(f"{file}: problem {number}: {error}") from None
 
 
@@ -125,7 +124,7 @@ def _op(value: Any, where: str) -> str:
 
 
 def _owner(name: str, op: str) -> str:
-    """Say whose key it is, where it is another operation's."""
+    """Return a hint if the key belongs to another operation."""
     owners = [other for other in OPERATIONS.names() if other != op and name in keys_of(other)]
     return f" in one of {op}: it belongs to {' and '.join(owners)}" if owners else ""
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Compile a kernel again and compare every byte: whether it is what its record says it is.
+Compiles a kernel again and compares every byte with an entry, to see whether its record is true.
 
 Compiling is deterministic, so an entry that came from this config, these templates and this
 toolchain is made again to the byte, on any machine. One that is not was damaged in a way that
 digests do not see, or was made by something else: another compiler of the same version, a linker of
-its own, a person. So this is what a person runs who doubts an entry, and what a service does before
-it vouches for one that somebody else brings.
+its own, a person. So a person who doubts an entry runs this, and a service does before it signs an
+entry from elsewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jitgen.compile.compile import Where
 
 TASK = "jitgen.plans.rebuild:rebuild_task"
-"""What `jitgen.compile.workers.run` calls."""
+"""The function that `jitgen.compile.workers.run` calls."""
 
 _MOST_SECTIONS = 6
 _LINE = 80  # characters of a line that are shown
@@ -40,12 +40,12 @@ _LINE = 80  # characters of a line that are shown
 @frozen
 class Rebuilt:
     """
-    What compiling a kernel again has shown.
+    The result of compiling a kernel again.
 
     Attributes:
         key: Its key.
         name: Its name.
-        differences: What is not the same, in words, with the file; nothing if every byte is.
+        differences: Each difference in words, with its file; empty if every byte is the same.
         error: Why it could not be compiled again, so that nothing is known; empty if it was.
     """
 
@@ -112,7 +112,7 @@ def rebuilt(
 
 
 def differences(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[str]:
-    """Yield in words what is not the same in two sets of files, one sentence a file."""
+    """Yield in words how two sets of files differ, one sentence a file."""
     for name in sorted(before.keys() | after.keys()):
         if name not in after:
             yield f"{name}: it is in the entry, and compiling makes none"
@@ -124,8 +124,8 @@ def differences(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iter
 
 def _spec(meta: Meta, files: Mapping[str, bytes]) -> KernelSpec:
     """
-    Return what `meta` says it is, as this machine has it; of an edited kernel the source is what
-    the entry holds, and has to have the digest that its key names.
+    Return the spec of the kernel that `meta` describes, as this machine would compile it. The
+    source of an edited kernel comes from the entry, and must have the digest that its key names.
 
     Raises:
         JitgenError: It is no legal kernel, or this machine would give it another key.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What programs called, as a plan: one entry for each bucket of the selector that a call fell into.
+Makes a plan of recorded calls: one entry for each bucket of the selector that a call fell into.
 
 So the plan's kernels on the recorded target are exactly those that were called, and there is one
 number of calls for each.
@@ -20,12 +20,12 @@ from jitgen.selection.choice import edge, edges_of
 
 def from_recording(recording: Recording, name: str = "recorded", *, least: int = 1) -> Plan:
     """
-    Return the plan of what was called, what was called most often first.
+    Return the plan of the recorded calls, the most frequent ones first.
 
     Args:
-        recording: What one process called, or several; see `jitgen.plans.recording.added`.
+        recording: Calls of one process, or of several; see `jitgen.plans.recording.added`.
         name: The plan's name.
-        least: Calls that an entry must have; what has fewer is left out.
+        least: Calls that an entry must have; entries with fewer are left out.
 
     Raises:
         PlanError: No call is left.

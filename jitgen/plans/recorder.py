@@ -3,9 +3,9 @@
 Counts what a process calls, where JITGEN_RECORD names a file.
 
 Warm calls look nothing up for it: a launch that is remembered while recording is on has a function
-that adds one to a cell of its own (0.04 us), and one that is remembered without is as ever. A
-thread writes the cells every ten seconds if they changed, and the process does when it ends; one
-that is killed loses what it called since. A forked child counts from zero, in a file of its own.
+that adds one to its own cell (0.04 us); without recording it is unchanged. A thread writes the
+cells every ten seconds if they changed, and the process does when it ends; one that is killed loses
+what it called since. A forked child counts from zero, in a file of its own.
 
 A recording that cannot be written is a warning, once: it must not stop a server.
 """
@@ -28,7 +28,7 @@ from jitgen.plans.recording import Calls, Recording, part
 from jitgen.settings import settings
 
 EVERY_S = 10.0
-"""Between two writes: what a process that is killed may lose."""
+"""Seconds between two writes; a process that is killed loses the calls since the last."""
 
 MAX_CELLS = 65_536
 """Different calls that are counted one by one; further ones are counted together."""
@@ -47,11 +47,14 @@ class Tally:
         self._recorder = recorder
 
     def counting(self, function: Callable[..., Any], rows: int) -> Callable[..., None]:
-        """Return what calls `function` and counts a call with a mean of `rows` rows a group."""
+        """
+        Return a function that calls `function` and counts a call with a mean of `rows` rows a
+        group.
+        """
         cell = self._cell(0 if isinstance(self.of, Config) else rows)
 
         def call(*arguments: Any) -> None:
-            function(*arguments)  # what it refuses does not count
+            function(*arguments)  # a call that it refuses does not count
             cell[0] += 1
 
         return call
@@ -85,10 +88,10 @@ class Recorder:
 
             util.register_after_fork(self, Recorder._finalize)
         self._begin()
-        self.write()  # where it cannot be, better known before the first call
+        self.write()  # a failure is better known before the first call
 
     def has_room(self) -> bool:
-        """Take room for one more cell; returns whether there was any."""
+        """Reserve one more cell; returns whether one was left."""
         self._room -= 1
         return self._room >= 0
 
@@ -102,7 +105,7 @@ class Recorder:
             return self._tallies[place]
 
     def recording(self) -> Recording:
-        """Return what was counted up to now."""
+        """Return the recording of all calls up to now."""
         calls, kernels = [], {}
         for tally in list(self._tallies.values()):
             rows = {rows: cell[0] for rows, cell in list(tally.cells.items()) if cell[0]}
@@ -120,7 +123,7 @@ class Recorder:
         )
 
     def write(self) -> None:
-        """Write what was counted, if anything was since the last time."""
+        """Write the recording, if anything was counted since the last write."""
         with self._lock:
             found = self.recording()
             if found.total == self._written:
@@ -154,14 +157,14 @@ class Recorder:
         self._ensure_thread()
 
     def _ensure_thread(self) -> None:
-        """Start the thread that writes, unless it runs; what is new tries again."""
+        """Start the thread that writes, unless it runs; the next new call tries again."""
         if self._has_thread:
             return
         thread = threading.Thread(target=self._run, name="jitgen-record", daemon=True)
         try:
             thread.start()
             self._has_thread = True
-        except RuntimeError:  # no more threads: what is written at the end has to do
+        except RuntimeError:  # no more threads: the recording is written at the end only
             warn_once("record thread", "calls are recorded when the process ends, and not before")
 
     def _finalize(self) -> None:
@@ -186,7 +189,7 @@ _lock = threading.Lock()
 
 def tally(arch: Arch, of: Any) -> Tally | None:
     """
-    Return what counts calls of problems like `of`, or of a config; None where nothing is recorded.
+    Return the tally of problems like `of`, or of a config; None if recording is off.
     """
     path = settings.record
     if path is None:
@@ -205,8 +208,8 @@ def flush() -> None:
 
 def end(path: Path) -> None:
     """
-    End the recording to JITGEN_RECORD=`path`, and write it a last time. What was called goes on
-    being counted for nobody; what is new begins another.
+    End the recording to JITGEN_RECORD=`path`, and write it a last time. Launches that were
+    remembered meanwhile keep counting, to no effect; new calls begin another recording.
     """
     with _lock:
         recorder = _recorders.pop(path, None)

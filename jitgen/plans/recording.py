@@ -35,7 +35,7 @@ from jitgen.support.text import shown
 
 SCHEMA = 1
 MAX_BYTES = 2**23
-"""Of a file: 65,536 different calls have under 2 MB."""
+"""Limit in bytes for a file: 65,536 different calls have under 2 MB."""
 
 _KEYS = {"recording", "jitgen", "began", "written", "calls", "kernels", "others"}
 _CALL_KEYS = {"arch", "op", "problem", "rows_per_group"}
@@ -65,12 +65,12 @@ class Calls:
 @frozen
 class Recording:
     """
-    What one process called, or several did.
+    The calls of one process, or of several together.
 
     Attributes:
         calls: By target and problem, in no order.
         kernels: How often a kernel was asked for by its config, by its name.
-        others: Calls that were counted and are not among these, for they were too different.
+        others: Calls that were counted beyond the number of different calls that a recording holds.
         began, written: ISO 8601 times; empty where several files were added up.
         jitgen: The version that wrote it; likewise.
     """
@@ -140,7 +140,7 @@ def read(path: Path) -> Recording:
 
 
 def added(recordings: Iterable[Recording]) -> Recording:
-    """Return what several processes called together."""
+    """Return the sum of several recordings."""
     rows: dict[tuple[Arch, Any], dict[int, int]] = {}
     kernels: dict[str, int] = {}
     others = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One compile as a worker process does it: what it is told, and what it answers."""
+"""One compile in a worker process: the task that it gets, and the answer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from jitgen.settings import settings
 from jitgen.support.failing import is_certain
 
 TASK = "jitgen.plans.task:build_task"
-"""What `jitgen.compile.workers.run` calls."""
+"""The function that `jitgen.compile.workers.run` calls."""
 
 
 _PATHS = ("trust", "token_file")
-"""Settings that may be none: without one, a worker has what its environment says."""
+"""Settings that may be None; then a worker reads its environment."""
 
 
 def compile_task(store: Store, config: Config, arch: Arch, text: str = "") -> dict[str, Any]:
@@ -58,10 +58,9 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
     Do what `compile_task` says, in a worker process.
 
     Returns:
-        ``{"key": ..., "tier": ..., "why_private": ...}``: where it is from, and why nobody else
-        will find it, if so; or
-        ``{"error": ..., "is_certain": ...}`` with the message of an error that jitgen raised on
-        purpose, and whether another machine would meet it, too.
+        ``{"key": ..., "tier": ..., "why_private": ...}``: the tier that it came from, and why no
+        other process will find it, if so; or ``{"error": ..., "is_certain": ...}`` with the message
+        of an error that jitgen raised on purpose, and whether another machine would meet it, too.
     """
     config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])
     with settings.scope(**task["settings"]):

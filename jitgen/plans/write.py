@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan to the text that `jitgen.plans.load` reads."""
+"""Turns a plan into the text that `jitgen.plans.load` reads."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jitgen.plans.sweep import Sweep
 
 def text(plan: Plan) -> str:
     """
-    Return the text of a TOML file that holds `plan`, an entry for each of its sweeps; what is as
-    usual is left out. The name of the plan is the file's.
+    Return the text of a TOML file that holds `plan`, an entry for each of its sweeps, without
+    values that are defaults. The file's name is the name of the plan.
 
     Raises:
         PlanError: It has more sweeps, or makes more text, than `load` takes.
@@ -56,7 +56,7 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 
 def _of_key(name: str, key: Key, sweep: Sweep) -> str | None:
-    """Return what stands behind a key; None where it may be left out."""
+    """Return the text of a key's value; None if the key may be left out."""
     if name == ROWS:
         if sweep.min_rows == sweep.max_rows:
             return str(sweep.min_rows)

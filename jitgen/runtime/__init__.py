@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an artifact to a call: keys, loading, the loader, prewarming."""
+"""From an artifact to a call: keys, tiers, loading, sessions."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Kernels that are compiled while the program goes on.
+Compiles kernels while the program goes on.
 
 One thread takes one wanted kernel after another, has a worker process compile it (the compiler is
 not thread-safe, it may end its process, and a serving process should keep its cores), and hands
@@ -38,10 +38,12 @@ Deliver = Callable[[Config, Arch, "Entry", str], None]
 """Called on the background's thread with a kernel's entry, and the tier that it is from."""
 
 _THREAD = "thread"
-"""What a thread that cannot be started is noted as, among the keys of what failed."""
+"""Stands among the keys of failed kernels for a thread that could not be started."""
 
 _JOIN_S = 2.0
-"""How long the end of the program waits for the thread, which ends its worker within half of it."""
+"""
+Seconds that the end of the program waits for the thread, which ends its worker in half that time.
+"""
 
 
 @frozen
@@ -64,16 +66,17 @@ class Background:
     """
     The kernels of one loader that are being compiled for later. Safe to use from any thread.
 
-    A kernel is compiled once however often it is wanted, and by one process of all that share its
-    store. One that the compiler refuses is warned of once and left alone for as long as the store
-    remembers the refusal. Every other failure may pass: no memory, processes or descriptors, a disk
-    that does not answer. It is tried again some seconds later, and later yet if it fails again.
+    A kernel is compiled once, however often it is wanted, and by one of the processes that share
+    its store. If the compiler refuses it, one warning says so, and it is not tried again while the
+    store remembers the refusal. Every other failure may pass: no memory, processes or descriptors,
+    a disk that does not answer. It is tried again some seconds later, and with growing delays after
+    that.
     """
 
     def __init__(self, tiers: Tiers, deliver: Deliver) -> None:
         self._tiers = tiers
         self._deliver = deliver
-        self._refused: set[str] = set()  # keys whose refusal was told; the index says until when
+        self._refused: set[str] = set()  # keys of reported refusals, which the index limits
         self._backoff = Backoff()
         self._is_closed = False
         self._stop: Stop | None = None
@@ -89,13 +92,13 @@ class Background:
     @property
     def is_stalled(self) -> bool:
         """
-        Whether something is wanted and no thread could be started for it: then nothing comes unless
-        it is wanted again.
+        Whether a kernel is wanted and no thread could be started: then it comes only if it is
+        wanted again.
         """
         return bool(self._queue) and (self._thread is None or not self._thread.is_alive())
 
     def want(self, config: Config, arch: Arch) -> None:
-        """Have `config` compiled, unless it is on its way or is known to fail; never waits."""
+        """Have `config` compiled, unless it is under way or known to fail; never waits."""
         spec = serving(config, arch)
         if spec.key in self._refused and self._tiers.store.index.failure(spec.key):
             return
@@ -134,7 +137,7 @@ class Background:
         return ""
 
     def close(self) -> None:
-        """End what is under way, and compile nothing more; waits for that, but not for long."""
+        """End the running compile, and start no other; waits for that, but not for long."""
         with self._changed:
             self._is_closed = True
             if self.is_stalled:
@@ -161,7 +164,7 @@ class Background:
             try:
                 with events.held(), forks.busy():
                     self._compile(want)
-            except Exception as error:  # whoever is told of a kernel may raise anything
+            except Exception as error:  # the caller's `deliver` may raise anything
                 again_s = self._again_s(want, error)
             with self._changed:
                 if again_s is None:
@@ -171,8 +174,8 @@ class Background:
 
     def _again_s(self, want: _Want, error: Exception) -> float | None:
         """
-        Return in how many seconds to try again what failed with `error`, and tell it; None: it was
-        refused for certain.
+        Report a kernel that failed with `error`, and return in how many seconds to try again; None:
+        the compiler refused it for certain.
         """
         again_s: float | None = None
         if is_certain(error):
@@ -182,12 +185,14 @@ class Background:
             again_s = self._backoff.failed(want.spec.key, reason, is_foreseen=foreseen)
         if not self._is_closed:
             then = "" if again_s is None else f"; trying again in {again_s:g} s"
-            with suppress(Exception):  # there may be no memory left to say it
+            with suppress(Exception):  # there may be no memory left for the report
                 self._tell_failure(want.spec, _words(error) + then)
         return again_s
 
     def _next(self) -> _Want | None:
-        """Return what is to be compiled next, when its time has come; None: nothing is wanted."""
+        """
+        Wait for the time of the next kernel to compile and return it; None: no kernel is wanted.
+        """
         with self._changed:
             while self._queue and not self._is_closed:
                 self._queue.sort(key=lambda item: item[0])
@@ -248,7 +253,7 @@ class Background:
 
 
 def _words(error: Exception) -> str:
-    """Return the reason of a failure; an error of a kind that nobody foresaw is named."""
+    """Return the reason of a failure; with the name of the class if the error was not foreseen."""
     if isinstance(error, CompileError):
         return error.reason
     is_foreseen = isinstance(error, (OSError, JitgenError))
@@ -260,7 +265,7 @@ _backgrounds: WeakSet[Background] = WeakSet()
 
 @cache
 def _close_at_exit() -> None:
-    """Have every worker ended at exit: before the stores' own clean-up, which is older."""
+    """End every worker at exit, before the clean-up of the stores, which was registered earlier."""
     atexit.register(_close_all)
 
 

@@ -3,9 +3,9 @@
 How many distinct kernels a process, or a plan, may ask for: JITGEN_MAX_KERNELS.
 
 A handful of kernels serves any number of sizes. A change of a template or of the selector that
-makes a size part of what is compiled undoes that without any test failing: thousands of compiles,
-months later, on a fleet. So who knows how many kernels a service needs says so, and hears of the
-first one beyond, with the fields in which the kernels differ most.
+makes a size part of what is compiled would break that, and no test would fail: months later a fleet
+would compile thousands of kernels. So operators state how many kernels a service needs, and get a
+warning with the first one beyond, with the fields in which the kernels differ most.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def beyond(
     wanted: Collection[tuple[Config, Arch]], store: Store, most: int
 ) -> tuple[tuple[Config, Arch], ...]:
     """
-    Return those of `wanted` that are more than `most`, what `store` holds being foreseen first;
-    nothing where `most` is 0.
+    Return the kernels of `wanted` beyond the first `most`, those that `store` holds counted first;
+    none if `most` is 0.
     """
     if not most or len(wanted) <= most:
         return ()

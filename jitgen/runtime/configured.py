@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Settings that are allowed and cannot hold here: told when a session first opens its cache.
+Finds settings with allowed values that cannot work here, when a session first opens its cache.
 
-Each would be told by what first needs it: a token by the first fetch, a trust document by the first
-kernel that is not on disk. In production that is hours after the start, or in the night.
+Otherwise the first user of each setting would fail: the first fetch for a token, the first kernel
+that is not on disk for a trust document. In production that is hours after the start.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from jitgen.targets.devices import arch_of, require_arch
 
 def check() -> None:
     """
-    Look whether what the settings name is there.
+    Check that what the settings name exists.
 
     Raises:
         SettingError: A target, a device or a distribution is not known; a folder of edited kernels
-            or the file of a token cannot be read; or what is signed alone may be loaded, and
-            nothing says whose signatures count.
+            or the file of a token cannot be read; or only signed kernels may be loaded, and no
+            trust document says whose signatures count.
         OverrideError: A file of JITGEN_OVERRIDE is no edited kernel.
     """
     check_names()
@@ -46,7 +46,7 @@ def check() -> None:
 
 def check_names() -> None:
     """
-    Look whether targets and distributions are known.
+    Check that targets and distributions are known.
 
     Raises:
         SettingError: JITGEN_ARCH names no target, or JITGEN_PLUGINS what is not installed.
@@ -77,12 +77,12 @@ def _check_trust() -> None:
         )
     try:
         _require_file("JITGEN_TRUST", settings.trust)
-    except SettingError as error:  # it may come; until then kernels are compiled here
+    except SettingError as error:  # the file may come; until then kernels are compiled here
         warn_once(f"trust {error}", "nothing that must be signed is accepted: %s", error)
 
 
 def _require_file(variable: str, path: Path) -> None:
-    """Raise SettingError unless `path` can be read as what needs it will read it."""
+    """Raise SettingError unless `path` can be opened as its later reader opens it."""
     try:
         with opened(path):
             return

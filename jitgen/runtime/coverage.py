@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which plans were prewarmed, and for which devices: what a process knows that may not compile.
+Records which plans were prewarmed, and for which devices, for processes that may not compile.
 
 A plan's kernels depend on the devices that they are chosen for, on settings, and on the release of
 jitgen. Once all kernels of a plan are in a store, a small record of these is left beside them. A
-process that ends compiling reads the records, its bases' too, and warns where no prewarm was for
-its own device: so it is told when it begins, and not by the call that first misses a kernel.
+process that ends compiling reads the records, those of its bases too, and warns if no prewarm was
+for its own device: at its start, and not only with the call that first misses a kernel.
 
-A record says what was there once, and protects from nothing: entries may have been removed since.
-Where there is none, as where kernels came from a remote cache, nothing is known, and nothing said.
+A record says what was there once, and is no guarantee: entries may have been removed since. Without
+records, for example if kernels came from a remote cache, there is no warning.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Coverage:
         problems: Digest of what it asks for: see `jitgen.plans.Plan.digest`.
         arch: The target.
         devices: Names of the devices that kernels were chosen for.
-        conditions: What else its choices depend on, as it was then: jitgen's version, the
-            generation of the target's kernels, and settings.
+        conditions: What else the choices depended on: jitgen's version, the generation of the
+            target's kernels, and settings.
     """
 
     plan: str
@@ -122,14 +122,14 @@ class Coverage:
 
     @property
     def file(self) -> str:
-        """The name under which it is kept: equal records have equal names."""
+        """The name of its file: equal records have equal names."""
         digest = hashlib.sha256(canonical_json(self.to_json()).encode("ascii")).hexdigest()
         name = tuning.slug(self.plan)[:_LONGEST_NAME] or "plan"
         return f"{name}-{digest[:_DIGITS]}"
 
 
 def _settings_of(plan: Plan) -> Iterator[str]:
-    """Yield the variables on which it depends what the plan's problems choose."""
+    """Yield the variables that the choices for the plan's problems depend on."""
     problems = [each.problem for each in plan.sweeps]
     if any(each.op == "grouped_gemm" for each in problems):
         yield "JITGEN_SELECT"
@@ -161,9 +161,8 @@ def _text(value: object) -> str:
 
 def keep(store: Store, found: Coverage) -> None:
     """
-    Leave a record in a store, if it may be written; of a host's own processor there is none.
-
-    That it cannot be written is a warning: the kernels are there nevertheless.
+    Leave a record in a store, if it may be written; none for the cpu target. If it cannot be
+    written that is a warning: the kernels are there nevertheless.
     """
     own, *_ = store.prewarmed
     if store.mode != "rw" or not found.arch.is_gpu:
@@ -176,7 +175,7 @@ def keep(store: Store, found: Coverage) -> None:
 
 
 def kept(store: Store, arch: Arch) -> list[Coverage]:
-    """Return the records of a target in a store and its bases; one that is damaged is none."""
+    """Return the records of a target in a store and its bases; damaged ones are left out."""
     found = []
     for place in store.prewarmed:
         for name in place.names(str(arch), _KIND):
@@ -190,12 +189,11 @@ def kept(store: Store, arch: Arch) -> list[Coverage]:
 
 def tell(store: Store) -> bool:
     """
-    Warn, once, if plans were prewarmed and none of it for the device of this process.
-
-    Touches no GPU that was not touched before, for then the process may still fork.
+    Warn, once, if plans were prewarmed and none of them for the device of this process. Does not
+    initialise a GPU, because the process may still want to fork.
 
     Returns:
-        Whether the device is known, and so all is told that there is to tell.
+        Whether the device is known; if not, ask again later.
     """
     place = _here()
     if place is None:
@@ -230,8 +228,8 @@ def tell(store: Store) -> bool:
 
 def _here() -> tuple[Arch, tuple[str, ...]] | None:
     """
-    Return the target of this process's GPU and the name of the device that kernels are chosen for,
-    and its own where that is another; None where there is none, or it was not asked yet.
+    Return the target of this process's GPU, the name of the device that kernels are chosen for, and
+    its own name if that differs; None without a GPU, or if CUDA is not initialised yet.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -255,7 +253,9 @@ def _by_plan(store: Store, arch: Arch) -> list[list[Coverage]]:
 
 
 def _lack(records: list[Coverage], arch: Arch, names: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return a plan's name and why its prewarms are not for this process; None: one of them is."""
+    """
+    Return a plan's name and why its prewarms are not for this process; None if one of them is.
+    """
     plan = records[0].plan
     of_device = [each for each in records if set(names) & set(each.devices)]
     differences = [_difference(each, arch) for each in of_device]
@@ -268,12 +268,12 @@ def _lack(records: list[Coverage], arch: Arch, names: tuple[str, ...]) -> tuple[
 
 
 def _is_earlier(records: list[Coverage]) -> bool:
-    """Return whether other versions of jitgen prewarmed a plan, which may have been another one."""
+    """Return whether only other versions of jitgen prewarmed a plan, which may differ."""
     return all(each.conditions.get("jitgen") != __version__ for each in records)
 
 
 def _difference(record: Coverage, arch: Arch) -> str:
-    """Return under which conditions a plan was prewarmed that are others here; empty: none."""
+    """Return the conditions of a prewarm that differ here, in words; empty if none do."""
     here = _now(arch, record.conditions)
     return ", ".join(
         f"{name} {record.conditions[name]}, here {value}"
@@ -283,6 +283,8 @@ def _difference(record: Coverage, arch: Arch) -> str:
 
 
 def _argument(plan: str) -> str:
-    """Return what names a plan on a command line: a shipped one's name, else that of its file."""
+    """
+    Return the argument that names a plan on a command line: a shipped plan's name, else its file.
+    """
     is_shipped = plan in {path.stem for path in _PLANS.glob("*.toml")}
     return plan if is_shipped else shlex.quote(f"{plan}.toml")

@@ -45,12 +45,12 @@ class Device(Protocol):
         self, session: Session, config: Wanted, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
         """
-        Return an entry for tensors here, and its config: `config`, or another that may serve.
+        Return the entry of a kernel for tensors here, and its config: `config` or a neighbour.
 
         Args:
             session: Where kernels come from.
-            config: What is wanted; of an edited kernel the config that it stands for is returned.
-            neighbours: What may serve instead, best first.
+            config: The wanted config, or an edited kernel, of which the config is returned.
+            neighbours: Configs that may serve instead, best first.
         """
         ...
 
@@ -86,12 +86,12 @@ class Cuda(NamedTuple):
 
 class Emulated(NamedTuple):
     """
-    A GPU that is none: it takes tensors in host memory.
+    An emulated GPU: it takes tensors in host memory.
 
     Attributes:
         arch: The target that it passes for.
         num_sms: SMs that it has.
-        function: Returns what runs a config: a function of what the kernel's entry takes.
+        function: Takes a config and returns a function with the arguments of the kernel's entry.
     """
 
     arch: Arch
@@ -107,7 +107,7 @@ class Emulated(NamedTuple):
         self,
         session: Session,  # noqa: ARG002  # it finds kernels itself
         config: Wanted,
-        neighbours: Sequence[Config],  # noqa: ARG002  # nobody waits for an emulator
+        neighbours: Sequence[Config],  # noqa: ARG002  # no fallback for an emulator
     ) -> tuple[Entry, Config]:
         """Return what runs `config`."""
         return self.function(config), plain(config)
@@ -118,7 +118,7 @@ _CPU = Cpu()
 
 def find(device: torch.device, session: Session, name: str = "a") -> Device:
     """
-    Return what serves tensors on `device`; `name` is the argument that an error is about.
+    Return the `Device` that serves tensors on `device`; errors call the argument `name`.
 
     Raises:
         InputError: jitgen has no kernels for it.
@@ -137,7 +137,7 @@ def _known() -> str:
 
 
 def _absent(device: torch.device, name: str) -> Cuda:
-    """Return a GPU that this machine has not got: a tracer's tensors may be on one."""
+    """Return a GPU that this machine lacks: the tensors of a tracer may be on one."""
     arch = Arch.parse(settings.arch) if settings.arch else Arch.CPU
     if not arch.is_gpu:
         raise InputError(
@@ -179,7 +179,9 @@ def _served(
 
 
 def on_device(function: Entry, index: int) -> Entry:
-    """Return `function` for a process of several GPUs, of which another may be the current one."""
+    """
+    Return `function` made to run on GPU `index`, for a process in which another may be current.
+    """
     import torch
 
     def call(*arguments: Any) -> None:

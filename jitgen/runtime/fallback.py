@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A neighbour now, the chosen kernel later: what JITGEN_ON_MISS=fallback means for a call.
+JITGEN_ON_MISS=fallback: a call runs a compiled neighbour now, and the chosen kernel later.
 
 Every candidate of a problem computes it rightly, and the best compiled one is rarely far from the
 chosen one. So it serves at once, while a worker process compiles the choice; the session, which

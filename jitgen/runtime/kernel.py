@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Verified native code to a kernel: something to call, and everything one may ask about it.
+Loads verified native code as a `Kernel`: a callable with its source, PTX, SASS and resources.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Kernel:
 
 
 def _check(kernel: Kernel, arguments: tuple[Any, ...]) -> None:
-    """Require what `kernel` can be trusted with."""
+    """Check arguments that the native function of `kernel` does not check itself."""
     found = operation(kernel.config.op)
     if not found.direct:
         raise InputError(
@@ -143,8 +143,8 @@ def unsupported_levels(levels: Iterable[str]) -> list[str]:
 
 _loaded: dict[tuple[str, str, str], Callable[..., Any]] = {}
 """
-Functions by the kind of library, the symbol, and the digest of the bytes that were loaded. They are
-for every session and thread: nothing is ever unloaded. The bytes themselves are not kept.
+Functions by the kind of library, the symbol, and the digest of the bytes that were loaded, for
+every session and thread: nothing is ever unloaded. The bytes themselves are not kept in memory.
 """
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Config to kernel: memory, then disk, then places elsewhere, then the compiler.
+Finds the kernel of a config: in memory, on disk, on other hosts, or by compiling it.
 
 One thread of one process compiles a missing kernel while every other that wants it waits: threads
 on a lock per key in memory, processes on a file lock per key. The file lock only avoids duplicate
@@ -70,7 +70,7 @@ class KernelLoader:
     Args:
         store: See above.
         on_arrival: Called with each config whose kernel the background had compiled, on the
-            background's thread: for whoever remembers another kernel in its place.
+            background's thread, so that the session forgets the neighbour that served in its place.
     """
 
     def __init__(self, store: Store, on_arrival: Callable[[Config], None] = lambda _: None) -> None:
@@ -98,7 +98,9 @@ class KernelLoader:
 
     @property
     def background(self) -> Background:
-        """What compiles kernels for `find` to return later; made when something is wanted."""
+        """
+        The thread that compiles kernels for `find` to return later; made when it is first needed.
+        """
         with self._lock:
             if self._background is None:
                 from jitgen.runtime.background import Background
@@ -110,11 +112,13 @@ class KernelLoader:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether what is wanted of the background comes only if it is wanted again."""
+        """
+        Whether the background could not start a thread: wanted kernels must be asked for again.
+        """
         return self._background is not None and self._background.is_stalled
 
     def close(self) -> None:
-        """End what is compiled in the background, now and later; the rest goes on."""
+        """End compiling in the background, for good; the rest goes on."""
         with self._lock:
             self._is_closed = True
             background = self._background
@@ -144,8 +148,8 @@ class KernelLoader:
 
     def get(self, config: Wanted | str, arch: Arch | str | None = None) -> Kernel:
         """
-        Return the kernel of `config`, from memory, else from disk, else from where JITGEN_REMOTE
-        and JITGEN_SERVICE say, else by compiling it. An edited one comes from nowhere else.
+        Return the kernel of `config`: from memory, else from disk, else from JITGEN_REMOTE and
+        JITGEN_SERVICE, else by compiling it. Edited kernels are never fetched from other hosts.
 
         Args:
             config: What to serve: a config, a kernel's name, or an edited kernel.
@@ -163,7 +167,7 @@ class KernelLoader:
             ResourceError: Memory, processes, descriptors or disk ran out; tried again when asked
                 again, some seconds later.
             ToolchainError: The compiler, or its runtime library, is not installed.
-            UnsafeCacheRoot: Somebody else could put code into the cache.
+            UnsafeCacheRoot: Another user could put code into the cache.
         """
         kernel = self._kernels.get((config, arch)) if type(arch) is Arch else None  # type: ignore[arg-type]
         if kernel is None:
@@ -360,7 +364,7 @@ def _kernel(spec: KernelSpec, entry: Entry, tier: str) -> Kernel:
 
 def is_capturing(arch: Arch) -> bool:
     """Return whether a CUDA graph is being captured from the current stream."""
-    torch = sys.modules.get("torch")  # who has not imported it captures nothing
+    torch = sys.modules.get("torch")  # without torch there is no capture
     if not arch.is_gpu or torch is None:
         return False
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
@@ -368,8 +372,7 @@ def is_capturing(arch: Arch) -> bool:
 
 def _refuse_while_capturing(config: Wanted, arch: Arch) -> None:
     """
-    Loading a kernel allocates, which a captured stream must not do: say so instead of breaking the
-    graph.
+    Raise CaptureMiss during a capture: loading a kernel allocates, which would break the graph.
     """
     if is_capturing(arch):
         from jitgen.runtime.override import called

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where a kernel was looked for and what each place said, for the error of a call that gets none.
+The error of a call that gets no kernel: every place that was asked, and what it answered.
 
-Looking for a kernel is quick and keeps no account. So that is taken here, once nothing was found
-and nothing may be compiled.
+The search itself is quick and notes no reasons. So the places are asked again here, once no kernel
+was found and none may be compiled.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def miss(
     Args:
         config: What was asked for.
         arch: The target.
-        spec: What serves it.
-        tiers: Where it was looked for.
+        spec: The kernel that would serve it.
+        tiers: The places that were asked.
         elsewhere: What remote places said; empty where there is none.
         why: Why it is not compiled.
     """

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Bytes to native code: what was checked is what is mapped.
+Maps native code: exactly the bytes that were checked.
 
 The system's loader takes a path, and behind a path another file may lie a moment later; a file that
 is damaged while it is mapped kills the process; and a path that was loaded before gives the old
-library back. So the bytes go into a file in memory that has no name and that nobody can change any
-more (memfd_create(2), F_ADD_SEALS in fcntl(2)), and the loader finds it by its descriptor, under a
-path that is spelled differently each time. Folders that are mounted noexec do not matter then.
+library back. So the bytes go into a file in memory that has no name and that no process can change
+any more (memfd_create(2), F_ADD_SEALS in fcntl(2)), and the loader finds it by its descriptor,
+under a path that is spelled differently each time. Folders that are mounted noexec do not matter
+then.
 
-Where the system has no such files, or does not load them, a private copy that is removed once it is
-loaded has to do.
+If the system has no such files, or does not load them, a private copy is loaded and removed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def load(content: bytes, name: str) -> Any:
     Raises:
         ValueError: It is no whole library.
         OSError, RuntimeError: The system's loader refused it.
-        ResourceError: There is room for a copy nowhere.
+        ResourceError: No folder has room for a copy.
         ToolchainError: The tvm-ffi that is installed cannot load libraries.
     """
     import tvm_ffi
@@ -56,7 +56,7 @@ def load(content: bytes, name: str) -> Any:
     try:
         module = _load_file(tvm_ffi, _unique_path(descriptor))
     except (OSError, RuntimeError):
-        return _load_copy(content)  # which tells what is wrong, if it is not the way
+        return _load_copy(content)  # its error is about the library, not about the way
     finally:
         os.close(descriptor)
     _function(tvm_ffi, _KEEPER)(module)  # when it is last used is not known
@@ -64,14 +64,14 @@ def load(content: bytes, name: str) -> Any:
 
 
 def _load_file(tvm_ffi: Any, path: str) -> Any:
-    """Load `path`, which does not end in .so: by that tvm-ffi would tell what it is."""
+    """Load `path` as a shared library; it has no ending .so for tvm-ffi to recognise."""
     return _function(tvm_ffi, _LOADER)(path, "so")
 
 
 def _function(tvm_ffi: Any, name: str) -> Any:
     """
-    Return a function of tvm-ffi's. One that it lacks is a fault of what is installed: a ValueError
-    would be taken for one of the library, which would be thrown away.
+    Return a function of tvm-ffi. A missing one is a ToolchainError: a ValueError would blame the
+    library, which would be quarantined.
     """
     try:
         return tvm_ffi.get_global_func(name)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A session: everything that calls share and that settings decide.
+A session: what calls share, and the settings that hold for it.
 
 There is one from the start, which `jitgen.grouped_gemm`, `jitgen.get_kernel` and the others use.
 ``with jitgen.Session(cache_dir=...)`` puts another in its place, for the code inside and for what
@@ -36,7 +36,8 @@ _sessions: WeakSet[Session] = WeakSet()
 
 class Session:
     """
-    A loader of loaded kernels over one store, what was chosen, and what calls remember of it.
+    A kernel loader over one store, the choices of the selector, and the launches that calls
+    remember.
 
     Safe to use from any thread. The store is opened when it is first needed.
 
@@ -105,7 +106,7 @@ class Session:
 
     @property
     def chooser(self) -> Chooser:
-        """Who chooses kernels."""
+        """The chooser of kernels."""
         return self._chooser
 
     @property
@@ -116,13 +117,13 @@ class Session:
     @property
     def doubts(self) -> int:
         """
-        How often something could not be read that decides which kernel serves: who made a launch
-        meanwhile must not remember it.
+        How often data that a choice depends on could not be read: a launch that was made while this
+        number grew must not be remembered.
         """
         return self._chooser.doubts + self._misses
 
     def note_miss(self, miss: KernelMiss) -> None:
-        """Note that another kernel serves for want of one; see `doubts`."""
+        """Note that another kernel serves because one is missing; see `doubts`."""
         self._misses += miss.is_passing
 
     def select(self, problem: Any, arch: Arch | str | None = None, **options: Any) -> Choice:
@@ -156,7 +157,7 @@ class Session:
             self._has_told_coverage = coverage.tell(self.store)
 
     def forget(self) -> None:
-        """Forget what was chosen and who serves it; the kernels that are loaded stay."""
+        """Forget choices and launches; the kernels that are loaded stay."""
         self._chooser.forget()
         self.memo.clear()
         self.families.clear()
@@ -188,7 +189,9 @@ class Session:
                 self.memo.pop(key, None)
 
     def after_fork(self) -> None:
-        """Forget, in a forked child, the launches that await a kernel: nobody would tell it."""
+        """
+        Forget, in a forked child, the launches that await a kernel: it has no background thread.
+        """
         self._lock = threading.Lock()
         self.epoch = object()
         for key, launches in list(self.memo.items()):
@@ -231,8 +234,8 @@ class _Entered:
 
 def _check_settings() -> None:
     """
-    Look at all settings before the first kernel is asked for, so that a mistake is not told by the
-    first miss in production.
+    Check all settings before the first kernel is asked for, so that a mistake shows at the start
+    and not with the first miss in production.
     """
     settings.check_environment()
     require_arch()
@@ -261,8 +264,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _forget_launches() -> None:
     """
-    Let every call be made anew: while JITGEN_CHECK is on none is remembered, and JITGEN_NUMERICS
-    holds from the next call on.
+    Forget every launch: while JITGEN_CHECK is on none is remembered, and JITGEN_NUMERICS holds from
+    the next call on.
     """
     for session in list(_sessions):
         session.memo.clear()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a kernel is, with all that follows from it, its key above all: made once and passed on.
+The spec of a kernel: config, target, name, key and source; made once and passed on.
 
 The key is the digest of a document that holds everything the kernel's bytes depend on. Never in it:
 sizes, paths, times, device names, user names, versions of Python or torch. The document is stored
@@ -39,8 +39,8 @@ def document(config: Config, arch: Arch, text: str = "") -> dict[str, Any]:
     """
     Return the key document of `config` on `arch`: only JSON values, in no particular order.
 
-    One that the target refuses has no derived numbers, and is never compiled. Where a person has
-    edited the source, the digest of its `text` stands in place of what sources are rendered from.
+    A config that the target refuses has no derived numbers, and is never compiled. For an edited
+    source the digest of its `text` replaces the inputs of the rendering.
     """
     document = {
         "schema": SCHEMA,
@@ -60,7 +60,7 @@ def document(config: Config, arch: Arch, text: str = "") -> dict[str, Any]:
 
 
 def _rendered(config: Config, arch: Arch) -> dict[str, Any]:
-    """Return what a source is rendered from, besides the config."""
+    """Return the inputs of the rendering, besides the config."""
     return {
         "derived": derived(config, arch) if check(config, arch) else None,
         "templates": template_digest(template_of(config, arch)),
@@ -94,7 +94,7 @@ class KernelSpec:
         arch: The target.
         name: Its name.
         key: Digest of its key document.
-        text: Its source, where a person has edited that; empty: as the templates render it.
+        text: Its source, if a person has edited it; empty: as the templates render it.
     """
 
     config: Config
@@ -105,7 +105,7 @@ class KernelSpec:
 
     @property
     def is_edited(self) -> bool:
-        """Whether its source is a person's."""
+        """Whether a person has edited its source."""
         return bool(self.text)
 
     @property
@@ -121,7 +121,7 @@ class KernelSpec:
 
 def spec_of(config: Config, arch: Arch, text: str = "") -> KernelSpec:
     """
-    Return what `config` is on `arch`, compiled from the edited source `text` if there is one.
+    Return the spec of `config` on `arch`, with the edited source `text` if there is one.
 
     Raises:
         UnsupportedConfig: `arch` cannot run it.
@@ -132,14 +132,14 @@ def spec_of(config: Config, arch: Arch, text: str = "") -> KernelSpec:
 
 
 def plain(wanted: Wanted) -> Config:
-    """Return the config that is asked for, or that an edited kernel stands for."""
+    """Return the wanted config, or that of an edited kernel."""
     return wanted if isinstance(wanted, Config) else wanted.config
 
 
 def serving(wanted: Wanted, arch: Arch) -> KernelSpec:
     """
-    Return what serves `wanted` on `arch` in this program: an edited kernel, if that is asked for or
-    JITGEN_OVERRIDE has one for the config.
+    Return the spec that serves `wanted` on `arch` in this program: that of an edited kernel, if it
+    is passed or JITGEN_OVERRIDE has one for the config.
 
     Raises:
         OverrideError: A file of JITGEN_OVERRIDE cannot be used.

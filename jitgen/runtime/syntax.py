@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether a text is Python that can be compiled, found out where that can do no harm.
+Checks whether a text is Python that can be compiled, in a process that may crash.
 
 Python's own compiler may end its process: a comprehension of 60,000 loops overflows the stack of
 CPython 3.11 and 3.12, and long chains of operators take recursion or memory that a caller needs. So
-a process of its own looks, in a thread with less stack than any program's, for some 15 ms.
+the check runs in a separate process, in a thread with less stack than any program's; it takes some
+15 ms.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def mistake(text: str) -> str:
     Return why `text` is no Python, in one line; empty where it is. None of it is run.
 
     Raises:
-        ResourceError: No process can be started to look.
+        ResourceError: No process can be started for the check.
     """
     try:
         done = subprocess.run(
@@ -77,7 +78,7 @@ def mistake(text: str) -> str:
 
 
 def _look(text: str) -> str:
-    """Return the same, found out in this process."""
+    """Do the check in this process."""
     try:
         compile(text, "source", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:  # the latter: a NUL

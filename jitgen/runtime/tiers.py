@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where compiled kernels are kept (tiers, asked one after the other), and how one gets there: fetched
-from another host, or compiled and published.
+The places where compiled kernels are stored (tiers, asked one after the other), and how a kernel
+gets there: fetched from another host, or compiled and published.
 
 A tier is one class with `get`, and `put` where it can be written; its name stands in events and
-statistics. What it returns is verified, and what runs is the bytes that were checked.
+statistics. Entries are verified, and the bytes that were checked are those that run.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 COMPILED = "compiled"
-"""What stands for the tier of a kernel that this process has just compiled."""
+"""Tier of a kernel that this process has just compiled."""
 
 
 class Tier(Protocol):
-    """One place of compiled kernels. Safe to use from any thread."""
+    """One place with compiled kernels. Safe to use from any thread."""
 
     name: str
     """What events and statistics call it."""
@@ -51,7 +51,7 @@ class Tier(Protocol):
 
 
 class Memory:
-    """What this process compiled and could not keep anywhere else: with ``cache=off``, say."""
+    """Kernels that this process compiled and could not publish, for example with ``cache=off``."""
 
     name = "memory"
 
@@ -59,7 +59,7 @@ class Memory:
         self._entries: dict[str, Entry] = {}
 
     def get(self, spec: KernelSpec) -> Entry | None:
-        """Return what `keep` was given."""
+        """Return the entry that `keep` was given."""
         return self._entries.get(spec.key)
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry | None:  # noqa: ARG002
@@ -132,7 +132,7 @@ class Tiers:
         return obstacle
 
     def told(self, spec: KernelSpec) -> list[Lack]:
-        """Return what each place on this machine says of a kernel that none of them gave."""
+        """Return why each place on this machine did not give the kernel."""
         from jitgen.cache.lacking import Lack
 
         found = [Lack(place="memory", reason="not loaded")]
@@ -169,7 +169,7 @@ class Tiers:
 
         It is in the store by then, or in memory where that cannot be written. This waits for
         networks: never call it while a CUDA graph is captured, nor where a kernel may be at hand.
-        Nobody else is asked for a kernel that a person has edited.
+        An edited kernel is never fetched.
 
         Args:
             spec: The kernel.
@@ -215,13 +215,13 @@ def readable(
 
 
 _WAIT_S = 0.01
-"""A lock that nobody holds takes less: what took longer was waiting for another process."""
+"""Seconds within which a free lock is acquired; anything longer was waiting for another process."""
 
 
 def fetch(tiers: Tiers, spec: KernelSpec) -> tuple[Entry, str] | str:
     """
-    Return the entry of `spec` that somebody else has compiled, and its tier's name; else why there
-    is none. One process of a host fetches a kernel while the others wait for it.
+    Return the entry of `spec` that another process or host has compiled, and its tier's name; else
+    why there is none. One process of a host fetches a kernel while the others wait for it.
 
     Raises:
         As `Tiers.fetch`.
@@ -244,21 +244,21 @@ def build(
     fetches: bool = True,
 ) -> tuple[Entry, str]:
     """
-    Return the entry of `spec` and the tier that it is from: fetched from where somebody else has
-    it, or compiled and published, unless another process does so meanwhile.
+    Return the entry of `spec` and its tier: fetched from another host, or compiled and published,
+    unless another process of this host publishes it meanwhile.
 
     Waits for the key's lock up to JITGEN_LOCK_TIMEOUT seconds and then compiles privately. A
-    refusal of the compiler's that is certain is remembered for JITGEN_FAILURE_TTL seconds, so that
-    a fleet does not try it over and over; what this machine is short of is nobody else's business.
+    certain refusal of the compiler is remembered for JITGEN_FAILURE_TTL seconds, so that a fleet
+    does not try it over and over; a shortage of this machine is not shared.
 
     Args:
-        tiers: Where it goes.
+        tiers: Where it is looked up and published.
         spec: What to compile.
         where: Where to compile it; None for what JITGEN_COMPILE says.
         timeout_s: How long a process of its own may take; None for JITGEN_COMPILE_TIMEOUT.
         failure_ttl_s: How long a refusal is remembered; None for JITGEN_FAILURE_TTL.
-        stop: What ends such a process from another thread.
-        fetches: Whether places elsewhere are asked first.
+        stop: Ends such a process from another thread.
+        fetches: Whether other hosts are asked first.
 
     Raises:
         CompileError: The compiler refused it.
@@ -318,7 +318,7 @@ def _tell_wait(spec: KernelSpec, seconds: float) -> None:
 
 
 def record(spec: KernelSpec, artifact: Artifact) -> Meta:
-    """Return what is known of `artifact`, but for its files and who built it."""
+    """Return the record of `artifact`, without its files and its builder."""
     from jitgen.cache import Meta
 
     return Meta(
@@ -339,7 +339,7 @@ def record(spec: KernelSpec, artifact: Artifact) -> Meta:
 
 
 def _publish(tiers: Tiers, spec: KernelSpec, artifact: Artifact) -> Entry:
-    """Return the entry of what was compiled, in the store unless there is a doubt about it."""
+    """Publish `artifact` and return its entry; one in doubt serves this process only."""
     from jitgen.compile.provenance import builder
 
     meta = record(spec, artifact)
@@ -353,13 +353,13 @@ def _publish(tiers: Tiers, spec: KernelSpec, artifact: Artifact) -> Entry:
     if tiers.store.mode == "rw":
         try:
             meta = replace(meta, builder=builder(tiers.store.builders))
-        except OSError as error:  # no descriptors left, say: another time it can be told
+        except OSError as error:  # no descriptors left, for example; it may work later
             return _private(tiers, meta, artifact, f"who built it? {error}")
     return tiers.put(meta, artifact.files)
 
 
 def _private(tiers: Tiers, meta: Meta, artifact: Artifact, why: str) -> Entry:
-    """Return the entry of what serves this process only."""
+    """Return the entry of a kernel that serves this process only."""
     from jitgen.cache import Entry
 
     entry = replace(Entry.of(meta, artifact.files), why_private=why)

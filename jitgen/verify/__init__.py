@@ -3,9 +3,9 @@
 jitgen's kernels in the emulator: the bridge between what jitgen makes and what runs without a GPU.
 
 `emulation` runs one call of a kernel, `gpu` lets `jitgen.grouped_gemm` find an emulated device,
-`verification` compares a kernel with float64 sums on the sizes of `problem`, `files` somebody
-else's kernel with what the `cases` of a file expect. `artifacts` gets what the emulator takes out
-of the cache or the compiler, and `host` lends it jitgen's loader, compiler driver and cache.
+`verification` compares a kernel with float64 sums on the sizes of `problem`, `files` a kernel of
+the user's own with what the `cases` of a file expect. `artifacts` gets artifacts for the emulator
+out of the cache or the compiler, and `host` lends it jitgen's loader, compiler driver and cache.
 `jitgen.emulator` itself knows nothing of jitgen.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the emulator takes, made of what jitgen has: a kernel, an entry of the cache, a source."""
+"""Makes artifacts for the emulator of a kernel, an entry of the cache, or a source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jitgen.cache import Entry
 
 _SCHEMA = 1
-"""Of what is kept; another number leaves alone what was kept before."""
+"""Version of the cached files; another number ignores older ones."""
 
 
 def of_kernel(kernel: Kernel) -> Artifact:
@@ -34,8 +34,8 @@ def of_kernel(kernel: Kernel) -> Artifact:
 
 def of_entry(entry: Entry, source: Source) -> Artifact:
     """
-    Return the artifact of a cache entry; its PTX comes from compiling its source once more, or from
-    an earlier time.
+    Return the artifact of a cache entry; its PTX comes from compiling its source once more, or is
+    cached.
 
     Raises:
         ArtifactError: It is an entry for the cpu.
@@ -54,7 +54,7 @@ def of_entry(entry: Entry, source: Source) -> Artifact:
 
 def compiled(source: Source) -> Artifact:
     """
-    Return the artifact of `source`: compiled before and kept, or compiled now.
+    Return the artifact of `source`, cached or compiled now.
 
     It is no entry of the cache, since its PTX has line information; see `jitgen.verify.cached`.
 
@@ -84,7 +84,7 @@ def compiled(source: Source) -> Artifact:
 
 @lru_cache(maxsize=64)
 def compiled_once(source: Source) -> Artifact:
-    """Return what `compiled` does, made by the first call and remembered."""
+    """Return what `compiled` returns; cached in this process."""
     return compiled(source)
 
 
@@ -102,7 +102,7 @@ def _ptx(source: Source) -> str:
 
 def _name(source: Source) -> str:
     """
-    Return what artifact and PTX of `source` are kept as: a digest of all that they depend on.
+    Return the file name for the artifact and PTX of `source`: a digest of all that they depend on.
 
     Raises:
         ToolchainError: The compiler is not installed.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What verifying keeps between runs: the emulator's stub, and kernels with the PTX of their source.
+The cache of `jitgen verify`: the emulator's stub, and kernels with the PTX of their source.
 
-It lies beside compiled kernels, under a root that nobody else can write to, each file with its
-SHA-256, and what has another digest counts as missing. Where the cache may not be written nothing
-is kept. All of it can be made again, so there is a bound, and beyond it the oldest goes.
+It lies beside compiled kernels, under a root that no other user can write to, each file with its
+SHA-256; a file with another digest counts as missing. If the cache may not be written, nothing is
+stored. All of it can be made again, so its size is bounded, and the oldest files are removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jitgen.errors import CacheError, SettingError
 from jitgen.settings import settings
 
 MOST_BYTES = 2**28
-"""Bytes that are kept in all: some 500 kernels."""
+"""Limit in bytes for all files: some 500 kernels."""
 
 _MOST_BYTES_EACH = 2**24
 _FOLDER, _DIGEST = "emulator", ".sha256"
@@ -27,7 +27,7 @@ _TROUBLE = (OSError, CacheError, SettingError)
 
 
 def find(name: str) -> bytes | None:
-    """Return what is kept as `name`; None if there is none, or it is not what was written."""
+    """Return the content of file `name`; None if there is none, or it is damaged."""
     if settings.cache == "rw":
         with suppress(Damaged, *_TROUBLE), _opened() as (folder, _):
             content = folder.read(name, _MOST_BYTES_EACH)
@@ -37,7 +37,7 @@ def find(name: str) -> bytes | None:
 
 
 def store(name: str, content: bytes) -> None:
-    """Keep `content` as `name`, if that can be."""
+    """Store `content` as file `name`; does nothing if the cache cannot be written."""
     if settings.cache == "rw" and len(content) <= _MOST_BYTES_EACH:
         with suppress(*_TROUBLE), _opened() as (folder, drafts):
             folder.replace(name, content, drafts, sync=False)
@@ -48,7 +48,7 @@ def store(name: str, content: bytes) -> None:
 @contextmanager
 def _opened() -> Iterator[tuple[Folder, Folder]]:
     """
-    Yield the folder of all this, and the one for drafts.
+    Yield the folder of these files, and the one for drafts.
 
     Raises:
         OSError, CacheError, SettingError: The cache cannot be written.
@@ -62,7 +62,9 @@ def _opened() -> Iterator[tuple[Folder, Folder]]:
 
 
 def _prune(folder: Folder) -> None:
-    """Remove the oldest until the rest is within the bound; others may be at it, too."""
+    """
+    Remove the oldest files until the rest is within the limit; other processes may do so, too.
+    """
     files = [(found, name) for name in folder.names() if (found := folder.stat(name)) is not None]
     total = sum(found.st_size for found, _ in files)
     for found, name in sorted(files, key=lambda file: file[0].st_mtime_ns):

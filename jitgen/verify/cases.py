@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Calls of somebody else's kernel: what a file says that `jitgen verify FILE.py` is given.
+The calls of a user's own kernel, as the file of `jitgen verify FILE.py` lists them.
 
 Such a file defines ``verify_cases()``, which returns or yields a `Case` for each call. It is a
 Python program, and finding its cases runs it, like ``python FILE.py`` does.
@@ -26,7 +26,7 @@ from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 
 FUNCTION = "verify_cases"
-"""What a file with cases defines."""
+"""Name of the function that a file with cases defines."""
 
 STREAM = object()
 """Stands for the stream of the call."""
@@ -38,8 +38,8 @@ class Case:
     One call of a kernel.
 
     Attributes:
-        arguments: What the entry is called with, by name: torch tensors in host memory, which it
-            writes its results to, and numbers. For a compiled artifact in their order.
+        arguments: Arguments of the entry, by name: torch tensors in host memory, which it writes
+            its results to, and numbers. For a compiled artifact in their order.
         entry: A function with ``cute.jit``, or an object whose ``__call__`` has it; None where the
             kernel comes compiled. A parameter called ``stream``, or annotated ``CUstream``, gets
             the stream of the call.
@@ -91,8 +91,8 @@ class Parameters:
     What the parameters of an entry are, in their order.
 
     Attributes:
-        compiled: What stands for each when the entry is compiled, by name: an argument, a sample,
-            a constant, or `STREAM`.
+        compiled: The value that the entry is compiled with, by name: an argument, a sample, a
+            constant, or `STREAM`.
         called: Names of those that a call has.
     """
 
@@ -107,7 +107,7 @@ def load(path: Path) -> list[Case]:
     Its folder comes first on the import path, as for ``python FILE.py``.
 
     Raises:
-        ConfigError: It raises, has no `FUNCTION`, or what that returns are no cases.
+        ConfigError: It raises, has no `FUNCTION`, or that function returns no cases.
     """
     sys.path.insert(0, str(path.parent))
     try:
@@ -135,7 +135,7 @@ def load(path: Path) -> list[Case]:
 
 def parameters(case: Case) -> Parameters:
     """
-    Return what the parameters of the case's entry are.
+    Return the parameters of the case's entry.
 
     Raises:
         ConfigError: It has others than the case gives.
@@ -151,7 +151,7 @@ def parameters(case: Case) -> Parameters:
 
 
 def _compiled_with(case: Case, parameter: inspect.Parameter) -> Any:
-    """Return what stands for a parameter when the entry is compiled."""
+    """Return the value that the entry is compiled with for a parameter."""
     name, annotation = parameter.name, str(parameter.annotation)
     if name in case.arguments:
         return case.samples.get(name, case.arguments[name])

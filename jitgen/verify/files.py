@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Somebody else's kernels put to the test: a file with cases, compiled here or brought compiled.
+Verifies kernels of the user's own: a file with cases, compiled here or brought compiled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from jitgen.verify.verification import Trial, Verification, coverage_of, gaps_of
 @frozen
 class Call:
     """
-    What a trial says of its problem.
+    The problem of a trial: a case.
 
     Attributes:
         case: Name of the case.
@@ -57,7 +57,7 @@ class Call:
 @frozen
 class Compiled:
     """
-    A kernel that somebody else compiled.
+    A kernel that the user brings compiled.
 
     Attributes:
         library: The shared library.
@@ -73,7 +73,7 @@ class Compiled:
 @frozen
 class _Kernel:
     """
-    One kernel, and what became of it.
+    One kernel, with its results.
 
     Attributes:
         title: Name of its entry.
@@ -127,7 +127,7 @@ def verify_file(
     brought = None if compiled is None else _brought(compiled)
     if brought is None:
         target_of(arch)
-        _import_compiler()  # before the file does: then it is told nothing by the environment
+        _import_compiler()  # before the file does, and in a neutral environment
     kernels: dict[Any, _Kernel] = {}
     for number, case in enumerate(cases.load(path)):
         name = case.name or f"case {number}"
@@ -212,7 +212,7 @@ def _compiled(case: Case, wanted: Parameters, path: Path, arch: str) -> _Kernel:
 
 
 def _key(case: Case, wanted: Parameters) -> Any:
-    """Return what is equal for cases that share a kernel."""
+    """Return a key that is equal for cases that share a kernel."""
     return id(case.entry), *(
         _signature(value, is_dynamic=name in wanted.called)
         for name, value in wanted.compiled.items()
@@ -250,7 +250,7 @@ def _trial(
         kind = "deadlock" if isinstance(error, Deadlock) else "fault"
         return Trial(sizes=call, values=name, fault=Finding(kind=kind, message=str(error)))
     except (TypeError, ValueError, RuntimeError) as error:
-        if not is_from_host_part(error):  # then it says nothing of the arguments
+        if not is_from_host_part(error):  # the error is not about the arguments
             raise
         words = " ".join(str(error).split())
         raise ConfigError(f"the kernel's host part refuses the arguments: {words}") from error
@@ -269,7 +269,7 @@ def _trial(
 
 
 def _complaint(case: Case) -> tuple[str, ...]:
-    """Return what the case's own check complains of, in a line; nothing if all is right."""
+    """Return the complaint of the case's own check, in a line; empty if all is right."""
     if case.check is None:
         return ()
     try:
@@ -282,7 +282,9 @@ def _complaint(case: Case) -> tuple[str, ...]:
 
 
 def result_of(case: Case, name: str) -> Result:
-    """Return an argument beside what it should be, in rows of its last side that is not 1."""
+    """
+    Return an argument beside its expected values, as rows of its last dimension that is not 1.
+    """
     found, expected = case.arguments[name], case.expected[name].to(case.arguments[name].dtype)
     columns = next((side for side in reversed(found.shape) if side != 1), 1)
     if found.dtype.is_floating_point:

@@ -84,8 +84,8 @@ def device(
 
 def _artifact(config: Wanted, arch: Arch) -> Artifact:
     """
-    Return the artifact of what the cache has; where it has nothing, of a compile that gives library
-    and PTX at once: an entry would have to be compiled once more for its PTX.
+    Return the artifact of the cached kernel. If there is none, compile library and PTX at once: an
+    entry would have to be compiled a second time for its PTX.
     """
     spec = serving(config, arch)
     found = readable(current.get().loader.tiers, spec)

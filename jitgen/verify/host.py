@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What jitgen lends the emulator: its loader of native code, its compiler driver, its cache.
+The `Host` that jitgen lends the emulator: its loader of native code, compiler driver and cache.
 
-The emulator's stub runtime is kept there (`jitgen.verify.cached`). Where the cache may not be
-written, each process makes one for itself.
+The emulator's stub runtime is stored there (`jitgen.verify.cached`). If the cache may not be
+written, each process compiles its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jitgen.verify import cached as files
 
 def cached(name: str, make: Callable[[], bytes]) -> bytes:
     """
-    Return the library `name` from the cache, made by `make` if the cache has or keeps none.
+    Return the library `name` from the cache, else from `make`.
 
     Raises:
         Exception: Whatever `make` raises.
@@ -32,4 +32,4 @@ def cached(name: str, make: Callable[[], bytes]) -> bytes:
 
 
 HOST = Host(load=native.load, compiler=driver, cached=cached, folder=scratch)
-"""jitgen's machine, as the emulator asks for it."""
+"""This machine, for the emulator."""

@@ -3,7 +3,8 @@
 Where values of a result are wrong, and what they have in common.
 
 A count says that a kernel is wrong; that it is every second column of the last tile of each group
-says why. So wrong values are told tile by tile: a mistake in a kernel is one in the work of a CTA.
+says why. So wrong values are listed tile by tile: a mistake in a kernel is a mistake in the work of
+a CTA.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from jitgen.config.operation import Result
 _SHOWN_TILES = 4
 _SHOWN_INDICES = 6
 
-NOBODY = -1
+UNOWNED = -1
 """Group of rows that no group owns."""
 
 UNGROUPED = -2
@@ -42,7 +43,7 @@ def describe(result: Result, tile: tuple[int, int]) -> list[str]:
     names, which = np.unique(tiles, axis=0, return_inverse=True)
     which = which.reshape(-1)
     found, expected = (x[tuple(wrong[0])] for x in (result.found, result.expected))
-    wanted = "what was there" if group[0] == NOBODY else f"{expected:.6g}"
+    wanted = "what was there" if group[0] == UNOWNED else f"{expected:.6g}"
     head = (
         f"{result.name}: {len(wrong):,} wrong values in {len(names):,} tiles of {tile[0]} x "
         f"{tile[1]}; the first is {found:.6g} instead of {wanted}, in "
@@ -60,7 +61,10 @@ def describe(result: Result, tile: tuple[int, int]) -> list[str]:
 def _describe_tile(
     result: Result, tile: tuple[int, int], name: list[int], places: NDArray[Any]
 ) -> str:
-    """Return what is wrong in a tile: group, tile along M and along N; rows are the group's."""
+    """
+    Return in words what is wrong in a tile, given by group and by tile along M and N; rows count
+    from the group's first.
+    """
     group, tile_m, tile_n = name
     rows, columns = np.unique(places[:, 0]), np.unique(places[:, 1])
     start_m, start_n = tile_m * tile[0], tile_n * tile[1]
@@ -83,7 +87,7 @@ def _describe_tile(
 
 
 def _name(group: int) -> str:
-    return {NOBODY: "rows of nobody", UNGROUPED: "the tensor"}.get(group, f"group {group}")
+    return {UNOWNED: "rows of nobody", UNGROUPED: "the tensor"}.get(group, f"group {group}")
 
 
 def _series(indices: NDArray[Any], what: str) -> str:
@@ -94,7 +98,7 @@ def _series(indices: NDArray[Any], what: str) -> str:
     steps = set(np.diff(indices).tolist())
     if steps == {1}:
         return f"{what}s {first}..{last}"
-    if len(steps) == 1 and n > 2:  # two are no series
+    if len(steps) == 1 and n > 2:  # two numbers are no series
         return f"every {_ordinal(steps.pop())} {what}, {first}..{last}"
     shown = ", ".join(map(str, indices[:_SHOWN_INDICES].tolist()))
     return f"{n} {what}s: {shown}{', ...' if n > _SHOWN_INDICES else ''}"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One config put to the test: compiled, emulated in several modes, compared with float64 sums.
+Verifies one config: compiles it, emulates it in several modes, compares it with float64 sums.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from jitgen.verify.artifacts import compiled, of_entry
 from jitgen.verify.emulation import emulate
 
 _MOST_DIGITS = 7
-"""Of a size that a person spells: each group is an item of a list."""
+"""Most digits of a size on a command line: each group becomes an item of a list."""
 
 
 @frozen
@@ -50,7 +50,7 @@ class Trial:
         frobenius: Error relative to the right result, in the Frobenius norm.
         largest: Largest error over the largest value.
         report: What was found, mode by mode; None if the kernel did not come to its end.
-        fault: Why not.
+        fault: The fault that ended it.
     """
 
     sizes: Any
@@ -93,14 +93,15 @@ class Trial:
 @frozen
 class Verification:
     """
-    What became of one kernel.
+    The result for one kernel.
 
     Attributes:
         name: Its name.
         arch: Its target.
         trials: Each problem with small integers, then the last with random numbers.
         coverage: What they executed together, of each kernel.
-        gaps: What must be executed and never was; empty where somebody else chose the problem.
+        gaps: Instructions that must be executed and never were; empty if the caller chose the
+            problem.
     """
 
     name: str
@@ -198,7 +199,7 @@ def verify(
 
 
 def coverage_of(trials: Sequence[Trial], excuses: tuple[Excuse, ...] = ()) -> tuple[Coverage, ...]:
-    """Return what trials executed together."""
+    """Return the joint coverage of several trials."""
     found = merge_coverage(trial.report.coverage for trial in trials if trial.report is not None)
     return tuple(each.excused(excuses) for each in found.values())
 
@@ -226,11 +227,11 @@ def samples_of(config: Config) -> Any:
 
 def sizes_of(text: str, config: Config) -> Any:
     """
-    Return the sizes that a person spells, as the operation of `config` has them.
+    Return the sizes that `text` spells, as the operation of `config` defines them.
 
     Raises:
-        ConfigError: They are none of its, or it has no samples, or one is beyond what any machine
-            makes operands for.
+        ConfigError: They are no sizes of the operation, it has no samples, or a size is too large
+            to make operands for.
     """
     samples = samples_of(config)
     huge = [number for number in re.findall(r"\d+", text) if len(number.lstrip("0")) > _MOST_DIGITS]

@@ -121,7 +121,7 @@ def test_every_room_has_its_place() -> None:
 
 
 def test_only_one_module_imports_the_compiler() -> None:
-    """compile/compiler.py imports it, and runtime/kernel.py does for an unlinked object."""
+    """compile/compiler.py imports the compiler, runtime/kernel.py for an unlinked object."""
     users = {
         name
         for name, tree in modules()

@@ -12,10 +12,10 @@ time.
 
 `compete` times one launch behind each flush. That is simple, and not quite what a model does: the
 two events cost about 2 us, operands always lie at the same addresses, and a kernel that streams
-past L2 finds it full of lines that are not needed, which makes it up to 7 % faster than behind
-another kernel. `compete_in_batches` times several launches behind each flush, every one on operands
-of its own that nothing has touched since: all are cold, and most follow a kernel. They are captured
-in a CUDA graph, as a model's are, so that no host is too slow to keep the GPU busy.
+past L2 finds it full of lines that no kernel needs, so it is up to 7 % faster than behind another
+kernel. `compete_in_batches` times several launches behind each flush, every one on operands of its
+own that nothing has touched since: all are cold, and most follow a kernel. They are captured in a
+CUDA graph, as a model's are, so that no host is too slow to keep the GPU busy.
 """
 
 from __future__ import annotations

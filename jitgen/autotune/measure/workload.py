@@ -34,10 +34,10 @@ _CHUNK_ROWS = 4096
 
 class Expected(NamedTuple):
     """
-    What some rows of one group should be.
+    Reference values of some rows of one group.
 
     Attributes:
-        where: The index of the group's rows in a and out.
+        where: Index of the group's rows in a and out.
         rows: Which of them.
         values: (rows, N) in the reference's type.
     """
@@ -136,7 +136,8 @@ class Workload(Call):
 
         Args:
             dtype: What the reference computes in: float32, or float64 to see errors of float32.
-            expected: What `reference` gave earlier, for who compares several results; None: ask it.
+            expected: Result of `reference`, if several results are compared with it; None computes
+                it.
         """
         found = self.reference(dtype) if expected is None else expected
         return distance((self.out[x.where][x.rows].to(dtype), x.values) for x in found)
