@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, Tiling
+from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize import reference
 
 LIMITS = {"limit": 7.0, "alpha": 1.702}
@@ -28,40 +28,19 @@ many lie so near to the middle of a step that they may fall to the other side.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
-    """
-    One kernel: what its config says, but for the tiling.
+def limits_of(kernel: SiluMulQuantizeConfig) -> dict[str, float]:
+    """Return what the activation of a kernel takes at run time."""
+    return LIMITS if kernel.activation is Activation.SWIGLU_OAI else {}
 
-    Attributes:
-        layout: ragged, contiguous or masked.
-        scale_granularity: block128, row, tensor or none.
-        activation: swiglu or swiglu_oai.
-        interleaved: Whether gates and ups take turns.
-        power_of_two: Whether scales are powers of two.
-    """
 
-    layout: str = "ragged"
-    scale_granularity: str = "block128"
-    activation: str = "swiglu"
-    interleaved: bool = False
-    power_of_two: bool = False
-
-    def config(self, tiling: Tiling | None = None) -> SiluMulQuantizeConfig:
-        """Return the config of the kernel that shares its work out as `tiling` says."""
-        return SiluMulQuantizeConfig(**asdict(self), tiling=tiling or Tiling())
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """What the activation takes at run time."""
-        return LIMITS if self.activation == "swiglu_oai" else {}
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What the reference takes."""
-        values = asdict(self) | self.limits
-        del values["layout"]
-        return values
+def options_of(kernel: SiluMulQuantizeConfig) -> dict[str, Any]:
+    """Return what a call that the kernel is for takes, besides tensors."""
+    words = {
+        "scale_granularity": str(kernel.scale_granularity),
+        "activation": str(kernel.activation),
+    }
+    switches = {"interleaved": kernel.interleaved, "power_of_two": kernel.power_of_two}
+    return words | switches | limits_of(kernel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +56,7 @@ class Case:
         expected_q, expected_scale: What they must be.
     """
 
-    kernel: Kernel
+    kernel: SiluMulQuantizeConfig
     arguments: tuple[Any, ...]
     owned: Tensor
     q: Tensor
@@ -97,7 +76,7 @@ class Case:
 
 
 def make(
-    kernel: Kernel,
+    kernel: SiluMulQuantizeConfig,
     rows: Sequence[int],
     columns: int,
     *,
@@ -130,12 +109,12 @@ def make(
     return of_input(kernel, x.to(device), {name: groups.to(device)})
 
 
-def of_input(kernel: Kernel, x: Tensor, groups: dict[str, Tensor]) -> Case:
+def of_input(kernel: SiluMulQuantizeConfig, x: Tensor, groups: dict[str, Tensor]) -> Case:
     """Return the problem of an `x`, and of what says which rows count, by its name."""
     granularity = kernel.scale_granularity
     static = torch.tensor([0.0117], device=x.device) if granularity == "tensor" else None
     expected_q, expected_scale = reference.silu_mul_quantize(
-        x, **groups, scale=static, **kernel.options
+        x, **groups, scale=static, **options_of(kernel)
     )
     q, scale = torch.empty_like(expected_q), static
     if expected_scale is not None and static is None:
@@ -146,7 +125,7 @@ def of_input(kernel: Kernel, x: Tensor, groups: dict[str, Tensor]) -> Case:
         arguments=(
             *(x, *groups.values(), q),
             *([] if scale is None else [scale]),
-            *kernel.limits.values(),
+            *limits_of(kernel).values(),
         ),
         owned=reference.owned_rows(
             x, groups.get("offs"), groups.get("m_indices"), groups.get("masked_m")
@@ -160,7 +139,7 @@ def of_input(kernel: Kernel, x: Tensor, groups: dict[str, Tensor]) -> Case:
     return case
 
 
-def _joined(kernel: Kernel, gate: Tensor, up: Tensor) -> Tensor:
+def _joined(kernel: SiluMulQuantizeConfig, gate: Tensor, up: Tensor) -> Tensor:
     """Return the gate-up result that a kernel takes apart again."""
     if kernel.interleaved:
         return torch.stack((gate, up), -1).flatten(-2).bfloat16()
@@ -225,7 +204,7 @@ def _ordered(values: Tensor) -> Tensor:
     return torch.where(bits >= sign, sign - 1 - bits, bits)
 
 
-def special(kernel: Kernel) -> Case:
+def special(kernel: SiluMulQuantizeConfig) -> Case:
     """Return a problem with infinities, NaN and numbers that overflow, some in every row."""
     inf, nan = float("inf"), float("nan")
     pairs = [
@@ -237,7 +216,7 @@ def special(kernel: Kernel) -> Case:
     return of_input(kernel, *_all_rows(kernel, _joined(kernel, gate, up)))
 
 
-def tiny(kernel: Kernel) -> Case:
+def tiny(kernel: SiluMulQuantizeConfig) -> Case:
     """Return a problem whose scales go down to the smallest float32."""
     chance = torch.Generator().manual_seed(0)
     exponents = torch.arange(-126, -60, dtype=torch.float64)
@@ -247,7 +226,7 @@ def tiny(kernel: Kernel) -> Case:
     return of_input(kernel, *_all_rows(kernel, _joined(kernel, gate, up)))
 
 
-def ties(kernel: Kernel) -> Case:
+def ties(kernel: SiluMulQuantizeConfig) -> Case:
     """Return a problem whose quotients lie in the middle between two values of e4m3."""
     scale = torch.arange(128, 256)[:, None] / 128
     halves = torch.arange(34, 64, 4).repeat_interleave(16).expand(len(scale), -1)
@@ -257,23 +236,18 @@ def ties(kernel: Kernel) -> Case:
     return of_input(kernel, *_all_rows(kernel, _joined(kernel, gate, up)))
 
 
-def accurate(activation: str) -> tuple[Case, Tensor]:
+def accurate(activation: Activation) -> tuple[Case, Tensor]:
     """Return a problem with one value per row, and these values as exact as float64 has them."""
-    kernel = Kernel(activation=activation)
+    kernel = SiluMulQuantizeConfig(layout="ragged", activation=activation)
     gate = torch.arange(-30, 30, 0.01).bfloat16().unique()
-    gate = gate[gate != 0]
+    y = reference.of_gate(activation, gate.double(), torch.ones(()).double(), **limits_of(kernel))
+    gate, y = gate[y != 0], y[y != 0]  # the scale of zeros is 1
     x = torch.zeros(len(gate), 256, dtype=torch.bfloat16)
     x[:, 9], x[:, 128 + 9] = gate, 1.0
-    y = gate.double()
-    if kernel.limits:
-        y = y.clamp(max=LIMITS["limit"])
-        y = 2 * y / (1 + torch.exp(-torch.tensor(LIMITS["alpha"]).double() * y))
-    else:
-        y = y / (1 + torch.exp(-y))
     return of_input(kernel, x, {"offs": torch.tensor([len(gate)], dtype=torch.int32)}), y.abs()
 
 
-def _all_rows(kernel: Kernel, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def _all_rows(kernel: SiluMulQuantizeConfig, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Return `x` for the layout of a kernel, and the argument that says that all its rows count."""
     count = torch.tensor([len(x)], dtype=torch.int32)
     if kernel.layout == "masked":

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
+from itertools import combinations
 from typing import Any
 
 import jitgen
@@ -11,26 +13,34 @@ from jitgen.codegen.render import render
 from jitgen.config import Arch
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, Tiling
 from jitgen.emulator import Artifact, Report
+from jitgen.targets.legality import check
+from jitgen.targets.silu_space import kinds
 from jitgen.verify.artifacts import compiled
-from tests.silu_cases import Case, Kernel
+from tests.cases import values
+from tests.covering import covering
+from tests.silu_cases import Case
 
-KERNELS = [
-    Kernel(),
-    Kernel(layout="masked", activation="swiglu_oai", interleaved=True, power_of_two=True),
-    Kernel(layout="contiguous", interleaved=True),
-    Kernel(scale_granularity="row", activation="swiglu_oai", power_of_two=True),
-    Kernel(layout="masked", scale_granularity="row"),
-    Kernel(layout="contiguous", scale_granularity="tensor", activation="swiglu_oai"),
-    Kernel(layout="masked", scale_granularity="tensor", interleaved=True),
-    Kernel(scale_granularity="none", activation="swiglu_oai", interleaved=True),
-    Kernel(layout="contiguous", scale_granularity="none"),
-]
-"""Every value of every field, and every layout with every kind of scale or nearly so."""
+LEGAL = [kind for kind in kinds() if check(kind, Arch.CPU)]
+"""Every word, with the default tiling, which no CPU has."""
 
+OFTEN = covering(LEGAL, values)
+"""Every value of every field, for every push."""
 
-def label(kernel: Kernel) -> str:
-    """Return a short name of a kernel."""
-    return f"{kernel.layout}-{kernel.scale_granularity}-{kernel.activation}"
+PAIRS = covering(LEGAL, lambda kernel: combinations(values(kernel), 2))
+KERNELS = [*dict.fromkeys([*OFTEN, *PAIRS])]
+"""Those first, then others, so that every two values of two fields occur together."""
+
+ID = SiluMulQuantizeConfig.words
+"""How a kernel is named in the name of a case."""
+
+BLOCKS = SiluMulQuantizeConfig(layout="ragged")
+ROWS = SiluMulQuantizeConfig(layout="masked", scale_granularity="row")
+INTERLEAVED = SiluMulQuantizeConfig(
+    layout="masked", activation="swiglu_oai", interleaved=True, power_of_two=True
+)
+ROUNDED = SiluMulQuantizeConfig(
+    layout="ragged", scale_granularity="row", activation="swiglu_oai", power_of_two=True
+)
 
 
 @cache
@@ -41,10 +51,10 @@ def on_gpu(config: SiluMulQuantizeConfig) -> Artifact:
 
 def run_on_cpu(case: Case) -> None:
     """Let the cpu compute a case."""
-    jitgen.get_kernel(case.kernel.config(), Arch.CPU).function(*case.arguments)
+    jitgen.get_kernel(case.kernel, Arch.CPU).function(*case.arguments)
 
 
 def emulated(case: Case, tiling: Tiling, *, num_sms: int = 2, modes: Any = "quick") -> Report:
     """Let an emulated GPU with `num_sms` SMs compute a case."""
-    kernel = on_gpu(case.kernel.config(tiling))
+    kernel = on_gpu(replace(case.kernel, tiling=tiling))
     return jitgen.emulate(kernel, *case.arguments, num_sms, modes=modes, num_sms=num_sms)

@@ -13,25 +13,27 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
 from jitgen.config import Arch
-from jitgen.config.silu_mul_quantize import Tiling
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, Tiling
 from jitgen.errors import InputError
 from jitgen.runtime.session import current
 from jitgen.verify.gpu import device
 from tests import needs
-from tests.silu_cases import Kernel, make
+from tests.silu_cases import make, options_of
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 CASES = [
-    Kernel(),
-    Kernel(layout="masked", scale_granularity="row", power_of_two=True),
-    Kernel(layout="contiguous", scale_granularity="tensor"),
-    Kernel(scale_granularity="none", activation="swiglu_oai", interleaved=True),
+    SiluMulQuantizeConfig(layout="ragged"),
+    SiluMulQuantizeConfig(layout="masked", scale_granularity="row", power_of_two=True),
+    SiluMulQuantizeConfig(layout="contiguous", scale_granularity="tensor"),
+    SiluMulQuantizeConfig(
+        layout="ragged", scale_granularity="none", activation="swiglu_oai", interleaved=True
+    ),
 ]
 
 
-def options(kernel: Kernel, scale: Tensor | None) -> dict[str, Any]:
-    found = kernel.options
+def options(kernel: SiluMulQuantizeConfig, scale: Tensor | None) -> dict[str, Any]:
+    found = options_of(kernel)
     return found | {"scale": scale} if kernel.scale_granularity == "tensor" else found
 
 
@@ -42,7 +44,7 @@ def ragged(rows: int = 20, columns: int = 512) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kernel", CASES, ids=str)
-def test_right(kernel: Kernel) -> None:
+def test_right(kernel: SiluMulQuantizeConfig) -> None:
     """Twice: the second call is a warm one."""
     name = {"ragged": "offs", "contiguous": "m_indices", "masked": "masked_m"}[kernel.layout]
     for seed in (0, 1):

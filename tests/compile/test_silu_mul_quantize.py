@@ -6,10 +6,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize import reference
 from tests import needs
-from tests.compile.silu_kernels import KERNELS, label, run_on_cpu
-from tests.silu_cases import Kernel, accurate, make, of_input, special, ties, tiny
+from tests.compile.silu_kernels import BLOCKS, ID, KERNELS, ROUNDED, ROWS, run_on_cpu
+from tests.silu_cases import accurate, limits_of, make, of_input, special, ties, tiny
 
 pytestmark = [needs.compiler, pytest.mark.usefixtures("shared_cache")]
 
@@ -24,11 +25,11 @@ SIZES = [
 """Rows and I: odd, shorter than a block, empty groups, more groups than a warp has lanes."""
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=label)
+@pytest.mark.parametrize("kernel", KERNELS, ids=ID)
 class TestEveryKernel:
     @pytest.mark.sampled(3)
     @pytest.mark.parametrize("is_exact", [True, False])
-    def test_right(self, kernel: Kernel, is_exact: bool) -> None:
+    def test_right(self, kernel: SiluMulQuantizeConfig, is_exact: bool) -> None:
         """Equal bits where y is the same however exp() is computed, else a step now and then."""
         for rows, columns in SIZES:
             case = make(kernel, rows, columns, is_exact=is_exact)
@@ -36,23 +37,23 @@ class TestEveryKernel:
 
             assert case.wrong(is_exact=is_exact) == "", (rows, columns)
 
-    def test_infinities_and_nan(self, kernel: Kernel) -> None:
+    def test_infinities_and_nan(self, kernel: SiluMulQuantizeConfig) -> None:
         case = special(kernel)
         run_on_cpu(case)
 
         assert case.wrong(is_exact=True) == ""
 
 
-@pytest.mark.parametrize("kernel", [KERNELS[0], KERNELS[3]], ids=label)
-def test_tiny_values_keep_their_bits(kernel: Kernel) -> None:
+@pytest.mark.parametrize("kernel", [BLOCKS, ROUNDED], ids=ID)
+def test_tiny_values_keep_their_bits(kernel: SiluMulQuantizeConfig) -> None:
     case = tiny(kernel)
     run_on_cpu(case)
 
     assert case.wrong(is_exact=True) == ""
 
 
-@pytest.mark.parametrize("kernel", [KERNELS[0], KERNELS[4]], ids=label)
-def test_ties_go_to_the_even_value(kernel: Kernel) -> None:
+@pytest.mark.parametrize("kernel", [BLOCKS, ROWS], ids=ID)
+def test_ties_go_to_the_even_value(kernel: SiluMulQuantizeConfig) -> None:
     """Where a quotient is one unit off, one of them falls to the wrong side."""
     case = ties(kernel)
     run_on_cpu(case)
@@ -60,14 +61,15 @@ def test_ties_go_to_the_even_value(kernel: Kernel) -> None:
     assert case.wrong(is_exact=True) == ""
 
 
-@pytest.mark.parametrize(("activation", "tolerance"), [("swiglu", 1e-6), ("swiglu_oai", 4e-6)])
-def test_y_is_accurate(activation: str, tolerance: float) -> None:
+@pytest.mark.parametrize("activation", Activation)
+def test_y_is_accurate(activation: Activation) -> None:
     """
     The scale of a block with one value shows it whole.
 
     With an alpha the argument of exp(), up to 51, is rounded before, as in the reference.
     """
     case, y = accurate(activation)
+    tolerance = 4e-6 if limits_of(case.kernel) else 1e-6
     run_on_cpu(case)
 
     assert case.scale is not None
@@ -78,9 +80,9 @@ def test_y_is_accurate(activation: str, tolerance: float) -> None:
 def test_groups_that_lie() -> None:
     """An end beyond the rows, and a count beyond a matrix, never leave the tensors."""
     x = torch.randn(4, 32).bfloat16()
-    ragged = of_input(Kernel(), x, {"offs": torch.tensor([2, 9], dtype=torch.int32)})
+    ragged = of_input(BLOCKS, x, {"offs": torch.tensor([2, 9], dtype=torch.int32)})
     many = {"masked_m": torch.tensor([9, -3], dtype=torch.int32)}
-    masked = of_input(KERNELS[4], torch.stack([x, x]), many)
+    masked = of_input(ROWS, torch.stack([x, x]), many)
     for case in (ragged, masked):
         run_on_cpu(case)
 

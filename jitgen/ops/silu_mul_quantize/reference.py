@@ -15,13 +15,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from jitgen.config.silu_mul_quantize import Activation, Scales
 from jitgen.errors import InputError
 from jitgen.formats.block128 import per_token_group
 from jitgen.formats.e4m3 import MAX
 from jitgen.formats.row import per_row
-
-ACTIVATIONS = ("swiglu", "swiglu_oai")
-GRANULARITIES = ("block128", "row", "tensor", "none")
 
 
 def activated(
@@ -48,20 +46,39 @@ def activated(
     Raises:
         InputError: `activation` is not known, or `limit` and `alpha` do not belong to it.
     """
-    if activation not in ACTIVATIONS:
-        allowed = " or ".join(ACTIVATIONS)
+    if activation not in tuple(Activation):
+        allowed = " or ".join(Activation)
         raise InputError("activation", f"must be {allowed} (got {activation!r})")
+    is_limited = activation == Activation.SWIGLU_OAI
+    if not is_limited and (limit is not None or alpha is not None):
+        raise InputError("limit", "limit and alpha belong to swiglu_oai: leave them out")
+    if is_limited and (limit is None or alpha is None):
+        raise InputError("limit", "swiglu_oai needs limit and alpha")
     columns = x.shape[-1] // 2
     gate = (x[..., 0::2] if interleaved else x[..., :columns]).float()
     up = (x[..., 1::2] if interleaved else x[..., columns:]).float()
-    if activation == "swiglu":
-        if limit is not None or alpha is not None:
-            raise InputError("limit", "limit and alpha belong to swiglu_oai: leave them out")
-        return gate / (1 + torch.exp(-gate)) * up
-    if limit is None or alpha is None:
-        raise InputError("limit", "swiglu_oai needs limit and alpha")
-    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return gate / (1 + torch.exp(-alpha * gate)) * (up + 1)
+    return of_gate(Activation(activation), gate, up, limit or 0.0, alpha or 0.0)
+
+
+def of_gate(
+    activation: Activation, gate: Tensor, up: Tensor, limit: float = 0.0, alpha: float = 0.0
+) -> Tensor:
+    """
+    Return what becomes of gates and ups, of one shape and one float type, which the result has.
+
+    Args:
+        activation: How they are joined.
+        gate: The gates.
+        up: The ups.
+        limit: Of gates and ups, for ``swiglu_oai``; others do not look at it.
+        alpha: Steepness of the gate, likewise.
+    """
+    match activation:
+        case Activation.SWIGLU:
+            return gate / (1 + torch.exp(-gate)) * up
+        case Activation.SWIGLU_OAI:
+            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+            return gate / (1 + torch.exp(-alpha * gate)) * (up + 1)
 
 
 def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
@@ -106,8 +123,8 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
         InputError: The arguments do not fit each other.
     """
     y = activated(x, activation=activation, interleaved=interleaved, limit=limit, alpha=alpha)
-    if scale_granularity not in GRANULARITIES:
-        allowed = ", ".join(GRANULARITIES)
+    if scale_granularity not in tuple(Scales):
+        allowed = ", ".join(Scales)
         raise InputError("scale_granularity", f"must be one of {allowed}")
     if (scale is not None) != (scale_granularity == "tensor"):
         raise InputError("scale", "is given for scales of a whole tensor, and only there")
