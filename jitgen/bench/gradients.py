@@ -127,7 +127,7 @@ class Product(KernelCase):
         yield Side.of(OURS, call, partial(check, OURS), kernel=kernel, tolerated=NEEDED)
         yield Side.of(TORCH, self.theirs, partial(check, TORCH))
         for config in _considered(chosen, arch) if self.has_candidates else ():
-            name = config.words()
+            name = config.to_name()
             yield Side.of(name, partial(self.ours, config), partial(check, name))
 
     def ratios(self, _: Arch) -> tuple[Ratio, ...]:

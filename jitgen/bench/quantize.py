@@ -147,9 +147,7 @@ class Case(KernelCase):
         choice = jitgen.select(self.problem, arch)
         others = (each.config for each in choice.candidates if self.has_budget)
         found = (cast("QuantizeConfig", each) for each in dict.fromkeys((choice.config, *others)))
-        return {
-            f"{OURS}, {'_'.join(config.tiling.words()) or 'default'}": config for config in found
-        }
+        return {f"{OURS}, {config.tiling.to_name() or 'default'}": config for config in found}
 
     def _check(
         self,

@@ -6,11 +6,10 @@ shared), and the sizes of one call: what a config is chosen for, and never a par
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from jitgen.config.config import Config, Part, of
+from jitgen.config.config import MAX_SIZE, Config, Part, of
+from jitgen.config.problem import UngroupedTokens
 from jitgen.support.frozen import frozen
 
 MOST_PLACES = 32
@@ -35,29 +34,12 @@ class Tiling(Part):
             next one start.
     """
 
-    rows: int = of(int, default=1)
-    loads: int = of(int, default=4)
-    threads: int = of(int, default=128)
-    ctas_per_sm: int = of(int, default=8)
-    is_persistent: bool = of(bool, default=False)
-    use_pdl: bool = of(bool, default=True)
-
-    def words(self) -> list[str]:
-        """Return what differs from the default, as names have it."""
-        usual = Tiling()
-        return [
-            *(
-                f"{letter}{getattr(self, side)}"
-                for letter, side in SIDES.items()
-                if getattr(self, side) != getattr(usual, side)
-            ),
-            *(["persistent"] if self.is_persistent else []),
-            *([] if self.use_pdl else ["nopdl"]),
-        ]
-
-
-SIDES = {"r": "rows", "l": "loads", "t": "threads", "c": "ctas_per_sm"}
-"""Numbers of a tiling by what stands before them in names."""
+    rows: int = of(int, default=1, word="r")
+    loads: int = of(int, default=4, word="l")
+    threads: int = of(int, default=128, word="t")
+    ctas_per_sm: int = of(int, default=8, word="c")
+    is_persistent: bool = of(bool, default=False, word="persistent")
+    use_pdl: bool = of(bool, default=True, word="nopdl")
 
 
 @frozen
@@ -77,12 +59,9 @@ class CombineConfig(Config):
     """
 
     op: ClassVar[str] = "combine"
-    has_shared: bool = of(bool, default=False)
+    prefix: ClassVar[str] = "bf16"
+    has_shared: bool = of(bool, default=False, word="shared")
     tiling: Tiling = of(Tiling, default=Tiling())
-
-    def words(self) -> str:
-        """Return the middle of a kernel's name; what is at its default shows only where it must."""
-        return "_".join(["bf16", *["shared"] * self.has_shared, *self.tiling.words()])
 
     @property
     def short(self) -> str:
@@ -91,47 +70,15 @@ class CombineConfig(Config):
         text = f"{tiling.rows} rows x {tiling.loads} loads, {tiling.threads} threads"
         return f"{text} x {tiling.ctas_per_sm}" + " persistent" * tiling.is_persistent
 
-    @classmethod
-    def of_words(cls, words: str) -> Self | None:
-        """Return the config whose `words` these are; None where they are nobody's."""
-        match = _WORDS.fullmatch(words)
-        if match is None:
-            return None
-        part = match.groupdict()
-        sizes = {name: int(part[name]) for name in SIDES.values() if part[name] is not None}
-        flags = {
-            "is_persistent": part["persistent"] is not None,
-            "use_pdl": part["nopdl"] is None,
-        }
-        config = cls.from_json(
-            {"has_shared": part["shared"] is not None, "tiling": {**sizes, **flags}}
-        )
-        return config if config.words() == words else None
-
     @property
     def arguments(self) -> tuple[str, ...]:
         """What findings call the first arguments of the compiled function."""
         shared = ("shared",) if self.has_shared else ()
         return ("y", "inverse", "topk_weights", *shared, "out")
 
-    def parameters(self) -> dict[str, Any]:
-        """Return every field under the name by which templates ask for it."""
-        return {"has_shared": self.has_shared, **self.tiling.values()}
-
-
-_WORDS = re.compile(
-    r"bf16(?P<shared>_shared)?"
-    + "".join(rf"(_{letter}(?P<{side}>\d{{1,9}}))?" for letter, side in SIDES.items())
-    + r"(?P<persistent>_persistent)?(?P<nopdl>_nopdl)?"
-)
-
-
-MAX_SIZE = 2**48
-"""Beyond any memory, and small enough that products of sizes are floats."""
-
 
 @frozen
-class CombineProblem(Part):
+class CombineProblem(UngroupedTokens):
     """
     One call of `combine`: `top_k` rows each to (m, n).
 
@@ -147,16 +94,6 @@ class CombineProblem(Part):
     n: int = of(int, most=MAX_SIZE)
     top_k: int = of(int, most=MOST_PLACES, default=8)
     has_shared: bool = of(bool, default=False)
-
-    @property
-    def groups(self) -> int:
-        """1: what is chosen hangs on the tokens, whoever they go to."""
-        return 1
-
-    @property
-    def rows_per_group(self) -> int:
-        """Tokens; at least 1."""
-        return max(1, self.m)
 
     @property
     def traffic_bytes(self) -> int:
@@ -177,7 +114,3 @@ class CombineProblem(Part):
     def kind(self) -> tuple[Any, ...]:
         """What to sort problems by: kind, columns, places, tokens."""
         return (self.has_shared, self.n, self.top_k, self.m)
-
-    def with_mean(self, rows: int) -> Self:
-        """Return the same sizes with `rows` tokens."""
-        return replace(self, m=rows)

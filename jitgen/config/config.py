@@ -18,12 +18,13 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, ClassVar, Self
 
+from jitgen.config import grammar
 from jitgen.config.rooms import OPERATIONS, TARGETS, Arch
 from jitgen.errors import ConfigError
 from jitgen.support.text import shown
 
 
-class DType(StrEnum):
+class DType(grammar.Vocabulary):
     """An element type, under the name that configs, kernel names and the command line use."""
 
     E4M3 = "e4m3"
@@ -70,7 +71,7 @@ _TORCH = {
 }
 
 
-class ScaleGranularity(StrEnum):
+class ScaleGranularity(grammar.Vocabulary):
     """How many values share one scale."""
 
     TENSOR = "tensor"
@@ -108,7 +109,7 @@ SCALES = (*FLOAT_SCALES, ScaleGranularity.MX32, ScaleGranularity.NV16)
 """Those that b can have."""
 
 
-class Layout(StrEnum):
+class Layout(grammar.Vocabulary):
     """How the rows of a belong to groups."""
 
     RAGGED = "ragged"
@@ -183,6 +184,10 @@ class Part:
     def values(self) -> dict[str, Any]:
         """Return the fields by their names, as they are."""
         return {name: getattr(self, name) for name in _fields(type(self))}  # type: ignore[arg-type]
+
+    def to_name(self) -> str:
+        """Return the words of a name that tell this part from others: see `grammar`."""
+        return grammar.name_of(self)
 
     def to_json(self) -> dict[str, Any]:
         """Return the exact JSON form: only objects, strings, ints, booleans and null."""
@@ -260,15 +265,33 @@ def of(
     is_optional: bool = False,
     least: int = 1,
     most: int | None = None,
+    word: str = "",
+    always: bool | None = None,
+    after: str = "",
+    reads: str = "",
     **options: Any,
 ) -> Any:
     """
-    A dataclass field whose value is checked to be a `kind` (or None where `is_optional`); an
-    integer lies between `least` and `most`.
+    Return a dataclass field whose value is checked, and which is a word of a config's name.
+
+    Args:
+        kind: The type that its value is of, or becomes.
+        is_optional: Whether it may be None.
+        least: Least value of an integer.
+        most: Most value of an integer; None: any.
+        word: What stands before the value in names; all of the word for a flag.
+        always: Whether a name has it even where it is the default; None: enumerations do.
+        after: Name of the field whose word its own follows; empty: as fields are declared.
+        reads: Regular expression of the values that names may have; empty: of all.
+        options: Of `dataclasses.field`.
     """
     rules = {"type": kind, "is_optional": is_optional, "least": least, "most": most}
-    return field(metadata=rules, **options)
+    words = {"word": word, "always": always, "after": after, "reads": reads}
+    return field(metadata=rules | words, **options)
 
+
+MAX_SIZE = 2**48
+"""Most of a problem's size: beyond any memory, and products of two are exact enough as floats."""
 
 EXAMPLE = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a"
 
@@ -284,13 +307,15 @@ class Config(Part):
 
     __slots__ = ()
     op: ClassVar[str]
+    prefix: ClassVar[str] = ""
+    """The first word of its names, if they have one that follows from no field."""
 
-    @abstractmethod
-    def words(self) -> str:
+    def to_name(self) -> str:
         """
         Return what tells this config from others of its operation, in words of ``[a-z0-9]`` joined
-        by ``_``: the middle of its name.
+        by ``_``: the middle of its name. What is at its default shows only where it must.
         """
+        return grammar.name_of(self, self.prefix)
 
     @property
     @abstractmethod
@@ -298,9 +323,13 @@ class Config(Part):
         """What tells this config from others for the same problem, for a reader."""
 
     @classmethod
-    @abstractmethod
-    def of_words(cls, words: str) -> Self | None:
-        """Return the config whose `words` these are; None where they are nobody's."""
+    def parse_name(cls, name: str) -> Self | None:
+        """Return the config whose `to_name` is `name`; None where there is none."""
+        document = grammar.parsed(cls, name, cls.prefix)
+        if document is None:
+            return None
+        config = cls.from_json(document)
+        return config if config.to_name() == name else None
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -315,15 +344,15 @@ class Config(Part):
         """Those of its `arguments` that no earlier kernel may still be writing when it starts."""
         return ()
 
-    @abstractmethod
     def parameters(self) -> dict[str, Any]:
         """Return what a template may ask of this config, by name: integers, booleans and words."""
+        return grammar.parameters(self)
 
     def name(self, arch: Arch | str) -> str:
         """
         Return the readable, unique name: a valid C symbol and file name that `parse` reads back.
         """
-        return f"{self.op}_{self.words()}_{arch}"
+        return f"{self.op}_{self.to_name()}_{arch}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the exact JSON form: only objects, strings, ints, booleans and null."""
@@ -369,7 +398,7 @@ def _read(name: str) -> tuple[Config, Arch] | None:
     arch = _longest([arch for arch in TARGETS.names() if name.endswith(f"_{arch}")])
     if not op or not arch:
         return None
-    config = OPERATIONS.get(op).config_type.of_words(name[len(op) + 1 : -len(arch) - 1])
+    config = OPERATIONS.get(op).config_type.parse_name(name[len(op) + 1 : -len(arch) - 1])
     return None if config is None else (config, Arch(arch))
 
 

@@ -6,12 +6,12 @@ and the sizes of one call: what a config is chosen for, and never a part of it.
 
 from __future__ import annotations
 
-import re
-from dataclasses import fields, replace
 from functools import cache
 from typing import Any, ClassVar, Self
 
+from jitgen.config import grammar
 from jitgen.config.config import (
+    MAX_SIZE,
     BLayout,
     Config,
     DType,
@@ -21,8 +21,8 @@ from jitgen.config.config import (
     ScaleGranularity,
     of,
 )
-from jitgen.config.grouped_gemm_words import WORDS
 from jitgen.config.layouts import GROUP_ALIGNMENT
+from jitgen.config.problem import GroupedRows
 from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
 
@@ -75,11 +75,19 @@ class Operands(Part):
     a_dtype: DType = of(DType, default=DType.E4M3)
     b_dtype: DType = of(DType, default=DType.E4M3)
     out_dtype: DType = of(DType, default=DType.BF16)
-    scale_granularity: ScaleGranularity = of(ScaleGranularity, default=ScaleGranularity.BLOCK128)
-    a_scale_granularity: ScaleGranularity | None = of(
-        ScaleGranularity, is_optional=True, default=None
+    scale_granularity: ScaleGranularity = of(
+        ScaleGranularity, default=ScaleGranularity.BLOCK128, after="b_dtype"
     )
-    b_layout: BLayout = of(BLayout, default=BLayout.PLAIN)
+    a_scale_granularity: ScaleGranularity | None = of(
+        ScaleGranularity, is_optional=True, default=None, word="as"
+    )
+    b_layout: BLayout = of(
+        BLayout,
+        default=BLayout.PLAIN,
+        word="b",
+        always=False,
+        reads=r"nmajor|(?:exact|folded|wide)\d+",  # whatever version: an error says which there are
+    )
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
@@ -117,8 +125,8 @@ class Pipeline(Part):
             ever of use.
     """
 
-    num_acc_stage: int = of(int, default=1)
-    num_ab_stage: int | None = of(int, is_optional=True, default=None)
+    num_acc_stage: int = of(int, default=1, word="acc", always=True)
+    num_ab_stage: int | None = of(int, is_optional=True, default=None, word="ab")
 
 
 @frozen
@@ -142,13 +150,13 @@ class Schedule(Part):
             where an earlier one wrote them, if kernels wait before they let others start.
     """
 
-    raster: int = of(int, most=MAX_RASTER, default=8)
-    use_pdl: bool = of(bool, default=True)
-    stream_b: bool = of(bool, default=False)
-    split_k: int = of(int, default=1)
-    two_cta: bool = of(bool, default=False)
-    safe_selectors: bool = of(bool, default=False)
-    early_b: bool = of(bool, default=False)
+    raster: int = of(int, most=MAX_RASTER, default=8, word="raster")
+    use_pdl: bool = of(bool, default=True, word="nopdl")
+    stream_b: bool = of(bool, default=False, word="streamb")
+    split_k: int = of(int, default=1, word="splitk")
+    two_cta: bool = of(bool, default=False, word="twocta")
+    safe_selectors: bool = of(bool, default=False, word="safesel")
+    early_b: bool = of(bool, default=False, word="earlyb")
 
     def to_json(self) -> dict[str, Any]:
         """Return the exact JSON form, without what few kernels have where it is off."""
@@ -165,7 +173,7 @@ class Epilogue(Part):
         bias: Add a float32 vector of N for each group, before the result is rounded.
     """
 
-    bias: bool = of(bool, default=False)
+    bias: bool = of(bool, default=False, word="bias")
 
 
 @frozen
@@ -183,33 +191,11 @@ class KernelConfig(Config):
     op: ClassVar[str] = "grouped_gemm"
     layout: Layout = of(Layout)
     operands: Operands = of(Operands, default=Operands())
-    tile: Tile = of(Tile)
-    cluster: Cluster = of(Cluster, default=Cluster())
+    tile: Tile = of(Tile, word="t")
+    cluster: Cluster = of(Cluster, default=Cluster(), word="c")
     pipeline: Pipeline = of(Pipeline, default=Pipeline())
     schedule: Schedule = of(Schedule, default=Schedule())
     epilogue: Epilogue = of(Epilogue, default=Epilogue())
-
-    def words(self) -> str:
-        """Return the middle of a kernel's name; what is at its default shows only where it must."""
-        operands, tile, cluster = self.operands, self.tile, self.cluster
-        pipeline, schedule = self.pipeline, self.schedule
-        parts = [
-            f"{self.layout}_{operands.a_dtype}_{operands.b_dtype}",
-            f"{operands.scale_granularity}_{operands.out_dtype}",
-            *([f"as{operands.a_scale_granularity}"] if operands.a_scale_granularity else []),
-            *([f"b{operands.b_layout}"] if operands.b_layout is not BLayout.PLAIN else []),
-            f"t{tile.m}x{tile.n}x{tile.k}_c{cluster.m}x{cluster.n}_acc{pipeline.num_acc_stage}",
-            *([f"ab{pipeline.num_ab_stage}"] if pipeline.num_ab_stage is not None else []),
-            *([f"raster{schedule.raster}"] if schedule.raster != Schedule().raster else []),
-            *([] if schedule.use_pdl else ["nopdl"]),
-            *(["streamb"] if schedule.stream_b else []),
-            *([f"splitk{schedule.split_k}"] if schedule.split_k != Schedule().split_k else []),
-            *(["twocta"] if schedule.two_cta else []),
-            *(["safesel"] if schedule.safe_selectors else []),
-            *(["earlyb"] if schedule.early_b else []),
-            *(["bias"] if self.epilogue.bias else []),
-        ]
-        return "_".join(parts)
 
     @property
     def short(self) -> str:
@@ -220,38 +206,6 @@ class KernelConfig(Config):
             text += f" raster {schedule.raster}"
         text += " streaming b" * schedule.stream_b + " early b" * schedule.early_b
         return text if schedule.split_k == 1 else f"{text} split_k {schedule.split_k}"
-
-    @classmethod
-    def of_words(cls, words: str) -> Self | None:
-        """Return the config whose `words` these are; None where they are nobody's."""
-        match = re.fullmatch(WORDS, words)
-        if match is None:
-            return None
-        part = match.groupdict()
-        operands = {spec.name: part[spec.name] for spec in fields(Operands)}
-        return cls.from_json(
-            {
-                "layout": part["layout"],
-                "operands": operands | {"b_layout": part["b_layout"] or BLayout.PLAIN},
-                "tile": {side: int(part[f"tile_{side}"]) for side in ("m", "n", "k")},
-                "cluster": {side: int(part[f"cluster_{side}"]) for side in ("m", "n")},
-                "pipeline": {
-                    name: int(part[name])
-                    for name in ("num_acc_stage", "num_ab_stage")
-                    if part[name] is not None
-                },
-                "schedule": {
-                    "raster": int(part["raster"] or Schedule().raster),
-                    "use_pdl": part["nopdl"] is None,
-                    "stream_b": part["streamb"] is not None,
-                    "split_k": int(part["split_k"] or Schedule().split_k),
-                    "two_cta": part["twocta"] is not None,
-                    "safe_selectors": part["safesel"] is not None,
-                    "early_b": part["earlyb"] is not None,
-                },
-                "epilogue": {"bias": part["bias"] is not None},
-            }
-        )
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -268,27 +222,19 @@ class KernelConfig(Config):
         """Those that no earlier kernel may still be writing when it starts."""
         return ("b", "groups") if self.schedule.early_b else ()
 
+    @classmethod
+    def parse_name(cls, name: str) -> Self | None:
+        """Return the config that `name` stands for; it may spell out what is at its default."""
+        document = grammar.parsed(cls, name)
+        return None if document is None else cls.from_json(document)
+
     def parameters(self) -> dict[str, Any]:
         """Return every field under the name by which templates ask for it."""
         granularity = self.operands.a_scale_granularity or self.operands.scale_granularity
-        return {
-            "layout": str(self.layout),
-            **{name: str(each) for name, each in self.operands.values().items()},
-            "a_scale_granularity": str(granularity),
-            "tile_m": self.tile.m,
-            "tile_n": self.tile.n,
-            "tile_k": self.tile.k,
-            "cluster_m": self.cluster.m,
-            "cluster_n": self.cluster.n,
-            "num_acc_stage": self.pipeline.num_acc_stage,
-            **self.schedule.values(),
-            **self.epilogue.values(),
-        }
+        return grammar.parameters(self) | {"a_scale_granularity": str(granularity)}
 
 
 _operands = cache(Operands)  # a plan asks for them thousands of times
-MAX_SIZE = 2**48
-"""Beyond any memory, and small enough that products of sizes are floats."""
 
 _USUAL = {"b_layout": "plain", "bias": False} | dict.fromkeys(
     ("b_dtype", "a_scale_granularity", "min_latency", "numerics")
@@ -297,7 +243,7 @@ _USUAL = {"b_layout": "plain", "bias": False} | dict.fromkeys(
 
 
 @frozen
-class Problem(Part):
+class Problem(GroupedRows):
     """
     One grouped GEMM: `groups` matrices of (rows, k) times (n, k) transposed.
 
@@ -352,11 +298,6 @@ class Problem(Part):
         return {n: v for n, v in document.items() if n not in _USUAL or v != _USUAL[n]}
 
     @property
-    def rows_per_group(self) -> int:
-        """Mean rows of a group, rounded up; at least 1."""
-        return max(1, -(-self.m // self.groups))
-
-    @property
     def operands(self) -> Operands:
         """The types of every kernel for this problem."""
         return _operands(
@@ -409,7 +350,3 @@ class Problem(Part):
         more = (self.a_scale_granularity or "", self.b_layout, self.bias)
         asked = (bool(self.min_latency), self.numerics or "")
         return (*kind, *more, self.n, self.k, self.groups, self.m, *asked)
-
-    def with_mean(self, rows: int) -> Self:
-        """Return the same sizes with a mean of `rows` rows a group."""
-        return replace(self, m=rows * self.groups)

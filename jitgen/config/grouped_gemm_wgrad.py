@@ -9,12 +9,11 @@ along the tokens.
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from jitgen.config.config import Config, DType, Layout, Part, of
-from jitgen.config.grouped_gemm import MAX_RASTER, MAX_SIZE, Cluster, Tile
+from jitgen.config.config import MAX_SIZE, Config, DType, Layout, of
+from jitgen.config.grouped_gemm import MAX_RASTER, Cluster, Tile
+from jitgen.config.problem import GroupedRows
 from jitgen.support.frozen import frozen
 
 _USUAL_RASTER = 8
@@ -48,23 +47,11 @@ class GroupedGemmWgradConfig(Config):
     layout: Layout = of(Layout)
     a_dtype: DType = of(DType, default=DType.BF16)
     out_dtype: DType = of(DType, default=DType.BF16)
-    tile: Tile = of(Tile)
-    cluster: Cluster = of(Cluster, default=Cluster())
-    num_ab_stage: int | None = of(int, is_optional=True, default=None)
-    raster: int = of(int, most=MAX_RASTER, default=_USUAL_RASTER)
-    use_pdl: bool = of(bool, default=True)
-
-    def words(self) -> str:
-        """Return the middle of a kernel's name; what is at its default shows only where it must."""
-        tile, cluster = self.tile, self.cluster
-        parts = [
-            f"{self.layout}_{self.a_dtype}_{self.out_dtype}",
-            f"t{tile.m}x{tile.n}x{tile.k}_c{cluster.m}x{cluster.n}",
-            *([f"ab{self.num_ab_stage}"] if self.num_ab_stage is not None else []),
-            *([f"raster{self.raster}"] if self.raster != _USUAL_RASTER else []),
-            *([] if self.use_pdl else ["nopdl"]),
-        ]
-        return "_".join(parts)
+    tile: Tile = of(Tile, word="t")
+    cluster: Cluster = of(Cluster, default=Cluster(), word="c")
+    num_ab_stage: int | None = of(int, is_optional=True, default=None, word="ab")
+    raster: int = of(int, most=MAX_RASTER, default=_USUAL_RASTER, word="raster")
+    use_pdl: bool = of(bool, default=True, word="nopdl")
 
     @property
     def short(self) -> str:
@@ -75,46 +62,9 @@ class GroupedGemmWgradConfig(Config):
             text += f" {self.num_ab_stage} stages"
         return text + f" raster {self.raster}" * (self.raster != _USUAL_RASTER)
 
-    @classmethod
-    def of_words(cls, words: str) -> Self | None:
-        """Return the config whose `words` these are; None where they are nobody's."""
-        match = _WORDS.fullmatch(words)
-        if match is None:
-            return None
-        part = match.groupdict()
-        config = cls.from_json(
-            {
-                **{name: part[name] for name in ("layout", "a_dtype", "out_dtype")},
-                "tile": {side: int(part[f"tile_{side}"]) for side in ("m", "n", "k")},
-                "cluster": {side: int(part[f"cluster_{side}"]) for side in ("m", "n")},
-                "num_ab_stage": None if part["stages"] is None else int(part["stages"]),
-                "raster": int(part["raster"] or _USUAL_RASTER),
-                "use_pdl": part["nopdl"] is None,
-            }
-        )
-        return config if config.words() == words else None  # one name each
-
-    def parameters(self) -> dict[str, Any]:
-        """Return every field under the name by which templates ask for it."""
-        return {
-            **{name: str(getattr(self, name)) for name in ("layout", "a_dtype", "out_dtype")},
-            **{f"tile_{side}": getattr(self.tile, side) for side in ("m", "n", "k")},
-            **{f"cluster_{side}": getattr(self.cluster, side) for side in ("m", "n")},
-            "raster": self.raster,
-            "use_pdl": self.use_pdl,
-        }
-
-
-_WORDS = re.compile(
-    r"(?P<layout>[a-z]+)_(?P<a_dtype>[a-z0-9]+)_(?P<out_dtype>[a-z0-9]+)"
-    r"_t(?P<tile_m>\d{1,9})x(?P<tile_n>\d{1,9})x(?P<tile_k>\d{1,9})"
-    r"_c(?P<cluster_m>\d{1,9})x(?P<cluster_n>\d{1,9})"
-    r"(_ab(?P<stages>\d{1,9}))?(_raster(?P<raster>\d{1,9}))?(?P<nopdl>_nopdl)?"
-)
-
 
 @frozen
-class GroupedGemmWgradProblem(Part):
+class GroupedGemmWgradProblem(GroupedRows):
     """
     One call of `grouped_gemm_wgrad`: for each group (n, rows) times (rows, k).
 
@@ -138,11 +88,6 @@ class GroupedGemmWgradProblem(Part):
     out_dtype: DType = of(DType, default=DType.BF16)
 
     @property
-    def rows_per_group(self) -> int:
-        """Mean rows of a group, rounded up; at least 1."""
-        return max(1, -(-self.m // self.groups))
-
-    @property
     def traffic_bytes(self) -> int:
         """Bytes of dy, a and the gradient, each once."""
         operands = self.m * (self.n + self.k) * self.a_dtype.bits
@@ -164,7 +109,3 @@ class GroupedGemmWgradProblem(Part):
         """What to sort problems by: layout, types, matrix, groups, rows."""
         kind = (self.layout, self.a_dtype, self.out_dtype)
         return (*kind, self.n, self.k, self.groups, self.m)
-
-    def with_mean(self, rows: int) -> Self:
-        """Return the same sizes with a mean of `rows` rows a group."""
-        return replace(self, m=rows * self.groups)

@@ -9,20 +9,18 @@ because every expert has every token.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-from jitgen.config.config import Config, DType, Layout, Part, ScaleGranularity, of
+from jitgen.config.config import MAX_SIZE, Config, DType, Layout, ScaleGranularity, of
 from jitgen.config.grouped_gemm import (
-    MAX_SIZE,
     Cluster,
-    Epilogue,
     KernelConfig,
     Operands,
     Pipeline,
     Schedule,
     Tile,
 )
+from jitgen.config.problem import Tokens
 from jitgen.support.frozen import frozen
 
 LIKE = Layout.CONTIGUOUS
@@ -55,8 +53,8 @@ class MoeFc2DenseConfig(Config):
 
     op: ClassVar[str] = "moe_fc2_dense"
     operands: Operands = of(Operands, default=Operands())
-    tile: Tile = of(Tile)
-    cluster: Cluster = of(Cluster, default=Cluster())
+    tile: Tile = of(Tile, word="t")
+    cluster: Cluster = of(Cluster, default=Cluster(), word="c")
     pipeline: Pipeline = of(Pipeline, default=Pipeline())
     schedule: Schedule = of(Schedule, default=Schedule())
 
@@ -83,24 +81,11 @@ class MoeFc2DenseConfig(Config):
             schedule=gemm.schedule,
         )
 
-    def words(self) -> str:
-        """Return the middle of a kernel's name: that of the grouped GEMM, without its layout."""
-        return self.gemm.words().removeprefix(f"{LIKE}_")
-
     @property
     def short(self) -> str:
         """What tells a config from others for the same problem, for a reader."""
         split_k = self.schedule.split_k
         return self.gemm.short + (f" split {split_k}" if split_k > 1 else "")
-
-    @classmethod
-    def of_words(cls, words: str) -> Self | None:
-        """Return the config whose `words` these are; None where they are nobody's."""
-        gemm = KernelConfig.of_words(f"{LIKE}_{words}")
-        if gemm is None or gemm.epilogue != Epilogue():
-            return None
-        config = cls.of_gemm(gemm)
-        return config if config.words() == words else None  # one name each
 
     def parameters(self) -> dict[str, Any]:
         """Return every field under the name by which templates ask for it."""
@@ -108,7 +93,7 @@ class MoeFc2DenseConfig(Config):
 
 
 @frozen
-class MoeFc2DenseProblem(Part):
+class MoeFc2DenseProblem(Tokens):
     """
     One call of `moe_fc2_dense`: `m` tokens times `groups` experts' weights (n, k), added up.
 
@@ -133,11 +118,6 @@ class MoeFc2DenseProblem(Part):
     out_dtype: DType = of(DType, default=DType.BF16)
     scale_granularity: ScaleGranularity = of(ScaleGranularity, default=ScaleGranularity.BLOCK128)
     top_k: int = of(int, default=TOP_K)
-
-    @property
-    def rows_per_group(self) -> int:
-        """Rows of an expert: every token; at least 1."""
-        return max(1, self.m)
 
     @property
     def operands(self) -> Operands:
@@ -181,7 +161,3 @@ class MoeFc2DenseProblem(Part):
         """What to sort problems by: types, matrix, experts, tokens."""
         kind = (self.a_dtype, self.scale_granularity, self.out_dtype, self.top_k)
         return (*kind, self.n, self.k, self.groups, self.m)
-
-    def with_mean(self, rows: int) -> Self:
-        """Return the same sizes with `rows` tokens."""
-        return replace(self, m=rows)

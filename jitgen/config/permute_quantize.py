@@ -6,12 +6,20 @@ is shared), and the sizes of one call: what a config is chosen for, and never a 
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from jitgen.config.config import SCALE_BLOCK, Config, DType, Layout, Part, ScaleGranularity, of
+from jitgen.config.config import (
+    MAX_SIZE,
+    SCALE_BLOCK,
+    Config,
+    DType,
+    Layout,
+    Part,
+    ScaleGranularity,
+    of,
+)
+from jitgen.config.problem import UngroupedTokens
 from jitgen.config.quantize import Rounding
 from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
@@ -126,34 +134,15 @@ class Tiling(Part):
             next one start.
     """
 
-    rows: int = of(int, default=1)
-    threads: int = of(int, default=128)
-    ctas_per_sm: int = of(int, default=8)
-    vector: int = of(int, default=8)
-    held: int = of(int, default=1)
-    is_eager: bool = of(bool, default=False)
-    is_relayed: bool = of(bool, default=False)
-    is_persistent: bool = of(bool, default=False)
-    use_pdl: bool = of(bool, default=True)
-
-    def words(self) -> list[str]:
-        """Return what differs from the default, as names have it."""
-        usual = Tiling()
-        return [
-            *(
-                f"{word}{getattr(self, side)}"
-                for word, side in SIDES.items()
-                if getattr(self, side) != getattr(usual, side)
-            ),
-            *(["eager"] if self.is_eager else []),
-            *(["relayed"] if self.is_relayed else []),
-            *(["persistent"] if self.is_persistent else []),
-            *([] if self.use_pdl else ["nopdl"]),
-        ]
-
-
-SIDES = {"r": "rows", "t": "threads", "c": "ctas_per_sm", "v": "vector", "held": "held"}
-"""Numbers of a tiling by what stands before them in names."""
+    rows: int = of(int, default=1, word="r")
+    threads: int = of(int, default=128, word="t")
+    ctas_per_sm: int = of(int, default=8, word="c")
+    vector: int = of(int, default=8, word="v")
+    held: int = of(int, default=1, word="held")
+    is_eager: bool = of(bool, default=False, word="eager")
+    is_relayed: bool = of(bool, default=False, word="relayed")
+    is_persistent: bool = of(bool, default=False, word="persistent")
+    use_pdl: bool = of(bool, default=True, word="nopdl")
 
 
 @frozen
@@ -180,19 +169,9 @@ class PermuteQuantizeConfig(Config):
     layout: Layout = of(Layout)
     format: Format = of(Format, default=Format.BLOCK128)
     walk: Walk = of(Walk, default=Walk.GATHER)
-    power_of_two: bool = of(bool, default=False)
-    rounding: Rounding = of(Rounding, default=Rounding.UP)
+    power_of_two: bool = of(bool, default=False, word="pow2")
+    rounding: Rounding = of(Rounding, default=Rounding.UP, always=False)
     tiling: Tiling = of(Tiling, default=Tiling())
-
-    def words(self) -> str:
-        """Return the middle of a kernel's name; what is at its default shows only where it must."""
-        parts = [
-            f"{self.layout}_{self.format}_{self.walk}",
-            *(["pow2"] if self.power_of_two else []),
-            *([str(self.rounding)] if self.rounding is not Rounding.UP else []),
-            *self.tiling.words(),
-        ]
-        return "_".join(parts)
 
     @property
     def short(self) -> str:
@@ -203,32 +182,6 @@ class PermuteQuantizeConfig(Config):
         flags = " eager" * tiling.is_eager + " relayed" * tiling.is_relayed
         flags += " persistent" * tiling.is_persistent
         return f"{text} x {tiling.ctas_per_sm}{flags}"
-
-    @classmethod
-    def of_words(cls, words: str) -> Self | None:
-        """Return the config whose `words` these are; None where they are nobody's."""
-        match = _WORDS.fullmatch(words)
-        if match is None:
-            return None
-        part = match.groupdict()
-        sizes = {name: int(part[name]) for name in SIDES.values() if part[name] is not None}
-        config = cls.from_json(
-            {
-                "layout": part["layout"],
-                "format": part["format"],
-                "walk": part["walk"],
-                "power_of_two": part["pow2"] is not None,
-                "rounding": part["rounding"] or str(Rounding.UP),
-                "tiling": {
-                    **sizes,
-                    "is_eager": part["eager"] is not None,
-                    "is_relayed": part["relayed"] is not None,
-                    "is_persistent": part["persistent"] is not None,
-                    "use_pdl": part["nopdl"] is None,
-                },
-            }
-        )
-        return config if config.words() == words else None
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -244,32 +197,9 @@ class PermuteQuantizeConfig(Config):
         order = SORTED if self.walk is Walk.SORT else ()
         return ("x", *index, "q", *scales, *given, *relay, *order)
 
-    def parameters(self) -> dict[str, Any]:
-        """Return every field under the name by which templates ask for it."""
-        return {
-            "layout": str(self.layout),
-            "format": str(self.format),
-            "walk": str(self.walk),
-            "power_of_two": self.power_of_two,
-            "rounding": str(self.rounding),
-            **self.tiling.values(),
-        }
-
-
-_WORDS = re.compile(
-    rf"(?P<layout>[a-z]+)_(?P<format>{'|'.join(Format)})_(?P<walk>{'|'.join(Walk)})"
-    r"(?P<pow2>_pow2)?(_(?P<rounding>floor))?"
-    + "".join(rf"(_{word}(?P<{side}>\d{{1,9}}))?" for word, side in SIDES.items())
-    + r"(?P<eager>_eager)?(?P<relayed>_relayed)?(?P<persistent>_persistent)?(?P<nopdl>_nopdl)?"
-)
-
-
-MAX_SIZE = 2**48
-"""Beyond any memory, and small enough that products of sizes are floats."""
-
 
 @frozen
-class PermuteQuantizeProblem(Part):
+class PermuteQuantizeProblem(UngroupedTokens):
     """
     One call of `permute_quantize`: (m, k) of bf16 to `top_k` times as many rows.
 
@@ -305,16 +235,6 @@ class PermuteQuantizeProblem(Part):
             )
 
     @property
-    def groups(self) -> int:
-        """1: what is chosen hangs on the tokens, whoever they go to."""
-        return 1
-
-    @property
-    def rows_per_group(self) -> int:
-        """Tokens; at least 1."""
-        return max(1, self.m)
-
-    @property
     def traffic_bytes(self) -> int:
         """Bytes of x once, and of results and scales, if every place is wanted."""
         scales = {Format.BLOCK128: 4 * -(-self.k // SCALE_BLOCK), Format.ROW: 4}
@@ -342,7 +262,3 @@ class PermuteQuantizeProblem(Part):
         """What to sort problems by: kind, columns, places, tokens."""
         kind = (self.layout, self.format, self.walk, self.power_of_two, self.rounding)
         return (*kind, self.k, self.top_k, self.m)
-
-    def with_mean(self, rows: int) -> Self:
-        """Return the same sizes with `rows` tokens."""
-        return replace(self, m=rows)

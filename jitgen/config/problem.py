@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol, Self
+
+from jitgen.config.config import Part
 
 
 class Problem(Protocol):
@@ -75,3 +78,47 @@ class SizedProblem(Problem, Protocol):
     def traffic_bytes(self) -> int:
         """Bytes of operands and results, each once."""
         ...
+
+
+class GroupedRows(Part):
+    """Sizes of calls whose `m` rows belong to `groups` groups."""
+
+    __slots__ = ()
+    groups: int
+    m: int
+
+    @property
+    def rows_per_group(self) -> int:
+        """Mean rows of a group, rounded up; at least 1."""
+        return max(1, -(-self.m // self.groups))
+
+    def with_mean(self, rows: int) -> Self:
+        """Return the same sizes with a mean of `rows` rows a group."""
+        return replace(self, m=rows * self.groups)  # type: ignore[type-var]  # all are dataclasses
+
+
+class Tokens(Part):
+    """Sizes of calls that are chosen for by their `m` tokens, whatever groups they go to."""
+
+    __slots__ = ()
+    m: int
+
+    @property
+    def rows_per_group(self) -> int:
+        """Tokens; at least 1."""
+        return max(1, self.m)
+
+    def with_mean(self, rows: int) -> Self:
+        """Return the same sizes with `rows` tokens."""
+        return replace(self, m=rows)  # type: ignore[type-var]  # all are dataclasses
+
+
+class UngroupedTokens(Tokens):
+    """Sizes of calls whose tokens belong to no groups."""
+
+    __slots__ = ()
+
+    @property
+    def groups(self) -> int:
+        """1: what is chosen depends on the tokens, not on the groups that they go to."""
+        return 1

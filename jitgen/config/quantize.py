@@ -6,12 +6,11 @@ sizes of one call: what a config is chosen for, and never a part of it.
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from jitgen.config.config import Config, DType, Layout, Part, ScaleGranularity, of
+from jitgen.config.config import MAX_SIZE, Config, DType, Layout, Part, ScaleGranularity, of
+from jitgen.config.problem import GroupedRows
 from jitgen.support.frozen import frozen
 
 
@@ -70,26 +69,12 @@ class Tiling(Part):
         use_pdl: Start before the previous kernel ended (programmatic dependent launch).
     """
 
-    rows: int = of(int, default=4)
-    threads: int = of(int, default=128)
-    ctas_per_sm: int = of(int, default=7)
-    vector: int = of(int, default=8)
-    is_persistent: bool = of(bool, default=True)
-    use_pdl: bool = of(bool, default=False)
-
-    def words(self) -> list[str]:
-        """Return what differs from the default, as names have it."""
-        usual = Tiling()
-        sides = {"r": "rows", "t": "threads", "c": "ctas_per_sm", "v": "vector"}
-        return [
-            *(
-                f"{letter}{getattr(self, side)}"
-                for letter, side in sides.items()
-                if getattr(self, side) != getattr(usual, side)
-            ),
-            *([] if self.is_persistent else ["once"]),
-            *(["pdl"] if self.use_pdl else []),
-        ]
+    rows: int = of(int, default=4, word="r")
+    threads: int = of(int, default=128, word="t")
+    ctas_per_sm: int = of(int, default=7, word="c")
+    vector: int = of(int, default=8, word="v")
+    is_persistent: bool = of(bool, default=True, word="once")
+    use_pdl: bool = of(bool, default=False, word="pdl")
 
 
 @frozen
@@ -114,13 +99,8 @@ class QuantizeConfig(Config):
     op: ClassVar[str] = "quantize"
     layout: Layout = of(Layout)
     format: Format = of(Format, default=Format.MXFP8)
-    rounding: Rounding = of(Rounding, default=Rounding.UP)
+    rounding: Rounding = of(Rounding, default=Rounding.UP, always=False)
     tiling: Tiling = of(Tiling, default=Tiling())
-
-    def words(self) -> str:
-        """Return the middle of a kernel's name; what is at its default shows only where it must."""
-        floor = [str(self.rounding)] if self.rounding is not Rounding.UP else []
-        return "_".join([f"{self.layout}_{self.format}", *floor, *self.tiling.words()])
 
     @property
     def short(self) -> str:
@@ -129,32 +109,6 @@ class QuantizeConfig(Config):
         text = f"{tiling.rows} rows x {tiling.vector}, {tiling.threads} threads"
         return f"{text} x {tiling.ctas_per_sm}" + " once" * (not tiling.is_persistent)
 
-    @classmethod
-    def of_words(cls, words: str) -> Self | None:
-        """Return the config whose `words` these are; None where they are nobody's."""
-        match = _WORDS.fullmatch(words)
-        if match is None:
-            return None
-        part = match.groupdict()
-        sizes = {
-            name: int(part[name])
-            for name in ("rows", "threads", "ctas_per_sm", "vector")
-            if part[name] is not None
-        }
-        config = cls.from_json(
-            {
-                "layout": part["layout"],
-                "format": part["format"],
-                "rounding": part["rounding"] or str(Rounding.UP),
-                "tiling": {
-                    **sizes,
-                    "is_persistent": part["once"] is None,
-                    "use_pdl": part["pdl"] is not None,
-                },
-            }
-        )
-        return config if config.words() == words else None
-
     @property
     def arguments(self) -> tuple[str, ...]:
         """What findings call the first arguments of the compiled function."""
@@ -162,29 +116,9 @@ class QuantizeConfig(Config):
         overall = ("global_scale",) if self.format is Format.NVFP4 else ()
         return ("x", *groups, "q", "scale", *overall)
 
-    def parameters(self) -> dict[str, Any]:
-        """Return what a template may ask of this config."""
-        return {
-            "layout": str(self.layout),
-            "format": str(self.format),
-            "rounding": str(self.rounding),
-            **self.tiling.values(),
-        }
-
-
-_WORDS = re.compile(
-    rf"(?P<layout>[a-z]+)_(?P<format>{'|'.join(Format)})(_(?P<rounding>floor))?"
-    r"(_r(?P<rows>\d{1,9}))?(_t(?P<threads>\d{1,9}))?(_c(?P<ctas_per_sm>\d{1,9}))?"
-    r"(_v(?P<vector>\d{1,9}))?(?P<once>_once)?(?P<pdl>_pdl)?"
-)
-
-
-MAX_SIZE = 2**48
-"""Beyond any memory, and small enough that products of sizes are floats."""
-
 
 @frozen
-class QuantizeProblem(Part):
+class QuantizeProblem(GroupedRows):
     """
     One call of `quantize`: (rows, k) of bf16.
 
@@ -204,11 +138,6 @@ class QuantizeProblem(Part):
     k: int = of(int, most=MAX_SIZE)
     format: Format = of(Format, default=Format.MXFP8)
     rounding: Rounding = of(Rounding, default=Rounding.UP)
-
-    @property
-    def rows_per_group(self) -> int:
-        """Mean rows of a group, rounded up; at least 1."""
-        return max(1, -(-self.m // self.groups))
 
     @property
     def traffic_bytes(self) -> int:
@@ -232,7 +161,3 @@ class QuantizeProblem(Part):
     def kind(self) -> tuple[Any, ...]:
         """What to sort problems by: kind, columns, groups, rows."""
         return (self.layout, self.format, self.rounding, self.k, self.groups, self.m)
-
-    def with_mean(self, rows: int) -> Self:
-        """Return the same sizes with a mean of `rows` rows a group."""
-        return replace(self, m=rows * self.groups)

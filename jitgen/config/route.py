@@ -6,12 +6,11 @@ is shared), and the sizes of one call: what a config is chosen for, and never a 
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from jitgen.config.config import Config, DType, Part, of
+from jitgen.config.config import MAX_SIZE, Config, DType, Part, of
+from jitgen.config.problem import UngroupedTokens
 from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
 
@@ -49,24 +48,14 @@ class Tiling(Part):
             next one start.
     """
 
-    threads: int = of(int, default=1024)
-    cluster: int = of(int, default=8)
-    is_spread: bool = of(bool, default=False)
-    use_pdl: bool = of(bool, default=False)
+    threads: int = of(int, default=1024, word="t")
+    cluster: int = of(int, default=8, word="c")
+    is_spread: bool = of(bool, default=False, word="spread")
+    use_pdl: bool = of(bool, default=False, word="pdl")
 
     def counts(self, num_sms: int) -> int:
         """Return the rows of a workspace, one for each cluster; 0 where there is none."""
         return max(1, num_sms // self.cluster) if self.is_spread else 0
-
-    def words(self) -> list[str]:
-        """Return what differs from the default, as names have it."""
-        usual = Tiling()
-        return [
-            *([f"t{self.threads}"] if self.threads != usual.threads else []),
-            *([f"c{self.cluster}"] if self.cluster != usual.cluster else []),
-            *(["spread"] if self.is_spread else []),
-            *(["pdl"] if self.use_pdl else []),
-        ]
 
 
 @frozen
@@ -91,18 +80,11 @@ class RouteConfig(Config):
 
     op: ClassVar[str] = "route"
     scoring: Scoring = of(Scoring)
-    scores_dtype: DType | None = of(DType, is_optional=True, default=None)
-    bias: bool = of(bool, default=False)
-    grouped: bool = of(bool, default=False)
-    experts: int = of(int, default=256)
+    scores_dtype: DType | None = of(DType, is_optional=True, default=None, reads="bf16|f32")
+    bias: bool = of(bool, default=False, word="bias")
+    grouped: bool = of(bool, default=False, word="grouped")
+    experts: int = of(int, default=256, word="e", always=True, after="scores_dtype")
     tiling: Tiling = of(Tiling, default=Tiling())
-
-    def words(self) -> str:
-        """Return the middle of a kernel's name; what is at its default shows only where it must."""
-        dtype = [] if self.scores_dtype is None else [str(self.scores_dtype)]
-        flags = ["bias"] * self.bias + ["grouped"] * self.grouped
-        parts = [str(self.scoring), *dtype, f"e{self.experts}", *flags, *self.tiling.words()]
-        return "_".join(parts)
 
     @property
     def short(self) -> str:
@@ -110,30 +92,6 @@ class RouteConfig(Config):
         tiling = self.tiling
         text = f"up to {self.experts} experts, {tiling.cluster} x {tiling.threads} threads"
         return text + " on all SMs" * tiling.is_spread
-
-    @classmethod
-    def of_words(cls, words: str) -> Self | None:
-        """Return the config whose `words` these are; None where they are nobody's."""
-        match = _WORDS.fullmatch(words)
-        if match is None:
-            return None
-        part = match.groupdict()
-        sizes = {name: int(part[name]) for name in ("threads", "cluster") if part[name] is not None}
-        config = cls.from_json(
-            {
-                "scoring": part["scoring"],
-                "scores_dtype": part["dtype"],
-                "bias": part["bias"] is not None,
-                "grouped": part["grouped"] is not None,
-                "experts": int(part["experts"]),
-                "tiling": {
-                    **sizes,
-                    "is_spread": part["spread"] is not None,
-                    "use_pdl": part["pdl"] is not None,
-                },
-            }
-        )
-        return config if config.words() == words else None
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -145,31 +103,9 @@ class RouteConfig(Config):
         bias = ("bias",) if self.bias else ()
         return ("scores", *bias, "topk_weights", "topk_ids", *sorted_)
 
-    def parameters(self) -> dict[str, Any]:
-        """Return every field under the name by which templates ask for it."""
-        return {
-            "scoring": str(self.scoring),
-            "scores_dtype": str(self.scores_dtype),
-            "bias": self.bias,
-            "grouped": self.grouped,
-            "experts": self.experts,
-            **self.tiling.values(),
-        }
-
-
-_WORDS = re.compile(
-    rf"(?P<scoring>{'|'.join(Scoring)})(_(?P<dtype>bf16|f32))?_e(?P<experts>\d{{1,9}})"
-    r"(?P<bias>_bias)?(?P<grouped>_grouped)?"
-    r"(_t(?P<threads>\d{1,9}))?(_c(?P<cluster>\d{1,9}))?(?P<spread>_spread)?(?P<pdl>_pdl)?"
-)
-
-
-MAX_SIZE = 2**48
-"""Beyond any memory, and small enough that products of sizes are floats."""
-
 
 @frozen
-class RouteProblem(Part):
+class RouteProblem(UngroupedTokens):
     """
     One call of `route` or `sort_pairs`.
 
@@ -211,16 +147,6 @@ class RouteProblem(Part):
             raise ConfigError(f"top_k must be at most experts, {self.experts} (got {self.top_k})")
 
     @property
-    def groups(self) -> int:
-        """Tokens belong to no groups yet: 1."""
-        return 1
-
-    @property
-    def rows_per_group(self) -> int:
-        """Tokens; at least 1."""
-        return max(1, self.m)
-
-    @property
     def sorted_experts(self) -> int:
         """Experts that pairs are sorted by."""
         return self.experts if self.local_experts is None else self.local_experts
@@ -251,7 +177,3 @@ class RouteProblem(Part):
         """What to sort problems by: kind, experts, rows."""
         kind = (self.scoring, str(self.scores_dtype), self.bias, self.expert_groups)
         return (*kind, self.experts, self.top_k, self.sorted_experts, self.m)
-
-    def with_mean(self, rows: int) -> Self:
-        """Return the same sizes with `rows` tokens."""
-        return replace(self, m=rows)

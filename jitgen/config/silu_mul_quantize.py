@@ -6,12 +6,12 @@ and the sizes of one call: what a config is chosen for, and never a part of it.
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from jitgen.config.config import SCALE_BLOCK, Config, DType, Layout, Part, of
+from jitgen.config.config import MAX_SIZE, SCALE_BLOCK, Config, DType, Layout, Part, of
+from jitgen.config.grammar import Vocabulary
+from jitgen.config.problem import GroupedRows
 from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
 
@@ -26,7 +26,7 @@ class Activation(StrEnum):
     """gpt-oss's: gate / (1 + exp(-alpha gate)) * (up + 1), with both limited before."""
 
 
-class Scales(StrEnum):
+class Scales(Vocabulary):
     """How many results share one scale: as the next GEMM takes its a, or not at all."""
 
     BLOCK128 = "block128"
@@ -73,26 +73,13 @@ class Tiling(Part):
             next one start.
     """
 
-    rows: int = of(int, default=4)
-    threads: int = of(int, default=128)
-    ctas_per_sm: int = of(int, default=7)
-    held: int = of(int, default=1)
-    loads_ahead: bool = of(bool, default=False)
-    is_persistent: bool = of(bool, default=True)
-    use_pdl: bool = of(bool, default=False)
-
-    def words(self) -> list[str]:
-        """Return what differs from the default, as names have it."""
-        usual = Tiling()
-        return [
-            *([f"r{self.rows}"] if self.rows != usual.rows else []),
-            *([f"t{self.threads}"] if self.threads != usual.threads else []),
-            *([f"c{self.ctas_per_sm}"] if self.ctas_per_sm != usual.ctas_per_sm else []),
-            *([f"held{self.held}"] if self.held != usual.held else []),
-            *(["ahead"] if self.loads_ahead else []),
-            *([] if self.is_persistent else ["once"]),
-            *(["pdl"] if self.use_pdl else []),
-        ]
+    rows: int = of(int, default=4, word="r")
+    threads: int = of(int, default=128, word="t")
+    ctas_per_sm: int = of(int, default=7, word="c")
+    held: int = of(int, default=1, word="held")
+    loads_ahead: bool = of(bool, default=False, word="ahead")
+    is_persistent: bool = of(bool, default=True, word="once")
+    use_pdl: bool = of(bool, default=False, word="pdl")
 
 
 @frozen
@@ -119,19 +106,9 @@ class SiluMulQuantizeConfig(Config):
     layout: Layout = of(Layout)
     scale_granularity: Scales = of(Scales, default=Scales.BLOCK128)
     activation: Activation = of(Activation, default=Activation.SWIGLU)
-    interleaved: bool = of(bool, default=False)
-    power_of_two: bool = of(bool, default=False)
+    interleaved: bool = of(bool, default=False, word="interleaved")
+    power_of_two: bool = of(bool, default=False, word="pow2")
     tiling: Tiling = of(Tiling, default=Tiling())
-
-    def words(self) -> str:
-        """Return the middle of a kernel's name; what is at its default shows only where it must."""
-        parts = [
-            f"{self.layout}_{self.scale_granularity}_{self.activation}",
-            *(["interleaved"] if self.interleaved else []),
-            *(["pow2"] if self.power_of_two else []),
-            *self.tiling.words(),
-        ]
-        return "_".join(parts)
 
     @property
     def short(self) -> str:
@@ -146,62 +123,9 @@ class SiluMulQuantizeConfig(Config):
         given = {Scales.TENSOR: ("given",), Scales.NONE: ()}
         return ("x", "groups", "q", *given.get(self.scale_granularity, ("scale",)))
 
-    @classmethod
-    def of_words(cls, words: str) -> Self | None:
-        """Return the config whose `words` these are; None where they are nobody's."""
-        match = _WORDS.fullmatch(words)
-        if match is None:
-            return None
-        part = match.groupdict()
-        sizes = {
-            name: int(part[name])
-            for name in ("rows", "threads", "ctas_per_sm", "held")
-            if part[name] is not None
-        }
-        config = cls.from_json(
-            {
-                "layout": part["layout"],
-                "scale_granularity": part["scale_granularity"],
-                "activation": part["activation"],
-                "interleaved": part["interleaved"] is not None,
-                "power_of_two": part["pow2"] is not None,
-                "tiling": {
-                    **sizes,
-                    "loads_ahead": part["ahead"] is not None,
-                    "is_persistent": part["once"] is None,
-                    "use_pdl": part["pdl"] is not None,
-                },
-            }
-        )
-        return config if config.words() == words else None  # r4 is never written: one name each
-
-    def parameters(self) -> dict[str, Any]:
-        """Return every field under the name by which templates ask for it."""
-        return {
-            "layout": str(self.layout),
-            "scale_granularity": str(self.scale_granularity),
-            "activation": str(self.activation),
-            "interleaved": self.interleaved,
-            "power_of_two": self.power_of_two,
-            **self.tiling.values(),
-        }
-
-
-_WORDS = re.compile(
-    r"(?P<layout>[a-z]+)_(?P<scale_granularity>[a-z0-9]+)"
-    rf"_(?P<activation>{'|'.join(sorted(Activation, key=len, reverse=True))})"
-    r"(?P<interleaved>_interleaved)?(?P<pow2>_pow2)?"
-    r"(_r(?P<rows>\d{1,9}))?(_t(?P<threads>\d{1,9}))?(_c(?P<ctas_per_sm>\d{1,9}))?"
-    r"(_held(?P<held>\d{1,9}))?(?P<ahead>_ahead)?(?P<once>_once)?(?P<pdl>_pdl)?"
-)
-
-
-MAX_SIZE = 2**48
-"""Beyond any memory, and small enough that products of sizes are floats."""
-
 
 @frozen
-class SiluMulQuantizeProblem(Part):
+class SiluMulQuantizeProblem(GroupedRows):
     """
     One call of `silu_mul_quantize`: (rows, 2 n) to (rows, n).
 
@@ -236,11 +160,6 @@ class SiluMulQuantizeProblem(Part):
             )
 
     @property
-    def rows_per_group(self) -> int:
-        """Mean rows of a group, rounded up; at least 1."""
-        return max(1, -(-self.m // self.groups))
-
-    @property
     def traffic_bytes(self) -> int:
         """Bytes of x, results and scales, each once."""
         scales = {Scales.BLOCK128: 4 * -(-self.n // SCALE_BLOCK), Scales.ROW: 4}
@@ -265,7 +184,3 @@ class SiluMulQuantizeProblem(Part):
         """What to sort problems by: kind, columns, groups, rows."""
         kind = (self.layout, self.scale_granularity, self.activation, self.interleaved)
         return (*kind, self.power_of_two, self.n, self.groups, self.m)
-
-    def with_mean(self, rows: int) -> Self:
-        """Return the same sizes with a mean of `rows` rows a group."""
-        return replace(self, m=rows * self.groups)

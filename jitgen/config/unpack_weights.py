@@ -6,11 +6,10 @@ sizes of one call: what a config is chosen for, and never a part of it.
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from jitgen.config.config import BLayout, Config, Part, of
+from jitgen.config.config import MAX_SIZE, BLayout, Config, Part, of
+from jitgen.config.problem import GroupedRows
 from jitgen.support.frozen import frozen
 
 _BLOCK_BYTES = 4_352
@@ -30,22 +29,9 @@ class Tiling(Part):
         use_pdl: Start before the previous kernel ended (programmatic dependent launch).
     """
 
-    columns: int = of(int, default=16)
-    ctas_per_sm: int = of(int, default=6)
-    use_pdl: bool = of(bool, default=False)
-
-    def words(self) -> list[str]:
-        """Return what differs from the default, as names have it."""
-        usual = Tiling()
-        sides = {"k": "columns", "c": "ctas_per_sm"}
-        return [
-            *(
-                f"{letter}{getattr(self, side)}"
-                for letter, side in sides.items()
-                if getattr(self, side) != getattr(usual, side)
-            ),
-            *(["pdl"] if self.use_pdl else []),
-        ]
+    columns: int = of(int, default=16, word="k")
+    ctas_per_sm: int = of(int, default=6, word="c")
+    use_pdl: bool = of(bool, default=False, word="pdl")
 
 
 @frozen
@@ -60,17 +46,13 @@ class UnpackWeightsConfig(Config):
     Example::
 
         config = UnpackWeightsConfig(b_layout="exact1", tiling=Tiling(columns=8))
-        config.words()
+        config.to_name()
         # 'exact1_k8'
     """
 
     op: ClassVar[str] = "unpack_weights"
     b_layout: BLayout = of(BLayout)
     tiling: Tiling = of(Tiling, default=Tiling())
-
-    def words(self) -> str:
-        """Return the middle of a kernel's name; what is at its default does not show."""
-        return "_".join([str(self.b_layout), *self.tiling.words()])
 
     @property
     def short(self) -> str:
@@ -80,36 +62,9 @@ class UnpackWeightsConfig(Config):
             " pdl" * tiling.use_pdl
         )
 
-    @classmethod
-    def of_words(cls, words: str) -> Self | None:
-        """Return the config whose `words` these are; None where they are nobody's."""
-        match = _WORDS.fullmatch(words)
-        if match is None:
-            return None
-        part = match.groupdict()
-        sizes = {
-            name: int(part[name]) for name in ("columns", "ctas_per_sm") if part[name] is not None
-        }
-        tiling = {**sizes, "use_pdl": part["pdl"] is not None}
-        config = cls.from_json({"b_layout": part["b_layout"], "tiling": tiling})
-        return config if config.words() == words else None  # one name each
-
-    def parameters(self) -> dict[str, Any]:
-        """Return what a template may ask of this config."""
-        return {"b_layout": str(self.b_layout), **self.tiling.values()}
-
-
-_WORDS = re.compile(
-    rf"(?P<b_layout>{'|'.join(BLayout)})(_k(?P<columns>\d{{1,9}}))?(_c(?P<ctas_per_sm>\d{{1,9}}))?"
-    r"(?P<pdl>_pdl)?"
-)
-
-MAX_SIZE = 2**48
-"""Beyond any memory, and small enough that products of sizes are floats."""
-
 
 @frozen
-class UnpackWeightsProblem(Part):
+class UnpackWeightsProblem(GroupedRows):
     """
     One call of `unpack_weights`: weights of some groups.
 
@@ -125,11 +80,6 @@ class UnpackWeightsProblem(Part):
     m: int = of(int, least=0, most=MAX_SIZE)
     k: int = of(int, most=MAX_SIZE)
     b_layout: BLayout = of(BLayout, default=BLayout.EXACT1)
-
-    @property
-    def rows_per_group(self) -> int:
-        """Rows of a matrix, N; at least 1."""
-        return max(1, -(-self.m // self.groups))
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -161,7 +111,3 @@ class UnpackWeightsProblem(Part):
     def kind(self) -> tuple[Any, ...]:
         """What to sort problems by: layout, columns, groups, rows."""
         return (self.b_layout, self.k, self.groups, self.m)
-
-    def with_mean(self, rows: int) -> Self:
-        """Return the same sizes with `rows` rows of each matrix."""
-        return replace(self, m=rows * self.groups)

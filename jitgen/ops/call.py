@@ -231,7 +231,7 @@ class Call(Generic[Args, Validated, Result]):
         if config != wanted:
             raise InputError(
                 "config",
-                f"must be for what is asked, {wanted.words()} (got one for {config.words()})",
+                f"must be for what is asked, {wanted.to_name()} (got one for {config.to_name()})",
             )
         require(config, valid.arch)
         return config

@@ -30,7 +30,7 @@ PAIRS = covering(LEGAL, lambda kernel: combinations(values(kernel), 2))
 KERNELS = [*dict.fromkeys([*OFTEN, *PAIRS])]
 """Those first, then others, so that every two values of two fields occur together."""
 
-ID = SiluMulQuantizeConfig.words
+ID = SiluMulQuantizeConfig.to_name
 """How a kernel is named in the name of a case."""
 
 BLOCKS = SiluMulQuantizeConfig(layout="ragged")

@@ -30,7 +30,7 @@ KERNELS = [
 
 
 def config_of(words: str) -> CombineConfig:
-    config = CombineConfig.of_words(words)
+    config = CombineConfig.parse_name(words)
     assert config is not None, words
     return config
 

@@ -71,7 +71,7 @@ def test_right(sizes: Sizes, is_exact: bool) -> None:
             marks=pytest.mark.nightly,
         ),
     ],
-    ids=lambda config: config.words(),
+    ids=lambda config: config.to_name(),
 )
 def test_what_no_menu_has(config: MoeFc2DenseConfig) -> None:
     """Clean, and everything reached: verified as `jitgen verify` does."""
@@ -108,7 +108,7 @@ MENU = rules(Arch.SM_90A, "moe_fc2_dense").candidates(
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(config, marks=pytest.mark.nightly if number % 5 else (), id=config.words())
+        pytest.param(config, marks=pytest.mark.nightly if number % 5 else (), id=config.to_name())
         for number, config in enumerate(MENU)
     ],
 )

@@ -125,7 +125,7 @@ def test_right(config: MoeFc2DenseConfig, sizes: Sizes) -> None:
             schedule=Schedule(two_cta=True),
         ),
     ],
-    ids=lambda config: config.words(),
+    ids=lambda config: config.to_name(),
 )
 def test_what_no_menu_has(config: MoeFc2DenseConfig) -> None:
     """Clean, and everything reached: verified as `jitgen verify` does."""
@@ -227,7 +227,7 @@ def _library(config: MoeFc2DenseConfig) -> bytes:
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(config, marks=pytest.mark.nightly if number != 3 else (), id=config.words())
+        pytest.param(config, marks=pytest.mark.nightly if number != 3 else (), id=config.to_name())
         for number, config in enumerate(MENU)
     ],
 )

@@ -44,7 +44,7 @@ OFTEN = KERNELS[:3]
 
 
 def config_of(words: str) -> QuantizeConfig:
-    config = QuantizeConfig.of_words(words)
+    config = QuantizeConfig.parse_name(words)
     assert config is not None, words
     return config
 

@@ -43,7 +43,7 @@ OFTEN = [*KERNELS[:3], KERNELS[7]]
 
 
 def config_of(words: str) -> RouteConfig:
-    config = RouteConfig.of_words(words)
+    config = RouteConfig.parse_name(words)
     assert config is not None, words
     return config
 

@@ -41,7 +41,7 @@ NIGHTLY = pytest.mark.nightly
 
 
 def config_of(words: str) -> UnpackWeightsConfig:
-    config = UnpackWeightsConfig.of_words(words)
+    config = UnpackWeightsConfig.parse_name(words)
     assert config is not None, words
     return config
 

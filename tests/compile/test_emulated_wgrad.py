@@ -68,7 +68,7 @@ def test_right(sizes: Sizes, is_exact: bool) -> None:
             raster=1,
         ),
     ],
-    ids=lambda config: config.words(),
+    ids=lambda config: config.to_name(),
 )
 def test_verified(config: GroupedGemmWgradConfig) -> None:
     """Clean, and everything reached: as `jitgen verify` does it."""

@@ -58,7 +58,7 @@ ON_GPU = [
 
 
 def config_of(words: str) -> PermuteQuantizeConfig:
-    config = PermuteQuantizeConfig.of_words(words)
+    config = PermuteQuantizeConfig.parse_name(words)
     assert config is not None, words
     return config
 
@@ -67,7 +67,9 @@ def config_of(words: str) -> PermuteQuantizeConfig:
     "config",
     [
         pytest.param(
-            config, id=config.words(), marks=() if config.words() in OFTEN else pytest.mark.nightly
+            config,
+            id=config.to_name(),
+            marks=() if config.to_name() in OFTEN else pytest.mark.nightly,
         )
         for config in ON_CPU
     ],

@@ -41,7 +41,7 @@ def spills(config: Config, arch: Arch = Arch.SM_90A) -> str:
     found = inspect.resources(made.files[made.library])
     derived = require(config, arch).derived
     if found.stack_bytes or found.spill_instructions or found.registers > derived.registers:
-        return f"{config.words()}: {found}"
+        return f"{config.to_name()}: {found}"
     return ""
 
 
@@ -51,7 +51,7 @@ def test_the_first_and_the_last(place: int) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("config", chosen(), ids=lambda config: config.words())
+@pytest.mark.parametrize("config", chosen(), ids=lambda config: config.to_name())
 def test_what_may_be_chosen(config: Config) -> None:
     assert not spills(config)
 

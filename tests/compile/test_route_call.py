@@ -48,7 +48,7 @@ def same(found: Any, expected: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words())
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.to_name())
 @pytest.mark.parametrize("is_exact", [True, False], ids=["integers", "random"])
 def test_right(config: RouteConfig, is_exact: bool) -> None:
     """Every size that an emulated GPU gets; twice, for the second call is a warm one."""

@@ -61,13 +61,13 @@ def spills(config: SiluMulQuantizeConfig) -> str:
     found = inspect.resources(made.files[made.library])
     allowed = OF.derive(config).registers
     if found.stack_bytes or found.spill_instructions or found.registers > allowed:
-        return f"{config.words()}: {found}"
+        return f"{config.to_name()}: {found}"
     return ""
 
 
 @pytest.mark.parametrize("words", EXTREMES)
 def test_the_extreme_ones(words: str) -> None:
-    config = SiluMulQuantizeConfig.of_words(words)
+    config = SiluMulQuantizeConfig.parse_name(words)
 
     assert config is not None
     assert config in list(tightest(replace(config, tiling=Tiling())))
@@ -76,7 +76,7 @@ def test_the_extreme_ones(words: str) -> None:
 
 def test_spills_are_told_by_line() -> None:
     """With twice as many CTAs on an SM as the rules allow the same source spills."""
-    config = SiluMulQuantizeConfig.of_words(EXTREMES[1])
+    config = SiluMulQuantizeConfig.parse_name(EXTREMES[1])
     assert config is not None
     source = render(config, Arch.SM_90A)
     more = re.sub(r"^CTAS_PER_SM = \d+", "CTAS_PER_SM = 8", source.text, flags=re.MULTILINE)

@@ -23,7 +23,7 @@ BITS = ACCUMULATOR_BITS.get(DType.BF16, 0)
 of_cuda = partial(make, device="cuda")
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=[config.words() for config in CONFIGS])
+@pytest.mark.parametrize("config", CONFIGS, ids=[config.to_name() for config in CONFIGS])
 @pytest.mark.parametrize("is_exact", [True, False], ids=["exact", "random"])
 class TestEveryKernel:
     def test_edges(self, config: GroupedGemmWgradConfig, is_exact: bool) -> None:

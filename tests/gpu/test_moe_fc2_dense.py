@@ -23,7 +23,7 @@ FP8_BITS = ACCUMULATOR_BITS[DType.E4M3]
 of_cuda = partial(make, device="cuda")
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=[config.words() for config in CONFIGS])
+@pytest.mark.parametrize("config", CONFIGS, ids=[config.to_name() for config in CONFIGS])
 @pytest.mark.parametrize("is_exact", [True, False], ids=["exact", "random"])
 class TestEveryKernel:
     def test_edges(self, config: MoeFc2DenseConfig, is_exact: bool) -> None:

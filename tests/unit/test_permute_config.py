@@ -120,14 +120,14 @@ def test_few_tokens_are_loaded_at_once_and_scales_of_many_relayed(tokens: int, w
     problem = PermuteQuantizeProblem(layout=Layout.RAGGED, m=tokens, k=7168, walk=Walk.SCATTER)
     choice = jitgen.select(problem, "sm_90a")
 
-    assert choice.config.words() == f"ragged_block128_scatter_{words}"
+    assert choice.config.to_name() == f"ragged_block128_scatter_{words}"
     assert len(choice.candidates) <= 5
 
 
 def test_few_pairs_are_sorted_by_a_warp_for_each_part_of_a_token() -> None:
     problem = PermuteQuantizeProblem(layout=Layout.RAGGED, m=1, k=7168, walk=Walk.SORT)
 
-    assert jitgen.select(problem, "sm_90a").config.words() == "ragged_block128_sort_t64_c16"
+    assert jitgen.select(problem, "sm_90a").config.to_name() == "ragged_block128_sort_t64_c16"
     assert jitgen.select(problem, "cpu").config == replace(BLOCKS, walk=Walk.SORT)
     with pytest.raises(ConfigError, match="must be gather for scales in atoms"):
         replace(problem, format=Format.MXFP8)

@@ -75,7 +75,7 @@ def test_what_an_h200_was_fastest_with(rows: int, words: str) -> None:
     problem = SiluMulQuantizeProblem(layout="ragged", groups=8, m=8 * rows, n=2048)
     choice = jitgen.select(problem, "sm_90a")
 
-    assert choice.config.words() == f"ragged_block128_swiglu_{words}"
+    assert choice.config.to_name() == f"ragged_block128_swiglu_{words}"
     assert len(choice.candidates) <= 4
 
 

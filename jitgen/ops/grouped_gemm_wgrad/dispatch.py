@@ -91,7 +91,7 @@ class GroupedGemmWgrad(Call[Arguments, Validated, Tensor]):
                 "config",
                 "must be for what the tensors are, "
                 + ", ".join(f"{name} {getattr(valid, name)}" for name in wrong)
-                + f" (got one for {config.words()})",
+                + f" (got one for {config.to_name()})",
             )
         require(config, valid.arch)
         return config

@@ -97,7 +97,7 @@ class MoeFc2Dense(Call[Arguments, Validated, Tensor]):
                 "config",
                 "must be for what the tensors are, "
                 + ", ".join(f"{name} {wanted[name]}" for name in others)
-                + f" (got one for {config.words()})",
+                + f" (got one for {config.to_name()})",
             )
         require(config, valid.arch)
         return config

@@ -52,7 +52,7 @@ class CpuTiledRules(CpuRules[ConfigT, ProblemT], TiledRules[ConfigT, ProblemT]):
         refuse_unless(
             tiling == usual,
             "E_TILING",
-            f"{'_'.join(tiling.words())}: a cpu kernel is one thread, which has nobody to share "
+            f"{tiling.to_name()}: a cpu kernel is one thread, which has nobody to share "
             "its work with",
         )
         return CpuDerived(scratch_bytes=self.scratch_bytes(config))

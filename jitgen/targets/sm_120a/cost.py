@@ -22,7 +22,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import MAX_SIZE, KernelConfig, Operands, Problem
+from jitgen.config.config import MAX_SIZE
+from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_120a.devices import Paper

@@ -29,7 +29,7 @@ class RowsConfig(Config):
     op: ClassVar[str] = "scale_rows"
     vector: int = of(int)
 
-    def words(self) -> str:
+    def to_name(self) -> str:
         """Return the middle of a kernel's name."""
         return f"v{self.vector}"
 
@@ -39,10 +39,10 @@ class RowsConfig(Config):
         return f"vectors of {self.vector}"
 
     @classmethod
-    def of_words(cls, words: str) -> Self | None:
-        """Return the config whose `words` these are; None where they are nobody's."""
-        is_one = words[:1] == "v" and words[1:].isdecimal() and len(words) < 6
-        return cls(vector=int(words[1:])) if is_one else None
+    def parse_name(cls, name: str) -> Self | None:
+        """Return the config whose `to_name` is `name`; None where there is none."""
+        is_one = name[:1] == "v" and name[1:].isdecimal() and len(name) < 6
+        return cls(vector=int(name[1:])) if is_one else None
 
     def parameters(self) -> dict[str, Any]:
         """Return what the template asks for."""
