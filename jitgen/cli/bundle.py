@@ -13,7 +13,7 @@ import click
 
 from jitgen.cli.lazy import LazyGroup
 from jitgen.cli.lookup import KernelId
-from jitgen.cli.options import DEVICES, ArchList, with_output
+from jitgen.cli.options import ARCHS, DEVICES, with_output
 from jitgen.cli.output import ExitCode, Output, counted, human_size, human_time
 from jitgen.cli.paths import PRIVATE_KEY, TO_WRITE
 from jitgen.cli.signing import warn_of_key
@@ -115,7 +115,7 @@ def bundle() -> None:
 
 @click.command(epilog=f"Shipped plans: {', '.join(plan_names())}.")
 @click.argument("names", metavar="PLAN...", nargs=-1, required=True)
-@click.option("--arch", "archs", type=ArchList(), help="Targets of the plans: A,B.")
+@click.option("--arch", "archs", type=ARCHS, help="Targets of the plans: A,B.")
 @DEVICES
 @click.option("--output", "-o", "path", type=TO_WRITE, required=True, help="The file to write.")
 @click.option(

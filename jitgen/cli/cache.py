@@ -20,6 +20,7 @@ from jitgen.cli.lazy import LazyGroup
 from jitgen.cli.options import ARCH, with_output
 from jitgen.cli.output import Output, counted, human_size
 from jitgen.config import Arch
+from jitgen.errors import CacheError
 from jitgen.settings import settings
 from jitgen.support import vocabulary as v
 from jitgen.support.codec import inline, like, one_of
@@ -236,6 +237,21 @@ def _elsewhere(store: Store) -> list[BackendStatus]:
     from jitgen.remote.probe import statuses
 
     return statuses(store)
+
+
+def open_store(*, changes: bool = True) -> Store:
+    """
+    Open the store.
+
+    Raises:
+        CacheError: It is to be changed, and the settings say that it must not.
+    """
+    from jitgen.cache import Store
+
+    store = Store.open()
+    if changes and store.mode != "rw":
+        raise CacheError(f"the cache may not be changed: JITGEN_CACHE={store.mode}")
+    return store
 
 
 def when(output: Output, seconds: float) -> str:

@@ -11,7 +11,7 @@ import click
 
 from jitgen.cache.disk import cause
 from jitgen.cache.inventory import Verification
-from jitgen.cli.cache import KEY_DIGITS
+from jitgen.cli.cache import KEY_DIGITS, open_store
 from jitgen.cli.lookup import find_key
 from jitgen.cli.options import SIZE, confirm, with_output
 from jitgen.cli.output import ExitCode, Output, counted, human_size
@@ -105,7 +105,7 @@ def verify(output: Output, rebuild: bool, signatures: bool, dry_run: bool) -> in
         from jitgen.cli.cache_remote import verify_signatures
 
         return verify_signatures(output)
-    store = _open(changes=rebuild and not dry_run)
+    store = open_store(changes=rebuild and not dry_run)
     found = store.verify(rebuild=rebuild, dry_run=dry_run)
     damaged = [result for result in found if not result.is_good]
 
@@ -153,7 +153,7 @@ def prune(output: Output, size: int | None, dry_run: bool) -> None:
     Pinned entries, those of the last minute and leftovers of other processes' work in progress
     stay. Size 0 means no limit: only leftovers are removed.
     """
-    store = _open(changes=not dry_run)
+    store = open_store(changes=not dry_run)
     pruned = store.prune(size, dry_run=dry_run)
 
     def human() -> None:
@@ -182,7 +182,7 @@ def prune(output: Output, size: int | None, dry_run: bool) -> None:
 @with_output
 def rm(output: Output, names: tuple[str, ...], dry_run: bool) -> int:
     """Remove entries, and forget that they failed to compile, so that the next call tries again."""
-    store = _open(changes=not dry_run)
+    store = open_store(changes=not dry_run)
     keys = list(dict.fromkeys(find_key(name, store) for name in names))
     known = {info.key: info for info in store.entries()}
     failures = store.index.failures()
@@ -231,7 +231,7 @@ def clear(output: Output, yes: bool, dry_run: bool) -> int:
 
     Measurements can be kept: jitgen tune --export FILE.
     """
-    store = _open(changes=not dry_run)
+    store = open_store(changes=not dry_run)
     entries = [info for info in store.entries() if not info.base]
     tuned = store.tuned.count("buckets")
     if not dry_run:
@@ -281,7 +281,7 @@ def adopt(output: Output) -> None:
     others of the same versions may generate other code. After one of them was replaced on purpose,
     as by an upgrade of the system, this forgets which they were.
     """
-    store = _open(changes=True)
+    store = open_store()
     count = store.builders.forget()
     if left := store.builders.count():
         raise CacheError(
@@ -308,7 +308,7 @@ def unpin(output: Output, names: tuple[str, ...]) -> None:
 
 
 def _set_pins(output: Output, names: tuple[str, ...], *, is_pinned: bool) -> None:
-    store = _open(changes=True)
+    store = open_store()
     keys = list(dict.fromkeys(find_key(name, store) for name in names))
     for key in keys:
         try:
@@ -322,21 +322,6 @@ def _set_pins(output: Output, names: tuple[str, ...], *, is_pinned: bool) -> Non
             output.line(f"{command}ned {key[:KEY_DIGITS]}")
 
     output.report(f"cache {command}", _Keys(keys=keys), human)
-
-
-def _open(*, changes: bool) -> Store:
-    """
-    Open the store.
-
-    Raises:
-        CacheError: It is to be changed, and the settings say that it must not.
-    """
-    from jitgen.cache import Store
-
-    store = Store.open()
-    if changes and store.mode != "rw":
-        raise CacheError(f"the cache may not be changed: JITGEN_CACHE={store.mode}")
-    return store
 
 
 def _why_not(store: Store) -> str:

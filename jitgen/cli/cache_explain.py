@@ -10,12 +10,11 @@ import click
 
 from jitgen.cache.inventory import Difference
 from jitgen.cache.quarantine import Damage
-from jitgen.cli.cache import KEY_DIGITS, when
+from jitgen.cli.cache import KEY_DIGITS, open_store, when
 from jitgen.cli.lookup import KernelId, Named, Nameless, find
 from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output, counted
 from jitgen.compile.toolchain import COMPILER, flavour
-from jitgen.errors import CacheError
 from jitgen.settings import settings
 from jitgen.support import vocabulary as v
 from jitgen.support.codec import one_of
@@ -220,11 +219,7 @@ def quarantine(output: Output, empty: bool) -> int:
     None of it is ever loaded; it is kept for a day, for whoever wants to know what happened to the
     disk. With --empty it is removed, and the exit code is 1 if some of it cannot be.
     """
-    from jitgen.cache import Store
-
-    store = Store.open()
-    if empty and store.mode != "rw":
-        raise CacheError(f"the cache may not be changed: JITGEN_CACHE={store.mode}")
+    store = open_store(changes=empty)
     found = store.quarantined()
     removed = store.empty_quarantine() if empty else 0
     left = len(store.quarantined()) if empty else len(found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from jitgen.cache.entry import is_key
-from jitgen.cli.cache import KEY_DIGITS
+from jitgen.cli.cache import KEY_DIGITS, open_store
 from jitgen.cli.lookup import find_key
 from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output, counted
@@ -89,7 +89,7 @@ def sign(output: Output, names: tuple[str, ...], key_file: Path, builder: str, a
     """
     from jitgen.signing.policy import judge
 
-    store = _store()
+    store = open_store()
     trust = trust_of(store)
     signed: list[str] = []
     there: list[str] = []
@@ -131,7 +131,7 @@ def push(
     from jitgen.remote import layout
     from jitgen.remote.outcomes import RemoteError
 
-    store, backend = _store(), backend_of(url)
+    store, backend = open_store(), backend_of(url)
     entries = _entries(store, names)
     if key_file is not None:
         entries = (entry for entry, _ in _signed(output, store, names, key_file, builder))
@@ -178,7 +178,7 @@ def pull(output: Output, names: tuple[str, ...], url: str | None, everything: bo
     from jitgen.remote.request_policy import RequestPolicy
     from jitgen.remote.tiers import publish
 
-    store, backend = _store(), backend_of(url, is_written=False)
+    store, backend = open_store(), backend_of(url, is_written=False)
     if bool(names) == everything:
         raise click.UsageError("name what to pull, or say --all")
     try:
@@ -255,15 +255,6 @@ def _list(output: Output, failed: dict[str, str]) -> None:
     if failed:
         rows = [(key[:KEY_DIGITS], reason) for key, reason in failed.items()]
         output.table(["KEY", "~FAILED"], rows)
-
-
-def _store() -> Store:
-    from jitgen.cache import Store
-
-    store = Store.open()
-    if store.mode != "rw":
-        raise CacheError(f"the cache may not be changed: JITGEN_CACHE={store.mode}")
-    return store
 
 
 def backend_of(url: str | None, *, is_written: bool = True) -> Objects:

@@ -11,8 +11,7 @@ import click
 
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, counted, human_size
-from jitgen.cli.pages import write
-from jitgen.cli.paths import TO_WRITE
+from jitgen.cli.paths import TO_WRITE, write_text
 from jitgen.support import vocabulary as v
 from jitgen.support.frozen import frozen
 
@@ -52,7 +51,7 @@ def report(output: Output, file: Path) -> None:
 
     found = look_over(Store.open())
     text = cache_page(found)
-    write(file, text)
+    write_text(file, text)
     size = len(text.encode("utf-8"))
     document = _Reported(
         file=file,

@@ -12,8 +12,7 @@ import click
 from jitgen.cli.lookup import KernelId, Named, find
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, counted, human_size
-from jitgen.cli.pages import write
-from jitgen.cli.paths import TO_WRITE
+from jitgen.cli.paths import TO_WRITE, write_text
 from jitgen.errors import ConfigError
 from jitgen.settings import settings
 from jitgen.support import vocabulary as v
@@ -100,7 +99,7 @@ def inspect_command(
         found.append(_inspected(named, store, plan_names, emulates=emulate))
     text = page(*found)
     path = file or Path(f"{every[0].name}.html")
-    write(path, text)
+    write_text(path, text)
     size = len(text.encode("utf-8"))
     document = _Page(file=path, bytes=size, kernels=[_looked_at(each) for each in found])
     output.report("inspect", document, lambda: output.line(str(path)))

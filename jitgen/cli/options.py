@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import sys
 from collections.abc import Callable
 from enum import StrEnum
+from functools import reduce, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
@@ -34,63 +34,52 @@ def with_output(function: Callable[Concatenate[Output, P], R]) -> Callable[..., 
     """Give a command the option ``--json``, and the Output that goes with it as first argument."""
 
     @click.option("--json", "is_json", is_flag=True, help="Print one JSON document.")
-    @functools.wraps(function)
+    @wraps(function)
     def command(*arguments: Any, is_json: bool, **options: Any) -> R:
         return function(Output(is_json=is_json), *arguments, **options)
 
     return command
 
 
-class ArchType(click.ParamType[Arch]):
-    """A target by its name."""
-
-    name = "arch"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Arch:
-        """Return the target, or fail with the names that are allowed."""
-        try:
-            return Arch.parse(str(value))
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
+def stacked(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a decorator that gives a command several options, the first one first."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
-class ArchList(ArchType):
-    """Targets, separated by commas."""
+class Parsed(click.ParamType[Any]):
+    """
+    What a function makes of a text.
 
-    name = "arch,..."
+    Args:
+        name: What the help calls the value.
+        parse: Returns the value; raises ConfigError or ValueError, whose message is printed.
+    """
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a tuple of targets, each once."""
-        parse = super().convert
-        return tuple(dict.fromkeys(parse(part.strip(), param, ctx) for part in value.split(",")))
-
-
-class ShardType(click.ParamType[Shard]):
-    """One of n equal parts: ``i/n``."""
-
-    name = "i/n"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Shard:
-        """Return the shard, or fail with what is allowed."""
+        """Return the value, or fail with what is allowed."""
+        if not isinstance(value, str):
+            return value  # a default
         try:
-            return value if isinstance(value, Shard) else Shard.parse(str(value))
-        except ConfigError as error:
+            return self._parse(value)
+        except (ConfigError, ValueError) as error:
             self.fail(str(error), param, ctx)
 
 
-class OpType(click.ParamType[str]):
-    """An operation by its name."""
+def _archs(text: str) -> tuple[Arch, ...]:
+    """Return targets, separated by commas, each once."""
+    return tuple(dict.fromkeys(Arch.parse(part.strip()) for part in text.split(",")))
 
-    name = "op"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name, or fail with those that are allowed."""
-        try:
-            return operation(str(value)).name
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
+def _bytes(text: str) -> int:
+    """Return a number of bytes: ``500MiB``."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not {error}") from None
 
 
 class Word(click.Choice[str]):
@@ -103,19 +92,6 @@ class Word(click.Choice[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the member, or fail with the values that are allowed."""
         return self._kind(super().convert(value, param, ctx))
-
-
-class SizeType(click.ParamType[int]):
-    """A number of bytes, for example ``500MiB``."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes, or fail with what is allowed."""
-        try:
-            return parse_size(str(value))
-        except ValueError as error:
-            self.fail(f"{value!r} is not {error}", param, ctx)
 
 
 class NumberType(click.FloatRange):
@@ -137,39 +113,27 @@ class NumberType(click.FloatRange):
 
 def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Give a command an option for each field of a `jitgen.Problem`, under the field's name."""
-
-    def decorate(command: Callable[..., R]) -> Callable[..., R]:
-        for option in reversed(
-            (
-                _size("--groups", "-g", "Number of groups (experts).", is_required),
-                _size("--m", "-m", "Rows of a, over all groups.", is_required),
-                _size("--n", "-n", "Columns of the output.", is_required),
-                _size("--k", "-k", "Length of the sums.", is_required),
-                _word("--layout", "layout", Layout, "ragged"),
-                click.option(
-                    "--scales",
-                    "scale_granularity",
-                    type=SCALES,
-                    default="block128",
-                    show_default=True,
-                ),
-                _word("--dtype", "a_dtype", DType, "e4m3"),
-                click.option("--b-dtype", type=Word(DType), help="Type of b; else that of a."),
-                _word("--out-dtype", "out_dtype", DType, "bf16"),
-                click.option(
-                    "--a-scales",
-                    "a_scale_granularity",
-                    type=Word(ScaleGranularity),
-                    help="Scales of a; else as --scales.",
-                ),
-                _word("--b-layout", "b_layout", BLayout, "plain"),
-                click.option("--bias", is_flag=True, help="Add a bias."),
-            )
-        ):
-            command = option(command)
-        return command
-
-    return decorate
+    return stacked(
+        _size("--groups", "-g", "Number of groups (experts).", is_required),
+        _size("--m", "-m", "Rows of a, over all groups.", is_required),
+        _size("--n", "-n", "Columns of the output.", is_required),
+        _size("--k", "-k", "Length of the sums.", is_required),
+        _word("--layout", "layout", Layout, "ragged"),
+        click.option(
+            "--scales", "scale_granularity", type=SCALES, default="block128", show_default=True
+        ),
+        _word("--dtype", "a_dtype", DType, "e4m3"),
+        click.option("--b-dtype", type=Word(DType), help="Type of b; else that of a."),
+        _word("--out-dtype", "out_dtype", DType, "bf16"),
+        click.option(
+            "--a-scales",
+            "a_scale_granularity",
+            type=Word(ScaleGranularity),
+            help="Scales of a; else as --scales.",
+        ),
+        _word("--b-layout", "b_layout", BLayout, "plain"),
+        click.option("--bias", is_flag=True, help="Add a bias."),
+    )
 
 
 def with_fields(command: Callable[..., R]) -> Callable[..., R]:
@@ -186,7 +150,7 @@ def with_fields(command: Callable[..., R]) -> Callable[..., R]:
         help="A field of the operation by its name; may be given several times.",
     )(command)
     return click.option(
-        "--op", type=OpType(), default="grouped_gemm", show_default=True, help="Operation."
+        "--op", type=OP, default="grouped_gemm", show_default=True, help="Operation."
     )(command)
 
 
@@ -255,7 +219,11 @@ def _word(name: str, field: str, kind: type[StrEnum], default: str) -> Callable[
     return click.option(name, field, type=Word(kind), default=default, show_default=True)
 
 
-ARCH = ArchType()
+ARCH = Parsed("arch", Arch.parse)
+ARCHS = Parsed("arch,...", _archs)
+OP = Parsed("op", lambda name: operation(name).name)
+SHARD = Parsed("i/n", Shard.parse)
+SIZE = Parsed("size", _bytes)
 SCALES = click.Choice([*dict.fromkeys(map(str, (*ScaleGranularity, *Scales)))])
 """Of any operation; each says itself which it has."""
 
@@ -272,8 +240,14 @@ DEVICES = click.option(
     multiple=True,
     help="Device to choose for; several may. JITGEN_DEVICE, else all that the target knows.",
 )
-SIZE = SizeType()
 SECONDS = NumberType("seconds", 1, MAX_WAIT_S)
+TIME_LIMIT = click.option(
+    "--time-limit",
+    type=SECONDS,
+    default=300.0,
+    show_default=True,
+    help="Seconds for one mode of one problem.",
+)
 
 
 def confirm(question: str, *, is_agreed: bool) -> bool:

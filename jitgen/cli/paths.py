@@ -65,6 +65,14 @@ class ToRead(click.Path):
         return path
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in UTF-8; raises click.FileError if that fails."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.FileError(str(path), error.strerror or "cannot be written") from error
+
+
 TO_WRITE = ToWrite()
 TO_READ = ToRead()
 PRIVATE_KEY = ToRead("jitgen trust key makes one")

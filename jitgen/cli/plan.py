@@ -11,7 +11,7 @@ import click
 
 from jitgen.cli.options import ARCH, DEVICES, with_output
 from jitgen.cli.output import Output, counted
-from jitgen.cli.paths import TO_WRITE
+from jitgen.cli.paths import TO_WRITE, write_text
 from jitgen.config import Arch, Config
 from jitgen.errors import PlanError
 from jitgen.plans import recording as files
@@ -227,10 +227,7 @@ def from_recording_command(
     made = from_recording(recording, to.stem if to else "recorded", least=least)
     text = plan_text(made)
     if to is not None:
-        try:
-            to.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise click.FileError(str(to), error.strerror or "cannot be written") from error
+        write_text(to, text)
     kept = sum(sweep.calls for sweep in made.sweeps)
     document = _RecordedPlan(
         files=found,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from jitgen.cli.lookup import parse_configs
-from jitgen.cli.options import DEVICES, ArchList, ShardType, with_output
+from jitgen.cli.options import ARCHS, DEVICES, SHARD, with_output
 from jitgen.cli.output import ExitCode, Output, counted, human_size, human_time
 from jitgen.config import Arch, Config
 from jitgen.errors import CacheError
@@ -87,12 +87,12 @@ class _How:
 )
 @click.argument("names", metavar="[PLAN]...", nargs=-1)
 @click.option("--config", "config_names", metavar="NAME", multiple=True, help="One kernel by name.")
-@click.option("--arch", "archs", type=ArchList(), help="Targets of the plans: A,B.")
+@click.option("--arch", "archs", type=ARCHS, help="Targets of the plans: A,B.")
 @DEVICES
 @click.option(
     "--jobs", "-j", type=click.IntRange(0), help="Compile processes; 0: by cores and memory."
 )
-@click.option("--shard", type=ShardType(), help="One of n equal parts, from 0/n on: i/n.")
+@click.option("--shard", type=SHARD, help="One of n equal parts, from 0/n on: i/n.")
 @click.option(
     "--budget",
     type=click.IntRange(0),

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from jitgen.cache.entry import SOURCE
-from jitgen.cli.options import SECONDS, with_output
+from jitgen.cli.options import TIME_LIMIT, with_output
 from jitgen.cli.output import ExitCode, Output, human_time
 from jitgen.cli.verified import VerifiedParts
 from jitgen.errors import CompileError
 from jitgen.runtime.override import Override, override
 from jitgen.settings import settings
 from jitgen.support import vocabulary as v
-from jitgen.support.codec import Rule, absent, inline, one_of
+from jitgen.support.codec import Rule, one_of
 from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
@@ -98,12 +98,10 @@ class Times:
 
 
 @frozen
-class _Emulated:
+class _Emulated(VerifiedParts):
     """A kernel that was run in the emulator."""
 
     error: v.Reason
-    name: v.Name | None = absent()
-    verified: VerifiedParts = inline()
 
 
 @frozen
@@ -127,13 +125,7 @@ class _Ran:
     help="What to check and time it on: groups, rows in all, N, K (G:M:I for SwiGLU).",
 )
 @click.option("--modes", default="quick", show_default=True, help="Of the emulator; see verify.")
-@click.option(
-    "--time-limit",
-    type=SECONDS,
-    default=300.0,
-    show_default=True,
-    help="Seconds for one mode of one problem.",
-)
+@TIME_LIMIT
 @with_output
 def run(output: Output, file: Path, problem: str | None, modes: str, time_limit: float) -> int:
     """

@@ -14,7 +14,7 @@ from jitgen.cli.kernels import document_of, entry_of, source_of
 from jitgen.cli.lookup import KernelId, Named, find
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, human_time
-from jitgen.cli.paths import TO_WRITE
+from jitgen.cli.paths import TO_WRITE, write_text
 from jitgen.errors import ConfigError
 from jitgen.support import vocabulary as v
 from jitgen.support.codec import absent, inline, like
@@ -135,10 +135,7 @@ def show(
     shown = _LINED[stage or ""] if line_info else _SHOWN[stage or "summary"]
     document, text = shown(store, named, output)
     if file is not None:
-        try:
-            file.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
-        except OSError as error:
-            raise click.FileError(str(file), error.strerror or "cannot be written") from error
+        write_text(file, text.rstrip("\n") + "\n")
         output.note(f"wrote {file}")
         document = replace(document, file=file)
     output.report("show", document, lambda: None if file is not None else output.text(text))

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import click
 
-from jitgen.cli.options import with_output
+from jitgen.cli.options import stacked, with_output
 from jitgen.cli.output import ExitCode, Output
 from jitgen.cli.paths import TO_WRITE, ToRead
 from jitgen.cli.trust_document import document_path, is_there, read_document, write_document
@@ -29,15 +29,6 @@ from jitgen.support.codec import inline
 from jitgen.support.frozen import frozen
 
 _MOST_DAYS = 36500
-
-
-def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def decorate(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 def _days(name: str, default: timedelta, text: str) -> Callable[[Any], Any]:
@@ -132,7 +123,7 @@ def key(output: Output, path: Path) -> None:
 
 
 @trust.command()
-@_with(_new_file, _new_root, _valid)
+@stacked(_new_file, _new_root, _valid)
 @with_output
 def init(output: Output, path: Path | None, root_key: Path, valid: int) -> None:
     """Make a trust document, and its root key where there is none yet; nobody signs by it yet."""
@@ -146,7 +137,7 @@ def init(output: Output, path: Path | None, root_key: Path, valid: int) -> None:
 
 
 @trust.command()
-@_with(_key, _file, _root, _comment, _signs, _valid)
+@stacked(_key, _file, _root, _comment, _signs, _valid)
 @with_output
 def add(
     output: Output,
@@ -171,7 +162,7 @@ def add(
 
 
 @trust.command()
-@_with(_key, _file, _root, _comment, _signs, _valid)
+@stacked(_key, _file, _root, _comment, _signs, _valid)
 @_days("--overlap", edit.OVERLAP, "Days for which the keys before go on signing.")
 @click.option("--replaces", multiple=True, metavar="KEYID", help="A key that ends; else all do.")
 @click.option("--root", "is_root", is_flag=True, help="KEY is the next root key's file instead.")
@@ -215,7 +206,7 @@ def rotate(
 
 @trust.command()
 @click.argument("digests", metavar="DIGEST...", nargs=-1)
-@_with(_file, _root, _valid)
+@stacked(_file, _root, _valid)
 @click.option("--reason", default="", help="Why; everybody who is refused is told.")
 @click.option("--before", help="Refuse all that was signed before this time, ISO 8601.")
 @with_output

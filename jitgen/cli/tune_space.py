@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
-from jitgen.cli.options import SECONDS, NumberType
+from jitgen.cli.options import SECONDS, NumberType, stacked
 from jitgen.cli.output import ExitCode, Output, counted, human_time
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import Problem
@@ -84,7 +84,7 @@ class Wanted(NamedTuple):
     is_dry: bool
 
 
-_OPTIONS = (
+_options = stacked(
     click.option("--space", "is_space", is_flag=True, help="Try any legal kernel; see below."),
     click.option(
         "--set",
@@ -126,7 +126,8 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("--set and --dry-run go with --space")
         return command(*arguments, space=None, **values)
 
-    return reduce(lambda made, option: option(made), reversed(_OPTIONS), with_space)
+    made: Callable[..., Any] = _options(with_space)
+    return made
 
 
 def _field(text: str) -> tuple[str, tuple[str, ...]]:

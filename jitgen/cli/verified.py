@@ -88,6 +88,7 @@ class Coverage:
 class VerifiedParts:
     """See `jitgen.verify.verification.Verification`; all fields are absent if it failed."""
 
+    name: v.Name | None = absent()
     arch: v.ArchName | None = absent()
     right: bool | None = absent()
     gaps: Sequence[Finding] | None = absent()

@@ -12,7 +12,7 @@ import click
 
 from jitgen.cli import verify_files, verify_rebuild
 from jitgen.cli.lookup import find
-from jitgen.cli.options import SECONDS, with_output
+from jitgen.cli.options import TIME_LIMIT, with_output
 from jitgen.cli.output import ExitCode, Output, counted, human_time
 from jitgen.cli.verified import VerifiedParts
 from jitgen.config import Arch, Config
@@ -24,7 +24,7 @@ from jitgen.plans.plan import load as load_plan
 from jitgen.plans.plan import names as plan_names
 from jitgen.settings import settings
 from jitgen.support import vocabulary as v
-from jitgen.support.codec import inline, one_of
+from jitgen.support.codec import one_of
 from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import require
@@ -41,13 +41,12 @@ _SHOWN_FINDINGS = 6
 
 
 @frozen
-class _VerifiedKernel:
+class _VerifiedKernel(VerifiedParts):
     """A kernel that was verified, or why it could not be."""
 
     name: v.Name
     state: Annotated[str, one_of("right", "wrong", "failed")]
     error: v.Reason
-    verified: VerifiedParts = inline()
 
 
 @frozen
@@ -116,13 +115,7 @@ class Row:
     help="quick, all, or names: eager, deferred, late-readers, random-SEED, random-FIRST..LAST.",
 )
 @click.option("--jobs", "-j", type=click.IntRange(0), help="Processes; 0: by cores and memory.")
-@click.option(
-    "--time-limit",
-    type=SECONDS,
-    default=300.0,
-    show_default=True,
-    help="Seconds for one mode of one problem.",
-)
+@TIME_LIMIT
 @verify_files.options
 @verify_rebuild.OPTION
 @with_output

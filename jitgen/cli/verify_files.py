@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import click
 
+from jitgen.cli.options import stacked
 from jitgen.errors import EmulationError
 
 TASK = "jitgen.verify.files:verify_task"
@@ -18,7 +17,7 @@ LIMIT_S = 3600.0
 """Seconds for all cases of a file: their number is known only after the file has run."""
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_OPTIONS = (
+options = stacked(
     click.option("--ptx", type=_FILE, help="PTX of FILE.so, the kernel that others compiled."),
     click.option("--symbol", metavar="NAME", help="Its function: the library has __tvm_ffi_NAME."),
     click.option("--cases", type=_FILE, help="File with verify_cases(), for FILE.so."),
@@ -28,11 +27,6 @@ _OPTIONS = (
         help="FILE fails, too, if its cases leave out an instruction that must be executed.",
     ),
 )
-
-
-def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that files have."""
-    return reduce(lambda made, option: option(made), reversed(_OPTIONS), command)
 
 
 def tasks(

@@ -18,7 +18,7 @@ from jitgen.plans.plan import names as plan_names
 from jitgen.runtime.spec import key
 from jitgen.settings import settings
 from jitgen.support import vocabulary as v
-from jitgen.support.codec import like, one_of
+from jitgen.support.codec import Rule
 from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 
@@ -33,12 +33,12 @@ OPTION = click.option(
 
 
 @frozen
-class _RebuiltKernel:
-    """Whether a kernel that was compiled again is the same."""
+class _Row:
+    """Result for one kernel that was compiled again."""
 
     name: v.Name
     key: v.Key
-    state: Annotated[str, one_of("same", "other", "failed")]
+    state: Annotated[str, Rule(write=str.lower, type=None, enum=["same", "other", "failed"])]
     seconds: v.Seconds
     differences: Sequence[str]
     error: v.Reason
@@ -48,22 +48,7 @@ class _RebuiltKernel:
 class _Rebuilt:
     ok: v.Ok
     wall_s: v.Seconds
-    kernels: Sequence[_RebuiltKernel]
-
-
-@frozen
-class _Row:
-    """Result for one kernel that was compiled again."""
-
-    name: str
-    key: str
-    seconds: float
-    differences: tuple[str, ...]
-    error: str
-
-    @property
-    def state(self) -> str:
-        return "failed" if self.error else "OTHER" if self.differences else "same"
+    kernels: Sequence[_Row]
 
 
 def run(output: Output, names: tuple[str, ...], arch: Arch | None, jobs: int | None) -> int:
@@ -75,11 +60,7 @@ def run(output: Output, names: tuple[str, ...], arch: Arch | None, jobs: int | N
     rows = _compare(output, store, _wanted(names, arch, store), jobs)
     wall_s = time.perf_counter() - start
     is_same = all(row.state == "same" for row in rows)
-    document = _Rebuilt(
-        ok=is_same,
-        wall_s=wall_s,
-        kernels=[like(_RebuiltKernel, row, state=row.state.lower()) for row in rows],
-    )
+    document = _Rebuilt(ok=is_same, wall_s=wall_s, kernels=rows)
 
     def human() -> None:
         columns = ["STATE", ">TIME", "NAME"]
@@ -125,12 +106,14 @@ def _compare(output: Output, store: Store, wanted: dict[str, str], jobs: int | N
         for outcome in outcomes:
             result: dict[str, Any] = outcome.result or {}
             own = outcome.task["key"]
+            error, differences = outcome.error or result.get("error", ""), result.get("differences")
             row = rows[outcome.index] = _Row(
                 name=wanted[own],
                 key=own,
+                state="failed" if error else "OTHER" if differences else "same",
                 seconds=outcome.seconds,
-                differences=tuple(result.get("differences", ())),
-                error=outcome.error or result.get("error", ""),
+                differences=differences or (),
+                error=error,
             )
             progress.advance(f"{row.state} in {human_time(row.seconds)} {row.name}")
     return [rows[index] for index in sorted(rows)]

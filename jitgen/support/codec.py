@@ -92,7 +92,7 @@ def absent() -> Any:
 
 
 def inline() -> Any:
-    """Return a field of a dataclass whose keys stand in the document in the field's place."""
+    """Return a field whose own keys stand in the document in its place; only for writing."""
     return field(metadata={"is_inline": True})
 
 

@@ -9,7 +9,7 @@ from dataclasses import field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import pytest
 from hypothesis import given
@@ -31,6 +31,9 @@ from jitgen.support.codec import (
 )
 from jitgen.support.documents import BadDocument
 from jitgen.support.frozen import frozen
+
+if TYPE_CHECKING:
+    from jitgen.support import vocabulary as v
 
 
 class Colour(StrEnum):
@@ -221,6 +224,26 @@ def test_an_object_stands_in_another_one() -> None:
     assert [*to_json(made)] == [*document] == schema(Joined)["required"]
     assert schema(Joined)["properties"]["name"] == schema(Part)["properties"]["name"]
     assert schema(Joined)["properties"]["verbatim"] == schema(Part)
+
+
+@frozen
+class Late:
+    part: Annotated[Any, f"{__name__}:Part"]
+    missing: Annotated[Any, "jitgen.no_such_module:Class"]
+    seconds: v.Seconds  # as where it is imported for types alone
+
+
+def test_a_class_may_be_named_and_is_not_imported_before_it_is_described() -> None:
+    part = Part(name="a", ports=(1,))
+
+    assert to_json(Late(part=part, missing=None, seconds=1.0)) == {
+        "part": {"name": "a", "ports": [1]},
+        "missing": None,
+        "seconds": 1.0,
+    }
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        schema(Late)
+    assert schema(Annotated[Any, f"{__name__}:Part"]) == schema(Part)
 
 
 def test_a_table_for_pages() -> None:
