@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
@@ -13,16 +12,16 @@ from torch import Tensor
 
 from jitgen.config import Arch
 from jitgen.config.combine import MOST_PLACES, CombineConfig
-from jitgen.config.operation import Excuse, Result
+from jitgen.config.operation import Result
 from jitgen.errors import ConfigError
 from jitgen.ops.combine import reference
+from jitgen.ops.solved import Compared, compared, nothing_unreachable, numbers_of, relative_errors
 from jitgen.support.frozen import frozen
 
 UNTOUCHED = 77
 """What bytes of the result hold before."""
 
 _WARP, _VECTOR = 32, 8
-_SIZES = re.compile(r"(\d+):(\d+):(\d+)")
 
 
 @frozen
@@ -62,8 +61,7 @@ class Sizes:
         Raises:
             ConfigError: `text` is something else.
         """
-        match = _SIZES.fullmatch(text)
-        tokens, n, top_k = map(int, match.groups()) if match else (0, 0, 0)
+        tokens, n, top_k = numbers_of(text, 3)
         if min(n, top_k) < 1 or n % _VECTOR or top_k > MOST_PLACES:
             raise ConfigError(
                 f"problem {text!r} is not T:N:TOP: tokens, columns, a multiple of {_VECTOR}, and "
@@ -77,7 +75,7 @@ class Sizes:
 
 
 @frozen
-class Solved:
+class Solved(Compared):
     """
     A call with its answer.
 
@@ -102,41 +100,20 @@ class Solved:
         function(**self.named, out=self.out)
         return self.wrong()
 
-    def wrong(self) -> int:
-        """Return how many values are wrong."""
-        return sum(int(result.is_wrong.sum()) for result in self.results())
-
     def results(self) -> list[Result]:
         """Return the result, value by value."""
         found, expected = self.out.float(), self.expected.float()
         is_right = (found == expected) | (found.isnan() & expected.isnan())
         if not self.is_exact:
             is_right |= (found - expected).abs() <= self.allowed
-        return [
-            Result(
-                name="out",
-                found=found.cpu().numpy(),
-                expected=expected.cpu().numpy(),
-                is_wrong=(~is_right).cpu().numpy(),
-                group=torch.zeros(len(found), dtype=torch.int64).numpy(),
-                row=torch.arange(len(found)).numpy(),
-            )
-        ]
+        return [compared("out", found, expected, ~is_right)]
 
     def errors(self) -> tuple[float, float]:
         """Return the error in the Frobenius norm, and the largest one, relative."""
-        found, expected = self.out.double(), self.expected.double()
-        if not found.numel():
-            return 0.0, 0.0
-        tiny = torch.finfo(torch.float32).tiny
-        largest = (found - expected).abs().max() / expected.abs().max().clamp_min(tiny)
-        frobenius = (found - expected).norm() / expected.norm().clamp_min(tiny)
-        return float(frobenius), float(largest)
+        return relative_errors(self.out.double(), self.expected.double())
 
 
-def unreachable(config: CombineConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
-    """Return what no problem can reach in kernels of `config`: nothing."""
-    return ()
+unreachable = nothing_unreachable
 
 
 def tile(config: CombineConfig) -> tuple[int, int]:

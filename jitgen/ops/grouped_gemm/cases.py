@@ -5,9 +5,7 @@ Problems that put a kernel to the test: large enough to wrap every ring, with ev
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from itertools import groupby
 from typing import Self
 
 from jitgen.config import Arch, BLayout, DType, Layout
@@ -15,10 +13,10 @@ from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.config.operation import Excuse
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
+from jitgen.ops.solved import numbers_of, rows_in_words, unequal_rows
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require, rules
 
-_SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
 _NUM_CLUSTERS = 2
 _UNROLLED = 8
 """Blocks of K that kernels do in one pass of their loop."""
@@ -123,21 +121,16 @@ class Sizes:
         Raises:
             ConfigError: `text` is something else.
         """
-        match = _SIZES.fullmatch(text)
-        groups, m, n, k = map(int, match.groups()) if match else (0, 0, 0, 0)
+        groups, m, n, k = numbers_of(text, 4)
         if min(groups, n, k) < 1:
             raise ConfigError(f"problem {text!r} is not G:M:N:K: groups, rows in all, N, K")
-        ends = [m * (i * i) // (groups * groups) for i in range(1, groups + 1)]
-        rows = tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
+        rows = unequal_rows(m, groups)
         num_sms = _NUM_CLUSTERS * config.cluster.size * config.schedule.split_k
         return cls(rows=rows, n=n, k=k, num_sms=num_sms)
 
     def __str__(self) -> str:
         """Return the sizes in words."""
-        runs = [(count, len([*equal])) for count, equal in groupby(self.rows)]
-        rows = " + ".join(
-            f"{times} x {count}" if times > 1 else f"{count}" for count, times in runs
-        )
+        rows = rows_in_words(self.rows)
         return f"rows {rows}, N {self.n}, K {self.k}, {self.num_sms} SMs"
 
 

@@ -26,6 +26,7 @@ from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import TORCH, Rows
 from jitgen.ops.grouped_gemm import prepared_draws, reference
 from jitgen.ops.grouped_gemm.draws import Draw
+from jitgen.ops.solved import compared
 from jitgen.support.frozen import frozen
 
 ACCUMULATOR_BITS = 22
@@ -340,18 +341,7 @@ class Solved:
     def results(self) -> list[Result]:
         """Return the result, value by value."""
         group, row = self.call.owners
-        values = (self.out, self.expected, self._is_wrong)
-        found, expected, is_wrong = (x.flatten(0, -2).cpu() for x in values)
-        return [
-            Result(
-                name="out",
-                found=found.float().numpy(),
-                expected=expected.numpy(),
-                is_wrong=is_wrong.numpy(),
-                group=group.flatten().cpu().numpy(),
-                row=row.flatten().cpu().numpy(),
-            )
-        ]
+        return [compared("out", self.out, self.expected, self._is_wrong, group, row)]
 
     def errors(self) -> tuple[float, float]:
         """Return how far the result is from what is expected; see `distance`."""

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import math
-import re
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Any, Self
 
 import torch
@@ -14,15 +13,15 @@ from torch import Tensor
 from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.operation import Excuse, Result
+from jitgen.config.operation import Result
 from jitgen.errors import ConfigError
 from jitgen.formats.protocol import TORCH
 from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, distance, rounding
 from jitgen.ops.grouped_gemm_wgrad import reference
+from jitgen.ops.solved import compared, nothing_unreachable, numbers_of, rows_in_words, unequal_rows
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
 
-_SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
 _NUM_CLUSTERS = 2
 _SPARE_ROWS = 5
 _UNROLLED = 4
@@ -78,20 +77,15 @@ class Sizes:
         Raises:
             ConfigError: `text` is something else.
         """
-        match = _SIZES.fullmatch(text)
-        groups, m, n, k = map(int, match.groups()) if match else (0, 0, 0, 0)
+        groups, m, n, k = numbers_of(text, 4)
         if min(groups, m, n, k) < 1:
             raise ConfigError(f"problem {text!r} is not G:M:N:K: groups, rows in all, N, K")
-        ends = [m * (i * i) // (groups * groups) for i in range(1, groups + 1)]
-        rows = tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
+        rows = unequal_rows(m, groups)
         return cls(rows=rows, n=n, k=k, num_sms=_NUM_CLUSTERS * config.cluster.size)
 
     def __str__(self) -> str:
         """Return the sizes in words."""
-        runs = [(count, len([*equal])) for count, equal in groupby(self.rows)]
-        rows = " + ".join(
-            f"{times} x {count}" if times > 1 else str(count) for count, times in runs
-        )
+        rows = rows_in_words(self.rows)
         return f"rows {rows}, N {self.n}, K {self.k}, {self.num_sms} SMs"
 
 
@@ -146,28 +140,16 @@ class Solved:
 
     def results(self) -> list[Result]:
         """Return the result, value by value; a group's rows are its columns of dy."""
-        groups, n, k = self.out.shape
-        flat = (groups * n, k)
-        rows = torch.arange(groups * n)
-        return [
-            Result(
-                name="out",
-                found=self.out.float().cpu().reshape(flat).numpy(),
-                expected=self.expected.float().cpu().reshape(flat).numpy(),
-                is_wrong=self._is_wrong(ACCUMULATOR_BITS).cpu().reshape(flat).numpy(),
-                group=(rows // n).numpy(),
-                row=(rows % n).numpy(),
-            )
-        ]
+        groups, n, _ = self.out.shape
+        rows, is_wrong = torch.arange(groups * n), self._is_wrong(ACCUMULATOR_BITS)
+        return [compared("out", self.out, self.expected, is_wrong, rows // n, rows % n)]
 
     def errors(self) -> tuple[float, float]:
         """Return how far the result is from what is expected; see `distance`."""
         return distance([(self.out.double(), self.expected)])
 
 
-def unreachable(config: GroupedGemmWgradConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
-    """Return what no problem can reach in kernels of `config`: nothing."""
-    return ()
+unreachable = nothing_unreachable
 
 
 def tile(config: GroupedGemmWgradConfig) -> tuple[int, int]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, Self
 
 import torch
@@ -21,10 +20,10 @@ from jitgen.formats.protocol import TORCH, Rows
 from jitgen.ops.grouped_gemm.draws import POISON, Draw
 from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, distance, rounding
 from jitgen.ops.moe_fc2_dense import reference
+from jitgen.ops.solved import compared, numbers_of
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
 
-_SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
 _NUM_CLUSTERS = 2
 _IDLE = 5
 """Every so many experts there is one that no token is routed to, whose weights are NaN."""
@@ -102,8 +101,7 @@ class Sizes:
         Raises:
             ConfigError: `text` is something else.
         """
-        match = _SIZES.fullmatch(text)
-        experts, tokens, n, k = map(int, match.groups()) if match else (0, 0, 0, 0)
+        experts, tokens, n, k = numbers_of(text, 4)
         if min(experts, tokens, n, k) < 1:
             raise ConfigError(f"problem {text!r} is not E:T:N:I: experts, tokens, N, I")
         num_sms = _NUM_CLUSTERS * config.cluster.size * config.schedule.split_k
@@ -171,18 +169,7 @@ class Solved:
 
     def results(self) -> list[Result]:
         """Return the result, value by value; all tokens count as one group's."""
-        found, expected = self.out.float().cpu(), self.expected.float().cpu()
-        rows = torch.arange(len(found))
-        return [
-            Result(
-                name="out",
-                found=found.numpy(),
-                expected=expected.numpy(),
-                is_wrong=self._is_wrong(ACCUMULATOR_BITS).cpu().numpy(),
-                group=torch.zeros_like(rows).numpy(),
-                row=rows.numpy(),
-            )
-        ]
+        return [compared("out", self.out, self.expected, self._is_wrong(ACCUMULATOR_BITS))]
 
     def errors(self) -> tuple[float, float]:
         """Return how far the result is from what is expected; see `distance`."""

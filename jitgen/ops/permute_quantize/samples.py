@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Any, Self
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from jitgen.config import Arch, Layout
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.operation import Excuse, Result
+from jitgen.config.operation import Result
 from jitgen.config.permute_quantize import Format, PermuteQuantizeConfig, Walk
 from jitgen.errors import ConfigError
 from jitgen.formats import atoms
@@ -22,6 +21,14 @@ from jitgen.ops.permute_quantize import reference
 from jitgen.ops.permute_quantize import sorted_samples as sorting
 from jitgen.ops.permute_quantize.dispatch import new_by_token, new_tensors
 from jitgen.ops.permute_quantize.validate import Arguments
+from jitgen.ops.solved import (
+    Compared,
+    compared,
+    nothing_unreachable,
+    numbers_of,
+    rows_in_words,
+    unequal_rows,
+)
 from jitgen.support.frozen import frozen
 
 UNTOUCHED = 77
@@ -29,7 +36,6 @@ UNTOUCHED = 77
 
 _WARP = 32
 _COLUMNS = 16
-_SIZES = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
 _WORDS = {
     Format.BLOCK128: "block128",
     Format.MXFP8: "mx32",
@@ -76,23 +82,18 @@ class Sizes:
         Raises:
             ConfigError: `text` is something else.
         """
-        match = _SIZES.fullmatch(text)
-        groups, m, k, top_k = map(int, match.groups()) if match else (0, 0, 0, 0)
+        groups, m, k, top_k = numbers_of(text, 4)
         if min(groups, k, top_k) < 1 or k % _COLUMNS or top_k > _WARP:
             raise ConfigError(
                 f"problem {text!r} is not G:M:K:TOP: groups, rows in all, K, a multiple of "
                 f"{_COLUMNS}, and places of a token, at most {_WARP}"
             )
-        ends = [m * (i * i) // (groups * groups) for i in range(1, groups + 1)]
-        rows = (end - start for start, end in zip([0, *ends], ends, strict=False))
-        return cls(rows=tuple(rows), top_k=top_k, k=k)
+        rows = unequal_rows(m, groups)
+        return cls(rows=rows, top_k=top_k, k=k)
 
     def __str__(self) -> str:
         """Return the sizes in words."""
-        runs = [(count, len([*equal])) for count, equal in groupby(self.rows)]
-        rows = " + ".join(
-            f"{times} x {count}" if times > 1 else f"{count}" for count, times in runs
-        )
+        rows = rows_in_words(self.rows)
         return f"rows {rows}, top {self.top_k}, K {self.k}, {self.num_sms} SMs"
 
 
@@ -101,7 +102,7 @@ def _is_row(config: PermuteQuantizeConfig) -> bool:
 
 
 @frozen
-class Solved:
+class Solved(Compared):
     """
     A call with its answer.
 
@@ -139,10 +140,6 @@ class Solved:
             mine = _bytes(self.scale)
             mine[self.has_scale] = _bytes(scale)[self.has_scale]
         return self.wrong()
-
-    def wrong(self) -> int:
-        """Count wrong values; one in a row of no group is wrong if the kernel wrote it."""
-        return sum(int(result.is_wrong.sum()) for result in self.results())
 
     def results(self) -> list[Result]:
         """Return the results, byte by byte."""
@@ -185,20 +182,10 @@ def _result(
     untouched = torch.full((found.element_size(),), UNTOUCHED, dtype=torch.uint8)
     before = untouched.view(found.dtype).to(found.device)
     is_wrong = ((found != expected) & ~nan).where(owned, found != before)
-    parts = [x.reshape(len(group), -1).cpu() for x in (found, expected, is_wrong)]
-    return Result(
-        name=name,
-        found=parts[0].float().numpy(),
-        expected=parts[1].float().numpy(),
-        is_wrong=parts[2].numpy(),
-        group=group.cpu().numpy(),
-        row=torch.arange(len(group)).numpy(),
-    )
+    return compared(name, found, expected, is_wrong, group)
 
 
-def unreachable(config: PermuteQuantizeConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
-    """Return what no problem can reach in kernels of `config`: nothing."""
-    return ()
+unreachable = nothing_unreachable
 
 
 def tile(config: PermuteQuantizeConfig) -> tuple[int, int]:

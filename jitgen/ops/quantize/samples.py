@@ -3,22 +3,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
-from jitgen.config.operation import Excuse, Result
+from jitgen.config.operation import Result
 from jitgen.config.quantize import Format, QuantizeConfig
 from jitgen.errors import ConfigError
 from jitgen.formats import atoms
 from jitgen.formats.mx32 import mxfp4, mxfp8
 from jitgen.formats.nv16 import nvfp4
 from jitgen.formats.protocol import Rows
+from jitgen.ops.solved import (
+    Compared,
+    compared,
+    nothing_unreachable,
+    numbers_of,
+    rows_in_words,
+    unequal_rows,
+)
 from jitgen.support.frozen import frozen
 
 UNTOUCHED = 77
@@ -26,7 +33,6 @@ UNTOUCHED = 77
 
 _WARP = 32
 _COLUMNS = 16
-_SIZES = re.compile(r"(\d+):(\d+):(\d+)")
 
 
 @frozen
@@ -66,27 +72,22 @@ class Sizes:
         Raises:
             ConfigError: `text` is something else.
         """
-        match = _SIZES.fullmatch(text)
-        groups, m, k = map(int, match.groups()) if match else (0, 0, 0)
+        groups, m, k = numbers_of(text, 3)
         if min(groups, k) < 1 or k % _COLUMNS:
             raise ConfigError(
                 f"problem {text!r} is not G:M:K: groups, rows in all, K, a multiple of {_COLUMNS}"
             )
-        ends = [m * (i * i) // (groups * groups) for i in range(1, groups + 1)]
-        rows = (end - start for start, end in zip([0, *ends], ends, strict=False))
-        return cls(rows=tuple(rows), k=k)
+        rows = unequal_rows(m, groups)
+        return cls(rows=rows, k=k)
 
     def __str__(self) -> str:
         """Return the sizes in words."""
-        runs = [(count, len([*equal])) for count, equal in groupby(self.rows)]
-        rows = " + ".join(
-            f"{times} x {count}" if times > 1 else f"{count}" for count, times in runs
-        )
+        rows = rows_in_words(self.rows)
         return f"rows {rows}, K {self.k}, {self.num_sms} SMs"
 
 
 @frozen
-class Solved:
+class Solved(Compared):
     """
     A call with its answer.
 
@@ -108,10 +109,6 @@ class Solved:
     expected_q: Tensor
     expected_scale: Tensor
 
-    def wrong(self) -> int:
-        """Count wrong bytes; one in a row of no group is wrong if the kernel wrote it."""
-        return sum(int(result.is_wrong.sum()) for result in self.results())
-
     def results(self) -> list[Result]:
         """Return the results, byte by byte."""
         group = torch.where(self.owned, 0, -1).flatten()
@@ -131,15 +128,7 @@ class Solved:
 def _result(name: str, found: Tensor, expected: Tensor, owned: Tensor, group: Tensor) -> Result:
     have, want = found.view(torch.uint8), expected.view(torch.uint8)
     is_wrong = differ(found, expected).where(owned, have != UNTOUCHED)
-    have, want, is_wrong = (x.reshape(len(group), -1).cpu() for x in (have, want, is_wrong))
-    return Result(
-        name=name,
-        found=have.float().numpy(),
-        expected=want.float().numpy(),
-        is_wrong=is_wrong.numpy(),
-        group=group.cpu().numpy(),
-        row=torch.arange(len(group)).numpy(),
-    )
+    return compared(name, have, want, is_wrong, group)
 
 
 def differ(found: Tensor, expected: Tensor) -> Tensor:
@@ -150,9 +139,7 @@ def differ(found: Tensor, expected: Tensor) -> Tensor:
     return (have != want) & ~((have & want & 0x7F) == 0x7F)
 
 
-def unreachable(config: QuantizeConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
-    """Return what no problem can reach in kernels of `config`: nothing."""
-    return ()
+unreachable = nothing_unreachable
 
 
 def tile(config: QuantizeConfig) -> tuple[int, int]:

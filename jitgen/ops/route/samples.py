@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -12,10 +11,11 @@ from torch import Tensor
 
 from jitgen.config import Arch
 from jitgen.config.config import DType
-from jitgen.config.operation import Excuse, Result
+from jitgen.config.operation import Result
 from jitgen.config.route import RouteConfig, Scoring
 from jitgen.errors import ConfigError
 from jitgen.ops.route import reference
+from jitgen.ops.solved import Compared, compared, nothing_unreachable, numbers_of, relative_errors
 from jitgen.support.frozen import frozen
 
 UNTOUCHED = -77
@@ -27,7 +27,6 @@ TOLERANCE = 2.0**-17
 _DOUBT = 3e-6
 """Scores that are nearer than this, relative, may be chosen either way."""
 
-_SIZES = re.compile(r"(\d+):(\d+):(\d+)")
 _LANES = 32
 _TOKENS = 20
 """Of a CTA at least: their pairs are five warps', for loops over warps take four at a time."""
@@ -98,8 +97,7 @@ class Sizes:
         Raises:
             ConfigError: `text` is something else, or beyond what `config` takes.
         """
-        match = _SIZES.fullmatch(text)
-        tokens, experts, top_k = map(int, match.groups()) if match else (0, 0, 0)
+        tokens, experts, top_k = numbers_of(text, 3)
         groups = 4 if config.grouped else 1
         is_right = 1 <= top_k <= min(experts // groups, _LANES) and experts % groups == 0
         if not (is_right and experts <= config.experts and tokens):
@@ -127,7 +125,7 @@ class Sizes:
 
 
 @frozen
-class Solved:
+class Solved(Compared):
     """
     A call with its answer.
 
@@ -154,10 +152,6 @@ class Solved:
             tensor.copy_(getattr(result, name))
         return self.wrong()
 
-    def wrong(self) -> int:
-        """Return how many values are wrong."""
-        return sum(int(result.is_wrong.sum()) for result in self.results())
-
     def results(self) -> list[Result]:
         """Return the results, value by value."""
         return [
@@ -169,10 +163,7 @@ class Solved:
         if "topk_weights" not in self.found:
             return 0.0, 0.0
         found, expected = self.found["topk_weights"], self.expected["topk_weights"]
-        tiny = torch.finfo(torch.float32).tiny
-        frobenius = (found - expected).norm() / expected.norm().clamp_min(tiny)
-        largest = (found - expected).abs().max() / expected.abs().max().clamp_min(tiny)
-        return float(frobenius), float(largest)
+        return relative_errors(found, expected)
 
 
 def _result(name: str, found: Tensor, expected: Tensor) -> Result:
@@ -182,19 +173,10 @@ def _result(name: str, found: Tensor, expected: Tensor) -> Result:
     if found.is_floating_point():
         off = (found - expected).abs() > TOLERANCE * expected.abs()
         is_wrong = torch.where(expected.isnan(), ~found.isnan(), off | found.isnan())
-    return Result(
-        name=name,
-        found=found.float().numpy(),
-        expected=expected.float().numpy(),
-        is_wrong=is_wrong.numpy(),
-        group=torch.zeros(len(found), dtype=torch.int64).numpy(),
-        row=torch.arange(len(found)).numpy(),
-    )
+    return compared(name, found, expected, is_wrong)
 
 
-def unreachable(config: RouteConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
-    """Return what no problem can reach in kernels of `config`: nothing."""
-    return ()
+unreachable = nothing_unreachable
 
 
 def tile(config: RouteConfig) -> tuple[int, int]:

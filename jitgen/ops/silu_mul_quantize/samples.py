@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Any, Self
 
 import torch
@@ -13,11 +12,20 @@ from torch import Tensor
 
 from jitgen.config import Arch, Layout
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.operation import Excuse, Result
+from jitgen.config.operation import Result
 from jitgen.config.silu_mul_quantize import Activation, Scales, SiluMulQuantizeConfig
 from jitgen.errors import ConfigError
 from jitgen.ops.silu_mul_quantize import reference
 from jitgen.ops.silu_mul_quantize.dispatch import new_tensors
+from jitgen.ops.solved import (
+    Compared,
+    compared,
+    nothing_unreachable,
+    numbers_of,
+    relative_errors,
+    rows_in_words,
+    unequal_rows,
+)
 from jitgen.support.frozen import frozen
 
 LIMITS = {"limit": 7.0, "alpha": 1.702}
@@ -28,7 +36,6 @@ _UNTOUCHED, _POISON = 77, -3.0
 
 _WARP = 32
 _VECTOR = 8
-_SIZES = re.compile(r"(\d+):(\d+):(\d+)")
 
 
 @frozen
@@ -69,27 +76,22 @@ class Sizes:
         Raises:
             ConfigError: `text` is something else.
         """
-        match = _SIZES.fullmatch(text)
-        groups, m, n = map(int, match.groups()) if match else (0, 0, 0)
+        groups, m, n = numbers_of(text, 3)
         if min(groups, n) < 1 or n % _VECTOR:
             raise ConfigError(
                 f"problem {text!r} is not G:M:I: groups, rows in all, I, a multiple of {_VECTOR}"
             )
-        ends = [m * (i * i) // (groups * groups) for i in range(1, groups + 1)]
-        rows = (end - start for start, end in zip([0, *ends], ends, strict=False))
-        return cls(rows=tuple(rows), n=n)
+        rows = unequal_rows(m, groups)
+        return cls(rows=rows, n=n)
 
     def __str__(self) -> str:
         """Return the sizes in words."""
-        runs = [(count, len([*equal])) for count, equal in groupby(self.rows)]
-        rows = " + ".join(
-            f"{times} x {count}" if times > 1 else f"{count}" for count, times in runs
-        )
+        rows = rows_in_words(self.rows)
         return f"rows {rows}, I {self.n}, {self.num_sms} SMs"
 
 
 @frozen
-class Solved:
+class Solved(Compared):
     """
     A call with its answer.
 
@@ -118,10 +120,6 @@ class Solved:
             self.scale[self.is_owned] = scale[self.is_owned]
         return self.wrong()
 
-    def wrong(self) -> int:
-        """Count wrong values: touched rows of no group, scales, values more than a step off."""
-        return sum(int(result.is_wrong.sum()) for result in self.results())
-
     def results(self) -> list[Result]:
         """Return the results, value by value."""
         q, bits = self.q, self.q.view(torch.uint8)
@@ -144,32 +142,15 @@ class Solved:
         )
         is_wrong = differ.where(owned, touched)
         group = torch.where(self.is_owned, 0, -1).flatten().cpu()
-        found, expected, is_wrong = (
-            x.reshape(len(group), -1).cpu() for x in (found.float(), expected.float(), is_wrong)
-        )
-        return Result(
-            name=name,
-            found=found.numpy(),
-            expected=expected.numpy(),
-            is_wrong=is_wrong.numpy(),
-            group=group.numpy(),
-            row=torch.arange(len(group)).numpy(),
-        )
+        return compared(name, found.float(), expected.float(), is_wrong, group)
 
     def errors(self) -> tuple[float, float]:
         """Return the error of q in the Frobenius norm, and the largest one, relative."""
         found, expected = (q[self.is_owned].float() for q in (self.q, self.expected_q))
-        if not found.numel():
-            return 0.0, 0.0
-        tiny = torch.finfo(torch.float32).tiny
-        frobenius = (found - expected).norm() / expected.norm().clamp_min(tiny)
-        largest = (found - expected).abs().max() / expected.abs().max().clamp_min(tiny)
-        return float(frobenius), float(largest)
+        return relative_errors(found, expected)
 
 
-def unreachable(config: SiluMulQuantizeConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
-    """Return what no problem can reach in kernels of `config`: nothing."""
-    return ()
+unreachable = nothing_unreachable
 
 
 def tile(config: SiluMulQuantizeConfig) -> tuple[int, int]:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from jitgen.config import Arch
-from jitgen.config.operation import Excuse, Result
+from jitgen.config.operation import Result
 from jitgen.config.unpack_weights import UnpackWeightsConfig
 from jitgen.errors import ConfigError
 from jitgen.formats import prepared_blocks as blocks
@@ -18,6 +17,7 @@ from jitgen.formats.mx32 import VALUES
 from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
 from jitgen.formats.prepared_scales import NAN
 from jitgen.formats.unpacked import unpacked
+from jitgen.ops.solved import Compared, compared, nothing_unreachable, numbers_of
 from jitgen.support.frozen import frozen
 
 _N_MULTIPLE = 8
@@ -28,7 +28,6 @@ _NEAR, _FAR = 14, 24
 """How far exponents of exact problems differ, and those of others: more than e4m3 reaches."""
 
 _UNTOUCHED = 77
-_SIZES = re.compile(r"(\d+):(\d+):(\d+)")
 
 
 @frozen
@@ -66,8 +65,7 @@ class Sizes:
         Raises:
             ConfigError: `text` is something else.
         """
-        match = _SIZES.fullmatch(text)
-        groups, n, k = map(int, match.groups()) if match else (0, 0, 0)
+        groups, n, k = numbers_of(text, 3)
         if min(groups, n, k) < 1 or n % _N_MULTIPLE or k % VALUES:
             raise ConfigError(
                 f"problem {text!r} is not G:N:K: groups, rows of each, a multiple of "
@@ -81,7 +79,7 @@ class Sizes:
 
 
 @frozen
-class Solved:
+class Solved(Compared):
     """
     A call with its answer.
 
@@ -99,10 +97,6 @@ class Solved:
     expected_b: Tensor
     expected_scale: Tensor
 
-    def wrong(self) -> int:
-        """Return how many values are wrong."""
-        return sum(int(result.is_wrong.sum()) for result in self.results())
-
     def results(self) -> list[Result]:
         """Return the results: bytes of values, and scales."""
         pairs = ((self.b, self.expected_b), (self.b_scale, self.expected_scale))
@@ -119,16 +113,8 @@ class Solved:
 
 def _result(name: str, found: Tensor, expected: Tensor) -> Result:
     groups, rows = found.shape[:2]
-    is_wrong = differ(found, expected).reshape(groups * rows, -1)
-    have, want = (each.float().reshape(groups * rows, -1) for each in (found, expected))
-    return Result(
-        name=name,
-        found=have.numpy(),
-        expected=want.numpy(),
-        is_wrong=is_wrong.numpy(),
-        group=torch.arange(groups).repeat_interleave(rows).numpy(),
-        row=torch.arange(rows).repeat(groups).numpy(),
-    )
+    group, row = torch.arange(groups).repeat_interleave(rows), torch.arange(rows).repeat(groups)
+    return compared(name, found, expected, differ(found, expected), group, row)
 
 
 def differ(found: Tensor, expected: Tensor) -> Tensor:
@@ -138,9 +124,7 @@ def differ(found: Tensor, expected: Tensor) -> Tensor:
     return (found.view(kind) != expected.view(kind)) & ~both_nan
 
 
-def unreachable(config: UnpackWeightsConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
-    """Return what no problem can reach in kernels of `config`: nothing."""
-    return ()
+unreachable = nothing_unreachable
 
 
 def tile(config: UnpackWeightsConfig) -> tuple[int, int]:  # noqa: ARG001
