@@ -100,8 +100,8 @@ class Folder:
         Return the folder `name` in this one, opened.
 
         Raises:
-            FileNotFoundError: There is none, and it is not to be created. Untrusted: Another user
-            could have written to it.
+            FileNotFoundError: There is none, and it is not to be created.
+            Untrusted: Another user could have written to it.
             Damaged: It is no folder; a link is none.
         """
         place = f"{self.place}/{name}"
@@ -177,7 +177,8 @@ class Folder:
             num_bytes: The size that it must have; None for any.
 
         Raises:
-            FileNotFoundError: There is none. Untrusted: Another user could have written to it.
+            FileNotFoundError: There is none.
+            Untrusted: Another user could have written to it.
             Damaged: It is no regular file, or has another size.
         """
         try:

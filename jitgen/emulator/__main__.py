@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-``python -m jitgen.emulator KERNEL.ptx``: one launch of a kernel that any compiler made.
+``python -m jitgen.emulator KERNEL.ptx``: runs one launch of a kernel of any compiler.
 
-It finds races, deadlocks, accesses out of bounds and what else docs/emulator.md lists. It compares
-the results of the modes with each other, not with right values: `emulate_ptx` leaves them in
-tensors, and `jitgen verify FILE` takes cases with expected values.
+It finds races, deadlocks, accesses out of bounds and the other mistakes of docs/emulator.md. It
+compares the results of the modes with each other, not with right values: `emulate_ptx` leaves them
+in tensors, and `jitgen verify FILE` takes cases with expected values.
 """
 
 from __future__ import annotations

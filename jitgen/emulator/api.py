@@ -46,21 +46,21 @@ def emulate(
     """
     Run `artifact` on the CPU, once in each mode, and return what was found.
 
-    It is taken as it is: its host part checks the arguments and says what to launch, and
-    the PTX of its device part is run instruction by instruction, with every access checked for
-    bounds, initialisation and races. Results are written into the tensors. Every mode starts from
-    the same values, and all must give the same bits.
+    The artifact is not changed: its host part checks the arguments and launches kernels, and the
+    PTX of its device part is run instruction by instruction, with every access checked for bounds,
+    initialisation and races. Results are written into the tensors. Every mode starts from the same
+    values, and all must give the same bits.
 
     Args:
         artifact: The compiled kernel.
-        arguments: What its function takes: torch tensors in host memory, `OnGpu`, numbers.
+        arguments: Arguments of its function: torch tensors in host memory, `OnGpu`, numbers.
         modes: ``quick``, ``all``, or names or modes of `jitgen.emulator.modes`.
         num_sms: SMs of the GPU. Few make a small problem give a CTA several tiles.
         time_limit_s: Seconds that one mode may take.
-        host: How native code is compiled, kept and loaded on this machine.
+        host: How native code is compiled, cached and loaded on this machine.
         unknown: Names of tensors (`Artifact.names`, or "argument 3") whose contents mean nothing
             until the kernel has written them: outputs and workspaces as ``torch.empty`` makes them.
-            What reads them before is a finding.
+            A read before that is a finding.
         settled: Names of tensors that no earlier grid can still be writing when this one starts
             before that has ended: to read them before griddepcontrol.wait is no finding.
 
@@ -70,7 +70,7 @@ def emulate(
         EmulationError: It cannot be run for another reason.
         ToolchainError: A C compiler is missing.
         InputError: `modes` is wrong, or a name in `unknown` or `settled`.
-        Exception: Whatever the kernel's host part raises about its arguments.
+        Exception: Anything that the kernel's host part raises about its arguments.
     """
     chosen = parse_modes(modes)
     call = _prepare(artifact, arguments, num_sms, host)
@@ -131,7 +131,7 @@ def emulate_ptx(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
     """
-    What a call launches, and the tensors that it may touch.
+    The launches of a call, and the tensors that it may access.
 
     Attributes:
         programs: Every kernel of the artifact, launched or not.

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the emulator runs: native code for the host, PTX for the device, and the source of both."""
+"""
+The artifact that the emulator runs: native code for the host, PTX for the device, their source.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Kinds of findings, and which of them are errors: one table, for the machine and for who reports.
+Kinds of findings, and which of them are errors: one table for the machine and for reports.
 
-An error is what the PTX ISA forbids or gives no meaning, so that hardware need not do what was
-meant. A warning is what the ISA leaves open: a kernel may be right on the hardware that it was
-tried on, and is called right all the same. `docs/emulator.md` shows this table; a test compares.
+An error is something that the PTX ISA forbids or gives no meaning, so that hardware may do
+anything. A warning is something that the ISA leaves open: such a kernel may work on the hardware
+that it was tried on, and counts as right. `docs/emulator.md` shows this table; a test compares.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """What a finding does to the verdict."""
+    """Whether a finding makes a kernel wrong."""
 
     ERROR = "error"
     WARNING = "warning"

@@ -3,8 +3,8 @@
 Modes: when asynchronous work is done and which threads run first.
 
 Hardware promises neither, so a right kernel gives the same result in every mode. Different modes
-find different mistakes: where everything is deferred, whoever reads before data came is caught;
-where copies are eager and their readers deferred, whoever frees a buffer too early.
+find different mistakes: deferring everything catches reads before the data has come; eager copies
+with deferred readers catch a buffer that is freed too early.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Mode:
 
     Attributes:
         name: ``eager``, ``deferred``, ``late-readers`` or, with a seed, ``random-<seed>``.
-        deferred: Kinds of work (of `WORK`) that are kept until nobody can go on without them.
+        deferred: Kinds of work (of `WORK`) that are put off until no thread can go on without them.
         by_warp: Never run two warps as one, so that the schedule decides which is first.
         seed: Of the random schedule; None runs the first that can.
         clusters: Clusters that start at once.
@@ -47,7 +47,7 @@ class Mode:
             raise InputError("modes", f"{unknown[0]!r} cannot be deferred; allowed: {allowed}")
 
     def defers(self, kind: str) -> bool:
-        """Return whether work of `kind` is kept back."""
+        """Return whether work of `kind` is put off."""
         return kind in self.deferred
 
 
@@ -75,7 +75,7 @@ def random_mode(seed: int) -> Mode:
 
 
 MOST_SEEDS = 10_000
-"""Of one range: each is a mode of its own, which takes seconds."""
+"""Most seeds of one range: each is a mode of its own, which takes seconds."""
 
 QUICK = (EAGER, DEFERRED, random_mode(3))
 """One of each kind: the seed defers everything and lets two clusters run at once."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What emulating a kernel showed: for each mode its findings, its counts and its time."""
+"""The report of an emulated call: for each mode its findings, counts and time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ class Run:
     Attributes:
         mode: Name of the mode; `jitgen.emulator.modes.parse_modes` takes it.
         seconds: Of the machine, without translation.
-        cpu_seconds: The same as the process counted them, however busy the computer was.
+        cpu_seconds: CPU time of the process for the same, which other work of the computer does not
+            change.
         findings: Mistakes.
         counts: What was executed: bulk copies, their bytes, matrix instructions, ...
         warp_instructions: Instructions times warps that executed them, for each function of the
@@ -150,7 +151,7 @@ class Report:
 
 
 def merge_coverage(parts: Iterable[Mapping[str, Coverage]]) -> dict[str, Coverage]:
-    """Return what several runs executed together of each kernel, by its name in the PTX."""
+    """Return the joint coverage of several runs for each kernel, by its name in the PTX."""
     found: dict[str, Coverage] = {}
     for part in parts:
         for name, each in part.items():

@@ -24,7 +24,7 @@ _SPELLINGS = ("scipy_openblas_{}64_", "openblas_{}64_", "scipy_openblas_{}", "op
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let matrix products of this process use one thread; where that cannot be had, go on."""
+    """Let matrix products of this process use one thread, if the BLAS allows that."""
     get, put = _controls()
     before = get()
     put(1)
@@ -36,7 +36,7 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def _controls() -> tuple[Callable[[], int], Callable[[int], Any]]:
-    """Return what reads and what sets the number of threads."""
+    """Return the functions that read and set the number of threads."""
     for path in sorted(Path(np.__file__).parents[1].glob("numpy.libs/*openblas*")):
         try:
             library = ctypes.CDLL(str(path))

@@ -123,10 +123,10 @@ def _over(values: Tensor, scale: Tensor) -> Tensor:
     """Return values over powers of two given as UE8M0 bytes, without a subnormal factor."""
     exponent = _BIAS - scale
     half = exponent >> 1
-    return values * _power(half) * _power(exponent - half)
+    return values * power(half) * power(exponent - half)
 
 
-def _power(exponent: Tensor) -> Tensor:
+def power(exponent: Tensor) -> Tensor:
     """Return ``2**exponent`` for integers from -126 to 127, exact on every device."""
     return ((exponent + 127) << 23).view(torch.float32)
 

@@ -26,7 +26,7 @@ from torch.nn.functional import pad
 
 from jitgen.config import BLayout
 from jitgen.formats import e2m1
-from jitgen.formats.mx32 import VALUES
+from jitgen.formats.mx32 import VALUES, power
 from jitgen.formats.prepared_blocks import runs
 
 NAN = 255
@@ -181,11 +181,6 @@ def row_spread(codes: Tensor, words: Tensor, layout: BLayout) -> Tensor:
 def _words(found: Tensor) -> Tensor:
     """Return four bytes each as words: (R, columns, 4) int32 to (R, columns) int32."""
     return found.to(torch.uint8).view(torch.int32).squeeze(-1)
-
-
-def power(exponent: Tensor) -> Tensor:
-    """Return ``2**exponent`` for integers from -126 to 127, exact on every device."""
-    return ((exponent + BIAS) << 23).view(torch.float32)
 
 
 def spread(packed: Tensor, scale: Tensor) -> Tensor:

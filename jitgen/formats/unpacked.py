@@ -23,7 +23,7 @@ from jitgen.errors import InputError
 from jitgen.formats import e2m1
 from jitgen.formats import prepared_blocks as blocks
 from jitgen.formats import prepared_scales as scales
-from jitgen.formats.mx32 import VALUES
+from jitgen.formats.mx32 import VALUES, power
 from jitgen.formats.prepared import PreparedWeights
 
 REACH = scales.ROW_REACH
@@ -76,12 +76,12 @@ def unpacked(weights: PreparedWeights) -> tuple[Tensor, Tensor]:
         found = scales.exponents(blocks.scale_words(each), weights.layout)
         is_nan = found == scales.NAN
         top = found.masked_fill(is_nan, 0).amax(-1)
-        power = scales.power((TOP - top.unsqueeze(-1) + found).clamp_min(1 - scales.BIAS))
-        power = power.masked_fill(is_nan, torch.nan).repeat_interleave(VALUES, -1)
-        values = e2m1.unpack(e2m1.paired(codes)) * power
+        powers = power((TOP - top.unsqueeze(-1) + found).clamp_min(1 - scales.BIAS))
+        powers = powers.masked_fill(is_nan, torch.nan).repeat_interleave(VALUES, -1)
+        values = e2m1.unpack(e2m1.paired(codes)) * powers
         b[group] = values[: weights.n, : weights.k].to(torch.float8_e4m3fn)
         exponent = top.clamp_min(least(weights.layout)) - shift(weights.layout)
-        b_scale[group] = (scales.power(exponent) * weights.factor[group])[: weights.n]
+        b_scale[group] = (power(exponent) * weights.factor[group])[: weights.n]
     return b, b_scale
 
 

@@ -2,9 +2,9 @@
 """
 Matrix descriptors: how 64 bits name an operand of wgmma or tcgen05 in shared memory.
 
-Whatever the layout, 16 adjacent bytes of an operand stay adjacent in shared memory. Such a chunk is
-the unit here: an operand is a table of chunk numbers, an address being 16 times its chunk number.
-The tables are cached, since a kernel uses a few hundred descriptors thousands of times.
+In every layout, 16 adjacent bytes of an operand stay adjacent in shared memory. Such a chunk is the
+unit here: an operand is a table of chunk numbers, an address being 16 times its chunk number. The
+tables are cached, since a kernel uses a few hundred descriptors thousands of times.
 
 Sources: PTX ISA, sections "Asynchronous Warpgroup Level Matrix Shared Memory Layout" and "Matrix
 Descriptor Format" of wgmma, and "Shared Memory Descriptor" and "Canonical Layouts" of tcgen05.
@@ -114,7 +114,7 @@ def of_tcgen05(bits: int) -> Descriptor:
 def _decode(
     bits: int, swizzle: int, reserved: int, swizzles: Mapping[int, int], shown: int | None = None
 ) -> Descriptor:
-    """Return the fields that both architectures share, after a look at the others."""
+    """Return the fields that both architectures share, after checking the others."""
     name = f"matrix descriptor {bits if shown is None else shown:#018x}"
     if bits & reserved:
         raise ValueError(f"{name}: reserved bits have the wrong value: {bits & reserved:#x}")

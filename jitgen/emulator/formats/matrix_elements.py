@@ -68,7 +68,7 @@ def in_tensor_memory(
 
 def without_padding(places: NDArray[Any], bits: int) -> NDArray[Any]:
     """
-    Return what is no padding of rows in shared memory, [rows, bytes] to [rows, fewer].
+    Return rows in shared memory without their padding, [rows, bytes] to [rows, fewer].
 
     Args:
         places: Anything, for each byte of the rows.

@@ -7,7 +7,7 @@ every format here is a float32, so that decoding is exact, and every float32 is 
 encoding computes without an error of its own.
 
 Sources: PTX ISA, section "Alternate Floating-Point Data Formats" for the fields of each format, and
-section "cvt" for rounding, saturation and what becomes of NaN.
+section "cvt" for rounding, saturation and NaN.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ What the codes above the largest finite value mean: infinity and NaNs, one NaN, 
 @dataclass(frozen=True, slots=True)
 class Format:
     """
-    A floating-point format: sign, exponent and mantissa from the top, subnormals, no surprises.
+    A floating-point format: sign, exponent and mantissa from the top, with subnormals.
 
     Attributes:
         exponent_bits: Width of the exponent.
         mantissa_bits: Width of the mantissa, the hidden bit not counted.
-        bias: What the stored exponent is larger by.
+        bias: What is added to an exponent to store it.
         specials: What the topmost codes mean.
         dtype: Unsigned integer that holds a code.
         unused_bits: Bits of zero below the mantissa.
@@ -53,7 +53,7 @@ class Format:
 
     @property
     def infinity(self) -> int:
-        """Code of what overflows: infinity, or where there is none, what NaN becomes."""
+        """Code of an overflow: infinity, or the code of NaN in a format without infinity."""
         if self.specials == "ieee":
             return ((1 << self.exponent_bits) - 1) << self.mantissa_bits
         return self.nan

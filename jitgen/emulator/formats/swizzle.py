@@ -23,12 +23,17 @@ CHUNK = 16
 
 
 def swizzled(address: NDArray[np.int64] | int, bits: int) -> NDArray[np.int64] | int:
-    """Return where what an unswizzled layout puts at `address` lies; its own inverse."""
+    """
+    Return the swizzled address of the byte that an unswizzled layout puts at `address`; its own
+    inverse.
+    """
     return address ^ (address >> 7 & (1 << bits) - 1) << 4
 
 
 def span(bits: int) -> int:
-    """Return the bytes, aligned, out of which a swizzle moves nothing; the width of its rows."""
+    """
+    Return the size of the aligned units within which a swizzle moves bytes: the width of its rows.
+    """
     return CHUNK << bits
 
 
@@ -71,5 +76,5 @@ def placement(offset: int, size: int, bits: int) -> Placement:
             slice(offset, offset + size), (np.asarray(swizzled(chunks, bits)) - offset) // CHUNK
         )
     where = np.asarray(swizzled(np.arange(offset, offset + size), bits))
-    where.setflags(write=False)  # the memory keeps what it finds out about an array that stays
+    where.setflags(write=False)  # the memory caches facts about an array that stays
     return Placement(where, None)

@@ -45,7 +45,7 @@ _TILED = 2
 _PADDED_BOX = 128
 _PADDED_ALIGNMENT = 32
 _PADDED_SWIZZLES = (0, 3)
-"""What types that a copy pads require: elements of a box row, bytes, and no or 128-byte swizzle."""
+"""Requirements of padded types: elements of a box row, bytes, and no or 128-byte swizzle."""
 
 _FIELDS = struct.Struct("<Q I 4I I 5I 3s 5B 68x")
 
@@ -122,7 +122,7 @@ class TensorMap:
     """
     A decoded tensor map. Dimensions are in PTX order, innermost first.
 
-    Maps live long and are used for every box, so that what follows from the fields is kept.
+    Maps live long and are used for every box, so values that follow from the fields are cached.
 
     Attributes:
         address: Of the tensor in global memory.
@@ -167,7 +167,9 @@ class TensorMap:
 
     @cached_property
     def transaction_bytes(self) -> int:
-        """What a copy of a box counts on its barrier: out-of-bounds parts, but no padding."""
+        """
+        Bytes that a copy of a box counts on its barrier: out-of-bounds parts included, padding not.
+        """
         return math.prod(self.shape)
 
     @cached_property
@@ -239,7 +241,7 @@ class TensorMap:
 
     def window(self, coordinates: tuple[int, ...]) -> Window | None:
         """
-        Return what of the box at `coordinates` lies inside the tensor; None if nothing does.
+        Return the part of the box at `coordinates` inside the tensor; None if there is none.
 
         Args:
             coordinates: Of the box's first element, innermost first; may be negative.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the machine code of an artifact says of its kernels: registers, and what ptxas left out.
+Facts about kernels in the machine code of an artifact: registers, and instructions that ptxas left
+out.
 
 The machine code lies as an ELF file inside the host part. PTX does not know how many registers a
 thread has at launch: ptxas chooses it, and leaves ``setmaxnreg`` out where it cannot honour it.
@@ -16,19 +17,14 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
-_MAGIC = b"\x7fELF\x02\x01"
+from jitgen.emulator.host import elf
+
 _CUDA = 190
-_SYMBOLS = 2
 _SIZED = 4
 _REGCOUNT = 0x2F
 
 _INSTRUCTION = 16
 _OPCODE, _USETMAXREG = 0xFFF, 0x9C8
-
-Section = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ class MachineCode:
 
 def kernels(library: bytes) -> dict[str, MachineCode]:
     """Return what is said of each kernel; nothing where there is no machine code."""
-    start = library.find(_MAGIC)
+    start = library.find(elf.MAGIC)
     while start >= 0:
         try:
             found = dict(_kernels(library[start:]))
@@ -55,26 +51,20 @@ def kernels(library: bytes) -> dict[str, MachineCode]:
             found = {}  # bytes that look like the beginning of a file
         if found:
             return found
-        start = library.find(_MAGIC, start + 1)
+        start = library.find(elf.MAGIC, start + 1)
     return {}
 
 
 def _kernels(image: bytes) -> Iterator[tuple[str, MachineCode]]:
-    header = _HEADER.unpack_from(image)
-    if header[2] != _CUDA:
+    if elf.machine(image) != _CUDA:
         return
-    table, number, names_index = header[6], header[12], header[13]
-    sections = [_SECTION.unpack_from(image, table + i * _SECTION.size) for i in range(number)]
-    names = sections[names_index][4]
-    symbols = next(section for section in sections if section[1] == _SYMBOLS)
-    contents = {
-        _text(image, names + section[0]): image[section[4] : section[4] + section[5]]
-        for section in sections
-    }
+    sections = elf.sections(image)
+    names = [symbol.name for symbol in elf.symbols(image, sections, elf.SYMBOLS)]
+    contents = {section.name: image[section.start : section.stop] for section in sections}
     for title, content in contents.items():
         if title.startswith(".nv.info"):
             for symbol, count in _counts(content):
-                name = _name(image, sections, symbols, symbol)
+                name = names[symbol]
                 yield name, MachineCode(count, _has_setmaxnreg(contents.get(f".text.{name}", b"")))
 
 
@@ -83,16 +73,6 @@ def _has_setmaxnreg(code: bytes) -> bool:
         int.from_bytes(code[at : at + 2], "little") for at in range(0, len(code), _INSTRUCTION)
     )
     return any(word & _OPCODE == _USETMAXREG for word in words)
-
-
-def _text(image: bytes, start: int) -> str:
-    return image[start : image.index(b"\0", start)].decode("ascii", "replace")
-
-
-def _name(image: bytes, sections: list[Section], symbols: Section, number: int) -> str:
-    """Return the name of a symbol by its number."""
-    name = _SYMBOL.unpack_from(image, symbols[4] + number * _SYMBOL.size)[0]
-    return _text(image, sections[symbols[6]][4] + name)
 
 
 def _counts(info: bytes) -> Iterator[tuple[int, int]]:

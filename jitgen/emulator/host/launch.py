@@ -102,7 +102,7 @@ class Device:
 
 _lock = threading.Lock()
 _loaded: dict[str, Any] = {}
-"""Host parts by digest; they stay, as nobody can tell when the last of their functions ends."""
+"""Host parts by digest; never unloaded, because it is unknown when their last function ends."""
 
 
 def launches(
@@ -122,7 +122,7 @@ def launches(
     Args:
         library: The shared library of the artifact. It must be trusted: its code runs.
         symbol: The function.
-        arguments: What it takes; tensors in host memory pass for tensors of the device.
+        arguments: Its arguments; tensors in host memory pass for tensors of the device.
         device: The GPU that it finds.
         params: For each kernel the sizes of its parameters in bytes.
         host: The machine that this runs on.
@@ -132,7 +132,7 @@ def launches(
         UnsupportedPtx: It calls functions, or asks for properties of the device, that are unknown.
         ToolchainError: There is no C compiler to make the stub runtime.
         MachineFault: It makes a tensor map that the driver refuses.
-        Exception: Whatever the function raises about its arguments.
+        Exception: Anything that the function raises about its arguments.
     """
     found: list[tuple[str, Launch]] = []
     failed: list[str] = []
@@ -152,7 +152,7 @@ def launches(
         return _INVALID_VALUE if problem else 0
 
     with _lock:
-        runtime = stub(host)  # before the library, which looks for its functions when it is loaded
+        runtime = stub(host)  # first, because the library looks up its functions when it is loaded
         function = _function(library, symbol, host)
         runtime.begin(on_launch, on_tensor_map, device.attributes)
         try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the emulator asks of the machine that it runs on, and where tvm-ffi is called.
+The interface to the machine that the emulator runs on, and the calls of tvm-ffi.
 
-The defaults need nothing but tvm-ffi and a C compiler. Whoever has a better loader, another
-compiler or a place to keep the stub runtime in passes them: see `Host`.
+The defaults need nothing but tvm-ffi and a C compiler. A caller with a better loader, another
+compiler or a cache for the stub runtime passes a `Host`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def load_copy(content: bytes, name: str) -> Any:  # noqa: ARG001  # a copy shows
         path = Path(folder, "host.so")
         path.write_bytes(content)
         module = tvm_ffi.load_module(str(path))
-    tvm_ffi.get_global_func("ffi.ModuleGlobalsAdd")(module)  # nobody knows when it is last used
+    tvm_ffi.get_global_func("ffi.ModuleGlobalsAdd")(module)  # it is unknown when it is last used
     return module
 
 
@@ -38,7 +38,7 @@ def c_compiler() -> str | None:
     return shutil.which(os.environ.get("CC") or "cc")
 
 
-def made(name: str, make: Callable[[], bytes]) -> bytes:  # noqa: ARG001  # kept under no name
+def made(name: str, make: Callable[[], bytes]) -> bytes:  # noqa: ARG001  # no cache
     """Make a library anew for this process."""
     return make()
 
@@ -59,8 +59,8 @@ class Host:
         load: Takes the bytes of a shared library and the name of its function; returns a module of
             tvm-ffi, which stays for the process's life. The code runs: it must be trusted.
         compiler: Returns the path of a C compiler, None if there is none.
-        cached: Takes a file name without its ending and what makes a library; returns the library,
-            from wherever it was kept, else made. The name changes whenever its bytes should.
+        cached: Takes a file name without its ending and a function that makes a library; returns
+            the library, from a cache or made. The name changes whenever its bytes should.
         folder: Yields a folder to compile the stub in, and to load it from: no other user may be
             able to exchange what is in it.
     """
@@ -72,7 +72,7 @@ class Host:
 
 
 STANDALONE = Host()
-"""Any machine: nothing is kept from one process to the next."""
+"""Any machine, without a cache between processes."""
 
 
 def bring_runtime() -> None:

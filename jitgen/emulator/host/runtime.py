@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The stub runtime: compiled with the system's C compiler, kept where the host keeps it, loaded once
-for the whole process.
+The stub runtime: compiled with the system's C compiler, cached by the host, loaded once for the
+whole process.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _stub: Stub | None = None
 
 def stub(host: Host) -> Stub:
     """
-    Return the stub of this process; `host` gives it to whoever asks first, under a lock.
+    Return the stub of this process; the first call loads it with `host`. The caller holds a lock.
 
     Raises:
         ToolchainError: There is no C compiler, or it fails.
@@ -86,12 +86,12 @@ def stub(host: Host) -> Stub:
 
 
 def stub_library(host: Host) -> bytes:
-    """Return the stub as a shared library: what `host` keeps, or compiled now."""
+    """Return the stub as a shared library: cached by `host`, or compiled now."""
     return host.cached(f"stub-{_version()}", lambda: compile_stub(host))
 
 
 def _version() -> str:
-    """Return what the stub's bytes should depend on, as a file name."""
+    """Return a digest of everything that the stub's bytes depend on, for a file name."""
     build = (*_OPTIONS, platform.machine(), SOURCE.read_text(encoding="utf-8"))
     return hashlib.sha256("\0".join(build).encode("utf-8")).hexdigest()[:32]
 

@@ -24,7 +24,7 @@ enum {
 
 /* What a kernel's handle points to. It lives for ever: a host part asks once for each. */
 struct kernel {
-    int attributes[NUM_KERNEL_ATTRIBUTES]; /* by cudaFuncAttribute; -1: nobody set it */
+    int attributes[NUM_KERNEL_ATTRIBUTES]; /* by cudaFuncAttribute; -1: not set */
     char name[];
 };
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the host part of an artifact calls, and a copy of it that calls the stub instead.
+Lists the functions that the host part of an artifact calls, and makes a copy that calls the stub.
 
 A process that runs cpu kernels holds the real runtime library, whose symbols win over any that are
 loaded later. So the names that the host part looks up are changed, in a private copy, to others of
 the same length, which only the stub has; nothing else in the file moves. Names of symbols that a
-library merely uses are in no hash table, so there is nothing more to mend.
+library merely uses are in no hash table, so nothing else has to change.
 
 Source: System V ABI, chapters "Object Files" and "Dynamic Linking" (64-bit ELF, little-endian).
 """
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 
+from jitgen.emulator.host import elf
 from jitgen.errors import EmulationError, UnsupportedPtx
 
 STUBBED = {
@@ -46,11 +47,6 @@ COMPILER = "nvidia-cutlass-dsl"
 CALLING_CONVENTION = "TVMFFI"
 """Prefix of what libtvm_ffi provides, in every process that calls a kernel."""
 
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
-_MAGIC = b"\x7fELF\x02\x01"
-_DYNAMIC_SYMBOLS = 11
 _UNDEFINED = 0
 _WEAK = 2
 
@@ -87,25 +83,17 @@ def symbols(library: bytes) -> list[Symbol]:
 
 
 def _symbols(library: bytes) -> Iterator[Symbol]:
-    if not library.startswith(_MAGIC):
+    if not library.startswith(elf.MAGIC):
         raise ValueError("it is no 64-bit ELF file")
-    header = _HEADER.unpack_from(library)
-    table, num_sections = header[6], header[12]
-    sections = [
-        _SECTION.unpack_from(library, table + i * _SECTION.size) for i in range(num_sections)
-    ]
-    found = next((section for section in sections if section[1] == _DYNAMIC_SYMBOLS), None)
-    if found is None:
+    found = list(elf.symbols(library, elf.sections(library), elf.DYNAMIC_SYMBOLS))
+    if not found:
         raise ValueError("it has no dynamic symbols")
-    start, size, names = found[4], found[5], sections[found[6]][4]
-    for at in range(start + _SYMBOL.size, start + size, _SYMBOL.size):  # the first is empty
-        name, info, _, section, _, _ = _SYMBOL.unpack_from(library, at)
-        end = library.index(b"\0", names + name)
+    for symbol in found[1:]:  # the first is empty
         yield Symbol(
-            name=library[names + name : end].decode("ascii", "replace"),
-            offset=names + name,
-            is_undefined=section == _UNDEFINED,
-            is_weak=info >> 4 == _WEAK,
+            name=symbol.name,
+            offset=symbol.offset,
+            is_undefined=symbol.section == _UNDEFINED,
+            is_weak=symbol.info >> 4 == _WEAK,
         )
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Tensors in host memory that claim to be on a GPU: what the host part of a GPU kernel accepts.
+Tensors in host memory that claim to be on a GPU, so that the host part of a GPU kernel accepts
+them.
 
 Source: DLPack, "dlpack.h": `DLTensor`, `DLManagedTensor`, `DLDataTypeCode`, `DLDeviceType`.
 """
@@ -69,7 +70,7 @@ _records: dict[int, _Managed] = {}
 
 
 def _release(address: int) -> None:
-    """Forget an exported record: its user has no more use for it."""
+    """Forget an exported record, which its user has released."""
     _records.pop(address, None)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What each instruction does: a module for each family, with its emitters and what they call.
+The semantics of the instructions: a module for each family, with its emitters and their functions.
 
 Importing this package imports all of them, which fills the table of emitters.
 """

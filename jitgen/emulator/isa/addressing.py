@@ -3,7 +3,7 @@
 Where an address leads: to global memory, a kernel parameter, a thread's local memory, or the shared
 memory of a CTA.
 
-Generic addresses are told apart by their size, as each space has its own numbers: shared memory,
+The value of a generic address tells its space, as each space has its own range: shared memory,
 parameters and local memory lie, in this order, above all memory of the host. In an instruction that
 names its space a shared address has 32 bits and begins at 0.
 """

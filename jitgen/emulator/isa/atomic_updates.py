@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What an atomic operation makes of an old value and its operands.
+The arithmetic of atomic operations: old value and operands to new value.
 
 Values are arrays of the unsigned integers that lie in memory, an element for each update.
 

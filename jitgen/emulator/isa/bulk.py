@@ -35,7 +35,7 @@ from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
 
 ALIGNMENT = 16
-"""What addresses and sizes are multiples of."""
+"""Addresses and sizes are multiples of it."""
 
 _PARTS = (
     "cp async reduce bulk shared::cluster shared::cta global bulk_group "
@@ -96,7 +96,7 @@ def wait(builder: Builder, instruction: Instruction) -> None:
     """
     ``cp.async.bulk.wait_group{.read} n``: at most the latest n groups may be unfinished.
 
-    With .read their sources have been read; what they write need not be seen by anybody.
+    With .read their sources have been read; their writes need not be visible yet.
     """
     keep, is_read = str(int(instruction.operands[0], 0)), str(instruction.has("read"))
     builder.do(builder.call(wait_group, builder.mask(instruction), keep, is_read))

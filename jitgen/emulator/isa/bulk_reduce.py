@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What bulk reductions compute.
+The arithmetic of bulk reductions.
 
 PTX ISA, sections "cp.reduce.async.bulk" and "cp.reduce.async.bulk.tensor". Elements are reduced one
 by one, in the order in which the copies are done; sums of floats are rounded to nearest even.

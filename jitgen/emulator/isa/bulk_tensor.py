@@ -43,10 +43,10 @@ from jitgen.emulator.program.instruction import Instruction, split_operands
 from jitgen.emulator.program.table import Unsupported, emits
 
 ALIGNMENT = 128
-"""What the address of a box in shared memory is a multiple of."""
+"""The address of a box in shared memory is a multiple of it."""
 
 DIRT = 0xCD
-"""What the bytes of padding hold."""
+"""Value of the bytes of padding."""
 
 _MAP_ALIGNMENT = 64
 
@@ -250,7 +250,7 @@ def _check_early_read(issue: Issue, found: TensorMap, window: Window | None, of_
 
 
 def _window(issue: Issue, found: TensorMap, where: tuple[int, ...]) -> Window | None:
-    """Return what of a box lies inside the tensor; None if nothing does."""
+    """Return the part of a box inside the tensor; None if there is none."""
     window = found.window(where)
     if window is not None:
         issue.global_bytes(found.address + window.offset, window.extent)

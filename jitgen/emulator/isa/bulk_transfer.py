@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What all bulk copies share: where they go, what is noted when they are issued, when they are done.
+The common part of all bulk copies: their targets, the accesses noted at issue, their completion.
 
 A copy completes in one of two ways. One that signals an mbarrier acts as that barrier's agent in
 the barrier's current phase. One of a bulk group acts as the bulk unit of its thread in the group

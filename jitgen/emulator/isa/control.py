@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Branches, exits, fences and what changes nothing that the emulator models.
+Branches, exits, fences, and instructions without an effect that the emulator models.
 
 PTX ISA, sections "Control Flow Instructions", "membar, fence", "griddepcontrol",
 "nanosleep".
@@ -66,8 +66,9 @@ def fence(builder: Builder, instruction: Instruction) -> None:
     """
     ``fence``, ``membar``.
 
-    A fence at CTA scope counts for nobody in another CTA; the wider scopes are not told apart.
-    Orderings neither: what a thread did before any fence is released by its later relaxed arrivals.
+    A fence at CTA scope orders nothing for other CTAs; the wider scopes are not told apart, and
+    neither are orderings: what a thread did before any fence is released by its later relaxed
+    arrivals.
     """
     unknown = set(instruction.parts).difference(_FENCE_PARTS.split())
     if unknown:
@@ -109,7 +110,7 @@ def acquire_map(f: Fragment, at: int, mask: Mask, addresses: Any) -> None:  # no
 
 
 def release_maps(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
-    """Let the threads hand on what they know of tensor maps to those who acquire them."""
+    """Let the threads release what they know of tensor maps, for threads that acquire them."""
     for agent in f.selected_warps(mask).tolist():
         f.machine.memory.maps.release(f.cluster.clocks, agent)
 

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.isa.bulk_transfer import Mask, check_parts, issues
-from jitgen.emulator.isa.move import wide_halves
 from jitgen.emulator.machine.cta import OFFSET_MASK
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.parse import wide_halves
 from jitgen.emulator.program.table import Unsupported, emits
 
 ANSWER_BYTES = 16

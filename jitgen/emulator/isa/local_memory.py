@@ -2,8 +2,8 @@
 """
 Local memory: what ``ld.local``, ``st.local`` and generic addresses of local variables lead to.
 
-Each thread has its own, so that nobody races there; what was not written is found when it is read.
-The address of a variable is the same number for all threads.
+Each thread has its own, so there are no races; reads of unwritten bytes are found. The address of a
+variable is the same number for all threads.
 
 PTX ISA, sections "Local State Space", "ld" and "st".
 """

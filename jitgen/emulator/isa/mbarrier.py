@@ -3,7 +3,7 @@
 mbarrier objects: how they are made and end, arrivals and transactions.
 
 From mbarrier.init to mbarrier.inval the eight bytes are a barrier: another init of it is undefined,
-and so is whatever else reads or writes them (`jitgen.emulator.machine.live_barriers`).
+and so is any other access to them (`jitgen.emulator.machine.live_barriers`).
 
 PTX ISA, section "Parallel Synchronization and Communication Instructions: mbarrier". All threads
 of a fragment that name one barrier arrive there at once. The state that an arrival returns is

@@ -2,8 +2,8 @@
 """
 Loads and stores of threads: ``ld``, ``ldu``, ``st``, and ``prefetch``, which does nothing.
 
-Cache hints change nothing. A load that synchronises through global memory, and finds what it found
-the last time, makes its threads wait until somebody writes to global memory: they spin.
+Cache hints change nothing. If a load that synchronises through global memory finds the same value
+as the last time, its threads wait until something is written to global memory: they spin.
 
 PTX ISA, sections "ld", "ldu", "st", "prefetch, prefetchu".
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the emitters of computing instructions share: reading an opcode, binding a function.
+Helpers for the emitters of computing instructions: reading an opcode, binding a function.
 
 The functions that compute take arrays and nothing else, neither fragment nor place, so that they
 can be tested with numbers written by hand. Every element of an array is a thread. Where all threads

@@ -13,7 +13,7 @@ from __future__ import annotations
 from jitgen.emulator.isa.modifiers import define, modifiers, sources, width
 from jitgen.emulator.program.builder import DTYPES, Builder
 from jitgen.emulator.program.instruction import Instruction
-from jitgen.emulator.program.parse import PARAM_BASE, SHARED_WINDOW
+from jitgen.emulator.program.parse import PARAM_BASE, SHARED_WINDOW, wide_halves
 from jitgen.emulator.program.table import Unsupported, emits
 
 
@@ -67,16 +67,6 @@ def _part_of(builder: Builder, vector: str, kind: str) -> str:
     if part not in DTYPES:
         raise Unsupported(f"{count} parts of {kind}")
     return part
-
-
-def wide_halves(register: str) -> tuple[str, str]:
-    """
-    Return the names of the two 64-bit registers that stand for one of 128 bits, the low one first.
-
-    There is no file of such registers: whatever reads or writes one works on these two.
-    """
-    name = register.removeprefix("%")
-    return f"%rd${name}$low", f"%rd${name}$high"
 
 
 def _move_wide(builder: Builder, instruction: Instruction) -> None:

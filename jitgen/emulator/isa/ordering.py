@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How memory accesses of threads are ordered, and what they hand on when they synchronise.
+How memory accesses of threads are ordered, and what threads learn when they synchronise.
 
-Whoever acquires at an address learns what was released there, also by another cluster, if the scope
-of each of the two holds the other. Only ``.cta`` is told apart from the wider ones: what it
-releases, nobody in another CTA learns. The threads of one instruction that synchronise at one
-address count as if each came before the others.
+A thread that acquires at an address learns what was released there, also by another cluster, if the
+scope of each of the two includes the other. Only ``.cta`` is told apart from the wider scopes:
+threads of other CTAs do not learn what it releases. The threads of one instruction that synchronise
+at one address count as if each came before the others.
 
 PTX ISA, sections "Scope", "Morally strong operations" and "Release and Acquire Patterns" of the
 memory consistency model.
@@ -90,7 +90,7 @@ def release(
 
 
 def _between_clusters(f: Fragment, addresses: NDArray[np.int64]) -> dict[int, ByCluster]:
-    """Return what clusters hand each other; nothing that is kept for addresses in shared memory."""
+    """Return the table of releases between clusters; None for addresses in shared memory."""
     return f.machine.memory.flags if int(addresses[0]) < SHARED_WINDOW else {}
 
 

@@ -5,9 +5,9 @@
 PTX ISA, section "setmaxnreg". An increase blocks until the CTA's pool has the registers; a decrease
 to more, or an increase to less, than the warp has is undefined, and so is a second setmaxnreg
 before the warps of the warpgroup synchronised after the first. Whether the four warps execute the
-same is looked at when the CTA ends. Where the launch says no number of registers the instruction
-"may have no effect": a warning, and no pool. So it is where ptxas took the instruction out, as it
-does when it cannot honour it.
+same is checked when the CTA ends. Where the launch says no number of registers the instruction "may
+have no effect": a warning, and no pool. So it is where ptxas took the instruction out, as it does
+when it cannot honour it.
 """
 
 from __future__ import annotations

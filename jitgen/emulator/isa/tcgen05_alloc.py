@@ -2,10 +2,11 @@
 """
 Allocation of tensor memory: tcgen05.alloc, dealloc and relinquish_alloc_permit.
 
-An allocation blocks until the columns are free in the SM; where nobody can free them any more, that
-is a deadlock. Both CTAs of a pair take part in what a pair does, one warp of each, and the first
-waits here for the second, as it may on hardware ("could block"): who relies on its going on waits
-for ever. Before a pair frees its columns, no access to them by either CTA may be under way.
+An allocation blocks until the columns are free in the SM; if no warp can free them any more, that
+is a deadlock. One warp of each CTA of a pair takes part in an allocation of the pair, and the first
+waits here for the second, as it may on hardware ("could block"): a kernel that relies on the first
+going on deadlocks. Before a pair frees its columns, no access to them by either CTA may be under
+way.
 
 PTX ISA, sections "tcgen05.alloc, tcgen05.dealloc, tcgen05.relinquish_alloc_permit" and "Issue
 Granularity", whose examples say what a pair must synchronise.
@@ -171,7 +172,9 @@ def _grant(f: Fragment, at: int, group: list[Cta]) -> None:
 
 
 def _introduce(f: Fragment, heads: list[Request]) -> None:
-    """Let the warps of a pair know what both did so far, as neither goes on without the other."""
+    """
+    Order the warps of a pair after what both did so far, as neither goes on without the other.
+    """
     clocks = f.cluster.clocks
     epochs = [clocks.now(request.agent) for request in heads]
     for request in heads:

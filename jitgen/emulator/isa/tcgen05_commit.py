@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What ends work of the tensor core: tcgen05.commit.
+tcgen05.commit: an mbarrier is signalled when work of the tensor core has ended.
 
 PTX ISA, section "tcgen05.commit".
 """

@@ -7,13 +7,13 @@ load or store counts as complete after ``tcgen05.wait``. Others learn that, when
 with the warp, after its ``tcgen05.fence::before_thread_sync``, which tcgen05.commit implies; and
 what a warp learnt counts for its asynchronous instructions after ``fence::after_thread_sync``.
 
-``tcgen05.wait`` is always asked for: without it whoever writes next where a load read, and whoever
-reads or writes next where a store wrote, races with it. Only the registers of a load may be used
-before, as a true dependency through a register is respected; that the memory was read follows from
-none. What is only freed after such loads is a warning, see `tcgen05_alloc`.
+``tcgen05.wait`` is always required: without it the next write where a load read, and the next
+access where a store wrote, race with it. Only the registers of a load may be used before, as a true
+dependency through a register is respected; such a dependency does not imply that the memory was
+read. Memory that is only freed after such loads is a warning, see `tcgen05_alloc`.
 
-The fences compilers leave out where they know better: NVIDIA's CuTeDSL emits none in any kernel. So
-each of the two is asked for only in kernels that have it somewhere; there a missing one is a race.
+Compilers leave the fences out: NVIDIA's CuTeDSL emits none in any kernel. So each of the two is
+required only in kernels that have it somewhere; there a missing one is a race.
 
 PTX ISA, sections "Memory Consistency Model for 5th generation of TensorCore operations" (in it
 "Register dependencies, same thread"), "tcgen05.wait" and "tcgen05.fence".
@@ -50,7 +50,7 @@ def fence(builder: Builder, instruction: Instruction) -> None:
 
 
 def hand_on(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
-    """Let those who synchronise with the warps from now on know what the warps waited for."""
+    """Let agents that synchronise with the warps from now on know what the warps waited for."""
     for agent in f.selected_warps(mask).tolist():
         for unit, epoch in f.cta.tensor.completed.get(agent, {}).items():
             f.cluster.clocks.learn(agent, unit, epoch)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a tcgen05.mma accesses: its operands, found and noted when it is issued.
+The operands of a tcgen05.mma: found, and their accesses noted, when it is issued.
 
 A CTA of a pair has half of the rows of A and D and half of the columns of B, at the same addresses
 as its peer, and scale factors of its rows and of all columns.

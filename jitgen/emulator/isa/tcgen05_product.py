@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What one tcgen05.mma computes: operands out of memory, scale factors, the product, the accumulator.
+The arithmetic of one tcgen05.mma: operands from memory, scale factors, product, accumulator.
 
 Products and sums are computed in float32, so that results differ from hardware in the last bits
 where they are not exact; int8 is exact, and what has scale factors is summed in float64.

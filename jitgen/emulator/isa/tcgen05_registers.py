@@ -2,8 +2,8 @@
 """
 tcgen05.ld and tcgen05.st: tensor memory from and to registers, by warps.
 
-Registers hold what is loaded at once, as a dependency through a register is respected. When others
-may know that a load or store is complete, `tcgen05_fence` says.
+Registers hold what is loaded at once, as a dependency through a register is respected.
+`tcgen05_fence` says when other threads may know that a load or store is complete.
 
 PTX ISA, sections "Data Movement Shape", "tcgen05.ld" and "tcgen05.st".
 """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The tensor core as an agent: what a warp has it do, in the order of issue.
+The tensor core as an agent: the work of a warp, in the order of issue.
 
 Matrix instructions, copies into tensor memory and commits of one warp are executed one after the
-other, so that they know each other's results; nobody else does before a commit. All accesses are
+other, so that they know each other's results; other agents do not before a commit. All accesses are
 noted when the instruction is issued, with what the warp knows then, and done when the mode says so.
 
 PTX ISA, sections "tcgen05 Memory Consistency Model", "Pipelined tcgen05 Instructions" and "Issue

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What lanes of a warp do together: shuffles, votes, elections, matches, reductions.
+Instructions that lanes of a warp execute together: shuffles, votes, elections, matches, reductions.
 
 PTX ISA, sections "shfl.sync", "vote.sync", "match.sync", "activemask", "redux.sync", "elect.sync".
 All but activemask wait for the lanes of their member mask; that this orders memory is said of

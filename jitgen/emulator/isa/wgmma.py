@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-wgmma: products of matrices that a warpgroup has done asynchronously.
+wgmma: asynchronous matrix products of a warpgroup.
 
 What an instruction computes is in `wgmma_product`, what is in flight in `machine.warpgroup`. Here
 are the emitters, and what happens between issue and wait. All warps of a fragment are multiplied at
@@ -261,8 +261,8 @@ def wait_for_groups(f: Fragment, at: int, keep: int) -> Wait | Split | None:
     Wait until all groups but the latest `keep` are complete.
 
     Returns:
-        None, or what the block function is to return as warps are missing without whom the products
-        do not begin.
+        None, or what the block function is to return because warps are missing without which the
+        products do not begin.
     """
     members = _members(f, at)
     late = [(share, group) for share, group in members if not group.is_issued(share, keep)]

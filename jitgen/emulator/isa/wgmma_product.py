@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What one wgmma.mma_async computes: shapes, types, and the arithmetic.
+The arithmetic of one wgmma.mma_async, with its shapes and types.
 
 Products of elements are exact in float32, and sums are float32 in the order of the host's matrix
 product. Hardware may keep fewer bits between the sums of FP8: results differ from it by rounding.

@@ -2,8 +2,8 @@
 """
 The three kinds of barriers, and what threads learn from them.
 
-Who arrives gives its clock to the barrier; who leaves takes over the clocks of all that arrived in
-the phase. PTX ISA, sections "mbarrier", "bar, barrier" and "barrier.cluster".
+A thread that arrives gives its clock to the barrier; a thread that leaves takes over the clocks of
+all that arrived in the phase. PTX ISA, sections "mbarrier", "bar, barrier" and "barrier.cluster".
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MBarrier:
         transfer_phase: Completed phases after the last one that got bytes; 0 if none did.
         agent: The clock agent that stands for the bulk copies which signal it: what they write in
             the phase `phase` has the epoch ``phase + 1``.
-        clock: What who waits successfully learns.
+        clock: The clock that a successful wait acquires.
         at: Index of the instruction that initialised it.
         initialised_by: That warp's agent and epoch.
         fences: Epochs of the first fences after that, by the agents that executed them: what the
@@ -133,7 +133,7 @@ class MBarrier:
             fragment.fault(at, f"{self.name} expects {self.transactions} bytes, beyond its range")
 
     def _advance(self) -> None:
-        """Complete the phase if nothing is pending; wake who waits."""
+        """Complete the phase if nothing is pending; wake the waiting threads."""
         if self.pending == 0 and self.transactions == 0:
             self.phase += 1
             self.pending = self.count

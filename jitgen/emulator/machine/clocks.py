@@ -2,8 +2,8 @@
 """
 What the agents of a cluster know of each other: vector clocks.
 
-An agent is whatever acts on its own: a warp, an asynchronous unit of a warp, the copies that signal
-an mbarrier. Its work is cut into epochs, and a row of the matrix says, for each other agent, up to
+An agent acts on its own: a warp, an asynchronous unit of a warp, the copies that signal an
+mbarrier. Its work is cut into epochs, and a row of the matrix says, for each other agent, up to
 which epoch that agent's work is known to be over. Knowledge is handed on where PTX orders memory
 accesses, from a release to the acquire that observes it. What agent a did in epoch e comes before
 what agent b does now if and only if ``vector[b, a] >= e``.
@@ -35,12 +35,12 @@ Agents = int | NDArray[np.int64]
 """One agent, or several [k]."""
 
 Clock = NDArray[np.int64]
-"""A copy of what somebody knows: an epoch for each agent; agents beyond its end are not known."""
+"""A copy of what an agent knows: an epoch for each agent; agents beyond its end are not known."""
 
 Action = Callable[[], None]
 
-NOBODY = 0
-"""The agent that never does anything, so that everybody knows all of it."""
+NO_AGENT = 0
+"""The agent without work, so that every agent knows all of it."""
 
 FOREVER = 2**62
 """Later than any epoch."""
@@ -54,11 +54,11 @@ class Clocks:
 
     Attributes:
         vector: int64 [capacity, capacity]; row a is what agent a knows. Replaced when it grows, so
-            that nobody may keep it.
-        shadow_of: For each agent [capacity] its shadow; `NOBODY` for one that has none, which is to
-            say that the async proxy sees all its writes.
-        flags: What was released at an address of memory, for who acquires there.
-        global_shadow_of: The same for what they write to global memory.
+            do not keep a reference to it.
+        shadow_of: For each agent [capacity] its shadow; `NO_AGENT` for one without, all of whose
+            writes the async proxy sees.
+        flags: Releases at addresses of memory, for agents that acquire there.
+        global_shadow_of: Like `shadow_of`, for writes to global memory.
         lanes: What the lanes of each warp know of each other.
         representatives: Arrivals of single lanes.
         foreign: What was acquired from other clusters.
@@ -77,7 +77,7 @@ class Clocks:
         self._observed: dict[bool, dict[int, Clock]] = {False: {}, True: {}}
         self._with_shadow: NDArray[np.int64] = np.zeros(0, np.int64)
         self._with_global_shadow: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.agent("nobody")
+        self.agent("no agent")
 
     def agent(self, name: str) -> int:
         """Return a new agent, in its epoch 1."""
@@ -90,7 +90,7 @@ class Clocks:
             self.representatives.grow(new)
         self._names.append(name)
         self.vector[new, new] = 1
-        self.vector[new, NOBODY] = FOREVER
+        self.vector[new, NO_AGENT] = FOREVER
         return new
 
     def name(self, agent: int) -> str:
@@ -154,7 +154,7 @@ class Clocks:
 
         Args:
             agents: Who executes it.
-            is_near: It is at CTA scope, and counts for nobody in another CTA.
+            is_near: It is at CTA scope, and does not count for other CTAs.
         """
         for agent in agents.tolist():
             for is_far in (False,) if is_near else (False, True):
@@ -179,7 +179,7 @@ class Clocks:
 
         Args:
             agents: Who releases.
-            is_far: Somebody in another CTA acquires it, so that fences at CTA scope do not count.
+            is_far: An agent of another CTA acquires it, so that fences at CTA scope do not count.
         """
         clock: Clock = np.zeros(1, np.int64)
         fenced = self._fenced[is_far]
@@ -252,8 +252,8 @@ class Released:
 
     Attributes:
         rank: The CTA of the thread that did it last.
-        near: For who acquires in the same CTA.
-        far: For all others; None if the last write there was at CTA scope.
+        near: The clock for agents of the same CTA.
+        far: The clock for all others; None if the last write there was at CTA scope.
     """
 
     rank: int
@@ -283,7 +283,7 @@ class AsyncUnit:
         pending: What is left to do of each group that is not known to be complete, the open one
             last. Where work is not deferred there is nothing to do.
         writer: The agent that stands for what it writes to global memory, in the same epochs;
-            `NOBODY` if it does not.
+            `NO_AGENT` if it does not.
         used: The epoch of its latest work, of units that note it, committed or not.
     """
 
@@ -292,7 +292,7 @@ class AsyncUnit:
     def __init__(self, agent: int) -> None:
         self.agent = agent
         self.committed = 0
-        self.writer = NOBODY
+        self.writer = NO_AGENT
         self.used = 0
         self.pending: list[list[Action]] = [[]]
         self._ends = [0]  # the last epoch of each closed group, and that of the open one so far
@@ -306,7 +306,7 @@ class AsyncUnit:
         self._ends[-1] += 1
 
     def defer(self, action: Action) -> None:
-        """Keep work of the open group until somebody waits for it."""
+        """Keep work of the open group until it is waited for."""
         self.pending[-1].append(action)
 
     def commit(self) -> None:
@@ -335,7 +335,7 @@ class AsyncUnit:
                 clocks.learn(warp_agent, self.writer, end)
 
     def drain(self) -> None:
-        """Do what is left, without anybody knowing."""
+        """Do the remaining work; no agent learns of it."""
         while self.pending[0] or len(self.pending) > 1:
             actions = self.pending.pop(0)
             if not self.pending:
@@ -370,7 +370,7 @@ def check_early_read(
     """
     Do the same for threads [k] that read `size` bytes at each of `addresses` [k].
 
-    What no earlier grid can still be writing may be read before: see `Range.is_settled`.
+    Memory that no earlier grid can still be writing may be read before: see `Range.is_settled`.
     """
     if not _are_early(f, f.agents).any():
         return

@@ -31,8 +31,8 @@ class Cluster:
         place: The SMs that it runs on.
         clocks: What its agents know of each other.
         previous_grid: The agent that stands for the grids launched before this one.
-        events: Bumped by whatever may wake a waiter of the cluster.
-        queues: Asynchronous work kept back.
+        events: Bumped by everything that may wake a waiting thread of the cluster.
+        queues: Asynchronous work that is put off.
         barrier: What barrier.cluster acts on.
         ctas: By rank.
         schedule: Its fragments.
@@ -60,9 +60,9 @@ class Cluster:
         """
         Return the CTA that a shared address names.
 
-        A CTA that has exited is a finding, since its shared memory may be another's by then; one
-        of which the threads know nothing as well, since it may not have started. Most kernels learn
-        of it by a barrier of the cluster. CUDA C++ Programming Guide, "Distributed Shared Memory".
+        A CTA that has exited is a finding, since its shared memory may belong to another CTA by
+        then. So is one that the threads do not know to have started. Most kernels learn of it by a
+        barrier of the cluster. CUDA C++ Programming Guide, "Distributed Shared Memory".
 
         Raises:
             MachineFault: The cluster has no such CTA.
@@ -76,7 +76,7 @@ class Cluster:
         return cta
 
     def _check_runs(self, fragment: Fragment, at: int, cta: Cta) -> None:
-        """Find accesses to a CTA that has exited, or that nobody knows to have started."""
+        """Find accesses to a CTA that has exited, or that is not known to have started."""
         if cta.has_exited:
             message = f"access to the shared memory of {cta.name}, which has exited"
             fragment.warn(at, "exit", message)
@@ -101,7 +101,7 @@ class Cluster:
         return barrier
 
     def finish(self) -> None:
-        """Do what asynchronous work is left, after the last thread, and look for loose ends."""
+        """Do the remaining asynchronous work, after the last thread, and check for loose ends."""
         self.queues.run_all()
         self.machine.sms.leave(self.place)
         exits.check(self)
@@ -111,8 +111,8 @@ class Cluster:
 
     def free(self) -> None:
         """
-        Give the memory of the CTAs back. Objects of a cluster refer to each other, so that they
-        live on for a while when nobody else knows them.
+        Give the memory of the CTAs back. Objects of a cluster refer to each other, so that without
+        this they would live on for a while.
         """
         for cta in self.ctas:
             cta.shared.free()

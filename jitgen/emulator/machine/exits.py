@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Loose ends when a cluster ends: what would break the next kernel, or this one on another day.
+Finds loose ends when a cluster ends, which would break the next kernel, or this one another time.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def check_remote(cta: Cta) -> None:
     """
     Find CTAs that may still access a CTA's shared memory when its last thread exits.
 
-    Hardware gives that memory to another CTA then. Whoever accesses it must be waited for, in the
-    end by a barrier of the cluster.
+    Hardware gives that memory to another CTA then. So the CTA must wait for all remote accesses, in
+    the end by a barrier of the cluster.
     """
     knows = _knowledge(cta)
     name = cta.cluster.clocks.name
@@ -58,7 +58,7 @@ def _knowledge(cta: Cta) -> NDArray[np.int64]:
 
 
 def _check_mbarriers(cta: Cta) -> None:
-    """A barrier must be between phases, and whoever let bytes come must have waited for them."""
+    """A barrier must be between phases, and bytes that were expected must have been waited for."""
     knows = _knowledge(cta)
     for barrier in cta.barriers.values():
         if not barrier.is_idle:

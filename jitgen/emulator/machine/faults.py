@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What goes wrong in an emulated kernel: faults end the run, findings are collected.
+Mistakes of an emulated kernel: faults end the run, findings are collected.
 
 A fault is what hardware would not survive, or what leaves the emulator without a meaning. A finding
 is a mistake that a run on hardware may or may not show, such as a race. A loop makes the same
@@ -85,7 +85,7 @@ def warn(fragment: Fragment, at: int, kind: str, message: str) -> None:
 
 def warn_at_exit(cta: Cta, topic: str, message: str, at: int = NOWHERE) -> None:
     """
-    Record that something is amiss when `cta` ends.
+    Record a mistake that is found when `cta` ends.
 
     Args:
         cta: Where it was found.

@@ -87,7 +87,7 @@ class Threads:
         self.num_warps = len(self.warps)
 
     def part(self, mask: NDArray[np.bool_]) -> Threads:
-        """Return the set of those under the mask [n]; kept, as programs branch alike again."""
+        """Return the set of those under the mask [n]; cached, as programs branch alike again."""
         key = mask.tobytes()
         found = self._parts.get(key)
         if found is None:
@@ -95,7 +95,7 @@ class Threads:
         return found
 
     def union(self, other: Threads) -> Threads:
-        """Return the set of these and of others of the same CTA; kept, as `part` is."""
+        """Return the set of these and of others of the same CTA; cached, as `part` is."""
         found = self._unions.get(other)
         if found is None:
             lanes = np.sort(np.concatenate([self.lanes, other.lanes]))
@@ -116,7 +116,7 @@ class Threads:
 
     @cached_property
     def is_here(self) -> NDArray[np.bool_]:
-        """Which lanes of the warps are in the set [num_warps, 32]; nobody may write to it."""
+        """Which lanes of the warps are in the set [num_warps, 32]; do not write to it."""
         here = np.zeros(self.num_warps * WARP, np.bool_)
         here[self.in_warps] = True
         here.flags.writeable = False
@@ -124,7 +124,7 @@ class Threads:
 
     @cached_property
     def lowest_lanes(self) -> NDArray[np.uint32]:
-        """The lowest lane in the set of each thread's warp [n]; nobody may write to it."""
+        """The lowest lane in the set of each thread's warp [n]; do not write to it."""
         lanes = np.repeat(self.lane_ids[self.warp_starts], self.counts).astype(np.uint32)
         lanes.flags.writeable = False
         return lanes
@@ -140,7 +140,7 @@ def _warps_of(lanes: bytes) -> tuple[NDArray[np.int64], ...]:
     """
     Return the warp of each thread, the warps, the first thread of each and how many it has.
 
-    It is the same in every CTA; nobody may write to it.
+    It is the same in every CTA; do not write to it.
     """
     warp_of = np.frombuffer(lanes, np.int64) // WARP
     found = (warp_of, *np.unique(warp_of, return_index=True, return_counts=True))
@@ -231,8 +231,8 @@ class Fragment:
         Return whether instruction `at` met the same twice while nothing happened in between.
 
         The threads then loop until another agent does something, and the caller returns a Wait.
-        Where that would stop everybody the machine lets them go round again (`is_forced`), since a
-        loop may be one that counts.
+        If that would stop all threads, the machine lets them go round again (`is_forced`), since a
+        loop may count.
 
         Args:
             at: The instruction.

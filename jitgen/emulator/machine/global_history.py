@@ -4,8 +4,8 @@ The accesses of global memory by all clusters of a launch: finds those that noth
 
 Every access of one agent by one instruction in one epoch is a stamp with a number. Beside each
 range of memory lie planes of such numbers: who wrote each word last, by an ordinary write and by a
-relaxed one, and which two agents read it last. Words have 4 bytes; a range of which
-single bytes are accessed is kept by bytes from then on. Memory that nobody touches costs nothing.
+relaxed one, and which two agents read it last. Words have 4 bytes; once single bytes of a range are
+accessed its planes have a number for each byte. Memory that is not accessed costs nothing.
 
 Memory that the host calls unknown holds nothing until the kernel has written it.
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from jitgen.emulator.machine.global_memory import Range
 
 CONSTANT_READ = "non-coherent read"
-"""A read by ld.global.nc, which nobody may write beside."""
+"""A read by ld.global.nc, of memory that must not be written meanwhile."""
 
 UPDATE = "update"
 """A relaxed write that reads what was there: an atomic operation, a reduction."""
@@ -99,8 +99,9 @@ class Track:
 
     Attributes:
         unit: Bytes of a granule: 4, or 1.
-        is_only_read: Nobody has written here yet, nor read in another way than plainly.
-        kept: Until then the places of the reads and their numbers, as most inputs stay like that.
+        is_only_read: There were only plain reads so far.
+        kept: While `is_only_read`, the places of the reads and their numbers: most inputs stay like
+            that.
     """
 
     def __init__(self, start: int, stop: int) -> None:
@@ -202,7 +203,7 @@ class GlobalHistory:
         return track
 
     def _catch_up(self, track: Track) -> None:
-        """Put the reads of a range that nobody had written into its planes."""
+        """Put the kept reads of a range into its planes, before the first write."""
         track.is_only_read = False
         for where, numbers in track.kept:
             self._put_read(track, where, numbers)

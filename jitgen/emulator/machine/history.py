@@ -7,8 +7,9 @@ and the accesses since (`readers`). A later access that may not run at the same 
 them by its agent's clock. Whether two accesses happen to meet in this run plays no part, so that a
 missing barrier, fence or wait is found in every schedule in which the accesses come at all.
 
-A write that knows all earlier accesses stands for them from then on: whoever is ordered after it is
-ordered after them. PTX ISA, section "Memory Consistency Model": data races, morally strong.
+A write that knows all earlier accesses stands for them from then on: an access that is ordered
+after it is ordered after them. PTX ISA, section "Memory Consistency Model": data races, morally
+strong.
 """
 
 from __future__ import annotations
@@ -209,7 +210,7 @@ class History:
     # --- inside -----------------------------------------------------------------------------------
 
     def _lowest(self, access: Access) -> Clock:
-        """Return what all rows of an access know, or less, where that is known sooner."""
+        """Return a lower bound of what all rows of an access know."""
         rows, vector = access.rows, self._clocks.vector
         lowest: Clock
         if not isinstance(rows, np.ndarray):
@@ -265,8 +266,9 @@ class History:
         """
         Find ordinary writes that an asynchronous access need not see.
 
-        Between the two there must be a fence.proxy.async, executed by somebody who knows of the
-        write. What the reader does not know of is a race instead. PTX ISA, section "Proxies".
+        Between the two there must be a fence.proxy.async, executed by an agent that knows of the
+        write. A write that the reader does not know of is a race instead. PTX ISA, section
+        "Proxies".
         """
         agents = last >> _AGENT_SHIFT
         shadows = self._clocks.shadow_of[agents]

@@ -3,8 +3,8 @@
 Which lanes accessed each granule: finds two lanes of one warp that nothing orders.
 
 For each granule the lane of the last ordinary write is kept, and for each warp the lane of its last
-read. They are looked at only where the history says that this warp was the last, and that its lanes
-have not been brought together since; so a kernel pays for writing lanes down, and little else.
+read. They are read only where the history says that this warp was the last, and that its lanes have
+not synchronised since; so recording lanes costs time, and little else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.machine.clocks import NOBODY, Agents, Clocks
+from jitgen.emulator.machine.clocks import NO_AGENT, Agents, Clocks
 from jitgen.emulator.machine.lanes import APART, MANY, ORDERED
 from jitgen.emulator.machine.lazy_zeros import lazy_zeros
 from jitgen.emulator.machine.readers import AT_BITS, AT_MASK, Bounds, Granules, Readers
@@ -113,12 +113,12 @@ class LaneHistory:
             last: Last writes of the granules, packed as in the history [k], or one for all [1].
             granules: Where.
             rows: The warps of the lanes, by their agents.
-            lanes: Who accesses.
+            lanes: The lanes that access.
         """
         known = self._clocks.lanes.known
         if len(last) == 1:  # as nearly always
             unit, epoch = int(last[0]) >> _AGENT_SHIFT, int(last[0]) >> AT_BITS & _EPOCH_MASK
-            if known[unit] >= epoch or unit == NOBODY:
+            if known[unit] >= epoch or unit == NO_AGENT:
                 return None
         units, epochs = last >> _AGENT_SHIFT, (last >> AT_BITS) & _EPOCH_MASK
         is_own = self._clocks.lanes.writers_of(units) == rows

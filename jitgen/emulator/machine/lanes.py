@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the lanes of a warp know of each other.
+The order between lanes of one warp.
 
 A warp is one agent of the clocks, but what one lane writes another may read only if something
 between them orders memory. So each agent has, beside its epoch, the epoch up to which *all* lanes
-of its warp know its work. ``bar.warp.sync`` of the whole warp brings it up to now, and so does
-whatever hands the warp's own work back to it: a barrier that it arrived at and waits for.
+of its warp know its work. ``bar.warp.sync`` of the whole warp brings it up to now, and so does a
+barrier that the warp arrived at and waits for, which hands its own work back to it.
 
 Units that one lane waits for, such as its bulk groups, belong to that lane: others know their work
 only after they have been brought together with it.

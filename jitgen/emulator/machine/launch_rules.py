@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Launches that hardware refuses: before anything runs, what the host asks for is compared with what
-the architecture has and with what the kernel says of itself.
+Finds launches that hardware refuses, before anything runs: the launch is compared with the limits
+of the architecture and with the directives of the kernel.
 
 Sources: PTX ISA, sections "Performance-Tuning Directives" and "Cluster Dimension Directives"; CUDA
 Runtime API, "Execution Control"; `jitgen.emulator.machine.limits` for the numbers.
@@ -26,7 +26,7 @@ _SHOWN = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
     """
-    What a kernel says of itself.
+    The properties of a kernel that a launch must fit.
 
     Attributes:
         target: Name of what it is compiled for.

@@ -2,8 +2,9 @@
 """
 Zeros that cost nothing until they are written.
 
-The histories of a CTA have room for everything that may happen and use a part of it. `numpy.zeros`
-gets such room for nothing only the first time: what an earlier CTA gave back is cleared as a whole.
+The histories of a CTA are sized for everything that may happen and use a part of it. `numpy.zeros`
+gets such memory for free only the first time: memory that an earlier CTA gave back is cleared as a
+whole.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return zeros of their own, which the system backs with memory page by page."""
+    """Return new zeros, which the system backs with memory page by page."""
     number = math.prod(shape)
     if not number:
         return np.zeros(shape, dtype)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What each architecture has: memory, registers, clusters, and the instructions that not all know.
+Limits of each architecture: memory, registers, clusters; and instructions that not all have.
 
 Sources: CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability" and
 section "Thread Block Clusters" (8 CTAs are portable, more need the kernel's consent); CUDA
@@ -40,7 +40,7 @@ MAX_REGISTERS = 255
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """
-    What one family of architectures has.
+    Limits of one family of architectures.
 
     Attributes:
         shared_bytes: Shared memory that a CTA can have.
@@ -63,7 +63,7 @@ nothing says that it has."""
 @dataclass(frozen=True, slots=True)
 class Target:
     """
-    What stands behind ``.target``: sm_100a.
+    The target of a ``.target`` directive: sm_100a.
 
     Attributes:
         number: 100.
@@ -86,7 +86,7 @@ class Target:
 
 def target_of(name: str) -> Target:
     """
-    Return what ``sm_100a`` says.
+    Return the target that ``sm_100a`` names.
 
     Raises:
         EmulationError: The emulator does not know it.

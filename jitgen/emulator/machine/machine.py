@@ -35,13 +35,13 @@ NUM_SMS = 132
 _STEPS_BETWEEN_CLOCKS = 256
 
 _FORCED_ROUNDS = 64
-"""How often everybody who spins goes round in vain before that is a deadlock."""
+"""Rounds in which all spinning threads change nothing before that is a deadlock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """
-    What the host asks for.
+    The parameters of a launch.
 
     Attributes:
         grid, block: CTAs of the grid and threads of a CTA (x, y, z).
@@ -106,7 +106,7 @@ class Machine:
         program: The kernel.
         memory: Global memory.
         launch: What the host asked for.
-        mode: When asynchronous work is done and who runs first.
+        mode: When asynchronous work is done and which threads run first.
         chance: The source of every random choice; None in modes without.
         counts: What was executed, by name ("bulk_loads", "bulk_load_bytes", ...).
         block_counts: Executions of each basic block, times the warps that took part [blocks].
@@ -114,7 +114,7 @@ class Machine:
         findings: Mistakes, by kind and instruction.
         global_events: Bumped by every write to global memory.
         num_sms: SMs of the device.
-        sms: Who runs where.
+        sms: Which cluster runs on which SMs.
         resident: Clusters that run at once, at most.
         running: Clusters that run.
         not_started: Grid index of the clusters that have not started.
@@ -167,7 +167,7 @@ class Machine:
 
         Raises:
             MachineFault: An instruction did what hardware would not survive, or time is over.
-            Deadlock: Nobody can go on.
+            Deadlock: No thread can go on.
         """
         with np.errstate(all="ignore"):
             self._start(self.mode.clusters)
@@ -231,11 +231,11 @@ class Machine:
             raise MachineFault(f"time limit of {self._time_limit_s:g} s exceeded\n{places}")
 
     def _do_deferred(self) -> bool:
-        """Do one piece of asynchronous work that was kept back."""
+        """Do one piece of asynchronous work that was put off."""
         return any(cluster.queues.run_one() for cluster in self.running)
 
     def _force(self) -> bool:
-        """Let what spins go round once more; False when that was done often and changed nothing."""
+        """Let spinning threads go round once more; False if that has changed nothing many times."""
         events = self.global_events + sum(cluster.events for cluster in self.running)
         last, rounds = self._forced_at
         self._forced_at = (events, rounds + 1 if events == last else 0)

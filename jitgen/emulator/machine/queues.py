@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Asynchronous work of a cluster that is kept back, to show who does not wait for it.
+Asynchronous work of a cluster that is put off, to find threads that do not wait for it.
 
 Hardware may do a bulk load or a tcgen05 instruction at any time between its issue and the wait for
 it. A mode takes one end: at once, or as late as possible, when no thread can go on without it.
@@ -37,7 +37,7 @@ class Queues:
             action()
 
     def is_empty(self) -> bool:
-        """Return whether nothing is kept."""
+        """Return whether there is no work."""
         return not any(self._queues.values())
 
     def run_one(self) -> bool:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who read each granule of a memory since it was last written.
+The agents that read each granule of a memory since it was last written.
 
 Readers need not be ordered among themselves, so all of them are kept: a plane of stamps for each
 group of agents that reads together, such as the eight warps whose matrix instruction reads one
-operand. Stamps of a plane only grow, so whoever knows the latest knows them all; the latest of each
-page is kept beside them, and a write looks at single granules only where that is not known to it.
+operand. Stamps of a plane only grow, so an agent that knows the latest knows them all. The latest
+of each page is stored beside them, and a write checks single granules only where that is not known
+to it.
 
 Relaxed accesses are kept here too: they do not exclude each other, so there are several at a time.
 """
@@ -126,7 +127,7 @@ class Readers:
             at: The instruction.
             kind: Any word.
             granules: Granules [k].
-            agents: Who: one for all granules, or for each one [k].
+            agents: The agents: one for all granules, or one for each [k].
             epochs: When, by the agents' clocks; as `agents`.
         """
         stamps = epochs << AT_BITS | at
@@ -250,7 +251,7 @@ class Readers:
         return found
 
     def clear(self, granules: Granules, bounds: Bounds) -> None:
-        """Forget all accesses to `granules`, as who comes after their next write knows them."""
+        """Forget all accesses to `granules`: agents ordered after their next write know them."""
         for plane in bounds:
             self._stamps[plane, granules] = 0
         if bounds and isinstance(granules, slice):

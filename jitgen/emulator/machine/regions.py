@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which words some bytes of shared memory lie in: what the history of an access is kept by.
+The words that some bytes of shared memory lie in: the granules of the history.
 
 The bytes of a matrix operand are scattered by its swizzle, and a kernel reads the same few operands
-again and again, so that what was found out about an array that cannot be written to is kept.
+again and again, so the results for an array that cannot be written to are cached.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Region:
 
 
 _regions: dict[int, tuple[NDArray[Any], Region]] = {}
-"""Regions of arrays that do not change, by identity; the array is kept so that it stays its own."""
+"""Regions of read-only arrays, by identity; a reference to the array keeps its identity unique."""
 
 
 def region_of(where: slice | NDArray[Any]) -> Region:
@@ -159,7 +159,7 @@ class Box:
 
     @property
     def is_whole(self) -> bool:
-        """True: what a row lacks at its end to a whole word is nobody's."""
+        """True: the bytes behind a row's end in its last word are padding."""
         return True
 
     def within(self, start: int, unit: int) -> Box:

@@ -2,10 +2,10 @@
 """
 The registers of a CTA: how many each warp may use, and the pool of those that no warp owns.
 
-At the start every warp has the registers of the launch and the pool is empty: what the launch
-leaves of an SM because of rounding belongs to nobody. (Measured: with 5 warpgroups the sum over
-them is 480 for each thread, 5 times 96, and not 512.) What a warp gives back another can have; what
-a warp has that exits stays with it, as the PTX ISA does not say otherwise.
+At the start every warp has the registers of the launch and the pool is empty: registers of the SM
+that are left over because of rounding belong to no warp. (Measured: with 5 warpgroups the sum over
+them is 480 for each thread, 5 times 96, and not 512.) Another warp can have what a warp gives back;
+a warp that exits keeps its registers, as the PTX ISA does not say otherwise.
 
 PTX ISA, section "setmaxnreg".
 """
@@ -41,9 +41,9 @@ class RegisterPool:
     Attributes:
         num_warps: Warps of the CTA.
         at_launch: What each has at the start; 0 where nothing says how many.
-        free: What no warp has.
-        limits: What each warp has.
-        steps: What each warp executed.
+        free: Registers that no warp has.
+        limits: Registers of each warp.
+        steps: The setmaxnreg instructions of each warp.
         served: Warps that were served while others of their fragment wait, and meet the same
             instruction again.
     """

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a cluster knows of others: what was released at an address of global memory and acquired there.
+The clocks of other clusters, as far as a cluster knows them: released and acquired at addresses of
+global memory.
 
-Clusters have clocks of their own, and most never hear of each other. Where one does, by a flag or a
-counter, it takes over what the other released: a clock for each cluster that the other knew of. Who
-else of the cluster knows it follows from its own clocks: whoever is ordered after the acquisition.
+Clusters have separate clocks, and most never synchronise. If one does, by a flag or a counter, it
+acquires what the other released: a clock for each cluster that the other knew of. The agents of the
+cluster that are ordered after the acquisition, by its own clocks, know it too.
 
 PTX ISA, section "Memory Consistency Model": release and acquire patterns, causality order.
 """
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from jitgen.emulator.machine.clocks import Clock, Clocks
 
 ByCluster = dict["Clocks", "Clock"]
-"""What was released: for each cluster, by its clocks, what is known of its agents."""
+"""A release: for each cluster, by its `Clocks`, a clock of its agents."""
 
 
 @dataclass(slots=True)
@@ -30,9 +31,9 @@ class Acquired:
     One acquisition.
 
     Attributes:
-        agent, epoch: Who acquired, and when, by the cluster's own clocks.
-        released: What.
-        fences: Who of the cluster executed a proxy fence when it knew of this, and when.
+        agent, epoch: The acquiring agent and its epoch then, by the cluster's own clocks.
+        released: What it acquired.
+        fences: Agent and epoch of each proxy fence of the cluster that came after this.
     """
 
     agent: int
@@ -41,12 +42,12 @@ class Acquired:
     fences: list[tuple[int, int]] = field(default_factory=list)
 
     def covers(self, other: Clocks, agent: int, epoch: int) -> bool:
-        """Return whether it tells of an epoch of an agent of another cluster."""
+        """Return whether it includes an epoch of an agent of another cluster."""
         clock = self.released.get(other)
         return clock is not None and agent < len(clock) and bool(clock[agent] >= epoch)
 
     def contains(self, released: ByCluster) -> bool:
-        """Return whether it tells all of what was released, as where a flag is polled again."""
+        """Return whether it includes all of `released`, as when a flag is polled again."""
         return all(
             other in self.released
             and len(clock) <= len(self.released[other])

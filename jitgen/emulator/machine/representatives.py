@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Lanes that arrive at an mbarrier alone, and what their arrival says of the rest of their warp.
+Lanes that arrive at an mbarrier for their warp, and what the arrival orders for the other lanes.
 
 An arrival releases what its thread did and what was ordered before it. What other lanes of the warp
 accessed in shared memory is part of that only if bar.warp.sync, or a barrier, lies in between. Such
-arrivals are common and nearly always right, so only those are kept that leave something out: each
-is a gap in what others know of the warp, seen when somebody's knowledge of it ends there.
+arrivals are common and nearly always right, so only those that leave accesses out are stored: each
+is a gap in what other agents know of the warp, which counts when an agent's knowledge of the warp
+ends there.
 
-What lanes have read before they waited for each other, as at a vote or a matrix instruction, is
-taken for over: pipelines of CUTLASS give back slots so. What they wrote is a warning then.
+Reads of lanes before they waited for each other, as at a vote or a matrix instruction, count as
+over: pipelines of CUTLASS give back slots like that. Their writes are a warning then.
 
 PTX ISA, sections "mbarrier.arrive" (.release) and "bar.warp.sync"; for what only waiting for each
 other means see `jitgen.emulator.machine.lanes`.
@@ -41,7 +42,7 @@ class Gap:
 
     Attributes:
         known: All lanes' accesses up to this epoch of the warp are part of what was released.
-        epoch: The warp's at the arrival: what is known of it ends here for who learnt no more.
+        epoch: The warp's at the arrival; an agent that learns no more knows the warp up to here.
         waited: Its last epoch after which all lanes waited for each other.
         members: A bit for each lane that arrived.
     """
@@ -55,14 +56,14 @@ class Gap:
 @dataclass(frozen=True, slots=True)
 class Represented:
     """
-    An earlier access of a lane, which its warp's arrivals may speak for.
+    An earlier access of a lane, which an arrival of another lane may represent.
 
     Attributes:
         kind: How it accessed.
         position: Index of the granule among those of the later access.
         at: The instruction.
         agent, epoch: The warp, and its epoch then.
-        lane: Who; `MANY` or more for several.
+        lane: The lane; `MANY` or more for several.
     """
 
     kind: str
@@ -76,7 +77,7 @@ class Represented:
 @dataclass(frozen=True, slots=True)
 class LeftOut:
     """
-    One that is left out.
+    An access that no arrival represents.
 
     Attributes:
         earlier: The access.

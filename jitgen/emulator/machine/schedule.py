@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who runs next in a cluster.
+Which fragment of a cluster runs next.
 
 Fragments that meet at a block become one. The lowest block that can run goes first, so that threads
 which took different ways meet again soon; a random mode chooses freely. A block with an instruction
@@ -23,7 +23,9 @@ Key = tuple[int, int, int]
 """Block, rank of the CTA, and warp where warps run alone (else 0)."""
 
 _FAIR_TURN = 256
-"""Every so many blocks the fragment that waited longest runs, lest an idle loop starve it."""
+"""
+Every so many blocks the fragment that waited longest runs, so that an idle loop cannot starve it.
+"""
 
 
 class Schedule:
@@ -68,7 +70,8 @@ class Schedule:
         Execute the block of a fragment, and those behind it while it stays the first to run.
 
         Returns:
-            Whose way is to be decided, the fragment or a part of it, and what its block said.
+            The fragment, or a part of it, whose next block is to be decided, and the outcome of its
+            block.
         """
         while True:
             outcome = self._execute_one(fragment)
@@ -108,7 +111,7 @@ class Schedule:
         return not self._program.whole_warp[block] or fragment.is_whole()
 
     def force(self) -> bool:
-        """Make ready what spins, to go round once more; return whether anything does."""
+        """Make spinning fragments ready, to go round once more; return whether there are any."""
         spinning = [fragment for fragment, wait in self.waiting if wait.retry]
         self.waiting = [entry for entry in self.waiting if not entry[1].retry]
         for fragment in spinning:
@@ -117,7 +120,7 @@ class Schedule:
         return bool(spinning)
 
     def _wake(self) -> None:
-        """Make ready what no longer waits."""
+        """Make fragments ready that no longer wait."""
         events = (self._cluster.events, self._machine.global_events)
         if events == self._last_events:
             return
@@ -195,7 +198,8 @@ class Schedule:
         Send the threads under the mask to one block, the others to another.
 
         Returns:
-            Whose way is still to be decided, and what it is if they all go the same.
+            The fragment whose next block is still to be decided, and that block if all threads go
+            there.
         """
         number = np.count_nonzero(mask)
         if number in {0, fragment.n}:

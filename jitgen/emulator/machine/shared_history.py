@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The accesses of a shared memory, word by word, or byte by byte where a kernel goes that deep.
+The accesses of a shared memory, word by word, or byte by byte where a kernel accesses single bytes.
 
-Nearly all accesses are of whole 4-byte words. A word of which an instruction touches a part is
-split for good: what happens to it is kept for each of its bytes, so that two warps may write two
-halves of a word.
+Nearly all accesses are of whole 4-byte words. A word that an instruction accesses in part is split
+for good: its history is per byte from then on, so that two warps may write two halves of a word.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class SharedHistory:
             clocks: Those of the cluster.
             size: Bytes of the memory, whole words.
             name: Whose memory it is, in words.
-            warps: Agents whose lanes are written down; None: of nobody.
+            warps: Agents whose lanes are recorded; None: no lanes are.
         """
         self._clocks, self._size, self._name = clocks, size, name
         self.words = History(clocks, size // WORD, partial(_describe, name, WORD))

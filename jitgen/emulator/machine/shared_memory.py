@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The shared memory of a CTA: its bytes, which of them hold data, and who accessed them.
+The shared memory of a CTA: its bytes, which of them hold data, and the history of accesses.
 
 An access has two sides. What it does to the bytes may be put off, where the hardware may be late as
 well; that it happens is noted when the instruction is executed, with what the executing warp knows
@@ -77,7 +77,7 @@ class SharedMemory:
         self.history = SharedHistory(self._clocks, SHARED_SIZE, cta.name, cta.agents)
 
     def free(self) -> None:
-        """Give the memory back when the cluster has ended; nobody may use it from then on."""
+        """Give the memory back when the cluster has ended; do not use it from then on."""
         self.bytes, self.initialised = np.zeros(0, np.uint8), np.zeros(0, np.bool_)
         self.views, self._flags = {}, {}
         self.history = SharedHistory(self._clocks, 0, self.cta.name, self.cta.agents)
@@ -252,7 +252,7 @@ class SharedMemory:
         self.check_bounds(f, at, region.start, region.stop)
         self.cta.guarded.check_region(f, at, where)
         row = int(f.agents[0]) if row is None else row
-        lane = lane if self.cta is f.cta else None  # only a CTA's own lanes are written down
+        lane = lane if self.cta is f.cta else None  # only a CTA's own lanes are recorded
         access = Access(RELAXED_WRITE if is_atomic else WRITE, agent, epoch, row, lanes=lane)
         self.history.access_words(f, at, region.words, access)
 
@@ -275,7 +275,8 @@ class SharedMemory:
         """
         Note that asynchronous units read bytes; call it when the instruction is executed.
 
-        It also finds bytes that nobody wrote, and such as were written by threads and not fenced.
+        It also finds bytes that were never written, and bytes that threads wrote without a proxy
+        fence.
 
         Args:
             f: Who executes the instruction.

@@ -93,8 +93,8 @@ def choose(is_taken: NDArray[np.bool_], number: int, turn: int) -> int | None:
     """
     Return the first of `number` free columns, or None if there are not as many in a row.
 
-    They lie at a multiple of their number, in the smallest free stretch, so that whatever fits
-    together is never kept apart.
+    They lie at a multiple of their number, in the smallest free stretch, so that allocations that
+    fit together always do.
 
     Args:
         is_taken: For each column.

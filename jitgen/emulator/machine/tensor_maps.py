@@ -3,8 +3,8 @@
 Tensor maps that a kernel changes: which version of a map the tensor map proxy may see.
 
 A map in global memory is written by ordinary accesses and read, by every copy through it, by a
-proxy of its own. Between the two there must be a release, by somebody who knows of the write, and
-then an acquire of that address, by somebody who knows of it too and whom the copy comes after.
+proxy of its own. Between the two there must be a release, by an agent that knows of the write, and
+then an acquire of that address, by an agent that knows of it too and that the copy comes after.
 
 PTX ISA, sections "membar, fence": ``fence.proxy.tensormap::generic``, a release and an acquire of
 one direction; "tensormap.cp_fenceproxy", a copy with such a release; "Proxies".
@@ -32,7 +32,7 @@ class Fence:
 
     Attributes:
         clocks: Those of the cluster.
-        agent, epoch: Who executed it and when.
+        agent, epoch: The agent that executed it, and its epoch then.
         known: What that agent knew of its cluster.
         acquired: What it knew of others.
     """
@@ -44,7 +44,7 @@ class Fence:
     acquired: tuple[Acquired, ...]
 
     def knows(self, write: Stamp) -> bool:
-        """Return whether who executed the fence knew of a write."""
+        """Return whether the agent of the fence knew of a write."""
         if write.clocks is self.clocks:
             return bool(self.known[write.agent] >= write.epoch)
         return any(x.covers(write.clocks, write.agent, write.epoch) for x in self.acquired)

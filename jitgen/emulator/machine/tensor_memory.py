@@ -2,8 +2,8 @@
 """
 Tensor memory of a CTA: 128 lanes of 512 columns of 32 bits, which tcgen05 instructions allocate.
 
-Who accesses it is known for each granule, a column of 16 lanes: the smallest thing that two warps,
-or a warp and a matrix instruction, use independently of each other.
+Accesses are recorded for each granule, a column of 16 lanes: the smallest unit that two warps, or a
+warp and a matrix instruction, use independently of each other.
 
 PTX ISA, sections "Tensor Memory", "Tensor Memory Addressing" and "Tensor Memory Allocation".
 """
@@ -102,7 +102,7 @@ class Request:
         agent: The warp.
         group: CTAs that take part.
         cta: Its own.
-        first: The first column; -1 as long as nobody knows.
+        first: The first column; -1 as long as it is not known.
         epoch: Of a deallocation, the warp's at that time.
         versions: How often columns became free, in each SM, when there were not enough.
         is_done: It is over.
@@ -222,7 +222,7 @@ class TensorMemory:
         self.words[:, span] = _POISON
 
     def check_exit(self) -> None:
-        """Find allocations that nobody freed: the next kernel on this SM would wait for them."""
+        """Find allocations that were not freed: the next kernel on this SM would wait for them."""
         for first, columns in self.allocations.items():
             message = f"{columns} columns of tensor memory from column {first} on are not freed"
             warn_at_exit(self._cta, "tensor memory", message)

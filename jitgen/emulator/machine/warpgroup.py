@@ -3,8 +3,8 @@
 The tensor core of a warpgroup: matrix products in flight, and the registers that they own.
 
 From the first wgmma to the wait for it, an accumulator lives here as a matrix, and its registers
-hold a NaN of a kind that no computation makes. So whoever does not wait gets NaN in every mode, and
-nothing is moved between registers and matrix in the middle of a chain of products.
+hold a NaN of a kind that no computation makes. So a warp that does not wait gets NaN in every mode,
+and nothing is moved between registers and matrix in the middle of a chain of products.
 
 A product belongs to the four warps together: the one that waits learns that all four are done with
 the operands, and it does not go on before all four have issued what it waits for.
@@ -132,7 +132,9 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Registers of A [k, n] that products of a group read and nobody may write before the wait."""
+    """
+    Registers of A [k, n] that products of a group read, which must not be written before the wait.
+    """
 
     at: int
     group: int
@@ -215,7 +217,7 @@ class Warpgroup:
         group = self.open_group(share)
         chain.groups[share.warps] = [group] * share.num_warps
         for unit in self._units[share.warps]:
-            unit.committed = group  # even if nobody closes it, so that the exit finds it
+            unit.committed = group  # also if it is never closed, so that the exit finds it
         return chain.values
 
     def _check_free(self, f: Fragment, at: int, share: Share, target: Accumulators) -> None:
@@ -278,7 +280,7 @@ Member = tuple[Share, Warpgroup]
 
 class WarpUnit(AsyncUnit):
     """
-    What a warp has in flight, as the machine sees it: one of the four of a warpgroup.
+    The work in flight of one of the four warps of a warpgroup, in the interface of `AsyncUnit`.
 
     Attributes:
         group: The warpgroup.
@@ -291,7 +293,7 @@ class WarpUnit(AsyncUnit):
         self.group = group
 
     def drain(self) -> None:
-        """Do what is left, without anybody knowing."""
+        """Do the remaining work; no agent learns of it."""
         self.group.run_deferred(self.committed)
 
 

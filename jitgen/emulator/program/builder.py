@@ -17,7 +17,7 @@ writes back what it changed::
 
 No array is ever changed in place, so that registers may share one. But a loaded local is a view of
 its row where the threads are a slice; it is copied if the block changes the register later, because
-writing back would change it under whoever shares it. A function that keeps an argument for later
+writing back would also change the other users' values. A function that keeps an argument for later
 must copy it for the same reason.
 
 Where all threads agree on a value it may be a numpy scalar, in a local as well.
@@ -34,7 +34,7 @@ from jitgen.emulator.program.batch import Batch, row_of
 from jitgen.emulator.program.definitions import Accesses, Doubts
 from jitgen.emulator.program.instruction import Instruction, split_operands
 from jitgen.emulator.program.local import LOCAL, Load, Pick, is_same, rendered
-from jitgen.emulator.program.parse import LOCAL_BASE, PARAM_BASE, halves
+from jitgen.emulator.program.parse import LOCAL_BASE, PARAM_BASE, wide_halves
 from jitgen.emulator.program.table import Emitter, Unsupported
 from jitgen.emulator.program.types import (
     DTYPES,
@@ -118,7 +118,9 @@ class Builder:
         """
         elements = split_operands(operand[1:-1]) if operand.startswith("{") else [operand]
         is_wide = self.program.module.is_wide
-        return [half for name in elements for half in (halves(name) if is_wide(name) else (name,))]
+        return [
+            half for name in elements for half in (wide_halves(name) if is_wide(name) else (name,))
+        ]
 
     def address(self, operand: str) -> str:
         """
@@ -293,7 +295,7 @@ class Builder:
         self._end_batch()
         for local, register in list(self._changed.items()):
             if local not in self._loads and self.program.is_private(register):
-                del self._changed[local]  # nobody asks for it, not even the next round of a loop
+                del self._changed[local]  # unused, also by the next round of a loop
         self.flush()
         files = [f"{kind} = f.cta.{kind}" for kind in sorted(self._files)]
         body = ["s = f.s", *files, *rendered([*self._lines, f"return {self._outcome}"])]

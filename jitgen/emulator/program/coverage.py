@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which instructions of a kernel were executed, and what is amiss where some never were.
+Which instructions of a kernel were executed, and which of the others should have been.
 
-What was not executed was not tested. Arithmetic that is left out may be a matter of the numbers,
-but a wait, a copy, a matrix instruction or a store that no problem reaches is a piece of the
-kernel's protocol that nobody has seen at work.
+Code that was not executed was not tested. Arithmetic may depend on the numbers, but a wait, a copy,
+a matrix instruction or a store that no problem reaches is an untested part of the kernel's
+protocol.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Coverage:
         program: The kernel.
         times: For each instruction, the warps that came to it, or 1 where it has a guard that held
             for a thread [instructions].
-        excuses: What whoever wrote the kernel knows that nothing reaches.
+        excuses: What is unreachable, according to the author of the kernel.
     """
 
     program: Program

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which line of the generated kernel each line of PTX comes from.
+Finds the line of the generated kernel that each line of PTX comes from.
 
 PTX ISA, section "Debugging Directives: .loc". The compiler's line information has three habits that
 this module undoes: column 0 marks what it could not place, lines within inline assembly count on

@@ -2,7 +2,7 @@
 """
 The locals of a block function that hold registers, and the statements that give them a value.
 
-A statement that nobody asks for is left out: most registers of a batch are needed as rows only.
+An unused statement is left out: most registers of a batch are needed as rows only.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Module:
         return self.registers.get(prefix[0], "") if prefix else ""
 
     def is_wide(self, register: str) -> bool:
-        """Return whether a register has 128 bits; see `halves`."""
+        """Return whether a register has 128 bits; see `wide_halves`."""
         return register.startswith("%") and self.class_of(register) == "w"
 
     def address_of(self, param: str) -> int | None:
@@ -121,11 +121,11 @@ class Module:
         return None
 
 
-def halves(register: str) -> tuple[str, str]:
+def wide_halves(register: str) -> tuple[str, str]:
     """
     Return the names of the two 64-bit registers that stand for one of 128 bits, the low one first.
 
-    There is no file of such registers: whatever reads or writes one works on these two.
+    There is no file of such registers: every read or write of one is of these two.
     """
     name = register.removeprefix("%")
     return f"%rd${name}$low", f"%rd${name}$high"
@@ -244,7 +244,7 @@ def _moves(module: Module, instruction: Instruction, params: set[str]) -> list[I
     There is one for each offset and width; other instructions have none.
 
     Raises:
-        UnsupportedPtx: A part is loaded that nobody stored as such.
+        UnsupportedPtx: A part is loaded that was not stored as such.
     """
     kind = instruction.parts[0]
     if kind not in {"ld", "st"} or "param" not in instruction.parts[1:2]:

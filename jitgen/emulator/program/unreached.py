@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Why nothing reaches some blocks of a kernel, so that a test need not.
+Reasons why blocks of a kernel are unreachable, so that tests need not execute them.
 
 Two reasons follow from the program: no way leads there, or every way from there ends in a trap. The
-third somebody must give who knows the kernel (an `Excuse`), and then it is listed with its words.
+third is an `Excuse` of the kernel's author, which is listed with its text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CUT_OFF = "no way leads here: the compiler left it behind"
 
 class Excuse(Protocol):
     """
-    What is never executed, in words of the generated source.
+    A part of the generated source that is never executed.
 
     Blocks that hang together, none of which was ever executed, are excused when one of them comes
     from the body of an ``if`` with this condition, or of the function that is called there alone.
@@ -43,7 +43,7 @@ class Excuse(Protocol):
 def reasons_of(
     program: Program, unreached: set[int], excuses: Iterable[Excuse] = ()
 ) -> dict[int, str]:
-    """Return for blocks that nothing can reach, why."""
+    """Return the reason for each block that is unreachable."""
     follow = [_successors(program, number) for number in range(len(program.blocks))]
     found: dict[int, str] = {}
     for excuse in excuses:
