@@ -29,7 +29,7 @@ def of(
     Args:
         chain: The chain.
         max_tokens: Most tokens of a call; None: those of a chunk.
-        arch: The target, which says who gathers by what; None: the one at hand.
+        arch: The target, which decides what kernels gather by; None: the one at hand.
         name: What the plan is called.
         masked: Most rows of a matrix for each expert; None: there are no calls with such.
 

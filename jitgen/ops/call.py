@@ -23,7 +23,7 @@ from jitgen.config import Arch, Config
 from jitgen.errors import InputError, ResourceError
 from jitgen.ops.dispatcher import is_traced, refuse_tangents
 from jitgen.ops.explicit_config import explicit_config
-from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, nothing, prepared
+from jitgen.ops.launch import AnyLaunch, Family, Key, chosen, new_launch, nothing
 from jitgen.ops.tensors import needs_gradient, tensors_of
 from jitgen.runtime.session import Session, current
 from jitgen.selection.choice import edges_of
@@ -48,9 +48,6 @@ def calling(op: str) -> Iterator[None]:
         raise
 
 
-REQUIRED = Ellipsis
-"""Stands for the default of an argument that has none."""
-
 Args = TypeVar("Args", bound=Any)
 """The NamedTuple of a call's arguments."""
 
@@ -73,7 +70,7 @@ class Call(Generic[Args, Validated, Result]):
         outputs: Names of the results that `out` holds.
         new_outputs: How many results it has besides, which are new in any case.
         in_place: Tensors that `out` may be: see `jitgen.ops.dispatcher.require_apart`.
-        fixed: Tensors whose sizes and strides decide, and are not in keys: see `launch.prepared`.
+        fixed: Tensors whose sizes and strides decide, and are not in keys: see `launch.new_launch`.
         unguarded: Integer tensors that no guard looks at: see there.
         gradients: What autograd does with it, as ``MODULE:NAME``; empty where it has no gradient.
         tensors_of: Takes arguments; returns their tensors by name, in the order of `arguments`.
@@ -135,7 +132,7 @@ class Call(Generic[Args, Validated, Result]):
     def launched(self, args: Args, tensors: dict[str, Tensor], key: Key) -> Result:
         """Launch a kernel, and remember the launch under `key`; no tracer watches."""
         session = current.get()
-        launch = prepared(
+        launch = new_launch(
             session,
             key,
             tensors,
@@ -241,13 +238,13 @@ class Call(Generic[Args, Validated, Result]):
     def in_graph(self) -> list[tuple[str, str, Any]]:
         """
         Return name, type and default of each argument of the operation, in the order of its schema;
-        `REQUIRED` stands for no default. Graphs that were saved hold them in this order: a new
+        ``...`` stands for no default. Graphs that were saved hold them in this order: a new
         argument comes last.
         """
         kinds = self.arguments.__annotations__
         defaults = self.arguments._field_defaults
         return [
-            (name, getattr(kind, "__forward_arg__", kind), defaults.get(name, REQUIRED))
+            (name, getattr(kind, "__forward_arg__", kind), defaults.get(name, ...))
             for name, kind in kinds.items()
             if name != "out"
         ]

@@ -169,7 +169,7 @@ def present(*tensors: Tensor | None) -> tuple[Tensor, ...]:
     return tuple([tensor for tensor in tensors if tensor is not None])
 
 
-def prepared(
+def new_launch(
     session: Session,
     key: Key,
     tensors: Mapping[str, Tensor],
@@ -184,7 +184,7 @@ def prepared(
     Return a new launch, remembered under `key` if later calls may have it.
 
     Args:
-        session: Who remembers.
+        session: What remembers.
         key: What the call looks like.
         tensors: Those of the call by their names, in the order in which warm calls ask `fits`.
         prepare: Checks the arguments; returns the launch, the family that it belongs to, and its

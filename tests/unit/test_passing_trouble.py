@@ -24,7 +24,7 @@ from jitgen.compile.compiler import refusals
 from jitgen.config import Arch
 from jitgen.errors import CompileError, ResourceError, ToolchainError
 from jitgen.events import Event, EventBus, EventKind
-from jitgen.ops.launch import AnyLaunch, Family, prepared
+from jitgen.ops.launch import AnyLaunch, Family, new_launch
 from jitgen.runtime import kernel, native
 from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.session import current
@@ -346,7 +346,7 @@ class TestMeasurements:
 
         tensors = {"a": torch.empty(1)}
         for doubts in (1, 0):
-            prepared(session, ("key",), tensors, lambda doubts=doubts: prepare(doubts))
+            new_launch(session, ("key",), tensors, lambda doubts=doubts: prepare(doubts))
             assert (("key",) in session.memo) is (doubts == 0)
 
 

@@ -22,7 +22,7 @@ from jitgen.config import Arch
 from jitgen.config.grouped_gemm import KernelConfig, Problem, Tile
 from jitgen.errors import PlanError
 from jitgen.ops.grouped_gemm.call import grouped_gemm
-from jitgen.ops.launch import AnyLaunch, Family, prepared
+from jitgen.ops.launch import AnyLaunch, Family, new_launch
 from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
 from jitgen.plans import recorder
 from jitgen.plans import recording as files
@@ -133,7 +133,7 @@ def test_a_neighbour_that_serves_counts_for_the_problem(path: Path) -> None:
     session, key, like = current.get(), ("awaited", 6), torch.empty(6, 1)
     for awaited in (wanted, None):
         bare = AnyLaunch(function=lambda: None, tail=(), config=near, awaited=awaited)
-        prepared(session, key, {"a": like}, lambda bare=bare: (bare, family, 6)).function()
+        new_launch(session, key, {"a": like}, lambda bare=bare: (bare, family, 6)).function()
         session.memo[key][0].function()
         session._arrived(wanted)
 

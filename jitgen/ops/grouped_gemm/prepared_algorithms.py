@@ -132,7 +132,7 @@ def algorithms(
         arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
         device: Name of the device; None for JITGEN_DEVICE, else the GPU at hand, else the target's
             first.
-        choose: Who chooses kernels.
+        choose: Chooses kernels, as `jitgen.select` does.
 
     Raises:
         UnsupportedConfig: The target has no kernel for `problem`.

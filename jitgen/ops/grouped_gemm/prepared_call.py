@@ -23,7 +23,6 @@ from jitgen.events import warn_once
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout
 from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import TORCH
-from jitgen.ops.call import REQUIRED
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.grouped_gemm.dispatch import AnyGroupedGemm
 from jitgen.ops.grouped_gemm.prepared_algorithms import Algorithms, algorithms
@@ -225,8 +224,8 @@ class PreparedGroupedGemm(AnyGroupedGemm[PreparedWeights]):
         """Say the same; graphs that were saved have the bias in another place."""
         found = {name: (name, kind, default) for name, kind, default in super().in_graph()}
         weights = (("b_factor", "Tensor"), ("n", "int"), ("b_layout", "str"))
-        found["b"] = ("b", "Tensor", REQUIRED)
-        found |= {name: (name, kind, REQUIRED) for name, kind in weights}
+        found["b"] = ("b", "Tensor", ...)
+        found |= {name: (name, kind, ...) for name, kind in weights}
         for name in ("b_scale", "alpha"):  # parts of prepared weights
             del found[name]
         first = ("a", "b", *[name for name, _ in weights], "a_scale")

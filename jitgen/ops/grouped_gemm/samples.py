@@ -166,9 +166,9 @@ def random_call(
         has_spare: Let there be rows that no group owns: behind the last group, in each group of the
             masked layout, and in the contiguous layout in whole tiles between and behind groups,
             and before the last row of the last group that has several and is padded.
-        spoils_idle: Let b be NaN for groups without rows: who takes it shows, and it need not be
-            drawn. Of e2m1, which has no NaN, the scales are; prepared weights have more NaNs: see
-            `jitgen.ops.grouped_gemm.prepared_draws`.
+        spoils_idle: Let b be NaN for groups without rows: a kernel that reads it shows, and it need
+            not be drawn. Of e2m1, which has no NaN, the scales are; prepared weights have more
+            NaNs: see `jitgen.ops.grouped_gemm.prepared_draws`.
         max_rows: Rows that a has for each group of the masked layout; None: as many as the largest
             group has, and the spare ones. Other layouts have none.
         device: Where the tensors are made.

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from jitgen.config import Config
 from jitgen.config.operation import loaded
 from jitgen.errors import InputError
-from jitgen.ops.call import REQUIRED, Call
 from jitgen.ops.dispatcher import refuse_tangents
 from jitgen.ops.explicit_config import graph_name, of_graph
 from jitgen.ops.tensors import refuse_gradients
@@ -26,6 +25,9 @@ from jitgen.runtime import devices
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 from jitgen.support.frozen import frozen
+
+if TYPE_CHECKING:
+    from jitgen.ops.call import Call
 
 NAMESPACE = "jitgen"
 
@@ -132,7 +134,7 @@ def schema_of(call: Call[Any, Any, Any]) -> str:
 def _argument(name: str, kind: str, default: Any) -> str:
     kind, _, other = kind.partition(" | ")
     of_torch = "str?" if name == "config" else _TYPES[kind] + ("?" if other == "None" else "")
-    return f"{of_torch} {name}" + ("" if default is REQUIRED else f"={default!r}")
+    return f"{of_torch} {name}" + ("" if default is ... else f"={default!r}")
 
 
 class Traced:
