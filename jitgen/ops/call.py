@@ -62,7 +62,8 @@ class Call(Generic[Args, Validated, Result]):
     A public call, described.
 
     Attributes:
-        name: The operation in ``torch.ops.jitgen``, and in errors.
+        name: The operation in ``torch.ops.jitgen``.
+        called: What errors call it; empty: `name`.
         arguments: The class of its arguments. A field `out` is what results are written to, a field
             `config` what the caller asks for.
         config: The class of its configs.
@@ -84,6 +85,7 @@ class Call(Generic[Args, Validated, Result]):
     """
 
     name: ClassVar[str]
+    called: ClassVar[str] = ""
     arguments: ClassVar[Any]
     config: ClassVar[type[Config]]
     like: ClassVar[str]
@@ -126,7 +128,7 @@ class Call(Generic[Args, Validated, Result]):
 
             refuse_tangents(tensors)
             return traced(self).differentiated(args)  # type: ignore[no-any-return]
-        with calling(self.name):
+        with calling(self.called or self.name):
             return self.launched(args, tensors, key)
 
     def launched(self, args: Args, tensors: dict[str, Tensor], key: Key) -> Result:

@@ -338,3 +338,18 @@ def test_the_operations_of_torch_are_sound(granularity: str) -> None:
     torch.library.opcheck(
         traced(CALL).operation_out, (torch.zeros_like(q),), given, test_utils=checks
     )
+
+
+@pytest.mark.parametrize("layout", ["masked_m", "m_indices"])
+def test_rows_after_none_are_written(layout: str) -> None:
+    """A call with an empty permutation launches nothing, and was remembered for later ones."""
+    x = torch.randn(4, 64).bfloat16()
+    for rows in (0, 2):
+        order = torch.arange(2 * rows, dtype=torch.int32)
+        if layout == "masked_m":
+            order, groups = order.view(2, rows), torch.full((2,), rows, dtype=torch.int32)
+        else:
+            groups = torch.zeros(2 * rows, dtype=torch.int32)
+        given: dict[str, Any] = {layout: groups}
+        q, _ = jitgen.permute_quantize(x, order, top_k=1, scale_granularity="none", **given)
+        assert torch.equal(q.reshape(2 * rows, 64), x[: 2 * rows])

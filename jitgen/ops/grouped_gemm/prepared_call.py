@@ -192,6 +192,7 @@ class PreparedGroupedGemm(AnyGroupedGemm[PreparedWeights]):
     """
 
     name = "grouped_gemm_prepared"
+    called = "grouped_gemm"
     tensors_of = staticmethod(tensors_of)
     validate = staticmethod(validate)
 

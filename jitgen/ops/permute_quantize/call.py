@@ -115,10 +115,10 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
                 rows: Any = permutation.shape[0] - x.shape[0] * top_k
             elif offs is None and masked_m is None:
                 layout, groups = "contiguous", m_indices
-                rows = 0
+                rows = permutation.numel() == 0  # nothing is launched then
             elif offs is None and m_indices is None:
                 layout, groups = "masked", masked_m
-                rows = 0
+                rows = permutation.numel() == 0  # nothing is launched then
             else:
                 layout, rows = (
                     "several",
