@@ -17,7 +17,7 @@ from jitgen.cli.findings import Finding, Health, about
 from jitgen.compile import toolchain
 from jitgen.compile.linker import driver
 from jitgen.config import Arch
-from jitgen.config.rooms import OPERATIONS, TARGETS
+from jitgen.config.plugins import OPERATIONS, TARGETS
 from jitgen.errors import ConfigError, ToolchainError
 from jitgen.settings import settings
 

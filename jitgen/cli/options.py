@@ -16,7 +16,7 @@ import click
 from jitgen.cli.output import Output
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.operation import operation
-from jitgen.config.rooms import OPERATIONS
+from jitgen.config.plugins import OPERATIONS
 from jitgen.config.silu_mul_quantize import Scales
 from jitgen.errors import ConfigError
 from jitgen.plans.shard import Shard

@@ -30,7 +30,7 @@ import platform
 from functools import cache
 from pathlib import Path
 
-from jitgen.config.rooms import TARGETS, Arch
+from jitgen.config.plugins import TARGETS, Arch
 from jitgen.errors import ResourceError, ToolchainError
 from jitgen.support.failing import is_passing
 

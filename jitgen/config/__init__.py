@@ -2,6 +2,6 @@
 """What a kernel is: pure data, no torch, no cutlass, no input or output."""
 
 from jitgen.config.config import BLayout, Config, DType, Layout, Numerics, ScaleGranularity
-from jitgen.config.rooms import Arch
+from jitgen.config.plugins import Arch
 
 __all__ = ["Arch", "BLayout", "Config", "DType", "Layout", "Numerics", "ScaleGranularity"]

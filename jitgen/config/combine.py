@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 What changes the source of a `combine` kernel (whether a shared expert is added, how work is
-shared), and the sizes of one call: what a config is chosen for, and never a part of it.
+shared), and the sizes of one call, for which a config is chosen.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from jitgen.config.config import MAX_SIZE, Config, Part, of
+from jitgen.config.config import MAX_SIZE, Part, TiledConfig, of
 from jitgen.config.problem import UngroupedTokens
 from jitgen.support.frozen import frozen
 
@@ -43,7 +43,7 @@ class Tiling(Part):
 
 
 @frozen
-class CombineConfig(Config):
+class CombineConfig(TiledConfig):
     """
     One kernel of `combine`, before its target is known.
 

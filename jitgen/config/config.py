@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any, ClassVar, Self
 
 from jitgen.config import grammar
-from jitgen.config.rooms import OPERATIONS, TARGETS, Arch
+from jitgen.config.plugins import OPERATIONS, TARGETS, Arch
 from jitgen.errors import ConfigError
 from jitgen.support.text import shown
 
@@ -174,6 +174,7 @@ class Part:
     """What all parts of a config share: type checks at construction and an exact JSON form."""
 
     __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def __post_init__(self) -> None:
         for name, rules in _fields(type(self)).items():  # type: ignore[arg-type]
@@ -224,7 +225,7 @@ class Part:
 @cache
 def _fields(part: type[Part]) -> dict[str, Mapping[str, Any]]:
     """Return what `field` noted of each field of a class: asked for whenever a part is made."""
-    return {spec.name: spec.metadata for spec in dataclasses.fields(part)}  # type: ignore[arg-type]
+    return {spec.name: spec.metadata for spec in dataclasses.fields(part)}
 
 
 def _is_part(kind: type) -> bool:
@@ -337,7 +338,7 @@ class Config(Part):
         What findings call the first arguments of the compiled function; further ones go by their
         numbers.
         """
-        return OPERATIONS.get(self.op).arguments  # type: ignore[no-any-return]
+        return OPERATIONS.get(self.op).arguments
 
     @property
     def settled(self) -> tuple[str, ...]:
@@ -375,7 +376,7 @@ class Config(Part):
             expected = own or ", ".join(OPERATIONS.names())
             raise ConfigError(f"op must be one of {expected} (got {shown(op)})")
         if own is None:
-            return OPERATIONS.get(op).config_type.from_json(document)  # type: ignore[no-any-return]
+            return OPERATIONS.get(op).config_type.from_json(document)  # type: ignore[return-value]
         fields = {name: value for name, value in document.items() if name != "op"}
         return super().from_json(fields)
 
@@ -391,6 +392,17 @@ class Config(Part):
         if found is None or not isinstance(found[0], cls):
             raise ConfigError(f"{shown(name)} is no kernel name; one looks like {EXAMPLE}")
         return found  # type: ignore[return-value]
+
+
+class TiledConfig(Config):
+    """A config with a tiling: a part of its own for each operation, which shares the work."""
+
+    __slots__ = ()
+
+    @property
+    def tiling(self) -> Any:
+        """How a GPU's threads share the work."""
+        raise NotImplementedError
 
 
 def _read(name: str) -> tuple[Config, Arch] | None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 What changes the source of a grouped GEMM (types, tile, cluster, pipeline, schedule, epilogue),
-and the sizes of one call: what a config is chosen for, and never a part of it.
+and the sizes of one call, for which a config is chosen.
 """
 
 from __future__ import annotations

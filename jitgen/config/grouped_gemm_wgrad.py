@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 What changes the source of `grouped_gemm_wgrad` (layout, types, tile, cluster, pipeline, order), and
-the sizes of one call: what a config is chosen for, and never a part of it.
+the sizes of one call, for which a config is chosen.
 
 The product is (N, tokens) times (tokens, K): a tile's m lies along N, its n along K, and its k
 along the tokens.

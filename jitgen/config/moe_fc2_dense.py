@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 What changes the source of `moe_fc2_dense` (types, tile, cluster, pipeline, schedule), and the sizes
-of one call: what a config is chosen for, and never a part of it.
+of one call, for which a config is chosen.
 
 The parts are those of a grouped GEMM, and so are the words of a name; only the layout is missing,
 because every expert has every token.
@@ -27,7 +27,7 @@ LIKE = Layout.CONTIGUOUS
 """The layout of the grouped GEMM whose rules and words are those of this operation: no table."""
 
 TOP_K = 8
-"""Experts of a token where nobody says how many: those of DeepSeek-V3 and Qwen3-MoE."""
+"""Experts of a token where a problem does not say how many: as DeepSeek-V3 and Qwen3-MoE have."""
 
 
 @frozen

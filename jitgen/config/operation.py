@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jitgen.config.rooms import OPERATIONS
+from jitgen.config.plugins import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ class Result(NamedTuple):
         name: Of the argument.
         found, expected: Values, numpy, float32 [rows, columns].
         is_wrong: Which are, bool [rows, columns].
-        group: Whose row it is, -1 for nobody's [rows].
+        group: The group of each row, -1 for padding rows [rows].
         row: Its number in the group [rows].
     """
 
@@ -94,12 +94,14 @@ class Operation(NamedTuple):
     @property
     def config_type(self) -> type[Config]:
         """The class of its configs."""
-        return loaded(self.config)  # type: ignore[no-any-return]
+        found: type[Config] = loaded(self.config)
+        return found
 
     @property
     def problem_type(self) -> type[Problem]:
         """The class of its problems."""
-        return loaded(self.problem)  # type: ignore[no-any-return]
+        found: type[Problem] = loaded(self.problem)
+        return found
 
     def launched_beside(
         self, problem: Problem, arch: Arch, choose: Callable[..., Any], device: str | None = None
@@ -124,4 +126,4 @@ def operation(name: str) -> Operation:
     Raises:
         ConfigError: There is none; the message lists all of them.
     """
-    return OPERATIONS.get(name)  # type: ignore[no-any-return]
+    return OPERATIONS.get(name)

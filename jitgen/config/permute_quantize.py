@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 What changes the source of a `permute_quantize` kernel (rows, format, which way it walks, how work
-is shared), and the sizes of one call: what a config is chosen for, and never a part of it.
+is shared), and the sizes of one call, for which a config is chosen.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 from jitgen.config.config import (
     MAX_SIZE,
     SCALE_BLOCK,
-    Config,
     DType,
     Layout,
     Part,
     ScaleGranularity,
+    TiledConfig,
     of,
 )
 from jitgen.config.problem import UngroupedTokens
@@ -124,7 +124,7 @@ class Tiling(Part):
         vector: Columns that a lane takes of a row: 8, which are 16 bytes, or 16.
         held: Vectors that a thread keeps until the scale of their row is known; for scales of rows
             alone.
-        is_eager: Load a token before it is known whether anybody wants it; where tokens are walked
+        is_eager: Load a token before it is known whether a row needs it; where tokens are walked
             over.
         is_relayed: Scales of blocks are stored once for each token, and a second launch brings them
             to its rows, those of neighbours together; where tokens are walked over.
@@ -146,7 +146,7 @@ class Tiling(Part):
 
 
 @frozen
-class PermuteQuantizeConfig(Config):
+class PermuteQuantizeConfig(TiledConfig):
     """
     One kernel of `permute_quantize`, before its target is known.
 

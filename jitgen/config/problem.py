@@ -94,7 +94,7 @@ class GroupedRows(Part):
 
     def with_mean(self, rows: int) -> Self:
         """Return the same sizes with a mean of `rows` rows a group."""
-        return replace(self, m=rows * self.groups)  # type: ignore[type-var]  # all are dataclasses
+        return replace(self, m=rows * self.groups)
 
 
 class Tokens(Part):
@@ -110,7 +110,7 @@ class Tokens(Part):
 
     def with_mean(self, rows: int) -> Self:
         """Return the same sizes with `rows` tokens."""
-        return replace(self, m=rows)  # type: ignore[type-var]  # all are dataclasses
+        return replace(self, m=rows)
 
 
 class UngroupedTokens(Tokens):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 What changes the source of a `quantize` kernel (rows, format, rounding, how work is shared), and the
-sizes of one call: what a config is chosen for, and never a part of it.
+sizes of one call, for which a config is chosen.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from jitgen.config.config import MAX_SIZE, Config, DType, Layout, Part, ScaleGranularity, of
+from jitgen.config.config import MAX_SIZE, DType, Layout, Part, ScaleGranularity, TiledConfig, of
 from jitgen.config.problem import GroupedRows
 from jitgen.support.frozen import frozen
 
@@ -78,7 +78,7 @@ class Tiling(Part):
 
 
 @frozen
-class QuantizeConfig(Config):
+class QuantizeConfig(TiledConfig):
     """
     One kernel of `quantize`, before its target is known.
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 What changes the source of a `route` kernel (how scores are made, types, the most experts, how work
-is shared), and the sizes of one call: what a config is chosen for, and never a part of it.
+is shared), and the sizes of one call, for which a config is chosen.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from jitgen.config.config import MAX_SIZE, Config, DType, Part, of
+from jitgen.config.config import MAX_SIZE, DType, Part, TiledConfig, of
 from jitgen.config.problem import UngroupedTokens
 from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
@@ -59,7 +59,7 @@ class Tiling(Part):
 
 
 @frozen
-class RouteConfig(Config):
+class RouteConfig(TiledConfig):
     """
     One kernel of `route`, before its target is known.
 

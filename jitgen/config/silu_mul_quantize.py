@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 What changes the source of `silu_mul_quantize` (rows, scales, activation, how work is shared),
-and the sizes of one call: what a config is chosen for, and never a part of it.
+and the sizes of one call, for which a config is chosen.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from jitgen.config.config import MAX_SIZE, SCALE_BLOCK, Config, DType, Layout, Part, of
+from jitgen.config.config import MAX_SIZE, SCALE_BLOCK, DType, Layout, Part, TiledConfig, of
 from jitgen.config.grammar import Vocabulary
 from jitgen.config.problem import GroupedRows
 from jitgen.errors import ConfigError
@@ -83,7 +83,7 @@ class Tiling(Part):
 
 
 @frozen
-class SiluMulQuantizeConfig(Config):
+class SiluMulQuantizeConfig(TiledConfig):
     """
     One kernel of `silu_mul_quantize`, before its target is known.
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 What changes the source of an `unpack_weights` kernel (the layout, how work is shared), and the
-sizes of one call: what a config is chosen for, and never a part of it.
+sizes of one call, for which a config is chosen.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from jitgen.config.config import MAX_SIZE, BLayout, Config, Part, of
+from jitgen.config.config import MAX_SIZE, BLayout, Part, TiledConfig, of
 from jitgen.config.problem import GroupedRows
 from jitgen.support.frozen import frozen
 
@@ -35,7 +35,7 @@ class Tiling(Part):
 
 
 @frozen
-class UnpackWeightsConfig(Config):
+class UnpackWeightsConfig(TiledConfig):
     """
     One kernel of `unpack_weights`, before its target is known.
 

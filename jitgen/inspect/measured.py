@@ -220,7 +220,7 @@ def _may_serve(config: Config, problem: Any) -> bool:
     """Say whether a config and a problem agree in all that both have, their types included."""
     if problem.op != config.op:
         return False
-    fields = {spec.name for spec in dataclasses.fields(config)}  # type: ignore[arg-type]
+    fields = {spec.name for spec in dataclasses.fields(config)}
     common = [spec.name for spec in dataclasses.fields(problem) if spec.name in fields]
     if "operands" in fields:
         common.append("operands")

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from jitgen.config.operation import operation
-from jitgen.config.rooms import OPERATIONS
+from jitgen.config.plugins import OPERATIONS
 from jitgen.errors import ConfigError, PlanError
 from jitgen.plans.sweep import Sweep
 from jitgen.support.text import shown

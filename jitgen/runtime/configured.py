@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jitgen.config.rooms import OPERATIONS, TARGETS
+from jitgen.config.plugins import OPERATIONS, TARGETS
 from jitgen.errors import ConfigError, SettingError
 from jitgen.events import warn_once
 from jitgen.ownership.files import opened

@@ -18,7 +18,7 @@ from jitgen.cache.entry import EDITED
 from jitgen.codegen.parameters import derived, rendering, template_of
 from jitgen.compile import toolchain
 from jitgen.config import Arch, Config
-from jitgen.config.rooms import OPERATIONS, TARGETS
+from jitgen.config.plugins import OPERATIONS, TARGETS
 from jitgen.settings import settings
 from jitgen.support.documents import canonical_json
 from jitgen.support.frozen import frozen

@@ -197,8 +197,8 @@ class Chooser:
 
         Measurements decide where there are any for the problem's bucket: first those that `jitgen
         tune` made on this device, then those shipped with jitgen, where these correct the model by
-        more than `jitgen.selection.known.MARGINS`. Else the model decides. Every row count of a
-        bucket gets the same answer, which is found once and remembered.
+        more than `jitgen.selection.measurements.MARGINS`. Else the model decides. Every row count
+        of a bucket gets the same answer, which is found once and remembered.
 
         Args:
             problem: The sizes.
@@ -239,7 +239,7 @@ class Chooser:
             choice = _choose(place, target, said, found, found.num_sms, by, numerics)
             measured = self._measured(place, target, asked, by)
             if measured.measured or measured.excluded:
-                choice = _combine(choice, measured, said.doubt(place, found))
+                choice = _combine(choice, measured, said.confidence_note(place, found))
             if troubles() == before or self.doubts >= _MOST_DOUBTS:
                 self._chosen[key] = choice
             else:  # no descriptors left, say: what was measured may decide otherwise
@@ -307,7 +307,7 @@ def _choose(
         from jitgen.selection.modes import Mode, ranked
 
         candidates, rule = ranked(Mode(mode), problem, arch, candidates)
-    predicted = prediction(candidates, said.doubt(problem, device))
+    predicted = prediction(candidates, said.confidence_note(problem, device))
     return Choice(
         config=candidates[0].config,
         arch=arch,
@@ -345,7 +345,7 @@ def _configs(
     return kept.configs, kept.left_out
 
 
-def _combine(by_model: Choice, known: Measurements, doubt: str) -> Choice:
+def _combine(by_model: Choice, known: Measurements, note: str) -> Choice:
     """Return the choice that takes the model's candidates and what is known of them."""
     arch = by_model.arch
     every = {candidate.config.name(arch): candidate for candidate in by_model.candidates}
@@ -372,7 +372,7 @@ def _combine(by_model: Choice, known: Measurements, doubt: str) -> Choice:
     candidates = (best, *(candidate for _, candidate in others))
     if believed is None:
         is_by_rule = by_model.source is not Source.MODEL and best.config == by_model.config
-        predicted = prediction((best, *(usable[name] for name in usable)), doubt)
+        predicted = prediction((best, *(usable[name] for name in usable)), note)
         why = by_model.why if is_by_rule else predicted
     else:
         why = believed.reason(best, first, arch)
@@ -390,10 +390,10 @@ def _combine(by_model: Choice, known: Measurements, doubt: str) -> Choice:
     )
 
 
-def prediction(candidates: tuple[Candidate, ...], doubt: str) -> str:
+def prediction(candidates: tuple[Candidate, ...], note: str) -> str:
     """
     Return the reason where the model decides, for the best of `candidates`, which comes first;
-    `doubt` is what the model was not fitted to.
+    `note` is what the model was not fitted to.
     """
     best, *others = candidates
     text = (
@@ -402,7 +402,7 @@ def prediction(candidates: tuple[Candidate, ...], doubt: str) -> str:
     )
     if others:
         text += f"; next is {shape(others[0])} at {others[0].cost:.1f} us"
-    return f"{text}; an estimate: {doubt}" if doubt else text
+    return f"{text}; an estimate: {note}" if note else text
 
 
 def shape(candidate: Candidate) -> str:

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from jitgen.config.config import Config, Part
+from jitgen.config.config import Config, Part, TiledConfig
 from jitgen.config.problem import SizedProblem
 from jitgen.targets.protocol import Candidate, Derived, Device, Template, legal_of
 from jitgen.targets.sums import SumOrder
 from jitgen.templates import ROOT
 
 ConfigT = TypeVar("ConfigT", bound=Config)
+TiledT = TypeVar("TiledT", bound=TiledConfig)
 ProblemT = TypeVar("ProblemT", bound=SizedProblem)
 
 
@@ -81,7 +82,7 @@ class BaseRules(Generic[ConfigT, ProblemT]):
             limiter=self.limiter,
         )
 
-    def doubt(self, problem: ProblemT, device: Device) -> str:  # noqa: ARG002  # others look at it
+    def confidence_note(self, problem: ProblemT, device: Device) -> str:  # noqa: ARG002  # others look at it
         """Return what the cost model was not fitted to, if so."""
         return self.note.format(device=device.name)
 
@@ -93,7 +94,7 @@ class BaseRules(Generic[ConfigT, ProblemT]):
         return (Template(root=ROOT, entry=self.entry),)
 
 
-class TiledRules(BaseRules[ConfigT, ProblemT]):
+class TiledRules(BaseRules[TiledT, ProblemT]):
     """
     Rules of configs that are a kind, fields that say what is computed, and a tiling, which says how
     the work is shared.
@@ -102,46 +103,46 @@ class TiledRules(BaseRules[ConfigT, ProblemT]):
         usual: A config of the operation with the default tiling.
     """
 
-    usual: ConfigT
+    usual: TiledT
 
-    def check_kind(self, config: ConfigT) -> None:
+    def check_kind(self, config: TiledT) -> None:
         """Raise a Refusal where fields of the kind do not go together."""
 
-    def legal_kind(self, config: ConfigT) -> ConfigT:
+    def legal_kind(self, config: TiledT) -> TiledT:
         """Return `config` with a kind whose fields go together."""
         return config
 
-    def kinds(self) -> Iterator[ConfigT]:
+    def kinds(self) -> Iterator[TiledT]:
         """Yield every kind, legal or not, with the default tiling."""
         yield from kinds_of(self.usual)
 
-    def kind_of(self, problem: ProblemT) -> ConfigT:
+    def kind_of(self, problem: ProblemT) -> TiledT:
         """Return the kind of every kernel for `problem`, with the default tiling."""
-        names = (spec.name for spec in fields(self.usual))  # type: ignore[arg-type]
+        names = (spec.name for spec in fields(self.usual))
         same: dict[str, Any] = {n: getattr(problem, n) for n in names if hasattr(problem, n)}
-        return replace(self.usual, **same)  # type: ignore[type-var]  # every Config is a dataclass
+        return replace(self.usual, **same)
 
-    def legal(self, kind: ConfigT, tilings: Iterable[Part]) -> tuple[ConfigT, ...]:
+    def legal(self, kind: TiledT, tilings: Iterable[Part]) -> tuple[TiledT, ...]:
         """Return the legal configs of `kind` with `tilings`, in their order."""
         return legal_of((tiled(kind, tiling) for tiling in tilings), self)
 
 
-_ConfigT = TypeVar("_ConfigT", bound=Config)
+_TiledT = TypeVar("_TiledT", bound=TiledConfig)
 
 
-def tiled(config: _ConfigT, tiling: Part) -> _ConfigT:
+def tiled(config: _TiledT, tiling: Part) -> _TiledT:
     """Return `config` with another tiling."""
-    return replace(config, tiling=tiling)  # type: ignore[type-var]  # every Config is a dataclass
+    return replace(config, tiling=tiling)
 
 
-def kinds_of(usual: _ConfigT) -> Iterator[_ConfigT]:
+def kinds_of(usual: _TiledT) -> Iterator[_TiledT]:
     """Yield `usual` with every combination of its enumerations and booleans, legal or not."""
     values: dict[str, tuple[Any, ...]] = {}
-    for spec in fields(usual):  # type: ignore[arg-type]  # every Config is a dataclass
+    for spec in fields(usual):
         kind = spec.metadata["type"]
         if kind is bool:
             values[spec.name] = (False, True)
         elif kind is not int and not issubclass(kind, Part):
             values[spec.name] = tuple(kind)
     for chosen in itertools.product(*values.values()):
-        yield replace(usual, **dict(zip(values, chosen, strict=True)))  # type: ignore[type-var]
+        yield replace(usual, **dict(zip(values, chosen, strict=True)))

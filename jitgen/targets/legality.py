@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from jitgen.config import Arch, Config
+from jitgen.config.plugins import TARGETS, lacking
 from jitgen.config.problem import Problem
-from jitgen.config.rooms import TARGETS, lacking
 from jitgen.errors import ConfigError, InputError, UnsupportedConfig
 from jitgen.targets.protocol import AnyRules, Derived, HasFamilies, Refusal, Rules, Target
 
@@ -55,7 +55,7 @@ class Verdict(NamedTuple):
 
 def target(arch: Arch | str) -> Target:
     """Return the target `arch`."""
-    return TARGETS.get(Arch.parse(arch))  # type: ignore[no-any-return]
+    return TARGETS.get(Arch.parse(arch))
 
 
 def rules(arch: Arch | str, op: str) -> AnyRules:

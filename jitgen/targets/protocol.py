@@ -174,8 +174,8 @@ class Rules(Protocol[_Config, _Problem_contra]):
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
         ...
 
-    def doubt(self, problem: _Problem_contra, device: Device) -> str:
-        """Return what the cost model was not fitted to, if so, for who reads its reasons."""
+    def confidence_note(self, problem: _Problem_contra, device: Device) -> str:
+        """Return what the cost model was not fitted to, if so; it is part of a choice's reason."""
         ...
 
     def check_sizes(self, problem: _Problem_contra) -> None:

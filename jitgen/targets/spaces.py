@@ -37,7 +37,7 @@ def tilings(like: _Tiling, sides: Sides) -> Iterator[_Tiling]:
     """Yield the tilings with every combination of `sides`, legal or not, the rest as in `like`."""
     for values in itertools.product(*sides.values()):
         found: dict[str, Any] = dict(zip(sides, values, strict=True))
-        yield replace(like, **found)  # type: ignore[type-var]  # every Part is a dataclass
+        yield replace(like, **found)
 
 
 def distance(wanted: Iterable[int], other: Iterable[int]) -> float:

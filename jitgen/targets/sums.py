@@ -8,7 +8,7 @@ instructions one after the other, the same promotions between. What a config cha
 CTA does it and when, changes no bit.
 
 So a target says which fields of a config are of that harmless kind, and every other field has to be
-at its default. A field that is new is no harmless one until somebody says so, and proves it:
+at its default. A new field is not harmless until its target says so, and a test proves it:
 `tests/invariance.py` compares the bits of all that claim one order.
 """
 
@@ -48,7 +48,7 @@ class SumOrder(NamedTuple):
 
 def _fields(part: Part, prefix: str) -> Iterator[tuple[str, Any, Any]]:
     """Yield the fields of a part and of its parts: path, value, default."""
-    for spec in dataclasses.fields(part):  # type: ignore[arg-type]
+    for spec in dataclasses.fields(part):
         value = getattr(part, spec.name)
         if isinstance(value, Part):
             yield from _fields(value, f"{prefix}{spec.name}.")

@@ -19,7 +19,7 @@ import pytest
 from jitgen.config import Arch, Config, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import KernelConfig, Operands
 from jitgen.config.moe_fc2_dense import MoeFc2DenseProblem
-from jitgen.config.rooms import TARGETS
+from jitgen.config.plugins import TARGETS
 from jitgen.targets.legality import rules
 from jitgen.targets.sm_90a.fp4 import OPERANDS
 from jitgen.verify import verify

@@ -13,7 +13,7 @@ import torch
 
 import jitgen as package
 from jitgen.config import Config
-from jitgen.config.rooms import OPERATIONS, TARGETS, Room
+from jitgen.config.plugins import OPERATIONS, TARGETS, PluginKind
 from jitgen.errors import InputError
 from jitgen.settings import settings
 from tests.cli.conftest import Jitgen
@@ -181,7 +181,7 @@ def test_a_program_that_trusts_it(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("room", [TARGETS, OPERATIONS], ids=lambda room: room.package)
-def test_what_is_built_in_keeps_the_protocol(room: Room) -> None:
+def test_what_is_built_in_keeps_the_protocol(room: PluginKind) -> None:
     assert room.built_in()
     for name in room.built_in():
         assert room.lacks(room.get(name)) == ()

@@ -28,7 +28,7 @@ importlib.metadata.Distribution.entry_points = property(forbidden)
 import jitgen
 from jitgen.cli import main
 from jitgen.config import Arch, Config
-from jitgen.config.rooms import OPERATIONS
+from jitgen.config.plugins import OPERATIONS
 from jitgen.runtime.spec import key
 
 key(*Config.parse("grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t16x64x128_c1x1_acc1_cpu"))

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 WORD = re.compile(r"sm_?90", re.IGNORECASE)
 
 NAMED = {
-    "jitgen/config/rooms.py": "the public constant Arch.SM_90A, and why names have a suffix",
+    "jitgen/config/plugins.py": "the public constant Arch.SM_90A, and why names have a suffix",
     "jitgen/config/config.py": "a kernel's name as an example, in an error",
     "jitgen/config/grouped_gemm.py": "docstrings: an example, and what a field is for",
     "jitgen/ops/grouped_gemm/call.py": "docstrings: which sizes a GPU takes",

@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 
 from jitgen.config import Arch, Config
 from jitgen.config.operation import loaded, operation
-from jitgen.config.rooms import OPERATIONS
+from jitgen.config.plugins import OPERATIONS
 from jitgen.errors import InputError
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import Session, current

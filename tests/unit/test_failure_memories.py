@@ -101,7 +101,7 @@ PLACES = {
     "compile/toolchain.py versions": (CERTAIN, "raises where nothing is installed"),
     "compile/provenance.py _compiler_files": (CERTAIN, "a module that has no place"),
     "compile/provenance.py _linker_files": (CERTAIN, "a driver that does not say its linker"),
-    "config/rooms.py _load": (NONE, "raises"),
+    "config/plugins.py _load": (NONE, "raises"),
     "runtime/syntax.py mistake": (CERTAIN, "a text that is no Python; ResourceError is not cached"),
     "runtime/kernel.py load_runtime_library": (NONE, "raises"),
     "targets/legality.py _check": (CERTAIN, "a rule of the target: pure arithmetic"),

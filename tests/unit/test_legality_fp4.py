@@ -261,5 +261,5 @@ class TestChoice:
         h200, *others = (found.predict(problem, first, each, each.num_sms).cost for each in DEVICES)
 
         assert h200 < min(others)
-        assert not found.doubt(problem, H200)
-        assert "H200" in found.doubt(problem, DEVICES[1])
+        assert not found.confidence_note(problem, H200)
+        assert "H200" in found.confidence_note(problem, DEVICES[1])

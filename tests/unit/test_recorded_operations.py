@@ -17,7 +17,7 @@ from jitgen import plans, quantize
 from jitgen.config import Arch, BLayout
 from jitgen.config.grouped_gemm import Tile
 from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
-from jitgen.config.rooms import OPERATIONS
+from jitgen.config.plugins import OPERATIONS
 from jitgen.ops.moe_fc2_dense.samples import Sizes, make
 from jitgen.plans import recorder
 from jitgen.plans import recording as files

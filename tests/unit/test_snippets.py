@@ -10,7 +10,7 @@ import tomllib
 
 import pytest
 
-from jitgen.config.rooms import OPERATIONS
+from jitgen.config.plugins import OPERATIONS
 from jitgen.plans import read
 from tests import documents
 

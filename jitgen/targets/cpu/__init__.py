@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 from jitgen.targets.protocol import Device, HostLevel, rules_in
@@ -35,7 +34,6 @@ class Cpu:
         """Return whether a GPU runs its kernels: none does."""
         return False
 
-    @cache  # noqa: B019  # there is one target
     def rules(self, op: str) -> AnyRules:
         """Return what it says of an operation of `operations`."""
         return rules_in("jitgen.targets.cpu", op)

@@ -26,7 +26,7 @@ class Combine(CpuTiledRules[CombineConfig, CombineProblem]):
         """Return the bytes of a block of values and one of sums, as bits and as float32."""
         return 2 * 128 * (2 + 4)
 
-    def work(self, problem: CombineProblem, config: CombineConfig) -> Cost:  # noqa: ARG002
-        """Return what `config` would take for `problem` on one core."""
+    def cost_of(self, problem: CombineProblem) -> Cost:
+        """Return what the kernel for `problem` would take on one core."""
         added = problem.m * problem.n * (problem.top_k + problem.has_shared)
         return Cost(added * _VALUE_US, max(1, problem.m))

@@ -55,8 +55,8 @@ class PermuteQuantize(CpuTiledRules[PermuteQuantizeConfig, PermuteQuantizeProble
         """Return the bytes of a block of values, as bits and as float32."""
         return SCALE_BLOCK * (2 + 4)
 
-    def work(self, problem: PermuteQuantizeProblem, config: PermuteQuantizeConfig) -> Cost:  # noqa: ARG002
-        """Return what `config` would take for `problem` on one core: scales of rows take two."""
+    def cost_of(self, problem: PermuteQuantizeProblem) -> Cost:
+        """Return what the kernel for `problem` would take on one core: scales of rows take two."""
         passes = 2 if problem.format is Format.ROW else 1
         us = problem.m * problem.top_k * problem.k * _VALUE_US * passes
         return Cost(us, max(1, problem.m), float(passes))

@@ -55,8 +55,8 @@ class Route(CpuTiledRules[RouteConfig, RouteProblem]):
         """Return the bytes of logits, scores, keys and counts of each expert."""
         return 5 * 4 * config.experts
 
-    def work(self, problem: RouteProblem, config: RouteConfig) -> Cost:  # noqa: ARG002
-        """Return what `config` would take for `problem` on one core."""
+    def cost_of(self, problem: RouteProblem) -> Cost:
+        """Return what the kernel for `problem` would take on one core."""
         looks = 1 + problem.top_k // 4
         return Cost(problem.m * problem.experts * _SCORE_US * looks, max(1, problem.m))
 

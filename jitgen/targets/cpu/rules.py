@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jitgen.support.frozen import frozen
-from jitgen.targets.base import BaseRules, ConfigT, Cost, ProblemT, TiledRules, tiled
+from jitgen.targets.base import BaseRules, ConfigT, Cost, ProblemT, TiledRules, TiledT, tiled
 from jitgen.targets.protocol import Device, legal_of, refuse_unless
 
 
@@ -42,33 +42,40 @@ class CpuRules(BaseRules[ConfigT, ProblemT]):
         return self.work(problem, config)
 
 
-class CpuTiledRules(CpuRules[ConfigT, ProblemT], TiledRules[ConfigT, ProblemT]):
+class CpuTiledRules(CpuRules[TiledT, ProblemT], TiledRules[TiledT, ProblemT]):
     """Rules of operations with one kernel for each kind: that with the default tiling."""
 
-    def derive(self, config: ConfigT) -> CpuDerived:
+    def derive(self, config: TiledT) -> CpuDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         self.check_kind(config)
-        tiling, usual = config.tiling, self.usual.tiling  # type: ignore[attr-defined]
+        tiling, usual = config.tiling, self.usual.tiling
         refuse_unless(
             tiling == usual,
             "E_TILING",
-            f"{tiling.to_name()}: a cpu kernel is one thread, which has nobody to share "
-            "its work with",
+            f"{tiling.to_name()}: a cpu kernel is one thread, which shares its work with no other",
         )
         return CpuDerived(scratch_bytes=self.scratch_bytes(config))
 
-    def scratch_bytes(self, config: ConfigT) -> int:
+    def scratch_bytes(self, config: TiledT) -> int:
         """Return the bytes of stack that one call takes."""
         raise NotImplementedError
 
-    def nearest(self, config: ConfigT) -> ConfigT | None:
+    def nearest(self, config: TiledT) -> TiledT | None:
         """Return the legal config that is nearest to a refused one: there always is one."""
-        return tiled(self.legal_kind(config), self.usual.tiling)  # type: ignore[attr-defined]
+        return tiled(self.legal_kind(config), self.usual.tiling)
 
-    def configs(self) -> Iterator[ConfigT]:
+    def configs(self) -> Iterator[TiledT]:
         """Yield every config that the target can be asked for, legal or not."""
         yield from self.kinds()
 
-    def candidates(self, problem: ProblemT) -> tuple[ConfigT, ...]:
+    def candidates(self, problem: ProblemT) -> tuple[TiledT, ...]:
         """Return the config that may be chosen for `problem`; none where it has no kernel."""
         return legal_of((self.kind_of(problem),), self)
+
+    def cost_of(self, problem: ProblemT) -> Cost:
+        """Return what the kernel for `problem` would take on one core."""
+        raise NotImplementedError
+
+    def work(self, problem: ProblemT, config: TiledT) -> Cost:  # noqa: ARG002  # there is one
+        """Return what `config` would take for `problem` on one core."""
+        return self.cost_of(problem)

@@ -26,8 +26,8 @@ class SiluMulQuantize(CpuTiledRules[SiluMulQuantizeConfig, SiluMulQuantizeProble
         """Return the bytes of a block of gates and ups, as bits, and of its y."""
         return SCALE_BLOCK * (2 * 2 + 4)
 
-    def work(self, problem: SiluMulQuantizeProblem, config: SiluMulQuantizeConfig) -> Cost:  # noqa: ARG002
-        """Return what `config` would take for `problem` on one core: scales of rows take two."""
+    def cost_of(self, problem: SiluMulQuantizeProblem) -> Cost:
+        """Return what the kernel for `problem` would take on one core: scales of rows take two."""
         passes = 2 if problem.scale_granularity is Scales.ROW else 1
         us = problem.m * problem.n * _VALUE_US * passes
         return Cost(us, max(1, problem.m), float(passes))

@@ -3,7 +3,7 @@
 The devices of sm_100a and sm_103a, and what one of their SMs does in a cycle: on paper.
 
 Nothing here was measured by jitgen. Where a number comes from stands beside it; *assumed* ones are
-a guess until somebody runs ``jitgen bench blackwell --peers --report FILE``.
+a guess until it is measured with ``jitgen bench blackwell --peers --report FILE``.
 """
 
 from __future__ import annotations

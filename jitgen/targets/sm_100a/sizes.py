@@ -109,7 +109,7 @@ def atoms(config: KernelConfig) -> int:
 
 def scale_padding(config: KernelConfig, stages: int) -> int:
     """
-    Return the bytes that nobody has between the rings of scales of a and of b.
+    Return the unused bytes between the rings of scales of a and of b.
 
     The kernel's struct begins both, as it does tiles, at a multiple of SWIZZLE_BYTES: that is two
     atoms, and a ring of an odd number of them ends halfway.

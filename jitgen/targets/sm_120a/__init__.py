@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 from jitgen.targets.protocol import HostLevel, rules_in
@@ -32,7 +31,6 @@ class Sm120a:
         """Return whether a GPU of this compute capability runs its kernels."""
         return (major, minor) == (12, 0)
 
-    @cache  # noqa: B019  # each target is one object
     def rules(self, op: str) -> AnyRules:
         """Return what it says of an operation of `operations`."""
         own = "sm_90a" if op in STREAMING else "sm_120a"

@@ -8,7 +8,7 @@ to be added to, whichever is slowest. Meanwhile the next one is loaded: from L2,
 share, and from memory, which delivers weights once for each group that has rows. A call takes waves
 of tiles, each as long as the slowest of these; in the last one those that are left share the rates.
 
-How many tiles there are hangs on the rows of each group, which nobody knows beforehand. Some
+How many tiles there are depends on the rows of each group, not known beforehand. Some
 experts are more popular than others, and each call draws its rows at their odds: of many experts
 with few rows each, some have none, and others twice as many as fit a tile. And a problem stands for
 others with a few rows less, which may be just what saves them a wave: its time is the mean of

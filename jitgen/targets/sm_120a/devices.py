@@ -3,7 +3,7 @@
 The devices of sm_120a and sm_121a, and what one of their SMs does in a cycle: on paper.
 
 Nothing here was measured by jitgen. Where a number comes from stands beside it; *assumed* ones are
-a guess until somebody runs ``jitgen bench`` on such a GPU.
+a guess until ``jitgen bench`` has run on such a GPU.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 from jitgen.targets.protocol import HostLevel, rules_in
@@ -32,7 +31,6 @@ class Sm90a:
         """Return whether a GPU of this compute capability runs its kernels."""
         return (major, minor) == (9, 0)
 
-    @cache  # noqa: B019  # there is one target
     def rules(self, op: str) -> AnyRules:
         """Return what it says of an operation of `operations`."""
         return rules_in("jitgen.targets.sm_90a", op)

@@ -118,7 +118,7 @@ def has_list(config: KernelConfig) -> bool:
 
 
 def short_m(config: KernelConfig) -> int:
-    """Return the rows of a tile that has boxes of its own; 0 where none has: nobody shares them."""
+    """Return the rows of a tile that has boxes of its own; 0 where none has, as none is shared."""
     has_table = config.layout is not Layout.CONTIGUOUS
     return SHORT_M if has_table and config.tile.m == 64 and config.cluster.size == 1 else 0
 
@@ -132,8 +132,8 @@ def lane_tiles(config: KernelConfig) -> int:
     Return the tiles of each lane where a warp deals those of a wave; 0 where they are dealt as they
     come.
 
-    Tiles of one block of 64 rows take about as long, one as the other, and contiguous ones are of
-    rows that nobody has counted.
+    Tiles of one block of 64 rows all take about as long, and the rows of contiguous groups are not
+    counted.
     """
     is_counted = config.layout is not Layout.CONTIGUOUS and config.schedule.split_k == 1
     if not is_counted or config.tile.m == 64:

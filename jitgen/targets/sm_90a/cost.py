@@ -77,7 +77,7 @@ def deals(problem: Problem) -> tuple[Deal, ...]:
     Return deals that are equally likely: the same rows for all groups, and uneven ones of `SKEW`.
 
     Of up to 16 groups each has rows of its own, so that there are whole tiles. One group has all
-    rows, and contiguous rows have as many blocks whoever has them.
+    rows, and contiguous rows have as many blocks however groups share them.
     """
     groups = problem.groups
     if problem.layout is Layout.CONTIGUOUS:

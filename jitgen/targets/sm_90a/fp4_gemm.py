@@ -29,7 +29,7 @@ class Fp4Gemm(Fp4Rules):
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
         return fp4_cost.predict(problem, config, device, num_sms)
 
-    def doubt(self, problem: Problem, device: Device) -> str:
+    def confidence_note(self, problem: Problem, device: Device) -> str:
         """Return what the cost model was not fitted to, if so."""
         is_fitted = problem.layout is Layout.RAGGED and device is H200
         return "" if is_fitted else f"the model was fitted to ragged rows on an {H200.name}"

@@ -63,9 +63,9 @@ class GroupedGemm:
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
         return _of(config).predict(problem, config, device, num_sms)
 
-    def doubt(self, problem: Problem, device: Device) -> str:
+    def confidence_note(self, problem: Problem, device: Device) -> str:
         """Return what the cost model was not fitted to, if so."""
-        return _of(problem).doubt(problem, device)
+        return _of(problem).confidence_note(problem, device)
 
     def templates(self) -> tuple[Template, ...]:
         """Return the templates of both families."""

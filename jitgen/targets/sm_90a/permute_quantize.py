@@ -140,7 +140,7 @@ holds what lies between, neighbours meet there and cost nothing.
 """
 
 _UNWANTED = 0.25
-"""Part of the tokens that nobody wants here, for which a kernel that loads all pays."""
+"""Part of the tokens that go to no expert here, for which a kernel that loads all pays."""
 
 
 class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]):
@@ -174,8 +174,8 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
         refuse_unless(
             config.walk is Walk.SCATTER or not tiling.is_eager,
             "E_EAGER",
-            "is_eager: whoever walks over rows learns from the permutation what to load, and "
-            "whoever sorts loads first anyway",
+            "is_eager: a kernel that walks over rows learns from the permutation what to load, and "
+            "one that sorts loads first anyway",
         )
         refuse_unless(
             config.walk is not Walk.SORT or tiling.rows == 1,

@@ -45,7 +45,7 @@ class PlainGemm(Sm90Rules):
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
         return cost.predict(problem, config, fit_of(device), num_sms)
 
-    def doubt(self, problem: Problem, device: Device) -> str:
+    def confidence_note(self, problem: Problem, device: Device) -> str:
         """Return what the cost model was not fitted to, if so."""
         is_fitted = problem.operands.a_dtype is DType.E4M3 and device in (H200, H100)
         known = f"{H200.name} and an {H100.name}"

@@ -95,7 +95,7 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
     kinds = staticmethod(route_space.kinds)
     kind_of = staticmethod(route_space.kind_of)
 
-    def derive(self, config: RouteConfig) -> Sm90RouteDerived:  # type: ignore[override]  # all that follows
+    def derive(self, config: RouteConfig) -> Sm90RouteDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         route_space.check_kind(config)
         route_space.check_experts(config)

@@ -42,7 +42,7 @@ MAX_STAGES = 10
 MAX_ENTRIES = 512
 """
 Entries of the table of tile counts in shared memory: of a group each, or of several where a call
-has more groups. Twice as many would cost 26 of 271 kernels a stage, and serve nobody faster. Also
+has more groups. Twice as many would cost 26 of 271 kernels a stage, and make none faster. Also
 the most of a list of the contiguous tiles that have rows.
 """
 

@@ -13,12 +13,11 @@ instructions' worth, on 8 or 16 bytes of stack.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from jitgen.config.config import Part
 from jitgen.support.frozen import frozen
-from jitgen.targets.base import ON_PAPER, ConfigT, ProblemT, TiledRules, tiled
-from jitgen.targets.protocol import Device, legal_of, refuse_unless
+from jitgen.targets.base import ON_PAPER, ProblemT, TiledRules, TiledT, tiled
+from jitgen.targets.protocol import Derived, Device, legal_of, refuse_unless
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.spaces import Sides, check_sides, distance, tilings
 
@@ -79,7 +78,7 @@ def share_of(device: Device, num_sms: int) -> float:
     return min(1.0, num_sms / device.num_sms) * device.dram_gbps / H200.dram_gbps
 
 
-class StreamRules(TiledRules[ConfigT, ProblemT]):
+class StreamRules(TiledRules[TiledT, ProblemT]):
     """
     Rules of such kernels. An operation gives the data below, says what a config costs, and
     overrides what it has besides.
@@ -105,10 +104,10 @@ class StreamRules(TiledRules[ConfigT, ProblemT]):
     def __init__(self, arch: str = "sm_90a") -> None:
         self.arch = arch
 
-    def derive(self, config: ConfigT) -> StreamDerived:
+    def derive(self, config: TiledT) -> Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         self.check_kind(config)
-        tiling = tiling_of(config)
+        tiling = config.tiling
         check_sides(tiling, self.sides)
         self.check_flags(config)
         threads = threads_of(tiling.threads, tiling.ctas_per_sm)
@@ -121,31 +120,31 @@ class StreamRules(TiledRules[ConfigT, ProblemT]):
         )
         return StreamDerived(registers=registers, bytes_ahead=self.thread_bytes(config) * threads)
 
-    def check_flags(self, config: ConfigT) -> None:
+    def check_flags(self, config: TiledT) -> None:
         """Raise a Refusal where the tiling does not go with the kind."""
 
-    def needed(self, config: ConfigT) -> int:
+    def needed(self, config: TiledT) -> int:
         """Return the registers that a thread needs; raise a Refusal where they never suffice."""
         raise NotImplementedError
 
-    def work_words(self, config: ConfigT) -> str:
+    def work_words(self, config: TiledT) -> str:
         """Return what a warp has under way, for errors."""
         raise NotImplementedError
 
-    def thread_bytes(self, config: ConfigT) -> int:
+    def thread_bytes(self, config: TiledT) -> int:
         """Return the bytes that a thread loads at once."""
         raise NotImplementedError
 
-    def variants(self, start: ConfigT) -> Iterator[ConfigT]:
+    def variants(self, start: TiledT) -> Iterator[TiledT]:
         """Yield the configs, legal or not, among which the nearest to `start` is searched."""
-        for tiling in tilings(tiling_of(start), self.span):
+        for tiling in tilings(start.tiling, self.span):
             yield tiled(start, tiling)
 
-    def sizes_of(self, config: ConfigT) -> Iterable[int]:
+    def sizes_of(self, config: TiledT) -> Iterable[int]:
         """Return the numbers by whose ratios configs are near to each other."""
-        return [getattr(tiling_of(config), name) for name in self.span]
+        return [getattr(config.tiling, name) for name in self.span]
 
-    def nearest(self, config: ConfigT) -> ConfigT | None:
+    def nearest(self, config: TiledT) -> TiledT | None:
         """Return the legal config that is nearest to a refused one: sides by their ratios."""
         start = self.legal_kind(config)
         wanted = tuple(self.sizes_of(start))
@@ -155,13 +154,13 @@ class StreamRules(TiledRules[ConfigT, ProblemT]):
             default=None,
         )
 
-    def configs(self) -> Iterator[ConfigT]:
+    def configs(self) -> Iterator[TiledT]:
         """Yield configs of every size, legal or not, with the default flags and launch."""
         for kind in self.kinds():
-            for tiling in tilings(tiling_of(self.usual), self.span):
+            for tiling in tilings(self.usual.tiling, self.span):
                 yield tiled(kind, tiling)
 
-    def candidates(self, problem: ProblemT) -> tuple[ConfigT, ...]:
+    def candidates(self, problem: ProblemT) -> tuple[TiledT, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         return self.legal(self.kind_of(problem), self.listed_for(problem))
 
@@ -173,7 +172,7 @@ class StreamRules(TiledRules[ConfigT, ProblemT]):
         """Say whether the cost model was fitted to calls like `problem`, on an H200."""
         return False
 
-    def doubt(self, problem: ProblemT, device: Device) -> str:
+    def confidence_note(self, problem: ProblemT, device: Device) -> str:
         """Return what the cost model was not fitted to, if so."""
         if self.arch != "sm_90a":
             return ON_PAPER.format(device=device.name)
@@ -188,8 +187,3 @@ class StreamRules(TiledRules[ConfigT, ProblemT]):
             f"must have {self.columns.upper()} a multiple of {self.multiple} on {self.arch} (got "
             f"{size})",
         )
-
-
-def tiling_of(config: object) -> Any:
-    """Return the tiling of a config: numbers and flags that depend on the operation."""
-    return config.tiling  # type: ignore[attr-defined]

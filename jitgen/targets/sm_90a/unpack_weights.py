@@ -68,7 +68,7 @@ class UnpackWeights(StreamRules[UnpackWeightsConfig, UnpackWeightsProblem]):
     multiple = K_MULTIPLE  # a row ends with whole values of one scale
     note = "rates are those of silu_mul_quantize on an H200, not of unpack_weights"
 
-    def derive(self, config: UnpackWeightsConfig) -> Sm90UnpackDerived:  # type: ignore[override]  # all that follows
+    def derive(self, config: UnpackWeightsConfig) -> Sm90UnpackDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         tiling = config.tiling
         refuse_unless(

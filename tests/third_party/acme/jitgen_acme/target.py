@@ -65,7 +65,7 @@ class ScaleRows:
             limiter="stream",
         )
 
-    def doubt(self, problem: RowsProblem, device: Device) -> str:
+    def confidence_note(self, problem: RowsProblem, device: Device) -> str:
         """Return nothing: steps are counted."""
         return ""
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The rooms that grow: targets and operations, each found by its name and loaded when it is asked for.
+Plug-ins: targets and operations, each found by its name and loaded when it is asked for.
 
 A built-in one is a folder of `jitgen.targets` or `jitgen.ops` whose package holds an object under a
-fixed name. One of somebody else's is an entry point of an installed distribution, and is looked for
-only in those that JITGEN_PLUGINS names: loading it runs its code, and reading the entry points of
-everything that is installed takes a start 30 ms. `Arch` is the name of a target, whoever brings it.
+fixed name. Another distribution's is an entry point of it, and is looked for only in the
+distributions that JITGEN_PLUGINS names: loading it runs its code, and reading the entry points of
+everything that is installed adds 30 ms to a start. `Arch` is the name of a target of either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from jitgen.errors import ConfigError
 from jitgen.settings import settings
@@ -26,14 +26,19 @@ from jitgen.support.text import shown
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
 
+    from jitgen.config.operation import Operation
+    from jitgen.targets.protocol import Target
+
+
+_Plugin = TypeVar("_Plugin")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-class Room(NamedTuple):
+class PluginKind(NamedTuple, Generic[_Plugin]):
     """
-    One kind of thing that grows.
+    One kind of plug-in, with all that there are of it.
 
     Attributes:
         word: What one of them is called in errors.
@@ -53,14 +58,14 @@ class Room(NamedTuple):
         return _built_in(self)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all there are, sorted: the built-in ones, then others'."""
+        """Return all names, sorted: of the built-in ones, then of other distributions'."""
         return (*_built_in(self), *sorted(_others(self, settings.plugins)))
 
     def __contains__(self, name: object) -> bool:
-        """Say whether there is one called `name`; for a built-in one nobody else is asked."""
+        """Say whether there is one called `name`; plug-ins are not asked for a built-in one."""
         return name in _built_in(self) or name in _others(self, settings.plugins)
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> _Plugin:
         """
         Return the object called `name`.
 
@@ -68,16 +73,17 @@ class Room(NamedTuple):
             ConfigError: There is none of this name, it cannot be loaded, or it is not what its
                 entry point promises.
         """
-        return _load(self, name, settings.plugins)
+        found: _Plugin = _load(self, name, settings.plugins)
+        return found
 
     def origin(self, name: str) -> dict[str, str] | None:
-        """Return distribution and version of what somebody else made; None where it is built in."""
+        """Return distribution and version of a plug-in; None where it is built in."""
         point = _others(self, settings.plugins).get(name)
         if point is None or point.dist is None:
             return None
         return {"distribution": _normal(point.dist.name), "version": point.dist.version}
 
-    def of(self, distribution: str) -> dict[str, Any]:
+    def of(self, distribution: str) -> dict[str, _Plugin]:
         """Return what `distribution`, which JITGEN_PLUGINS names, brings; raises as `get`."""
         return {
             name: self.get(name)
@@ -85,13 +91,13 @@ class Room(NamedTuple):
             if point.dist is not None and _normal(point.dist.name) == _normal(distribution)
         }
 
-    def lacks(self, found: Any) -> tuple[str, ...]:
+    def lacks(self, found: object) -> tuple[str, ...]:
         """Return the names that the protocol has and `found` has not."""
         module, _, name = self.protocol.partition(":")
         return lacking(found, getattr(importlib.import_module(f"jitgen.{module}"), name))
 
 
-def lacking(found: Any, protocol: type) -> tuple[str, ...]:
+def lacking(found: object, protocol: type) -> tuple[str, ...]:
     """Return the public names that `protocol` has and `found` has not."""
     names = (*protocol.__annotations__, *vars(protocol))
     public = dict.fromkeys(name for name in names if not name.startswith("_"))
@@ -99,31 +105,31 @@ def lacking(found: Any, protocol: type) -> tuple[str, ...]:
 
 
 @cache
-def _built_in(room: Room) -> tuple[str, ...]:
+def _built_in(kind: PluginKind[Any]) -> tuple[str, ...]:
     """Return the names of the folders that hold the object; others hold what several share."""
     # Not by a pattern: for some versions of Python nothing is in a folder that cannot be read now.
-    with os.scandir(_PACKAGE / room.package) as entries:
+    with os.scandir(_PACKAGE / kind.package) as entries:
         files = [Path(entry.path, "__init__.py") for entry in entries if entry.is_dir()]
-    bound = re.compile(rf"^{room.attribute}\b", re.MULTILINE)
+    bound = re.compile(rf"^{kind.attribute}\b", re.MULTILINE)
     found = (p for p in files if p.is_file() and bound.search(p.read_text(encoding="utf-8")))
     return tuple(sorted(path.parent.name for path in found))
 
 
 @cache
-def _others(room: Room, trusted: tuple[str, ...]) -> dict[str, EntryPoint]:
+def _others(kind: PluginKind[Any], trusted: tuple[str, ...]) -> dict[str, EntryPoint]:
     """Return the entry points of the distributions that are trusted, by name."""
     found: dict[str, EntryPoint] = {}
-    owners = dict.fromkeys(_built_in(room), "jitgen itself")
+    owners = dict.fromkeys(_built_in(kind), "jitgen itself")
     for distribution in map(_distribution, dict.fromkeys(map(_normal, trusted))):
-        for point in distribution.entry_points.select(group=f"jitgen.{room.package}"):
+        for point in distribution.entry_points.select(group=f"jitgen.{kind.package}"):
             if other := owners.get(point.name):
                 raise ConfigError(
-                    f"{distribution.name} brings {point.name} to jitgen.{room.package}, and so "
+                    f"{distribution.name} brings {point.name} to jitgen.{kind.package}, and so "
                     f"does {other}; leave one out of JITGEN_PLUGINS, or have it renamed"
                 )
             if not _NAME.fullmatch(point.name):
                 raise ConfigError(
-                    f"{distribution.name} brings {shown(point.name)} to jitgen.{room.package}: a "
+                    f"{distribution.name} brings {shown(point.name)} to jitgen.{kind.package}: a "
                     "name becomes part of symbols and files, so it must be of a-z, 0-9 and _"
                 )
             owners[point.name] = distribution.name
@@ -149,24 +155,24 @@ def _normal(name: str) -> str:
 
 
 @cache
-def _load(room: Room, name: str, trusted: tuple[str, ...]) -> Any:
-    if name in _built_in(room):
-        return getattr(importlib.import_module(f"jitgen.{room.package}.{name}"), room.attribute)
-    point = _others(room, trusted).get(name)
+def _load(kind: PluginKind[Any], name: str, trusted: tuple[str, ...]) -> Any:
+    if name in _built_in(kind):
+        return getattr(importlib.import_module(f"jitgen.{kind.package}.{name}"), kind.attribute)
+    point = _others(kind, trusted).get(name)
     if point is None:
         raise ConfigError(
-            f"{room.word} {shown(name)} is not known; allowed: {', '.join(room.names())}"
+            f"{kind.word} {shown(name)} is not known; allowed: {', '.join(kind.names())}"
         )
-    what = f"{room.word} {name} of {point.dist.name if point.dist else 'another distribution'}"
+    what = f"{kind.word} {name} of {point.dist.name if point.dist else 'another distribution'}"
     try:
         found = point.load()
     except Exception as error:
         raise ConfigError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from error
-    asked = f"jitgen.{room.protocol.replace(':', '.')}"
+    asked = f"jitgen.{kind.protocol.replace(':', '.')}"
     if inspect.isclass(found) or inspect.ismodule(found):
-        kind = "class" if inspect.isclass(found) else "module"
-        raise ConfigError(f"{what}: {point.value} is a {kind}, and must be an object as {asked}")
-    if missing := room.lacks(found):
+        wrong = "class" if inspect.isclass(found) else "module"
+        raise ConfigError(f"{what}: {point.value} is a {wrong}, and must be an object as {asked}")
+    if missing := kind.lacks(found):
         raise ConfigError(f"{what}: {point.value} is no {asked}: it lacks {', '.join(missing)}")
     if found.name != name:
         raise ConfigError(
@@ -176,7 +182,7 @@ def _load(room: Room, name: str, trusted: tuple[str, ...]) -> Any:
     return found
 
 
-def _has(found: Any, name: str) -> bool:
+def _has(found: object, name: str) -> bool:
     """Return whether an object has an attribute, without running a property of that name."""
     try:
         inspect.getattr_static(found, name)
@@ -185,8 +191,10 @@ def _has(found: Any, name: str) -> bool:
     return True
 
 
-TARGETS = Room("arch", "targets", "TARGET", "targets.protocol:Target")
-OPERATIONS = Room("operation", "ops", "OPERATION", "config.operation:Operation")
+TARGETS: PluginKind[Target] = PluginKind("arch", "targets", "TARGET", "targets.protocol:Target")
+OPERATIONS: PluginKind[Operation] = PluginKind(
+    "operation", "ops", "OPERATION", "config.operation:Operation"
+)
 
 
 _made: dict[str, Arch] = {}
