@@ -83,9 +83,9 @@ class Word(NamedTuple):
             return "x".join([_NUMBER] * len(self.sides))
         if self.kind is int:
             return _NUMBER
+        words = [str(each) for each in self.kind]  # type: ignore[attr-defined]
         if self.text or (self.usual is MISSING and issubclass(self.kind, Vocabulary)):
-            return "[a-z0-9]+"
-        words = map(str, self.kind)  # type: ignore[call-overload]
+            return "[a-z]+" if all(word.isalpha() for word in words) else "[a-z0-9]+"
         return "|".join(sorted(words, key=len, reverse=True))
 
     def value(self, text: str | None) -> Any:
