@@ -30,7 +30,6 @@ from jitgen.formats.block128 import kernel_layout
 from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS
 from jitgen.ops.moe_fc2_dense import samples
 from jitgen.ops.moe_fc2_dense.ways import ways
-from jitgen.support.frozen import frozen
 
 DENSE, GROUPED, COMBINE = "dense", "grouped", "grouped and combine"
 
@@ -44,126 +43,108 @@ _GPU_TOKENS, _CPU_TOKENS = (1, 8, 16, 32, 64, 96, 128, 192, 256, 288, 384), (8,)
 _GPU_SIZES, _CPU_SIZES = (256, 7168, 256, TOP_K), (6, 128, 128, 2)
 
 
-@frozen
-class Case(KernelCase):
+def case(tokens: int, experts: int, n: int, k: int, top_k: int) -> KernelCase:
     """
-    One measurement.
+    Return a case called ``32 tokens, 8 of 256 experts, N7168 I256``.
 
-    Attributes:
+    Args:
         tokens: Rows of the output.
         experts: Matrices of weights.
         n: Columns of the output.
         k: Columns of an expert's activations.
         top_k: Experts of a token.
     """
-
-    tokens: int
-    experts: int
-    n: int
-    k: int
-    top_k: int
-
-    def __str__(self) -> str:
-        """Return the case as tables show it: ``32 tokens, 8 of 256 experts, N7168 I256``."""
-        routing = f"{self.top_k} of {self.experts} experts"
-        return f"{self.tokens} tokens, {routing}, N{self.n} I{self.k}"
-
-    @property
-    def problem(self) -> MoeFc2DenseProblem:
-        """What a kernel is chosen for."""
-        return MoeFc2DenseProblem(
-            groups=self.experts, m=self.tokens, n=self.n, k=self.k, top_k=self.top_k
-        )
-
-    @property
-    def sizes(self) -> samples.Sizes:
-        """What operands are made of."""
-        return samples.Sizes(
-            tokens=self.tokens, experts=self.experts, n=self.n, k=self.k, top_k=self.top_k
-        )
-
-    def sides(self, arch: Arch) -> Iterator[Side]:
-        """Yield the dense GEMM, the grouped one with and without the sum, and other dense ones."""
-        make = partial(
-            samples.of_sizes, samples.BLOCKS, self.sizes, has_idle=False, device=device_of(arch)
-        )
-        solved = make(is_exact=False)
-        chosen = jitgen.select(replace(self.problem, top_k=TOP_K), arch)  # no call says its top_k
-
-        def dense(config: MoeFc2DenseConfig | None) -> Ready:
-            def check() -> None:
-                for each in (make(is_exact=True), solved) if config is None else (solved,):
-                    _check(each, self, config)
-
-            return Ready(
-                calls=(partial(jitgen.moe_fc2_dense, **solved.arguments, config=config),),
-                check=check,
-                kernel=(config or chosen.config).name(arch),
-            )
-
-        multiply, combine, check = _grouped(solved, self)
-        yield Side(name=DENSE, prepare=partial(dense, None), tolerated=NEEDED)
-        yield Side.of(GROUPED, multiply, lambda _: None, tolerated=NEEDED)
-        yield Side.of(COMBINE, combine, check, tolerated=NEEDED)
-        for other in (cast("MoeFc2DenseConfig", each.config) for each in chosen.candidates[1:]):
-            yield Side(name=f"{DENSE} {other.short}", prepare=partial(dense, other))
-
-    def ratios(self, arch: Arch) -> Iterator[Ratio]:
-        """Yield the time of the grouped way as a part of the dense one's."""
-        predicted = ways(self.problem, arch)
-        yield Ratio(
-            what=f"{COMBINE} over {DENSE}",
-            fast=DENSE,
-            slow=COMBINE,
-            detail=f"predicted {predicted.dense_us:.1f} us for {DENSE}, {predicted.grouped_us:.1f} "
-            f"for {GROUPED}, {predicted.combine_us:.1f} to combine",
-        )
+    name = f"{tokens} tokens, {top_k} of {experts} experts, N{n} I{k}"
+    problem = MoeFc2DenseProblem(groups=experts, m=tokens, n=n, k=k, top_k=top_k)
+    sizes = samples.Sizes(tokens=tokens, experts=experts, n=n, k=k, top_k=top_k)
+    return KernelCase(name=name, problem=problem, sides=partial(_sides, name, sizes, problem))
 
 
-def cases(arch: Arch) -> Iterator[Case]:
+def cases(arch: Arch) -> Iterator[KernelCase]:
     """Yield what is measured on a device of `arch`: on a CPU one small case."""
-    experts, n, k, top_k = _GPU_SIZES if arch.is_gpu else _CPU_SIZES
+    sizes = _GPU_SIZES if arch.is_gpu else _CPU_SIZES
     for tokens in _GPU_TOKENS if arch.is_gpu else _CPU_TOKENS:
-        yield Case(tokens=tokens, experts=experts, n=n, k=k, top_k=top_k)
+        found = case(tokens, *sizes)
+        yield replace(found, ratios=(_predicted(found.problem, arch),))
 
 
-def _check(solved: samples.Solved, case: Case, config: MoeFc2DenseConfig | None) -> None:
+def _predicted(problem: MoeFc2DenseProblem, arch: Arch) -> Ratio:
+    """Return the time of the grouped way as a part of the dense one's, and what is predicted."""
+    found = ways(problem, arch)
+    return Ratio(
+        what=f"{COMBINE} over {DENSE}",
+        fast=DENSE,
+        slow=COMBINE,
+        detail=f"predicted {found.dense_us:.1f} us for {DENSE}, {found.grouped_us:.1f} for "
+        f"{GROUPED}, {found.combine_us:.1f} to combine",
+    )
+
+
+def _sides(
+    name: str, sizes: samples.Sizes, problem: MoeFc2DenseProblem, arch: Arch
+) -> Iterator[Side]:
+    """Yield the dense GEMM, the grouped one with and without the sum, and other dense ones."""
+    make = partial(samples.of_sizes, samples.BLOCKS, sizes, has_idle=False, device=device_of(arch))
+    solved = make(is_exact=False)
+    chosen = jitgen.select(replace(problem, top_k=TOP_K), arch)  # no call says its top_k
+
+    def dense(config: MoeFc2DenseConfig | None) -> Ready:
+        def check() -> None:
+            for each in (make(is_exact=True), solved) if config is None else (solved,):
+                _check(each, name, config)
+
+        return Ready(
+            calls=(partial(jitgen.moe_fc2_dense, **solved.arguments, config=config),),
+            check=check,
+            kernel=(config or chosen.config).name(arch),
+        )
+
+    multiply, combine, check = _grouped(solved, name)
+    yield Side(name=DENSE, prepare=partial(dense, None), tolerated=NEEDED)
+    yield Side.of(GROUPED, multiply, lambda _: None, tolerated=NEEDED)
+    yield Side.of(COMBINE, combine, check, tolerated=NEEDED)
+    for other in (cast("MoeFc2DenseConfig", each.config) for each in chosen.candidates[1:]):
+        yield Side(name=f"{DENSE} {other.short}", prepare=partial(dense, other))
+
+
+def _check(solved: samples.Solved, name: str, config: MoeFc2DenseConfig | None) -> None:
     """Raise WrongResult where a kernel computes something wrong; None: the one that is chosen."""
     solved.out.fill_(float("nan"))
     jitgen.moe_fc2_dense(**solved.arguments, config=config)
     bits = TENSOR_CORE_BITS if solved.out.is_cuda else ACCUMULATOR_BITS
     if wrong := solved.wrong(bits):
-        raise WrongResult(f"the kernel for {case} gives {wrong:,} wrong values")
+        raise WrongResult(f"the kernel for {name} gives {wrong:,} wrong values")
 
 
 def _grouped(
-    solved: samples.Solved, case: Case
+    solved: samples.Solved, name: str
 ) -> tuple[Call, Callable[[], Tensor], Callable[[Tensor], None]]:
     """
     Return the grouped GEMM over the rows that are routed, the same with the sum over them, and what
     raises a WrongResult where the sum is not what is expected.
     """
     a, b, a_scale, b_scale, alpha, _ = solved.tensors
+    rows, n = solved.out.shape
     routed = alpha != 0
     experts, tokens = routed.T.nonzero().unbind(1)  # in the order of experts
     offs = routed.sum(0).cumsum(0).int()
     row_scale = kernel_layout(a_scale[experts, tokens].contiguous())
     each = (a.view(torch.uint8)[tokens, experts].view(a.dtype), b, row_scale, b_scale)
     of_token = tokens.argsort(stable=True)  # rows of a token, side by side
-    weights = alpha[tokens, experts][of_token].view(case.tokens, 1, -1).to(solved.out.dtype)
-    y = solved.out.new_empty((len(tokens), case.n))
+    weights = alpha[tokens, experts][of_token].view(rows, 1, -1).to(solved.out.dtype)
+    y = solved.out.new_empty((len(tokens), n))
     out = torch.empty_like(solved.out)
     multiply = partial(jitgen.grouped_gemm, *each, offs=offs, out=y)
 
     def combine() -> Tensor:
         multiply()
-        sums = torch.bmm(weights, y[of_token].view(case.tokens, -1, case.n))
+        sums = torch.bmm(weights, y[of_token].view(rows, -1, n))
         return out.copy_(sums.view_as(out))
 
     def check(found: Tensor) -> None:
         expected = solved.expected
         if (found.double() - expected).abs().max() > LARGEST_ERROR * expected.abs().max():
-            raise WrongResult(f"the grouped way for {case} gives another result")
+            raise WrongResult(f"the grouped way for {name} gives another result")
 
     return multiply, combine, check
 

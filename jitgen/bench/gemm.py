@@ -27,48 +27,34 @@ from jitgen.bench.runner import NEEDED, Contest, KernelCase, KernelSuite, Ready,
 from jitgen.config import Arch, Config, Layout, Numerics
 from jitgen.config.grouped_gemm import Problem
 from jitgen.config.layouts import GROUP_ALIGNMENT
-from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 
 
-@frozen
-class Case(KernelCase):
-    """
-    One measurement.
+def _case(groups: int, rows: int, n: int, k: int) -> KernelCase:
+    """Return a case called ``8 x (128 x 4096 x 7168)``."""
+    name, m = f"{groups} x ({rows} x {n} x {k})", groups * rows
+    problem = Problem(layout=Layout.RAGGED, groups=groups, m=m, n=n, k=k)
+    sides = partial(_sides, name, problem)
+    return KernelCase(name=name, problem=problem, sides=sides, flop=2.0 * m * n * k)
 
-    Attributes:
-        problem: The sizes.
-    """
 
-    problem: Problem
-
-    def __str__(self) -> str:
-        """Return the case as tables show it: ``8 x (128 x 4096 x 7168)``."""
-        problem = self.problem
-        return f"{problem.groups} x ({problem.rows_per_group} x {problem.n} x {problem.k})"
-
-    @property
-    def amount(self) -> float:
-        """Operations."""
-        return 2 * self.problem.m * self.problem.n * self.problem.k
-
-    def sides(self, _: Arch) -> Iterator[Side]:
-        """Yield our kernel, and DeepGEMM's on the same operands where it is installed."""
-        workload, rows = Workload.random(self.problem), self.problem.rows_per_group
-        ours = Ready(
-            calls=(partial(workload.call, jitgen.grouped_gemm),),
-            check=partial(workload.check, f"the kernel for {self}"),
-            out=lambda: workload.out,
-        )
-        yield Side(name=OURS, prepare=lambda: ours, tolerated=NEEDED)
-        found = find_all((PEER,))[0]
-        if found and not rows % GROUP_ALIGNMENT:
-            peer = replace(found[0].prepare(workload, rows), out=ours.out)
-            yield Side(name=PEER, prepare=lambda: peer, tolerated=NEEDED)
+def _sides(name: str, problem: Problem, _: Arch) -> Iterator[Side]:
+    """Yield our kernel, and DeepGEMM's on the same operands where it is installed."""
+    workload, rows = Workload.random(problem), problem.rows_per_group
+    ours = Ready(
+        calls=(partial(workload.call, jitgen.grouped_gemm),),
+        check=partial(workload.check, f"the kernel for {name}"),
+        out=lambda: workload.out,
+    )
+    yield Side(name=OURS, prepare=lambda: ours, tolerated=NEEDED)
+    found = find_all((PEER,))[0]
+    if found and not rows % GROUP_ALIGNMENT:
+        peer = replace(found[0].prepare(workload, rows), out=ours.out)
+        yield Side(name=PEER, prepare=lambda: peer, tolerated=NEEDED)
 
 
 CASES = tuple(
-    Case(problem=Problem(layout=Layout.RAGGED, groups=groups, m=groups * rows, n=n, k=k))
+    _case(groups, rows, n, k)
     for groups, rows in ((8, 128), (8, 1024), (8, 4096), (32, 64), (32, 512))
     for n, k in MATRICES
 )

@@ -86,7 +86,7 @@ _STAGES = (None, 3)
 
 
 @frozen
-class Product(KernelCase):
+class Product:
     """
     One of the three products of a case.
 
@@ -96,9 +96,6 @@ class Product(KernelCase):
         ours: Computes it; takes a config, or None for the one that is chosen.
         theirs: Computes it in torch.
         parts: For each group where its part of a result is, and the two factors of that.
-        flop: Operations.
-        case: What tables call the case.
-        has_candidates: Whether other kernels are timed, too.
     """
 
     name: str
@@ -106,33 +103,17 @@ class Product(KernelCase):
     ours: Callable[[Config | None], Tensor]
     theirs: Callable[[], Tensor]
     parts: tuple[tuple[Any, Tensor, Tensor], ...]
-    flop: float
-    case: str
-    has_candidates: bool = False
 
-    def __str__(self) -> str:
-        """Return the product as tables show it: ``wgrad 8 x 4096 N4096 K2048``."""
-        return f"{self.name} {self.case}"
-
-    @property
-    def amount(self) -> float:
-        """Operations."""
-        return self.flop
-
-    def sides(self, arch: Arch) -> Iterator[Side]:
+    def sides(self, arch: Arch, *, candidates: bool) -> Iterator[Side]:
         """Yield ours, torch's, and other kernels where they are asked for."""
         chosen, check = jitgen.select(self.problem, arch), partial(_check, self)
         kernel = chosen.config.name(arch)
         call = partial(self.ours, None)
         yield Side.of(OURS, call, partial(check, OURS), kernel=kernel, tolerated=NEEDED)
         yield Side.of(TORCH, self.theirs, partial(check, TORCH))
-        for config in _considered(chosen, arch) if self.has_candidates else ():
+        for config in _considered(chosen, arch) if candidates else ():
             name = config.to_name()
             yield Side.of(name, partial(self.ours, config), partial(check, name))
-
-    def ratios(self, _: Arch) -> tuple[Ratio, ...]:
-        """Return the budget: torch is no faster."""
-        return (Ratio(what=f"{TORCH} over {OURS}", fast=OURS, slow=TORCH, budget=1.0),)
 
 
 def suite(*, candidates: bool = False, cases: Sequence[Case] = CASES) -> KernelSuite:
@@ -159,15 +140,21 @@ def rows(*, candidates: bool = False) -> Iterator[Row]:
     return suite(candidates=candidates).rows()
 
 
-def products(case: Case, arch: Arch, *, candidates: bool = False) -> Sequence[Product]:
-    """Return the three products of a case; with `candidates` every kernel of them is compiled."""
+def products(case: Case, arch: Arch, *, candidates: bool = False) -> Iterator[KernelCase]:
+    """Yield the three products of a case; with `candidates` every kernel of them is compiled."""
     found = _products(case, *_operands(case, device_of(arch)))
-    if not candidates:
-        return found
-    chosen = [jitgen.select(product.problem, arch) for product in found]
-    configs = dict.fromkeys(config for each in chosen for config in _considered(each, arch))
-    jitgen.prewarm(list(configs), arch=arch)  # all cores compile, not one after the other
-    return [replace(product, has_candidates=True) for product in found]
+    if candidates:  # all cores compile, not one after the other
+        chosen = [jitgen.select(product.problem, arch) for product in found]
+        configs = dict.fromkeys(config for each in chosen for config in _considered(each, arch))
+        jitgen.prewarm(list(configs), arch=arch)
+    for product in found:
+        yield KernelCase(
+            name=f"{product.name} {case}",
+            problem=product.problem,
+            sides=partial(product.sides, candidates=candidates),
+            ratios=(Ratio(what=f"{TORCH} over {OURS}", fast=OURS, slow=TORCH, budget=1.0),),
+            flop=2.0 * sum(case.row_counts) * case.n * case.k,
+        )
 
 
 def _operands(case: Case, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -212,7 +199,6 @@ def _products(
             b_layout=b_layout,
         )
 
-    flop = 2.0 * len(a) * case.n * case.k
     numbered = list(enumerate(rows))
     return (
         Product(
@@ -221,8 +207,6 @@ def _products(
             ours=partial(gemm, a, b),
             theirs=partial(theirs, a, b.transpose(1, 2)),
             parts=tuple((each, a[each], b[g].T) for g, each in numbered),
-            flop=flop,
-            case=str(case),
         ),
         Product(
             name=DGRAD,
@@ -230,8 +214,6 @@ def _products(
             ours=partial(gemm, dy, b.transpose(1, 2)),
             theirs=partial(theirs, dy, b),
             parts=tuple((each, dy[each], b[g]) for g, each in numbered),
-            flop=flop,
-            case=str(case),
         ),
         Product(
             name=WGRAD,
@@ -241,8 +223,6 @@ def _products(
             ours=wgrad,
             theirs=partial(theirs, dy.T, a),
             parts=tuple((g, dy[each].T, a[each]) for g, each in numbered),
-            flop=flop,
-            case=str(case),
         ),
     )
 

@@ -38,7 +38,6 @@ from jitgen.formats import mx32, nv16
 from jitgen.formats.convert import from_atoms
 from jitgen.ops.quantize import samples
 from jitgen.ops.quantize.call import mxfp4, mxfp8, nvfp4
-from jitgen.support.frozen import frozen
 
 TORCH, FOUND = "torch", "jitgen, global scale found"
 
@@ -64,124 +63,112 @@ _ROWS, _FEW_ROWS, _CPU_ROWS = 1024, (128, 8), 16
 _K, _CPU_K = 7168, 256
 
 
-@frozen
-class Case(KernelCase):
+def case(
+    layout: Layout, form: Format, rows: int, k: int, arch: Arch, *, has_budget: bool = False
+) -> KernelCase:
     """
-    One measurement.
+    Return a case called ``contiguous mxfp8 8192 x 7168``.
 
-    Attributes:
+    Args:
         layout: How rows belong to groups; contiguous rows are one matrix of them all.
-        format: What values become.
+        form: What values become.
         rows: Rows of each of 8 groups.
         k: Columns.
-        has_budget: Whether the budgets hold for it.
+        arch: Target.
+        has_budget: Whether the budgets hold for it; then all kernels are measured.
     """
-
-    layout: Layout
-    format: Format
-    rows: int
-    k: int
-    has_budget: bool = False
-
-    def __str__(self) -> str:
-        """Return the case as tables show it: ``contiguous mxfp8 8192 x 7168``."""
-        is_one = self.layout is Layout.CONTIGUOUS
-        rows = f"{GROUPS * self.rows}" if is_one else f"{GROUPS} x {self.rows}"
-        return f"{self.layout} {self.format} {rows} x {self.k}"
-
-    @property
-    def problem(self) -> QuantizeProblem:
-        """What a kernel is chosen for."""
-        return QuantizeProblem(
-            layout=self.layout,
-            groups=1 if self.layout is Layout.CONTIGUOUS else GROUPS,
-            m=GROUPS * self.rows,
-            k=self.k,
-            format=self.format,
-        )
-
-    def tensors(self, device: str) -> tuple[Tensor, dict[str, Any]]:
-        """Return x, and what calls take besides, but for the config."""
-        chance = torch.Generator(device).manual_seed(0)
-        each = torch.full((GROUPS,), self.rows, dtype=torch.int32, device=device)
-        lead = (GROUPS, self.rows) if self.layout is Layout.MASKED else (GROUPS * self.rows,)
-        x = torch.randn(*lead, self.k, generator=chance, device=device).bfloat16()
-        named: dict[str, Any] = {}
-        if self.layout is Layout.RAGGED:
-            named["offs"] = each.cumsum(0).int()
-        if self.layout is Layout.MASKED:
-            named["masked_m"] = each
-        if self.format is Format.NVFP4:
-            named["global_scale"] = torch.full((1,), 6 / (6 * 448), device=device)
-        return x, named
-
-    def sides(self, arch: Arch) -> Iterator[Side]:
-        """Yield a copy, torch's operations, our kernels, and NVFP4 that finds its global scale."""
-        device = device_of(arch)
-        x, named = self.tensors(device)
-        torchs = {name: value for name, value in named.items() if name != "masked_m"}
-        plain = partial(_TORCH[self.format], x, **torchs)
-        check = partial(self._check, x, named.get("offs"))
-        kernels = self._kernels(arch)
-        yield copy_side(self.amount, device, has_notes=True)
-        yield Side.of(TORCH, plain, lambda _: None, tolerated=NEEDED)
-        for number, (name, config) in enumerate(kernels.items()):
-            call = partial(_CALLS[self.format], x, **named, config=config)
-            yield Side.of(
-                name, call, partial(check, plain), tolerated=KernelMiss if number else NEEDED
-            )
-        if arch.is_gpu and self.has_budget and self.format is Format.NVFP4:
-            call = partial(nvfp4, x, config=next(iter(kernels.values())))
-            yield Side.of(FOUND, call, partial(check, partial(nv16.nvfp4, x)), tolerated=NEEDED)
-
-    def ratios(self, arch: Arch) -> Iterator[Ratio]:
-        """Yield ours over the copy: of the chosen kernel, and where the global scale is found."""
-        if self.has_budget:
-            yield Ratio.of_rates(next(iter(self._kernels(arch)), OURS), COPY, OF_COPY)
-            yield Ratio.of_rates(FOUND, COPY, OF_COPY_WHEN_FOUND)
-
-    def _kernels(self, arch: Arch) -> dict[str, QuantizeConfig]:
-        """Return what is measured under which name, the selector's first; nothing on a CPU."""
-        if not arch.is_gpu:
-            return {}
-        choice = jitgen.select(self.problem, arch)
-        others = (each.config for each in choice.candidates if self.has_budget)
-        found = (cast("QuantizeConfig", each) for each in dict.fromkeys((choice.config, *others)))
-        return {f"{OURS}, {config.tiling.to_name() or 'default'}": config for config in found}
-
-    def _check(
-        self,
-        x: Tensor,
-        offs: Tensor | None,
-        plain: Callable[[], Sequence[Tensor]],
-        found: Sequence[Tensor],
-    ) -> None:
-        """Require the bits of torch's operations: every row of x is some group's."""
-        expected, size = plain(), -(-self.k // self.format.values)
-        scales = [from_atoms(each[1], x.shape[-2], size, offs=offs) for each in (found, expected)]
-        wrong = samples.differ(found[0], expected[0]).sum() + samples.differ(*scales).sum()
-        if int(wrong):
-            raise WrongResult(f"the kernel for {self} gives {int(wrong):,} wrong bytes")
+    is_one = layout is Layout.CONTIGUOUS
+    shape = f"{GROUPS * rows}" if is_one else f"{GROUPS} x {rows}"
+    name = f"{layout} {form} {shape} x {k}"
+    problem = QuantizeProblem(
+        layout=layout, groups=1 if is_one else GROUPS, m=GROUPS * rows, k=k, format=form
+    )
+    ratios: tuple[Ratio, ...] = ()
+    if has_budget:
+        ours = next(iter(_kernels(problem, arch, has_others=False)))
+        limits = {ours: OF_COPY, FOUND: OF_COPY_WHEN_FOUND}
+        ratios = tuple(Ratio.of_rates(each, COPY, least) for each, least in limits.items())
+    sides = partial(_sides, name, problem, has_budget=has_budget)
+    return KernelCase(name=name, problem=problem, sides=sides, ratios=ratios)
 
 
-def cases(arch: Arch) -> Iterator[Case]:
+def cases(arch: Arch) -> Iterator[KernelCase]:
     """Yield what is measured on a device of `arch`: on a CPU every format once, and small."""
     if not arch.is_gpu:
         for form in Format:
-            yield Case(layout=Layout.CONTIGUOUS, format=form, rows=_CPU_ROWS, k=_CPU_K)
+            yield case(Layout.CONTIGUOUS, form, _CPU_ROWS, _CPU_K, arch)
         return
     for form in Format:
-        yield Case(
-            layout=Layout.CONTIGUOUS,
-            format=form,
-            rows=_ROWS,
-            k=_K,
-            has_budget=form is not Format.MXFP4,
-        )
+        has_budget = form is not Format.MXFP4
+        yield case(Layout.CONTIGUOUS, form, _ROWS, _K, arch, has_budget=has_budget)
     for layout in (Layout.RAGGED, Layout.MASKED):
         for form in (Format.MXFP8, Format.NVFP4):
             for rows in (_ROWS, *_FEW_ROWS):
-                yield Case(layout=layout, format=form, rows=rows, k=_K)
+                yield case(layout, form, rows, _K, arch)
+
+
+def _tensors(problem: QuantizeProblem, device: str) -> tuple[Tensor, dict[str, Any]]:
+    """Return x, and what calls take besides, but for the config."""
+    rows, chance = problem.m // GROUPS, torch.Generator(device).manual_seed(0)
+    each = torch.full((GROUPS,), rows, dtype=torch.int32, device=device)
+    lead = (GROUPS, rows) if problem.layout is Layout.MASKED else (problem.m,)
+    x = torch.randn(*lead, problem.k, generator=chance, device=device).bfloat16()
+    named: dict[str, Any] = {}
+    if problem.layout is Layout.RAGGED:
+        named["offs"] = each.cumsum(0).int()
+    if problem.layout is Layout.MASKED:
+        named["masked_m"] = each
+    if problem.format is Format.NVFP4:
+        named["global_scale"] = torch.full((1,), 6 / (6 * 448), device=device)
+    return x, named
+
+
+def _sides(name: str, problem: QuantizeProblem, arch: Arch, *, has_budget: bool) -> Iterator[Side]:
+    """Yield a copy, torch's operations, our kernels, and NVFP4 that finds its global scale."""
+    device = device_of(arch)
+    x, named = _tensors(problem, device)
+    torchs = {name: value for name, value in named.items() if name != "masked_m"}
+    plain = partial(_TORCH[problem.format], x, **torchs)
+    check = partial(_check, name, problem, x, named.get("offs"))
+    kernels = _kernels(problem, arch, has_others=has_budget)
+    yield copy_side(problem.traffic_bytes, device, has_notes=True)
+    yield Side.of(TORCH, plain, lambda _: None, tolerated=NEEDED)
+    for number, (kernel, config) in enumerate(kernels.items()):
+        call = partial(_CALLS[problem.format], x, **named, config=config)
+        yield Side.of(
+            kernel, call, partial(check, plain), tolerated=KernelMiss if number else NEEDED
+        )
+    if arch.is_gpu and has_budget and problem.format is Format.NVFP4:
+        call = partial(nvfp4, x, config=next(iter(kernels.values())))
+        yield Side.of(FOUND, call, partial(check, partial(nv16.nvfp4, x)), tolerated=NEEDED)
+
+
+def _kernels(
+    problem: QuantizeProblem, arch: Arch, *, has_others: bool
+) -> dict[str, QuantizeConfig]:
+    """Return what is measured under which name, the selector's first; nothing on a CPU."""
+    if not arch.is_gpu:
+        return {}
+    choice = jitgen.select(problem, arch)
+    others = (each.config for each in choice.candidates if has_others)
+    found = (cast("QuantizeConfig", each) for each in dict.fromkeys((choice.config, *others)))
+    return {f"{OURS}, {config.tiling.to_name() or 'default'}": config for config in found}
+
+
+def _check(
+    name: str,
+    problem: QuantizeProblem,
+    x: Tensor,
+    offs: Tensor | None,
+    plain: Callable[[], Sequence[Tensor]],
+    found: Sequence[Tensor],
+) -> None:
+    """Require the bits of torch's operations: every row of x is some group's."""
+    expected, size = plain(), -(-problem.k // problem.format.values)
+    scales = [from_atoms(each[1], x.shape[-2], size, offs=offs) for each in (found, expected)]
+    wrong = samples.differ(found[0], expected[0]).sum() + samples.differ(*scales).sum()
+    if int(wrong):
+        raise WrongResult(f"the kernel for {name} gives {int(wrong):,} wrong bytes")
 
 
 SUITE = KernelSuite(name="quantize", cases=cases)

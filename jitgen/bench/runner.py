@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -275,35 +274,35 @@ class Ratio:
         return cls(what=what, fast=fast, slow=slow, budget=budget)
 
 
+@frozen
 class KernelCase:
     """
-    One measurement of a `KernelSuite`; as a string, what tables call it.
+    One measurement of a `KernelSuite`.
 
     Attributes:
+        name: What tables call it.
         problem: What is computed, which a kernel is chosen for.
+        sides: Yields the ways to compute it on the device of a target, in the order of the rows.
         budgets: Our rate over that of another side, at least; by the side's name.
+        ratios: What is compared besides. A ratio of a side that was left out is left out, too.
+        flop: Operations, where the suite counts them.
     """
 
-    __slots__ = ()
+    name: str
     problem: Any
-    budgets: Mapping[str, float] = MappingProxyType({})
+    sides: Callable[[Arch], Iterable[Side]]
+    budgets: Mapping[str, float] = field(default_factory=dict)
+    ratios: tuple[Ratio, ...] = ()
+    flop: float = 0.0
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
 
     @property
     def amount(self) -> float:
-        """Bytes that have to cross memory, each once; or operations."""
-        return float(self.problem.traffic_bytes)
-
-    def kernel(self, arch: Arch) -> str:
-        """Return the name of the kernel that serves it."""
-        return str(jitgen.select(self.problem, arch).config.name(arch))
-
-    def sides(self, arch: Arch) -> Iterator[Side]:
-        """Yield the ways to compute it on the device of `arch`, in the order of the rows."""
-        raise NotImplementedError
-
-    def ratios(self, arch: Arch) -> Iterable[Ratio]:  # noqa: ARG002  # of some it depends on it
-        """Return what is compared; a ratio of a side that was left out is left out, too."""
-        return [Ratio.of_rates(OURS, other, least) for other, least in self.budgets.items()]
+        """Operations, or bytes that have to cross memory, each once."""
+        return self.flop or float(self.problem.traffic_bytes)
 
 
 @frozen
@@ -363,11 +362,12 @@ class KernelSuite:
                 yield self._row(case, side.name, times[side.name], more)
         for name, reason in {} if is_rate else contest.missing.items():
             yield Row(suite=self.name, what=f"{name}: {case}", value=0.0, unit="us", detail=reason)
-        yield from self.compared(case, arch, times)
+        yield from self.compared(case, times)
 
-    def compared(self, case: KernelCase, arch: Arch, times: Mapping[str, Times]) -> Iterator[Row]:
+    def compared(self, case: KernelCase, times: Mapping[str, Times]) -> Iterator[Row]:
         """Yield how the sides of a case compare."""
-        for ratio in case.ratios(arch):
+        budgets = (Ratio.of_rates(OURS, other, least) for other, least in case.budgets.items())
+        for ratio in (*budgets, *case.ratios):
             if {ratio.fast, ratio.slow} <= times.keys():
                 yield Row(
                     suite=self.name,

@@ -10,8 +10,8 @@ without the compiler can run the suite.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -40,7 +40,6 @@ from jitgen.config.silu_mul_quantize import (
 )
 from jitgen.formats.e4m3 import MAX
 from jitgen.ops.silu_mul_quantize import reference, samples
-from jitgen.support.frozen import frozen
 
 OF_COPY = 0.9
 """Budget of the largest ragged case with block scales: this part of the copy's rate."""
@@ -61,94 +60,82 @@ _GPU_ROWS, _FEW_GPU_ROWS, _CPU_ROWS = (4096, 512, 128, 8, 1), (4096, 8), 16
 _GPU_N, _OTHER_N, _CPU_N = 2048, (1536, 2880), 256
 
 
-@frozen
-class Case(KernelCase):
+def case(
+    config: SiluMulQuantizeConfig, rows: int, n: int, *, has_budget: bool = False
+) -> KernelCase:
     """
-    One measurement: 8 groups of equally many rows.
+    Return a case of 8 groups of equally many rows, called ``ragged block128 8 x 4096 I2048``.
 
-    Attributes:
+    Args:
         config: What is computed; its tiling is the selector's to choose.
         rows: Rows of a group.
         n: Columns of the result.
-        budgets: See `KernelCase`.
+        has_budget: Whether the budgets hold for it.
     """
-
-    config: SiluMulQuantizeConfig
-    rows: int
-    n: int
-    budgets: Mapping[str, float] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        """Return the case as tables show it: ``ragged block128 8 x 4096 I2048``."""
-        words = [str(self.config.layout), str(self.config.scale_granularity)]
-        words += ["gpt-oss"] * self.config.interleaved
-        return f"{' '.join(words)} {GROUPS} x {self.rows} I{self.n}"
-
-    @property
-    def sizes(self) -> samples.Sizes:
-        """What operands are made of."""
-        return samples.Sizes(rows=(self.rows,) * GROUPS, n=self.n)
-
-    @property
-    def problem(self) -> SiluMulQuantizeProblem:
-        """What a kernel is chosen for."""
-        config = self.config
-        groups = 1 if config.layout is Layout.CONTIGUOUS else GROUPS
-        return SiluMulQuantizeProblem(
-            layout=config.layout,
-            groups=groups,
-            m=GROUPS * self.rows,
-            n=self.n,
-            scale_granularity=config.scale_granularity,
-            activation=config.activation,
-            interleaved=config.interleaved,
-        )
-
-    def sides(self, arch: Arch) -> Iterator[Side]:
-        """Yield a copy, our kernel and inductor's."""
-        device = device_of(arch)
-        ours = partial(jitgen.silu_mul_quantize, expected_m=self.rows)
-        exact, solved = (
-            samples.make(self.config, self.sizes, is_exact=is_exact, device=device)
-            for is_exact in (True, False)
-        )
-        x = solved.tensors[0]
-
-        def check() -> None:
-            for each in (exact, solved):
-                if wrong := each.solve(ours):
-                    raise WrongResult(f"the kernel for {self} gives {wrong:,} wrong values")
-
-        ready = Ready(
-            calls=(partial(ours, x, out=solved.q, **solved.named),),
-            check=check,
-            kernel=self._kernel(x, arch),
-        )
-        yield copy_side(self.amount, device)
-        yield Side(name=OURS, prepare=lambda: ready, tolerated=NEEDED, has_notes=True)
-        yield Side(name=INDUCTOR, prepare=partial(_inductor, solved, self.config))
-
-    def _kernel(self, x: Tensor, arch: Arch) -> str:
-        """Return the name of the kernel that serves the case, whose contiguous x has padding."""
-        problem = self.problem
-        if problem.layout is Layout.CONTIGUOUS:
-            problem = replace(problem, m=x.shape[0])
-        return str(jitgen.select(problem, arch).config.name(arch))
+    words = [str(config.layout), str(config.scale_granularity), *["gpt-oss"] * config.interleaved]
+    name = f"{' '.join(words)} {GROUPS} x {rows} I{n}"
+    problem = SiluMulQuantizeProblem(
+        layout=config.layout,
+        groups=1 if config.layout is Layout.CONTIGUOUS else GROUPS,
+        m=GROUPS * rows,
+        n=n,
+        scale_granularity=config.scale_granularity,
+        activation=config.activation,
+        interleaved=config.interleaved,
+    )
+    sizes = samples.Sizes(rows=(rows,) * GROUPS, n=n)
+    return KernelCase(
+        name=name,
+        problem=problem,
+        sides=partial(_sides, name, config, problem, sizes),
+        budgets={COPY: OF_COPY, INDUCTOR: 1.0} if has_budget else {},
+    )
 
 
-def cases(arch: Arch) -> Iterator[Case]:
+def cases(arch: Arch) -> Iterator[KernelCase]:
     """Yield what is measured on a device of `arch`: on a CPU every kind once, and small."""
     if not arch.is_gpu:
-        yield from (Case(config=config, rows=_CPU_ROWS, n=_CPU_N) for config in _KINDS)
+        yield from (case(config, _CPU_ROWS, _CPU_N) for config in _KINDS)
         return
     first, *_ = _KINDS
     for config in _KINDS:
         for rows in _GPU_ROWS if config == first else _FEW_GPU_ROWS:
             is_largest = config == first and rows == _GPU_ROWS[0]
-            budgets = {COPY: OF_COPY, INDUCTOR: 1.0} if is_largest else {}
-            yield Case(config=config, rows=rows, n=_GPU_N, budgets=budgets)
+            yield case(config, rows, _GPU_N, has_budget=is_largest)
     for n in _OTHER_N:
-        yield Case(config=first, rows=_GPU_ROWS[0], n=n)
+        yield case(first, _GPU_ROWS[0], n)
+
+
+def _sides(
+    name: str,
+    config: SiluMulQuantizeConfig,
+    problem: SiluMulQuantizeProblem,
+    sizes: samples.Sizes,
+    arch: Arch,
+) -> Iterator[Side]:
+    """Yield a copy, our kernel and inductor's."""
+    device = device_of(arch)
+    ours = partial(jitgen.silu_mul_quantize, expected_m=sizes.rows[0])
+    exact, solved = (
+        samples.make(config, sizes, is_exact=is_exact, device=device) for is_exact in (True, False)
+    )
+    x, served = solved.tensors[0], problem
+    if problem.layout is Layout.CONTIGUOUS:  # x has padding
+        served = replace(problem, m=x.shape[0])
+
+    def check() -> None:
+        for each in (exact, solved):
+            if wrong := each.solve(ours):
+                raise WrongResult(f"the kernel for {name} gives {wrong:,} wrong values")
+
+    ready = Ready(
+        calls=(partial(ours, x, out=solved.q, **solved.named),),
+        check=check,
+        kernel=str(jitgen.select(served, arch).config.name(arch)),
+    )
+    yield copy_side(problem.traffic_bytes, device)
+    yield Side(name=OURS, prepare=lambda: ready, tolerated=NEEDED, has_notes=True)
+    yield Side(name=INDUCTOR, prepare=partial(_inductor, solved, config))
 
 
 SUITE = KernelSuite(name="silu", cases=cases)

@@ -26,7 +26,6 @@ from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
 from jitgen.formats.unpacked import LAYOUTS, unpacked
 from jitgen.ops.unpack_weights.call import unpack_mxfp4
 from jitgen.ops.unpack_weights.samples import differ
-from jitgen.support.frozen import frozen
 
 SIZES = ((32, 4096, 7168), (32, 7168, 2048), (32, 5760, 2880), (8, 2880, 2880))
 """Groups, N and K: DeepSeek-V3's matrices, gpt-oss's, and few weights."""
@@ -35,50 +34,34 @@ _CPU_SIZES = ((1, 64, 256),)
 _EXPONENTS = (115, 124)
 
 
-@frozen
-class Case(KernelCase):
-    """
-    One measurement.
-
-    Attributes:
-        problem: Weights and their layout.
-    """
-
-    problem: UnpackWeightsProblem
-
-    def __str__(self) -> str:
-        """Return the case as tables show it: ``exact1, 32 x N4096 K7168``."""
-        problem = self.problem
-        return f"{problem.b_layout}, {problem.groups} x N{problem.rows_per_group} K{problem.k}"
-
-    def sides(self, arch: Arch) -> Iterator[Side]:
-        """Yield a copy and every kernel that may be chosen; on a CPU torch's operations."""
-        device = device_of(arch)
-        weights, out = _operands(self.problem, device)
-        expected = unpacked(weights)
-
-        def check(name: str, found: Any) -> None:
-            wrong = sum(int(differ(*pair).sum()) for pair in zip(found, expected, strict=True))
-            if wrong:
-                raise WrongResult(f"{name} gives {wrong:,} wrong values for {self.problem.slug}")
-
-        yield copy_side(self.amount, device, has_notes=True)
-        call = partial(unpack_mxfp4, weights, out=out)
-        if not arch.is_gpu:
-            yield Side.of("torch", call, partial(check, "torch"), tolerated=NEEDED)
-            return
-        for candidate in jitgen.select(self.problem, arch).candidates:
-            name, ours = f"{OURS}, {candidate.config.short}", partial(call, config=candidate.config)
-            yield Side.of(name, ours, partial(check, name), tolerated=KernelMiss)
-
-
-def cases(arch: Arch) -> Iterator[Case]:
+def cases(arch: Arch) -> Iterator[KernelCase]:
     """Yield each layout and size; on a CPU a small one."""
     for layout in LAYOUTS:
         for groups, n, k in SIZES if arch.is_gpu else _CPU_SIZES:
-            yield Case(
-                problem=UnpackWeightsProblem(groups=groups, m=groups * n, k=k, b_layout=layout)
-            )
+            problem = UnpackWeightsProblem(groups=groups, m=groups * n, k=k, b_layout=layout)
+            name = f"{layout}, {groups} x N{n} K{k}"
+            yield KernelCase(name=name, problem=problem, sides=partial(_sides, problem))
+
+
+def _sides(problem: UnpackWeightsProblem, arch: Arch) -> Iterator[Side]:
+    """Yield a copy and every kernel that may be chosen; on a CPU torch's operations."""
+    device = device_of(arch)
+    weights, out = _operands(problem, device)
+    expected = unpacked(weights)
+
+    def check(name: str, found: Any) -> None:
+        wrong = sum(int(differ(*pair).sum()) for pair in zip(found, expected, strict=True))
+        if wrong:
+            raise WrongResult(f"{name} gives {wrong:,} wrong values for {problem.slug}")
+
+    yield copy_side(problem.traffic_bytes, device, has_notes=True)
+    call = partial(unpack_mxfp4, weights, out=out)
+    if not arch.is_gpu:
+        yield Side.of("torch", call, partial(check, "torch"), tolerated=NEEDED)
+        return
+    for candidate in jitgen.select(problem, arch).candidates:
+        name, ours = f"{OURS}, {candidate.config.short}", partial(call, config=candidate.config)
+        yield Side.of(name, ours, partial(check, name), tolerated=KernelMiss)
 
 
 def _operands(

@@ -78,7 +78,8 @@ def test_the_dense_way_is_for_few_tokens() -> None:
     assert few.combine_us < many.combine_us
 
 
-CASE = suite.Case(tokens=3, experts=3, n=16, k=32, top_k=2)
+SMALL = suite.case(3, 3, 16, 32, 2)
+CASE = replace(SMALL, ratios=(suite._predicted(SMALL.problem, Arch.CPU),))
 
 
 @needs.compiler

@@ -48,7 +48,7 @@ def test_bench(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_result_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is timed before it is right, neither ours nor torch's."""
     case = next(route.cases(Arch.CPU))
-    operands = case.operands("cpu", 0)
+    operands = route.operands(case.problem, "cpu", 0, top_groups=4, scale=2.5)
     found = operands.ours()
     operands.check(found)
     first, *_ = found.offs.tolist()

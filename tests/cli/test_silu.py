@@ -190,7 +190,7 @@ def test_bench(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(runner, "has_gpu", lambda: False)
     monkeypatch.setattr(suite, "_inductor", no_compiler)
-    cases = [suite.Case(config=CASE, rows=2, n=64)]
+    cases = [suite.case(CASE, 2, 64)]
     monkeypatch.setattr(suite, "rows", replace(suite.SUITE, cases=lambda _: cases).rows)
     done = jitgen("bench", "silu", "--json")
     rows = done.document["rows"]
@@ -208,7 +208,7 @@ def test_bench_refuses_to_time_what_is_wrong(
     jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "has_gpu", lambda: False)
-    cases = [suite.Case(config=CASE, rows=2, n=64)]
+    cases = [suite.case(CASE, 2, 64)]
     monkeypatch.setattr(suite, "rows", replace(suite.SUITE, cases=lambda _: cases).rows)
     monkeypatch.setattr(suite.samples.Solved, "solve", lambda *_: 3)
     done = jitgen("bench", "silu")
@@ -222,7 +222,7 @@ def test_budgets() -> None:
     case = next(each for each in suite.cases(Arch.SM_90A) if each.budgets)
     seconds = {"copy": 0.8, "jitgen": 1.0, "inductor": 1.5}
     times = {name: Times(seconds=(each,)) for name, each in seconds.items()}
-    rows: list[Row] = list(suite.SUITE.compared(case, Arch.SM_90A, times))
+    rows: list[Row] = list(suite.SUITE.compared(case, times))
 
     assert str(case) == "ragged block128 8 x 4096 I2048"
     assert [(row.ok, row.budget) for row in rows] == [(False, 0.9), (True, 1.0)]

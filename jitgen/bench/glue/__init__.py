@@ -2,8 +2,8 @@
 """
 What an MoE layer does around its GEMMs, each step beside torch and beside a copy of as many bytes.
 
-Each module here is one operation: its function ``cases`` yields what is measured on a target, each
-a `Case`. A new operation is a new file, and nothing else.
+Each module here is one operation: its function ``cases`` yields what is measured on a target. A
+new operation is a new file, and nothing else.
 
 On a GPU all sides of a case take turns, each as a CUDA graph of several calls whose operands share
 no memory: they are cold, and no host is too slow. Kernels are those that the selector chooses.
@@ -57,6 +57,7 @@ class Operands:
         arguments: See there.
         check: Takes results of one or the other and raises a WrongResult.
         others: The same as `ours` by kernels that were not chosen, by what tells them apart.
+        kernel: The names of the kernels, where it is not the one for the case's problem.
     """
 
     ours: Callable[[], Any]
@@ -64,6 +65,7 @@ class Operands:
     arguments: tuple[Tensor, ...]
     check: Callable[[Any], None]
     others: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    kernel: str = ""
 
 
 def others(problem: Any, ours: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
@@ -72,32 +74,50 @@ def others(problem: Any, ours: Callable[..., Any]) -> dict[str, Callable[[], Any
     return {each.config.short: partial(ours, config=each.config) for each in found}
 
 
-@frozen
-class Case(KernelCase):
-    """One measurement of an operation; attributes as those of every `KernelCase`."""
+def case(
+    name: str,
+    problem: Any,
+    operands: Callable[[str, int], Operands],
+    budgets: Mapping[str, float] | None = None,
+) -> KernelCase:
+    """
+    Return a case of an operation.
 
-    problem: Any = None
-    budgets: Mapping[str, float] = field(default_factory=dict)
+    Args:
+        name: What tables call it.
+        problem: What is computed; several are computed one after the other.
+        operands: Returns a call with operands of its own, the same for the same seed, on a device.
+        budgets: As those of every case.
+    """
+    return KernelCase(
+        name=name,
+        problem=problem,
+        sides=partial(_sides, problem, operands),
+        budgets=budgets or {},
+    )
 
-    def operands(self, device: str, seed: int) -> Operands:
-        """Return a call with operands of its own, the same for the same `seed`."""
-        raise NotImplementedError
 
-    def sides(self, arch: Arch) -> Iterator[Side]:
-        """Yield ours by every kernel that may be chosen, torch's, inductor's and a copy."""
-        device = device_of(arch)
-        count = max(1, min(_CALLS, int(_MOST_BYTES // self.amount))) if arch.is_gpu else 1
-        every = [self.operands(device, seed) for seed in range(count)]
-        first = every[0]
-        ours = _side(every, [each.ours for each in every], self.kernel(arch))
-        yield Side(name=OURS, prepare=ours, tolerated=NEEDED, has_notes=True)
-        for other in first.others:
-            name = f"{OURS} {other}"
-            yield Side(name=name, prepare=_side(every, [each.others[other] for each in every]))
-        for name, function in ((EAGER, first.plain), (INDUCTOR, compiled(first.plain))):
-            calls = [partial(function, *each.arguments) for each in every]
-            yield Side(name=name, prepare=_side(every, calls))
-        yield copy_side(self.amount, device, count=count)
+def kernel_of(problem: Any, arch: Arch) -> str:
+    """Return the name of the kernel that serves a problem."""
+    return str(jitgen.select(problem, arch).config.name(arch))
+
+
+def _sides(problem: Any, operands: Callable[[str, int], Operands], arch: Arch) -> Iterator[Side]:
+    """Yield ours by every kernel that may be chosen, torch's, inductor's and a copy."""
+    device, num_bytes = device_of(arch), problem.traffic_bytes
+    count = max(1, min(_CALLS, int(_MOST_BYTES // num_bytes))) if arch.is_gpu else 1
+    every = [operands(device, seed) for seed in range(count)]
+    first = every[0]
+    kernel = first.kernel or kernel_of(problem, arch)
+    ours = _side(every, [each.ours for each in every], kernel)
+    yield Side(name=OURS, prepare=ours, tolerated=NEEDED, has_notes=True)
+    for other in first.others:
+        calls = [each.others[other] for each in every]
+        yield Side(name=f"{OURS} {other}", prepare=_side(every, calls))
+    for name, function in ((EAGER, first.plain), (INDUCTOR, compiled(first.plain))):
+        calls = [partial(function, *each.arguments) for each in every]
+        yield Side(name=name, prepare=_side(every, calls))
+    yield copy_side(num_bytes, device, count=count)
 
 
 def compiled(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,7 +143,7 @@ def operations() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
-def cases(arch: Arch) -> Iterator[Case]:
+def cases(arch: Arch) -> Iterator[KernelCase]:
     """Yield the cases of every operation for a device of `arch`."""
     for name in operations():
         yield from importlib.import_module(f"{__name__}.{name}").cases(arch)

@@ -11,12 +11,11 @@ from torch import Tensor
 
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.bench.glue import Case, Operands, others
-from jitgen.bench.runner import COPY, INDUCTOR
+from jitgen.bench.glue import Operands, case, others
+from jitgen.bench.runner import COPY, INDUCTOR, KernelCase
 from jitgen.config import Arch
 from jitgen.config.combine import CombineProblem
 from jitgen.ops.combine import reference
-from jitgen.support.frozen import frozen
 
 _TOKENS, _FEW_TOKENS, _CPU_TOKENS = (1, 16, 64, 512, 4096), (64, 4096), 16
 _GPU_N, _CPU_N = 7168, 256
@@ -24,39 +23,29 @@ _ERROR = 2.0**-6
 """Of the largest sum: two steps of bfloat16."""
 
 
-@frozen
-class Combine(Case):
-    """One measurement: every place has a row, in no order."""
-
-    def __str__(self) -> str:
-        """Return the case as tables show it: ``combine top 8, 64 tokens N7168``."""
-        problem = self.problem
-        shared = ", shared" * problem.has_shared
-        return f"combine top {problem.top_k}{shared}, {problem.m} tokens N{problem.n}"
-
-    def operands(self, device: str, seed: int) -> Operands:
-        """Return a call with random rows and weights."""
-        problem, chance = self.problem, torch.Generator(device).manual_seed(seed)
-        shape = (problem.m, problem.top_k)
-        pairs = problem.m * problem.top_k
-        y = torch.randn((pairs, problem.n), generator=chance, device=device).bfloat16()
-        inverse = torch.randperm(pairs, generator=chance, device=device).view(shape).int()
-        weights = torch.rand(shape, generator=chance, device=device)
-        shared = None
-        if problem.has_shared:
-            shared = torch.randn((problem.m, problem.n), generator=chance, device=device).bfloat16()
-        expected = reference.combine(y, inverse, weights, shared=shared)
-        ours = partial(jitgen.combine, y, inverse, weights, shared=shared)
-        return Operands(
-            ours=ours,
-            others=others(problem, ours),
-            plain=summed,
-            arguments=(y, inverse, weights, *([] if shared is None else [shared])),
-            check=partial(check, expected=expected),
-        )
+def _operands(problem: CombineProblem, device: str, seed: int) -> Operands:
+    """Return a call with random rows and weights: every place has a row, in no order."""
+    chance = torch.Generator(device).manual_seed(seed)
+    shape = (problem.m, problem.top_k)
+    pairs = problem.m * problem.top_k
+    y = torch.randn((pairs, problem.n), generator=chance, device=device).bfloat16()
+    inverse = torch.randperm(pairs, generator=chance, device=device).view(shape).int()
+    weights = torch.rand(shape, generator=chance, device=device)
+    shared = None
+    if problem.has_shared:
+        shared = torch.randn((problem.m, problem.n), generator=chance, device=device).bfloat16()
+    expected = reference.combine(y, inverse, weights, shared=shared)
+    ours = partial(jitgen.combine, y, inverse, weights, shared=shared)
+    return Operands(
+        ours=ours,
+        others=others(problem, ours),
+        plain=summed,
+        arguments=(y, inverse, weights, *([] if shared is None else [shared])),
+        check=partial(check, expected=expected),
+    )
 
 
-def cases(arch: Arch) -> Iterator[Combine]:
+def cases(arch: Arch) -> Iterator[KernelCase]:
     """Yield what is measured on a device of `arch`: on a CPU both kinds once, and small."""
     n = _GPU_N if arch.is_gpu else _CPU_N
     for top_k, has_shared in ((8, True), (8, False), (2, False)):
@@ -65,9 +54,10 @@ def cases(arch: Arch) -> Iterator[Combine]:
         for count in tokens:
             problem = CombineProblem(m=count, n=n, top_k=top_k, has_shared=has_shared)
             has_budget = is_first and count == _TOKENS[-1]
-            yield Combine(
-                problem=problem, budgets={COPY: 0.85, INDUCTOR: 1.0} if has_budget else {}
-            )
+            shared = ", shared" * has_shared
+            name = f"combine top {top_k}{shared}, {count} tokens N{n}"
+            budgets = {COPY: 0.85, INDUCTOR: 1.0} if has_budget else {}
+            yield case(name, problem, partial(_operands, problem), budgets)
 
 
 def summed(y: Tensor, inverse: Tensor, weights: Tensor, shared: Tensor | None = None) -> Tensor:

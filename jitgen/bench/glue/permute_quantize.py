@@ -12,13 +12,12 @@ from torch import Tensor
 
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.bench.glue import Case, Operands, others
-from jitgen.bench.runner import COPY, INDUCTOR
+from jitgen.bench.glue import Operands, case, others
+from jitgen.bench.runner import COPY, INDUCTOR, KernelCase
 from jitgen.config import Arch, Layout
 from jitgen.config.permute_quantize import Format, PermuteQuantizeProblem, Walk
 from jitgen.formats.e4m3 import MAX
 from jitgen.ops.permute_quantize import reference
-from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules
 
 EXPERTS, TOP_K = 256, 8
@@ -32,47 +31,37 @@ _GPU_K, _CPU_K = 7168, 256
 _WORDS = {Format.MXFP8: "mx32", Format.MXFP4: "mx32", Format.NVFP4: "nv16"}
 
 
-@frozen
-class Permute(Case):
-    """One measurement: random experts of as many tokens, all of them on this device."""
-
-    def __str__(self) -> str:
-        """Return the case as tables show it: ``permute_quantize block128, 64 tokens``."""
-        problem = self.problem
-        way = "" if problem.walk is Walk.SCATTER else ", without inverse"
-        return f"permute_quantize {problem.format}{way}, {problem.m} tokens K{problem.k}"
-
-    def operands(self, device: str, seed: int) -> Operands:
-        """Return a call with random tokens."""
-        problem, chance = self.problem, torch.Generator(device).manual_seed(seed)
-        x = torch.randn((problem.m, problem.k), generator=chance, device=device).bfloat16()
-        logits = torch.randn((problem.m, EXPERTS), generator=chance, device=device)
-        ids = logits.topk(problem.top_k).indices.to(torch.int32)
-        offs, permutation, inverse = jitgen.reference.sort_pairs(ids, experts=EXPERTS)
-        is_given = problem.format is Format.TENSOR
-        scale = torch.tensor([0.01], device=device) if is_given else None
-        expected = reference.permute_quantize(
-            x, permutation, top_k=problem.top_k, offs=offs, form=problem.format, scale=scale
-        )
-        ours = partial(
-            jitgen.permute_quantize,
-            *(x, permutation),
-            top_k=problem.top_k,
-            offs=offs,
-            inverse=inverse if problem.walk is Walk.SCATTER else None,
-            scale_granularity=_WORDS.get(problem.format, str(problem.format)),
-            scale=scale,
-        )
-        return Operands(
-            ours=ours,
-            others=others(problem, ours),
-            plain=partial(permuted, top_k=problem.top_k, form=problem.format),
-            arguments=(x, permutation, *([] if scale is None else [scale])),
-            check=partial(check, expected=expected),
-        )
+def _operands(problem: PermuteQuantizeProblem, device: str, seed: int) -> Operands:
+    """Return a call with random tokens and experts, all of them on this device."""
+    chance = torch.Generator(device).manual_seed(seed)
+    x = torch.randn((problem.m, problem.k), generator=chance, device=device).bfloat16()
+    logits = torch.randn((problem.m, EXPERTS), generator=chance, device=device)
+    ids = logits.topk(problem.top_k).indices.to(torch.int32)
+    offs, permutation, inverse = jitgen.reference.sort_pairs(ids, experts=EXPERTS)
+    is_given = problem.format is Format.TENSOR
+    scale = torch.tensor([0.01], device=device) if is_given else None
+    expected = reference.permute_quantize(
+        x, permutation, top_k=problem.top_k, offs=offs, form=problem.format, scale=scale
+    )
+    ours = partial(
+        jitgen.permute_quantize,
+        *(x, permutation),
+        top_k=problem.top_k,
+        offs=offs,
+        inverse=inverse if problem.walk is Walk.SCATTER else None,
+        scale_granularity=_WORDS.get(problem.format, str(problem.format)),
+        scale=scale,
+    )
+    return Operands(
+        ours=ours,
+        others=others(problem, ours),
+        plain=partial(permuted, top_k=problem.top_k, form=problem.format),
+        arguments=(x, permutation, *([] if scale is None else [scale])),
+        check=partial(check, expected=expected),
+    )
 
 
-def cases(arch: Arch) -> Iterator[Permute]:
+def cases(arch: Arch) -> Iterator[KernelCase]:
     """Yield what is measured on a device of `arch`: on a CPU every format once, and small."""
     has = rules(arch, "permute_quantize").candidates
     k = _GPU_K if arch.is_gpu else _CPU_K
@@ -85,8 +74,10 @@ def cases(arch: Arch) -> Iterator[Permute]:
             )
             has_budget = is_first and count == _TOKENS[-1]
             if has(problem):
+                way = "" if walk is Walk.SCATTER else ", without inverse"
+                name = f"permute_quantize {form}{way}, {count} tokens K{k}"
                 budgets = {COPY: 0.85, INDUCTOR: 1.0} if has_budget else {}
-                yield Permute(problem=problem, budgets=budgets)
+                yield case(name, problem, partial(_operands, problem), budgets)
 
 
 def _kinds() -> Iterator[tuple[Format, Walk]]:

@@ -12,12 +12,11 @@ from torch import Tensor
 
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
-from jitgen.bench.glue import Case, Operands, others
-from jitgen.bench.runner import COPY, INDUCTOR
+from jitgen.bench.glue import Operands, case, others
+from jitgen.bench.runner import COPY, INDUCTOR, KernelCase
 from jitgen.config import Arch, DType
 from jitgen.config.route import RouteProblem, Scoring
 from jitgen.ops.route.results import Routing
-from jitgen.support.frozen import frozen
 
 LARGEST_ERROR = 2.0**-10
 """Of weights, relative: inductor's exponential is another."""
@@ -25,80 +24,55 @@ LARGEST_ERROR = 2.0**-10
 _TOKENS, _FEW_TOKENS, _CPU_TOKENS = (1, 16, 64, 512, 4096, 16_384), (64, 4096), 16
 
 
-@frozen
-class Route(Case):
+def operands(
+    problem: RouteProblem, device: str, seed: int, *, top_groups: int = 1, scale: float = 1.0
+) -> Operands:
     """
-    One measurement.
+    Return a call with random logits, or random experts.
 
-    Attributes:
-        model: Whose router it is.
+    Args:
+        problem: The router.
+        device: Where.
+        seed: The same one gives the same values.
         top_groups: Groups of experts that are kept.
         scale: What weights are multiplied with.
     """
-
-    model: str
-    top_groups: int = 1
-    scale: float = 1.0
-
-    def __str__(self) -> str:
-        """Return the case as tables show it: ``route DeepSeek-V3, 64 tokens``."""
-        op = "sort_pairs" if self.problem.scoring is Scoring.GIVEN else "route"
-        return f"{op} {self.model}, {self.problem.m} tokens"
-
-    def operands(self, device: str, seed: int) -> Operands:
-        """Return a call with random logits, or random experts."""
-        problem, chance = self.problem, torch.Generator(device).manual_seed(seed)
-        shape = (problem.m, problem.experts)
-        logits = torch.randn(shape, generator=chance, device=device) * 2
-        local: dict[str, Any] = {"local_experts": problem.sorted_experts}
-        if problem.scoring is Scoring.GIVEN:
-            ids = logits.topk(problem.top_k).indices.to(torch.int32)
-            sort = partial(jitgen.sort_pairs, ids, experts=problem.experts, **local)
-            return Operands(
-                ours=sort,
-                others=others(problem, sort),
-                plain=partial(_sorted, experts=problem.experts),
-                arguments=(ids,),
-                check=lambda found: _check_sorting(found, ids),
-            )
-        scores = logits.to(torch.bfloat16 if problem.scores_dtype is DType.BF16 else torch.float32)
-        bias = torch.randn(shape[1], generator=chance, device=device) / 8 if problem.bias else None
-        choice: dict[str, Any] = {
-            "top_k": problem.top_k,
-            "scoring": str(problem.scoring),
-            "expert_groups": problem.expert_groups,
-            "top_groups": self.top_groups,
-            "scale": self.scale,
-        }
-        expected = jitgen.reference.route(scores, bias=bias, **choice, **local)
-        ours = partial(jitgen.route, scores, bias=bias, **choice, **local)
+    chance = torch.Generator(device).manual_seed(seed)
+    shape = (problem.m, problem.experts)
+    logits = torch.randn(shape, generator=chance, device=device) * 2
+    local: dict[str, Any] = {"local_experts": problem.sorted_experts}
+    if problem.scoring is Scoring.GIVEN:
+        ids = logits.topk(problem.top_k).indices.to(torch.int32)
+        sort = partial(jitgen.sort_pairs, ids, experts=problem.experts, **local)
         return Operands(
-            ours=ours,
-            others=others(problem, ours),
-            plain=partial(routed, **choice),
-            arguments=(scores,) if bias is None else (scores, bias),
-            check=lambda found: _check(found, expected),
+            ours=sort,
+            others=others(problem, sort),
+            plain=partial(_sorted, experts=problem.experts),
+            arguments=(ids,),
+            check=lambda found: _check_sorting(found, ids),
         )
+    scores = logits.to(torch.bfloat16 if problem.scores_dtype is DType.BF16 else torch.float32)
+    bias = torch.randn(shape[1], generator=chance, device=device) / 8 if problem.bias else None
+    choice: dict[str, Any] = {
+        "top_k": problem.top_k,
+        "scoring": str(problem.scoring),
+        "expert_groups": problem.expert_groups,
+        "top_groups": top_groups,
+        "scale": scale,
+    }
+    expected = jitgen.reference.route(scores, bias=bias, **choice, **local)
+    ours = partial(jitgen.route, scores, bias=bias, **choice, **local)
+    return Operands(
+        ours=ours,
+        others=others(problem, ours),
+        plain=partial(routed, **choice),
+        arguments=(scores,) if bias is None else (scores, bias),
+        check=lambda found: _check(found, expected),
+    )
 
 
-def cases(arch: Arch) -> Iterator[Route]:
+def cases(arch: Arch) -> Iterator[KernelCase]:
     """Yield what is measured on a device of `arch`: on a CPU every model once, with few tokens."""
-    for case in _models():
-        is_first = case.model == "DeepSeek-V3"
-        tokens = (_TOKENS if is_first else _FEW_TOKENS) if arch.is_gpu else (_CPU_TOKENS,)
-        for count in tokens:
-            has_budget = is_first and count == 4096
-            yield Route(
-                model=case.model,
-                problem=case.problem.with_mean(count),
-                top_groups=case.top_groups,
-                scale=case.scale,
-                budgets={COPY: 0.85, INDUCTOR: 1.0} if has_budget else {},
-            )
-
-
-def _models() -> Iterator[Route]:
-    """Yield the routers of models, for one token."""
     deepseek: dict[str, Any] = {
         "m": 1,
         "experts": 256,
@@ -109,14 +83,24 @@ def _models() -> Iterator[Route]:
         "expert_groups": 8,
     }
     kept: dict[str, Any] = {"top_groups": 4, "scale": 2.5}
-    yield Route(model="DeepSeek-V3", problem=RouteProblem(**deepseek), **kept)
     one_of_eight = RouteProblem(**deepseek, local_experts=32)
-    yield Route(model="DeepSeek-V3 with 32 of its experts", problem=one_of_eight, **kept)
-    yield Route(model="Qwen3", problem=RouteProblem(m=1, experts=128, top_k=8))
-    yield Route(model="Mixtral", problem=RouteProblem(m=1, experts=8, top_k=2))
-    yield Route(model="gpt-oss", problem=RouteProblem(m=1, experts=128, top_k=4))
     given = RouteProblem(m=1, experts=256, top_k=8, scoring=Scoring.GIVEN)
-    yield Route(model="8 of 256", problem=given)
+    for model, router, options in (
+        ("DeepSeek-V3", RouteProblem(**deepseek), kept),
+        ("DeepSeek-V3 with 32 of its experts", one_of_eight, kept),
+        ("Qwen3", RouteProblem(m=1, experts=128, top_k=8), {}),
+        ("Mixtral", RouteProblem(m=1, experts=8, top_k=2), {}),
+        ("gpt-oss", RouteProblem(m=1, experts=128, top_k=4), {}),
+        ("8 of 256", given, {}),
+    ):
+        is_first = model == "DeepSeek-V3"
+        op = "sort_pairs" if router is given else "route"
+        tokens = (_TOKENS if is_first else _FEW_TOKENS) if arch.is_gpu else (_CPU_TOKENS,)
+        for count in tokens:
+            problem = router.with_mean(count)
+            budgets = {COPY: 0.85, INDUCTOR: 1.0} if is_first and count == 4096 else {}
+            calls = partial(operands, problem, **options)
+            yield case(f"{op} {model}, {count} tokens", problem, calls, budgets)
 
 
 def routed(

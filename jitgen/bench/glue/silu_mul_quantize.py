@@ -10,43 +10,33 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.bench.glue import Case, Operands
+from jitgen.bench.glue import Operands, case
 from jitgen.bench.glue.permute_quantize import EXPERTS, TOP_K, check, quantized
-from jitgen.bench.runner import COPY, INDUCTOR
+from jitgen.bench.runner import COPY, INDUCTOR, KernelCase
 from jitgen.config import Arch, Layout
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.ops.silu_mul_quantize import reference
-from jitgen.support.frozen import frozen
 
 _TOKENS, _CPU_TOKENS = (1, 64, 4096), 16
 _GPU_N, _CPU_N = 2048, 256
 
 
-@frozen
-class Activate(Case):
-    """One measurement: `TOP_K` rows of random groups for each token, with block scales."""
-
-    def __str__(self) -> str:
-        """Return the case as tables show it: ``silu_mul_quantize block128, 64 tokens I2048``."""
-        tokens, n = self.problem.m // TOP_K, self.problem.n
-        return f"silu_mul_quantize block128, {tokens} tokens I{n}"
-
-    def operands(self, device: str, seed: int) -> Operands:
-        """Return a call with random values."""
-        chance, rows = torch.Generator(device).manual_seed(seed), self.problem.m
-        x = torch.randn((rows, 2 * self.problem.n), generator=chance, device=device).bfloat16()
-        owners = torch.randint(EXPERTS, (rows,), generator=chance, device=device)
-        offs = torch.bincount(owners, minlength=EXPERTS).cumsum(0).int()
-        expected = reference.silu_mul_quantize(x, offs=offs)
-        return Operands(
-            ours=partial(jitgen.silu_mul_quantize, x, offs=offs),
-            plain=activated,
-            arguments=(x,),
-            check=partial(check, expected=expected),
-        )
+def _operands(problem: SiluMulQuantizeProblem, device: str, seed: int) -> Operands:
+    """Return a call with random values."""
+    chance, rows = torch.Generator(device).manual_seed(seed), problem.m
+    x = torch.randn((rows, 2 * problem.n), generator=chance, device=device).bfloat16()
+    owners = torch.randint(EXPERTS, (rows,), generator=chance, device=device)
+    offs = torch.bincount(owners, minlength=EXPERTS).cumsum(0).int()
+    expected = reference.silu_mul_quantize(x, offs=offs)
+    return Operands(
+        ours=partial(jitgen.silu_mul_quantize, x, offs=offs),
+        plain=activated,
+        arguments=(x,),
+        check=partial(check, expected=expected),
+    )
 
 
-def cases(arch: Arch) -> Iterator[Activate]:
+def cases(arch: Arch) -> Iterator[KernelCase]:
     """Yield what is measured on a device of `arch`: on a CPU once, and small."""
     for tokens in _TOKENS if arch.is_gpu else (_CPU_TOKENS,):
         problem = SiluMulQuantizeProblem(
@@ -56,7 +46,8 @@ def cases(arch: Arch) -> Iterator[Activate]:
             n=_GPU_N if arch.is_gpu else _CPU_N,
         )
         budgets = {COPY: 0.85, INDUCTOR: 1.0} if tokens == _TOKENS[-1] else {}
-        yield Activate(problem=problem, budgets=budgets)
+        name = f"silu_mul_quantize block128, {tokens} tokens I{problem.n}"
+        yield case(name, problem, partial(_operands, problem), budgets)
 
 
 def activated(x: Tensor) -> tuple[Tensor, Tensor]:

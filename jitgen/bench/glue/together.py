@@ -15,21 +15,23 @@ from torch import Tensor
 
 import jitgen
 from jitgen.bench.glue import (
-    Case,
     Operands,
+    case,
     combine,
+    kernel_of,
     permute_quantize,
     route,
     silu_mul_quantize,
 )
 from jitgen.bench.glue.permute_quantize import EXPERTS, TOP_K
-from jitgen.bench.runner import INDUCTOR
+from jitgen.bench.runner import INDUCTOR, KernelCase
 from jitgen.config import Arch, DType, Layout
 from jitgen.config.combine import CombineProblem
 from jitgen.config.permute_quantize import Format, PermuteQuantizeProblem, Walk
 from jitgen.config.route import RouteProblem, Scoring
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.support.frozen import frozen
+from jitgen.targets.devices import default_arch
 
 _OF_INDUCTOR = 1.3
 """Budget at 64 tokens."""
@@ -45,9 +47,9 @@ _CHOICE: dict[str, Any] = {
 
 
 @frozen
-class Together(Case):
+class Layer:
     """
-    One measurement: DeepSeek-V3's layer.
+    DeepSeek-V3's layer.
 
     Attributes:
         tokens: Tokens.
@@ -59,11 +61,8 @@ class Together(Case):
     k: int
     n: int
 
-    def __str__(self) -> str:
-        """Return the case as tables show it: ``all four, 64 tokens K7168 I2048``."""
-        return f"all four, {self.tokens} tokens K{self.k} I{self.n}"
-
-    def _problems(self, arch: Arch) -> tuple[Any, ...]:
+    def problems(self, arch: Arch) -> tuple[Any, ...]:
+        """Return what the four steps compute."""
         rows = self.tokens * TOP_K
         return (
             RouteProblem(
@@ -87,17 +86,13 @@ class Together(Case):
         )
 
     @property
-    def amount(self) -> float:
-        """What the four move."""
-        return sum(float(problem.traffic_bytes) for problem in self._problems(Arch.CPU))
-
-    def kernel(self, arch: Arch) -> str:
-        """Return the names of the kernels that serve it."""
-        every = (jitgen.select(problem, arch) for problem in self._problems(arch))
-        return ", ".join(choice.config.name(arch) for choice in every)
+    def traffic_bytes(self) -> int:
+        """What the four steps move."""
+        return sum(int(problem.traffic_bytes) for problem in self.problems(Arch.CPU))
 
     def operands(self, device: str, seed: int) -> Operands:
         """Return the calls, with random values for what GEMMs would give."""
+        arch = default_arch() if device == "cuda" else Arch.CPU
         chance, rows = torch.Generator(device).manual_seed(seed), self.tokens * TOP_K
 
         def values(*shape: int) -> Tensor:
@@ -112,17 +107,17 @@ class Together(Case):
             plain=_plain,
             arguments=arguments,
             check=partial(_check, arguments=arguments),
+            kernel=", ".join(kernel_of(problem, arch) for problem in self.problems(arch)),
         )
 
 
-def cases(arch: Arch) -> Iterator[Together]:
+def cases(arch: Arch) -> Iterator[KernelCase]:
     """Yield what is measured on a device of `arch`."""
-    if not arch.is_gpu:
-        yield Together(tokens=16, k=256, n=128)
-        return
-    for tokens in (1, 16, 64, 512):
+    for tokens in (1, 16, 64, 512) if arch.is_gpu else (16,):
+        k, n = (7168, 2048) if arch.is_gpu else (256, 128)
+        layer = Layer(tokens=tokens, k=k, n=n)
         budgets = {INDUCTOR: _OF_INDUCTOR} if tokens == 64 else {}
-        yield Together(tokens=tokens, k=7168, n=2048, budgets=budgets)
+        yield case(f"all four, {tokens} tokens K{k} I{n}", layer, layer.operands, budgets)
 
 
 def _ours(
