@@ -14,13 +14,28 @@ import importlib
 from collections.abc import Iterable, Iterator
 from typing import Annotated
 
+from jitgen.bench import OWN, REPORTS, SUITES
 from jitgen.cli.output import SCHEMA
-from jitgen.cli.schemas import bench
 from jitgen.support.codec import Schema, schema
 from jitgen.support.frozen import frozen
 from jitgen.support.vocabulary import said
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_OF_OWN = {
+    "transformers": ("TransformersReport", "Listed"),
+    "choice": ("ChoiceReport", "ChoiceListed"),
+    "hopper-fp4": ("Fp4Report", "Listed"),
+    "layer": ("LayerReport", "Listed"),
+    "plan": ("PlanReport",),
+    "kernel": ("KernelReport",),
+    "gradients": ("Suite",),
+}
+_BENCH = {
+    **dict.fromkeys((*SUITES, "all"), ("Suite",)),
+    **dict.fromkeys(REPORTS, ("Report",)),
+    **{name: _OF_OWN[name] for name in OWN},
+}
 
 DOCUMENTS: dict[str, str] = {
     "configs": "configs:_Configs",
@@ -62,7 +77,10 @@ DOCUMENTS: dict[str, str] = {
     "trust adopt": "trust:_Adopted",
     "trust push": "trust:_Pushed",
     "trust show": "trust:_Shown",
-    **dict.fromkeys(bench.DOCUMENTS, ""),
+    **{
+        f"bench {suite}": " ".join(f"bench_documents:_{name}" for name in names)
+        for suite, names in _BENCH.items()
+    },
     "tune": "tune:_Tuned tune:_TakenOver tune_space:_Searched",
     "demo": "demo:_Demonstrated",
     "doctor": "doctor:_Diagnosis",
@@ -71,7 +89,7 @@ DOCUMENTS: dict[str, str] = {
     "signer": "serve:_Signer",
     "schema": "schema:_Schemas",
 }
-"""Where the classes are of what each command may print, in `jitgen.cli`; of suites elsewhere."""
+"""The classes of what each command may print: module of `jitgen.cli` and name."""
 
 
 @frozen
@@ -97,7 +115,6 @@ def schema_of(commands: Iterable[str]) -> Schema:
 
 
 def _documents(command: str) -> Iterator[Schema]:
-    yield from bench.DOCUMENTS.get(command, ())
     for place in DOCUMENTS[command].split():
         module, _, name = place.partition(":")
         yield schema(getattr(importlib.import_module(f"jitgen.cli.{module}"), name))
