@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jitgen.cache.folder import Damaged
+from jitgen.remote import wire
 from jitgen.support.text import shown
 
 _BLOCK = 512
@@ -64,23 +65,9 @@ def read(data: bytes) -> dict[str, bytes]:
 
 
 def _header(name: str, size: int, kind: bytes, mode: int) -> bytes:
-    encoded = name.encode("ascii")
-    if len(encoded) > _NAME_BYTES:
+    if len(name) > _NAME_BYTES:
         raise ValueError(f"{name} is too long a name for a plain tar")
-    zero = b"%07o\0" % 0
-    fields = (
-        encoded.ljust(_NAME_BYTES, b"\0"),
-        b"%07o\0" % mode,
-        zero,
-        zero,
-        b"%011o\0" % size,
-        b"%011o\0" % 0,
-        b" " * 8,  # the checksum counts as blanks
-        kind.ljust(101, b"\0"),
-        b"ustar\x0000",
-    )
-    block = b"".join(fields).ljust(_BLOCK, b"\0")
-    return block[:148] + b"%06o\0 " % sum(block) + block[156:]
+    return wire.tar_header(name, size, kind, mode)
 
 
 def _parsed(block: bytes) -> tuple[str, int, bytes]:

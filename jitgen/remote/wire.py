@@ -69,7 +69,7 @@ def pack(meta: bytes, files: Mapping[str, bytes], signatures: bytes = b"") -> by
     parts |= {name: files[name] for name in sorted(files)}
     blocks = []
     for name, data in parts.items():
-        blocks += [_header(name, len(data)), data, bytes(-len(data) % _BLOCK)]
+        blocks += [tar_header(name, len(data)), data, bytes(-len(data) % _BLOCK)]
     packed = b"".join((*blocks, bytes(2 * _BLOCK)))
     if len(packed) > MAX_BYTES:
         raise Damaged(
@@ -80,12 +80,12 @@ def pack(meta: bytes, files: Mapping[str, bytes], signatures: bytes = b"") -> by
 
 def unpack(data: bytes, key: str) -> Packed:
     """
-    Return what is in `data`, an entry that `pack` wrote, of which every digest was checked.
+    Return the entry in `data`, which `pack` wrote, with every digest checked.
 
-    Who signed it is not looked at: see `jitgen.signing.policy.judge`.
+    Signatures are not verified: see `jitgen.signing.policy.judge`.
 
     Raises:
-        Damaged: It is none, is too large, belongs to another key, or a digest is wrong.
+        Damaged: It is malformed or too large, belongs to another key, or a digest is wrong.
     """
     if len(data) > MAX_BYTES:
         raise Damaged(f"the archive has more than {MAX_BYTES} bytes")
@@ -136,18 +136,22 @@ def _meta(record: bytes, key: str) -> Meta:
     return meta
 
 
-def _header(name: str, num_bytes: int) -> bytes:
-    """Return the tar header of a file: ustar, mode 0444, user, group and time 0."""
-    mode, owner, time, kind = b"0000444", b"0000000", b"00000000000", b"0"
+def tar_header(name: str, size: int, kind: bytes = b"0", mode: int = 0o444) -> bytes:
+    """Return the tar header (ustar) of a file of `size` bytes; user, group and time are 0."""
+    zero = b"%07o\0" % 0
     fields = (
         name.encode("ascii").ljust(100, b"\0"),
-        b"\0".join((mode, owner, owner, b"%011o" % num_bytes, time, b"")),
+        b"%07o\0" % mode,
+        zero,
+        zero,
+        b"%011o\0" % size,
+        b"%011o\0" % 0,
         b" " * 8,  # the checksum counts as blanks
         kind.ljust(101, b"\0"),
         b"ustar\x0000",
     )
     block = b"".join(fields).ljust(_BLOCK, b"\0")
-    return block.replace(b" " * 8, b"%06o\0 " % sum(block), 1)
+    return block[:148] + b"%06o\0 " % sum(block) + block[156:]
 
 
 def _members(data: bytes) -> Iterator[tuple[str, bytes]]:

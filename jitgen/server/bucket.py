@@ -15,9 +15,11 @@ from jitgen.errors import SettingError
 from jitgen.remote import layout
 from jitgen.remote.objects import Objects
 from jitgen.remote.outcomes import Corrupt, NotFound, Untrusted
-from jitgen.server.leases import MAX_BYTES
 from jitgen.server.revocations import Revocations
 from jitgen.signing.policy import judge
+
+MAX_BYTES = 4096
+"""Largest lease; an ordinary one has a hundred bytes."""
 
 _SCHEMES = ("s3", "gs", "az", "file")
 

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import MISSING, field
+from pathlib import Path
 from typing import Any, TypeVar
 
+from jitgen.errors import SettingError
+from jitgen.ownership.files import read_trusted
+from jitgen.support.documents import BadDocument, parse_toml
 from jitgen.support.text import shown
 from jitgen.support.values import Reader
 
@@ -21,6 +25,16 @@ T = TypeVar("T")
 def of(read: Reader, default: Any, help: str) -> Any:  # noqa: A002  # as the tables of settings say
     """Return a field that `read` reads, with its default and one line on what it is for."""
     return field(default=default, metadata={"read": read, "help": help})
+
+
+def read_toml(file: Path, max_bytes: int) -> dict[str, Any]:
+    """Return the document in the trusted file `file`; raises SettingError if there is none."""
+    try:
+        return parse_toml(read_trusted(file, max_bytes), max_bytes=max_bytes)
+    except OSError as error:
+        raise SettingError(f"{file} cannot be read: {error.strerror or error}") from error
+    except BadDocument as error:
+        raise SettingError(f"{file}: {error}") from error
 
 
 class ConfigErrors:

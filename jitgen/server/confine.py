@@ -21,10 +21,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from jitgen.compile import children
+from jitgen.support.frozen import frozen
 
 _NEWNS, _NEWUSER, _NEWNET = 0x00020000, 0x10000000, 0x40000000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
@@ -35,7 +35,7 @@ _PROBE_S = 20
 _MODULE = "jitgen.server.confine"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Confinement:
     """
     How a process is confined.

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jitgen.cache import Entry, Meta, Store
 from jitgen.cache.stamp import Stamp
@@ -24,6 +24,7 @@ from jitgen.server.revocations import Revocation, Revocations
 from jitgen.server.settings import Storage
 from jitgen.server.vouching import Verdict, Vouching
 from jitgen.settings import settings as library
+from jitgen.support.frozen import frozen
 
 ZSTD, IDENTITY = "zstd", "identity"
 
@@ -39,7 +40,7 @@ class Revoked(Exception):
         self.row = row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Packed:
     """
     A packed entry.
@@ -65,7 +66,7 @@ def packed(entry: Entry) -> Packed:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Found:
     """
     An entry that was found.

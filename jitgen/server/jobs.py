@@ -14,11 +14,12 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
 from jitgen.server.settings import Limits
+from jitgen.support.frozen import frozen
 
 _KEPT = 2000
 """Finished jobs that are still known: some kilobytes each."""
@@ -35,7 +36,7 @@ class JobState(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Order:
     """
     One kernel to compile, and who asked for it.

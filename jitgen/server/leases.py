@@ -23,9 +23,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from jitgen.cache import Entry
+from jitgen.server.bucket import MAX_BYTES, SharedBucket
 from jitgen.server.log import Log
 from jitgen.server.metrics import Metrics
 from jitgen.server.settings import Replicas
@@ -34,37 +35,12 @@ from jitgen.support.documents import BadDocument, parse_json
 T = TypeVar("T")
 
 _LOOK_S = 0.5  # between two looks of a service that waits
-MAX_BYTES = 4096
-"""Largest lease; an ordinary one has a hundred bytes."""
-
 _MOST_TAKEOVERS = 100
 _REST_S = 10.0
 """Seconds without a request to a store that failed, so that requests do not wait for it again."""
 
 _THREADS = 4  # for the store only: if it hangs, threads that read the disk are not affected
 _SILENCE = 2  # lifetimes without a renewal, of which there are three in each
-
-
-class Bucket(Protocol):
-    """The methods of a store that leases need; each of them blocks."""
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Write an object unless there is one; returns whether there was none."""
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write an object."""
-
-    def read(self, name: str) -> bytes | None:
-        """Return an object; None if it does not exist."""
-
-    def remove(self, name: str) -> None:
-        """Remove an object, if there is one."""
-
-    def entry(self, key: str) -> Entry | None:
-        """Return the entry `key` with its signatures, every digest checked."""
-
-    def keep(self, entry: Entry) -> None:
-        """Upload an entry with its signatures, unless there is one."""
 
 
 class _Resting(Exception):
@@ -80,7 +56,7 @@ class Leases:
     """
 
     def __init__(
-        self, settings: Replicas, bucket: Bucket | None, metrics: Metrics, log: Log
+        self, settings: Replicas, bucket: SharedBucket | None, metrics: Metrics, log: Log
     ) -> None:
         self.owner = settings.name or f"{platform.node()}-{os.getpid()}"
         self._bucket = bucket
@@ -139,7 +115,7 @@ class Leases:
             self._trouble(key, error)
             return None
 
-    async def _acquired(self, bucket: Bucket, key: str) -> tuple[Entry | None, int | None]:
+    async def _acquired(self, bucket: SharedBucket, key: str) -> tuple[Entry | None, int | None]:
         """Return the entry, if there is one by now, else the lease's number."""
         number = 0
         seen: tuple[str, bytes | None, float] = ("", None, 0.0)
@@ -164,7 +140,7 @@ class Leases:
                 continue
             await asyncio.sleep(_LOOK_S)
 
-    async def _renew(self, bucket: Bucket, key: str, number: int) -> None:
+    async def _renew(self, bucket: SharedBucket, key: str, number: int) -> None:
         while True:
             await asyncio.sleep(self._lease_s / 3)
             try:
@@ -172,7 +148,7 @@ class Leases:
             except Exception as error:
                 self._trouble(key, error)
 
-    def _release(self, bucket: Bucket, key: str, number: int) -> None:
+    def _release(self, bucket: SharedBucket, key: str, number: int) -> None:
         # Descending: a waiting service counts from 0 and must find no gap below this lease.
         for each in range(number, -1, -1):
             bucket.remove(_name(key, each))

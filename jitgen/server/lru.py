@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from jitgen.cache.stamp import Stamp
+from jitgen.support.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Body:
     """
     The body of a response with an entry.

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
+
+from jitgen.support.frozen import frozen
 
 _MOST = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Miss:
     """One miss: the time, the entry, the token that asked, and why there was no entry."""
 

@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,10 @@ _ANSWER_S = 60.0  # for the answer to a question
 _REST_S = (0.5, 30.0)  # before a restart: first, and most; doubling
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "JITGEN_PLUGINS", "CC")
 """Variables of the service that a supervisor gets, too: none holds a secret of the operator."""
+
+
+_Waiting = dict[int, asyncio.Future[dict[str, Any]]]
+"""Requests without an answer yet, by number."""
 
 
 class Pool:
@@ -75,8 +79,8 @@ class Pool:
         self._scratch = Path(tempfile.mkdtemp(prefix="jitgen-pool-"))
         self._ready = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
-        self._tasks: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._tasks: _Waiting = {}
+        self._asked: _Waiting = {}
         self._next_task = self._next_ask = 0
         self._keeper: asyncio.Task[None] | None = None
 
@@ -113,24 +117,13 @@ class Pool:
         Raises:
             ResourceError: There is no supervisor, or it does not answer.
         """
-        for is_last in (False, True):
-            writer = await self._supervisor()
+
+        def prepare() -> tuple[_Waiting, int, dict[str, Any]]:
             self._next_ask += 1
-            number = self._next_ask
-            asked = self._asked
-            future = asked[number] = asyncio.get_running_loop().create_future()
-            try:
-                _send(writer, {"ask": number, "what": question, **details})
-                answer: dict[str, Any] = await asyncio.wait_for(future, _ANSWER_S)
-                return answer
-            except TimeoutError:
-                raise ResourceError(f"the toolchain {self.name} does not answer") from None
-            except _Died:
-                if is_last:
-                    raise ResourceError(f"the toolchain {self.name} ended twice") from None
-            finally:
-                asked.pop(number, None)
-        raise AssertionError("the last round returned or raised")
+            document = {"ask": self._next_ask, "what": question, **details}
+            return self._asked, self._next_ask, document
+
+        return await self._request(prepare, f"the toolchain {self.name} ended twice", _ANSWER_S)
 
     async def compile(self, config: dict[str, Any], arch: str, trace: str) -> dict[str, Any]:
         """
@@ -146,23 +139,41 @@ class Pool:
             "scratch": str(self._scratch),
             "trace": trace,
         }
+
+        def prepare() -> tuple[_Waiting, int, dict[str, Any]]:
+            number = self._next_task  # as the supervisor counts them
+            self._next_task += 1
+            return self._tasks, number, {"task": task}
+
+        died = f"the compile processes of {self.name} ended twice over this kernel"
+        return await self._request(prepare, died)
+
+    async def _request(
+        self,
+        prepare: Callable[[], tuple[_Waiting, int, dict[str, Any]]],
+        died: str,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """
+        Send what `prepare` returns and wait for its answer, a second time if the supervisor dies.
+
+        Raises:
+            ResourceError: There is no supervisor, it does not answer in time, or it `died` twice.
+        """
         for is_last in (False, True):
             writer = await self._supervisor()
-            number = self._next_task
-            self._next_task += 1
-            tasks = self._tasks
-            future = tasks[number] = asyncio.get_running_loop().create_future()
+            waiting, number, document = prepare()
+            future = waiting[number] = asyncio.get_running_loop().create_future()
             try:
-                _send(writer, {"task": task})
-                outcome: dict[str, Any] = await future
-                return outcome
+                _send(writer, document)
+                return await asyncio.wait_for(future, timeout_s)
+            except TimeoutError:
+                raise ResourceError(f"the toolchain {self.name} does not answer") from None
             except _Died:
                 if is_last:
-                    raise ResourceError(
-                        f"the compile processes of {self.name} ended twice over this kernel"
-                    ) from None
+                    raise ResourceError(died) from None
             finally:
-                tasks.pop(number, None)
+                waiting.pop(number, None)
         raise AssertionError("the last round returned or raised")
 
     async def _supervisor(self) -> asyncio.StreamWriter:

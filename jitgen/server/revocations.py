@@ -13,7 +13,6 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from jitgen.ownership.files import read_trusted
 from jitgen.signing.trust import MAX_BYTES as MAX_TRUST_BYTES
 from jitgen.signing.trust import SealedTrust, is_comment, opened
 from jitgen.support.documents import BadDocument, parse_json
+from jitgen.support.frozen import frozen
 
 _FILE = "revocations.json"
 _MAX_BYTES = 2**24  # largest file: some 100,000 digests with short reasons
@@ -31,7 +31,7 @@ MOST = 1000
 """Most digests in one request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Revocation:
     """A revoked digest: why, by what (a token's name, or ``trust``), and when."""
 

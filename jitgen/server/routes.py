@@ -9,12 +9,13 @@ are derived from it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from jitgen.server import bundle_handlers, entry_handlers, job_handlers, status_handlers, ui
+from jitgen.support.frozen import frozen
 
 if TYPE_CHECKING:
     from jitgen.server.request import Request
@@ -28,7 +29,7 @@ _ERRORS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Route:
     """
     One route.

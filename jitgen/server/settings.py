@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from jitgen.errors import SettingError
-from jitgen.ownership.files import read_trusted
-from jitgen.server.config_errors import ConfigErrors, of, short
-from jitgen.support.documents import BadDocument, parse_toml
+from jitgen.server.config_errors import ConfigErrors, of, read_toml, short
+from jitgen.support.frozen import frozen
 from jitgen.support.values import (
     boolean,
     choice,
@@ -36,7 +35,7 @@ _MAX_BYTES = 2**16
 _WEEK_S = 7 * 86400.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Listen:
     """The address to listen on, and TLS."""
 
@@ -51,7 +50,7 @@ class Listen:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Storage:
     """The disk and the memory for entries."""
 
@@ -68,7 +67,7 @@ class Storage:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Access:
     """Tokens, and access without one."""
 
@@ -76,7 +75,7 @@ class Access:
     anonymous: tuple[str, ...] = of(choices(*SCOPES), (), "scopes of requests without a token")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Limits:
     """How much runs at a time; a request beyond a limit is refused at once."""
 
@@ -106,7 +105,7 @@ class Limits:
     grace_s: float = of(duration(0, 3600), 20.0, "how long a shutdown waits for running compiles")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Toolchain:
     """One virtual environment to compile in."""
 
@@ -120,7 +119,7 @@ class Toolchain:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Signing:
     """The key that signs entries, and what must hold before it does."""
 
@@ -145,7 +144,7 @@ class Signing:
         return self.key is not None or self.socket is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Uploads:
     """Entries that clients upload."""
 
@@ -161,7 +160,7 @@ class Uploads:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Replicas:
     """What several services share."""
 
@@ -172,7 +171,7 @@ class Replicas:
     lease_s: float = of(duration(1, 3600), 60.0, "lifetime of a lease after its last renewal")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Log:
     """The log on standard error, a JSON object a line."""
 
@@ -195,7 +194,7 @@ SECTIONS: dict[str, type[Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServiceSettings:
     """The whole file: a field for each table; ``toolchains`` is an array of tables."""
 
@@ -224,12 +223,7 @@ def read_settings(file: Path) -> ServiceSettings:
         SettingError: It cannot be read, other users can write or replace it, or some of its
             settings are wrong: a line for each.
     """
-    try:
-        document = parse_toml(read_trusted(file, _MAX_BYTES), max_bytes=_MAX_BYTES)
-    except OSError as error:
-        raise SettingError(f"{file} cannot be read: {error.strerror or error}") from error
-    except BadDocument as error:
-        raise SettingError(f"{file}: {error}") from error
+    document = read_toml(file, _MAX_BYTES)
     found, errors = parse_settings(document)
     if errors:
         raise SettingError("\n".join(f"{file}: {line}" for line in errors))

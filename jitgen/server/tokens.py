@@ -20,7 +20,6 @@ import hashlib
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from datetime import time as clock
 from pathlib import Path
@@ -28,10 +27,9 @@ from typing import Any
 
 from jitgen.cache.entry import is_key
 from jitgen.errors import SettingError
-from jitgen.ownership.files import read_trusted
-from jitgen.server.config_errors import ConfigErrors, of, short
+from jitgen.server.config_errors import ConfigErrors, of, read_toml, short
 from jitgen.server.settings import SCOPES
-from jitgen.support.documents import BadDocument, parse_toml
+from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 from jitgen.support.values import choices
 
@@ -59,7 +57,7 @@ def _moment(value: Any) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Token:
     """
     One token.
@@ -117,12 +115,7 @@ def read_tokens(file: Path | None, anonymous: tuple[str, ...] = ()) -> Tokens:
     stranger = Token(name="anonymous", scopes=anonymous) if anonymous else None
     if file is None:
         return Tokens({}, stranger)
-    try:
-        document = parse_toml(read_trusted(file, _MAX_BYTES), max_bytes=_MAX_BYTES)
-    except OSError as error:
-        raise SettingError(f"{file} cannot be read: {error.strerror or error}") from error
-    except BadDocument as error:
-        raise SettingError(f"{file}: {error}") from error
+    document = read_toml(file, _MAX_BYTES)
     errors = ConfigErrors()
     found = _parsed(document, errors)
     if errors.lines:
