@@ -305,7 +305,7 @@ def test_a_cache_adopts_another_document(jitgen: Jitgen, place: Path, cache_root
 
 
 def test_a_document_holds_what_led_to_it(jitgen: Jitgen, place: Path) -> None:
-    """Whoever had not seen the version that both roots signed could not follow."""
+    """A host that had not seen the version with both signatures could not follow."""
     from jitgen.signing.trust import opened
 
     first = opened((place / "trust.json").read_bytes())

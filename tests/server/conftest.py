@@ -38,7 +38,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     index = Store(running.folder / "cache", "rw").index
     index.remember_failure(REFUSED.key, REFUSED.name, "the compiler did not like it", 3600)
     index.close()
-    trust = sealed(running.key, revoked={UNLOVED.key: "nobody wants it"})
+    trust = sealed(running.key, revoked={UNLOVED.key: "no longer wanted"})
     (folder / "trust.json").write_bytes(trust)
     running.start()
     yield running

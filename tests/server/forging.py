@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries in good order whose library is nobody's."""
+"""Well-formed entries whose library was not compiled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def signed(meta: Meta, *keys: PrivateKey) -> bytes:
     """Return the ``signatures.json`` of a record; nothing for no keys."""
     if not keys:
         return b""
-    statement = Statement.of(meta.encode(), "somebody")
+    statement = Statement.of(meta.encode(), "another builder")
     return dsse.encode([dsse.seal(PAYLOAD_TYPE, statement.encode(), *keys)])
 
 

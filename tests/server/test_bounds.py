@@ -83,7 +83,7 @@ def test_a_full_list_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_names_fit_where_they_are_written(settings: dict[str, object]) -> None:
-    """A long one was told by the first compile, or never: nobody could read such a lease."""
+    """A long one was reported by the first compile, or never: such a lease is not readable."""
     _, lines = parse_settings(OPEN | settings)
 
     assert len(lines) == 1

@@ -83,7 +83,7 @@ def test_who_showed_a_token_makes_room_last(tmp_path: Path) -> None:
 
 
 def test_one_address_has_its_share(tmp_path: Path) -> None:
-    """Its own idle connections make room for it, and nobody else's."""
+    """Its own idle connections make room for it, and no others."""
     found = ConnectionSlots(10, 4, Metrics())
     ended: list[str] = []
 
@@ -239,7 +239,7 @@ def test_an_answer_that_is_not_read_ends_with_its_connection(
 
 
 def test_who_reads_nothing_and_has_no_token_makes_room(tmp_path: Path) -> None:
-    """Answers that everybody may ask for, a thousand on each connection, kept all places busy."""
+    """Answers without a token, hundreds on each connection, kept all connections busy."""
 
     async def scene() -> None:
         async with listening(tmp_path, connections=4) as there:
@@ -315,7 +315,7 @@ def test_addresses(peer: Any, address: str) -> None:
 
 
 def test_without_descriptors_idle_connections_make_room() -> None:
-    """The system had no room, and nobody was accepted for a second at a time."""
+    """The system had no descriptor, and no client was accepted for a second at a time."""
     found = ConnectionSlots(10, 0, Metrics())
     ended = []
     slot = found.enter("a")

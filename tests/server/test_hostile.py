@@ -22,7 +22,7 @@ from tests.service.running import Running
 
 
 def test_a_plan_in_a_request_is_no_bomb() -> None:
-    """A line of JSON stands for a thousand choices, half a minute in which nobody is answered."""
+    """A line of JSON stands for a thousand choices: half a minute without any answer."""
     problem = {
         "layout": "ragged",
         "groups": list(range(1, 102)),
@@ -72,7 +72,7 @@ _HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n"
     ids=["many headers", "a long one", "a long path", "after the body"],
 )
 def test_headers_without_an_end_are_cut_off(begin: bytes, more: bytes) -> None:
-    """They were kept, all of them: whoever can connect could fill the memory."""
+    """All of them were kept, so that any client could fill the memory."""
 
     async def sent() -> int:
         async with _connected() as (reader, writer, _):
@@ -95,7 +95,7 @@ def test_headers_without_an_end_are_cut_off(begin: bytes, more: bytes) -> None:
 def test_a_request_that_does_not_end_gives_its_place_back(
     said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many of them as there are places shut everybody out, and needed no token."""
+    """As many of them as there are connections shut all clients out, without a token."""
 
     async def scene() -> None:
         async with _connected() as (reader, writer, state):

@@ -28,7 +28,7 @@ from tests.service.trusting import trust_in
 CONFIG = KernelConfig(layout="ragged", tile=Tile(m=16, n=64, k=128))
 SPEC = spec_of(CONFIG, Arch.CPU)
 PATH = f"/v1/entries/{SPEC.key}"
-NOBODY = "0" * 64
+UNKNOWN = "0" * 64
 
 
 def body(**changes: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class TestCompile:
             ({"toolchain": []}, 400, "E_FIELDS"),
             ({"config": {"op": "grouped_gemm"}}, 422, "E_CONFIGERROR"),
             ({"arch": "sm_1"}, 422, "E_CONFIGERROR"),
-            ({"key": NOBODY}, 409, "E_KEY"),
+            ({"key": UNKNOWN}, 409, "E_KEY"),
         ],
     )
     def test_refusals(
@@ -128,7 +128,7 @@ class TestCompile:
         tag = {"If-None-Match": trust.headers["ETag"]}
 
         assert (answer.status, answer.json()["code"]) == (410, "E_REVOKED")
-        assert opened(trust.data).trust.revoked == {UNLOVED.key: "nobody wants it"}
+        assert opened(trust.data).trust.revoked == {UNLOVED.key: "no longer wanted"}
         assert service.request("GET", "/v1/trust", headers=tag).status == 304
 
     def test_bodies_are_bounded(self, service: Running) -> None:
@@ -164,13 +164,13 @@ class TestEntries:
         assert (same.status, same.data) == (304, b"")
 
     def test_what_is_not_there(self, service: Running) -> None:
-        answer = service.request("GET", f"/v1/entries/{NOBODY}")
-        missing = service.request("POST", "/v1/entries:missing", json={"keys": [NOBODY, SPEC.key]})
+        answer = service.request("GET", f"/v1/entries/{UNKNOWN}")
+        missing = service.request("POST", "/v1/entries:missing", json={"keys": [UNKNOWN, SPEC.key]})
 
         assert (answer.status, answer.json()["code"]) == (404, "E_MISSING")
-        assert missing.json() == {"missing": [NOBODY]}
+        assert missing.json() == {"missing": [UNKNOWN]}
         assert service.request("GET", "/v1/entries/../tokens.toml").status in (400, 404)
-        assert service.request("GET", f"/v1/bundles/{NOBODY}").status == 404
+        assert service.request("GET", f"/v1/bundles/{UNKNOWN}").status == 404
 
     def test_a_bundle_is_served_under_its_own_digest_only(self, service: Running) -> None:
         content = b"a bundle" * 1000
@@ -188,7 +188,7 @@ class TestEntries:
     def test_an_upload_is_rebuilt_and_the_own_build_is_handed_out(self, service: Running) -> None:
         """
         Another library under a right key was kept unsigned, and the service threw its own, right
-        build away: nobody could have the kernel.
+        build away, so the kernel could not be had at all.
         """
         config = KernelConfig(layout="ragged", tile=Tile(m=16, n=32, k=128))
         given = forged(config, service.key)
@@ -229,7 +229,7 @@ class TestAccess:
 
     @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
     def test_the_matrix_is_exact(self, service: Running, route: Any) -> None:
-        path = route.path.replace("{key}", NOBODY).replace("{digest}", NOBODY)
+        path = route.path.replace("{key}", UNKNOWN).replace("{digest}", UNKNOWN)
         for scope in (*SCOPES, ""):
             for method in route.methods:
                 status = service.request(method, path, scope).status

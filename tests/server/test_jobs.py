@@ -61,7 +61,7 @@ def test_a_thousand_requests_are_one_job() -> None:
 
 
 def test_positions_and_order() -> None:
-    """First come, first served, and everybody is told who is before them."""
+    """First come, first served; each request is told its position."""
 
     async def scene() -> None:
         bench = Bench()
@@ -106,7 +106,7 @@ def test_bounds(limits: Limits, last: Order, status: int) -> None:
 
 
 def test_failures_end_their_own_job_only() -> None:
-    """A refusal is told, a mistake of ours too, and the next job is done."""
+    """A refusal is reported, a bug, too, and the next job is done."""
 
     async def scene() -> None:
         bench = Bench()
@@ -149,7 +149,7 @@ def test_followers_hear_every_state() -> None:
 
 
 def test_the_end_fails_what_waits_and_finishes_what_runs() -> None:
-    """A shutdown keeps nobody waiting for what will not come."""
+    """A shutdown ends all waiting."""
 
     async def scene() -> None:
         bench = Bench()

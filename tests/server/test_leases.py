@@ -88,7 +88,7 @@ def test_a_holder_that_died_is_followed(tmp_path: Path) -> None:
 def test_a_lease_that_never_ends_is_taken_over_once_it_is_silent(
     tmp_path: Path, ends: object
 ) -> None:
-    """Whoever can write to the shared store could stop every compile with one object a kernel."""
+    """A writer of the shared store could stop every compile with one object a kernel."""
     dead = tmp_path / "shared/v1/leases" / KEY
     dead.mkdir(parents=True)
     (dead / "0.json").write_text(json.dumps({"owner": "for ever", "ends": ends}))

@@ -44,7 +44,7 @@ def test_a_port_in_use_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_so_is_an_address_of_another_machine(tmp_path: Path) -> None:
-    said = start(tmp_path, {"host": "192.0.2.1", "port": 0})  # RFC 5737: nobody's
+    said = start(tmp_path, {"host": "192.0.2.1", "port": 0})  # RFC 5737: unused
 
     assert said.startswith("cannot listen at 192.0.2.1:0: ")
     assert "see listen.host" in said

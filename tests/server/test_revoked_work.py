@@ -79,7 +79,7 @@ def order() -> Order:
     ids=["the key", "the library"],
 )
 def test_revoked_is_not_signed_again(tmp_path: Path, digest: str, is_compiled: bool) -> None:
-    """A prewarm of it was compiled, signed, shared, and then said to be a mistake of ours."""
+    """A prewarm of it was compiled, signed, shared, and then reported as a bug."""
     bench = Bench(tmp_path, {digest: "wrong numbers"})
 
     with pytest.raises(JobFailed, match="revoked: wrong numbers") as failed:

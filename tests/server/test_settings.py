@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's file: each mistake is one line that says where and what is allowed."""
+"""The operator's file: each error is one line that says where, and what is allowed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OPEN: dict[str, Any] = {"access": {"anonymous": ["read"]}}
     ],
 )
 def test_each_mistake_is_one_line(document: dict[str, Any], says: str) -> None:
-    """One mistake, one line, and it says what is allowed."""
+    """One error, one line, and it says what is allowed."""
     _, lines = parse_settings(document)
 
     assert any(line.startswith(says) for line in lines), lines

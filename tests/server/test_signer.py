@@ -114,8 +114,8 @@ def test_a_client_that_says_nothing_is_in_nobodys_way(listening: Path) -> None:
 
 @pytest.mark.parametrize("hello", [{"keyid": KEY.keyid}, [], {"what": 1}])
 def test_what_was_signed_is_what_was_asked_for(tmp_path: Path, hello: object) -> None:
-    """Whoever sits on the socket in the signer's place does not get an entry a false word."""
-    other = signer.answer(statement("somebody").encode(), KEY, LOG)
+    """A process that takes the signer's socket cannot make the service accept a false statement."""
+    other = signer.answer(statement("another builder").encode(), KEY, LOG)
     path = tmp_path / "false.sock"
 
     async def false(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -192,7 +192,7 @@ def test_compile_processes_reach_neither_network_nor_secrets(tmp_path: Path) -> 
 
 
 def test_what_forbids_confinement_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host that forbids namespaces is one on which nobody is told otherwise."""
+    """On a host that forbids namespaces the service does not claim confinement."""
     monkeypatch.setattr(confine, "_MODULE", "no.such.module")
 
     assert "no" in probe()

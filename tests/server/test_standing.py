@@ -116,7 +116,7 @@ class TestCheck:
         assert warning.startswith(f"signing.trust: key {KEY.keyid[:12]} signs until ")
 
     def test_so_is_a_document_that_is_not_there(self, config: Path) -> None:
-        """Nobody can tell, then."""
+        """Then it is not known."""
         text = config.read_text()
         config.write_text(text[: text.index("trust =")] + '[replicas]\nshared = "file:///shared"\n')
         errors, warnings = checked(config)

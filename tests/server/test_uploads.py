@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody else put somewhere answers for nothing that the service should vouch for."""
+"""Entries of others never take the place of those that the service vouches for."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_words(
 def test_without_a_document_a_signature_must_do(
     bench: Bench, keys: list[PrivateKey], verdict: Verdict
 ) -> None:
-    """Nobody can say which counts."""
+    """Then it is not known which signature is valid."""
     bench.laid(*keys, is_own=False)
 
     assert bench.entry_store()._read(ENTRY.key)[1] is verdict

@@ -5,7 +5,7 @@ A service for a while, and all that can happen: ``python -m tests.service.soak -
 Clients fetch and compile without pause, while the service, its signer and its compile processes are
 killed, tokens and signing keys rotated, entries revoked and removed, and the disk filled (as root,
 who can mount one). Every answer is looked at: one that is not the entry that was asked for, that
-nobody trusted signed, or that was revoked before it was asked for, ends the soak.
+no trusted key signed, or that was revoked before the request, ends the soak.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def test_two_kernels_take_turns(browse: Open, made: Path) -> None:
 
 
 def test_hostile_kernels_do_nothing(browse: Open, tmp_path: Path) -> None:
-    """No script of theirs runs, none of their elements is one, and nothing is asked of anybody."""
+    """No script of theirs runs, none of their elements is one, and no request is sent."""
     path = tmp_path / "page.html"
     path.write_text(page_of(kernel(), kernel(name=f"{EVIL} 2")), encoding="utf-8")
     opened = browse(path)

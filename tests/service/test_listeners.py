@@ -75,7 +75,7 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def test_tls_and_client_certificates(tmp_path: Path) -> None:
-    """Without a certificate that the operator's authority made, nobody gets as far as a token."""
+    """A client without a certificate of the operator's authority cannot even send a token."""
     own, client = certificate(tmp_path, "server"), certificate(tmp_path, "client")
     service = Running(
         tmp_path / "service",

@@ -66,7 +66,7 @@ def client(service: Running, root: Path, count: int, first: int, answer: Any) ->
 
 
 def stampede(services: list[Running], folder: Path, hosts: int, processes: int, count: int) -> None:
-    """Let them all want everything, and see that everybody has it."""
+    """Let all processes want all kernels, and see that each has them."""
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
     running = [

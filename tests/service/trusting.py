@@ -27,7 +27,7 @@ def trust_in(
     min_signed_at: timedelta | None = None,
 ) -> Trust:
     """
-    Return a trust document, signed by nobody yet, in which `keys` sign from `begins` to `ends`,
+    Return a trust document, not signed yet, in which `keys` sign from `begins` to `ends`,
     both counted from now.
     """
     now = datetime.now(UTC).replace(microsecond=0)

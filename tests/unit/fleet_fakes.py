@@ -28,7 +28,7 @@ def configs(number: int) -> list[KernelConfig]:
 
 
 def record(spec: KernelSpec) -> Meta:
-    """Return the record of a kernel that nobody compiled."""
+    """Return the record of a kernel that was not compiled."""
     return fake_meta(
         1,
         key=spec.key,

@@ -28,7 +28,7 @@ def config(rows: int) -> KernelConfig:
 
 
 def ask(*rows: int) -> list[Event]:
-    """Ask for kernels that nobody has compiled; returns what was told of the budget."""
+    """Ask for kernels that were not compiled; returns the messages about the budget."""
     heard: list[Event] = []
     stop = jitgen.on_event(heard.append)
     with settings.scope(on_miss="error"):

@@ -67,7 +67,7 @@ def emitted(number: int) -> Event:
 
 
 class TestHeld:
-    """Listeners used to run under the locks of whoever emitted, and waited for them for ever."""
+    """Listeners used to run under the locks of the emitting thread, and deadlocked."""
 
     def test_until_the_lock_holder_lets_go(self) -> None:
         bus, heard, lock = EventBus(), list[str](), threading.Lock()
@@ -156,7 +156,7 @@ class TestHeld:
         assert heard[1:] == [("1", threading.get_ident())]
 
     def test_nobody_listens(self) -> None:
-        """What nobody hears is counted, and not kept for who comes later."""
+        """An event without a listener is counted, and not kept for later listeners."""
         bus, heard = EventBus(), list[Event]()
         with bus.held():
             bus.emit(emitted(1))
@@ -209,7 +209,7 @@ class TestBrokenListeners:
 
 class TestWarnings:
     def test_escapes_are_harmless(self, caplog: pytest.LogCaptureFixture) -> None:
-        """A name out of somebody else's file used to reach the terminal with its escapes."""
+        """A name from an untrusted file used to reach the terminal with its escapes."""
         with caplog.at_level(logging.WARNING):
             warn_once("escapes", "entry %s: %s", "\x1b]0;title\x07", "a\u202eb\rc\x00")
 

@@ -131,7 +131,7 @@ def test_the_client_is_imported_for_who_installs() -> None:
 
 
 def test_every_metric_of_the_dashboard_exists(registry: CollectorRegistry) -> None:
-    """A panel over a metric that was renamed shows nothing, and nobody is told."""
+    """A panel of a metric that was renamed shows nothing, without an error."""
     suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"], "gauge": [""]}
     known = {
         family.name + suffix for family in registry.collect() for suffix in suffixes[family.type]

@@ -75,7 +75,7 @@ def subject(stand: Stand) -> KernelLoader:
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail whoever asks a place elsewhere."""
+    """Fail a test that asks a remote backend."""
     monkeypatch.setattr(elsewhere, "backends", lambda _: pytest.fail("nothing is to be fetched"))
 
 
@@ -88,7 +88,7 @@ def test_missing_kernel_is_fetched_and_kept(stand: Stand, subject: KernelLoader)
     assert KernelLoader(stand.store).get(CONFIG, ARCH).tier == "disk"
 
 
-def test_loaded_kernel_asks_nobody(stand: Stand, subject: KernelLoader, nowhere: None) -> None:
+def test_loaded_kernel_asks_no_backend(stand: Stand, subject: KernelLoader, nowhere: None) -> None:
     entry = _entry(SPEC, KEY)
     stand.store.publish(entry.meta, entry.files)
 
@@ -96,11 +96,11 @@ def test_loaded_kernel_asks_nobody(stand: Stand, subject: KernelLoader, nowhere:
     assert subject.find(CONFIG, ARCH) is not None
 
 
-def test_looking_for_a_neighbour_asks_nobody(subject: KernelLoader, nowhere: None) -> None:
+def test_looking_for_a_neighbour_asks_no_backend(subject: KernelLoader, nowhere: None) -> None:
     assert subject.find(CONFIG, ARCH) is None
 
 
-def test_capture_asks_nobody(
+def test_capture_asks_no_backend(
     subject: KernelLoader, nowhere: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loader, "is_capturing", lambda _: True)

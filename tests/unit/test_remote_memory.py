@@ -161,8 +161,8 @@ class TestWhatIsInTheWayHere:
 
 class TestWhatAPlaceGave:
     """
-    What came damaged is asked for again a minute later. What nobody trusted signed is in an hour,
-    for somebody may sign it. Both used to be refused until the trust document changed.
+    A damaged entry is requested again a minute later, an untrusted one after an hour, since it may
+    be signed by then. Both used to be refused until the trust document changed.
     """
 
     @pytest.fixture

@@ -120,7 +120,7 @@ def test_verify_off_takes_what_anybody_put_there(stand: Stand) -> None:
 
 
 def test_forked_child_is_told_and_does_not_wait(stand: Stand) -> None:
-    """That is of obstore alone: a folder can be read by whoever was forked."""
+    """That holds for obstore only: a forked process can read a folder."""
     entry = entry_of(1, KEY)
     stand.push(entry)
     child = os.fork()
@@ -160,7 +160,7 @@ def test_folder_gives_files_and_nothing_else(
 
 
 class TestPoison:
-    """Whoever can write to the bucket puts one thing in the place of another."""
+    """A writer of the bucket replaces one object by another."""
 
     def _record(self, stand: Stand, entry: Entry) -> Path:
         return stand.bucket / layout.record_path(entry.key)

@@ -131,11 +131,11 @@ def _certificate(folder: Path, name: str) -> tuple[Path, Path]:
 
 @pytest.mark.skipif(NGINX is None, reason="needs nginx")
 def test_nginx_with_tls(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bucket behind nginx; a certificate that nobody signed, or of another name, is refused."""
+    """A bucket behind nginx; a self-signed certificate, or one of another name, is refused."""
     port, good = _free_port(), entry_of(1, KEY)
     stand.push(good)
     for folder in (stand.folder, *stand.bucket.rglob("*"), stand.bucket):
-        folder.chmod(0o755)  # nginx serves as somebody else
+        folder.chmod(0o755)  # nginx serves as another user
     chain, secret = _certificate(stand.folder, "localhost")
     config = stand.folder / "nginx.conf"
     config.write_text(

@@ -82,7 +82,7 @@ def test_what_is_missing_is_compiled_there(stand: Stand) -> None:
 def test_what_clients_gave_is_asked_for_where_nothing_is_verified(
     stand: Stand, verify: str, query: str
 ) -> None:
-    """A service hands it out by name alone: it is signed by nobody."""
+    """A service hands it out only on request by name, since it is not signed."""
     with toxic.toxic(routes(entries=GOOD)) as server, settings.scope(verify=verify):
         assert is_same(stand.ask(server.url, ENTRY), ENTRY)
     assert [request.path for request in server.requests] == [ENTRIES + query]
@@ -283,7 +283,7 @@ def test_website_gives_out_a_bucket(stand: Stand) -> None:
 
 
 def test_service_with_a_poisoned_answer_gives_nothing(stand: Stand) -> None:
-    """Its entry of another key, of another signer, and of nobody."""
+    """An entry of another key, one of another signer, and one without a signature."""
     other, bare = entry_of(2, KEY), entry_of(1)
     for entry in (other, bare):
         packed = wire.pack(entry.meta.encode(), entry.files, entry.signatures)

@@ -190,7 +190,7 @@ class TestObjectStore:
     def test_forbidden_is_not_there(
         self, stand: Stand, s3: Callable[[str], None], status: int
     ) -> None:
-        """S3 forbids what is not there to whoever may not list the bucket."""
+        """S3 answers 403 for an absent object without the permission to list the bucket."""
         with toxic.toxic(toxic.answer(status)) as server:
             s3(server.url)
             found = stand.fetch(ENTRY, "s3://bucket/prefix")

@@ -72,7 +72,7 @@ def test_expired_trust_accepts_nothing(stand: Stand) -> None:
 
 
 def test_old_trust_file_does_not_come_back(stand: Stand) -> None:
-    """A stolen key was revoked; whoever has it puts the old trust document in its place again."""
+    """A stolen key was revoked; the thief puts the old trust document back."""
     entry, old = entry_of(1, KEY), trusting(KEY)
     stand.push(entry)
     stand.trust(trusting(KEY, version=2, revoked_keys={KEY.keyid: "stolen"}))
@@ -149,7 +149,7 @@ def test_trust_file_that_others_can_write_counts_for_nothing(stand: Stand) -> No
 
 
 class TestAlways:
-    """With JITGEN_VERIFY=always nothing unsigned is loaded, whoever can write to the root."""
+    """With JITGEN_VERIFY=always nothing unsigned is loaded, though others can write to it."""
 
     @pytest.fixture
     def open_root(self, stand: Stand) -> Iterator[Stand]:

@@ -66,7 +66,7 @@ class TestFile:
         assert read_trusted(file, 100, is_secret=True) == b"mine"
 
     def test_that_others_can_read_is_told(self, file: Path) -> None:
-        """Where they can get there: pytest's own folders let nobody pass."""
+        """If they can reach it: pytest's own folders exclude other users."""
         for mode in (0o644, 0o600):
             file.chmod(mode)
             with opened(file) as found:
@@ -160,7 +160,7 @@ class TestLinks:
             assert read(tmp_path / path) == b"mine"
 
     def test_as_kubernetes_mounts_secrets(self, file: Path) -> None:
-        """A folder that everybody may write to, with the sticky bit, and links to a private one."""
+        """A folder that all users may write to, with the sticky bit, and links to a private one."""
         mount = file.parent
         mount.chmod(0o1777)
         (mount / "..2026").mkdir(mode=0o755)
@@ -214,7 +214,7 @@ class TestSwaps:
 
     @pytest.fixture
     def other(self, file: Path) -> Path:
-        """What somebody would rather have read, in a folder of the same form."""
+        """Another user's file, in a folder of the same form."""
         other = file.parent.parent / "other" / "file"
         other.parent.mkdir()
         other.write_bytes(b"evil")

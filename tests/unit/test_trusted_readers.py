@@ -183,7 +183,7 @@ SETTINGS = {
     "trust": "JITGEN_TRUST",
     "token_file": "JITGEN_TOKEN_FILE",
     "override": "JITGEN_OVERRIDE",
-    "record": "counts of calls, written; whoever reads one names it",
+    "record": "counts of calls, written; a reader names its file",
 }
 """Every setting that is a path: which of `READERS` reads it, or why none need."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that warm up together: one compile each, whoever dies; here as threads, without torch."""
+"""Ranks that warm up together: one compile for each kernel, even if a rank dies; here as threads."""
 
 from __future__ import annotations
 

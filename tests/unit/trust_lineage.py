@@ -145,7 +145,7 @@ def lineage(chance: random.Random, length: int, first: int = 0) -> list[Doc]:
 
 
 def fork(chance: random.Random, base: Doc) -> Doc:
-    """Return what the thief of a root of `base` signs: everybody counts again."""
+    """Return what the thief of a root of `base` signs: every key is valid again."""
     thief = chance.choice(sorted(base.standing))
     return _made(base.version + chance.randint(1, 6), [thief], {thief}, set(), set())
 
