@@ -2,10 +2,7 @@
 """
 The negative cache of a process: failed requests that are not repeated for a while.
 
-The time depends on the kind of failure. A kernel that is not there may be under way, so it is
-requested again after half a minute. An untrusted entry stays refused until the trust document
-changes, or for an hour, since it may have been signed by then. A damaged entry may be intact a
-minute later. A service that refused to compile a kernel is asked again after ten minutes.
+The classes of `jitgen.remote.outcomes` say for how long each kind of failure is remembered.
 """
 
 from __future__ import annotations
@@ -14,17 +11,6 @@ import time
 from collections.abc import Hashable
 
 from jitgen.remote.outcomes import Miss
-
-NOT_FOUND_S = 30.0
-CORRUPT_S = 60.0
-UNAUTHORIZED_S = 60.0
-JOB_LOST_S = 60.0
-"""For a service that lacked a resource or lost a job: it may succeed by then."""
-
-REJECTED_S = 600.0
-UNTRUSTED_S = 3600.0
-FAILED_S = 86400.0
-"""A refusal of the compiler holds for its toolchain, which the key contains."""
 
 _MOST = 10_000
 

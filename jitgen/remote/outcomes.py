@@ -28,53 +28,75 @@ class Miss:
 
 
 class RemoteError(Exception):
-    """Base of the errors of a backend; the message says what happened."""
+    """
+    Base of the errors of a backend; the message says what happened.
+
+    Attributes:
+        seconds: For how long this process does not repeat the request; 0: it is not remembered.
+        is_of_backend: Whether other requests to the backend are not made in that time either.
+
+    Args:
+        message: What happened.
+        seconds: `seconds`, if it is not that of the class.
+    """
+
+    seconds = 0.0
+    is_of_backend = False
+
+    def __init__(self, message: str, seconds: float | None = None) -> None:
+        super().__init__(message)
+        if seconds is not None:
+            self.seconds = seconds
 
 
 class Unreachable(RemoteError):
-    """The backend does not answer, or answers wrongly: other requests would fail, too."""
+    """
+    The backend does not answer, or answers wrongly. `jitgen.remote.breaker` remembers it, for all
+    processes of the host.
+    """
 
 
 class Busy(RemoteError):
-    """
-    The backend asks for a pause.
+    """The backend asks for a pause of `seconds`."""
 
-    Attributes:
-        seconds: Its length.
-    """
-
-    def __init__(self, message: str, seconds: float) -> None:
-        super().__init__(message)
-        self.seconds = seconds
+    is_of_backend = True
 
 
 class NotFound(RemoteError):
-    """The backend does not have the entry."""
+    """The backend does not have the entry. It may be under way: another process may compile it."""
+
+    seconds = 30.0
 
 
 class Untrusted(RemoteError):
-    """The entry must not be loaded: no trusted key signed it, or it is revoked."""
+    """
+    The entry must not be loaded: no trusted key signed it, or it is revoked. It may be signed
+    later; a change of the trust document ends the time early.
+    """
+
+    seconds = 3600.0
 
 
 class Corrupt(RemoteError):
     """The entry is damaged: some bytes are wrong, and may be right the next time."""
 
+    seconds = 60.0
+
 
 class Unauthorized(RemoteError):
-    """The backend refuses this process: its token is missing or not accepted."""
+    """
+    The backend refuses this process: its token is missing or not accepted. Other processes of the
+    host may have a valid token.
+    """
+
+    seconds = 60.0
+    is_of_backend = True
 
 
 class Rejected(RemoteError):
-    """
-    The service will not compile this kernel.
+    """The service will not compile this kernel."""
 
-    Attributes:
-        seconds: For how long not to ask again.
-    """
-
-    def __init__(self, message: str, seconds: float) -> None:
-        super().__init__(message)
-        self.seconds = seconds
+    seconds = 600.0
 
 
 class LocalFailure(RemoteError):

@@ -17,9 +17,8 @@ from jitgen.errors import SigningError
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.remote.breaker import Breaker
 from jitgen.remote.budget import FETCH_S, QUICK_S, allowance, within
-from jitgen.remote.negative import CORRUPT_S, NOT_FOUND_S, UNAUTHORIZED_S, UNTRUSTED_S, negatives
+from jitgen.remote.negative import negatives
 from jitgen.remote.outcomes import (
-    Busy,
     Corrupt,
     LocalFailure,
     Miss,
@@ -155,23 +154,15 @@ class RequestPolicy:
     def _remember(
         self, spec: Wanted, purpose: str, error: RemoteError, miss: Miss, trust: str
     ) -> None:
-        name = (self._url, purpose, spec.key)
-        if isinstance(error, NotFound):
-            negatives.remember(name, miss, NOT_FOUND_S)
-        elif isinstance(error, (Untrusted, Corrupt)):
-            if isinstance(error, Untrusted):
-                negatives.remember(name, miss, UNTRUSTED_S, trust)
-            else:
-                negatives.remember(name, miss, CORRUPT_S)
+        kind = (self._url, purpose)
+        name = kind if error.is_of_backend else (*kind, spec.key)
+        if error.seconds:
+            trust = trust if isinstance(error, Untrusted) else ""
+            negatives.remember(name, miss, error.seconds, trust)
+        if isinstance(error, (Untrusted, Corrupt)):
             warn_once(f"reject {name}", "%s is not taken from %s", spec.name, miss.reason)
             self._emit(EventKind.REJECT, spec, miss.reason)
-        elif isinstance(error, Rejected):
-            negatives.remember(name, miss, error.seconds)
-        elif isinstance(error, Busy):
-            negatives.remember(name[:2], miss, error.seconds)
         elif isinstance(error, (Unauthorized, Unreachable)):
-            if isinstance(error, Unauthorized):  # other processes may have a valid token
-                negatives.remember(name[:2], miss, UNAUTHORIZED_S)
             warn_once(
                 f"remote {self._url}",
                 "%s; kernels from there are compiled here instead",

@@ -22,7 +22,6 @@ from jitgen.ownership.files import opened
 from jitgen.remote import wire
 from jitgen.remote.budget import ANSWER_S
 from jitgen.remote.http import Answer, Server, Session
-from jitgen.remote.negative import FAILED_S, JOB_LOST_S, REJECTED_S
 from jitgen.remote.outcomes import (
     Corrupt,
     Miss,
@@ -42,6 +41,12 @@ if TYPE_CHECKING:
     from jitgen.cache import Store
     from jitgen.remote.request_policy import RequestPolicy, Wanted
     from jitgen.runtime.spec import KernelSpec
+
+FAILED_S = 86400.0
+"""For a refusal of the compiler, which holds for its toolchain; the key contains that."""
+
+JOB_LOST_S = 60.0
+"""For a service that lacked a resource or lost a job: it may succeed by then."""
 
 WAIT_S = 10.0
 """How long one request waits for a compile: most are done by then."""
@@ -140,7 +145,7 @@ class Fetching:
             raise Unauthorized(words)
         if status == 410:
             raise Untrusted(words)
-        raise Rejected(words, FAILED_S if status == 424 else REJECTED_S)
+        raise Rejected(words, FAILED_S if status == 424 else None)
 
     def _headers(self) -> dict[str, str]:
         headers = {"traceparent": f"00-{self._trace}-{os.urandom(8).hex()}-01"}

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from jitgen.runtime.spec import KernelSpec
 
 
-class Remote:
+class _Backend:
     """
-    One backend of JITGEN_REMOTE: read here, written by ``jitgen cache push``.
+    What both kinds of backends have in common.
 
     Attributes:
         name: Its name in events and statistics.
         url: Its URL.
     """
 
-    name = "remote"
+    name = ""
 
     def __init__(self, url: str, store: Store) -> None:
         self.url = url
@@ -45,12 +45,22 @@ class Remote:
         self._policy = RequestPolicy(self.name, url, store)
 
     def get(self, spec: KernelSpec) -> Entry | None:
-        """Return the verified entry of `spec`; None if there is none."""
-        found = self.fetch(spec)
+        """Return the verified entry of `spec`, without a compile; None if there is none."""
+        found = self.fetch(spec, may_compile=False)
         return None if isinstance(found, Miss) else found
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> None:
-        """Do nothing: only a command writes to a remote."""
+        """Do nothing: commands write to remotes, and a service stores what it compiles."""
+
+    def fetch(self, spec: KernelSpec, *, may_compile: bool) -> Entry | Miss:
+        """See the classes below."""
+        raise NotImplementedError
+
+
+class Remote(_Backend):
+    """One backend of JITGEN_REMOTE: read here, written by ``jitgen cache push``."""
+
+    name = "remote"
 
     def fetch(self, spec: KernelSpec, *, may_compile: bool = False) -> Entry | Miss:  # noqa: ARG002
         """
@@ -80,29 +90,10 @@ class Remote:
         return layout.fetch(backend, spec.key, self._policy.judge)
 
 
-class Service:
-    """
-    The compile service of JITGEN_SERVICE: hands out entries, and compiles missing ones.
-
-    Attributes:
-        name: Its name in events and statistics.
-        url: Its URL.
-    """
+class Service(_Backend):
+    """The compile service of JITGEN_SERVICE: hands out entries, and compiles missing ones."""
 
     name = "service"
-
-    def __init__(self, url: str, store: Store) -> None:
-        self.url = url
-        self._store = store
-        self._policy = RequestPolicy(self.name, url, store)
-
-    def get(self, spec: KernelSpec) -> Entry | None:
-        """Return the verified entry of `spec` of the service; None if it has none."""
-        found = self.fetch(spec, may_compile=False)
-        return None if isinstance(found, Miss) else found
-
-    def put(self, meta: Meta, files: Mapping[str, bytes]) -> None:
-        """Do nothing: a service stores what it built itself."""
 
     def fetch(self, spec: KernelSpec, *, may_compile: bool = True) -> Entry | Miss:
         """

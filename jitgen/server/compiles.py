@@ -79,7 +79,7 @@ def pool_of(service: Service, toolchain: Any) -> Pool:
             return pool
     if not ready or any(pool.is_starting for pool in service.pools.values()):
         reason = "not every toolchain has started yet"  # one of those may be the right one
-        raise HTTPError(503, "E_STARTING", reason, {"Retry-After": "2"})
+        raise HTTPError(503, "E_STARTING", reason, retry_s=2)
     nearest = min(ready, key=lambda pool: len(differences(toolchain, pool.toolchain)))
     found = differences(toolchain, nearest.toolchain)
     words = ", ".join(f"{d['field']} {d['client']} (here {d['service']})" for d in found[:4])
@@ -92,6 +92,14 @@ def pool_of(service: Service, toolchain: Any) -> Pool:
     )
 
 
+async def ask(pool: Pool, question: Question, **details: Any) -> dict[str, Any]:
+    """Return the answer of `pool` to a question; raises HTTPError if there is none."""
+    try:
+        return await pool.ask(question, **details)
+    except ResourceError as error:
+        raise HTTPError(503, "E_POOL", str(error), retry_s=5) from error
+
+
 async def examine(pool: Pool, config: dict[str, Any], arch: str) -> dict[str, Any]:
     """
     Return name, key and key document of a config, by the rules of `pool`'s jitgen.
@@ -100,10 +108,7 @@ async def examine(pool: Pool, config: dict[str, Any], arch: str) -> dict[str, An
         HTTPError: It is malformed or illegal; the error has the rule, its reason and the nearest
             legal config.
     """
-    try:
-        answer = await pool.ask(Question.EXAMINE, config=config, arch=arch)
-    except ResourceError as error:
-        raise HTTPError(503, "E_POOL", str(error), {"Retry-After": "5"}) from error
+    answer = await ask(pool, Question.EXAMINE, config=config, arch=arch)
     if "error" in answer:
         raise HTTPError(422, f"E_{answer['error'].upper()}", answer["reason"], proposal=None)
     if "refused" in answer:
@@ -129,15 +134,14 @@ def submit(service: Service, order: Order) -> Job:
     try:
         return service.queue.submit(order)
     except Busy as busy:
-        headers = {"Retry-After": str(max(1, round(busy.retry_s)))}
-        raise HTTPError(busy.status, "E_BUSY", busy.reason, headers) from busy
+        raise HTTPError(busy.status, "E_BUSY", busy.reason, retry_s=busy.retry_s) from busy
 
 
 def refusal(failure: JobFailed, job: Job) -> HTTPError:
     """Return the error for a request that waited for a job that failed."""
     status = _STATUS.get(failure.code, 503)
-    headers = {"Retry-After": "2"} if status == 503 else {}
-    return HTTPError(status, failure.code, failure.reason, headers, kernel=job.order.name)
+    retry_s = 2 if status == 503 else None
+    return HTTPError(status, failure.code, failure.reason, retry_s=retry_s, kernel=job.order.name)
 
 
 def state_of(service: Service, job: Job) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from jitgen.server.connection_slots import VITAL, Slot
 from jitgen.server.headers import headers_of
 from jitgen.server.log import parent_of, trace_of
-from jitgen.server.request import HTTPError, JSONResponse, Request
+from jitgen.server.request import HTTPError, Request
 from jitgen.server.routes import ROUTES, Route
 from jitgen.server.tokens import Token
 from jitgen.support.boundary import describe
@@ -51,6 +51,7 @@ class Endpoint:
         parent = headers.get(b"traceparent")
         trace = trace_of(parent.decode("latin-1") if parent else None)
         token, note, is_counted = _NO_TOKEN, {}, False
+        response: Response
         try:
             token = self._token(headers)
             self._admit(token)
@@ -63,14 +64,12 @@ class Endpoint:
             response = await self._route.handler(self._service, request)
             note = dict(request.note)
         except HTTPError as refused:
-            response = JSONResponse(refused.document, refused.status, refused.headers)
+            response = refused.response()
             note = {"code": refused.code, "reason": refused.reason}
             self._service.metrics.refused.labels(refused.code).inc()
         except Exception as error:  # a bug of the service costs this request only
             reason = f"{type(error).__name__}: {describe(error)}"
-            response = JSONResponse(
-                {"code": "E_INTERNAL", "reason": "a mistake of the service's"}, 500
-            )
+            response = HTTPError(500, "E_INTERNAL", "an error within the service").response()
             note = {"code": "E_INTERNAL", "reason": reason}
         response.raw_headers.append((b"traceparent", parent_of(trace).encode("ascii")))
         try:
@@ -165,12 +164,10 @@ class HttpApp:
             if slot is not None and slot.is_extra:
                 send = _closing(send)
                 if scope["path"] not in VITAL:
-                    raise HTTPError(503, "E_BUSY", _FULL, {"Retry-After": "2"})
+                    raise HTTPError(503, "E_BUSY", _FULL, retry_s=2)
         except HTTPError as refused:
             self._refused.labels(refused.code).inc()
-            await JSONResponse(refused.document, refused.status, refused.headers)(
-                scope, receive, send
-            )
+            await refused.response()(scope, receive, send)
             return
         await self._router(scope, receive, send)
 
@@ -195,20 +192,13 @@ def _closing(send: Send) -> Send:
 
 def _routes(service: Service) -> routing.Router:
     """Return the router of a service."""
-    endpoints: dict[tuple[str, str], ASGIApp] = {
-        (route.path, method): Endpoint(service, route)
-        for route in ROUTES
-        for method in route.methods
-        if service.settings.ui or not route.is_page
-    }
-    paths = dict.fromkeys(path for path, _ in endpoints)
+    paths: dict[str, dict[str, ASGIApp]] = {}
+    for route in ROUTES:
+        if service.settings.ui or not route.is_page:
+            endpoint = Endpoint(service, route)
+            paths.setdefault(route.path, {}).update(dict.fromkeys(route.methods, endpoint))
     return routing.Router(
-        [
-            routing.Route(
-                path, _Methods({m: endpoint for (p, m), endpoint in endpoints.items() if p == path})
-            )
-            for path in paths
-        ],
+        [routing.Route(path, _Methods(endpoints)) for path, endpoints in paths.items()],
         redirect_slashes=False,
         default=_nothing_here,
     )
@@ -224,12 +214,12 @@ class _Methods:
         endpoint = self._endpoints.get(scope["method"])
         if endpoint is None:
             allowed = ", ".join(sorted(self._endpoints))
-            document = {"code": "E_METHOD", "reason": f"allowed here: {allowed}"}
-            endpoint = JSONResponse(document, 405, {"Allow": allowed})
+            error = HTTPError(405, "E_METHOD", f"allowed here: {allowed}", {"Allow": allowed})
+            endpoint = error.response()
         await endpoint(scope, receive, send)
 
 
 async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "http":
-        document = {"code": "E_PATH", "reason": "nothing is here; see /v1/openapi.json"}
-        await JSONResponse(document, 404)(scope, receive, send)
+        error = HTTPError(404, "E_PATH", "nothing is here; see /v1/openapi.json")
+        await error.response()(scope, receive, send)

@@ -63,7 +63,7 @@ async def body_of(service: Service, request: Request, key: str) -> Body | None:
         found = await service.entry_store.publish(entry.meta, entry.files, entry.signatures)
         return await service.entry_store.cache_body(found, encoding)
     except (SigningError, ResourceError) as error:
-        raise HTTPError(503, "E_SIGNER", str(error), {"Retry-After": "5"}) from error
+        raise HTTPError(503, "E_SIGNER", str(error), retry_s=5) from error
     except Revoked as revoked:
         service.miss_log.add(key, request.token.name, f"revoked: {revoked.row.reason}")
         raise gone(revoked) from revoked

@@ -16,8 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from jitgen.errors import ResourceError
-from jitgen.server.compiles import examine, submit
+from jitgen.server.compiles import ask, examine, submit
 from jitgen.server.jobs import Order
 from jitgen.server.pools import Pool
 from jitgen.server.questions import Question
@@ -123,18 +122,15 @@ class Prewarms:
                 are under way.
         """
         if self._expanding.locked():
-            raise HTTPError(429, "E_BUSY", "another plan is just being read", {"Retry-After": "2"})
+            raise HTTPError(429, "E_BUSY", "another plan is just being read", retry_s=2)
         tokens = [each.token for each in self._known.values() if not each.is_over]
         if len(tokens) >= _MOST:
-            raise HTTPError(429, "E_BUSY", f"{_MOST} prewarms are under way", {"Retry-After": "30"})
+            raise HTTPError(429, "E_BUSY", f"{_MOST} prewarms are under way", retry_s=30)
         if tokens.count(request.token.name) >= _MOST_OF_TOKEN:
             reason = f"{_MOST_OF_TOKEN} prewarms of this token are under way"
-            raise HTTPError(429, "E_BUSY", reason, {"Retry-After": "30"})
-        try:
-            async with self._expanding:
-                answer = await pool.ask(Question.EXPAND, plan=plan, arch=arch)
-        except ResourceError as error:
-            raise HTTPError(503, "E_POOL", str(error), {"Retry-After": "5"}) from error
+            raise HTTPError(429, "E_BUSY", reason, retry_s=30)
+        async with self._expanding:
+            answer = await ask(pool, Question.EXPAND, plan=plan, arch=arch)
         if "error" in answer:
             raise HTTPError(422, "E_PLAN", answer["reason"])
         configs = answer["configs"]

@@ -35,7 +35,7 @@ class Quotas:
         """
         if self._requests[token.name] >= self._limits.requests:
             reason = f"{self._limits.requests} requests of the token {token.name} are under way"
-            raise HTTPError(429, "E_BUSY", reason, {"Retry-After": "2"})
+            raise HTTPError(429, "E_BUSY", reason, retry_s=2)
         self._requests[token.name] += 1
 
     def end(self, token: Token) -> None:
@@ -53,10 +53,10 @@ class Quotas:
         limits = self._limits
         if self._streams[token.name] >= limits.streams:
             reason = f"{limits.streams} event streams of the token {token.name} are under way"
-            raise HTTPError(429, "E_BUSY", reason, {"Retry-After": "10"})
+            raise HTTPError(429, "E_BUSY", reason, retry_s=10)
         if 2 * self.num_streams >= limits.connections:
             reason = f"{self.num_streams} event streams are under way"
-            raise HTTPError(503, "E_BUSY", reason, {"Retry-After": "10"})
+            raise HTTPError(503, "E_BUSY", reason, retry_s=10)
 
     @contextmanager
     def stream(self, token: Token) -> Iterator[None]:

@@ -42,6 +42,7 @@ class HTTPError(Exception):
         code: str,
         reason: str,
         headers: Mapping[str, str] | None = None,
+        retry_s: float | None = None,
         **more: Any,
     ) -> None:
         super().__init__(reason)
@@ -50,6 +51,12 @@ class HTTPError(Exception):
         self.reason = reason
         self.document = {"code": code, "reason": reason, **more}
         self.headers = dict(headers or {})
+        if retry_s is not None:
+            self.headers["Retry-After"] = str(max(1, round(retry_s)))
+
+    def response(self) -> JSONResponse:
+        """Return the response that tells the client."""
+        return JSONResponse(self.document, self.status, self.headers)
 
 
 class Request:

@@ -36,23 +36,23 @@ class Route:
 
     Attributes:
         name: Its name in metrics and logs.
-        methods: HTTP methods.
         path: Its path, with parameters in braces.
         scope: Scope that a token needs; empty: no token is needed.
         handler: The function that answers.
         summary: One line about it.
         answers: The meaning of each status, besides those of every route with a scope.
+        methods: HTTP methods.
         is_quiet: Whether it is cheap: its requests are logged only with ``log.requests = "all"``.
         is_page: Whether it is for browsers, which send the token as a password.
     """
 
     name: str
-    methods: tuple[str, ...]
     path: str
     scope: str
     handler: Handler = field(repr=False)
     summary: str
     answers: dict[int, str]
+    methods: tuple[str, ...] = ("GET",)
     is_quiet: bool = False
     is_page: bool = False
 
@@ -148,7 +148,6 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         name="job",
-        methods=("GET",),
         path="/v1/jobs/{key}",
         scope="compile",
         handler=job_handlers.job,
@@ -186,7 +185,6 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         name="revocations",
-        methods=("GET",),
         path="/v1/revocations",
         scope="read",
         handler=status_handlers.revocations,
@@ -195,7 +193,6 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         name="trust",
-        methods=("GET",),
         path="/v1/trust",
         scope="read",
         handler=status_handlers.trust,
@@ -205,7 +202,6 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         name="metrics",
-        methods=("GET",),
         path="/metrics",
         scope="read",
         handler=status_handlers.metrics,
@@ -215,7 +211,6 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         name="info",
-        methods=("GET",),
         path="/v1/info",
         scope="read",
         handler=status_handlers.info,
@@ -225,7 +220,6 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         name="openapi",
-        methods=("GET",),
         path="/v1/openapi.json",
         scope="",
         handler=status_handlers.openapi,
@@ -235,7 +229,6 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         name="livez",
-        methods=("GET",),
         path="/livez",
         scope="",
         handler=status_handlers.livez,
@@ -245,7 +238,6 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         name="readyz",
-        methods=("GET",),
         path="/readyz",
         scope="",
         handler=status_handlers.readyz,
@@ -256,7 +248,6 @@ ROUTES: tuple[Route, ...] = (
     *(
         Route(
             name=name,
-            methods=("GET",),
             path=path,
             scope="read",
             handler=handler,

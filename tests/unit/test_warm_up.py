@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that warm up together: one compile for each kernel, even if a rank dies; here as threads."""
+"""Ranks that warm up together, here as threads: one compile a kernel, even if a rank dies."""
 
 from __future__ import annotations
 
