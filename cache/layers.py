@@ -30,8 +30,8 @@ from jitgen.errors import CacheError, UnsafeCacheRoot
 from jitgen.events import Event, EventKind, events, warn_once
 
 if TYPE_CHECKING:
+    from jitgen.cache.absence import Absence
     from jitgen.cache.inventory import Verification
-    from jitgen.cache.lacking import Lack
     from jitgen.cache.quarantine import Damage
 
 WHITEOUTS = "whiteouts"
@@ -99,12 +99,12 @@ class Layers:
                     _tell_trouble(root, error)
         return None
 
-    def lacks(self, key: str) -> Iterator[Lack]:
+    def absences(self, key: str) -> Iterator[Absence]:
         """Yield why each root does not serve entry `key`."""
-        from jitgen.cache.lacking import lack
+        from jitgen.cache.absence import absence_of
 
         for root in self._roots:
-            found = lack(root, key, f"JITGEN_BASE {root.path}")
+            found = absence_of(root, key, f"JITGEN_BASE {root.path}")
             entry = found.entry
             if entry is not None and _mark_of(root, entry.meta.encode()) in self._hidden(key):
                 found = replace(found, reason=_HIDDEN)

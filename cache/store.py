@@ -17,8 +17,8 @@ from jitgen.errors import CacheError
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
+    from jitgen.cache.absence import Absence
     from jitgen.cache.inventory import Difference, EntryInfo, Stats, Verification
-    from jitgen.cache.lacking import Lack
     from jitgen.cache.prune import Pruned
     from jitgen.cache.quarantine import Damage
     from jitgen.cache.tuned import Prewarmed
@@ -157,18 +157,18 @@ class Store(Serving):
         set_aside = [damage for damage in self.quarantined() if damage.key == key]
         return [*([] if found is None else [found]), *set_aside, *self.layers.damages(key)]
 
-    def lacks(self, key: str) -> list[Lack]:
+    def absences(self, key: str) -> list[Absence]:
         """
         Return why each root does not serve entry `key`: the own one, then the read-only ones.
         Changes nothing.
         """
-        from jitgen.cache.lacking import Lack, lack
+        from jitgen.cache.absence import Absence, absence_of
 
         check_key(key)
         place = f"JITGEN_CACHE_DIR {self.root}"
         if self.mode == "off":
-            return [Lack(place=place, reason="not used, JITGEN_CACHE=off")]
-        found = [lack(self._root, key, place), *self.layers.lacks(key)]
+            return [Absence(place=place, reason="not used, JITGEN_CACHE=off")]
+        found = [absence_of(self._root, key, place), *self.layers.absences(key)]
         return [
             replace(each, reason=self._unsigned(each.entry))
             if each.entry is not None and not each.reason

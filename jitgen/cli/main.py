@@ -130,7 +130,7 @@ def _check_settings() -> None:
     """
     settings.check_environment()
     if settings.plugins or settings.arch:
-        from jitgen.runtime.configured import check_names
+        from jitgen.runtime.settings_check import check_names
 
         check_names()
 

@@ -33,7 +33,7 @@ def miss(
         elsewhere: What remote places said; empty where there is none.
         why: Why it is not compiled.
     """
-    said = tiers.told(spec)
+    said = tiers.absences(spec)
     places = [*(f"{each.place}: {each.reason}" for each in said), *filter(None, [elsewhere])]
     remedy = f"prewarm it with: jitgen prewarm --config {spec.name}"
     if isinstance(config, Override):

@@ -241,7 +241,7 @@ def _check_settings() -> None:
     require_arch()
     names = ("plugins", "device", "override", "remote", "service")
     if settings.verify == "always" or any(getattr(settings, name) for name in names):
-        from jitgen.runtime.configured import check
+        from jitgen.runtime.settings_check import check
 
         check()
 

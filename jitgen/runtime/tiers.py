@@ -25,7 +25,7 @@ from jitgen.settings import settings
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Meta, Store
-    from jitgen.cache.lacking import Lack
+    from jitgen.cache.absence import Absence
     from jitgen.compile.compile import Where
     from jitgen.compile.compiler import Artifact
     from jitgen.compile.workers import Stop
@@ -131,12 +131,12 @@ class Tiers:
                 obstacle = reason
         return obstacle
 
-    def told(self, spec: KernelSpec) -> list[Lack]:
+    def absences(self, spec: KernelSpec) -> list[Absence]:
         """Return why each place on this machine did not give the kernel."""
-        from jitgen.cache.lacking import Lack
+        from jitgen.cache.absence import Absence
 
-        found = [Lack(place="memory", reason="not loaded")]
-        for each in self.store.lacks(spec.key):
+        found = [Absence(place="memory", reason="not loaded")]
+        for each in self.store.absences(spec.key):
             reason = each.reason
             if each.entry is not None and not reason:
                 reason = kernel.unsupported_isa(each.entry) or "there since just now"

@@ -42,7 +42,7 @@ PLACES = {
     "cache/layers.py Layers._known_hidden": (CERTAIN, "a damaged list is written anew, of all"),
     "cache/layers.py Layers.hide_record": (CERTAIN, "the same"),
     "cache/layers.py Layers._hides_damage": (CERTAIN, "the same"),
-    "cache/lacking.py lack": (NONE, "a word in a message"),
+    "cache/absence.py absence_of": (NONE, "a word in a message"),
     "cache/store.py Store._hide": (NONE, "`jitgen cache rm` of a base: a person asks for it"),
     "cache/publishing.py publish_entry": (CERTAIN, "gives way to a good entry of the same key"),
     "cache/index.py Index._move_aside": (CERTAIN, "a database that is none"),

@@ -18,7 +18,7 @@ NOT_THERE = "not there"
 
 
 @frozen
-class Lack:
+class Absence:
     """
     Why one root does not serve an entry.
 
@@ -35,25 +35,25 @@ class Lack:
     entry: Entry | None = field(default=None, repr=False)
 
 
-def lack(root: Root, key: str, place: str) -> Lack:
+def absence_of(root: Root, key: str, place: str) -> Absence:
     """
     Return why `root`, which messages call `place`, does not serve entry `key`; changes nothing.
     """
     try:
         base = root.open()
         if base is None:
-            is_folder = root.path.is_dir()
-            return Lack(place=place, reason=NOT_THERE if is_folder else "there is no such folder")
+            reason = NOT_THERE if root.path.is_dir() else "there is no such folder"
+            return Absence(place=place, reason=reason)
         with base:
             try:
                 with root.entries(base) as entries, entries.below(key[:2], key) as folder:
-                    return Lack(place=place, reason="", entry=read_entry(folder, key))
+                    return Absence(place=place, reason="", entry=read_entry(folder, key))
             except FileNotFoundError:
-                return Lack(place=place, reason=_set_aside(base, key) or NOT_THERE)
+                return Absence(place=place, reason=_set_aside(base, key) or NOT_THERE)
     except (Damaged, UnsafeCacheRoot) as error:
-        return Lack(place=place, reason=str(error))
+        return Absence(place=place, reason=str(error))
     except OSError as error:
-        return Lack(
+        return Absence(
             place=place, reason=f"cannot be read now, {cause(error)}", is_passing=is_passing(error)
         )
 
