@@ -76,7 +76,17 @@ PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "Project",
-        ("docs/design.md", "docs/chaos.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+        (
+            "docs/design.md",
+            "docs/design-kernels.md",
+            "docs/design-cache.md",
+            "docs/design-calls.md",
+            "docs/design-service.md",
+            "docs/chaos.md",
+            "SECURITY.md",
+            "CONTRIBUTING.md",
+            "CHANGELOG.md",
+        ),
     ),
 )
 """Each section with its pages, as paths from the root of the repository."""

@@ -122,3 +122,14 @@ def test_the_rooms_of_contributing_are_those_of_the_code() -> None:
         assert len({LEVEL[name] for name in floor}) == 1, floor
     for lower, higher in pairwise(floors):
         assert LEVEL[lower[0]] < LEVEL[higher[0]], (lower, higher)
+
+
+def test_the_rooms_of_the_design_are_those_of_the_code() -> None:
+    """docs/design.md lists every room once, and each above those that it may be imported by."""
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    table = text.partition("## The rooms")[2].partition("\n## ")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    rooms = [name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)]
+
+    assert sorted(rooms) == sorted(LEVEL.keys() - {"_version"})
+    assert [LEVEL[name] for name in rooms] == sorted(LEVEL[name] for name in rooms)
