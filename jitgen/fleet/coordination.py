@@ -24,18 +24,18 @@ for damage, not for malice: a process that can write to the store is part of the
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from threading import Event, Thread
 from typing import Protocol
 
 from jitgen.errors import JitgenError
-from jitgen.support.documents import BadDocument, parse_json
+from jitgen.support.codec import from_json, to_json
+from jitgen.support.documents import BadDocument, canonical_json, parse_json
 from jitgen.support.frozen import frozen
 
 CHUNK_BYTES = 2**20
@@ -237,12 +237,11 @@ def _trouble() -> Iterator[None]:
 
 
 def _encoded(record: KernelRecord) -> str:
-    return json.dumps(asdict(record), sort_keys=True, separators=(",", ":"))
+    return canonical_json(to_json(record))
 
 
 def _decoded(text: bytes) -> KernelRecord:
     try:
-        fields = parse_json(text)
-        return KernelRecord(**{**fields, "lost": tuple(fields["lost"])})
-    except (BadDocument, TypeError, KeyError) as error:
+        return from_json(KernelRecord, parse_json(text))
+    except BadDocument as error:
         raise CoordinationError(f"a record in the job's store is none of ours: {error}") from None

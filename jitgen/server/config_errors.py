@@ -2,29 +2,22 @@
 """
 Reads the TOML tables of an operator's file into frozen dataclasses, and collects what is wrong.
 
-A field made by `of` carries its reader and one line of help in its metadata. All errors of a file
+A field made by `jitgen.support.codec.of` has its reader and one line of help. All errors of a file
 are reported together, a line for each.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import MISSING, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from jitgen.errors import SettingError
 from jitgen.ownership.files import read_trusted
+from jitgen.support.codec import read
 from jitgen.support.documents import BadDocument, parse_toml
 from jitgen.support.text import shown
-from jitgen.support.values import Reader
 
 T = TypeVar("T")
-
-
-def of(read: Reader, default: Any, help: str) -> Any:  # noqa: A002  # as the tables of settings say
-    """Return a field that `read` reads, with its default and one line on what it is for."""
-    return field(default=default, metadata={"read": read, "help": help})
 
 
 def read_toml(file: Path, max_bytes: int) -> dict[str, Any]:
@@ -58,30 +51,10 @@ class ConfigErrors:
 
         A field that is wrong or missing has its default in the result, None if it has none.
         """
-        specs = {spec.name: spec for spec in dataclasses.fields(kind)}  # type: ignore[arg-type]
-        read: dict[str, Any] = {}
         if not isinstance(values, dict):
             self.add(where, f"must be a table (got {shown(values)})")
             values = {}
-        for name, value in values.items():
-            place = f"{where}.{name}" if where else name
-            if name not in specs or "read" not in specs[name].metadata:
-                allowed = ", ".join(n for n, spec in specs.items() if "read" in spec.metadata)
-                self.add(place, f"is not known; allowed here: {allowed}")
-                continue
-            try:
-                read[name] = specs[name].metadata["read"](value)
-            except ValueError as error:
-                self.add(place, f"must be {error} (got {shown(value)})")
-        for name, spec in specs.items():
-            if spec.default is MISSING and spec.default_factory is MISSING and name not in values:
-                self.add(f"{where}.{name}" if where else name, "is missing")
-        known = {
-            name: read.get(name, None if spec.default is MISSING else spec.default)
-            for name, spec in specs.items()
-            if spec.default_factory is MISSING
-        }
-        return kind(**known)
+        return read(kind, values, self.add, where)
 
 
 MAX_NAME = 200

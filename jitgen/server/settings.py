@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from jitgen.errors import SettingError
-from jitgen.server.config_errors import ConfigErrors, of, read_toml, short
+from jitgen.server.config_errors import ConfigErrors, read_toml, short
+from jitgen.support.codec import of
 from jitgen.support.frozen import frozen
 from jitgen.support.values import (
     boolean,

@@ -27,8 +27,9 @@ from typing import Any
 
 from jitgen.cache.entry import is_key
 from jitgen.errors import SettingError
-from jitgen.server.config_errors import ConfigErrors, of, read_toml, short
+from jitgen.server.config_errors import ConfigErrors, read_toml, short
 from jitgen.server.settings import SCOPES
+from jitgen.support.codec import of
 from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 from jitgen.support.values import choices

@@ -78,7 +78,7 @@ def one_of(*values: str) -> Rule:
 
 def of(read: Callable[[Any], Any], default: Any, help: str) -> Any:  # noqa: A002  # as tables say
     """Return a field with a default, whose JSON value `read` reads, and one line about its use."""
-    return field(default=default, metadata={"rule": Rule(read), "help": help})
+    return field(default=default, metadata={"read": read, "help": help})
 
 
 def named(key: str) -> Any:
@@ -452,14 +452,14 @@ def _specs_of(kind: Any) -> dict[str, _Spec]:
     for each in fields(kind):
         if each.name.startswith("_"):
             continue
-        hint, rule = hints[each.name], each.metadata.get("rule")
+        hint, reader = hints[each.name], each.metadata.get("read")
         is_absent = "is_absent" in each.metadata
         if is_absent:
             hint = Union[tuple(get_args(hint)[:-1])]  # noqa: UP007  # without the None behind it
         value = None if each.default is MISSING else each.default
         found[each.metadata.get("key", each.name)] = _Spec(
             name=each.name,
-            kind=_kind_of(hint) if rule is None else _ruled(_PLAIN[Any], rule),
+            kind=_ruled(_PLAIN[Any], Rule(reader)) if reader else _kind_of(hint),
             default=_constant(value) if each.default_factory is MISSING else each.default_factory,
             is_required=each.default is MISSING and each.default_factory is MISSING,
             is_absent=is_absent,

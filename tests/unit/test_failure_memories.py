@@ -123,7 +123,6 @@ PLACES = {
     "server/metrics.py Metrics.entries": (NONE, "a counter"),
     "server/metrics.py Metrics.refused": (NONE, "a counter"),
     "server/metrics.py Metrics.restarts": (NONE, "a counter"),
-    "server/config_errors.py ConfigErrors.table": (NONE, "mistakes of a file of settings"),
     "server/pools.py Pool.restarts": (NONE, "a counter"),
     "server/prewarms.py Prewarms._run": (NONE, "an answer"),
     "server/serve.py App._live": (NONE, "why it did not start"),

@@ -182,7 +182,6 @@ PASSED_OVER = {
     "server/leases.py:Leases.share": "others compile it themselves",
     "server/leases.py:_is_over": "two services compile what one was to",
     "server/log.py:Log.event": "the log is not read",
-    "server/config_errors.py:ConfigErrors.table": _ANSWER,
     "server/connection_slots.py:address_of": "an address of another kind, which counts by its text",
     "server/pools.py:Pool._keep": "told; the toolchain is started again",
     "server/pools.py:Pool._run": _ENDS,
