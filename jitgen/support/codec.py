@@ -13,9 +13,9 @@ type says more: bounds, a description, or how a value of another type is written
         port: Port = 8555
         tags: tuple[str, ...] = ()
 
-`to_json` writes an instance, `from_json` reads one strictly, `schema` returns the JSON Schema that
-both keep to, and `table` lists the fields for a page of documentation. `read` is `from_json` for
-files that people write: it goes on after an error, so that each wrong field is reported.
+`to_json` writes an instance, `from_json` reads one strictly, and `schema` returns the JSON Schema
+that both keep to. `read` is `from_json` for files that people write: it goes on after an error, so
+that each wrong field is reported.
 
 Types: ``str``, ``int``, ``float``, ``bool``, ``None``, ``Any``, ``Path``, enums of texts,
 ``X | None``, ``tuple[X, ...]``, ``list[X]``, ``Mapping[str, X]``, dataclasses, and classes that
@@ -77,7 +77,7 @@ def one_of(*values: str) -> Rule:
 
 
 def of(read: Callable[[Any], Any], default: Any, help: str) -> Any:  # noqa: A002  # as tables say
-    """Return a field with a default, whose JSON value `read` reads, and one line about its use."""
+    """Return a field with a default whose JSON value `read` reads; `help` is a line for pages."""
     return field(default=default, metadata={"read": read, "help": help})
 
 
@@ -164,23 +164,6 @@ def read(kind: type[T], document: Any, report: Callable[[str, str], None], where
 def schema(kind: Any) -> Schema:
     """Return the JSON Schema (draft 2020-12) of what `to_json` writes of a type."""
     return _kind_of(kind).describe()
-
-
-class Line(NamedTuple):
-    """A field for a page of documentation: its key, what is allowed, its default, its use."""
-
-    key: str
-    allowed: str
-    default: Any
-    help: str
-
-
-def table(kind: type) -> list[Line]:
-    """Return a line for each field of a dataclass."""
-    return [
-        Line(key, spec.kind.allowed, spec.default(), spec.help)
-        for key, spec in _specs(kind).items()
-    ]
 
 
 def like(kind: type[T], source: Any, **values: Any) -> T:
@@ -437,7 +420,6 @@ class _Spec(NamedTuple):
     is_required: bool
     is_absent: bool
     is_inline: bool
-    help: str
 
 
 def _specs(kind: Any) -> dict[str, _Spec]:
@@ -464,7 +446,6 @@ def _specs_of(kind: Any) -> dict[str, _Spec]:
             is_required=each.default is MISSING and each.default_factory is MISSING,
             is_absent=is_absent,
             is_inline="is_inline" in each.metadata,
-            help=each.metadata.get("help", ""),
         )
     return dict(sorted(found.items(), key=lambda item: item[1].is_absent))
 

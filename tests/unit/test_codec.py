@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -26,7 +26,6 @@ from jitgen.support.codec import (
     one_of,
     read,
     schema,
-    table,
     to_json,
 )
 from jitgen.support.documents import BadDocument
@@ -201,6 +200,7 @@ def test_every_error_of_a_file_is_reported() -> None:
     )
 
     assert found == Settings()
+    assert fields(Settings)[0].metadata["help"] == "port to listen on"
     assert [line.partition(" (got")[0] for line in errors] == [
         "listen.prot: is not known; allowed here: port, folder",
         "listen.port: must be a port",
@@ -244,13 +244,6 @@ def test_a_class_may_be_named_and_is_not_imported_before_it_is_described() -> No
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         schema(Late)
     assert schema(Annotated[Any, f"{__name__}:Part"]) == schema(Part)
-
-
-def test_a_table_for_pages() -> None:
-    port, folder = table(Settings)
-
-    assert port == ("port", "any value", 80, "port to listen on")
-    assert folder == ("folder", "a text or null", None, "")
 
 
 def test_a_document_is_filled_from_another_object() -> None:
