@@ -181,8 +181,8 @@ async def _rebuilt(service: Service, request: Request, entry: Entry) -> tuple[st
     )
     try:
         own = await service.work.build(order)
-        kept = await service.work.sign_and_publish(own, order)
-        await service.entry_store.cache_body(kept, ZSTD)  # it may be in memory only
+        found = await service.work.sign_and_publish(own, order)
+        await service.entry_store.cache_body(found, ZSTD)  # it may be in memory only
     except JobFailed as failure:
         return f"it cannot be rebuilt: {failure.reason}", False
     except (ResourceError, SigningError) as error:

@@ -232,8 +232,8 @@ class EntryStore:
         there = await asyncio.to_thread(self._there, keys, known)
         for key, stamp in there.items():
             self._remember(key, stamp)
-        kept = {*there, *self.lru.keys()}
-        return [k for k in keys if k not in kept or self.revocations.of_key(k) is not None]
+        present = {*there, *self.lru.keys()}
+        return [k for k in keys if k not in present or self.revocations.of_key(k) is not None]
 
     def _there(self, keys: list[str], known: Mapping[str, Stamp]) -> dict[str, Stamp]:
         found = {}

@@ -45,9 +45,7 @@ async def compile_(service: Service, request: Request) -> Response:
         raise refusal(job.failure, job)
     body = await body_of(service, request, order.key)
     if body is None:  # it was pruned, or the disk is full and the memory cache too small
-        raise HTTPError(
-            503, "E_LOST", "it was compiled and could not be kept", {"Retry-After": "5"}
-        )
+        raise HTTPError(503, "E_LOST", "it was compiled and could not be stored", retry_s=5)
     return entry_answer(request, body)
 
 

@@ -266,10 +266,10 @@ class Pool:
         return [str(self.python), "-P", "-c", start, *arguments]
 
     def _environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        found = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         if self.python is None and "PYTHONPATH" in os.environ:  # only for the service's own Python
-            kept["PYTHONPATH"] = os.environ["PYTHONPATH"]
-        return kept | {
+            found["PYTHONPATH"] = os.environ["PYTHONPATH"]
+        return found | {
             "JITGEN_CACHE": "off",
             "CUDA_VISIBLE_DEVICES": "",
             "CUTE_DSL_DISABLE_FILE_CACHING": "1",

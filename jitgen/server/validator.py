@@ -89,8 +89,8 @@ class Validator:
 
 
 def _environment(root: Path, *, is_own: bool) -> Mapping[str, str]:
-    kept = children.environment()
-    found = {name: text for name, text in kept.items() if not name.startswith("JITGEN_")}
+    given = children.environment()
+    found = {name: text for name, text in given.items() if not name.startswith("JITGEN_")}
     path = found.pop("PYTHONPATH", "")
     if is_own:  # it imports jitgen from where this process did
         home = str(Path(__file__).resolve().parents[2])

@@ -180,15 +180,15 @@ def renewed(old: bytes, new: bytes) -> bytes:
     made = decode(new)
     again = {one.keyid for envelope in made for one in envelope.signatures}
     try:
-        kept = [
+        earlier = [
             envelope
             for envelope in decode(old)
             if not {one.keyid for one in envelope.signatures} <= again
         ]
     except SigningError:
-        kept = []
-    while len(kept) + len(made) > MAX_ENVELOPES or len(encode([*kept, *made])) > MAX_BYTES:
-        if not kept:
+        earlier = []
+    while len(earlier) + len(made) > MAX_ENVELOPES or len(encode([*earlier, *made])) > MAX_BYTES:
+        if not earlier:
             raise SigningError(f"{len(made)} envelopes are more than a signatures.json holds")
-        kept.pop(0)
-    return encode([*kept, *made])
+        earlier.pop(0)
+    return encode([*earlier, *made])
