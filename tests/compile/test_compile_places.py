@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a compile happens does not show in what comes out; what is in doubt, nobody else gets."""
+"""Where a compile happens does not show in what comes out; kernels in doubt are not published."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_deep_caller(cache_root: Path, clean: str, place: str) -> None:
 class TestNoLinker:
     """
     A linker that failed used to publish the object under the library's key, or a kernel that the
-    prewarm called compiled and that nobody found.
+    prewarm called compiled and no call found.
     """
 
     @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ CONFIG, ARCH = KernelConfig.parse(NAME)
 
 @pytest.fixture
 def artifact(shared_cache: None) -> Artifact:
-    """Of this session: a fixture of the module would find one in the cache of whoever runs it."""
+    """Of this session: a fixture of the module would find one in the user's cache."""
     return compiled(render(CONFIG, ARCH))
 
 
@@ -59,8 +59,8 @@ def test_a_kernel_is_right_in_every_mode(modes: str) -> None:
 )
 def test_ctas_that_share_k_drift_apart(modes: str) -> None:
     """
-    A warp without live rows waited until its CTA's sums were read, though nobody waits for it: with
-    random-1 the barrier was two phases further on when it looked, and everything stood still.
+    A warp without live rows waited until its CTA's sums were read, though no warp waits for it:
+    with random-1 the barrier was two phases further on when it looked, and everything stood still.
     """
     found = verify(*KernelConfig.parse(SPLIT_K), modes=modes)
 

@@ -101,7 +101,7 @@ class TestSwitch:
     def test_a_forced_config_is_never_replaced(
         self, fallback_root: Path, heard: list[Event]
     ) -> None:
-        """Whoever names a config gets it, compiled now."""
+        """A call that names a config gets it, compiled now."""
         call(MANY, config=WANTED)
         forced = replace(NEIGHBOUR, tile=replace(NEIGHBOUR.tile, n=64))
         assert jitgen.get_kernel(forced, "cpu").config == forced
@@ -181,7 +181,7 @@ class TestSingleFlight:
         assert sorted(codes) == [10, 11]
 
     def test_get_kernel_meanwhile_waits_for_the_worker(self, fallback_root: Path) -> None:
-        """Whoever asks for the very kernel gets it, and the call switches too."""
+        """`get_kernel` gets the very kernel, and the call switches too."""
         call(MANY)
         kernel = jitgen.get_kernel(WANTED, "cpu")
         settle()

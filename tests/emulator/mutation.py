@@ -20,7 +20,7 @@ class Mutation:
         old, new: The text that it replaces, everywhere, and by what.
         found: What the message must contain, in this order; `WRONG` if the result shows it.
         is_late: Whether only the deferred mode finds it, because eager work is done by chance when
-            somebody asks; else the eager one does.
+            a test asks; else the eager one does.
     """
 
     name: str

@@ -129,7 +129,7 @@ def test_an_unknown_instruction_is_named_before_anything_runs(tmp_path: Path) ->
 
 
 def test_a_result_that_depends_on_the_schedule_is_found(tmp_path: Path) -> None:
-    """Whoever writes last wins: the CTAs of one grid do not say who that is."""
+    """The last write wins, and the CTAs of one grid have no order."""
     body = """
     @%p1 bra $L_DONE;
     mov.u64 %rd4, %globaltimer;
@@ -164,7 +164,7 @@ class TestUnknownContents:
         assert kinds == {"uninitialised"}
         assert "of out is read" in next(report.findings)[1].message
 
-    def test_they_are_known_unless_somebody_says_so(self, tmp_path: Path) -> None:
+    def test_they_are_known_unless_the_caller_says_so(self, tmp_path: Path) -> None:
         report, _ = run(tmp_path, ADDS)
         assert report.is_clean, str(report)
 

@@ -99,7 +99,7 @@ WAIT = "mbarrier.try_wait.parity.shared::cta.b64 %p2, [barrier], 0;\n@!%p2 bra $
     [("cp.async.bulk.wait_group.read 0;", "exit"), (WAIT, "race")],
     ids=["store", "load"],
 )
-def test_nobody_waits(mode: Mode, left_out: str, kind: str) -> None:
+def test_no_wait(mode: Mode, left_out: str, kind: str) -> None:
     assert left_out in COPY
     machine, _, _ = run(COPY.replace(left_out, ""), mode)
     assert kind in {finding.kind for finding in machine.findings.values()}

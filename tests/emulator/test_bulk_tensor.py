@@ -157,7 +157,7 @@ def test_each_thread_loads_its_own() -> None:
     assert bench.f.machine.counts["bulk_load_bytes"] == 128
 
 
-def test_a_deferred_load_comes_when_nobody_can_go_on() -> None:
+def test_a_deferred_load_comes_when_no_thread_can_go_on() -> None:
     bench = Bench(mode=DEFERRED)
     tensor = numbered(8, 8)
     bench.barrier()

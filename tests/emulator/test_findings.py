@@ -83,6 +83,6 @@ def test_a_warning_is_shown_and_is_no_error(monkeypatch: pytest.MonkeyPatch) -> 
     assert not bad.is_clean
 
 
-def test_a_kind_that_nobody_declared_is_refused() -> None:
+def test_an_undeclared_kind_is_refused() -> None:
     with pytest.raises(KeyError, match="odd"):
         str(Finding(kind="odd", message=""))

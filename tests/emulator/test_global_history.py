@@ -286,7 +286,7 @@ MISTAKES = [
     ("counted", Mutation(
         "all write the same part", "%r2, 256, %rd5", "%r2, 0, %rd5", ("race: write", "of work"))),
     ("counted", Mutation(
-        "a part that nobody wrote", "[%rd6+512]", "[%rd6+768]", ("uninitialised", "of work"))),
+        "an unwritten part", "[%rd6+512]", "[%rd6+768]", ("uninitialised", "of work"))),
     ("copied", Mutation(
         "no proxy fence", "fence.proxy.async;", "", ("proxy: no fence", "cp.async.bulk"))),
     ("copied", Mutation(
@@ -304,7 +304,7 @@ MISTAKES = [
         "only the sources are waited for", "wait_group 0", "wait_group.read 0",
         ("race: read of global", "bulk writes"))),
     ("stored", Mutation(
-        "nobody waits", "cp.async.bulk.wait_group 0;", "",
+        "no wait", "cp.async.bulk.wait_group 0;", "",
         ("race: read of global", "bulk writes"))),
     ("stored", Mutation("a weak flag", "st.release.gpu", "st", ("race: relaxed read", "of flag"))),
     ("stored", Mutation(
@@ -316,12 +316,12 @@ MISTAKES = [
         "it is written later", "st.global.b32 [%rd5]", "st.global.b32 [%rd7]",
         ("race: write", "non-coherent read"))),
     ("constant", Mutation(
-        "nobody wrote it", "st.global.b32 [%rd5], %r4;", "", ("uninitialised", "of work"))),
+        "never written", "st.global.b32 [%rd5], %r4;", "", ("uninitialised", "of work"))),
     ("summed", Mutation(
         "zeros come too late", "0;\nbar.sync 0;", "0;",
         ("race: update of global", "after the write"))),
     ("summed", Mutation(
-        "nobody zeroed it", "st.global.b32 [%rd5], 0;", "", ("uninitialised", "red.relaxed"))),
+        "never zeroed", "st.global.b32 [%rd5], 0;", "", ("uninitialised", "red.relaxed"))),
     ("summed", Mutation(
         "no barrier after the sums", "1;\nbar.sync 0;\nld", "1;\nld",
         ("race: read", "after the update"))),
@@ -388,7 +388,7 @@ class TestTrack:
         assert in_bytes.sum() == 16
         assert box.number == 4
 
-    def test_kept_reads_count_when_somebody_writes(self) -> None:
+    def test_kept_reads_count_at_the_first_write(self) -> None:
         """Two reads of a word by two CTAs, then a write by one of them."""
         body = """
         ld.global.b32 %r4, [%rd1];

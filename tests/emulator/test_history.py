@@ -129,7 +129,7 @@ def test_other_granules_of_the_same_page_do_not_race(scene: Scene) -> None:
     assert scene.is_silent()
 
 
-def test_whoever_is_ordered_after_a_write_is_ordered_after_what_the_write_knew(
+def test_what_is_ordered_after_a_write_is_ordered_after_what_the_write_knew(
     scene: Scene,
 ) -> None:
     """A copy tells its waiters that it is over, but not what its issuer knew."""

@@ -45,7 +45,7 @@ def test_a_launch_of_a_kernel_that_the_ptx_lacks(tmp_path: Path) -> None:
         launches(build(tmp_path), "double", [1, 2], device=DEVICE, params={})
 
 
-def test_an_attribute_that_nobody_knows(tmp_path: Path) -> None:
+def test_an_unknown_attribute(tmp_path: Path) -> None:
     library = build(tmp_path, attribute=200)
 
     with pytest.raises(UnsupportedPtx, match="device attribute 200"):

@@ -61,9 +61,7 @@ MMA_SYNCS = [
         ("fault", "differs between threads"),
     ),
     Mutation("another type", "f32.e4m3.e4m3", "f32.e5m2.e4m3", (WRONG,)),
-    Mutation(
-        "operands that nobody wrote", "%r0, 48;", "%r0, 40;", ("uninitialised", "0xa80", "ldmatrix")
-    ),
+    Mutation("unwritten operands", "%r0, 48;", "%r0, 40;", ("uninitialised", "0xa80", "ldmatrix")),
     Mutation(
         "a misaligned row",
         "[%r7+0xa00]",

@@ -159,7 +159,7 @@ KERNELS = {
 
 MADE = barriers(1).partition("\n")[0] + "\n"
 RACE_READ, RACE_WRITE = ("race: read", "not ordered"), ("race: write", "not ordered")
-RACE = ("race: ", "not ordered")  # whoever comes first
+RACE = ("race: ", "not ordered")  # in either order
 
 ARRIVED = "mbarrier.arrive.shared::cta.b64 _, [%r6];\nbra $END;\n$B:\n"
 AGAIN = ("mbarrier: ", "initialised again")
@@ -203,7 +203,7 @@ TRITON = {  # ConSan's tests
     ),
     "slices": (("views that overlap", "[%r5+128], %r3", "[%r5+64], %r3", RACE_WRITE),),
     "crossed": (
-        ("nobody arrives", arrive(0), "", ("deadlock",)),
+        ("no arrival", arrive(0), "", ("deadlock",)),
         ("too few arrive", "[%r6+0], 1;", "[%r6+0], 2;", ("deadlock",)),
     ),
     "phases": (

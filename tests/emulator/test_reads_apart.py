@@ -23,7 +23,7 @@ class Scene:
         self.writer, *self.rows = (self.clocks.agent(f"warp {i}") for i in range(3))
         self.units = tuple(self.clocks.agent(f"unit {i}") for i in range(2))
         self.history = History(self.clocks, 1024, str)
-        self.fragment: Any = None  # whoever warns fails
+        self.fragment: Any = None  # a warning fails
 
     def write(self, granules: slice = slice(0, 600), kind: str = WRITE) -> None:
         access = Access(kind, self.writer, self.clocks.now(self.writer), self.writer)

@@ -133,7 +133,7 @@ def test_no_more_clusters_than_are_resident() -> None:
         machine(_hand_over, clusters=3, num_sms=2).run()
 
 
-def test_deferred_work_is_done_when_nobody_can_go_on() -> None:
+def test_deferred_work_is_done_when_no_thread_can_go_on() -> None:
     arrived: list[int] = []
 
     def issue(f: Fragment) -> int:

@@ -46,7 +46,7 @@ def test_more_than_the_pool_has_is_a_deadlock(mode: object) -> None:
 
 
 def test_the_pool_is_what_the_launch_gave_and_no_more() -> None:
-    """65536 / 384 is 170; the launch gives 168, and the rest is nobody's."""
+    """65536 / 384 is 170; the launch gives 168, and the rest is unused."""
     assert roles(224, 56).findings == []
     with pytest.raises(Deadlock):
         roles(224, 64)

@@ -203,7 +203,7 @@ def test_an_allocation_waits_for_the_other_cta_of_the_sm(mode: Mode) -> None:
     assert machine.sms.resident == 6
 
 
-def test_columns_that_nobody_frees_stop_the_next_cta_of_the_sm() -> None:
+def test_columns_that_are_never_freed_stop_the_next_cta_of_the_sm() -> None:
     with pytest.raises(Deadlock, match=r"512 columns .*tcgen05.alloc.*, of which 0 are free"):
         run_grid(WHOLE, 2, 1)
     assert run_grid(WHOLE, 2, 2).findings  # each on an SM of its own

@@ -27,7 +27,7 @@ from tests.emulator.wgmma import (
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("lacks", [COMMIT, WAIT])
-def test_a_result_that_nobody_waited_for(lacks: str, mode: Mode) -> None:
+def test_a_result_without_a_wait(lacks: str, mode: Mode) -> None:
     a, b = Matrix(A_START, 64, "f16"), Matrix(B_START, 16, "f16", seed=1)
     body = descriptors(a, b) + FENCE + product() + COMMIT + WAIT
     done = Kernel(body.replace(lacks, ""), a, b, mode=mode)
@@ -86,7 +86,7 @@ def test_operands_that_are_overwritten_before_the_wait(mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_one_warp_waits_for_all_four(mode: Mode) -> None:
-    """The wait of one warp covers the parts of the others, as nobody starts before all four."""
+    """The wait of one warp covers the parts of the others, as no warp starts before all four."""
     a, b = Matrix(A_START, 64, "f16"), Matrix(B_START, 16, "f16", seed=1)
     body = descriptors(a, b) + "mov.u32 %r50, %tid.x;\nsetp.ne.u32 %p1, %r50, 64;\n"
     body += FENCE + product() + COMMIT + WAIT
@@ -103,7 +103,7 @@ def test_operands_written_without_a_proxy_fence() -> None:
     assert Kernel(begin + "fence.proxy.async.shared::cta;\n" + end, a, b).findings == []
 
 
-def test_operands_that_nobody_wrote() -> None:
+def test_unwritten_operands() -> None:
     a, b = Matrix(A_START, 64, "f16"), Matrix(B_START, 16, "f16", seed=1)
     done = Kernel(descriptors(a, b) + FENCE + product() + COMMIT + WAIT, a)
     assert done.findings == ["uninitialised"]

@@ -248,8 +248,8 @@ def test_no_thread_can_be_started(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """
-    What is wanted stays wanted, and whoever wants it next tries again, some seconds later: it used
-    to be dropped, and launches that awaited it served with the neighbour for good.
+    What is wanted stays wanted, and the next call tries again, some seconds later: it used to be
+    dropped, and launches that awaited it served with the neighbour for good.
     """
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(failing, "time", SimpleNamespace(monotonic=lambda: clock.now))
@@ -278,7 +278,7 @@ def test_a_surprise_does_not_end_it(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An error that nobody thought of is told, and what is queued is compiled all the same."""
+    """An unforeseen error is reported, and what is queued is compiled all the same."""
     monkeypatch.setattr(failing, "RETRY_FIRST_S", 0.2)
     fake.answers = [ZeroDivisionError("by zero"), NO, NO]
     fake.gate.clear()
@@ -295,7 +295,7 @@ def test_a_surprise_does_not_end_it(
 def test_closing_ends_what_is_under_way(
     fake: Fake, subject: Background, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Silently: nobody waits for it any more."""
+    """Silently: no call waits for it any more."""
     fake.gate.clear()
     subject.want(CONFIG, Arch.CPU)
     subject.want(OTHER, Arch.CPU)

@@ -59,7 +59,7 @@ class TestBoundary:
         ],
         ids=lambda error: type(error).__name__,
     )
-    def test_what_nobody_foresaw(self, error: Exception) -> None:
+    def test_unforeseen_errors(self, error: Exception) -> None:
         with pytest.raises(InternalError) as caught, boundary("doing this"):
             raise error
 

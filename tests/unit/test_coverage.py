@@ -159,7 +159,7 @@ class TestFreeze:
         assert f"was prewarmed for {H200}" in frozen_on(H20, caplog, base=[base])
         assert frozen_on(H200, caplog, base=[base]) == ""
 
-    def test_a_device_that_nobody_knows(self) -> None:
+    def test_an_unknown_device(self) -> None:
         with settings.scope(device="NVIDIA H3"), pytest.raises(SettingError, match="not known"):
             Session().freeze()
 
@@ -224,7 +224,7 @@ class TestAtHand:
 
         assert ("calls on NVIDIA H20 may choose" in caplog.text) is told
 
-    def test_one_that_nobody_knows_is_as_the_first(
+    def test_an_unknown_one_is_as_the_first(
         self,
         plan: Plan,
         store: Store,

@@ -86,7 +86,7 @@ class TestRecords:
 
         assert [each.devices for each in coverage.kept(store, GPU)] == [(H20,)]
 
-    def test_nobody_leaves_one_of_kernels_or_of_a_processor(self, plan: Plan, store: Store) -> None:
+    def test_kernels_and_the_processor_leave_none(self, plan: Plan, store: Store) -> None:
         configs = plans.configs(plan, GPU)
         filled(store, configs)
         prewarm(configs, arch=GPU, store=store)

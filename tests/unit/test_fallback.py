@@ -220,7 +220,7 @@ class TestMemo:
     def test_not_while_nothing_can_come(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """
         Where no thread can be started, a call has to ask again. The neighbour used to be remembered
-        for good, although nobody compiled what it stood in for.
+        for good, although the kernel that it stood in for was not compiled.
         """
         with monkeypatch.context() as patch:
             patch.setattr(KernelLoader, "is_stalled", True)

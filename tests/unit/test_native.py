@@ -211,7 +211,7 @@ class TestSealed:
         finally:
             os.close(descriptor)
 
-    def test_nobody_can_change_it(self) -> None:
+    def test_it_cannot_be_changed(self) -> None:
         """Not even who opens it anew, for writing."""
         descriptor = native._sealed(b"code", "some")
         again = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)

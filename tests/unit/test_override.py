@@ -60,7 +60,7 @@ def test_every_generated_file_says_what_it_stands_for(name: str, tmp_path: Path)
 
 
 class TestFile:
-    def test_ends_of_lines_are_nobodys_edit(self, tmp_path: Path) -> None:
+    def test_ends_of_lines_are_no_edit(self, tmp_path: Path) -> None:
         path = tmp_path / "dos.py"
         path.write_bytes(SOURCE.replace("\n", "\r\n").encode())
 
@@ -135,7 +135,7 @@ class TestFile:
         assert at_depth(sys.getrecursionlimit() - 400) == jitgen.override(path)
 
     def test_a_parser_that_crashes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What ends the process that looks is a mistake in the file, and ends nobody else's."""
+        """What ends the process that looks is a mistake in the file, and ends no other process."""
         syntax.mistake.cache_clear()
         crash = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
         monkeypatch.setattr(syntax, "_SCRIPT", crash)

@@ -102,7 +102,7 @@ def test_a_description_is_any_text(tmp_path: Path) -> None:
     assert plans.load(path) == plan
 
 
-def test_a_plan_that_nobody_could_read_is_not_written() -> None:
+def test_a_plan_that_could_not_be_read_is_not_written() -> None:
     sweeps = tuple(Sweep(problem=GEMM, min_rows=n, max_rows=n) for n in range(1, 1002))
     with pytest.raises(PlanError, match="1,000 are the most"):
         plans.text(Plan(name="x", description="", sweeps=sweeps))

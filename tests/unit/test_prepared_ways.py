@@ -141,7 +141,7 @@ b_layout = ["exact1", "folded1"]
 
 @pytest.mark.parametrize(("least", "most"), [(1, 64), (4096, 8192)])
 def test_plans_have_the_kernels_of_both_ways(tmp_path: Path, least: int, most: int) -> None:
-    """Weights whose rows spread too far take the one, others the other: nobody knows which."""
+    """Weights whose rows spread too far take the one, others the other: which is unknown."""
     path = tmp_path / "mine.toml"
     path.write_text(PLAN.format(least=least, most=most), encoding="utf-8")
     plan = plans.load(path)
@@ -208,7 +208,7 @@ def test_both_kernels_are_launched(gpu: FakeGpu) -> None:
 
 @pytest.mark.parametrize("lacking", ["unpack_weights", "_e4m3_e4m3_row_"])
 def test_a_frozen_process_without_them_goes_on(gpu: FakeGpu, lacking: str) -> None:
-    """Whoever prewarmed the kernels for prepared weights alone gets results, as before."""
+    """A prewarm of the kernels for prepared weights alone is enough, as before."""
     gpu.lacking = lacking
 
     assert call() is PreparedLaunch

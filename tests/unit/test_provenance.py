@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who built an artifact, and when nobody else gets it.
+Who built an artifact, and when no other process gets it.
 
-A patched compiler of the same version, and a process in which somebody had changed the compiler's
+A patched compiler of the same version, and a process that had changed the compiler's
 settings, used to publish other code under the same key.
 """
 
@@ -106,7 +106,7 @@ class TestDigest:
         assert list(memory.values()) == [first]
 
     def test_times_can_be_set_back(self, files: tuple[Path, ...]) -> None:
-        """A package manager gives a file its old size and time; nobody can give it its ctime."""
+        """A package manager gives a file its old size and time; the ctime cannot be set."""
         memory = Known()
         before, path = digest(files, memory), files[0]
         facts = path.stat()
@@ -244,14 +244,14 @@ class TestUnfit:
         assert compiler.unfit() == ""
 
     def test_no_compiler_yet(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Nobody has told it anything, and nothing is imported to find out."""
+        """It has no settings, and nothing is imported to find out."""
         monkeypatch.delitem(sys.modules, "cutlass", raising=False)
         monkeypatch.setattr(compiler, "_settings_at_import", None)
 
         assert compiler.unfit() == ""
         assert "cutlass" not in sys.modules
 
-    def test_somebody_else_imported_it(
+    def test_another_module_imported_it(
         self, told: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Under CUTE_DSL_LINEINFO=1 that gave three times as many bytes, under the same key."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings: that every call counts once, whoever makes it, and what is on the disk."""
+"""Recordings: that every call counts once, and what is on the disk."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where compilers write: what lies there is imported and published, so nobody else may reach it."""
+"""Where compilers write: what lies there is imported and published, so others may not reach it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TestPlace:
 
     @needs_root
     @pytest.mark.parametrize("mode", [0o755, 0o1777])
-    def test_it_belongs_to_somebody_else(self, place: Path, mode: int) -> None:
+    def test_it_belongs_to_another_user(self, place: Path, mode: int) -> None:
         """The owner of a folder renames what is in it, sticky bit or not."""
         place.chmod(mode)
         os.chown(place, STRANGER, STRANGER)
@@ -59,7 +59,7 @@ class TestPlace:
         assert made_in() != place
 
     @needs_root
-    def test_a_folder_above_belongs_to_somebody_else(self, place: Path) -> None:
+    def test_a_folder_above_belongs_to_another_user(self, place: Path) -> None:
         os.chown(place.parent, STRANGER, STRANGER)
 
         assert made_in() != place

@@ -25,7 +25,7 @@ FILES = ("kernel.py", "kernel.so", "meta.json")
 @pytest.fixture
 def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store that can be written."""
-    monkeypatch.setattr("os.fsync", lambda _: None)  # nobody pulls the plug here
+    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
     return Store.open()
 
 

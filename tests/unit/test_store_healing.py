@@ -39,7 +39,7 @@ with draft(Folder(os.open(path, os.O_RDONLY), path, is_shared=False)) as (made, 
 def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store that can be written."""
     monkeypatch.setattr("jitgen.events._warned", set())
-    monkeypatch.setattr("os.fsync", lambda _: None)  # nobody pulls the plug here
+    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
     return Store.open()
 
 
@@ -173,7 +173,7 @@ class TestInTheWay:
         assert [path for path in tree(v1) if ASIDE in path] == []
 
     def test_journal_that_is_a_pipe(self, store: Store, v1: Path) -> None:
-        """Uses are counted again once somebody has looked at the counts."""
+        """Uses are counted again once the counts were read."""
         publish(store, 1)
         (v1 / "journal").unlink()
         os.mkfifo(v1 / "journal")
@@ -234,7 +234,7 @@ class TestLeftovers:
         assert (v1 / "size").read_text() == "=0\n"
 
     def test_draft_of_a_killed_process(self, store: Store, v1: Path) -> None:
-        """It used to stay for an hour, whoever pruned; one whose process lives has to stay."""
+        """It used to stay for an hour, by any prune; one whose process lives has to stay."""
         publish(store, 1)
         command = [sys.executable, "-c", DRAFT, str(v1 / "tmp")]
         with subprocess.Popen(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A database and a journal that somebody else wrote: no read of the index hangs, dies or grows."""
+"""A database and a journal that another user wrote: no read of the index hangs, dies or grows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store(cache_root: Path) -> Store:
 
 
 def edit(root: Path, *statements: str) -> None:
-    """Change the database as somebody else would."""
+    """Change the database as another user would."""
     connection = sqlite3.connect(root / "v1" / "index" / "cache.db", isolation_level=None)
     for statement in statements:
         connection.execute(statement)
@@ -78,7 +78,7 @@ def test_nothing_is_mapped_into_memory(store: Store, cache_root: Path) -> None:
 def test_more_than_any_index_has(
     store: Store, cache_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """58 MB of rows took 18 s and 350 MB, each time that somebody asked what is there."""
+    """58 MB of rows took 18 s and 350 MB, each time that the entries were listed."""
     monkeypatch.setattr(module, "_MOST_BYTES", 2**16)
     edit(
         cache_root,

@@ -31,7 +31,7 @@ def fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store that can be written, with one entry, two uses of it and one failure."""
-    monkeypatch.setattr("os.fsync", lambda _: None)  # nobody pulls the plug here
+    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
     store = Store.open()
     publish(store, 1)
     store.index.record_use(KEY)
@@ -76,7 +76,7 @@ class TestUses:
         assert store.index.stats() == {"entries": 1, "hits": 2, "failures": 1}
 
     def test_recording_opens_no_database(self, cache_root: Path) -> None:
-        """Publishing and using cost an append each; SQLite comes in when somebody asks."""
+        """Publishing and using cost an append each; SQLite is opened by the first query."""
         store = Store.open()
         publish(store, 1)
         store.index.record_use(KEY)
@@ -295,7 +295,7 @@ class TestJournal:
 
 
 class TestItIsClosed:
-    """Python 3.13 warns of a connection that nobody closes."""
+    """Python 3.13 warns of a connection that is not closed."""
 
     @staticmethod
     def descriptors(folder: Path) -> int:

@@ -19,7 +19,7 @@ from tests.unit.store_fakes import document, du, fake_meta, publish
 @pytest.fixture
 def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store with three entries for two targets."""
-    monkeypatch.setattr("os.fsync", lambda _: None)  # nobody pulls the plug here
+    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
     store = Store.open()
     for number, arch in ((1, "cpu"), (2, "cpu"), (3, "sm_90a")):
         publish(store, number, key_document=document(number, arch=arch))
@@ -61,7 +61,7 @@ class TestEntries:
         assert store.index.stats()["entries"] == 3
 
     def test_what_is_no_entry_is_left_out(self, store: Store, cache_root: Path) -> None:
-        """Strange names in the folder of entries are nobody's entries."""
+        """Strange names in the folder of entries are no entries."""
         entries = cache_root / "v1" / "entries"
         (entries / "README").write_text("x")
         (entries / "zz").mkdir()
@@ -72,7 +72,7 @@ class TestEntries:
         assert len(list(store.entries())) == 3
 
     def test_damaged_entry_is_listed_without_a_name(self, store: Store) -> None:
-        """It takes room until somebody reads it, so that it has a line."""
+        """It takes room until it is read, so that it has a line."""
         entry = publish(store, 4)
         (store.root / "v1" / "journal").unlink(missing_ok=True)
         store.index.reset()

@@ -21,7 +21,7 @@ MANY = 48
 @pytest.fixture
 def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store with old entries, and a pin and a lock for as many others."""
-    monkeypatch.setattr("os.fsync", lambda _: None)  # nobody pulls the plug here
+    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
     store = Store.open()
     for number in range(MANY):
         age(publish(store, number), 7200)
@@ -89,7 +89,7 @@ class TestRemoving:
 
         assert len(store.index.rows()) == len(list(store.keys())) == MANY - 5
 
-    def test_drafts_that_somebody_replaces(
+    def test_drafts_that_another_process_replaces(
         self, store: Store, cache_root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The folder that removed entries pass through is another one in the middle of it."""

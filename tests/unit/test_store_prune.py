@@ -26,7 +26,7 @@ HOUR = 3600.0
 @pytest.fixture
 def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store that can be written."""
-    monkeypatch.setattr("os.fsync", lambda _: None)  # nobody pulls the plug here
+    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
     return Store.open()
 
 
@@ -134,7 +134,7 @@ class TestPrune:
         assert kept(store, [*old, young]) == [4, 5]
 
     def test_locked_entries_stay(self, store: Store, old: list[Entry]) -> None:
-        """Somebody works with that key just now."""
+        """Another process uses that key just now."""
         with store.lock(old[0].key, 1) as is_locked:
             assert is_locked
             store.prune(1)
@@ -253,7 +253,7 @@ class TestSweep:
         assert store.read(entry.key) == entry
 
     def test_quarantine(self, store: Store, cache_root: Path) -> None:
-        """A damaged entry stays for a day, for who wants to look, or until somebody prunes."""
+        """A damaged entry stays for a day, to be examined, or until a prune."""
         quarantine = cache_root / "v1" / "quarantine"
         for number in (1, 2):
             entry = publish(store, number)

@@ -32,11 +32,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a fol
 def fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test see the warnings that a process gives once."""
     monkeypatch.setattr("jitgen.events._warned", set())
-    monkeypatch.setattr("os.fsync", lambda _: None)  # nobody pulls the plug here
+    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
 
 
 class TestTrust:
-    """Nobody else may be able to put code where it is loaded from."""
+    """No other user may be able to put code where it is loaded from."""
 
     @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777, 0o720])
     @pytest.mark.parametrize("folder", [".", "v1", "v1/entries"])
@@ -57,7 +57,7 @@ class TestTrust:
 
     @as_root
     @pytest.mark.parametrize("folder", [".", "v1", "v1/entries"])
-    def test_owned_by_somebody_else(self, cache_root: Path, folder: str) -> None:
+    def test_owned_by_another_user(self, cache_root: Path, folder: str) -> None:
         """Mode 0700 does not help where the folder is another user's."""
         publish(Store.open(), 1)
         os.chown(cache_root / folder, STRANGER, STRANGER)
@@ -66,7 +66,7 @@ class TestTrust:
             Store.open()
 
     @as_root
-    def test_linked_to_a_folder_of_somebody_else(self, tmp_path: Path) -> None:
+    def test_linked_to_a_folder_of_another_user(self, tmp_path: Path) -> None:
         """What counts is the folder that a link leads to."""
         (tmp_path / "theirs").mkdir(mode=0o700)
         os.chown(tmp_path / "theirs", STRANGER, STRANGER)
@@ -98,7 +98,7 @@ class TestTrust:
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
     def test_parent_that_everybody_may_write_to(self, tmp_path: Path) -> None:
-        """Without the sticky bit, somebody could replace the root; with it, as in /tmp, not."""
+        """Without the sticky bit, other users could replace the root; with it, as in /tmp, not."""
         (tmp_path / "open").mkdir()
         (tmp_path / "open").chmod(0o777)
         with pytest.raises(UnsafeCacheRoot, match="chmod o-w"):
@@ -294,7 +294,7 @@ class TestFileSystem:
         ],
     )
     def test_network_kinds(self, kind: str) -> None:
-        """All of these keep locks to one host, or to nobody."""
+        """All of these keep locks to one host, or have none."""
         assert is_network(kind)
 
     @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "fuseblk"])

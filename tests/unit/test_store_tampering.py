@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nobody can do harm through the index, and losing it costs little."""
+"""No other user can do harm through the index, and losing it costs little."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store that can be written, with one entry, two uses of it and one failure."""
-    monkeypatch.setattr("os.fsync", lambda _: None)  # nobody pulls the plug here
+    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
     store = Store.open()
     publish(store, 1)
     store.index.record_use(KEY)
@@ -59,7 +59,7 @@ def folder(cache_root: Path) -> Path:
 
 
 def edit(folder: Path, statement: str, *values: object) -> None:
-    """Change the database as somebody else would."""
+    """Change the database as another user would."""
     with sqlite3.connect(folder / SQLITE) as connection:
         connection.execute(statement, values)
     connection.close()
@@ -81,7 +81,7 @@ def check_rebuilt(store: Store, cache_root: Path) -> None:
 
 
 class TestTampering:
-    """Whatever somebody writes into the index is not executed, followed or deleted."""
+    """What another user writes into the index is not executed, followed or deleted."""
 
     def test_pickled_value(
         self, store: Store, folder: Path, cache_root: Path, tmp_path: Path

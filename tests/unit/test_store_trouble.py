@@ -26,14 +26,14 @@ FAILED = "ab" * 32
 YEAR = 365 * 86400.0
 OURS = {"compiler": "ab" * 32, "linker": "cd" * 32}
 THEIRS = {"compiler": "ef" * 32, "linker": "cd" * 32}
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 @pytest.fixture
 def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store that can be written."""
     monkeypatch.setattr("jitgen.events._warned", set())
-    monkeypatch.setattr("os.fsync", lambda _: None)  # nobody pulls the plug here
+    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
     return Store.open()
 
 
@@ -73,8 +73,8 @@ def test_index_of_the_superuser(mode: int) -> None:
 class TestAbsurdNumbers:
     """Rows, ledgers and journals in which anything may stand."""
 
-    def test_long_row_of_somebody_else(self, store: Store, cache_root: Path) -> None:
-        """A row of 5 MB that nobody asks for costs nothing, neither memory nor the other rows."""
+    def test_long_row_of_another_user(self, store: Store, cache_root: Path) -> None:
+        """An unused row of 5 MB costs nothing, neither memory nor the other rows."""
         fill(store)
         edit(
             cache_root,
@@ -87,7 +87,7 @@ class TestAbsurdNumbers:
 
     def test_long_name(self, store: Store, cache_root: Path) -> None:
         """
-        A name of 5 MB was read into memory whenever somebody listed the store. Now it costs the
+        A name of 5 MB was read into memory by every list of the store. Now it costs the
         index, once: the names come back from the entries, and uses are counted again.
         """
         fill(store)
@@ -223,7 +223,7 @@ def fill(store: Store) -> None:
 
 
 def edit(root: Path, statement: str, *values: object) -> None:
-    """Change the database as somebody else would."""
+    """Change the database as another user would."""
     with sqlite3.connect(root / "v1" / "index" / "cache.db") as connection:
         assert connection.execute(statement, values).rowcount
     connection.close()
@@ -279,7 +279,7 @@ class TestBuilders:
         assert "the compiler and linker here" in publish(store, 2, builder=builder).why_private
 
     def test_other_versions(self, store: Store) -> None:
-        """Whoever has another version has keys of their own, and a record of their own."""
+        """Another version has other keys, and a record of their own."""
         publish(store, 1, builder=OURS)
         newer = document(1, toolchain={"nvidia-cutlass-dsl": "4.8.2"})
 

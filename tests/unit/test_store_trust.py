@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who could have put it there: nothing is loaded that somebody else could have written."""
+"""Who could have put it there: nothing is loaded that another user could have written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a fol
 def fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test see the warnings that a process gives once."""
     monkeypatch.setattr("jitgen.events._warned", set())
-    monkeypatch.setattr("os.fsync", lambda _: None)  # nobody pulls the plug here
+    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ class TestParents:
 
     @as_root
     @pytest.mark.parametrize("mode", [0o700, 0o755, 0o1777])
-    def test_parent_of_somebody_else(self, home: Path, mode: int) -> None:
+    def test_parent_of_another_user(self, home: Path, mode: int) -> None:
         """
         Parents used to be looked at for their modes only: a stranger's, even with the sticky bit,
         which does not bind the owner, was fine.
@@ -78,7 +78,7 @@ class TestParents:
         assert "\n" not in message
 
     @as_root
-    def test_grandparent_of_somebody_else(self, home: Path) -> None:
+    def test_grandparent_of_another_user(self, home: Path) -> None:
         """Every folder on the way counts; whose it was did not matter in any of them."""
         (home / "a" / "b").mkdir(parents=True)
         publish(Store.open(home / "a" / "b" / "cache"), 1)
@@ -127,7 +127,7 @@ class TestLater:
 
     @as_root
     def test_given_away(self, cache_root: Path) -> None:
-        """The same for a root that somebody else has got meanwhile."""
+        """The same for a root that another user has got meanwhile."""
         store = Store.open()
         publish(store, 1)
         os.chown(cache_root, STRANGER, STRANGER)
@@ -155,7 +155,7 @@ class TestBelow:
 
     @as_root
     @pytest.mark.parametrize("part", ["shard", "entry", "kernel.so", "kernel.py", "meta.json"])
-    def test_of_somebody_else(self, part: str, caplog: pytest.LogCaptureFixture) -> None:
+    def test_of_another_user(self, part: str, caplog: pytest.LogCaptureFixture) -> None:
         """Digests that fit proved enough: whose files they were was never asked."""
         entry = publish(Store.open(), 1)
         path = place_of(part, entry)
@@ -178,7 +178,7 @@ class TestBelow:
     def test_that_others_may_write_to(
         self, part: str, mode: int, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Only the root had to be private, and whoever could write further down was trusted."""
+        """Only the root had to be private, and users who could write further down were trusted."""
         entry = publish(Store.open(), 1)
         path = place_of(part, entry)
         path.chmod(mode)
@@ -223,7 +223,7 @@ class TestBelow:
 
 
 class TestShared:
-    """Volumes that others have to write to, by leave of whoever sets the variable."""
+    """Volumes that others have to write to, as the variable allows."""
 
     @pytest.mark.parametrize("mode", [0o777, 0o2775])
     def test_volume_serves(self, tmp_path: Path, mode: int) -> None:

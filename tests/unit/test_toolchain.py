@@ -190,7 +190,7 @@ class TestEntries:
         assert bool(said) == bool(expected)
 
     def test_it_is_a_miss(self, cpu: Cpu, cache_root: Path) -> None:
-        """The entry stays for whoever can run it; this process hears why it is none for it."""
+        """The entry stays for CPUs that can run it; this process gets the reason why it cannot."""
         cpu(cpuinfo(*V2))
         store = Store.open(cache_root)
         wanted = spec.document(SMALL, Arch.CPU)

@@ -90,7 +90,7 @@ class TestFailures:
         assert stand.calls[:5] == ["open 16", "verify 0", "verify 1", "open 16", "verify 2"]
 
     def test_a_lost_device_is_no_kernels_fault(self, stand: Stand) -> None:
-        """Where nothing works after a failure, nobody is excluded."""
+        """Where nothing works after a failure, no kernel is excluded."""
         stand.script(verify_2="die", verify_3="die", time="die")
         report = run()
         (row,) = report.rows
@@ -103,7 +103,7 @@ class TestFailures:
         assert tuned.all_recorded(Store.open(), Arch.CPU) == []
         assert select(SMALL, "cpu").source == "model"
 
-    def test_what_fails_only_together_blames_nobody(self, stand: Stand) -> None:
+    def test_what_fails_only_together_blames_no_kernel(self, stand: Stand) -> None:
         stand.script(time_together="die")
         (row,) = run().rows
 

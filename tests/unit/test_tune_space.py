@@ -50,7 +50,7 @@ def run(found: SpacePlan, budget_s: float = 600.0, **options: Any) -> SpaceRepor
 
 class TestPlan:
     def test_a_value_that_is_none(self) -> None:
-        """The error said "m", which nobody had given, and not which --set it was."""
+        """The error said "m", which was not given, and not which --set it was."""
         with pytest.raises(ConfigError, match=r"no config has tile_m='wide': .*\(got 'wide'\)"):
             planned({"tile_m": ("wide",)})
 

@@ -92,9 +92,7 @@ class TestDevices:
         with pytest.raises(ConfigError, match=said):
             import_table(Store.open(), table.to_json())
 
-    def test_a_table_of_a_gpu_that_nobody_knows_at_home(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_table_of_an_unknown_gpu_at_home(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(device, "gpu_at_hand", lambda _: "NVIDIA H800")
         forget()
         table = Table(device="NVIDIA H800", arch=GPU, conditions={}, records=(record(2),))
@@ -113,7 +111,7 @@ class TestDevices:
         assert select(PROBLEM, GPU).candidates == select(PROBLEM, GPU, device=H100).candidates
         assert select(PROBLEM, GPU).candidates != BY_MODEL.candidates
 
-    def test_a_gpu_that_nobody_knows_is_chosen_for_as_the_first(
+    def test_an_unknown_gpu_is_chosen_for_as_the_first(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(device, "gpu_at_hand", lambda _: "NVIDIA H800")

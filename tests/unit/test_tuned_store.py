@@ -82,7 +82,7 @@ class TestDoubt:
         assert select(PROBLEM, GPU).source == "model"
         assert "it can be written by other users (mode 0622)" in caplog.text
 
-    def test_of_somebody_else(
+    def test_of_another_user(
         self,
         cache_root: Path,
         monkeypatch: pytest.MonkeyPatch,

@@ -65,7 +65,7 @@ def test_no_cache_is_no_obstacle(mode: str, cache_root: Path) -> None:
 
 
 def test_a_kept_stub_is_loaded_from_the_bytes_that_were_checked(cache_root: Path) -> None:
-    """The path was loaded before, and whoever swapped the file in between was loaded with it."""
+    """The path was loaded before, and a file that was swapped in between was loaded."""
     first = kept()
     (path,) = (cache_root / "v1" / "emulator").glob("*.so")
     path.write_bytes(b"something else")

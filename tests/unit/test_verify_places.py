@@ -80,7 +80,7 @@ def test_many_tiles_are_counted() -> None:
 
 
 @pytest.mark.parametrize("layout", list(Layout))
-def test_rows_of_nobody_are_named(layout: str) -> None:
+def test_padding_rows_are_named(layout: str) -> None:
     config, case = solved(layout)
     flat = case.out.view(-1, case.out.shape[-1])
     flat[rows_of(case, -1)[0], 3] = 0

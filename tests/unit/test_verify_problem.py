@@ -94,7 +94,7 @@ def test_one_wrong_bit_is_wrong() -> None:
     assert problem.wrong() == 1
 
 
-def test_a_row_that_nobody_owns_must_not_be_written() -> None:
+def test_a_padding_row_must_not_be_written() -> None:
     problem = make(CONFIG, SIZES, is_exact=True)
     problem.out.copy_(torch.where(problem.is_owned, problem.expected, float("nan")))
 
