@@ -45,13 +45,18 @@ class BaseRules(Generic[ConfigT, ProblemT]):
     """
     The part of `jitgen.targets.protocol.Rules` that most operations answer alike.
 
+    Args:
+        arch: The target; empty for the one that the rules were written for.
+
     Attributes:
+        arch: That target.
         entry: The template that all kernels are rendered from, below jitgen's templates.
         note: What the cost model was not fitted to; ``{device}`` is the device's name. Empty where
             it may be believed.
         limiter: What bounds its kernels, as `Candidate.limiter` has it.
     """
 
+    arch: str
     generation = 1
     alignment = 1
     row_edges: tuple[int, ...] = (1,)
@@ -59,6 +64,9 @@ class BaseRules(Generic[ConfigT, ProblemT]):
     entry: ClassVar[str]
     note = ""
     limiter = "stream"
+
+    def __init__(self, arch: str = "") -> None:
+        self.arch = arch or self.arch
 
     def derive(self, config: ConfigT) -> Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

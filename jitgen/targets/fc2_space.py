@@ -43,11 +43,9 @@ class Fc2Rules(BaseRules[MoeFc2DenseConfig, MoeFc2DenseProblem]):
     Rules of kernels that are made of the parts of a grouped GEMM's.
 
     Attributes:
-        arch: The target.
         parts: The rules of that grouped GEMM.
     """
 
-    arch: str
     alignment = 16  # the TMA unit's grain
     parts: GemmRules
 

@@ -24,7 +24,7 @@ from jitgen.config.grouped_gemm import (
 )
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.targets.base import BaseRules
-from jitgen.targets.protocol import Derived, legal_of, refuse_unless
+from jitgen.targets.protocol import legal_of, refuse_unless
 
 
 class Matrices(Protocol):
@@ -152,6 +152,15 @@ def refuse_scales(config: KernelConfig, space: Space, arch: str) -> None:
     )
 
 
+FREE = (
+    *("layout", "operands", "epilogue", "tile", "cluster", "pipeline"),
+    *("schedule.raster", "schedule.use_pdl", "schedule.stream_b"),
+)
+"""Fields of a config that leave the order of sums alone on every target; see `SumOrder`."""
+
+FREE_OF_FC2 = tuple(name for name in FREE if name not in {"layout", "epilogue"})
+"""Those of them that configs of `moe_fc2_dense` have."""
+
 _SPREAD = tuple((2 * i + 9) / 16 for i in range(8))
 """Where the rows of a group may lie, in parts of their mean: from one half to three halves."""
 
@@ -234,23 +243,6 @@ class Space(NamedTuple):
         return is_pair and (types.a_dtype, types.out_dtype) in self.operands
 
 
-class GemmSearch(Protocol):
-    """The part of a target's rules that the search asks."""
-
-    @property
-    def space(self) -> Space:
-        """What proposals are searched in."""
-        ...
-
-    def __hash__(self) -> int:
-        """Rules are told apart by what they are: their proposals are remembered."""
-        ...
-
-    def derive(self, config: KernelConfig) -> Derived:
-        """Return the numbers that follow from `config`, or raise the first Refusal."""
-        ...
-
-
 def every(space: Space) -> Iterator[KernelConfig]:
     """Yield the configs of `space` in every layout, with the default schedule but for split_k."""
     for layout in Layout:
@@ -301,14 +293,14 @@ Menu = Callable[[Layout, Operands], tuple[KernelConfig, ...]]
 """What a target lists for a layout and types, legal or not."""
 
 
-def legal_for(problem: Problem, menu: Menu, rules: GemmSearch) -> tuple[KernelConfig, ...]:
+def legal_for(problem: Problem, menu: Menu, rules: GemmRules) -> tuple[KernelConfig, ...]:
     """Return what is legal of a menu, with the epilogue that `problem` asks for."""
     return _legal_of_menu(menu, problem.layout, problem.operands, problem.bias, rules)
 
 
 @lru_cache(maxsize=256)  # a plan asks for thousands of sizes, and sizes change nothing
 def _legal_of_menu(
-    menu: Menu, layout: Layout, operands: Operands, bias: bool, rules: GemmSearch
+    menu: Menu, layout: Layout, operands: Operands, bias: bool, rules: GemmRules
 ) -> tuple[KernelConfig, ...]:
     epilogue = Epilogue(bias=bias)
     listed = (replace(config, epilogue=epilogue) for config in menu(layout, operands))
@@ -319,12 +311,12 @@ _TYPES = tuple(spec.name for spec in fields(Operands))
 
 
 @lru_cache(maxsize=256)
-def _legal(start: KernelConfig, rules: GemmSearch) -> tuple[KernelConfig, ...]:
+def _legal(start: KernelConfig, rules: GemmRules) -> tuple[KernelConfig, ...]:
     """Return the legal configs that share layout, hints and types with `start`."""
     return legal_of(tuple(_of_types(start, start.operands, rules.space)), rules)
 
 
-def nearest(config: KernelConfig, rules: GemmSearch) -> KernelConfig | None:
+def nearest(config: KernelConfig, rules: GemmRules) -> KernelConfig | None:
     """
     Return the legal config that is nearest to `config`.
 
@@ -372,22 +364,14 @@ class GemmRules(BaseRules[KernelConfig, Problem]):
     """
     Rules of grouped GEMMs whose configs are those of a space.
 
-    Args:
-        arch: The target; empty for the one that the rules were written for.
-
     Attributes:
-        arch: That target.
         space: What proposals are searched in.
         menu: What may be chosen, legal or not.
     """
 
-    arch: str
     space: Space
     menu: Menu
     alignment = 16  # the TMA unit's grain
-
-    def __init__(self, arch: str = "") -> None:
-        self.arch = arch or self.arch
 
     def nearest(self, config: KernelConfig) -> KernelConfig | None:
         """Return the legal config that is nearest to a refused one; None where there is none."""

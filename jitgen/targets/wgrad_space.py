@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from jitgen.config import DType, Layout
 from jitgen.config.grouped_gemm import Cluster, Tile
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.targets.base import BaseRules
-from jitgen.targets.protocol import Derived, legal_of, refuse_unless
+from jitgen.targets.protocol import legal_of, refuse_unless
 
 LAYOUTS = (Layout.RAGGED, Layout.MASKED)
 """Those whose groups say where their rows are; m_indices would have to be searched for it."""
@@ -40,17 +40,10 @@ class WgradSpace(NamedTuple):
         return tuple(out for a, out in self.operands if a is of_a)
 
 
-class WgradSearch(Protocol):
-    """The part of a target's rules that the search asks."""
-
-    @property
-    def space(self) -> WgradSpace:
-        """What proposals are searched in."""
-        ...
-
-    def derive(self, config: GroupedGemmWgradConfig) -> Derived:
-        """Return the numbers that follow from `config`, or raise the first Refusal."""
-        ...
+FREE = (
+    *("layout", "a_dtype", "out_dtype", "tile", "cluster", "num_ab_stage", "raster", "use_pdl"),
+)
+"""Fields of a config that leave the order of sums alone: all there are."""
 
 
 def check_kind(config: GroupedGemmWgradConfig, space: WgradSpace, arch: str) -> None:
@@ -92,7 +85,7 @@ def _tiled(start: GroupedGemmWgradConfig, space: WgradSpace) -> Iterator[Grouped
         yield replace(start, tile=tile, cluster=Cluster(m=cluster[0], n=cluster[1]))
 
 
-def nearest(config: GroupedGemmWgradConfig, rules: WgradSearch) -> GroupedGemmWgradConfig | None:
+def nearest(config: GroupedGemmWgradConfig, rules: WgradRules) -> GroupedGemmWgradConfig | None:
     """
     Return the legal config that is nearest to `config`: layout and types count most, then the
     cluster, then the sides of the tile by their ratios.

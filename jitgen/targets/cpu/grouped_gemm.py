@@ -14,6 +14,7 @@ from jitgen.targets.base import BaseRules, Cost
 from jitgen.targets.cpu.rules import CpuDerived, CpuRules
 from jitgen.targets.fp4_space import OPERANDS, UNSCALED, refuse_other_operands
 from jitgen.targets.gemm import (
+    FREE,
     GemmRules,
     Space,
     refuse_early,
@@ -47,22 +48,11 @@ class GroupedGemm(CpuRules[KernelConfig, Problem], GemmRules):
     No clusters, no accumulator stages: only the scratch on the stack bounds a tile.
     """
 
-    arch = "cpu"
     alignment = 1
     row_edges: tuple[int, ...] = _ROWS
     sums = SumOrder(
         words="k by k within 128 of K, then block by block",
-        free=(
-            "layout",
-            "operands",
-            "epilogue",
-            "tile",
-            "cluster",
-            "pipeline",
-            "schedule.raster",
-            "schedule.use_pdl",
-            "schedule.stream_b",
-        ),
+        free=FREE,
     )
     space = Space(
         tile_m=(8, 16, 32, 64),

@@ -29,16 +29,7 @@ class GroupedGemmWgrad(CpuRules[GroupedGemmWgradConfig, GroupedGemmWgradProblem]
 
     sums = SumOrder(
         words="row by row of the group",
-        free=(
-            "layout",
-            "a_dtype",
-            "out_dtype",
-            "tile",
-            "cluster",
-            "num_ab_stage",
-            "raster",
-            "use_pdl",
-        ),
+        free=wgrad_space.FREE,
     )
     space = WgradSpace(
         operands=(

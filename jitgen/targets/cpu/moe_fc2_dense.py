@@ -11,6 +11,7 @@ from jitgen.targets.base import BaseRules, Cost
 from jitgen.targets.cpu.grouped_gemm import GroupedGemm
 from jitgen.targets.cpu.rules import CpuDerived, CpuRules
 from jitgen.targets.fc2_space import Fc2Rules
+from jitgen.targets.gemm import FREE_OF_FC2
 from jitgen.targets.sums import SumOrder
 
 _MULTIPLY_US = 2.2e-3
@@ -54,15 +55,7 @@ class MoeFc2Dense(CpuRules[MoeFc2DenseConfig, MoeFc2DenseProblem], Fc2Rules):
     row_edges: tuple[int, ...] = _ROWS
     sums = SumOrder(
         words="expert by expert, each k by k within 128 of K, block by block",
-        free=(
-            "operands",
-            "tile",
-            "cluster",
-            "pipeline",
-            "schedule.raster",
-            "schedule.use_pdl",
-            "schedule.stream_b",
-        ),
+        free=FREE_OF_FC2,
     )
     parts = _Parts()
     check_sizes = BaseRules.check_sizes  # any: a host kernel reads what exists, value by value

@@ -25,6 +25,7 @@ class CpuDerived:
 class CpuRules(BaseRules[ConfigT, ProblemT]):
     """Rules of kernels whose time is the work of one thread; sizes are any."""
 
+    arch = "cpu"
     limiter = "multiply"
 
     def work(self, problem: ProblemT, config: ConfigT) -> Cost:

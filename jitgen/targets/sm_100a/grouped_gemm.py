@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from jitgen.config.grouped_gemm import KernelConfig, Problem
 from jitgen.targets.base import ON_PAPER
+from jitgen.targets.gemm import FREE
 from jitgen.targets.protocol import Candidate, Device, refuse_unless
 from jitgen.targets.sm_100a import candidates, cost
 from jitgen.targets.sm_100a.rules import Sm100Rules
@@ -27,18 +28,7 @@ class GroupedGemm(Sm100Rules):
             "blocks of 128 bytes along K from the first on; block scales promote the sums "
             "of each, all others stay in tensor memory"
         ),
-        free=(
-            "layout",
-            "operands",
-            "epilogue",
-            "tile",
-            "cluster",
-            "pipeline",
-            "schedule.raster",
-            "schedule.use_pdl",
-            "schedule.stream_b",
-            "schedule.two_cta",
-        ),
+        free=(*FREE, "schedule.two_cta"),
     )
 
     def predict(

@@ -12,6 +12,7 @@ from jitgen.support.frozen import frozen
 from jitgen.targets import fc2_space
 from jitgen.targets.base import ON_PAPER
 from jitgen.targets.fc2_space import Fc2Rules
+from jitgen.targets.gemm import FREE_OF_FC2
 from jitgen.targets.protocol import Candidate, Device, refuse_unless
 from jitgen.targets.sm_100a import fc2_cost
 from jitgen.targets.sm_100a.rules import Sm100Derived, Sm100Rules
@@ -134,22 +135,13 @@ class MoeFc2Dense(Fc2Rules):
     )
     sums = SumOrder(
         words="expert by expert, each in blocks of 128 bytes along K from the first on",
-        free=(
-            "operands",
-            "tile",
-            "cluster",
-            "pipeline",
-            "schedule.raster",
-            "schedule.use_pdl",
-            "schedule.stream_b",
-            "schedule.two_cta",
-        ),
+        free=(*FREE_OF_FC2, "schedule.two_cta"),
     )
 
     parts: _Parts
 
     def __init__(self, arch: str) -> None:
-        self.arch = arch
+        super().__init__(arch)
         self.parts = _Parts(arch)
 
     def derive(self, config: MoeFc2DenseConfig) -> Sm100Fc2Derived:

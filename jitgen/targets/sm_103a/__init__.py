@@ -13,10 +13,7 @@ class Sm103a(Sm100a):
     name = "sm_103a"
     compiler_options = ("--gpu-arch", "sm_103a")
     devices = (B300, GB300)
-
-    def runs_on(self, major: int, minor: int) -> bool:
-        """Return whether a GPU of this compute capability runs its kernels."""
-        return (major, minor) == (10, 3)
+    capability = (10, 3)
 
 
 TARGET = Sm103a()

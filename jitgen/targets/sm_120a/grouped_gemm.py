@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Problem
 from jitgen.targets.base import ON_PAPER
+from jitgen.targets.gemm import FREE
 from jitgen.targets.protocol import Candidate, Device, legal_of
 from jitgen.targets.sm_120a import candidates, cost, static
 from jitgen.targets.sm_120a.rules import Sm120Rules
@@ -24,18 +25,7 @@ class GroupedGemm(Sm120Rules):
         words=(
             "instruction by instruction along K from the first on; block scales promote every 128"
         ),
-        free=(
-            "layout",
-            "operands",
-            "epilogue",
-            "tile",
-            "cluster",
-            "pipeline",
-            "schedule.raster",
-            "schedule.use_pdl",
-            "schedule.stream_b",
-            "schedule.safe_selectors",
-        ),
+        free=(*FREE, "schedule.safe_selectors"),
     )
 
     def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:

@@ -13,10 +13,7 @@ class Sm121a(Sm120a):
     name = "sm_121a"
     compiler_options = ("--gpu-arch", "sm_121a")
     devices = (GB10,)
-
-    def runs_on(self, major: int, minor: int) -> bool:
-        """Return whether a GPU of this compute capability runs its kernels."""
-        return (major, minor) == (12, 1)
+    capability = (12, 1)
 
 
 TARGET = Sm121a()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from jitgen.config import BLayout
 from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.targets.gemm import GemmRules
 from jitgen.targets.protocol import Candidate, Derived, Device, Template
 from jitgen.targets.sm_90a.fp4_gemm import Fp4Gemm
 from jitgen.targets.sm_90a.plain import PlainGemm
@@ -26,11 +27,11 @@ _FAMILIES: dict[BLayout, PlainGemm | Fp4Gemm] = {
 }
 
 
-class GroupedGemm:
+class GroupedGemm(GemmRules):
     """Both families, behind one object."""
 
+    arch = "sm_90a"
     generation = PlainGemm.generation
-    alignment = PlainGemm.alignment
     row_edges = PlainGemm.row_edges
     sums = PlainGemm.sums
     space = PlainGemm.space._replace(prepared=Fp4Gemm.space.prepared)  # what calls may ask for

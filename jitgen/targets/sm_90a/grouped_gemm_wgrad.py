@@ -94,21 +94,13 @@ class GroupedGemmWgrad(WgradRules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
     alignment = 16  # the TMA unit's grain
+    arch = "sm_90a"
     entry = "sm90/grouped_gemm_wgrad.py.jinja"
     note = "the model was fitted to no measurement, and takes groups for equally large"
     row_edges: tuple[int, ...] = (16, 64, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192)
     sums = SumOrder(
         words="row by row of the group, in the tensor cores",
-        free=(
-            "layout",
-            "a_dtype",
-            "out_dtype",
-            "tile",
-            "cluster",
-            "num_ab_stage",
-            "raster",
-            "use_pdl",
-        ),
+        free=wgrad_space.FREE,
     )
     space = WgradSpace(
         operands=(

@@ -11,7 +11,7 @@ from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.support.frozen import frozen
 from jitgen.targets import fc2_space
 from jitgen.targets.fc2_space import Fc2Rules
-from jitgen.targets.gemm import refuse_early
+from jitgen.targets.gemm import FREE_OF_FC2, refuse_early
 from jitgen.targets.protocol import Candidate, Device, refuse_unless
 from jitgen.targets.sm_90a import fc2_cost
 from jitgen.targets.sm_90a.devices import fit_of
@@ -121,15 +121,7 @@ class MoeFc2Dense(Fc2Rules):
             "expert by expert, each in blocks of 128 along K, which are promoted one after "
             "the other"
         ),
-        free=(
-            "operands",
-            "tile",
-            "cluster",
-            "pipeline",
-            "schedule.raster",
-            "schedule.use_pdl",
-            "schedule.stream_b",
-        ),
+        free=FREE_OF_FC2,
     )
     arch = "sm_90a"
     parts = _Parts()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from jitgen.config import DType
 from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.targets.gemm import FREE
 from jitgen.targets.protocol import Candidate, Device, Template
 from jitgen.targets.sm_90a import candidates, cost
 from jitgen.targets.sm_90a.devices import H100, H200, fit_of
@@ -25,18 +26,7 @@ class PlainGemm(Sm90Rules):
     sums = SumOrder(
         words="blocks of 128 bytes along K from the first on, in instructions of 32; sums of e4m3 "
         "are promoted at the same values of K",
-        free=(
-            "layout",
-            "operands",
-            "epilogue",
-            "tile",
-            "cluster",
-            "pipeline",
-            "schedule.raster",
-            "schedule.use_pdl",
-            "schedule.stream_b",
-            "schedule.early_b",
-        ),
+        free=(*FREE, "schedule.early_b"),
     )
 
     def predict(

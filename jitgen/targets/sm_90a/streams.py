@@ -83,9 +83,6 @@ class StreamRules(TiledRules[TiledT, ProblemT]):
     Rules of such kernels. An operation gives the data below, says what a config costs, and
     overrides what it has besides.
 
-    Args:
-        arch: The target.
-
     Attributes:
         sides: Numbers of a tiling and the values that each may have.
         span: Sides that are searched: `sides`, and the CTAs of an SM where only that bounds them.
@@ -94,15 +91,13 @@ class StreamRules(TiledRules[TiledT, ProblemT]):
         multiple: Values of it that are a whole vector.
     """
 
+    arch = "sm_90a"
     alignment = 16
     sides: Sides
     span: Sides
     listed: tuple[Part, ...] = ()
     columns = "k"
     multiple: int
-
-    def __init__(self, arch: str = "sm_90a") -> None:
-        self.arch = arch
 
     def derive(self, config: TiledT) -> Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What targets that are GPUs share: how they are compiled for, and where their rules are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from jitgen.targets.protocol import AnyRules, Device, HostLevel, rules_in
+
+
+class GpuTarget:
+    """
+    See `jitgen.targets.protocol.Target`.
+
+    Attributes:
+        capability: Compute capability of the GPUs that run its kernels.
+        folder: Folder of its rules: its own name, or that of a target with the same kernels.
+        borrowed: Operations whose kernels, and rules, are those of another target: its name.
+    """
+
+    name: str
+    family: str
+    devices: tuple[Device, ...]
+    operations: tuple[str, ...]
+    compiler_options: tuple[str, ...]
+    is_gpu = True
+    host_level = HostLevel.BASE
+    capability: ClassVar[tuple[int, int]]
+    folder: ClassVar[str]
+    borrowed: ClassVar[Mapping[str, str]] = {}
+
+    def runs_on(self, major: int, minor: int) -> bool:
+        """Return whether a GPU of this compute capability runs its kernels."""
+        return (major, minor) == self.capability
+
+    def rules(self, op: str) -> AnyRules:
+        """Return what it says of an operation of `operations`."""
+        return rules_in(f"jitgen.targets.{self.borrowed.get(op, self.folder)}", op, self.name)
