@@ -58,6 +58,7 @@ _FUNCTIONS = {
     **dict.fromkeys(("start", "cache", "emulator", "prepare"), "processes"),
     **dict.fromkeys(("load", "cold", "prewarm"), "compiles"),
     "invariance": "gemm",
+    **dict.fromkeys(("quantize", "unpack"), "quantize"),
 }
 """Modules with a function for each of their suites; others have one, called ``rows``."""
 

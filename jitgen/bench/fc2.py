@@ -5,9 +5,8 @@ the rows of each expert with the sum over the rows of each token.
 
 The layer has 256 experts of 256 columns, 8 for each token, and 7168 columns of output. Both begin
 with quantised activations: the dense way with those of all experts, the grouped one with the rows
-that are routed, in the order of experts; what gathers them is in neither. All sides of a case take
-turns in one process; on a GPU each launch finds nothing in L2. Besides the kernel that the selector
-chooses, every other that it might have chosen is timed, where it is compiled.
+that are routed, in the order of experts; what gathers them is in neither. Besides the kernel that
+the selector chooses, every other that it might have chosen is timed, where it is compiled.
 """
 
 from __future__ import annotations

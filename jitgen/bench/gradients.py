@@ -6,8 +6,7 @@ Device time of a grouped GEMM of bfloat16 operands and of its two gradients, bes
     dgrad     da = dy . b[g]                              the same, with b turned: N contiguous
     wgrad     db[g] = (dy of g) transposed . (a of g)     jitgen.grouped_gemm_wgrad
 
-Every side is checked against float64 before it is timed; all sides of a product take turns in one
-process, and each launch finds nothing in L2.
+Every side is checked against float64 before it is timed.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from jitgen.autotune.measure.times import Times
 from jitgen.bench import REPORTS
 from jitgen.bench.cases import DOWN, UP, Case
 from jitgen.bench.peers import PEER
-from jitgen.bench.protocol import Row
-from jitgen.bench.report import OURS, Record, Report, Table, counted_words, failures
+from jitgen.bench.protocol import Record, Row
+from jitgen.bench.report import OURS, Report, Table, counted_words, failures
 from jitgen.config import Arch, Layout
 from jitgen.support.frozen import frozen
 

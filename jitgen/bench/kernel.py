@@ -16,7 +16,7 @@ import jitgen
 from jitgen.autotune.measure.errors import NoDevice
 from jitgen.autotune.process import Lost, Refused, Worker
 from jitgen.autotune.trials import Trials
-from jitgen.bench.report import Record
+from jitgen.bench.protocol import Record
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import Problem
 from jitgen.errors import ConfigError, JitgenError
@@ -219,7 +219,7 @@ def _checked(
 
 
 @frozen
-class Measured:
+class Measured(Record):
     """
     A problem and its kernel.
 
@@ -227,20 +227,20 @@ class Measured:
         problem: The problem that stands for its bucket.
         kernel: Name of the kernel that the selector chooses.
         calls: How often it is called; 0 where the plan does not count.
-        seconds: One call of the kernel.
-        predicted: What the model says of that.
+        time_us: Microseconds of one call of the kernel.
+        predicted_us: What the model says of that.
     """
 
     problem: Any
     kernel: str
     calls: float
-    seconds: float
-    predicted: float
+    time_us: float
+    predicted_us: float
 
     @property
     def total(self) -> float:
         """Seconds of all calls."""
-        return self.calls * self.seconds
+        return self.calls * self.time_us * 1e-6
 
 
 def measurable(plan: Plan, arch: Arch) -> tuple[list[Problem], list[Any]]:
@@ -274,6 +274,6 @@ def measure(plan: Plan, problems: list[Problem], arch: Arch) -> Iterator[Measure
             problem=problem,
             kernel=name,
             calls=calls[problem],
-            seconds=time_us * 1e-6,
-            predicted=choice.candidates[0].cost * 1e-6,
+            time_us=time_us,
+            predicted_us=choice.candidates[0].cost,
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What suites share: the row of a table, fresh processes and caches, what figures depend on."""
+"""What suites share: records and rows, fresh processes and caches, what figures depend on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.autotune.measure.times import Times
@@ -25,8 +26,70 @@ _ABSENT = "not installed"
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
+class Record:
+    """
+    A dataclass that is written as a JSON object, and read again.
+
+    Attributes:
+        JSON: The names in the object in their order, ``name=attribute`` where the attribute has
+            another one; empty: those of all fields.
+    """
+
+    __slots__ = ()
+    JSON: ClassVar[str] = ""
+
+    def derived(self) -> dict[str, Any]:
+        """Return what the object says besides, for readers: it follows from the rest."""
+        return {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        names = self._attributes().items()
+        return {name: _encoded(getattr(self, each)) for name, each in names} | self.derived()
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """
+        Return what `to_json` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError, IndexError: It did not write it.
+            ConfigError: It did not, and a part of the record says why.
+        """
+        kinds = get_type_hints(cls)
+        names = cls._attributes().items()
+        return cls(**{each: _decoded(kinds[each], document[name]) for name, each in names})
+
+    @classmethod
+    def _attributes(cls) -> dict[str, str]:
+        """Return for each name in the object the attribute that it holds."""
+        made: Any = cls
+        words = cls.JSON.split() or [spec.name for spec in fields(made)]
+        parts = (word.partition("=") for word in words)
+        return {name: attribute or name for name, _, attribute in parts}
+
+
+def _encoded(value: Any) -> Any:
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {name: _encoded(each) for name, each in value.items()}
+    return [_encoded(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _decoded(kind: Any, value: Any) -> Any:
+    if hasattr(kind, "from_json"):
+        return kind.from_json(value)
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is None:
+        return value if kind is Any else kind(value)
+    if issubclass(origin, Mapping):
+        return {str(name): _decoded(inner[1], each) for name, each in value.items()}
+    return origin(_decoded(inner[0], each) for each in value)
+
+
 @frozen
-class Row:
+class Row(Record):
     """
     One measured figure.
 
@@ -39,6 +102,8 @@ class Row:
         is_rate: Whether more is better.
         detail: Spread, repetitions, sizes.
     """
+
+    JSON: ClassVar[str] = "suite what value unit budget is_rate ok detail"
 
     suite: str
     what: str
@@ -54,19 +119,6 @@ class Row:
         if self.budget is None:
             return True
         return self.value >= self.budget if self.is_rate else self.value <= self.budget
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the row as JSON values."""
-        return {
-            "suite": self.suite,
-            "what": self.what,
-            "value": self.value,
-            "unit": self.unit,
-            "budget": self.budget,
-            "is_rate": self.is_rate,
-            "ok": self.ok,
-            "detail": self.detail,
-        }
 
 
 _SCALES = {"s": 1.0, "ms": 1e3, "us": 1e6}

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Device time of `jitgen.quantize.mxfp8`, `mxfp4` and `nvfp4` beside a copy of as many bytes, and
-beside torch's operations, which do the same where there is no kernel.
+Device time of conversions beside a copy of as many bytes, and beside torch's operations, which do
+the same where there is no kernel.
 
-All sides of a case take turns in one process; on a GPU each launch finds nothing in L2. ``jitgen
-prewarm quantize`` compiles what the selector chooses, so that a machine without the compiler can
-run the suite. Where a budget holds, the other kernels that may be chosen are measured, too, but for
-those that are missing. On a CPU there are no kernels: torch's operations are all there is.
+`quantize`: `jitgen.quantize.mxfp8`, `mxfp4` and `nvfp4`. ``jitgen prewarm quantize`` compiles what
+the selector chooses, so that a machine without the compiler can run the suite. Where a budget
+holds, the other kernels that may be chosen are measured, too, but for those that are missing.
+
+`unpack`: `jitgen.quantize.unpack_mxfp4`, what a call of many rows pays for multiplying prepared
+MXFP4 weights as FP8 ones, by all kernels that may be chosen, the selector's first.
 """
 
 from __future__ import annotations
@@ -33,11 +35,16 @@ from jitgen.bench.runner import (
 )
 from jitgen.config import Arch, Layout
 from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem
+from jitgen.config.unpack_weights import UnpackWeightsProblem
 from jitgen.errors import KernelMiss
 from jitgen.formats import mx32, nv16
 from jitgen.formats.convert import from_atoms
+from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
+from jitgen.formats.unpacked import LAYOUTS, unpacked
 from jitgen.ops.quantize import samples
 from jitgen.ops.quantize.call import mxfp4, mxfp8, nvfp4
+from jitgen.ops.unpack_weights.call import unpack_mxfp4
+from jitgen.ops.unpack_weights.samples import differ
 
 TORCH, FOUND = "torch", "jitgen, global scale found"
 
@@ -171,5 +178,59 @@ def _check(
         raise WrongResult(f"the kernel for {name} gives {int(wrong):,} wrong bytes")
 
 
-SUITE = KernelSuite(name="quantize", cases=cases)
-rows = SUITE.rows
+quantize = KernelSuite(name="quantize", cases=cases).rows
+
+
+_GPU_SIZES = ((32, 4096, 7168), (32, 7168, 2048), (32, 5760, 2880), (8, 2880, 2880))
+"""Groups, N and K: DeepSeek-V3's matrices, gpt-oss's, and few weights."""
+
+_CPU_SIZES = ((1, 64, 256),)
+_EXPONENTS = (115, 124)
+
+
+def unpack_cases(arch: Arch) -> Iterator[KernelCase]:
+    """Yield each layout and size; on a CPU a small one."""
+    for layout in LAYOUTS:
+        for groups, n, k in _GPU_SIZES if arch.is_gpu else _CPU_SIZES:
+            problem = UnpackWeightsProblem(groups=groups, m=groups * n, k=k, b_layout=layout)
+            name = f"{layout}, {groups} x N{n} K{k}"
+            yield KernelCase(name=name, problem=problem, sides=partial(_unpack_sides, problem))
+
+
+def _unpack_sides(problem: UnpackWeightsProblem, arch: Arch) -> Iterator[Side]:
+    """Yield a copy and every kernel that may be chosen; on a CPU torch's operations."""
+    device = device_of(arch)
+    weights, out = _prepared_weights(problem, device)
+    expected = unpacked(weights)
+
+    def check(name: str, found: Any) -> None:
+        wrong = sum(int(differ(*pair).sum()) for pair in zip(found, expected, strict=True))
+        if wrong:
+            raise WrongResult(f"{name} gives {wrong:,} wrong values for {problem.slug}")
+
+    yield copy_side(problem.traffic_bytes, device, has_notes=True)
+    call = partial(unpack_mxfp4, weights, out=out)
+    if not arch.is_gpu:
+        yield Side.of("torch", call, partial(check, "torch"), tolerated=NEEDED)
+        return
+    for candidate in jitgen.select(problem, arch).candidates:
+        name, ours = f"{OURS}, {candidate.config.short}", partial(call, config=candidate.config)
+        yield Side.of(name, ours, partial(check, name), tolerated=KernelMiss)
+
+
+def _prepared_weights(
+    problem: UnpackWeightsProblem, device: str
+) -> tuple[PreparedWeights, tuple[torch.Tensor, torch.Tensor]]:
+    """Return random weights, and where they go."""
+    shape = (problem.groups, problem.rows_per_group)
+    chance = torch.Generator(device).manual_seed(0)
+    packed, scale = (
+        torch.randint(low, high, (*shape, size), dtype=torch.uint8, device=device, generator=chance)
+        for low, high, size in ((0, 256, problem.k // 2), (*_EXPONENTS, problem.k // 32))
+    )
+    b = torch.empty((*shape, problem.k), dtype=torch.float8_e4m3fn, device=device)
+    weights = prepare_mxfp4(packed, scale, layout=problem.b_layout)
+    return weights, (b, torch.empty(shape, device=device))
+
+
+unpack = KernelSuite(name="unpack", cases=unpack_cases, repetitions=5).rows

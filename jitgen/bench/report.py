@@ -2,8 +2,8 @@
 """
 Reports of suites: what was measured under which conditions, as JSON, in a file, and as tables.
 
-A report is a dataclass of what its suite has to tell; `Record` writes and reads the JSON of it and
-of its parts, `Report` adds what all reports have: the file, the conditions, the failures.
+A report is a record of what its suite has to tell; `Report` has what all reports have: the file,
+the conditions, the failures.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self
 
-from jitgen.bench.protocol import Row
+from jitgen.bench.protocol import Record, Row
 from jitgen.errors import ConfigError
 from jitgen.support.documents import parse_json, read_bounded
 from jitgen.support.frozen import frozen
@@ -26,68 +26,6 @@ OURS = "jitgen"
 """The side of the library itself."""
 
 _MAX_BYTES = 2**26  # of a report; a whole suite with its samples takes one
-
-
-class Record:
-    """
-    A dataclass that is written as a JSON object, and read again.
-
-    Attributes:
-        JSON: The names in the object in their order, ``name=attribute`` where the attribute has
-            another one; empty: those of all fields.
-    """
-
-    __slots__ = ()
-    JSON: ClassVar[str] = ""
-
-    def derived(self) -> dict[str, Any]:
-        """Return what the object says besides, for readers: it follows from the rest."""
-        return {}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON object."""
-        names = self._attributes().items()
-        return {name: _encoded(getattr(self, each)) for name, each in names} | self.derived()
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """
-        Return what `to_json` wrote.
-
-        Raises:
-            KeyError, TypeError, ValueError, AttributeError, IndexError: It did not write it.
-            ConfigError: It did not, and a part of the record says why.
-        """
-        kinds = get_type_hints(cls)
-        names = cls._attributes().items()
-        return cls(**{each: _decoded(kinds[each], document[name]) for name, each in names})
-
-    @classmethod
-    def _attributes(cls) -> dict[str, str]:
-        """Return for each name in the object the attribute that it holds."""
-        made: Any = cls
-        words = cls.JSON.split() or [spec.name for spec in fields(made)]
-        parts = (word.partition("=") for word in words)
-        return {name: attribute or name for name, _, attribute in parts}
-
-
-def _encoded(value: Any) -> Any:
-    if hasattr(value, "to_json"):
-        return value.to_json()
-    if isinstance(value, Mapping):
-        return {name: _encoded(each) for name, each in value.items()}
-    return [_encoded(each) for each in value] if isinstance(value, (list, tuple)) else value
-
-
-def _decoded(kind: Any, value: Any) -> Any:
-    if hasattr(kind, "from_json"):
-        return kind.from_json(value)
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin is None:
-        return value if kind is Any else kind(value)
-    if issubclass(origin, Mapping):
-        return {str(name): _decoded(inner[1], each) for name, each in value.items()}
-    return origin(_decoded(inner[0], each) for each in value)
 
 
 @frozen

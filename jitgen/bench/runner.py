@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The runner: every side of a case is checked first, then all are timed in turn.
+The runner: every side of a case is checked first, then all are timed in turn, in one process. On a
+GPU each launch, or graph of launches, finds nothing in L2.
 
 `Contest` is that for one case of any suite. `KernelSuite` is a suite whose cases are one operation
 each and whose figures are rows: a rate, a time, or how one side compares with another.

@@ -3,9 +3,8 @@
 Device time of `silu_mul_quantize` beside a copy of as many bytes, and beside what torch.compile
 makes of the float32 reference where it can.
 
-All sides of a case take turns in one process; on a GPU each launch finds nothing in L2. Kernels
-are those that the selector chooses. ``jitgen prewarm swiglu`` compiles them all, so that a machine
-without the compiler can run the suite.
+Kernels are those that the selector chooses. ``jitgen prewarm swiglu`` compiles them all, so that a
+machine without the compiler can run the suite.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from torch import Tensor
 
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
+from jitgen.bench.glue.permute_quantize import quantized
 from jitgen.bench.report import OURS
 from jitgen.bench.runner import (
     COPY,
@@ -156,12 +156,7 @@ def _inductor(solved: samples.Solved, config: SiluMulQuantizeConfig) -> Ready:
             return y.bfloat16(), None
         if scale is not None:
             return (y / scale).clamp(-MAX, MAX).to(torch.float8_e4m3fn), scale
-        parts = 128 if granularity == "block128" else y.shape[-1]
-        padded = torch.nn.functional.pad(y, (0, -y.shape[-1] % parts))
-        blocks = padded.view(*y.shape[:-1], -1, parts)
-        found = (blocks.abs().amax(-1) / MAX).clamp_min(2.0**-126)
-        q = (blocks / found.unsqueeze(-1)).clamp(-MAX, MAX).to(torch.float8_e4m3fn)
-        return q.view(padded.shape)[..., : y.shape[-1]], found.transpose(-1, -2).contiguous()
+        return quantized(y, 128 if granularity == "block128" else y.shape[-1])
 
     compiled = torch.compile(plain, dynamic=False)
 

@@ -204,7 +204,7 @@ def plan(output: Output, name: str, arch: Arch | None, most: int) -> None:
             found.append(each)
             progress.advance()
     total = sum(each.total for each in found)
-    found.sort(key=lambda each: (-each.total, -each.seconds))
+    found.sort(key=lambda each: (-each.total, -each.time_us))
     where = conditions()
     document = {
         "suite": "plan",
@@ -216,15 +216,7 @@ def plan(output: Output, name: str, arch: Arch | None, most: int) -> None:
         "left_out": [f"{each.op} {each.slug}" for each in others],
         "beyond_most": max(0, rest),
         "rows": [
-            {
-                "problem": each.problem.to_json(),
-                "kernel": each.kernel,
-                "calls": each.calls,
-                "time_us": each.seconds * 1e6,
-                "predicted_us": each.predicted * 1e6,
-                "share": each.total / total if total else None,
-            }
-            for each in found
+            {**each.to_json(), "share": each.total / total if total else None} for each in found
         ],
     }
 
@@ -252,8 +244,8 @@ def plan(output: Output, name: str, arch: Arch | None, most: int) -> None:
 
 def _plan_cells(each: Measured, total: float) -> tuple[str, ...]:
     return (
-        f"{each.seconds * 1e6:.1f}",
-        f"{each.predicted * 1e6:.1f}",
+        f"{each.time_us:.1f}",
+        f"{each.predicted_us:.1f}",
         *([f"{each.calls:.0f}", f"{each.total / total:.1%}"] if total else []),
         each.problem.slug,
         each.kernel,

@@ -13,7 +13,7 @@ import torch
 
 import jitgen
 from jitgen import plans, quantize
-from jitgen.bench import unpack as bench
+from jitgen.bench import quantize as bench
 from jitgen.bench.hopper_fp4 import sides
 from jitgen.bench.hopper_fp4.run import load
 from jitgen.config import Arch, BLayout, Layout
@@ -223,7 +223,7 @@ def test_a_capture_says_what_is_not_loaded(gpu: FakeGpu) -> None:
 
 
 def test_the_bench_runs_without_a_gpu() -> None:
-    rows = list(bench.rows())
+    rows = list(bench.unpack())
 
     assert [row.what.split(":")[0] for row in rows] == ["copy", "torch"] * 2
     assert all(row.value > 0 for row in rows)

@@ -105,10 +105,11 @@ def permuted(
 def quantized(values: Tensor, group: int) -> tuple[Tensor, Tensor]:
     """Return float32 rows as e4m3, with a scale for each `group` columns, rows contiguous."""
     padded = torch.nn.functional.pad(values, (0, -values.shape[-1] % group))
-    blocks = padded.view(len(values), -1, group)
+    blocks = padded.view(*values.shape[:-1], -1, group)
     found = (blocks.abs().amax(-1) / MAX).clamp_min(2.0**-126)
     q = (blocks / found.unsqueeze(-1)).clamp(-MAX, MAX).to(torch.float8_e4m3fn)
-    return q.view(padded.shape)[..., : values.shape[-1]], found.t().contiguous().t()
+    scale = found.transpose(-1, -2).contiguous().transpose(-1, -2)
+    return q.view(padded.shape)[..., : values.shape[-1]], scale
 
 
 def check(found: Any, *, expected: tuple[Tensor, Tensor | None]) -> None:

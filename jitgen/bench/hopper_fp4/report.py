@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from jitgen.autotune.measure.times import Times
 from jitgen.bench.cases import DOWN, UP, Case
 from jitgen.bench.hopper_fp4 import NAME
-from jitgen.bench.protocol import Row
-from jitgen.bench.report import Record, Report, Table, counted_words
+from jitgen.bench.protocol import Record, Row
+from jitgen.bench.report import Report, Table, counted_words
 from jitgen.support.frozen import frozen
 
 FP8 = "fp8"

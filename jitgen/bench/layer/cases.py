@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from jitgen.bench.report import Record
+from jitgen.bench.protocol import Record
 from jitgen.support.frozen import frozen
 
 HIDDEN, INTERMEDIATE, TOP_K = 7168, 2048, 8

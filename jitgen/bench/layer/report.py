@@ -11,8 +11,8 @@ from jitgen.bench.layer import NAME
 from jitgen.bench.layer.cases import Case
 from jitgen.bench.layer.ours import STEPS
 from jitgen.bench.layer.peers import INDUCTOR as TORCH
-from jitgen.bench.protocol import Row
-from jitgen.bench.report import OURS, Record, Report, Table, counted_words
+from jitgen.bench.protocol import Record, Row
+from jitgen.bench.report import OURS, Report, Table, counted_words
 from jitgen.support.frozen import frozen
 
 FEW_TOKENS = 512

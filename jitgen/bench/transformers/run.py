@@ -16,8 +16,8 @@ from jitgen.autotune.measure.clock import require_gpu
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.autotune.measure.times import Times
 from jitgen.bench.layer.ours import ARCH, names_of, without_memory
-from jitgen.bench.protocol import Row, conditions
-from jitgen.bench.report import OURS, Record, Report, Table
+from jitgen.bench.protocol import Record, Row, conditions
+from jitgen.bench.report import OURS, Report, Table
 from jitgen.bench.runner import attempt, of_every_device
 from jitgen.bench.suite import Given, Suite
 from jitgen.bench.transformers import NAME
