@@ -21,7 +21,7 @@ from typing import Any
 from jitgen.server.settings import Limits
 from jitgen.support.frozen import frozen
 
-_KEPT = 2000
+_MAX_FINISHED = 2000
 """Finished jobs that are still known: some kilobytes each."""
 
 _FIRST_GUESS_S = 2.0  # estimate for a compile, before the first one
@@ -262,7 +262,7 @@ class Queue:
             if not counter[name]:
                 del counter[name]
         self._over[order.key] = job
-        while len(self._over) > _KEPT:
+        while len(self._over) > _MAX_FINISHED:
             self._over.popitem(last=False)
         job.move(state)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jitgen.server.service import Service
 
 _AHEAD = 8  # kernels of one plan in the queue at a time
-_KEPT = 100  # finished prewarms that are still known
+_MAX_FINISHED = 100  # finished prewarms that are still known
 _MOST = 20  # prewarms at a time
 _MOST_OF_TOKEN = 10  # prewarms of one token, so that others have their turn
 _PATIENCE = 60  # tries, one a second, while the queue is full
@@ -136,7 +136,7 @@ class Prewarms:
         configs = answer["configs"]
         prewarm = Prewarm(answer["plan"], arch, pool.name, request.token.name, len(configs))
         self._known[prewarm.number] = prewarm
-        while len(self._known) > _KEPT:
+        while len(self._known) > _MAX_FINISHED:
             self._known.popitem(last=False)
         task = asyncio.create_task(self._run(prewarm, request, configs, pool))
         self._tasks.add(task)
