@@ -117,14 +117,14 @@ def lost(records: Mapping[str, KernelRecord | None]) -> list[int]:
 
 
 def _line(row: WarmUpRow, record: KernelRecord | None) -> dict[str, Any]:
-    is_known = record is not None and _is_settled(record)
+    settled = record if _is_settled(record) else None
     return {
         "name": row.name,
         "key": row.key,
-        "rank": record.rank if record is not None and is_known else -1,
-        "host": record.host if record is not None and is_known else "",
-        "seconds": round(record.seconds, 3) if record is not None and is_known else 0.0,
-        "error": record.error if record is not None and record.state == "failed" else "",
+        "rank": settled.rank if settled else -1,
+        "host": settled.host if settled else "",
+        "seconds": round(settled.seconds, 3) if settled else 0.0,
+        "error": settled.error if settled and settled.state == "failed" else "",
     }
 
 

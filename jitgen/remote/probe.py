@@ -105,14 +105,14 @@ def probe_all(store: Store, wanted: Wanted | None = None) -> list[ProbeResult]:
 
 def _probe(backend: Remote | Service, wanted: Wanted) -> ProbeResult:
     start = time.perf_counter()
-    said = backend.probe(wanted)
-    is_nothing = isinstance(said, Miss)
+    found = backend.probe(wanted)
+    miss = found if isinstance(found, Miss) else None
     return ProbeResult(
         tier=backend.name,
         url=backend.url,
-        has_it=not is_nothing,
-        is_there=not isinstance(said, Miss) or said.is_not_found,
-        reason=said.reason if isinstance(said, Miss) else "",
+        has_it=miss is None,
+        is_there=miss is None or miss.is_not_found,
+        reason=miss.reason if miss else "",
         seconds=time.perf_counter() - start,
     )
 
