@@ -111,8 +111,8 @@ class Call(Generic[Args, Validated, Result]):
 
         Raises:
             InputError: An argument is wrong, or does not fit the explicit config.
-            JitgenError: The kernel is missing and cannot be compiled; see `Registry.get`. Nothing
-                else: where the device has no memory left, it is a torch.OutOfMemoryError as well.
+            JitgenError: The kernel is missing and cannot be compiled; see `KernelLoader.get`. It is
+                a torch.OutOfMemoryError as well if the device has no memory left.
         """
         if is_dynamo_compiling():  # torch.compile reads this: one operation is all it sees
             from jitgen.ops.tracing import compiled
