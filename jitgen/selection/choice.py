@@ -345,25 +345,27 @@ def _configs(
     return kept.configs, kept.left_out
 
 
-def _combine(by_model: Choice, known: Measurements, note: str) -> Choice:
-    """Return the choice that takes the model's candidates and what is known of them."""
+def _combine(by_model: Choice, measurements: Measurements, note: str) -> Choice:
+    """Return the choice that takes the model's candidates and their measurements."""
     arch = by_model.arch
     every = {candidate.config.name(arch): candidate for candidate in by_model.candidates}
-    usable = {name: every[name] for name in every if name not in known.excluded}
-    failed = {every[name].config: known.excluded[name] for name in every if name not in usable}
+    usable = {name: every[name] for name in every if name not in measurements.excluded}
+    failed = {
+        every[name].config: measurements.excluded[name] for name in every if name not in usable
+    }
     excluded = {**by_model.excluded, **failed}
     if not usable:
-        name, reason = next((name, known.excluded[name]) for name in every)
+        name, reason = next((name, measurements.excluded[name]) for name in every)
         raise UnsupportedConfig(
             f"every kernel for this problem was excluded when it was measured here; {name}: "
             f"{reason}; measure them again with: jitgen tune --again",
             code="E_EXCLUDED",
         )
-    times = {name: time for name, time in known.times_us.items() if name in usable}
+    times = {name: time for name, time in measurements.times_us.items() if name in usable}
     # What is no candidate any more, or what failed since, decides nothing.
     believed, winner = None, next(iter(usable))
     first, name = by_model.candidates[0], by_model.config.name(arch)
-    for measured in known.measured:
+    for measured in measurements.measured:
         if found := measured.winner(usable.keys(), first, name):
             believed, winner = measured, found
             break
