@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Self
 from jitgen.config import grammar
 from jitgen.config.plugins import OPERATIONS, TARGETS, Arch
 from jitgen.errors import ConfigError
+from jitgen.support.moved import RENAMED, take_old_methods
 from jitgen.support.text import shown
 
 
@@ -310,6 +311,11 @@ class Config(Part):
     op: ClassVar[str]
     prefix: ClassVar[str] = ""
     """The first word of its names, if they have one that follows from no field."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not RENAMED.keys().isdisjoint(vars(cls)):
+            take_old_methods(cls)
 
     def to_name(self) -> str:
         """

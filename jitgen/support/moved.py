@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Modules that have moved, by the names that other installations may still use.
+Modules and methods that were renamed, by the names that other installations may still use.
 
-A plug-in imports the protocol of operations and their configs. A process of another version sends
-a task by its module, or starts a process of this environment. `MOVED` is the whole list, and
-`DROPPED_IN` the version that no longer has it.
+A plug-in imports the protocol of operations and their configs, and defines methods of both. A
+process of another version sends a task by its module, or starts a process of this environment.
+`MOVED` and `RENAMED` are the whole list, and `DROPPED_IN` the version that no longer has it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,24 @@ MOVED = {
 }
 """Old name of a module: its name now."""
 
+RENAMED = {"words": "to_name", "of_words": "parse_name", "doubt": "confidence_note"}
+"""Old name of a method that plug-ins define, of a config or of rules: its name now."""
+
+
+def take_old_methods(kind: type) -> None:
+    """Give a class of a plug-in the methods of `RENAMED` that it defines by their old names."""
+    for old, new in RENAMED.items():
+        if old in vars(kind) and new not in vars(kind):
+            _warn(f"{kind.__qualname__}.{old}", new)
+            setattr(kind, new, vars(kind)[old])
+
+
+def _warn(old: str, new: str) -> None:
+    from warnings import warn
+
+    text = f"{old} is now {new}; jitgen {DROPPED_IN} drops the old name"
+    warn(text, DeprecationWarning, stacklevel=3)
+
 
 class MovedFinder:
     """Import hook for the modules of `MOVED`; the last of ``sys.meta_path``."""
@@ -57,9 +75,6 @@ class MovedFinder:
     @staticmethod
     def exec_module(module: ModuleType) -> None:
         """Put the module that `module` stands for in its place, and warn."""
-        from warnings import warn
-
         old = module.__name__
-        text = f"{old} is now {MOVED[old]}; jitgen {DROPPED_IN} drops the old name"
-        warn(text, DeprecationWarning, stacklevel=2)
+        _warn(old, MOVED[old])
         sys.modules[old] = importlib.import_module(MOVED[old])

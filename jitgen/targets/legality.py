@@ -18,6 +18,7 @@ from jitgen.config import Arch, Config
 from jitgen.config.plugins import TARGETS, lacking
 from jitgen.config.problem import Problem
 from jitgen.errors import ConfigError, InputError, UnsupportedConfig
+from jitgen.support.moved import RENAMED, take_old_methods
 from jitgen.targets.protocol import AnyRules, Derived, HasFamilies, Refusal, Rules, Target
 
 
@@ -79,6 +80,8 @@ def rules(arch: Arch | str, op: str) -> AnyRules:
 def _rules_of(found: Target, op: str) -> AnyRules:
     """Return a target's rules of an operation, which are looked over once."""
     said = found.rules(op)
+    if not RENAMED.keys().isdisjoint(vars(type(said))):
+        take_old_methods(type(said))
     if missing := lacking(said, Rules):
         raise ConfigError(
             f"what {found.name} says of {op} is no jitgen.targets.protocol.Rules: it lacks "

@@ -7,7 +7,7 @@ import pytest
 
 import jitgen
 from jitgen.config import Arch
-from jitgen.config.rooms import OPERATIONS
+from jitgen.config.plugins import OPERATIONS
 from jitgen.verify import verify
 from jitgen.verify.verification import samples_of
 from tests import needs

@@ -184,6 +184,6 @@ def test_a_program_that_trusts_it(folder: Path, monkeypatch: pytest.MonkeyPatch)
 def test_what_is_built_in_keeps_the_protocol(room: PluginKind) -> None:
     assert room.built_in()
     for name in room.built_in():
-        assert room.absences(room.get(name)) == ()
+        assert room.lacks(room.get(name)) == ()
         assert room.get(name).name == name
         assert room.origin(name) is None

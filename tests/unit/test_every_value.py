@@ -13,8 +13,9 @@ import pytest
 
 import jitgen.config
 from jitgen.config.config import Config, DType, Numerics, Part, ScaleGranularity
+from jitgen.config.grammar import Vocabulary
 from jitgen.config.operation import operation
-from jitgen.config.rooms import OPERATIONS
+from jitgen.config.plugins import OPERATIONS
 from tests.cases import kernels, possible
 
 FLOATS = ("bf16", "f16", "f32")
@@ -49,6 +50,7 @@ ONLY: dict[str, dict[str, tuple[str, ...]]] = {
 
 APART = {
     Numerics: "what a call asks for, which chooses a config and is no part of one",
+    Vocabulary: "an enumeration without members, which others are made of",
 }
 """Enumerations of `jitgen.config` that no config has, and why."""
 

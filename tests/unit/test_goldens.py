@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jitgen.config import Config, DType
-from jitgen.config.rooms import OPERATIONS
+from jitgen.config.plugins import OPERATIONS
 from jitgen.targets.legality import target
 from tests import pinned, strategies
 from tests.targets import OWN

@@ -6,12 +6,14 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from typing import Self
 
 import pytest
 
 from jitgen._version import __version__
 from jitgen.compile import worker_server
-from jitgen.support.moved import DROPPED_IN, MOVED
+from jitgen.config import Config
+from jitgen.support.moved import DROPPED_IN, MOVED, take_old_methods
 
 
 @pytest.mark.parametrize("old", MOVED)
@@ -29,6 +31,33 @@ def test_a_task_of_an_older_version_is_run() -> None:
         task = worker_server.resolve("jitgen.runtime.task:build_task")
 
     assert task.__module__ == "jitgen.plans.task"
+
+
+def test_a_plug_in_may_define_its_methods_by_their_old_names() -> None:
+    with pytest.warns(DeprecationWarning, match=r"Old\.(words|of_words) is now"):
+
+        class Old(Config):
+            def words(self) -> str:
+                return "v4"
+
+            @classmethod
+            def of_words(cls, words: str) -> Self | None:
+                raise ValueError(words)
+
+    assert Old.to_name is Old.words
+    with pytest.raises(ValueError, match="v4"):
+        Old.parse_name("v4")
+
+
+def test_rules_of_a_plug_in_may_doubt() -> None:
+    class Rules:
+        def doubt(self) -> str:
+            return "an estimate"
+
+    with pytest.warns(DeprecationWarning, match="Rules.doubt is now confidence_note"):
+        take_old_methods(Rules)
+
+    assert Rules().confidence_note() == "an estimate"  # type: ignore[attr-defined]
 
 
 def test_the_list_goes_with_the_version_that_it_names() -> None:
