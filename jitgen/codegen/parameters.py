@@ -18,7 +18,7 @@ from jitgen.targets.legality import require, rules
 from jitgen.targets.protocol import Template
 from jitgen.templates import contents
 
-RENDERING = 1
+RENDERING = 2
 """
 Version of what `jitgen.codegen.render` makes of a template and its parameters. Part of every key:
 raise it with every change that gives another text.

@@ -11,6 +11,7 @@ from typing import Any
 
 from jitgen.codegen import parameters as given
 from jitgen.codegen.parameters import parameters, template_of
+from jitgen.codegen.specialise import specialised
 from jitgen.config import Arch, Config
 from jitgen.errors import RenderError, ToolchainError
 from jitgen.events import Event, EventKind, events
@@ -141,6 +142,7 @@ def render(config: Config, arch: Arch | str, root: Path | None = None) -> Source
         raise RenderError(f"{_place(error, template.entry)}: {error} (for {name})") from error
     except SyntaxError as error:
         raise RenderError(f"{template.entry} gave no Python: {error} (for {name})") from error
+    text = specialised(text, frozenset({config.op, "arguments"}))
     seconds = time.perf_counter() - start
     events.emit(Event(kind=EventKind.RENDER, kernel=name, seconds=seconds))
     return Source(config=config, arch=arch, name=name, text=text)

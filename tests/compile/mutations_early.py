@@ -88,8 +88,8 @@ EARLY = (
     ),
     _early(
         "a later tile counts stages as early",
-        "        num_early = Int32(0)\n    if cutlass",
-        "    if cutlass",
+        "        num_early = Int32(0)\n    # All loads",
+        "    # All loads",
         "deadlock",
         "every thread waits",
         "-8464 bytes pending",

@@ -91,7 +91,7 @@ EXPERTS = (
         ONE,
         "out is stored a block of rows further down",
         "wrong",
-        ("from_row(store.boxes, row, 0)", "from_row(store.boxes, row + 32, 0)"),
+        ("from_row(store.boxes, row)", "from_row(store.boxes, row + 32)"),
     ),
     source(
         PAIR,
@@ -112,7 +112,7 @@ EXPERTS = (
         PAIR,
         "the odd CTA has the weights of the even one's tokens",
         "wrong",
-        ("from_row(source.gmem, first_row(work), 0)", "from_row(source.gmem, work.row, 0)"),
+        ("from_row(source.gmem, first_row(work))", "from_row(source.gmem, work.row)"),
     ),
     source(
         SPLIT,

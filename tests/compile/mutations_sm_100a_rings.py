@@ -276,7 +276,7 @@ RINGS = (
         PAIR,
         "the kernel before is not waited for",
         "race",
-        ("        cute.arch.griddepcontrol_wait()", "        pass"),
+        ("    cute.arch.griddepcontrol_wait()  # before", "    pass  # before"),
         names=("rows_of",),
     ),
     source(

@@ -235,7 +235,7 @@ TENSOR_MEMORY = (
         CONTIGUOUS,
         "the odd CTA's rows of a contiguous tile are the even one's",
         "wrong",
-        ("from_row(a.gmem, first_row(work), work.group)", "from_row(a.gmem, work.row, work.group)"),
+        ("from_row(a.gmem, first_row(work))", "from_row(a.gmem, work.row)"),
     ),
     source(
         SHARED,

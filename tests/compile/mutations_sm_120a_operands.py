@@ -193,7 +193,7 @@ SCALES = (
         TWO_ATOMS,
         "the second atom of a tile is taken for the first",
         "wrong",
-        ("row // 128 if SCALE_BLOCKS > 1 else 0", "0"),
+        ("block = row // 128\n", "block = 0\n"),
     ),
     source(
         TWO_ATOMS,
@@ -320,7 +320,7 @@ PROMOTION = (
         PROMOTED,
         "a box of scales begins at any row",
         "fault",
-        ("work.row // 4 * 4, work.group)", "work.row, work.group)"),
+        ("work.row // 4 * 4)", "work.row)"),
     ),
 )
 """And how sums are promoted."""

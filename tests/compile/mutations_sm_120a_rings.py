@@ -185,8 +185,7 @@ RINGS = (
         "idle warps keep their registers",
         "deadlock",
         (
-            """        if cutlass.const_expr(MATH_REGISTERS > 0):
-            cute.arch.setmaxregister_decrease(LOAD_REGISTERS)
+            """        cute.arch.setmaxregister_decrease(LOAD_REGISTERS)
         if warp_index == MATH_WARPS:
 """,
             """        if warp_index == MATH_WARPS:

@@ -148,7 +148,7 @@ TILES = (
         BLOCKS,
         "the block of a tile is that of its group",
         "wrong",
-        ("block=block + tile_m * TILE_M // 128", "block=block"),
+        ("block=place.block + tile_m * TILE_M // 128", "block=place.block"),
     ),
     source(
         LOW,

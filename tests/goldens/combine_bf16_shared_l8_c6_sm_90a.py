@@ -43,7 +43,6 @@ ROWS = 1  # tokens of a tile
 LOADS = 8  # rows of each, whose loads are all under way at once
 THREADS = 128
 CTAS_PER_SM = 6  # that registers must suffice for
-IS_PERSISTENT = False  # as many CTAs as the GPU holds walk over all tiles
 USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
@@ -131,15 +130,11 @@ def combine_kernel(y, inverse, weights, shared, out):
     cta, _, _ = cute.arch.block_idx()
     num_ctas, _, _ = cute.arch.grid_dim()
     warp = cta * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    num_warps = num_ctas * WARPS
-    if cutlass.const_expr(USE_PDL):
-        cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-        cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
+    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
+    cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
     num_tokens, num_vectors = out.shape[0], out.shape[1]
     tiles_m, tiles_n = cute.ceil_div(num_tokens, ROWS), tiles_along_n(num_vectors)
     step_m, step_n = tiles_m, Int32(0)  # one tile is all
-    if cutlass.const_expr(IS_PERSISTENT):
-        step_m, step_n = num_warps // tiles_n, num_warps % tiles_n
     tile_m, tile_n = warp // tiles_n, warp % tiles_n
     while tile_m < tiles_m:
         vector = tile_n * 32 + cute.arch.lane_idx()
@@ -165,7 +160,7 @@ def combine_kernel(y, inverse, weights, shared, out):
             tile_n -= tiles_n
 
 
-def launch(y, inverse, topk_weights, shared, out, num_sms, stream):
+def launch(y, inverse, topk_weights, shared, out, stream):
     """
     Launch the kernel on `stream` for a GPU with `num_sms` SMs.
 
@@ -176,8 +171,6 @@ def launch(y, inverse, topk_weights, shared, out, num_sms, stream):
     shared = vectors_of(shared)
     num_tiles = cute.ceil_div(out.shape[0], ROWS) * tiles_along_n(out.shape[1])
     num_ctas = cute.ceil_div(num_tiles, WARPS)
-    if cutlass.const_expr(IS_PERSISTENT):
-        num_ctas = cutlass.min(num_ctas, num_sms * CTAS_PER_SM)
     combine_kernel(y, inverse, topk_weights, shared, out).launch(
         grid=[cutlass.max(num_ctas, 1), 1, 1],
         block=[THREADS, 1, 1],
@@ -216,4 +209,4 @@ def arguments():
 @cute.jit
 def combine(y, inverse, topk_weights, shared, out, num_sms, stream):
     """Compute and store the sums: see `launch`."""
-    launch(y, inverse, topk_weights, shared, out, num_sms, stream)
+    launch(y, inverse, topk_weights, shared, out, stream)

@@ -55,7 +55,7 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import cutlass.utils.hopper_helpers as hopper
-from cutlass import Boolean, Float32, Int16, Int32, Int64, Uint8
+from cutlass import Boolean, Float32, Int32, Int64, Uint8
 from cutlass.cute.nvgpu import CopyUniversalOp, cpasync
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 from cutlass.memory import SmemAllocator
@@ -69,15 +69,12 @@ TILE_M = 16  # tokens
 TILE_N = 32  # weights
 TILE_K = 256
 RASTER = 8  # tiles along M that take one tile of b before the next one
-STREAM_B = False  # let b leave L2 first: for weights that are read once
 USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
 WARPS_M = 1  # math warps along tokens
 WARPS_N = 2  # and along weights
 THREADS = 96
-MATH_REGISTERS = 0  # of a thread; 0: all keep those that they start with
-LOAD_REGISTERS = 0
 NUM_STAGES = 8
 
 
@@ -91,16 +88,16 @@ ATOM_BYTES = 512  # 128 rows x 4 scales
 TOKEN_LANES = 2  # lanes of a quad from which an instruction may take the scales of tokens
 # The order of tiles.
 GROUP_ROWS = TILE_M  # rows that certainly have one group
-SPLIT_K = 1  # CTAs that take a part of K of a tile each
 
 
-CLUSTER_M = CLUSTER_N = CLUSTER_SIZE = 1  # CTAs: these GPUs have no multicast to share loads by
+CLUSTER_M = 1  # CTAs along M: these GPUs have no multicast to share loads by
+CLUSTER_N = 1  # and along N
+CLUSTER_SIZE = 1
 MATH_WARPS = WARPS_M * WARPS_N
 PARTS_M = TILE_M // WARPS_M // 8  # parts of a warp, 8 tokens each
 PARTS_N = TILE_N // WARPS_N // 16  # and 16 weights each
 OUT_VECTOR = 128 // OUT_DTYPE.width  # values of out in 16 bytes
 OUT_ROW_BYTES = PARTS_N * 16 * OUT_DTYPE.width // 8 + 16  # of a warp; padded against bank conflicts
-EVICT_FIRST = 0x12F0000000000000  # L2 policy, as the TMA unit encodes it
 
 
 # A stage of operands and scales.
@@ -154,14 +151,11 @@ class WorkTile(NamedTuple):
     row: Int32  # its first row
     tile_n: Int32  # its place along N
     group: Int32  # whose rows and weights it takes; -1 where nothing is left
-    row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
     live_end: Int32 = 0  # the end of the group's rows
     b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
     block: Int32 = 0  # of 128 rows, each group counted from its own first row: where scales are
     num_rows: Int32 = TILE_M  # that may be the group's
     is_valid: Boolean = True  # there is something to do
-    shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
-    is_last: Boolean = True  # no other group has rows in these TILE_M
 
 
 class Schedule(NamedTuple):
@@ -170,7 +164,6 @@ class Schedule(NamedTuple):
     groups: cute.Tensor
     num_rows: Int32  # of a, or of one of its matrices
     tiles_n: Int32  # cluster tiles along N
-    last_tile_n: Int32  # that is not beyond N
     order: "Order"  # what else the order of tiles depends on
     begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
     end: Int32
@@ -182,19 +175,17 @@ class Schedule(NamedTuple):
 
 
 @cute.jit
-def make_schedule(groups, storage, b, out, tiles_n, cta):
+def make_schedule(groups, b, out, tiles_n, cta):
     """Return the schedule of this CTA; takes all threads of it."""
     num_rows = cute.size(out, mode=[0])
-    order, tiles_m = make_order(groups, storage, b, num_rows)
+    order, tiles_m = make_order(b, num_rows)
     end = tiles_m * tiles_n
     begin, step = cta.block // CLUSTER_SIZE, cta.num_blocks // CLUSTER_SIZE
-    last_tile_n = cute.ceil_div(cute.size(b, mode=[0]), TILE_N) - 1
     rank_m, rank_n = ranks_of(cta.rank)
     return Schedule(
         groups=groups,
         num_rows=num_rows,
         tiles_n=tiles_n,
-        last_tile_n=last_tile_n,
         order=order,
         begin=begin,
         end=end,
@@ -207,7 +198,7 @@ def make_schedule(groups, storage, b, out, tiles_n, cta):
 
 
 @cute.jit
-def from_row(tensor, row, group):
+def from_row(tensor, row):
     """Return the matrix that a tile of `group` lies in, with `row` as its first row."""
     return cute.domain_offset((row, 0), tensor)
 
@@ -220,7 +211,7 @@ class Order(NamedTuple):
 
 
 @cute.jit
-def make_order(groups, storage, b, num_rows):
+def make_order(b, num_rows):
     """Return the order of tiles, and how many there are along M."""
     tiles_m = cute.ceil_div(num_rows, TILE_M * CLUSTER_M)
     return Order(cute.size(b, mode=[2]), tiles_m), tiles_m
@@ -228,7 +219,7 @@ def make_order(groups, storage, b, num_rows):
 
 def ranks_of(rank):
     """Return the places of a CTA among those of its cluster that share b, and that share a."""
-    return (0, 0) if SPLIT_K > 1 else (rank % CLUSTER_M, rank // CLUSTER_M)
+    return (rank % CLUSTER_M, rank // CLUSTER_M)
 
 
 @cute.jit
@@ -264,7 +255,7 @@ def measure(schedule, work):
     for distance in (16, 8, 4, 2, 1):
         filled = cutlass.min(filled, cute.arch.shuffle_sync(filled, lane ^ distance))
         live = cutlass.max(live, cute.arch.shuffle_sync(live, lane ^ distance))
-    return work._replace(row_end=work.row + filled // 64 * 64, live_end=work.row + live)
+    return work._replace(live_end=work.row + live)
 
 
 @cute.jit
@@ -278,9 +269,8 @@ def find_tile(schedule, index):
     tile_m, tile_n = raster(index, schedule.order.tiles_m, schedule.tiles_n)
     row = (tile_m * CLUSTER_M + schedule.rank_m) * TILE_M
     group = group_at(schedule, row)
-    shares_b = True
     tile_n = tile_n * CLUSTER_N + schedule.rank_n
-    return WorkTile(row, tile_n, group, b_tile=tile_n, is_valid=group >= 0, shares_b=shares_b)
+    return WorkTile(row, tile_n, group, b_tile=tile_n, is_valid=group >= 0)
 
 
 def first_position(schedule):
@@ -293,7 +283,7 @@ def is_left(schedule, position):
     return position < schedule.end
 
 
-def next_position(schedule, position, work):
+def next_position(schedule, position):
     """Return where this cluster goes on after `work`."""
     return position + schedule.step
 
@@ -333,7 +323,6 @@ class Copies(NamedTuple):
     tma: cute.CopyAtom
     blocks: cute.Tensor
     stages: cute.Tensor
-    receivers: Int16  # CTAs of a multicast; other copies ignore them
 
 
 @cute.jit
@@ -346,7 +335,7 @@ def copies_of(source, matrix, tile, tile_index, rank=0, num_ranks=1):
         cute.group_modes(source.smem, 0, 2),
         cute.group_modes(cute.local_tile(matrix, tile, (tile_index, None)), 0, 2),
     )
-    return Copies(source.tma, blocks, stages, Int16((1 << CLUSTER_SIZE) - 1))
+    return Copies(source.tma, blocks, stages)
 
 
 def k_block(copies, k, stage):
@@ -375,16 +364,16 @@ def load_tiles(schedule, loads, a, b, scales):
     A stage is full when all its bytes have arrived, and free when all math warps gave it back.
     """
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
-    b_policy = Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
+    b_policy = None
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
         num_blocks = schedule.num_k_blocks if work.is_valid else 0
-        rows = from_row(a.gmem, work.row, work.group)
+        rows = from_row(a.gmem, work.row)
         a_copies = copies_of(a, rows, (TILE_M, A_ROW_BYTES), 0)
         weights = b.gmem[None, None, work.group]
         b_copies = copies_of(b, weights, (TILE_N, B_ROW_BYTES), work.b_tile)
-        scale_copies = copies_of_scales(schedule, scales, work)
+        scale_copies = copies_of_scales(scales, work)
         for k in cutlass.range(num_blocks, unroll=1):
             loads.producer_acquire(state)
             full = loads.producer_get_barrier(state)
@@ -393,10 +382,9 @@ def load_tiles(schedule, loads, a, b, scales):
             for copies in scale_copies:
                 cute.copy(*k_block(copies, k, state.index), tma_bar_ptr=full)
             state.advance()
-        position = next_position(schedule, position, work)
-    if cutlass.const_expr(USE_PDL):
-        # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
-        cute.arch.griddepcontrol_launch_dependents()
+        position = next_position(schedule, position)
+    # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
+    cute.arch.griddepcontrol_launch_dependents()
     loads.producer_tail(state)
 
 
@@ -435,7 +423,7 @@ def copies_of_box(source, matrix, line, block, num_lines, num_blocks):
         cute.group_modes(source.smem, 0, 3),
         cute.group_modes(cute.local_tile(words, tile, (0, None, 0)), 0, 3),
     )
-    return Copies(source.tma, blocks, stages, Int16(0))
+    return Copies(source.tma, blocks, stages)
 
 
 def one_matrix(scales):
@@ -475,20 +463,20 @@ def make_scales(storage, maps, a):
 
 
 @cute.jit
-def row_in_block(schedule, work):
+def row_in_block(work):
     """Return the place of a tile's first row among the 128 whose scales are an atom."""
     return work.row % 128
 
 
 @cute.jit
-def copies_of_scales(schedule, scales, work):
+def copies_of_scales(scales, work):
     """
     Return the copies of the scales of a tile.
 
     Groups start at whole blocks of 128 rows.
     """
     matrix, block = 0, work.row // 128
-    line = row_in_block(schedule, work) % 32 // SCALE_LINES * SCALE_LINES
+    line = row_in_block(work) % 32 // SCALE_LINES * SCALE_LINES
     return (
         copies_of_box(scales.a, matrix, line, block, SCALE_LINES, SCALE_BLOCKS),
         copies_of_box(scales.b, work.group, 0, work.b_tile * TILE_N // 128, 32, 1),
@@ -597,18 +585,18 @@ class ScaleWords(NamedTuple):
     weights: cute.Tensor  # of both parts: half of one is this lane's
 
 
-def scale_words(schedule, scales, own, work):
+def scale_words(scales, own, work):
     """Return the scales of a tile that instructions take from this lane."""
     quad, of_quad = own.lane // 4, own.lane % 4
-    first = row_in_block(schedule, work) + own.row + token_of(quad) + of_quad % TOKEN_LANES * 8
+    first = row_in_block(work) + own.row + token_of(quad) + of_quad % TOKEN_LANES * 8
     tokens = []
     for part in range(0, PARTS_M, TOKEN_LANES):
         row = first + part * 8
         place = row % SCALE_LINES * 4 + row % 128 // 32
-        block = row // 128 if SCALE_BLOCKS > 1 else 0
+        block = 0
         tokens.append(scales.a.smem[place, None, block, None])
     column = work.b_tile * TILE_N % 128 + own.column + quad + of_quad % 2 * 8
-    column += of_quad // 2 * 16 if PARTS_N > 1 else 0
+    column += 0
     weights = scales.b.smem[column % 32 * 4 + column // 32, None, 0, None]
     return ScaleWords(tokens, weights)
 
@@ -617,7 +605,7 @@ def scale_words(schedule, scales, own, work):
 def sum_tile(schedule, loads, state, scales, own, work, sums):
     """Math warp: add up its part of a tile, k-block by k-block; return the state of the ring."""
     sums.fill(0.0)
-    words = scale_words(schedule, scales, own, work)
+    words = scale_words(scales, own, work)
     last, mask = tail_of(scales.num_places)
     for k in cutlass.range(schedule.num_k_blocks, unroll=1):
         loads.consumer_wait(state)
@@ -691,7 +679,7 @@ def multiply_tiles(schedule, loads, storage, scales, results):
         if work.is_valid:
             state = sum_tile(schedule, loads, state, scales, own, work, total)
             store_tile(schedule, storage, total, results.out, own, measure(schedule, work))
-        position = next_position(schedule, position, work)
+        position = next_position(schedule, position)
 
 
 class Results(NamedTuple):
@@ -730,7 +718,7 @@ def copy_rows(schedule, staging, out, own, work, first):
     """Copy those of 8 rows of a tile from `first` on that are the group's, 16 bytes at a time."""
     vectors = PARTS_N * 16 // OUT_VECTOR  # in a row
     atom = cute.make_copy_atom(CopyUniversalOp(), OUT_DTYPE, num_bits_per_copy=128)
-    rows = from_row(out, work.row, work.group)
+    rows = from_row(out, work.row)
     first_column = work.tile_n * TILE_N + own.column
     num_columns = cute.size(out, mode=[1])
     for i in cutlass.range_constexpr((8 * vectors + 31) // 32):
@@ -761,7 +749,7 @@ def groups_last(tensor):
     return cute.make_tensor(tensor.iterator, layout)
 
 
-def modes(num_groups, size_m):
+def modes(size_m):
     """Return the modes of rows in a and out, and those of `groups`."""
     return (size_m,), (size_m,)
 
@@ -797,18 +785,13 @@ def grouped_gemm_kernel(a, b, scales, groups, results):
     scales = make_scales(storage, scales, mA)
     num_k_blocks = cute.ceil_div(cute.size(mA, mode=[1]), A_ROW_BYTES)
     tiles_n = cute.ceil_div(cute.size(mB, mode=[0]), TILE_N)
-    if cutlass.const_expr(USE_PDL):
-        cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
+    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
     cta = Cta(block, num_blocks, Int32(0), 0, num_k_blocks)
-    schedule = make_schedule(groups, storage, mB, results[0], tiles_n, cta)
+    schedule = make_schedule(groups, mB, results[0], tiles_n, cta)
 
     if warp_index < MATH_WARPS:
-        if cutlass.const_expr(MATH_REGISTERS > 0):
-            cute.arch.setmaxregister_increase(MATH_REGISTERS)
         multiply_tiles(schedule, loads, storage, scales, Results(*results))
     else:
-        if cutlass.const_expr(MATH_REGISTERS > 0):
-            cute.arch.setmaxregister_decrease(LOAD_REGISTERS)
         if warp_index == MATH_WARPS:
             a_source, b_source = Source(tma_a, mA, sA), Source(tma_b, mB, sB)
             load_tiles(schedule, loads, a_source, b_source, scales)
@@ -880,7 +863,7 @@ def arguments():
         stride[contiguous] = 1
         return make_fake_tensor(dtype, shape, tuple(stride), assumed_align=align)
 
-    rows, entries = modes(g, m)
+    rows, entries = modes(m)
     k = cute.sym_int(divisibility=16)
     dtype = Uint8
     a, b = (tensor(dtype, *lead, k, divisor=16, align=16) for lead in (rows, (g, n)))

@@ -73,7 +73,6 @@ CLUSTER_M = 2  # CTAs that share a tile of b
 CLUSTER_N = 1  # CTAs that share a tile of a
 SPLIT_K = 1  # CTAs that take a part of K of a tile each
 RASTER = 8  # cluster tiles along M that take one tile of b before the next one
-STREAM_B = False  # let b leave L2 first: for weights that are read once
 USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
@@ -105,7 +104,6 @@ STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + WAVES * SCALE_BOX * 4
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # scales of tiles, or chunks of them, that it may be ahead
-EVICT_FIRST = 0x12F0000000000000  # L2 policy, as the TMA unit encodes it
 
 
 @cute.struct
@@ -152,7 +150,6 @@ class WorkTile(NamedTuple):
     num_rows: Int32 = TILE_M  # that may be the group's
     is_valid: Boolean = True  # there is something to do
     shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
-    is_last: Boolean = True  # no other group has rows in these TILE_M
 
 
 class Schedule(NamedTuple):
@@ -161,7 +158,6 @@ class Schedule(NamedTuple):
     groups: cute.Tensor
     num_rows: Int32  # of a, or of one of its matrices
     tiles_n: Int32  # cluster tiles along N
-    last_tile_n: Int32  # that is not beyond N
     order: "Order"  # what else the order of tiles depends on
     begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
     end: Int32
@@ -173,19 +169,17 @@ class Schedule(NamedTuple):
 
 
 @cute.jit
-def make_schedule(groups, storage, b, out, tiles_n, cta):
+def make_schedule(groups, b, out, tiles_n, cta):
     """Return the schedule of this CTA; takes all threads of it."""
     num_rows = cute.size(out, mode=[0])
-    order, tiles_m = make_order(groups, storage, b, num_rows)
+    order, tiles_m = make_order(b, num_rows)
     end = tiles_m * tiles_n
     begin, step = cta.block // CLUSTER_SIZE, cta.num_blocks // CLUSTER_SIZE
-    last_tile_n = cute.ceil_div(cute.size(b, mode=[0]), TILE_N) - 1
     rank_m, rank_n = ranks_of(cta.rank)
     return Schedule(
         groups=groups,
         num_rows=num_rows,
         tiles_n=tiles_n,
-        last_tile_n=last_tile_n,
         order=order,
         begin=begin,
         end=end,
@@ -198,7 +192,7 @@ def make_schedule(groups, storage, b, out, tiles_n, cta):
 
 
 @cute.jit
-def from_row(tensor, row, group):
+def from_row(tensor, row):
     """Return the matrix that a tile of `group` lies in, with `row` as its first row."""
     return cute.domain_offset((row, 0), tensor)
 
@@ -211,7 +205,7 @@ class Order(NamedTuple):
 
 
 @cute.jit
-def make_order(groups, storage, b, num_rows):
+def make_order(b, num_rows):
     """Return the order of tiles, and how many there are along M."""
     tiles_m = cute.ceil_div(num_rows, TILE_M * CLUSTER_M)
     return Order(cute.size(b, mode=[2]), tiles_m), tiles_m
@@ -219,7 +213,7 @@ def make_order(groups, storage, b, num_rows):
 
 def ranks_of(rank):
     """Return the places of a CTA among those of its cluster that share b, and that share a."""
-    return (0, 0) if SPLIT_K > 1 else (rank % CLUSTER_M, rank // CLUSTER_M)
+    return (rank % CLUSTER_M, rank // CLUSTER_M)
 
 
 @cute.jit
@@ -290,7 +284,7 @@ def is_left(schedule, position):
     return position < schedule.end
 
 
-def next_position(schedule, position, work):
+def next_position(schedule, position):
     """Return where this cluster goes on after `work`."""
     return position + schedule.step
 
@@ -390,25 +384,23 @@ def load_tiles(schedule, loads, a, b, scales):
     warpgroups of every CTA that it was sent to have read it.
     """
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
-    num_early = 0  # stages with b on the way
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
-        state = load_tile(schedule, loads, state, (a, b, scales), work, num_early)
-        position = next_position(schedule, position, work)
-    if cutlass.const_expr(USE_PDL):
-        # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
-        cute.arch.griddepcontrol_launch_dependents()
+        state = load_tile(schedule, loads, state, (a, b, scales), work)
+        position = next_position(schedule, position)
+    # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
+    cute.arch.griddepcontrol_launch_dependents()
     loads.producer_tail(state)
 
 
 def b_policy():
     """Return how L2 keeps b; None where it keeps it as usual."""
-    return Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
+    return None
 
 
 @cute.jit
-def load_tile(schedule, loads, state, sources, work, num_early, short: cutlass.Constexpr = False):
+def load_tile(schedule, loads, state, sources, work):
     """Load the k-blocks of a tile, of the first `num_early` all but b; return the ring's state."""
     a, b, scales = sources
     num_blocks = schedule.num_k_blocks if work.is_valid else 0
@@ -416,9 +408,7 @@ def load_tile(schedule, loads, state, sources, work, num_early, short: cutlass.C
     b_copies = copies_of_b(schedule, b, work)
     scale_copies = copies_of_scales(scales, work)
     for k in cutlass.range(num_blocks, unroll=1):
-        if cutlass.const_expr(SPLIT_K > 1):
-            k += schedule.first_k_block
-        full = open_stage(loads, state, a_copies)
+        full = open_stage(loads, state)
         copy_b(b_copies, k, state.index, full, b_policy())
         copy_a(a_copies, k, state.index, full)
         copy_scales(scale_copies, k, state.index, full)
@@ -432,7 +422,7 @@ def maps_of_a(a):
     return load_map(a, shared_layouts()[0], (TILE_M, TILE_K), CLUSTER_N)
 
 
-def source_of_a(maps, storage, sA):
+def source_of_a(maps, sA):
     """Return where the load warp takes a from, and where to."""
     return Source(*maps, sA)
 
@@ -440,11 +430,11 @@ def source_of_a(maps, storage, sA):
 @cute.jit
 def copies_of_a(schedule, a, work):
     """Return the copies of the tile of a that `work` needs."""
-    rows = from_row(a.gmem, work.row, work.group)
+    rows = from_row(a.gmem, work.row)
     return copies_of(a, rows, (TILE_M, TILE_K), 0, schedule.rank_n, CLUSTER_N)
 
 
-def open_stage(loads, state, copies):
+def open_stage(loads, state):
     """Wait until a stage is free and announce its bytes; return its barrier."""
     loads.producer_acquire(state)
     return loads.producer_get_barrier(state)
@@ -536,7 +526,7 @@ def make_scales(ring, storage, maps):
         (SCALE_BOX, 1, WAVES, NUM_STAGES), stride=(1, 1, SCALE_PITCH, SCALE_PITCH * WAVES)
     )
     sAScale = storage.a_scale.get_tensor(layout)
-    a_scale = source_of_scales(maps, storage, sAScale)
+    a_scale = source_of_scales(maps, sAScale)
     return Scales(ring, b_scale, sBScale, a_scale, sAScale)
 
 
@@ -556,7 +546,7 @@ def boxes_in(scales):
     return scales[:1]
 
 
-def source_of_scales(maps, storage, sAScale):
+def source_of_scales(maps, sAScale):
     """Return where the load warp takes them from, and where to."""
     return Source(*maps, sAScale)
 
@@ -568,7 +558,7 @@ def copies_of_scales(scales, work):
     source, copies = scales.a_scale, []
     for wave in cutlass.range_constexpr(WAVES):
         box = source._replace(smem=source.smem[None, None, wave, None])
-        rows = from_row(source.gmem, row + wave * WAVE_M, work.group)
+        rows = from_row(source.gmem, row + wave * WAVE_M)
         copies.append(copies_of(box, rows, (SCALE_BOX, 1), 0))
     return copies
 
@@ -648,20 +638,13 @@ def hand_over_scales(schedule, scales, state, work):
     last_k = cute.size(scales.b_scale, mode=[2]) - 1
     column = work.tile_n * TILE_N
     block = cutlass.min(column // 128, last_block)
-    next_block = cutlass.min(block + 1, last_block)  # which the tile may reach into
     for first in cutlass.range(0, schedule.num_k_blocks, SCALE_CHUNK, unroll=1):
         scales.ring.producer_acquire(state)
         for i in cutlass.range_constexpr(SCALE_CHUNK // 32):
             slot = i * 32 + lane
             k = cutlass.min(schedule.first_k_block + first + slot, last_k)
             scale = scales.b_scale[work.group, block, k]
-            if cutlass.const_expr(SCALE_VALUES == 1):
-                scales.sBScale[0, slot, state.index] = scale
-            else:
-                next_scale = scales.b_scale[work.group, next_block, k]
-                for j in cutlass.range_constexpr(SCALE_VALUES):
-                    is_next = column % 128 + j * SCALE_COLUMNS >= 128
-                    scales.sBScale[j, slot, state.index] = next_scale if is_next else scale
+            scales.sBScale[0, slot, state.index] = scale
         scales.ring.producer_commit(state)
         state.advance()
     return state
@@ -719,7 +702,7 @@ def plan_tiles(schedule, plans, scales):
             work = measure(schedule, work)
             plan = hand_over_tile(plans, plan, work)
             scale = hand_over_scales(schedule, scales, scale, work)
-        position = next_position(schedule, position, work)
+        position = next_position(schedule, position)
     hand_over_tile(plans, plan, WorkTile(row=0, tile_n=0, group=-1))
 
 
@@ -828,9 +811,7 @@ def store_tile(store, total, wave_layout, work):
         row = work.row + block * 64
         if row + 64 <= work.row_end:
             if thread < 32:
-                boxes = cute.local_tile(
-                    from_row(store.boxes, row, work.group), (64, EPILOGUE_N), (0, None)
-                )
+                boxes = cute.local_tile(from_row(store.boxes, row), (64, EPILOGUE_N), (0, None))
                 tOsO, tOgO = cpasync.tma_partition(
                     store.tma,
                     0,
@@ -857,7 +838,7 @@ def store_rows(store, first_box, row, work, thread):
     """Copy the rows of a block that are the group's, 16 bytes per thread, a row by neighbours."""
     vectors = OUT_N // OUT_VECTOR  # in a row
     atom = cute.make_copy_atom(CopyUniversalOp(), OUT_DTYPE, num_bits_per_copy=128)
-    out = from_row(store.out, row, work.group)
+    out = from_row(store.out, row)
     num_columns = cute.size(store.out, mode=[1])
     # With live_end, ptxas takes 18 more instructions a k-block; groups tell which rows count.
     rows = cutlass.min(cute.size(store.out, mode=[0]) - row, 64)
@@ -986,12 +967,10 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
     num_k_blocks = cute.ceil_div(cute.size(a[1], mode=[1]), TILE_K)
     tiles_n = cute.ceil_div(cute.size(b[1], mode=[0]), CLUSTER_TILE_N)
     first_k_block, rank = 0, Int32(0)
-    if cutlass.const_expr(CLUSTER_SIZE > 1):
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    if cutlass.const_expr(USE_PDL):
-        cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
     cta = Cta(block, num_blocks, rank, first_k_block, num_k_blocks)
-    schedule = make_schedule(groups, storage, b[1], mOut, tiles_n, cta)
+    schedule = make_schedule(groups, b[1], mOut, tiles_n, cta)
 
     if warp_index < load_warp:
         cute.arch.setmaxregister_increase(MATH_REGISTERS)
@@ -1005,7 +984,7 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
         compute_tiles(schedule, plans, scales, loads, sA, sB, (start, go_on), store)
     else:
         cute.arch.setmaxregister_decrease(LOAD_REGISTERS)
-        a_source, b_source = source_of_a(a, storage, sA), source_of_b(b, sB)
+        a_source, b_source = source_of_a(a, sA), source_of_b(b, sB)
         bring_tiles(warp_index - load_warp, schedule, plans, loads, (a_source, b_source, scales))
 
 
@@ -1016,7 +995,7 @@ def groups_last(tensor):
     return cute.make_tensor(tensor.iterator, layout)
 
 
-def modes(num_groups, size_m):
+def modes(size_m):
     """Return the modes of rows in a and out, and those of `groups`."""
     return (size_m,), (size_m,)
 
@@ -1066,7 +1045,7 @@ def arguments():
         stride[contiguous] = 1
         return make_fake_tensor(dtype, shape, tuple(stride), assumed_align=align)
 
-    rows, entries = modes(g, m)
+    rows, entries = modes(m)
     a = tensor(AB_DTYPE, *rows, k, divisor=AB_VECTOR, align=16)
     b = tensor(AB_DTYPE, g, n, k, divisor=AB_VECTOR, align=16)
     kb, nb = cute.sym_int(), cute.sym_int()

@@ -59,7 +59,7 @@ import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import cutlass.utils.blackwell_helpers as blackwell
 import cutlass.utils.hopper_helpers as hopper
-from cutlass import Boolean, Float32, Int16, Int32, Int64, Uint8
+from cutlass import Boolean, Float32, Int32, Int64, Uint8
 from cutlass.cute.nvgpu import CopyUniversalOp, OperandMajorMode, cpasync, tcgen05
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 from cutlass.memory import SmemAllocator, TmemAllocator
@@ -76,7 +76,6 @@ CLUSTER_M = 1  # pairs of CTAs that share a tile of b
 CLUSTER_N = 1  # pairs of CTAs that share a tile of a
 SPLIT_K = 1  # CTAs that take a part of the experts of a tile each
 RASTER = 8  # cluster tiles along M that take one tile of b before the next one
-STREAM_B = False  # let b leave L2 first: for weights that are read once
 USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
@@ -85,8 +84,6 @@ ROWS = TILE_M // CTAS  # of a tile that are a CTA's, in the lanes of its tensor 
 COLUMNS = TILE_N // CTAS  # of a tile that a CTA loads b for
 UPDATE_WARPS = 8  # a quarter of a CTA's rows each, and half of the columns
 THREADS = 384
-UPDATE_REGISTERS = 0  # of a thread; 0: all keep those that they start with
-OTHER_REGISTERS = 64
 TMEM_COLUMNS = 512  # of tensor memory that are taken: a power of two
 NUM_STAGES = 7
 READ_N = 64  # columns that a warp reads from tensor memory at once
@@ -124,7 +121,6 @@ BOXES = STORE_N // EPILOGUE_N  # store boxes of an update warp, 32 rows each
 PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # chunks of k-blocks that it may be ahead
-EVICT_FIRST = 0x12F0000000000000  # L2 policy, as the TMA unit encodes it
 
 
 @cute.struct
@@ -152,41 +148,6 @@ class SharedStorage:
     free_barrier: Int64
 
 
-class Store(NamedTuple):
-    """Where results go, from shared memory, by the TMA unit."""
-
-    tma: cute.CopyAtom
-    boxes: cute.Tensor  # out, as the TMA unit sees it
-    smem: cute.Tensor  # boxes of 32 x EPILOGUE_N, BOXES for each update warp
-
-
-@cute.jit
-def store_block(store, total, warp, row, half, work):
-    """
-    Store 32 rows of one warp, which the TMA unit clips at the end of out.
-
-    They leave while the next tile is computed; only what writes to shared memory next waits for
-    them.
-    """
-    cute.arch.cp_async_bulk_wait_group(0, read=True)
-    cute.arch.sync_warp()
-    stage_block(store.smem, total, warp)
-    cute.arch.fence_proxy("async.shared", space="cta")
-    cute.arch.sync_warp()
-    column = work.tile_n * TILE_N + half * HALF_N
-    boxes = cute.local_tile(from_row(store.boxes, row, 0), (32, EPILOGUE_N), (0, None))
-    tOsO, tOgO = cpasync.tma_partition(
-        store.tma,
-        0,
-        cute.make_layout(1),
-        cute.group_modes(store.smem, 0, 2),
-        cute.group_modes(boxes, 0, 2),
-    )
-    for i in cutlass.range_constexpr(BOXES):
-        cute.copy(store.tma, tOsO[None, warp * BOXES + i], tOgO[None, column // EPILOGUE_N + i])
-    cute.arch.cp_async_bulk_commit_group()
-
-
 class WorkTile(NamedTuple):
     """
     What a CTA does next: a tile of one group. All warps take it, whatever their task.
@@ -200,11 +161,7 @@ class WorkTile(NamedTuple):
     row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
     live_end: Int32 = 0  # the end of the group's rows
     b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
-    block: Int32 = 0  # of 128 rows, each group counted from its own first row: where scales are
-    num_rows: Int32 = TILE_M  # that may be the group's
     is_valid: Boolean = True  # there is something to do
-    shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
-    is_last: Boolean = True  # no other group has rows in these TILE_M
 
 
 class Schedule(NamedTuple):
@@ -246,7 +203,7 @@ def measure(schedule, work):
     return work._replace(live_end=work.live_end if is_inside else work.row)
 
 
-def from_row(tensor, row, group):
+def from_row(tensor, row):
     """Return `tensor` with `row` as its first row; there are no groups of rows."""
     return cute.domain_offset((row, *[0] * (cute.rank(tensor) - 1)), tensor)
 
@@ -261,7 +218,7 @@ def is_left(schedule, position):
     return position < schedule.end
 
 
-def next_position(schedule, position, work):
+def next_position(schedule, position):
     """Return where this cluster goes on after `work`."""
     return position + schedule.step
 
@@ -301,7 +258,6 @@ class Copies(NamedTuple):
     tma: cute.CopyAtom
     blocks: cute.Tensor
     stages: cute.Tensor
-    receivers: Int16  # CTAs of a multicast; other copies ignore them
 
 
 @cute.jit
@@ -314,7 +270,7 @@ def copies_of(source, tensor, tile, tile_index, rank=0, num_ranks=1):
         cute.group_modes(source.smem, 0, 2),
         cute.group_modes(cute.local_tile(tensor, tile, (tile_index, None, None)), 0, 2),
     )
-    return Copies(source.tma, blocks, stages, Int16((1 << CLUSTER_SIZE) - 1))
+    return Copies(source.tma, blocks, stages)
 
 
 def k_block(copies, place, stage):
@@ -373,13 +329,13 @@ def load_tiles(schedule, loads, a, b, scales):
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
     scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, SCALE_STAGES)
     chunk = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, SCALE_SLOTS)
-    b_policy = Int64(EVICT_FIRST) if cutlass.const_expr(STREAM_B) else None
+    b_policy = None
     rows = scales.rows
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
-        a_copies = copies_of_a(schedule, a, work)
-        b_copies = copies_of_b(schedule, b, work)
+        a_copies = copies_of_a(a, work)
+        b_copies = copies_of_b(b, work)
         scale_copies = copies_of_rows(scales.a_scale, work)
         alpha_copies = copies_of_rows(scales.alpha, work)
         is_last = Int32(0)
@@ -400,10 +356,9 @@ def load_tiles(schedule, loads, a, b, scales):
                 scale.advance()
             give_back(scales.ring, chunk)
             chunk.advance()
-        position = next_position(schedule, position, work)
-    if cutlass.const_expr(USE_PDL):
-        # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
-        cute.arch.griddepcontrol_launch_dependents()
+        position = next_position(schedule, position)
+    # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
+    cute.arch.griddepcontrol_launch_dependents()
     loads.producer_tail(state)
     rows.producer_tail(scale)
 
@@ -452,7 +407,7 @@ def live_parts(row, work):
 
 
 @cute.jit
-def copies_of_a(schedule, a, work):
+def copies_of_a(a, work):
     """
     Return the copies of this CTA's rows of the tile of a that `work` needs.
 
@@ -463,9 +418,9 @@ def copies_of_a(schedule, a, work):
     num_parts = live_parts(row, work)
     all_parts = live_parts(work.row, work) + live_parts(work.row + ROWS, work)
     stage_bytes = STAGE_BYTES - (CTAS * A_PARTS - all_parts) * (PART_M * ROW_BYTES)
-    part_rows = from_row(a.part.gmem, row, work.group)
+    part_rows = from_row(a.part.gmem, row)
     parts = [copies_of(a.part, part_rows, (PART_M, TILE_K), i) for i in range(A_PARTS)]
-    whole = copies_of(a.whole, from_row(a.whole.gmem, row, work.group), (ROWS, TILE_K), 0)
+    whole = copies_of(a.whole, from_row(a.whole.gmem, row), (ROWS, TILE_K), 0)
     return CopiesOfA(whole, parts, num_parts, stage_bytes)
 
 
@@ -513,7 +468,7 @@ def source_of_b(maps, sB):
 
 
 @cute.jit
-def copies_of_b(schedule, b, work):
+def copies_of_b(b, work):
     """Return the copies of this CTA's half of the tile of b that `work` needs."""
     half = work.b_tile * 2 + rank_of_pair()
     return copies_of(b, b.gmem, (COLUMNS, TILE_K), half)
@@ -564,7 +519,6 @@ def hand_over_chunk(schedule, scales, state, work, sent, num_blocks, is_last):
     last_block = cute.size(scales.b_scale, mode=[1]) - 1
     column = work.tile_n * TILE_N
     block = cutlass.min(column // 128, last_block)
-    next_block = cutlass.min(block + 1, last_block)  # which the tile may reach into
     scales.ring.producer_acquire(state)
     for i in cutlass.range_constexpr(SCALE_CHUNK // 32):
         slot = i * 32 + lane
@@ -575,13 +529,7 @@ def hand_over_chunk(schedule, scales, state, work, sent, num_blocks, is_last):
             scales.sPlaces[0, slot, state.index] = k
             scales.sPlaces[1, slot, state.index] = expert
             scale = scales.b_scale[expert, block, k]
-            if cutlass.const_expr(SCALE_VALUES == 1):
-                scales.sBScale[0, slot, state.index] = scale
-            else:
-                next_scale = scales.b_scale[expert, next_block, k]
-                for j in cutlass.range_constexpr(SCALE_VALUES):
-                    is_next = column % 128 + j * SCALE_COLUMNS >= 128
-                    scales.sBScale[j, slot, state.index] = next_scale if is_next else scale
+            scales.sBScale[0, slot, state.index] = scale
     if lane == 0:
         scales.sChunk[0, state.index] = num_blocks
         scales.sChunk[1, state.index] = is_last
@@ -684,7 +632,7 @@ def make_scales(storage, maps):
 @cute.jit
 def copies_of_rows(source, work):
     """Return the copies of one value for each of this CTA's rows."""
-    return copies_of(source, from_row(source.gmem, first_row(work), 0), (SCALE_BOX, 1), 0)
+    return copies_of(source, from_row(source.gmem, first_row(work)), (SCALE_BOX, 1), 0)
 
 
 @cute.jit
@@ -722,7 +670,7 @@ def first_states():
 
 
 @cute.jit
-def accumulate(schedule, scales, sums, states, read, row, half, total):
+def accumulate(scales, sums, states, read, row, half, total):
     """
     Update warp: add up the scaled sums of all k-blocks of a tile; return the states of the rings.
 
@@ -806,7 +754,7 @@ def plan_tiles(schedule, plans, scales):
             work = measure(schedule, work)
             plan = hand_over_tile(plans, plan, work)
             scale = hand_over_scales(schedule, scales, scale, work)
-        position = next_position(schedule, position, work)
+        position = next_position(schedule, position)
     hand_over_tile(plans, plan, WorkTile(row=0, tile_n=0, group=-1))
 
 
@@ -858,7 +806,7 @@ def tiled_mma():
     )
 
 
-def operands_of(storage, address):
+def operands_of(storage):
     """Return what the matrix instructions read, a and b as they want them laid out."""
     mma, tile = tiled_mma(), (TILE_M, TILE_N, TILE_K)
     a = blackwell.make_smem_layout_a(mma, tile, AB_DTYPE, NUM_STAGES)
@@ -879,7 +827,7 @@ def multiply(mmas, operands, acc, stage):
 
 def cta_group():
     """Return who multiplies together."""
-    return tcgen05.CtaGroup.TWO if CTAS == 2 else tcgen05.CtaGroup.ONE
+    return tcgen05.CtaGroup.TWO
 
 
 def sums_in(address):
@@ -924,7 +872,7 @@ def read_sums(read, half, part_index, stage, part):
 
 
 @cute.jit
-def update_tiles(schedule, plans, scales, sums, acc, store):
+def update_tiles(plans, scales, sums, acc, store):
     """
     Update warp: add up the scaled sums of each tile's k-blocks, then store them.
 
@@ -942,7 +890,7 @@ def update_tiles(schedule, plans, scales, sums, acc, store):
     plan, work = take_tile(plans, plan)
     while work.group >= 0:
         row = thread % 128
-        states = accumulate(schedule, scales, sums, states, read, row, half, total)
+        states = accumulate(scales, sums, states, read, row, half, total)
         row = first_row(work) + block_row
         if row < work.live_end:
             store_block(store, total, warp, row, half, work)
@@ -964,6 +912,41 @@ def stage_block(sOut, total, warp):
         box = sOut[None, None, warp * BOXES + i * OUT_VECTOR // EPILOGUE_N]
         place = (lane, i * OUT_VECTOR % EPILOGUE_N // OUT_VECTOR)
         cute.copy(atom, vector, cute.local_tile(box, (1, OUT_VECTOR), place)[0, None])
+
+
+class Store(NamedTuple):
+    """Where results go, from shared memory, by the TMA unit."""
+
+    tma: cute.CopyAtom
+    boxes: cute.Tensor  # out, as the TMA unit sees it
+    smem: cute.Tensor  # boxes of 32 x EPILOGUE_N, BOXES for each update warp
+
+
+@cute.jit
+def store_block(store, total, warp, row, half, work):
+    """
+    Store 32 rows of one warp, which the TMA unit clips at the end of out.
+
+    They leave while the next tile is computed; only what writes to shared memory next waits for
+    them.
+    """
+    cute.arch.cp_async_bulk_wait_group(0, read=True)
+    cute.arch.sync_warp()
+    stage_block(store.smem, total, warp)
+    cute.arch.fence_proxy("async.shared", space="cta")
+    cute.arch.sync_warp()
+    column = work.tile_n * TILE_N + half * HALF_N
+    boxes = cute.local_tile(from_row(store.boxes, row), (32, EPILOGUE_N), (0, None))
+    tOsO, tOgO = cpasync.tma_partition(
+        store.tma,
+        0,
+        cute.make_layout(1),
+        cute.group_modes(store.smem, 0, 2),
+        cute.group_modes(boxes, 0, 2),
+    )
+    for i in cutlass.range_constexpr(BOXES):
+        cute.copy(store.tma, tOsO[None, warp * BOXES + i], tOgO[None, column // EPILOGUE_N + i])
+    cute.arch.cp_async_bulk_commit_group()
 
 
 def groups_last(tensor):
@@ -1034,15 +1017,11 @@ def moe_fc2_dense_kernel(a, b, scales, out):
     plans = Plans(plan_ring, sTile)
     pipeline.pipeline_init_wait(cluster_shape_mn=(CLUSTER_SIZE, 1))
 
-    if cutlass.const_expr(USE_PDL):
-        cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
+    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
     num_tokens, columns = cute.size(mOut, mode=[0]), cute.size(b[1], mode=[0])
     tiles_m = cute.ceil_div(num_tokens, TILE_M * CLUSTER_M)
     tiles_n = cute.ceil_div(columns, TILE_N * CLUSTER_N)
     first_expert, num_experts = Int32(0), cute.size(b[1], mode=[2])
-    rank = Int32(0)
-    if cutlass.const_expr(CLUSTER_SIZE > 1):
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) // CTAS
     schedule = Schedule(
         num_tokens=num_tokens,
         tiles_m=tiles_m,
@@ -1051,16 +1030,14 @@ def moe_fc2_dense_kernel(a, b, scales, out):
         begin=block // CLUSTER_SIZE,
         end=tiles_m * tiles_n,
         step=num_blocks // CLUSTER_SIZE,
-        rank_m=rank if cutlass.const_expr(CLUSTER_M > 1) else 0,
-        rank_n=rank if cutlass.const_expr(CLUSTER_N > 1) else 0,
+        rank_m=0,
+        rank_n=0,
         first_expert=first_expert,
         num_experts=num_experts,
         num_k_blocks=cute.ceil_div(cute.size(b[1], mode=[1]), TILE_K),
     )
 
     if warp_index < UPDATE_WARPS:
-        if cutlass.const_expr(UPDATE_REGISTERS > 0):
-            cute.arch.setmaxregister_increase(UPDATE_REGISTERS)
         tensor_memory.allocate(TMEM_COLUMNS)
         tensor_memory.wait_for_alloc()
         address = tensor_memory.retrieve_ptr(Float32)
@@ -1069,13 +1046,11 @@ def moe_fc2_dense_kernel(a, b, scales, out):
             boxes=mOut_boxes,
             smem=sOut,
         )
-        update_tiles(schedule, plans, scales, sums, sums_in(address), store)
+        update_tiles(plans, scales, sums, sums_in(address), store)
         tensor_memory.relinquish_alloc_permit()
         cute.arch.barrier(barrier_id=2, number_of_threads=32 * UPDATE_WARPS)
         tensor_memory.free(address)
     else:
-        if cutlass.const_expr(UPDATE_REGISTERS > 0):
-            cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
         # By elif: after a chain of ifs ptxas puts a loop around each of the instructions below.
         if warp_index == multiply_warp:
             tensor_memory.wait_for_alloc()
@@ -1083,7 +1058,7 @@ def moe_fc2_dense_kernel(a, b, scales, out):
             start, go_on = tiled_mma(), tiled_mma()
             start.set(tcgen05.Field.ACCUMULATE, False)
             go_on.set(tcgen05.Field.ACCUMULATE, True)
-            operands, mmas = operands_of(storage, address), (start, go_on)
+            operands, mmas = operands_of(storage), (start, go_on)
             multiply_tiles(schedule, scales, loads, operands, sums, mmas, sums_in(address))
         elif warp_index == load_warp:
             a_source, b_source = source_of_a(a, storage, sA), source_of_b(b, sB)

@@ -48,7 +48,6 @@ ROWS = 1  # of a tile, whose loads are all under way at once
 THREADS = 128
 CTAS_PER_SM = 8  # that registers must suffice for
 VECTOR = 16  # columns that a lane takes of a row
-IS_PERSISTENT = False  # as many CTAs as the GPU holds walk over all tiles
 USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
@@ -130,7 +129,7 @@ Q_STEP = 1  # values in an element of q
 SIGNS = 0xFFFFFFFF  # of the bits of two values: signs stay with them
 
 
-def rounded(quotients, words, signs):  # noqa: ARG001
+def rounded(quotients):  # noqa: ARG001
     """Return VECTOR quotients as e4m3, to nearest even; beyond 448 is 448."""
     values = cute.make_rmem_tensor(VECTOR, Float32)
     for i in range(VECTOR):
@@ -158,34 +157,30 @@ class Copies(NamedTuple):
     places: Int32
 
 
-def open_work(x, groups, q):  # noqa: ARG001
+def open_work(x):  # noqa: ARG001
     """Return the tokens that are to be copied."""
     return Tokens(cute.ceil_div(x.shape[0], ROWS))
 
 
-def first_cursor(work):  # noqa: ARG001
+def first_cursor():  # noqa: ARG001
     """Return where the search for a tile starts: nowhere, its tokens follow from its index."""
     return Int32(0)
 
 
-def find_rows(work, tile, cursor):  # noqa: ARG001
+def find_rows(tile, cursor):  # noqa: ARG001
     """Return group and first token of a tile, and where the search for the next one starts."""
     return Int32(0), tile * ROWS, cursor
 
 
-IS_EAGER = False  # load a token before it is known whether anybody wants it
-
-
 @cute.jit
-def copies_of(work, x, index, q, group, token, top_k):  # noqa: ARG001
+def copies_of(x, index, q, token, top_k):  # noqa: ARG001
     """Return where a token goes; a row that q has not counts as none."""
     lane, row = cute.arch.lane_idx(), Int32(-1)
     exists = token < x.shape[0]
     if exists & (lane < top_k):
         row = index[token, lane]
     row = row if Uint32(row) < Uint32(q.shape[0]) else Int32(-1)
-    if cutlass.const_expr(not IS_EAGER):
-        exists = cute.arch.vote_any_sync(row >= 0)
+    exists = cute.arch.vote_any_sync(row >= 0)
     return Copies(token, row, exists, top_k)
 
 
@@ -258,7 +253,6 @@ def launch_relay(permutation, inverse, by_token, scale, stream):
     )
 
 
-POWER_OF_TWO = False  # scales are powers of two
 E4M3_MAX = 448.0
 INFINITY = float("inf")
 SMALLEST_NORMAL = 2.0**-126
@@ -279,10 +273,6 @@ def scale_of(magnitude):
     scale = cute.math.fma(-excess, inverse, scale)
     scale = magnitude if magnitude == INFINITY else scale
     scale = cute.arch.fmax(scale, SMALLEST_NORMAL, nan=True)
-    if cutlass.const_expr(POWER_OF_TWO):
-        # The next power of two: a mantissa that is not 0 carries into the exponent.
-        bits = (scale.bitcast(Uint32) + 0x7FFFFF) & 0x7F800000
-        scale = bits.bitcast(Float32) if scale < INFINITY else scale
     return Float32(1.0) if magnitude == 0.0 else scale
 
 
@@ -301,10 +291,9 @@ def divide(values, scale):
     if (scale >= SAFE_SCALE) & (scale < INFINITY):
         for i in cutlass.range_constexpr(VECTOR):
             quotient = numbers[i] * inverse
-            if cutlass.const_expr(not POWER_OF_TWO):
-                for _ in cutlass.range_constexpr(2):
-                    excess = cute.math.fma(quotient, scale, -numbers[i])
-                    quotient = cute.math.fma(-excess, inverse, quotient)
+            for _ in cutlass.range_constexpr(2):
+                excess = cute.math.fma(quotient, scale, -numbers[i])
+                quotient = cute.math.fma(-excess, inverse, quotient)
             quotients[i] = quotient
     else:
         for i in cutlass.range_constexpr(VECTOR):
@@ -319,7 +308,7 @@ def quantize_row(copies, loaded, q, scale, vector):
     magnitude = largest(words) if vector < q.shape[-2] else Float32(0.0)
     row_scale = scale_of(across_lanes(magnitude, LANES_PER_SCALE))
     quotients = divide(numbers_of(words), row_scale)
-    store_copies(rounded(quotients, words, None), copies, q, vector)
+    store_copies(rounded(quotients), copies, q, vector)
     store_scales(row_scale, copies, scale, vector)
 
 
@@ -337,21 +326,17 @@ def permute_quantize_kernel(x, index, groups, q, scale, global_scale, top_k):  #
     cta, _, _ = cute.arch.block_idx()
     num_ctas, _, _ = cute.arch.grid_dim()
     warp = cta * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    num_warps = num_ctas * WARPS
-    if cutlass.const_expr(USE_PDL):
-        cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-        cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
+    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
+    cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
     num_vectors = q.shape[-2]
-    work, tiles_k = open_work(x, groups, q), tiles_along_k(num_vectors)
+    work, tiles_k = open_work(x), tiles_along_k(num_vectors)
     step_m, step_k = work.num_tiles, Int32(0)  # one tile is all
-    if cutlass.const_expr(IS_PERSISTENT):
-        step_m, step_k = num_warps // tiles_k, num_warps % tiles_k
     tile_m, tile_k = warp // tiles_k, warp % tiles_k
-    cursor = first_cursor(work)
+    cursor = first_cursor()
     while tile_m < work.num_tiles:
-        group, first, cursor = find_rows(work, tile_m, cursor)
+        group, first, cursor = find_rows(tile_m, cursor)
         vector = tile_k * 32 + cute.arch.lane_idx()
-        copies = [copies_of(work, x, index, q, group, first + r, top_k) for r in range(ROWS)]
+        copies = [copies_of(x, index, q, first + r, top_k) for r in range(ROWS)]
         loaded = cute.make_rmem_tensor((VECTOR, ROWS), cutlass.BFloat16)
         for r in cutlass.range_constexpr(ROWS):
             if copies[r].is_wanted & (vector < num_vectors):
@@ -377,7 +362,7 @@ def scale_arguments(rows):
     return (make_fake_tensor(Float32, shape, (*steps, 1, step), assumed_align=16),)
 
 
-def launch(x, index, groups, q, scale, global_scale, top_k, num_sms, stream):
+def launch(x, index, groups, q, scale, global_scale, top_k, stream):
     """
     Launch the kernel on `stream` for a GPU with `num_sms` SMs. What a config does not have is None.
 
@@ -391,8 +376,6 @@ def launch(x, index, groups, q, scale, global_scale, top_k, num_sms, stream):
     tiles_k = tiles_along_k(q.shape[-2])
     num_tiles = cute.ceil_div(x.shape[0], ROWS) * tiles_k
     num_ctas = cute.ceil_div(num_tiles, TILES_PER_CTA)
-    if cutlass.const_expr(IS_PERSISTENT):
-        num_ctas = cutlass.min(num_ctas, num_sms * CTAS_PER_SM)
     permute_quantize_kernel(x, index, groups, q, scale, global_scale, top_k).launch(
         grid=[cutlass.max(num_ctas, 1), 1, 1],
         block=[THREADS, 1, 1],
@@ -412,7 +395,7 @@ def arguments():
     """
     rows, _ = modes(cute.sym_int(), cute.sym_int())
     tokens, columns = cute.sym_int(), cute.sym_int(divisibility=16)
-    q_columns = columns if Q_STEP == 1 else cute.sym_int(divisibility=16 // Q_STEP)
+    q_columns = columns
     each = VECTOR // Q_STEP
 
     def tensor(dtype, *shape, divisor=1, align=4):
@@ -438,5 +421,5 @@ def permute_quantize(x, inverse, q, scale, permutation, by_token, num_sms, strea
 
     permutation: (M,) int32. by_token: (T, at least ceil(K / 128)) float32, for a while.
     """
-    launch(x, inverse, None, q, by_token, None, inverse.shape[1], num_sms, stream)
+    launch(x, inverse, None, q, by_token, None, inverse.shape[1], stream)
     launch_relay(permutation, inverse, by_token, scale, stream)

@@ -44,12 +44,10 @@ from cutlass import Float32, Int32, Uint32
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 # The config.
-LAYOUT = "contiguous"
 ROWS = 4  # of a tile, whose loads are all under way at once
 THREADS = 128
 CTAS_PER_SM = 7  # that registers must suffice for
 VECTOR = 8  # columns that a lane takes of a row
-IS_PERSISTENT = False  # as many CTAs as the GPU holds walk over all tiles
 USE_PDL = False  # start while the kernel before on the stream drains
 
 # What follows from it.
@@ -78,7 +76,7 @@ class Place(NamedTuple):
     slot: Int32  # of the first row, counted as scales are
 
 
-def open_rows(groups, num_rows, num_matrices):  # noqa: ARG001
+def open_rows(num_rows, num_matrices):  # noqa: ARG001
     """Return the rows of all matrices."""
     tiles = cute.ceil_div(num_rows, ROWS)
     return Rows(num_rows, tiles, tiles * num_matrices)
@@ -190,7 +188,7 @@ Q_STEP = 1  # values in an element of q
 SIGNS = 0xFFFFFFFF  # of the bits of two values: signs stay with them
 
 
-def rounded(quotients, words, signs):  # noqa: ARG001
+def rounded(quotients):  # noqa: ARG001
     """Return VECTOR quotients as e4m3, to nearest even; beyond 448 is 448."""
     values = cute.make_rmem_tensor(VECTOR, Float32)
     for i in range(VECTOR):
@@ -224,7 +222,7 @@ def gathered(byte):
 
 
 @cute.jit
-def quantize_rows(place, loaded, q, scale, overall, vector):
+def quantize_rows(place, loaded, q, scale, vector):
     """
     Quantise and store one vector of each row of a tile, with which `q` begins.
 
@@ -240,10 +238,10 @@ def quantize_rows(place, loaded, q, scale, overall, vector):
         numbers = numbers_of(words)
         magnitude = largest(words) if has_columns else Float32(0.0)
         magnitude = across_lanes(magnitude, LANES_PER_SCALE)
-        row_scale = scale_of(magnitude, overall)
+        row_scale = scale_of(magnitude)
         if (place.row + r < place.end) & has_columns:
-            quotients, signs = quotients_of(numbers, row_scale, magnitude)
-            cute.autovec_copy(rounded(quotients, words, signs), q[r, vector, None])
+            quotients, signs = quotients_of(numbers, row_scale)
+            cute.autovec_copy(rounded(quotients), q[r, vector, None])
         word = gathered(row_scale.byte if has_scale else Uint32(0))
         mine = word if lane == r else mine
     slot, column = place.slot + lane, vector // LANES_PER_WORD
@@ -267,13 +265,8 @@ class Scale(NamedTuple):
     factor: Float32
 
 
-def overall_of(global_scale, matrix):  # noqa: ARG001
-    """Return 1: no scale is over those of a matrix."""
-    return Float32(1.0)
-
-
 @cute.jit
-def scale_of(magnitude, overall):  # noqa: ARG001
+def scale_of(magnitude):  # noqa: ARG001
     """
     Return the scale of values up to `magnitude`.
 
@@ -286,7 +279,7 @@ def scale_of(magnitude, overall):  # noqa: ARG001
     return Scale(byte if is_finite else Uint32(255), factor.bitcast(Float32))
 
 
-def quotients_of(numbers, scale, magnitude):  # noqa: ARG001
+def quotients_of(numbers, scale):  # noqa: ARG001
     """Return numbers, which have their signs, over their scale."""
     return [number * scale.factor for number in numbers], None
 
@@ -297,14 +290,10 @@ def quantize_kernel(x, groups, q, scale, global_scale):
     cta, _, _ = cute.arch.block_idx()
     num_ctas, _, _ = cute.arch.grid_dim()
     warp = cta * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    num_warps = num_ctas * WARPS
-    if cutlass.const_expr(USE_PDL):
-        cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    num_rows, num_vectors = q.shape[-3], q.shape[-2]
-    rows, tiles_k = open_rows(groups, num_rows, q.shape[0]), tiles_along_k(num_vectors)
+    num_rows = q.shape[-3]
+    num_vectors = q.shape[-2]
+    rows, tiles_k = open_rows(num_rows, q.shape[0]), tiles_along_k(num_vectors)
     step_m, step_k = rows.num_tiles, Int32(0)  # one tile is all
-    if cutlass.const_expr(IS_PERSISTENT):
-        step_m, step_k = num_warps // tiles_k, num_warps % tiles_k
     tile_m, tile_k = warp // tiles_k, warp % tiles_k
     cursor = first_cursor(rows)
     while tile_m < rows.num_tiles:
@@ -315,8 +304,8 @@ def quantize_kernel(x, groups, q, scale, global_scale):
         for r in cutlass.range_constexpr(ROWS):
             if (place.row + r < place.end) & (vector < num_vectors):
                 load_vector(x_rows, r, vector, loaded[None, r])
-        overall, atoms = overall_of(global_scale, place.matrix), matrix_of(scale, place.matrix)
-        quantize_rows(place, loaded, q_rows, atoms, overall, vector)
+        atoms = matrix_of(scale, place.matrix)
+        quantize_rows(place, loaded, q_rows, atoms, vector)
         tile_m += step_m
         tile_k += step_k
         if tile_k >= tiles_k:
@@ -324,7 +313,7 @@ def quantize_kernel(x, groups, q, scale, global_scale):
             tile_k -= tiles_k
 
 
-def launch(x, groups, q, scale, global_scale, num_sms, stream):
+def launch(x, groups, q, scale, global_scale, stream):
     """
     Launch the kernel on `stream` for a GPU with `num_sms` SMs.
 
@@ -335,16 +324,11 @@ def launch(x, groups, q, scale, global_scale, num_sms, stream):
     x = parts_of(x, LOAD, LOAD)
     q = parts_of(q, VECTOR // Q_STEP, VECTOR // Q_STEP)
     words = cute.recast_tensor(scale, Uint32)
-    num_rows, num_vectors = q.shape[-3], q.shape[-2]
+    num_rows = q.shape[-3]
+    num_vectors = q.shape[-2]
     num_tiles = cute.ceil_div(num_rows, ROWS) * tiles_along_k(num_vectors)
-    if cutlass.const_expr(LAYOUT == "ragged"):
-        # Of each group the last tile may be short.
-        num_tiles += cute.size(groups) * tiles_along_k(num_vectors)
-    else:
-        num_tiles *= q.shape[0]
+    num_tiles *= q.shape[0]
     num_ctas = cute.ceil_div(num_tiles, TILES_PER_CTA)
-    if cutlass.const_expr(IS_PERSISTENT):
-        num_ctas = cutlass.min(num_ctas, num_sms * CTAS_PER_SM)
     quantize_kernel(x, groups, q, words, global_scale).launch(
         grid=[cutlass.max(num_ctas, 1), 1, 1],
         block=[THREADS, 1, 1],
@@ -389,4 +373,4 @@ def arguments():
 @cute.jit
 def quantize(x, q, scale, num_sms, stream):
     """Compute and store q and scales: see `launch`."""
-    launch(x, None, q, scale, None, num_sms, stream)
+    launch(x, None, q, scale, None, stream)

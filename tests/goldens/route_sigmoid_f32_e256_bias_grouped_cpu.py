@@ -48,8 +48,6 @@ from cutlass import Float32, Int32, Uint32, cute
 from cutlass.cute.runtime import make_fake_tensor
 
 EXPERTS = 256  # at most
-SCORING = "sigmoid"
-HAS_PLAIN_LOGITS = False  # that are in the order of scores
 SCORES_DTYPE = cutlass.Float32
 SCORES_BITS = cutlass.Uint32
 VECTOR = 16  # float32 values of one operation: one AVX-512 register, two of AVX2
@@ -115,28 +113,16 @@ def score_row(values, keys, bias, num_experts):
     """
     most, total = Float32(float("-inf")), Float32(0.0)
     for e in cutlass.range(num_experts):
-        if cutlass.const_expr(HAS_PLAIN_LOGITS):
-            keys[e] = key_of(values[e])
         most = values[e] if values[e] > most else most
     for v in cutlass.range(EXPERTS // VECTOR):
         place = cute.local_tile(values, (VECTOR,), (v,))
-        if cutlass.const_expr(SCORING == "softmax"):
-            place.store(exponential(place.load() - most))
-        else:
-            place.store(1.0 / (exponential(-place.load()) + 1.0))
-    if cutlass.const_expr(SCORING == "softmax"):
-        for e in cutlass.range(num_experts):
-            total += values[e]
-    if cutlass.const_expr(SCORING == "softmax" and not HAS_PLAIN_LOGITS):
-        for e in cutlass.range(num_experts):
-            values[e] = values[e] / total
-    if cutlass.const_expr(not HAS_PLAIN_LOGITS):
-        total = Float32(1.0)
-        for e in cutlass.range(num_experts):
-            rank = values[e]
-            if cutlass.const_expr(bias is not None):
-                rank += bias[e]
-            keys[e] = key_of(rank)
+        place.store(1.0 / (exponential(-place.load()) + 1.0))
+    total = Float32(1.0)
+    for e in cutlass.range(num_experts):
+        rank = values[e]
+        if cutlass.const_expr(bias is not None):
+            rank += bias[e]
+        keys[e] = key_of(rank)
     return total
 
 
@@ -177,7 +163,7 @@ def choose_row(values, keys, weights, ids, all_scores, num_experts, renormalize,
 
     Weights are divided by the sum of their own, or by `all_scores`.
     """
-    top_k, total = cute.size(ids), Float32(1e-20 if SCORING == "sigmoid" else 0.0)
+    top_k, total = cute.size(ids), Float32(1e-20)
     for slot in cutlass.range(top_k):
         best, at = Uint32(0), Int32(0)
         for e in cutlass.range(num_experts):

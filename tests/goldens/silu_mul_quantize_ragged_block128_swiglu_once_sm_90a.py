@@ -44,17 +44,14 @@ from cutlass import Float32, Int32, Uint32
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 # The config.
-LAYOUT = "ragged"
 SCALE_GRANULARITY = "block128"
-ACTIVATION = "swiglu"
 ROWS = 4  # of a tile, whose loads are all under way at once
 THREADS = 128
 CTAS_PER_SM = 7  # that registers must suffice for
-IS_PERSISTENT = False  # as many CTAs as the GPU holds walk over all tiles
 USE_PDL = False  # start while the kernel before on the stream drains
 
 # What follows from it.
-Q_DTYPE = cutlass.BFloat16 if SCALE_GRANULARITY == "none" else cutlass.Float8E4M3FN
+Q_DTYPE = cutlass.Float8E4M3FN
 WARPS = THREADS // 32
 VECTOR = 8  # columns that a thread takes at once: 16 bytes of gates and 16 of ups
 
@@ -75,22 +72,22 @@ def open_rows(groups, num_rows):
     return Rows(end, cute.ceil_div(end, ROWS))
 
 
-def first_cursor(rows):  # noqa: ARG001
+def first_cursor():  # noqa: ARG001
     """Return where the search for a tile starts: nowhere, a tile's rows follow from its index."""
     return Int32(0)
 
 
-def find_rows(rows, tile, cursor):  # noqa: ARG001
+def find_rows(tile, cursor):  # noqa: ARG001
     """Return group and first row of a tile, and where the search for the next one starts."""
     return Int32(0), tile * ROWS, cursor
 
 
-def is_owned(rows, group, row):  # noqa: ARG001
+def is_owned(rows, row):  # noqa: ARG001
     """Say whether a row belongs to a group."""
     return row < rows.end
 
 
-def of_group(tensor, group):  # noqa: ARG001
+def of_group(tensor):  # noqa: ARG001
     """Return the matrix that the rows of a group are in: all are in one."""
     return tensor
 
@@ -103,7 +100,6 @@ def vectors_of(tensor):
     return cute.make_tensor(tensor.iterator, layout)
 
 
-INTERLEAVED = False  # gate and up take turns
 LOG2_E = 1.4426950408889634
 HIGH_LOG2_E = 47274 * 2.0**-15  # its first 16 bits
 LOW_LOG2_E = LOG2_E - HIGH_LOG2_E
@@ -111,14 +107,12 @@ LN_2 = 0.6931471805599453
 LARGEST = 2.0**127
 # Gates and ups are read once; where they take turns, two loads share the lines of L1.
 PRIORITY = cute.nvgpu.CacheEvictionPriority
-LOAD_PRIORITY = PRIORITY.EVICT_FIRST if INTERLEAVED else PRIORITY.NO_ALLOCATE
+LOAD_PRIORITY = PRIORITY.NO_ALLOCATE
 
 
 def load_vectors(x, row, vector, num_vectors, target):
     """Load what the results of one vector are made of into `target`: 2 VECTOR registers."""
     first, second = vector, num_vectors + vector
-    if cutlass.const_expr(INTERLEAVED):
-        first, second = 2 * vector, 2 * vector + 1
     load = cute.make_copy_atom(
         cute.nvgpu.CopyG2ROp(),
         cutlass.BFloat16,
@@ -131,7 +125,7 @@ def load_vectors(x, row, vector, num_vectors, target):
 
 def gate_and_up(loaded):
     """Return the two vectors of float32 in what `load_vectors` loaded."""
-    step, other = (2, 1) if cutlass.const_expr(INTERLEAVED) else (1, VECTOR)
+    step, other = (1, VECTOR)
     return [
         cute.make_tensor(loaded.iterator + start, cute.make_layout(VECTOR, stride=step))
         .load()
@@ -157,7 +151,7 @@ def slopes_of(alpha):
 
 
 @cute.jit
-def activate(loaded, limit, alpha):
+def activate(loaded, alpha):
     """
     Return VECTOR results, float32.
 
@@ -168,10 +162,6 @@ def activate(loaded, limit, alpha):
     """
     gate, up = gate_and_up(loaded)
     high, low = slopes_of(alpha)
-    if cutlass.const_expr(ACTIVATION == "swiglu_oai"):
-        gate = cute.where(gate > limit, cute.full_like(gate, limit), gate)
-        up = cute.where(up > limit, cute.full_like(up, limit), up)
-        up = cute.where(up < -limit, cute.full_like(up, -limit), up) + 1.0
     result = cute.make_rmem_tensor(VECTOR, Float32)
     for i in cutlass.range_constexpr(VECTOR):
         bounded = cute.arch.fmin(gate[i], LARGEST)
@@ -197,7 +187,6 @@ def largest(values, start):
     return start
 
 
-POWER_OF_TWO = False  # scales are powers of two
 E4M3_MAX = 448.0
 INFINITY = float("inf")
 SMALLEST_NORMAL = 2.0**-126
@@ -218,10 +207,6 @@ def scale_of(magnitude):
     scale = cute.math.fma(-excess, inverse, scale)
     scale = magnitude if magnitude == INFINITY else scale
     scale = cute.arch.fmax(scale, SMALLEST_NORMAL, nan=True)
-    if cutlass.const_expr(POWER_OF_TWO):
-        # The next power of two: a mantissa that is not 0 carries into the exponent.
-        bits = (scale.bitcast(Uint32) + 0x7FFFFF) & 0x7F800000
-        scale = bits.bitcast(Float32) if scale < INFINITY else scale
     return Float32(1.0) if magnitude == 0.0 else scale
 
 
@@ -240,10 +225,9 @@ def divide(values, scale):
     if (scale >= SAFE_SCALE) & (scale < INFINITY):
         for i in cutlass.range_constexpr(VECTOR):
             quotient = numbers[i] * inverse
-            if cutlass.const_expr(not POWER_OF_TWO):
-                for _ in cutlass.range_constexpr(2):
-                    excess = cute.math.fma(quotient, scale, -numbers[i])
-                    quotient = cute.math.fma(-excess, inverse, quotient)
+            for _ in cutlass.range_constexpr(2):
+                excess = cute.math.fma(quotient, scale, -numbers[i])
+                quotient = cute.math.fma(-excess, inverse, quotient)
             quotients[i] = quotient
     else:
         for i in cutlass.range_constexpr(VECTOR):
@@ -259,7 +243,6 @@ def across_lanes(value, lanes):
     return value
 
 
-LOADS_AHEAD = False  # load a tile before the one before it is computed
 TILES_PER_CTA = WARPS
 
 
@@ -288,9 +271,9 @@ def next_tile(walk, tile_m, tile_n):
     return tile_m, tile_n
 
 
-def owned_rows(rows, group, first_row):
+def owned_rows(rows, first_row):
     """Return which rows of a tile belong to a group."""
-    return [is_owned(rows, group, first_row + r) for r in range(ROWS)]
+    return [is_owned(rows, first_row + r) for r in range(ROWS)]
 
 
 @cute.jit
@@ -303,8 +286,8 @@ def load_tile(walk, x, tile_m, tile_n, num_vectors, cursor, loaded):
     """
     group, first_row = Int32(0), Int32(0)
     if tile_m < walk.rows.num_tiles:
-        group, first_row, cursor = find_rows(walk.rows, tile_m, cursor)
-        owned, matrix = owned_rows(walk.rows, group, first_row), of_group(x, group)
+        group, first_row, cursor = find_rows(tile_m, cursor)
+        owned, matrix = owned_rows(walk.rows, first_row), of_group(x)
         vector = tile_n * 32 + cute.arch.lane_idx()
         for r in cutlass.range_constexpr(ROWS):
             if owned[r] & (vector < num_vectors):
@@ -319,39 +302,27 @@ def silu_mul_quantize_kernel(x, groups, q, scale, limit, alpha):
     num_blocks, _, _ = cute.arch.grid_dim()
     warp = block * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
     num_warps = num_blocks * WARPS
-    if cutlass.const_expr(USE_PDL):
-        # The next kernel may start at once, beside the last CTAs of the one before, up to its wait.
-        cute.arch.griddepcontrol_launch_dependents()
-        cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    num_rows, num_vectors = q.shape[-3], q.shape[-2]
+    num_rows = q.shape[-3]
+    num_vectors = q.shape[-2]
     rows, tiles_n = open_rows(groups, num_rows), tiles_along_n(num_vectors)
     walk = Walk(rows, tiles_n, num_warps // tiles_n, num_warps % tiles_n)
     tile_m, tile_n = warp // tiles_n, warp % tiles_n
-    cursor, group, first_row = first_cursor(rows), Int32(0), Int32(0)
+    cursor, group, first_row = first_cursor(), Int32(0), Int32(0)
     ahead = cute.make_rmem_tensor((2 * VECTOR, ROWS), cutlass.BFloat16)
-    if cutlass.const_expr(LOADS_AHEAD):
-        group, first_row, cursor = load_tile(walk, x, tile_m, tile_n, num_vectors, cursor, ahead)
     while tile_m < rows.num_tiles:
-        if cutlass.const_expr(not LOADS_AHEAD):
-            group, first_row, cursor = load_tile(
-                walk, x, tile_m, tile_n, num_vectors, cursor, ahead
-            )
+        group, first_row, cursor = load_tile(walk, x, tile_m, tile_n, num_vectors, cursor, ahead)
         loaded = cute.make_rmem_tensor_like(ahead)
         loaded.store(ahead.load())
         tile = (group, first_row, tile_n * 32 + cute.arch.lane_idx())
         tile_m, tile_n = next_tile(walk, tile_m, tile_n)
-        if cutlass.const_expr(LOADS_AHEAD):
-            group, first_row, cursor = load_tile(
-                walk, x, tile_m, tile_n, num_vectors, cursor, ahead
-            )
-        quantize_rows(rows, loaded, q, scale, tile, limit, alpha)
+        quantize_rows(rows, loaded, q, scale, tile, alpha)
 
 
 LANES_PER_BLOCK = 128 // VECTOR  # that have the columns of one scale
 
 
 @cute.jit
-def quantize_rows(rows, loaded, q, scale, tile, limit, alpha):
+def quantize_rows(rows, loaded, q, scale, tile, alpha):
     """
     Activate, quantise and store one vector of each row of a tile.
 
@@ -359,12 +330,12 @@ def quantize_rows(rows, loaded, q, scale, tile, limit, alpha):
     those of neighbouring rows, which are neighbours in memory.
     """
     group, first_row, vector = tile
-    owned, lane = owned_rows(rows, group, first_row), cute.arch.lane_idx() % LANES_PER_BLOCK
-    q, scale = of_group(q, group), of_group(scale, group)
+    owned, lane = owned_rows(rows, first_row), cute.arch.lane_idx() % LANES_PER_BLOCK
+    q, scale = of_group(q), of_group(scale)
     has_columns = vector < cute.size(q, mode=[1])
     mine, is_mine_owned = Float32(1.0), cutlass.Boolean(False)
     for r in cutlass.range_constexpr(ROWS):
-        values = activate(loaded[None, r], limit, alpha)
+        values = activate(loaded[None, r], alpha)
         magnitude = largest(values, Float32(0.0))
         magnitude = magnitude if has_columns else Float32(0.0)
         row_scale = scale_of(across_lanes(magnitude, LANES_PER_BLOCK))
@@ -382,7 +353,7 @@ def modes(num_groups, size_m):
     return (size_m,), (num_groups,)
 
 
-def launch(x, groups, q, scale, limit, alpha, num_sms, stream):
+def launch(x, groups, q, scale, limit, alpha, stream):
     """
     Launch the kernel on `stream` for a GPU with `num_sms` SMs.
 
@@ -394,13 +365,10 @@ def launch(x, groups, q, scale, limit, alpha, num_sms, stream):
     limit, alpha: float32 of swiglu_oai. What a config does not have is None.
     """
     x, q = vectors_of(x), vectors_of(q)
-    num_rows, num_vectors = q.shape[-3], q.shape[-2]
+    num_rows = q.shape[-3]
+    num_vectors = q.shape[-2]
     num_tiles = cute.ceil_div(num_rows, ROWS) * tiles_along_n(num_vectors)
-    if cutlass.const_expr(LAYOUT == "masked"):
-        num_tiles *= cute.size(groups)
     num_ctas = cute.ceil_div(num_tiles, TILES_PER_CTA)
-    if cutlass.const_expr(IS_PERSISTENT):
-        num_ctas = cutlass.min(num_ctas, num_sms * CTAS_PER_SM)
     silu_mul_quantize_kernel(x, groups, q, scale, limit, alpha).launch(
         grid=[cutlass.max(num_ctas, 1), 1, 1],
         block=[THREADS, 1, 1],
@@ -444,7 +412,7 @@ def arguments():
         make_fake_tensor(Int32, entries, (1,), assumed_align=4),
         matrix(Q_DTYPE, i, VECTOR * Q_DTYPE.width // 8),
         *([scales[SCALE_GRANULARITY]()] if SCALE_GRANULARITY in scales else []),
-        *([Float32(0.0), Float32(0.0)] if ACTIVATION == "swiglu_oai" else []),
+        *([]),
         Int32(1),
         make_fake_stream(use_tvm_ffi_env_stream=True),
     )
@@ -453,4 +421,4 @@ def arguments():
 @cute.jit
 def silu_mul_quantize(x, groups, q, scale, num_sms, stream):
     """Compute and store q and scales: see `launch`."""
-    launch(x, groups, q, scale, None, None, num_sms, stream)
+    launch(x, groups, q, scale, None, None, stream)

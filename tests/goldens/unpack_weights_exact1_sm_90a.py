@@ -205,8 +205,6 @@ def unpack_weights_kernel(pairs, factor, b, b_scale):
     table = storage.table.get_tensor(cute.make_layout((2, len(TABLE))))
     fill_table(table, thread)
     cute.arch.sync_threads()
-    if cutlass.const_expr(USE_PDL):
-        cute.arch.griddepcontrol_wait()  # before the first access to what an earlier kernel had
     num_columns = cute.size(pairs, mode=[2])
     parts, blocks = cute.ceil_div(num_columns, COLUMNS), cute.size(pairs, mode=[1])
     place, part = cta // parts, cta % parts

@@ -1,0 +1,561 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A rendered kernel without what its config does not need.
+
+Partials are written for many configs: they test constants of the generated file, and hand each
+other values that only some of them use. Here the constants are known, so that tests of them are
+decided, and parameters, functions, constants and imports that are then unused are taken out. The
+compiler would do the same; this is for the reader.
+
+It works on text, not on a syntax tree: comments and lines stay as the templates have them, and up
+to Python 3.11.7 two threads that build a tree at once raise SystemError.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+LINE_LENGTH = 100
+
+RECORDS = ("WorkTile", "Schedule", "Copies", "Place")
+"""Named tuples that templates read by the names of their fields, and never unpack."""
+
+_OPAQUE = re.compile(
+    r'[fF]?(?:"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|"(?:[^"\\\n]|\\.)*"'
+    r"|'(?:[^'\\\n]|\\.)*')|#[^\n]*",
+    re.DOTALL,
+)
+"""Strings and comments: no name in them is a use, but for strings with values in them."""
+
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_QUOTED = re.compile(r"[\"'](\w+)[\"']")
+_CONSTANT = re.compile(r"^([A-Z][A-Z0-9_]*) = (.+)$", re.MULTILINE)
+_IF = re.compile(r"( *)(if|elif) (.+):(?:  #.*)?")
+_OTHERWISE = re.compile(r"( *)(elif .+|else):(?:  #.*)?")
+_TOP = re.compile(r"^(?:def|class) (\w+)|^([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*) = ", re.MULTILINE)
+_FUNCTION = re.compile(r"^def (\w+)(\()", re.MULTILINE)
+_IMPORT = re.compile(r"^(?:from [\w.]+ )?import (?!\()(.+)$", re.MULTILINE)
+_VARIABLE = re.compile(r"^ +(\w+) = ([^\n]+)\n", re.MULTILINE)
+_CALLED = re.compile(r"([\w.]*)\((\)?)")
+_HARMLESS = frozenset(
+    f"{module}.{name}".removeprefix(".")
+    for module, names in (
+        ("", ("", "Int32", "Int64", "min", "max", "flat", "load_bias")),
+        ("cute", ("size", "ceil_div", "make_rmem_tensor")),
+        ("cutlass", ("min", "max")),
+        ("cute.arch", ("lane_idx", "make_warp_uniform", "block_idx_in_cluster")),
+    )
+    for name in names
+)
+"""What may be called where nothing reads the result; and what takes no arguments."""
+_FIELD = re.compile(r"^    (\w+): [^\n]*\n", re.MULTILINE)
+_COVERED = re.compile(r"\*\(.* in range\((\d+)\)\)")
+_KEYWORD = re.compile(r"\w+=[^=]")
+_CHOICE = re.compile(r"(?<=[^\n ]) if ")
+_BRACKETS = re.compile(r"[()\[\]{}]")
+_BRACKETS_AND_COMMAS = re.compile(r"[()\[\]{},]")
+_NEXT_TOP = re.compile(r"\n(?=[^\s)])")
+_REPLACED = re.compile(r"\._replace\(")
+_PURE_VALUE = re.compile(r"(?:[\w.\[\], +*/<>=&|-]|(?:Int\d+)?[()])+")
+_PURE = re.compile(r"[\w.\[\], +*/-]+")
+_OPENING = {"(": ")", "[": "]", "{": "}"}
+_ALLOWED = {"min": min, "max": max, "__builtins__": {}}
+
+
+class _Function(NamedTuple):
+    """A function at the top level: its name, and places in the text."""
+
+    name: str
+    at: int  # of its name
+    parameters: tuple[tuple[int, int], ...]
+    body: tuple[int, int]
+    is_fixed: bool  # its parameters are what the device or a caller of the file hands over
+
+
+def specialised(text: str, kept: frozenset[str]) -> str:
+    """
+    Return `text`, the source of a kernel, without what is unused.
+
+    Args:
+        text: A Python module, formatted.
+        kept: Names that callers of the module use: they stay as they are.
+    """
+    text, plain, before = *_decided(text), ""
+    while text != before:
+        before = text
+        text, plain = _without_parameters(text, plain, kept)
+        text, plain = _without_fields(text, plain)
+        text, plain = _without_variables(text, plain, kept)
+        text, plain = _without_definitions(text, plain, kept)
+    return _joined(text)
+
+
+def masked(text: str) -> str:
+    """Return a text of the same length with spaces where strings and comments were."""
+
+    def blank(match: re.Match[str]) -> str:
+        found = match[0]
+        if found[0] in "fF":
+            return found
+        if "\n" not in found:
+            return " " * len(found)
+        return "\n".join(" " * len(line) for line in found.split("\n"))
+
+    return _OPAQUE.sub(blank, text)
+
+
+def constants(text: str) -> dict[str, Any]:
+    """Return the constants of a module whose values follow from numbers, words and each other."""
+    known: dict[str, Any] = {}
+    for name, expression in _CONSTANT.findall(text):
+        try:
+            known[name] = _value(expression, known)
+        except Exception:  # noqa: S112  # whatever it is, it is not known here
+            continue
+    return known
+
+
+def _value(expression: str, known: dict[str, Any]) -> Any:
+    match = re.fullmatch(r"cutlass\.const_expr\((.+)\)", expression)
+    code = compile((match[1] if match else expression).strip(), "", "eval", dont_inherit=True)
+    return eval(code, _ALLOWED, known)  # noqa: S307  # a constant of a template, which is code
+
+
+def _known(expression: str, known: dict[str, Any]) -> bool | None:
+    """Return whether a condition holds; None where only a run tells."""
+    if not re.search(r"[A-Z]", expression):
+        return None
+    try:
+        return bool(_value(expression, known))
+    except Exception:  # a name that is no constant, a call
+        return None
+
+
+def _decided(text: str) -> tuple[str, str]:
+    """Return `text` with one branch of each condition that constants decide."""
+    known = constants(text)
+    lines = text.split("\n")
+    plain = masked(text).split("\n")
+    i = 0
+    while i < len(lines):
+        match = _IF.fullmatch(lines[i]) if plain[i].strip() else None
+        holds = _known(match[3], known) if match else None
+        if match is None or holds is None or not _decide(lines, plain, i, match, holds=holds):
+            i += 1
+    return _without_choices("\n".join(lines), "\n".join(plain), known)
+
+
+def _decide(  # noqa: C901, PLR0912  # a case for each form of the statement
+    lines: list[str], plain: list[str], i: int, match: re.Match[str], *, holds: bool
+) -> bool:
+    """Decide the condition in line `i`; return whether that was possible."""
+    indent, word = match[1], match[2]
+    end = _end_of_block(plain, i, len(indent))
+    other = _OTHERWISE.fullmatch(lines[end]) if end < len(lines) else None
+    if other is not None and other[1] != indent:
+        other = None
+    if holds:
+        last = end
+        while other is not None and other[1] == indent:
+            last = _end_of_block(plain, last, len(indent))
+            other = _OTHERWISE.fullmatch(lines[last]) if last < len(lines) else None
+        if word == "elif":
+            _replace(lines, plain, end, last, [])
+            _replace(lines, plain, i, i + 1, [f"{indent}else:"])
+        else:
+            _replace(lines, plain, i, last, _dedented(lines[i + 1 : end]))
+        return True
+    if other is not None and other[2] == "else":
+        if word == "elif":
+            _replace(lines, plain, i, end, [])
+            return True
+        last = _end_of_block(plain, end, len(indent))
+        _replace(lines, plain, i, last, _dedented(lines[end + 1 : last]))
+        return True
+    if other is not None or word == "elif":
+        rest = [lines[end].replace("elif ", "if ", 1)] if word == "if" else None
+        if rest is not None:
+            _replace(lines, plain, end, end + 1, rest)
+        _replace(lines, plain, i, end, [])
+        return True
+    start = i
+    while start > 0 and lines[start - 1].startswith(f"{indent}#"):
+        start -= 1
+    opens = start > 0 and plain[start - 1].rstrip().endswith(":")
+    closes = end >= len(lines) or _indent(_next(plain, end)) < len(indent)
+    if opens and closes:
+        return False
+    _replace(lines, plain, start, end, [])
+    while start < len(lines) and not lines[start] and (opens or not lines[start - 1] or closes):
+        _replace(lines, plain, start, start + 1, [])
+        if closes:
+            break
+    return True
+
+
+def _replace(lines: list[str], plain: list[str], start: int, end: int, new: list[str]) -> None:
+    lines[start:end] = new
+    plain[start:end] = masked("\n".join(new)).split("\n") if new else []
+
+
+def _next(plain: list[str], i: int) -> str:
+    return next((line for line in plain[i:] if line.strip()), "")
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _end_of_block(plain: list[str], i: int, indent: int) -> int:
+    """Return the line after the block that line `i` opens, blank lines at its end not counted."""
+    end = i + 1
+    for k in range(i + 1, len(plain)):
+        if plain[k].strip():
+            if _indent(plain[k]) <= indent:
+                break
+            end = k + 1
+    return end
+
+
+def _dedented(lines: list[str]) -> list[str]:
+    return [line.removeprefix("    ") for line in lines]
+
+
+def _without_choices(text: str, plain: str, known: dict[str, Any]) -> tuple[str, str]:
+    """Return `text` with one side of each conditional expression that constants decide."""
+    place = 0
+    while (match := _CHOICE.search(plain, place)) is not None:
+        place = match.end()
+        start = _scan(plain, match.start() - 1, -1)
+        middle = _scan(plain, match.end(), 1, " else ")
+        if start is None or middle is None or not plain.startswith(" else ", middle):
+            continue
+        end = _scan(plain, middle + 6, 1)
+        holds = _known(text[match.end() : middle], known)
+        if end is None or holds is None:
+            continue
+        new = text[start : match.start()] if holds else text[middle + 6 : end]
+        in_brackets = f"{plain[start - 2 : start]}{new}{plain[end : end + 1]}"
+        if re.fullmatch(r"[^\w\])]\([\w.]+\)", in_brackets):
+            start, end = start - 1, end + 1
+        text = text[:start] + new + text[end:]
+        plain = plain[:start] + masked(new) + plain[end:]
+        place = start
+    return text, plain
+
+
+def _scan(plain: str, place: int, step: int, stop: str = "") -> int | None:
+    """Return where the operand of a conditional expression ends, from `place` on."""
+    depth = 0
+    opening, closing = ("([{", ")]}") if step > 0 else (")]}", "([{")
+    while 0 <= place < len(plain):
+        letter = plain[place]
+        if depth == 0:
+            if letter in closing or letter in ",\n":
+                return (
+                    place if step > 0 else place + 1 + (plain[place + 1] == " " and letter == ",")
+                )
+            if step > 0 and (letter == ":" or plain.startswith(stop or " for ", place)):
+                return place
+            if step < 0 and (letter == ":" or _assigns(plain, place)):
+                return place + 2 if plain[place + 1] == " " else place + 1
+            if step < 0 and plain.startswith("return ", place):
+                return place + len("return ")
+            if step < 0 and letter == " " and plain[place - 4 : place] in ("    ", "\n   "):
+                return place + 1
+        depth += (letter in opening) - (letter in closing)
+        place += step
+    return None
+
+
+def _assigns(plain: str, place: int) -> bool:
+    return plain[place] == "=" and plain[place - 1] not in "=!<>" and plain[place + 1] != "="
+
+
+def _names(plain: str) -> dict[str, list[int]]:
+    """Return where each name is used or set, attributes not counted."""
+    found: dict[str, list[int]] = {}
+    for match in _NAME.finditer(plain):
+        found.setdefault(match[0], []).append(match.start())
+    return found
+
+
+def _closing(plain: str, place: int) -> int:
+    """Return where the bracket at `place` closes."""
+    depth = 0
+    for match in _BRACKETS.finditer(plain, place):
+        depth += 1 if match[0] in _OPENING else -1
+        if depth == 0:
+            return match.start()
+    return len(plain)
+
+
+def _parts(plain: str, place: int) -> tuple[tuple[int, int], ...]:
+    """Return the places of what stands between the bracket at `place` and its end, by commas."""
+    parts, start, depth = [], place + 1, 0
+    for match in _BRACKETS_AND_COMMAS.finditer(plain, place):
+        if match[0] == "," and depth == 1:
+            parts.append((start, match.start()))
+            start = match.end()
+        elif match[0] != ",":
+            depth += 1 if match[0] in _OPENING else -1
+            if depth == 0:
+                parts.append((start, match.start()))
+                break
+    return tuple(part for part in parts if plain[slice(*part)].strip())
+
+
+def _functions(text: str, plain: str, kept: frozenset[str]) -> Iterator[_Function]:
+    for match in _FUNCTION.finditer(plain):
+        close = _closing(plain, match.start(2))
+        end = _NEXT_TOP.search(plain, close)
+        above = text[: match.start()].rsplit("\n\n", 1)[-1]
+        yield _Function(
+            match[1],
+            match.start(1),
+            _parts(plain, match.start(2)),
+            (close, end.start() if end else len(plain)),
+            match[1] in kept or "@cute.kernel" in above or "@dsl_user_op" in above,
+        )
+
+
+def _without_parameters(text: str, plain: str, kept: frozenset[str]) -> tuple[str, str]:
+    """Return `text` without parameters that their functions do not read."""
+    names = _names(plain)
+    cuts: list[tuple[int, int]] = []
+    for function in _functions(text, plain, kept):
+        if function.is_fixed:
+            continue
+        unused = [
+            (k, part)
+            for k, part in enumerate(function.parameters)
+            if not _is_read(
+                plain, names, re.split("[:=]", plain[slice(*part)])[0].strip(), function
+            )
+        ]
+        if not unused:
+            continue
+        calls = [place for place in names[function.name] if place != function.at]
+        after = {place: plain[place + len(function.name)] for place in calls}
+        if set(after.values()) - {"("}:
+            continue  # it is handed on as a value
+        given = [_parts(plain, place + len(function.name)) for place in calls]
+        if any(plain[slice(*part)].strip().startswith("*") for parts in given for part in parts):
+            continue
+        for k, part in unused:
+            name = re.split("[:=]", plain[slice(*part)])[0].strip()
+            found = [_given(plain, parts, k, name) for parts in given]
+            handed = [each for each in found if each is not None]
+            if name.startswith("*") or any(
+                not _PURE.fullmatch(text[slice(*each)].strip().removeprefix(f"{name}="))
+                for each in handed
+            ):
+                continue
+            cuts += [part, *handed]
+    return _cut(text, plain, cuts)
+
+
+def _is_read(plain: str, names: dict[str, list[int]], name: str, function: _Function) -> bool:
+    start, end = function.body
+    return any(
+        start < place < end and not _KEYWORD.match(plain, place) for place in names.get(name, ())
+    )
+
+
+def _given(
+    plain: str, parts: tuple[tuple[int, int], ...], k: int, name: str
+) -> tuple[int, int] | None:
+    """Return the argument for parameter `k`; None where a call leaves it at its default."""
+    for i, part in enumerate(parts):
+        word = re.match(r"\s*(\w+)=[^=]", plain[slice(*part)])
+        if (word[1] == name) if word else (i == k):
+            return part
+    return None
+
+
+def _cut(text: str, plain: str, cuts: list[tuple[int, int]]) -> tuple[str, str]:
+    """Return `text` without some parts of lists, their commas, and the lines that they fill."""
+    for start, end in sorted(set(cuts), reverse=True):
+        words = plain[start:end]
+        first, last = end - len(words.lstrip()), start + len(words.rstrip())
+        line = plain.rfind("\n", 0, first) + 1
+        if plain[end] != ",":
+            comma = plain.rfind(",", 0, start + 1)
+            follows = comma >= 0 and not plain[comma + 1 : start].strip()
+            cut = (comma, last) if follows else (start, end)
+        elif not (rest := plain[end + 1 : plain.index("\n", end)].strip()) and line > start:
+            cut = (line, plain.index("\n", end) + 1)
+        elif rest:
+            cut = (first, end + 1 + (plain[end + 1] == " "))
+        else:
+            cut = (start, end + 1)
+        text, plain = _dropped(text, plain, cut)
+    return text, plain
+
+
+def _dropped(text: str, plain: str, span: tuple[int, int]) -> tuple[str, str]:
+    start, end = span
+    return text[:start] + text[end:], plain[:start] + plain[end:]
+
+
+def _without_fields(text: str, plain: str) -> tuple[str, str]:
+    """Return `text` without fields of records that nothing reads."""
+    for record in RECORDS:
+        while (found := _unread(text, plain, record)) is not None:
+            line, handed = found
+            later = [part for part in handed if part[0] > line[0]]
+            text, plain = _dropped(*_cut(text, plain, later), line)
+            text, plain = _cut(text, plain, [part for part in handed if part not in later])
+    for match in reversed([*re.finditer(r"(?<=\w)\._replace\(\)", plain)]):
+        text, plain = _dropped(text, plain, match.span())
+    return text, plain
+
+
+def _unread(
+    text: str, plain: str, record: str
+) -> tuple[tuple[int, int], list[tuple[int, int]]] | None:
+    """Return the place of a field that nothing reads and those of its values; None if all are."""
+    start = plain.find(f"\nclass {record}(NamedTuple):\n") + 1
+    end = _NEXT_TOP.search(plain, start)
+    if not start or end is None:
+        return None
+    made = re.compile(rf"(?<!class )\b{record}(?=\()|\._replace(?=\()")
+    calls = [_parts(plain, match.end()) for match in made.finditer(plain)]
+    starred = [
+        _COVERED.fullmatch(plain[slice(*part)].strip())
+        for parts in calls
+        for part in parts
+        if plain[slice(*part)].strip().startswith("*")
+    ]
+    if None in starred:
+        return None
+    covered = max((int(match[1]) for match in starred if match), default=0)
+    for k, field in enumerate(_FIELD.finditer(plain, start, end.start() + 1)):
+        if k < covered or re.search(rf"\.{field[1]}\b", plain):
+            continue
+        found = [_given(plain, parts, k, field[1]) for parts in calls]
+        handed = [each for each in found if each is not None]
+        if all(_is_plain(text, each, field[1]) for each in handed):
+            return field.span(), handed
+    return None
+
+
+def _is_plain(text: str, part: tuple[int, int], name: str) -> bool:
+    value = text[slice(*part)].strip().removeprefix(f"{name}=")
+    return _PURE_VALUE.fullmatch(value) is not None
+
+
+def _without_variables(text: str, plain: str, kept: frozenset[str]) -> tuple[str, str]:
+    """Return `text` without local variables that nothing reads and no call with an effect sets."""
+    names = _names(plain)
+    cuts: list[tuple[int, int]] = []
+    for function in _functions(text, plain, kept):
+        start, end = function.body
+        found: dict[str, list[re.Match[str]]] = {}
+        for match in _VARIABLE.finditer(plain, start, end):
+            found.setdefault(match[1], []).append(match)
+        for name, matches in found.items():
+            uses = {place for place in names[name] if start < place < end}
+            if uses == {match.start(1) for match in matches} and all(
+                _is_harmless(match[2]) and not _alone(plain, match.start(), match.end())
+                for match in matches
+            ):
+                for match in matches:
+                    is_between = plain[: match.start()].endswith("\n\n")
+                    blank = is_between and plain.startswith("\n", match.end())
+                    cuts.append((match.start(), match.end() + blank))
+    for cut in sorted(cuts, reverse=True):
+        text, plain = _dropped(text, plain, cut)
+    return text, plain
+
+
+def _is_harmless(value: str) -> bool:
+    """Return whether a value is whole in its line, and finding it does nothing else."""
+    is_whole = all(value.count(each) == value.count(_OPENING[each]) for each in _OPENING)
+    return is_whole and all(name in _HARMLESS or empty for name, empty in _CALLED.findall(value))
+
+
+def _alone(plain: str, start: int, end: int) -> bool:
+    """Return whether a line is all that its block has."""
+    before, after = plain[:start].rstrip(), plain[end:].lstrip("\n")
+    indent = _indent(plain[start:end])
+    return before.endswith(":") and _indent(after.split("\n", 1)[0]) < indent
+
+
+def _without_definitions(text: str, plain: str, kept: frozenset[str]) -> tuple[str, str]:
+    """Return `text` without constants, functions, classes and imports that nothing uses."""
+    names = _names(plain)
+    quoted = set(_QUOTED.findall(text))
+    cuts: list[tuple[int, int]] = []
+    for match in _TOP.finditer(plain):
+        start, end = _span(text, plain, match)
+        words = (match[1] or match[2]).split(", ")
+        if not any(
+            word in kept
+            or word in quoted
+            or any(not start <= place < end for place in names.get(word, ()))
+            for word in words
+        ):
+            cuts.append((start, end))
+    for cut in reversed(cuts):
+        text, plain = _dropped(text, plain, cut)
+    for match in reversed([*re.finditer(r"(?<=\n\n\n)\n+", text)] if cuts else []):
+        text, plain = _dropped(text, plain, match.span())
+    return _without_imports(text, plain, names if not cuts else _names(plain))
+
+
+def _span(text: str, plain: str, match: re.Match[str]) -> tuple[int, int]:
+    """Return where a definition at the top level begins and ends, decorators and notes included."""
+    start = match.start()
+    while re.match("[@#]", previous := text[text.rfind("\n", 0, start - 1) + 1 : start]):
+        note = previous.startswith("#")
+        if note and (match[1] is None or not text[: start - len(previous)].endswith("\n\n")):
+            break
+        start -= len(previous)
+    if match[1] is None:
+        end = match.end()
+        while plain[end] != "\n":
+            end = _closing(plain, end) + 1 if plain[end] in _OPENING else end + 1
+        return start, end + 1
+    found = _NEXT_TOP.search(
+        plain, plain.index("(" if plain[match.start()] == "d" else "\n", match.end())
+    )
+    return start, found.end() if found else len(text)
+
+
+def _without_imports(text: str, plain: str, names: dict[str, list[int]]) -> tuple[str, str]:
+    for match in reversed([*_IMPORT.finditer(plain)]):
+        words = match[1].split(", ")
+        used = [
+            word
+            for word in words
+            if any(
+                not match.start() <= place < match.end()
+                for place in names.get(word.split(" as ")[-1].split(".")[0], ())
+            )
+        ]
+        if used != words:
+            new = f"{match[0][: match.start(1) - match.start()]}{', '.join(used)}\n" if used else ""
+            span = match.start(), match.end() + 1
+            text, plain = (each[: span[0]] + new + each[span[1] :] for each in (text, plain))
+    return text, plain
+
+
+_GROUP = re.compile(r"^( *)(.*[\w\]])?([(\[])\n +([^\n]*[^,\n])\n\1([)\]].*)$", re.MULTILINE)
+_WRAPPED = re.compile(r"^( *)(.*(?:= |return ))\(\n +([^\n]*[^,\n])\n\1\)$", re.MULTILINE)
+
+
+def _joined(text: str) -> str:
+    """Return `text` with lines joined that fit into one, as the formatter has them."""
+
+    def one(match: re.Match[str]) -> str:
+        line = f"{match[1]}{match[2] or ''}{match[3]}{match[4]}{match[5]}"
+        return line if len(line) <= LINE_LENGTH and "#" not in match[4] else match[0]
+
+    def plain(match: re.Match[str]) -> str:
+        line = f"{match[1]}{match[2]}{match[3]}"
+        return line if len(line) <= LINE_LENGTH and "#" not in match[3] else match[0]
+
+    return _GROUP.sub(one, _WRAPPED.sub(plain, text))

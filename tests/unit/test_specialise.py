@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel's config does not need is not in its source."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from jitgen.codegen.render import render
+from jitgen.codegen.specialise import specialised
+from jitgen.config import Config
+from tests.unit.unused import unused
+
+KERNELS = (
+    "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a",
+    "grouped_gemm_contiguous_e4m3_e4m3_block128_bf16_t64x128x128_c1x1_acc1_raster1_streamb_sm_90a",
+    "grouped_gemm_masked_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_raster1_streamb_splitk2_bias_sm_90a",
+    "grouped_gemm_ragged_bf16_bf16_tensor_bf16_t128x256x64_c2x1_acc1_bias_sm_90a",
+    "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_asrow_bexact1_t8x256x128_c1x1_acc1_streamb_sm_90a",
+    "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t256x128x128_c2x1_acc4_twocta_sm_100a",
+    "grouped_gemm_ragged_e2m1_e2m1_nv16_bf16_t128x64x256_c1x1_acc2_bias_sm_100a",
+    "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_t8x64x512_c1x1_acc1_raster1_streamb_sm_120a",
+    "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_120a",
+    "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t32x64x128_c1x1_acc1_cpu",
+    "silu_mul_quantize_ragged_block128_swiglu_once_sm_90a",
+    "route_softmax_bf16_e128_t512_c1_pdl_sm_90a",
+    "permute_quantize_ragged_block128_sort_t64_c16_sm_90a",
+    "combine_bf16_shared_l8_c6_sm_90a",
+    "quantize_ragged_nvfp4_r2_c5_v16_sm_90a",
+    "grouped_gemm_wgrad_ragged_bf16_bf16_t128x256x64_c2x1_sm_90a",
+    "unpack_weights_exact1_sm_90a",
+    "moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x128x128_c1x1_acc1_streamb_splitk2_sm_90a",
+    "moe_fc2_dense_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc4_streamb_splitk2_sm_100a",
+)
+"""Kernels of each family and operation."""
+
+MOST = {"parameter": 13, "field": 23, "condition": 0, "choice": 2}
+"""
+How much of each kind these kernels have that they do not use: it may only shrink. What is left are
+parameters that the device or a call hands over, those of functions that are handed on as values,
+and fields of tuples that are read as a whole.
+"""
+
+
+def _specialised(text: str) -> str:
+    return specialised(text, frozenset({"entry"})).lstrip("\n")
+
+
+def test_what_kernels_do_not_use_only_shrinks() -> None:
+    """A number that is lower than this list says is to be written here."""
+    found = Counter(
+        each.kind for name in KERNELS for each in unused(render(*Config.parse(name)).text)
+    )
+
+    assert {kind: found[kind] for kind in MOST} == MOST
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_a_condition_of_constants_is_decided(value: bool) -> None:
+    """The branch that is taken stays, one level further out, with its comments."""
+    text = f'''IS_FAST = {value}
+
+
+def entry(a):
+    """Return a."""
+    # Which way.
+    if cutlass.const_expr(IS_FAST):
+        a += 1  # fast
+    else:
+        a += 2
+    return a
+'''
+    kept = "a += 1  # fast" if value else "a += 2"
+
+    assert (
+        _specialised(text)
+        == f'''def entry(a):
+    """Return a."""
+    # Which way.
+    {kept}
+    return a
+'''
+    )
+
+
+def test_a_condition_of_a_value_stays() -> None:
+    """Only constants of the file are known."""
+    text = "def entry(a, is_fast):\n    if cutlass.const_expr(is_fast):\n        a += 1\n"
+
+    assert _specialised(text) == text
+
+
+def test_one_side_of_a_choice_stays() -> None:
+    """Brackets and neighbours are left alone."""
+    text = (
+        "SIZE = 2\n\n\ndef entry(a, b):\n    return a if SIZE > 1 else 0, (b if SIZE > 2 else a)\n"
+    )
+
+    assert _specialised(text) == "def entry(a, b):\n    return a, a\n"
+
+
+def test_a_parameter_that_nothing_reads_goes_with_its_arguments() -> None:
+    """And so does what was only handed on; a call that then fits into a line is one line."""
+    wide = ", ".join(f"argument_{i}" for i in range(8))
+    text = f"""def inner(a, unread):
+    return a
+
+
+def outer(a, unread):
+    return inner(a, unread)
+
+
+def entry(a, b, {wide}):
+    return outer(
+        a + argument_0 + argument_1 + argument_2 + argument_3 + argument_4 + argument_5, unread=b
+    )
+"""
+
+    assert (
+        _specialised(text)
+        == f"""def inner(a):
+    return a
+
+
+def outer(a):
+    return inner(a)
+
+
+def entry(a, b, {wide}):
+    return outer(a + argument_0 + argument_1 + argument_2 + argument_3 + argument_4 + argument_5)
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    "use", ["table = (inner,)", "inner(*a)", "inner(a, load(a))"], ids=["value", "star", "effect"]
+)
+def test_a_parameter_stays_where_calls_are_not_known(use: str) -> None:
+    """A function that is handed on, arguments in one star, an argument that does something."""
+    text = f"def inner(a, unread):\n    return a\n\n\ndef entry(a):\n    {use}\n    return table\n"
+
+    assert _specialised(text) == text
+
+
+def test_a_field_that_nothing_reads_goes() -> None:
+    """From the class, from where records are made and from where they are replaced."""
+    text = """from typing import NamedTuple
+
+
+class WorkTile(NamedTuple):
+    row: int
+    is_last: bool = True  # no other group has rows in it
+
+
+def entry(a):
+    work = WorkTile(row=a, is_last=False)
+    return work._replace(is_last=True).row
+"""
+
+    assert (
+        _specialised(text)
+        == """from typing import NamedTuple
+
+
+class WorkTile(NamedTuple):
+    row: int
+
+
+def entry(a):
+    work = WorkTile(row=a)
+    return work.row
+"""
+    )
+
+
+def test_what_has_an_effect_stays() -> None:
+    """A result that nothing reads may come from a call that does something."""
+    text = (
+        "IS_READ = False\n\n\n"
+        "def entry(a):\n    state = store(a)\n    return state if IS_READ else a\n"
+    )
+
+    assert "state = store(a)" in _specialised(text)
+
+
+def test_a_name_in_a_string_with_values_is_a_use() -> None:
+    """f-strings read variables, other strings and comments do not."""
+    text = (
+        "def entry(a, b):\n    return inner(a, b)\n\n\n"
+        "def inner(a, b):\n    return f'{a}' + 'b'  # b\n"
+    )
+
+    assert "def inner(a):" in _specialised(text)
+
+
+def test_it_ends_where_nothing_is_left_to_do() -> None:
+    """A second time changes nothing."""
+    for name in KERNELS[:4]:
+        config, arch = Config.parse(name)
+        text = render(config, arch).text
+
+        assert specialised(text, frozenset({config.op, "arguments"})) == text
