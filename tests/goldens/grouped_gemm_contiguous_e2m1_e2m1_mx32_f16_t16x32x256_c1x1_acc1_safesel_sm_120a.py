@@ -299,7 +299,7 @@ def raster(index, tiles_m, tiles_n):
 
 
 def ring(kind, barriers, num_slots, num_producers, num_consumers, **options):
-    """Return a ring of buffers that are full and free after so many arrivals."""
+    """Return a pipeline of buffers that are full and free after so many arrivals."""
     return kind.create(
         barrier_storage=barriers.data_ptr(),
         num_stages=num_slots,
@@ -603,7 +603,7 @@ def scale_words(scales, own, work):
 
 @cute.jit
 def sum_tile(schedule, loads, state, scales, own, work, sums):
-    """Math warp: add up its part of a tile, k-block by k-block; return the state of the ring."""
+    """Math warp: add up its part of a tile by k-blocks; return the state of the pipeline."""
     sums.fill(0.0)
     words = scale_words(scales, own, work)
     last, mask = tail_of(scales.num_places)

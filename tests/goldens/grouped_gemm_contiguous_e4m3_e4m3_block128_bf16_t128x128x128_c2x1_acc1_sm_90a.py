@@ -31,7 +31,7 @@ never written.
 A CTA walks over many tiles of TILE_M x TILE_N, and its warps over them with different tasks:
 
     load warp        brings a, b and a_scale to shared memory by TMA, NUM_STAGES k-blocks ahead
-    plan warp        finds the next tile and hands it, then its scales, to the math warpgroups
+    tile warp        finds the next tile and hands it, then its scales, to the math warpgroups
     math warpgroups  multiply, promote, round and store; a store overlaps the next tile
 
 The two CTAs of a cluster take neighbouring tiles along M. Where both belong to one group they need
@@ -101,7 +101,7 @@ ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + WAVES * SCALE_BOX * 4
 
 
-PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
+PLAN_SLOTS = 2  # tiles that the tile warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # scales of tiles, or chunks of them, that it may be ahead
 
@@ -315,7 +315,7 @@ def raster(index, tiles_m, tiles_n):
 
 
 def ring(kind, barriers, num_slots, num_producers, num_consumers, **options):
-    """Return a ring of buffers that are full and free after so many arrivals."""
+    """Return a pipeline of buffers that are full and free after so many arrivals."""
     return kind.create(
         barrier_storage=barriers.data_ptr(),
         num_stages=num_slots,
@@ -401,7 +401,7 @@ def b_policy():
 
 @cute.jit
 def load_tile(schedule, loads, state, sources, work):
-    """Load the k-blocks of a tile, of the first `num_early` all but b; return the ring's state."""
+    """Load a tile by k-blocks, of the first `num_early` all but b; return the pipeline's state."""
     a, b, scales = sources
     num_blocks = schedule.num_k_blocks if work.is_valid else 0
     a_copies = copies_of_a(schedule, a, work)
@@ -497,7 +497,7 @@ def copy_b(copies, k, stage, full, policy):
 
 
 class Scales(NamedTuple):
-    """Where the scales are: a_scale in the stages of the operands, b_scale in a ring of chunks."""
+    """Where the scales are: a_scale in the stages of operands, b_scale in a pipeline of chunks."""
 
     ring: pipeline.PipelineAsync
     b_scale: cute.Tensor
@@ -572,9 +572,9 @@ def copy_scales(copies, k, stage, full):
 @cute.jit
 def accumulate(schedule, mmas, operands, load, scales, scale, total, acc, row, waves):
     """
-    Math warpgroup: sum up the first `waves` of a tile; return both rings' states.
+    Math warpgroup: sum up the first `waves` of a tile; return both pipelines' states.
 
-    `row` is the thread's first. Without any wave to compute, the rings still have to go on.
+    `row` is the thread's first. Without any wave to compute, the pipelines still have to go on.
     """
     sAScale = scales.sAScale
     total.fill(0.0)
@@ -632,7 +632,7 @@ def promote(total, acc, wave, a_scales, b_scales):
 
 @cute.jit
 def hand_over_scales(schedule, scales, state, work):
-    """Plan warp: hand over a tile's weight scales, chunk by chunk; return the ring's state."""
+    """Tile warp: hand over a tile's weight scales, chunk by chunk; return the pipeline's state."""
     lane = cute.arch.lane_idx()
     last_block = cute.size(scales.b_scale, mode=[1]) - 1
     last_k = cute.size(scales.b_scale, mode=[2]) - 1
@@ -651,7 +651,7 @@ def hand_over_scales(schedule, scales, state, work):
 
 
 class Plans(NamedTuple):
-    """Tiles on their way to the math warpgroups."""
+    """Tiles on their way to the warps that compute them."""
 
     ring: pipeline.PipelineAsync
     sTile: cute.Tensor
@@ -659,7 +659,7 @@ class Plans(NamedTuple):
 
 @cute.jit
 def hand_over_tile(plans, state, work):
-    """Hand over a tile, or by a group of -1 that none is left; return the state of the ring."""
+    """Hand over a tile, or by a group of -1 that none is left; return the state of the pipeline."""
     plans.ring.producer_acquire(state)
     if cute.arch.lane_idx() == 0:
         plans.sTile[0, state.index] = work.row
@@ -674,7 +674,7 @@ def hand_over_tile(plans, state, work):
 
 @cute.jit
 def give_back(ring, state):
-    """Give a slot back to the plan warp, once all lanes of this warp have read it."""
+    """Give a slot back to the tile warp, once all lanes of this warp have read it."""
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
         ring.consumer_release(state)
@@ -682,7 +682,7 @@ def give_back(ring, state):
 
 @cute.jit
 def take_tile(plans, state):
-    """Take a tile from the plan warp; return the state of the ring and the tile."""
+    """Take a tile from the tile warp; return the state of the pipeline and the tile."""
     plans.ring.consumer_wait(state)
     work = WorkTile(*(plans.sTile[i, state.index] for i in range(5)))
     give_back(plans.ring, state)
@@ -692,7 +692,7 @@ def take_tile(plans, state):
 
 @cute.jit
 def plan_tiles(schedule, plans, scales):
-    """Plan warp: tell the math warpgroups which tile comes next, and what its scales are."""
+    """Tile warp: tell the warps that compute which tile comes next, and what its scales are."""
     plan = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, PLAN_SLOTS)
     scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, SCALE_SLOTS)
     position = first_position(schedule)

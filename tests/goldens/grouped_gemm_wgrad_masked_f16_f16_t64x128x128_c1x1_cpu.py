@@ -76,9 +76,9 @@ def load_vector(row: cute.Tensor, k: cutlass.Int32, tail: cute.Tensor):
     """
     Return row[k : k + VECTOR] as float32.
 
-    Operands move as bits: on the host the compiler has no float8 and no bfloat16 values. At the end
-    of the row only what exists is read, through `tail`. The other values are undefined, and
-    multiply() stops before them.
+    Operands move as bits, for on the host the compiler has no float8 and no bfloat16 values; those
+    of other types go the same way. At the end of the row only what exists is read, through `tail`.
+    The other values are undefined, and multiply() stops before them.
     """
     row = cute.recast_tensor(row, AB_BITS)
     num_left = cute.size(row) - k

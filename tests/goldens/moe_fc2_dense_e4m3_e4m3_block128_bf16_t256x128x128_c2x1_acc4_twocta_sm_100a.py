@@ -32,7 +32,7 @@ A CTA walks over many tiles of TILE_M x TILE_N, and its warps over them with dif
     load warp      brings a, b, a_scale and alpha to shared memory by TMA, k-blocks ahead
     multiply warp  starts the matrix instructions: that of the even CTA does, for both
     update warps   promote, round and store; a store overlaps the next tile
-    plan warp      finds the experts that a tile needs and hands over their k-blocks, by chunks
+    tile warp      finds the experts that a tile needs and hands over their k-blocks, by chunks
 
 Two CTAs are a pair: one instruction of the even one multiplies 128 tokens in each. Each loads its
 own rows of a and half of the columns of b, which both read. Both plan for the tokens of both, and
@@ -118,7 +118,7 @@ STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES  # at one barrier: of a pair, the ev
 HALF_N = TILE_N // 2  # columns of an update warp
 STORE_N = HALF_N // SPLIT_K  # and those of them that it stores
 BOXES = STORE_N // EPILOGUE_N  # store boxes of an update warp, 32 rows each
-PLAN_SLOTS = 2  # tiles that the plan warp may be ahead
+PLAN_SLOTS = 2  # tiles that the tile warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # chunks of k-blocks that it may be ahead
 
@@ -234,7 +234,7 @@ def raster(index, tiles_m, tiles_n):
 
 
 def ring(kind, barriers, num_slots, num_producers, num_consumers, **options):
-    """Return a ring of buffers that are full and free after so many arrivals."""
+    """Return a pipeline of buffers that are full and free after so many arrivals."""
     return kind.create(
         barrier_storage=barriers.data_ptr(),
         num_stages=num_slots,
@@ -324,7 +324,7 @@ def load_tiles(schedule, loads, a, b, scales):
 
     A stage is full when all its bytes have arrived, whoever sent them, those of a pair of CTAs at
     the even one; it is free when the matrix instructions of every CTA that it was sent to are done.
-    Scales and weights of rows have a ring of their own, because the update warps read them later.
+    Scales and weights of rows have a pipeline of their own: the update warps read them later.
     """
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
     scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, SCALE_STAGES)
@@ -483,7 +483,7 @@ def copy_b(copies, k, stage, full, policy):
 @cute.jit
 def list_experts(schedule, scales, work, first, end, found):
     """
-    Plan warp: add those of SCANNED_EXPERTS to the list that a token of the cluster's tiles has.
+    Tile warp: add those of SCANNED_EXPERTS to the list that a token of the cluster's tiles has.
 
     `found` counts the experts of the tile so far; return it with the new ones.
     """
@@ -512,8 +512,8 @@ def list_experts(schedule, scales, work, first, end, found):
 @cute.jit
 def hand_over_chunk(schedule, scales, state, work, sent, num_blocks, is_last):
     """
-    Plan warp: hand over the next `num_blocks` k-blocks of a tile, before which `sent` went: where
-    each is, and its weight scales. Return the ring's state.
+    Tile warp: hand over the next `num_blocks` k-blocks of a tile, before which `sent` went: where
+    each is, and its weight scales. Return the pipeline's state.
     """
     lane = cute.arch.lane_idx()
     last_block = cute.size(scales.b_scale, mode=[1]) - 1
@@ -541,8 +541,8 @@ def hand_over_chunk(schedule, scales, state, work, sent, num_blocks, is_last):
 @cute.jit
 def hand_over_scales(schedule, scales, state, work):
     """
-    Plan warp: hand over the k-blocks of the experts that the tile needs, chunk by chunk, while the
-    others look for more; the last chunk may be empty. Return the ring's state.
+    Tile warp: hand over the k-blocks of the experts that the tile needs, chunk by chunk, while the
+    others look for more; the last chunk may be empty. Return the pipeline's state.
     """
     end = schedule.first_expert + schedule.num_experts
     found, sent, wanted = Int32(0), Int32(0), Int32(FIRST_CHUNK)
@@ -558,7 +558,7 @@ def hand_over_scales(schedule, scales, state, work):
 
 
 class Scales(NamedTuple):
-    """Where the scales are: a_scale and alpha in a ring of k-blocks, b_scale in chunks."""
+    """Where the scales are: a_scale and alpha in a pipeline of k-blocks, b_scale in chunks."""
 
     ring: pipeline.PipelineAsync  # of chunks: k-blocks with their weight scales
     rows: pipeline.PipelineTmaAsync  # of k-blocks: scales and weights of rows
@@ -652,7 +652,7 @@ def promote(total, part, first, factor):
 
 
 class States(NamedTuple):
-    """Where an update warp is in the rings that it reads."""
+    """Where an update warp is in the pipelines that it reads."""
 
     sum: pipeline.PipelineState
     scale: pipeline.PipelineState
@@ -703,7 +703,7 @@ def accumulate(scales, sums, states, read, row, half, total):
 
 
 class Plans(NamedTuple):
-    """Tiles on their way to the math warpgroups."""
+    """Tiles on their way to the warps that compute them."""
 
     ring: pipeline.PipelineAsync
     sTile: cute.Tensor
@@ -711,7 +711,7 @@ class Plans(NamedTuple):
 
 @cute.jit
 def hand_over_tile(plans, state, work):
-    """Hand over a tile, or by a group of -1 that none is left; return the state of the ring."""
+    """Hand over a tile, or by a group of -1 that none is left; return the state of the pipeline."""
     plans.ring.producer_acquire(state)
     if cute.arch.lane_idx() == 0:
         plans.sTile[0, state.index] = work.row
@@ -726,7 +726,7 @@ def hand_over_tile(plans, state, work):
 
 @cute.jit
 def give_back(ring, state):
-    """Give a slot back to the plan warp, once all lanes of this warp have read it."""
+    """Give a slot back to the tile warp, once all lanes of this warp have read it."""
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
         ring.consumer_release(state)
@@ -734,7 +734,7 @@ def give_back(ring, state):
 
 @cute.jit
 def take_tile(plans, state):
-    """Take a tile from the plan warp; return the state of the ring and the tile."""
+    """Take a tile from the tile warp; return the state of the pipeline and the tile."""
     plans.ring.consumer_wait(state)
     work = WorkTile(*(plans.sTile[i, state.index] for i in range(5)))
     give_back(plans.ring, state)
@@ -744,7 +744,7 @@ def take_tile(plans, state):
 
 @cute.jit
 def plan_tiles(schedule, plans, scales):
-    """Plan warp: tell the math warpgroups which tile comes next, and what its scales are."""
+    """Tile warp: tell the warps that compute which tile comes next, and what its scales are."""
     plan = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, PLAN_SLOTS)
     scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, SCALE_SLOTS)
     position = first_position(schedule)
