@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,12 @@ except ImportError as error:  # a machine that only runs kernels has none
     ) from error
 
 _BLANK = re.compile(r"\n{3,}")
+_PROVIDES = re.compile(r"^## Provides: (?!none$)", re.MULTILINE)
+_HEADER = re.compile(r"(?:##[^\n]*\n)+")
+_INCLUDED = re.compile(r"^#% include (?!\"shared/header\.).+\.py\.jinja\"$", re.MULTILINE)
+_SECTION = re.compile(r"# [\w/]+\.py\.jinja")
+"""The comment that names the partial of what follows."""
+
 _SAFE_TEXT = re.compile(r"[A-Za-z0-9_]+")
 _SAFE_JSON = re.compile(r"[A-Za-z0-9_{}:,\"]+")
 """What a config's canonical JSON has: nothing that could end the comment that it is written in."""
@@ -58,6 +65,24 @@ class Source:
             object.__setattr__(self, "entry", self.config.op)
 
 
+class _Loader(jinja2.FileSystemLoader):
+    """Templates as they lie, with the name of a partial before what comes of it."""
+
+    def get_source(
+        self, environment: jinja2.Environment, template: str
+    ) -> tuple[str, str, Callable[[], bool]]:
+        """Return a template's text, which names its partial where that begins and goes on."""
+        text, path, is_current = super().get_source(environment, template)
+        return _named(text, template), path, is_current
+
+
+def _named(text: str, name: str) -> str:
+    """Return a template's text with comments that say which lines come of it."""
+    if _PROVIDES.search(text) is not None:
+        text = _HEADER.sub(lambda header: f"{header[0]}# {name}\n", text, count=1)
+    return _INCLUDED.sub(lambda line: f"{line[0]}\n##\n\n# {name}", text)
+
+
 @cache
 def environment(root: Path) -> jinja2.Environment:
     """
@@ -65,7 +90,7 @@ def environment(root: Path) -> jinja2.Environment:
     statements, so that a template parses as Python unrendered.
     """
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(roots(root)),
+        loader=_Loader(roots(root)),
         line_statement_prefix="#%",
         line_comment_prefix="##",
         undefined=jinja2.StrictUndefined,
@@ -142,7 +167,7 @@ def render(config: Config, arch: Arch | str, root: Path | None = None) -> Source
         raise RenderError(f"{_place(error, template.entry)}: {error} (for {name})") from error
     except SyntaxError as error:
         raise RenderError(f"{template.entry} gave no Python: {error} (for {name})") from error
-    text = specialised(text, frozenset({config.op, "arguments"}))
+    text = _sections(specialised(text, frozenset({config.op, "arguments"})))
     seconds = time.perf_counter() - start
     events.emit(Event(kind=EventKind.RENDER, kernel=name, seconds=seconds))
     return Source(config=config, arch=arch, name=name, text=text)
@@ -164,6 +189,26 @@ def source_of(config: Config, arch: Arch, text: str = "") -> Source:
 def _tidy(text: str) -> str:
     """Return a text without the empty lines that Jinja leaves where a partial has its comments."""
     return _BLANK.sub("\n\n\n", text).strip("\n") + "\n"
+
+
+def _sections(text: str) -> str:
+    """Return a text with the names of partials that something came of, each once in a row."""
+    kept: list[str] = []
+    current, waiting = "", ""
+    for line in text.split("\n"):
+        if _SECTION.fullmatch(line):
+            waiting = line
+        elif waiting and line:
+            if waiting != current and kept:
+                while kept and not kept[-1]:
+                    kept.pop()
+                is_first = not kept or kept[-1].startswith("#")
+                kept += [*([""] * (1 if is_first else 2)), waiting]
+            current, waiting = waiting, ""
+            kept.append(line)
+        else:
+            kept.append(line)
+    return _tidy("\n".join(kept))
 
 
 def _place(error: BaseException, entry: str) -> str:

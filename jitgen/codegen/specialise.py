@@ -511,6 +511,8 @@ def _span(text: str, plain: str, match: re.Match[str]) -> tuple[int, int]:
     start = match.start()
     while re.match("[@#]", previous := text[text.rfind("\n", 0, start - 1) + 1 : start]):
         note = previous.startswith("#")
+        if previous.endswith(".jinja\n"):
+            break  # it names the partial of all that follows
         if note and (match[1] is None or not text[: start - len(previous)].endswith("\n\n")):
             break
         start -= len(previous)

@@ -50,6 +50,7 @@ WARPS = THREADS // 32
 VECTOR = 8  # columns that a lane takes: 16 bytes
 
 
+# sm90/shared/vectors_of.py.jinja
 def vectors_of(tensor):
     """Return (..., columns) as (..., columns // VECTOR, VECTOR)."""
     *shape, columns = tensor.shape
@@ -58,6 +59,7 @@ def vectors_of(tensor):
     return cute.make_tensor(tensor.iterator, layout)
 
 
+# sm90/combine/kernel.py.jinja
 PRIORITY = cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE  # in L1: everything is read once
 
 

@@ -78,6 +78,7 @@ THREADS = 96
 NUM_STAGES = 8
 
 
+# sm120/grouped_gemm/numbers.py.jinja
 # Scales.
 SCALE_DTYPE = cutlass.Float8E8M0FNU
 SCALE_VECTOR = 32  # values along K that share a scale
@@ -90,6 +91,7 @@ TOKEN_LANES = 2  # lanes of a quad from which an instruction may take the scales
 GROUP_ROWS = TILE_M  # rows that certainly have one group
 
 
+# sm120/grouped_gemm.py.jinja
 CLUSTER_M = 1  # CTAs along M: these GPUs have no multicast to share loads by
 CLUSTER_N = 1  # and along N
 CLUSTER_SIZE = 1
@@ -100,6 +102,7 @@ OUT_VECTOR = 128 // OUT_DTYPE.width  # values of out in 16 bytes
 OUT_ROW_BYTES = PARTS_N * 16 * OUT_DTYPE.width // 8 + 16  # of a warp; padded against bank conflicts
 
 
+# sm120/grouped_gemm/storage.py.jinja
 # A stage of operands and scales.
 A_ROW_BYTES = TILE_K * A_BITS // 8
 B_ROW_BYTES = TILE_K * B_BITS // 8
@@ -121,6 +124,7 @@ class SharedStorage:
     load_barriers: cute.struct.MemRange[Int64, 2 * NUM_STAGES]
 
 
+# sm120/grouped_gemm/numbers_of_instructions.py.jinja
 # Matrix instructions, two of which are a step along K.
 MMA = (
     "mma.sync.aligned.kind::mxf4nvf4.block_scale.scale_vec::2X.m16n8k64.row.col"
@@ -131,6 +135,7 @@ STEP_K = 2 * MMA_K
 STEPS = TILE_K // STEP_K  # in a stage
 
 
+# shared/schedule.py.jinja
 class Cta(NamedTuple):
     """Which of all CTAs this one is, and which k-blocks it takes."""
 
@@ -141,6 +146,7 @@ class Cta(NamedTuple):
     num_k_blocks: Int32
 
 
+# shared/work_tile.py.jinja
 class WorkTile(NamedTuple):
     """
     What a CTA does next: a tile of one group. All warps take it, whatever their task.
@@ -158,6 +164,7 @@ class WorkTile(NamedTuple):
     is_valid: Boolean = True  # there is something to do
 
 
+# shared/schedule.py.jinja
 class Schedule(NamedTuple):
     """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
 
@@ -197,12 +204,14 @@ def make_schedule(groups, b, out, tiles_n, cta):
     )
 
 
+# shared/rows.py.jinja
 @cute.jit
 def from_row(tensor, row):
     """Return the matrix that a tile of `group` lies in, with `row` as its first row."""
     return cute.domain_offset((row, 0), tensor)
 
 
+# shared/grouped_gemm/schedule_contiguous.py.jinja
 class Order(NamedTuple):
     """What the order of tiles depends on."""
 
@@ -273,6 +282,7 @@ def find_tile(schedule, index):
     return WorkTile(row, tile_n, group, b_tile=tile_n, is_valid=group >= 0)
 
 
+# shared/steps_whole.py.jinja
 def first_position(schedule):
     """Return where this cluster starts: the position is the number of its tile."""
     return schedule.begin
@@ -288,6 +298,7 @@ def next_position(schedule, position):
     return position + schedule.step
 
 
+# shared/copies.py.jinja
 @cute.jit
 def raster(index, tiles_m, tiles_n):
     """Return the place of tile `index` in tiles_m x tiles_n, M fastest in strips of RASTER."""
@@ -343,6 +354,7 @@ def k_block(copies, k, stage):
     return copies.tma, copies.blocks[None, k], copies.stages[None, stage]
 
 
+# sm120/grouped_gemm/load.py.jinja
 def stages_of(rows, row_bytes):
     """Return how an operand lies in shared memory, swizzled; last mode: stages."""
     tile = (rows, 8, row_bytes)
@@ -388,6 +400,7 @@ def load_tiles(schedule, loads, a, b, scales):
     loads.producer_tail(state)
 
 
+# shared/atoms.py.jinja
 def words_of(scales):
     """Return (G, blocks, atoms along K, 512) bytes as (128, atoms, blocks, G) words."""
     shape, stride = scales.shape, scales.stride
@@ -398,6 +411,7 @@ def words_of(scales):
     return cute.make_tensor(cute.recast_ptr(scales.iterator, dtype=Int32), layout)
 
 
+# sm120/grouped_gemm/load.py.jinja
 def staged(num_lines, num_blocks):
     """Return how words of scales lie in shared memory; last mode: stages."""
     return cute.make_layout((4 * num_lines, SCALE_WORDS, num_blocks, NUM_STAGES))
@@ -426,6 +440,7 @@ def copies_of_box(source, matrix, line, block, num_lines, num_blocks):
     return Copies(source.tma, blocks, stages)
 
 
+# shared/one_matrix.py.jinja
 def one_matrix(scales):
     """Return (blocks, atoms, 512) as (1, blocks, atoms, 512): rows of all groups are one matrix."""
     shape, stride = scales.shape, scales.stride
@@ -433,6 +448,7 @@ def one_matrix(scales):
     return cute.make_tensor(scales.iterator, layout)
 
 
+# sm120/grouped_gemm/scales_atoms.py.jinja
 class Scales(NamedTuple):
     """Where the scales are: they come with the operands."""
 
@@ -483,6 +499,7 @@ def copies_of_scales(scales, work):
     )
 
 
+# sm120/grouped_gemm/matrices_and_products.py.jinja
 def vector(kind, first, count):
     """Return what inline PTX calls `count` registers, read (r) or written (w), as a vector."""
     return "{" + ", ".join("{$" + f"{kind}{first + i}" + "}" for i in range(count)) + "}"
@@ -542,6 +559,7 @@ def add_product(sums, part, weights, tokens, weight_scale, token_scale, *, is_fi
         sums[(i, *part)] = after[i]
 
 
+# sm120/grouped_gemm/operands.py.jinja
 def token_of(column):
     """Return which of 8 tokens is a column of an instruction."""
     return column
@@ -568,6 +586,7 @@ def tokens_of(places, part, step):
     return words[:2], words[2:]
 
 
+# sm120/grouped_gemm/sums.py.jinja
 @cute.jit
 def tail_of(num_places):
     """Return the last word with scales, and which of its bits are: what follows may be a NaN."""
@@ -638,6 +657,7 @@ def sum_tile(schedule, loads, state, scales, own, work, sums):
     return state
 
 
+# sm120/grouped_gemm/math_and_store.py.jinja
 class Own(NamedTuple):
     """Which part of a tile a math warp has, and where its lane reads operands in stage 0."""
 
@@ -742,6 +762,7 @@ def copy_rows(schedule, staging, out, own, work, first):
             cute.copy(atom, values, cute.make_tensor(target.iterator.align(16), target.layout))
 
 
+# shared/groups_last.py.jinja
 def groups_last(tensor):
     """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
     shape, stride = tensor.shape, tensor.stride
@@ -749,11 +770,13 @@ def groups_last(tensor):
     return cute.make_tensor(tensor.iterator, layout)
 
 
+# shared/modes.py.jinja
 def modes(size_m):
     """Return the modes of rows in a and out, and those of `groups`."""
     return (size_m,), (size_m,)
 
 
+# sm120/grouped_gemm/kernel.py.jinja
 @cute.kernel
 def grouped_gemm_kernel(a, b, scales, groups, results):
     """
@@ -821,6 +844,7 @@ def launch(a, b, scales, groups, results, num_ctas, stream):
     )
 
 
+# sm120/grouped_gemm/entry.py.jinja
 @cute.jit
 def grouped_gemm(
     a,
@@ -847,6 +871,7 @@ def grouped_gemm(
     launch(a, b, scales, groups, (out,), num_ctas, stream)
 
 
+# sm120/grouped_gemm/arguments.py.jinja
 def arguments():
     """
     Return sample arguments to compile with; sizes are symbols: one artifact serves them all.

@@ -101,11 +101,13 @@ ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + WAVES * SCALE_BOX * 4
 
 
+# sm90/grouped_gemm.py.jinja
 PLAN_SLOTS = 2  # tiles that the tile warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # scales of tiles, or chunks of them, that it may be ahead
 
 
+# sm90/grouped_gemm/storage.py.jinja
 @cute.struct
 class SharedStorage:
     """Shared memory of a CTA. Swizzled tiles start at a multiple of the swizzle's 1024 bytes."""
@@ -123,6 +125,7 @@ class SharedStorage:
     scale_barriers: cute.struct.MemRange[Int64, 2 * SCALE_SLOTS]
 
 
+# shared/schedule.py.jinja
 class Cta(NamedTuple):
     """Which of all CTAs this one is, and which k-blocks it takes."""
 
@@ -133,6 +136,7 @@ class Cta(NamedTuple):
     num_k_blocks: Int32
 
 
+# shared/work_tile.py.jinja
 class WorkTile(NamedTuple):
     """
     What a CTA does next: a tile of one group. All warps take it, whatever their task.
@@ -152,6 +156,7 @@ class WorkTile(NamedTuple):
     shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
 
 
+# shared/schedule.py.jinja
 class Schedule(NamedTuple):
     """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
 
@@ -191,12 +196,14 @@ def make_schedule(groups, b, out, tiles_n, cta):
     )
 
 
+# shared/rows.py.jinja
 @cute.jit
 def from_row(tensor, row):
     """Return the matrix that a tile of `group` lies in, with `row` as its first row."""
     return cute.domain_offset((row, 0), tensor)
 
 
+# shared/grouped_gemm/schedule_contiguous.py.jinja
 class Order(NamedTuple):
     """What the order of tiles depends on."""
 
@@ -274,6 +281,7 @@ def find_tile(schedule, index):
     return WorkTile(row, tile_n, group, b_tile=tile_n, is_valid=group >= 0, shares_b=shares_b)
 
 
+# shared/steps_whole.py.jinja
 def first_position(schedule):
     """Return where this cluster starts: the position is the number of its tile."""
     return schedule.begin
@@ -289,6 +297,7 @@ def next_position(schedule, position):
     return position + schedule.step
 
 
+# sm90/grouped_gemm/clear_tiles.py.jinja
 @cute.jit
 def clear_tiles(sTile, num_groups):
     """
@@ -304,6 +313,7 @@ def clear_tiles(sTile, num_groups):
             sTile[i % TILE_WORDS, i // TILE_WORDS % PLAN_SLOTS] = 0
 
 
+# shared/copies.py.jinja
 @cute.jit
 def raster(index, tiles_m, tiles_n):
     """Return the place of tile `index` in tiles_m x tiles_n, M fastest in strips of RASTER."""
@@ -360,6 +370,7 @@ def k_block(copies, k, stage):
     return copies.tma, copies.blocks[None, k], copies.stages[None, stage]
 
 
+# sm90/shared/load_map.py.jinja
 def load_map(tensor, stages, tile, num_ctas, *, is_multicast=None):
     """Return how the TMA unit loads tiles, each in parts by `num_ctas` CTAs: on the host."""
     multicast, load = cpasync.CopyBulkTensorTileG2SMulticastOp(), cpasync.CopyBulkTensorTileG2SOp()
@@ -375,6 +386,7 @@ def load_map(tensor, stages, tile, num_ctas, *, is_multicast=None):
     return tma, gmem
 
 
+# sm90/grouped_gemm/load.py.jinja
 @cute.jit
 def load_tiles(schedule, loads, a, b, scales):
     """
@@ -394,6 +406,7 @@ def load_tiles(schedule, loads, a, b, scales):
     loads.producer_tail(state)
 
 
+# sm90/grouped_gemm/load_tile.py.jinja
 def b_policy():
     """Return how L2 keeps b; None where it keeps it as usual."""
     return None
@@ -417,6 +430,7 @@ def load_tile(schedule, loads, state, sources, work):
     return state
 
 
+# shared/load_a.py.jinja
 def maps_of_a(a):
     """Return how the TMA unit loads a: on the host."""
     return load_map(a, shared_layouts()[0], (TILE_M, TILE_K), CLUSTER_N)
@@ -445,6 +459,7 @@ def copy_a(copies, k, stage, full):
     cute.copy(*k_block(copies, k, stage), tma_bar_ptr=full, mcast_mask=copies.receivers)
 
 
+# shared/load_b.py.jinja
 class SourceOfB(NamedTuple):
     """b, as the TMA unit loads it for the cluster, or for one CTA."""
 
@@ -496,6 +511,7 @@ def copy_b(copies, k, stage, full, policy):
         cute.copy(*k_block(copies.alone, k, stage), tma_bar_ptr=full, cache_policy=policy)
 
 
+# sm90/grouped_gemm/scales_block128.py.jinja
 class Scales(NamedTuple):
     """Where the scales are: a_scale in the stages of operands, b_scale in a pipeline of chunks."""
 
@@ -601,6 +617,7 @@ def accumulate(schedule, mmas, operands, load, scales, scale, total, acc, row, w
     return load, scale
 
 
+# sm90/shared/promote.py.jinja
 @cute.jit
 def multiply(mmas, operands, acc, wave, stage):
     """Set acc to a . b of one k-block and wave: the first WGMMA overwrites, the others add."""
@@ -630,6 +647,7 @@ def promote(total, acc, wave, a_scales, b_scales):
                 total[(v, i, j), wave, 0] += factors[i] * acc[(v, i, j), 0, 0]
 
 
+# shared/grouped_gemm/scales_in_chunks.py.jinja
 @cute.jit
 def hand_over_scales(schedule, scales, state, work):
     """Tile warp: hand over a tile's weight scales, chunk by chunk; return the pipeline's state."""
@@ -650,6 +668,7 @@ def hand_over_scales(schedule, scales, state, work):
     return state
 
 
+# shared/plan.py.jinja
 class Plans(NamedTuple):
     """Tiles on their way to the warps that compute them."""
 
@@ -706,6 +725,7 @@ def plan_tiles(schedule, plans, scales):
     hand_over_tile(plans, plan, WorkTile(row=0, tile_n=0, group=-1))
 
 
+# sm90/shared/operands.py.jinja
 class Operands(NamedTuple):
     """a and b in the stages that the load warp fills, as the WGMMAs of a warpgroup see them."""
 
@@ -727,6 +747,7 @@ def tiled_mma(warpgroups):
     )
 
 
+# sm90/shared/math.py.jinja
 @cute.jit
 def live_waves(math_warpgroup, row, end):
     """Return how many waves of a tile from `row` on have rows before `end` for this warpgroup."""
@@ -775,6 +796,7 @@ def compute_tiles(schedule, plans, scales, loads, sA, sB, mmas, store):
     cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
+# sm90/grouped_gemm/store.py.jinja
 class Store(NamedTuple):
     """Where results go, from shared memory: by the TMA unit, or by the threads themselves."""
 
@@ -858,6 +880,7 @@ def store_rows(store, first_box, row, work, thread):
             cute.copy(atom, vector, cute.make_tensor(target.iterator.align(16), target.layout))
 
 
+# sm90/shared/ask_for.py.jinja
 @cute.jit
 def ask_for(groups):
     """
@@ -871,6 +894,7 @@ def ask_for(groups):
         cute.arch.prefetch((groups.iterator + thread * 32).llvm_ptr, cache_level="L2")
 
 
+# sm90/shared/layouts.py.jinja
 def shared_layouts():
     """Return how a, b and out lie in shared memory; last mode: stages, or boxes of out."""
     tile = (TILE_M, TILE_N, TILE_K)
@@ -901,6 +925,7 @@ def stage_block(sOut, sums, first_box, thread):
         cute.copy(to_smem, rounded, tRS_sOut[None, None, None, first_box + i])
 
 
+# sm90/grouped_gemm/bring_tiles.py.jinja
 @cute.jit
 def bring_tiles(warp, schedule, plans, loads, sources):
     """Do what warp number `warp` of the loading warpgroup has to do; the last ones have nothing."""
@@ -911,6 +936,7 @@ def bring_tiles(warp, schedule, plans, loads, sources):
         plan_tiles(schedule, plans, scales)
 
 
+# sm90/grouped_gemm/kernel.py.jinja
 @cute.kernel
 def grouped_gemm_kernel(a, b, scales, groups, out):
     """
@@ -988,6 +1014,7 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
         bring_tiles(warp_index - load_warp, schedule, plans, loads, (a_source, b_source, scales))
 
 
+# shared/groups_last.py.jinja
 def groups_last(tensor):
     """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
     shape, stride = tensor.shape, tensor.stride
@@ -995,11 +1022,13 @@ def groups_last(tensor):
     return cute.make_tensor(tensor.iterator, layout)
 
 
+# shared/modes.py.jinja
 def modes(size_m):
     """Return the modes of rows in a and out, and those of `groups`."""
     return (size_m,), (size_m,)
 
 
+# sm90/grouped_gemm/host.py.jinja
 @cute.jit
 def grouped_gemm(a, b, a_scale, b_scale, groups, out, num_ctas, stream):
     """
@@ -1029,6 +1058,7 @@ def grouped_gemm(a, b, a_scale, b_scale, groups, out, num_ctas, stream):
     )
 
 
+# sm90/grouped_gemm/arguments.py.jinja
 def arguments():
     """
     Return sample arguments to compile with; sizes are symbols: one artifact serves them all.

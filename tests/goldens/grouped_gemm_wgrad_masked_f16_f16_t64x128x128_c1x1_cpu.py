@@ -59,12 +59,14 @@ VECTOR = 16  # float32 values of one operation: one AVX-512 register, two of AVX
 BLOCK_M = 4  # rows of partial sums: 4 x 16 values leave registers for the operands
 
 
+# cpu/shared/decode_f16.py.jinja
 @cute.jit
 def decode(bits):
     """Return the float32 values of a vector of float16 bits."""
     return bits.bitcast(cutlass.Float16).to(cutlass.Float32)
 
 
+# cpu/shared/tile.py.jinja
 @cute.jit
 def encode(value: cutlass.Float32):
     """Return a float32 as the output type, rounded to nearest even."""
@@ -129,6 +131,7 @@ def make_scratch():
     )
 
 
+# cpu/grouped_gemm_wgrad/walk.py.jinja
 @cute.jit
 def decode_turned(x: cute.Tensor, panel: cute.Tensor, tail: cute.Tensor, m0, n0, num_m, num_n):
     """Fill panel[:num_n, :num_m] with float32 values of the columns from n0 on of x (M, N)."""
@@ -226,6 +229,7 @@ def arguments():
     )
 
 
+# shared/modes.py.jinja
 def modes(num_groups, size_m):
     """Return the modes of rows in a and out, and those of `groups`."""
     return (num_groups, size_m), (num_groups,)

@@ -90,6 +90,7 @@ READ_N = 64  # columns that a warp reads from tensor memory at once
 EPILOGUE_N = 64  # columns of one store box: as many as a swizzle spans
 
 
+# sm100/shared/numbers_of_scales.py.jinja
 # Scales.
 SCALE_STAGES = 8  # k-blocks of a_scale that may be ahead: more than sums and operands need
 SCALE_CHUNK = 32  # k-blocks whose weight scales are handed over at once
@@ -97,6 +98,9 @@ SCALE_COLUMNS = 128  # columns of a tile that certainly share a weight scale
 SCALE_VALUES = 1  # weight scales stored per k-block, one for each SCALE_COLUMNS
 SCALE_BOX = 128  # a_scales that one copy loads: those of a CTA's rows
 SCALE_PITCH = 128  # the same, rounded up so that copies start at whole 128 bytes
+
+
+# sm100/moe_fc2_dense.py.jinja
 SCANNED_EXPERTS = 4  # experts whose alpha is looked at at once
 LISTED_EXPERTS = 64  # that are found and not yet handed over: a ring of them
 FIRST_CHUNK = 8  # of a tile, so that work begins; then twice as many, up to SCALE_CHUNK
@@ -110,6 +114,7 @@ MMA_K = 2 * AB_VECTOR
 ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 
 
+# sm100/shared/numbers_of_stages.py.jinja
 # A stage of operands.
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES  # at one barrier: of a pair, the even CTA's
 
@@ -118,11 +123,15 @@ STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES  # at one barrier: of a pair, the ev
 HALF_N = TILE_N // 2  # columns of an update warp
 STORE_N = HALF_N // SPLIT_K  # and those of them that it stores
 BOXES = STORE_N // EPILOGUE_N  # store boxes of an update warp, 32 rows each
+
+
+# sm100/moe_fc2_dense.py.jinja
 PLAN_SLOTS = 2  # tiles that the tile warp may be ahead
 TILE_WORDS = 8  # that a slot has room for
 SCALE_SLOTS = 2  # chunks of k-blocks that it may be ahead
 
 
+# sm100/moe_fc2_dense/storage.py.jinja
 @cute.struct
 class SharedStorage:
     """Shared memory of a CTA. Swizzled tiles start at a multiple of the swizzle's 1024 bytes."""
@@ -148,6 +157,7 @@ class SharedStorage:
     free_barrier: Int64
 
 
+# shared/work_tile.py.jinja
 class WorkTile(NamedTuple):
     """
     What a CTA does next: a tile of one group. All warps take it, whatever their task.
@@ -164,6 +174,7 @@ class WorkTile(NamedTuple):
     is_valid: Boolean = True  # there is something to do
 
 
+# shared/moe_fc2_dense/schedule.py.jinja
 class Schedule(NamedTuple):
     """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
 
@@ -208,6 +219,7 @@ def from_row(tensor, row):
     return cute.domain_offset((row, *[0] * (cute.rank(tensor) - 1)), tensor)
 
 
+# shared/steps_whole.py.jinja
 def first_position(schedule):
     """Return where this cluster starts: the position is the number of its tile."""
     return schedule.begin
@@ -223,6 +235,7 @@ def next_position(schedule, position):
     return position + schedule.step
 
 
+# shared/copies.py.jinja
 @cute.jit
 def raster(index, tiles_m, tiles_n):
     """Return the place of tile `index` in tiles_m x tiles_n, M fastest in strips of RASTER."""
@@ -279,6 +292,7 @@ def k_block(copies, place, stage):
     return copies.tma, copies.blocks[None, k, expert], copies.stages[None, stage]
 
 
+# sm100/shared/layouts.py.jinja
 def rank_of_pair():
     """Return the place of this CTA in its pair."""
     return cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) % CTAS
@@ -317,6 +331,7 @@ def shared_layouts():
     )
 
 
+# sm100/moe_fc2_dense/load.py.jinja
 @cute.jit
 def load_tiles(schedule, loads, a, b, scales):
     """
@@ -363,6 +378,7 @@ def load_tiles(schedule, loads, a, b, scales):
     rows.producer_tail(scale)
 
 
+# sm100/shared/load_pair.py.jinja
 class SourceOfA(NamedTuple):
     """a, as the TMA unit loads it: 128 rows at once, or PART_M of them."""
 
@@ -442,6 +458,7 @@ def copy_a(copies, k, stage, full):
                 cute.copy(*k_block(copies.parts[i], k, stage * A_PARTS + i), tma_bar_ptr=full)
 
 
+# shared/clear_a.py.jinja
 @cute.jit
 def clear_a(sA):
     """Clear the stages of a, of which parts may be multiplied before any load has filled them."""
@@ -457,6 +474,7 @@ def clear_a(sA):
     cute.arch.fence_proxy("async.shared", space="cta")
 
 
+# sm100/shared/load_pair.py.jinja
 def maps_of_b(b):
     """Return how the TMA unit loads b: on the host."""
     return load_map(b, shared_layouts()[1], (COLUMNS, TILE_K), 1)
@@ -480,6 +498,7 @@ def copy_b(copies, k, stage, full, policy):
     cute.copy(*k_block(copies, k, stage), tma_bar_ptr=full, cache_policy=policy)
 
 
+# shared/moe_fc2_dense/experts.py.jinja
 @cute.jit
 def list_experts(schedule, scales, work, first, end, found):
     """
@@ -557,6 +576,7 @@ def hand_over_scales(schedule, scales, state, work):
     return hand_over_chunk(schedule, scales, state, work, sent, left, Int32(1))
 
 
+# sm100/moe_fc2_dense/promotion.py.jinja
 class Scales(NamedTuple):
     """Where the scales are: a_scale and alpha in a pipeline of k-blocks, b_scale in chunks."""
 
@@ -572,6 +592,7 @@ class Scales(NamedTuple):
     alpha: Source
 
 
+# shared/moe_fc2_dense/maps.py.jinja
 def map_of_alpha(alpha):
     """Return how the TMA unit loads the weights of an expert for a tile's tokens: on the host."""
     tokens, experts = alpha.shape
@@ -588,6 +609,7 @@ def maps_of_scales(a_scale, alpha, b_scale):
     return tma, gmem, *map_of_alpha(alpha), b_scale, alpha
 
 
+# sm100/moe_fc2_dense/promotion.py.jinja
 def descriptors_of_scales(maps):
     """Return what the TMA unit was told of scales."""
     return maps[:4:2]
@@ -643,6 +665,7 @@ def wait_for_chunk(scales, state):
     return count, cute.arch.make_warp_uniform(scales.sChunk[1, state.index])
 
 
+# sm100/shared/promote.py.jinja
 @cute.jit
 def promote(total, part, first, factor):
     """Add partial sums to their totals from `first` on, scaled."""
@@ -669,6 +692,7 @@ def first_states():
     )
 
 
+# sm100/moe_fc2_dense/promotion.py.jinja
 @cute.jit
 def accumulate(scales, sums, states, read, row, half, total):
     """
@@ -702,6 +726,7 @@ def accumulate(scales, sums, states, read, row, half, total):
     return States(done, chunk, row_scale)
 
 
+# shared/plan.py.jinja
 class Plans(NamedTuple):
     """Tiles on their way to the warps that compute them."""
 
@@ -758,6 +783,7 @@ def plan_tiles(schedule, plans, scales):
     hand_over_tile(plans, plan, WorkTile(row=0, tile_n=0, group=-1))
 
 
+# sm100/moe_fc2_dense/multiply.py.jinja
 @cute.jit
 def multiply_tiles(schedule, scales, loads, operands, sums, mmas, acc):
     """
@@ -786,6 +812,7 @@ def multiply_tiles(schedule, scales, loads, operands, sums, mmas, acc):
     sums.producer_tail(total)
 
 
+# sm100/shared/operands.py.jinja
 class Operands(NamedTuple):
     """a and b in the stages that the load warp fills, as the matrix instructions see them."""
 
@@ -825,6 +852,7 @@ def multiply(mmas, operands, acc, stage):
         cute.gemm(mmas[0 if k == 0 else -1], acc, rows, columns, acc)
 
 
+# sm100/shared/update.py.jinja
 def cta_group():
     """Return who multiplies together."""
     return tcgen05.CtaGroup.TWO
@@ -914,6 +942,7 @@ def stage_block(sOut, total, warp):
         cute.copy(atom, vector, cute.local_tile(box, (1, OUT_VECTOR), place)[0, None])
 
 
+# sm100/moe_fc2_dense/store.py.jinja
 class Store(NamedTuple):
     """Where results go, from shared memory, by the TMA unit."""
 
@@ -949,6 +978,7 @@ def store_block(store, total, warp, row, half, work):
     cute.arch.cp_async_bulk_commit_group()
 
 
+# shared/groups_last.py.jinja
 def groups_last(tensor):
     """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
     shape, stride = tensor.shape, tensor.stride
@@ -956,6 +986,7 @@ def groups_last(tensor):
     return cute.make_tensor(tensor.iterator, layout)
 
 
+# sm100/moe_fc2_dense/kernel.py.jinja
 @cute.kernel
 def moe_fc2_dense_kernel(a, b, scales, out):
     """
@@ -1095,6 +1126,7 @@ def moe_fc2_dense(a, b, a_scale, b_scale, alpha, out, num_ctas, stream):
     )
 
 
+# shared/moe_fc2_dense/arguments.py.jinja
 def arguments():
     """
     Return sample arguments to compile with; sizes are symbols: one artifact serves them all.

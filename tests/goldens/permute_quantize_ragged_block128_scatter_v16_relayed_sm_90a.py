@@ -56,6 +56,7 @@ WARPS = THREADS // 32
 LOAD = 8  # columns of one load: 16 bytes
 
 
+# sm90/shared/vectors.py.jinja
 MAGNITUDES = 0x7FFF7FFF  # of the bits of two bf16
 
 
@@ -116,6 +117,7 @@ def largest(words):
     return cute.arch.fmax(low, high, nan=True)
 
 
+# sm90/shared/across_lanes.py.jinja
 def across_lanes(value, lanes):
     """Return the largest `value` of `lanes` neighbours, to all of them; NaN if one is."""
     for power in range(lanes.bit_length() - 1):
@@ -124,6 +126,7 @@ def across_lanes(value, lanes):
     return value
 
 
+# sm90/shared/vectors.py.jinja
 Q_DTYPE = cutlass.Float8E4M3FN
 Q_STEP = 1  # values in an element of q
 SIGNS = 0xFFFFFFFF  # of the bits of two values: signs stay with them
@@ -139,6 +142,7 @@ def rounded(quotients):  # noqa: ARG001
     return result
 
 
+# sm90/permute_quantize/copies_inverse.py.jinja
 STORES = 4  # copies that a pass of the loop stores
 
 
@@ -253,6 +257,7 @@ def launch_relay(permutation, inverse, by_token, scale, stream):
     )
 
 
+# sm90/shared/e4m3.py.jinja
 E4M3_MAX = 448.0
 INFINITY = float("inf")
 SMALLEST_NORMAL = 2.0**-126
@@ -301,6 +306,7 @@ def divide(values, scale):
     return quotients.load()
 
 
+# sm90/permute_quantize/with_warps.py.jinja
 @cute.jit
 def quantize_row(copies, loaded, q, scale, vector):
     """Quantise one vector of a row, and store it and the scale of its 128 columns."""
@@ -350,11 +356,13 @@ def permute_quantize_kernel(x, index, groups, q, scale, global_scale, top_k):  #
             tile_k -= tiles_k
 
 
+# shared/modes.py.jinja
 def modes(num_groups, size_m):
     """Return the modes of rows in a and out, and those of `groups`."""
     return (size_m,), (num_groups,)
 
 
+# sm90/permute_quantize/scales.py.jinja
 def scale_arguments(rows):
     """Return a stand-in for scales of blocks, with rows contiguous."""
     *steps, step = (cute.sym_int64(divisibility=4) for _ in rows)
@@ -362,6 +370,7 @@ def scale_arguments(rows):
     return (make_fake_tensor(Float32, shape, (*steps, 1, step), assumed_align=16),)
 
 
+# sm90/permute_quantize/launch.py.jinja
 def launch(x, index, groups, q, scale, global_scale, top_k, stream):
     """
     Launch the kernel on `stream` for a GPU with `num_sms` SMs. What a config does not have is None.
@@ -386,6 +395,7 @@ def launch(x, index, groups, q, scale, global_scale, top_k, stream):
     )
 
 
+# sm90/permute_quantize/arguments.py.jinja
 def arguments():
     """
     Return sample arguments to compile with; sizes are symbols: one artifact serves them all.
@@ -414,6 +424,7 @@ def arguments():
     )
 
 
+# sm90/permute_quantize/entry.py.jinja
 @cute.jit
 def permute_quantize(x, inverse, q, scale, permutation, by_token, num_sms, stream):
     """

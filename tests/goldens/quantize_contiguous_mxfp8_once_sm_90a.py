@@ -59,6 +59,7 @@ LOAD = 8  # columns of one load: 16 bytes
 ATOM_WORDS = 128
 
 
+# sm90/shared/rows_of_scales.py.jinja
 class Rows(NamedTuple):
     """The rows that count: all of every matrix."""
 
@@ -115,6 +116,7 @@ def modes(num_groups, num_rows):
     return (num_groups, num_rows), (num_groups,), ()
 
 
+# sm90/shared/vectors.py.jinja
 MAGNITUDES = 0x7FFF7FFF  # of the bits of two bf16
 
 
@@ -175,6 +177,7 @@ def largest(words):
     return cute.arch.fmax(low, high, nan=True)
 
 
+# sm90/shared/across_lanes.py.jinja
 def across_lanes(value, lanes):
     """Return the largest `value` of `lanes` neighbours, to all of them; NaN if one is."""
     for power in range(lanes.bit_length() - 1):
@@ -183,6 +186,7 @@ def across_lanes(value, lanes):
     return value
 
 
+# sm90/shared/vectors.py.jinja
 Q_DTYPE = cutlass.Float8E4M3FN
 Q_STEP = 1  # values in an element of q
 SIGNS = 0xFFFFFFFF  # of the bits of two values: signs stay with them
@@ -252,6 +256,7 @@ def quantize_rows(place, loaded, q, scale, vector):
         scale[block, column, line * 4 + part] = mine
 
 
+# sm90/shared/scales_mx32.py.jinja
 INFINITY = float("inf")
 EXPONENTS = 8  # of the largest value of the type
 # A mantissa above that of the largest value carries into the exponent.
@@ -284,6 +289,7 @@ def quotients_of(numbers, scale):  # noqa: ARG001
     return [number * scale.factor for number in numbers], None
 
 
+# sm90/quantize/entry.py.jinja
 @cute.kernel
 def quantize_kernel(x, groups, q, scale, global_scale):
     """Every warp walks over tiles of ROWS rows and 32 vectors."""

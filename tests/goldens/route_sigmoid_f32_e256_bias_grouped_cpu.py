@@ -53,6 +53,7 @@ SCORES_BITS = cutlass.Uint32
 VECTOR = 16  # float32 values of one operation: one AVX-512 register, two of AVX2
 
 
+# cpu/shared/exponential.py.jinja
 @cute.jit
 def exponential(t):
     """
@@ -78,12 +79,14 @@ def exponential(t):
     return power
 
 
+# cpu/shared/decode_f32.py.jinja
 @cute.jit
 def decode(bits):
     """Return the float32 values of a vector of their bits."""
     return bits.bitcast(cutlass.Float32)
 
 
+# cpu/route/choice.py.jinja
 @cute.jit
 def load_row(row, bits, values):
     """Set `values` to a row of logits, float32; what is beyond it to zeros."""
@@ -196,6 +199,7 @@ def choose_tokens(
         choose_row(values, keys, weights, ids, all_scores, num_experts, renormalize, scale)
 
 
+# cpu/shared/sort.py.jinja
 @cute.jit
 def sort_pairs(topk_ids, offs, permutation, inverse, first_expert):
     """Count the pairs of each local expert, and store each behind those before it."""
@@ -224,6 +228,7 @@ def sort_pairs(topk_ids, offs, permutation, inverse, first_expert):
         permutation[row] = Int32(-1)
 
 
+# cpu/route/entry.py.jinja
 def host_tensor(dtype, *shape):
     """Return a stand-in for a host tensor with free strides, but 1 for the last mode."""
     stride = (*(cute.sym_int64() for _ in shape[1:]), 1)

@@ -56,6 +56,7 @@ WARPS = THREADS // 32
 VECTOR = 8  # columns that a thread takes at once: 16 bytes of gates and 16 of ups
 
 
+# sm90/shared/rows.py.jinja
 class Rows(NamedTuple):
     """The rows that count: all before the last end."""
 
@@ -92,6 +93,7 @@ def of_group(tensor):  # noqa: ARG001
     return tensor
 
 
+# sm90/shared/vectors_of.py.jinja
 def vectors_of(tensor):
     """Return (..., columns) as (..., columns // VECTOR, VECTOR)."""
     *shape, columns = tensor.shape
@@ -100,6 +102,7 @@ def vectors_of(tensor):
     return cute.make_tensor(tensor.iterator, layout)
 
 
+# sm90/silu_mul_quantize/vectors.py.jinja
 LOG2_E = 1.4426950408889634
 HIGH_LOG2_E = 47274 * 2.0**-15  # its first 16 bits
 LOW_LOG2_E = LOG2_E - HIGH_LOG2_E
@@ -187,6 +190,7 @@ def largest(values, start):
     return start
 
 
+# sm90/shared/e4m3.py.jinja
 E4M3_MAX = 448.0
 INFINITY = float("inf")
 SMALLEST_NORMAL = 2.0**-126
@@ -235,6 +239,7 @@ def divide(values, scale):
     return quotients.load()
 
 
+# sm90/shared/across_lanes.py.jinja
 def across_lanes(value, lanes):
     """Return the largest `value` of `lanes` neighbours, to all of them; NaN if one is."""
     for power in range(lanes.bit_length() - 1):
@@ -243,6 +248,7 @@ def across_lanes(value, lanes):
     return value
 
 
+# sm90/silu_mul_quantize/walk_warps.py.jinja
 TILES_PER_CTA = WARPS
 
 
@@ -348,11 +354,13 @@ def quantize_rows(rows, loaded, q, scale, tile, alpha):
         scale[first_row + lane, block] = mine
 
 
+# shared/modes.py.jinja
 def modes(num_groups, size_m):
     """Return the modes of rows in a and out, and those of `groups`."""
     return (size_m,), (num_groups,)
 
 
+# sm90/silu_mul_quantize/entry.py.jinja
 def launch(x, groups, q, scale, limit, alpha, stream):
     """
     Launch the kernel on `stream` for a GPU with `num_sms` SMs.

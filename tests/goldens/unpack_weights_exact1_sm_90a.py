@@ -60,6 +60,7 @@ THREADS = ROWS // 2 * LANES
 TOP = 6  # e4m3 has 6 * 2**TOP
 
 
+# sm90/unpack_weights/kernel.py.jinja
 SHIFT = 139  # kept exponents are 127 at most about, of values times 2**-6; those of b times 2**TOP
 
 
