@@ -30,7 +30,7 @@ except ImportError as error:  # a machine that only runs kernels has none
 
 _BLANK = re.compile(r"\n{3,}")
 _PROVIDES = re.compile(r"^## Provides: (?!none$)", re.MULTILINE)
-_HEADER = re.compile(r"(?:##[^\n]*\n)+")
+_HEADER = re.compile(r"((?:##[^\n]*\n)+)##[^\n]*\n")
 _INCLUDED = re.compile(r"^#% include (?!\"shared/header\.).+\.py\.jinja\"$", re.MULTILINE)
 _SECTION = re.compile(r"# [\w/]+\.py\.jinja")
 """The comment that names the partial of what follows."""
@@ -79,8 +79,19 @@ class _Loader(jinja2.FileSystemLoader):
 def _named(text: str, name: str) -> str:
     """Return a template's text with comments that say which lines come of it."""
     if _PROVIDES.search(text) is not None:
-        text = _HEADER.sub(lambda header: f"{header[0]}# {name}\n", text, count=1)
+        text = _HEADER.sub(lambda header: f"{header[1]}# {name}\n", text, count=1)
     return _INCLUDED.sub(lambda line: f"{line[0]}\n##\n\n# {name}", text)
+
+
+def _line(path: str, line: int) -> int:
+    """Return which line of a template's file is `line` of what `_named` makes of it."""
+    added = 0
+    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    for number, text in enumerate(lines, 1):
+        if number + added >= line:
+            return number
+        added += 3 * bool(_INCLUDED.fullmatch(text))
+    return len(lines)
 
 
 @cache
@@ -162,7 +173,8 @@ def render(config: Config, arch: Arch | str, root: Path | None = None) -> Source
         # Not ast.parse(): up to Python 3.11.7 two threads in it at once raise SystemError.
         compile(text, template.entry, "exec", dont_inherit=True)
     except jinja2.TemplateSyntaxError as error:
-        raise RenderError(f"{error.name}:{error.lineno}: {error.message} (for {name})") from error
+        line = _line(error.filename or template.entry, error.lineno)
+        raise RenderError(f"{error.name}:{line}: {error.message} (for {name})") from error
     except jinja2.TemplateError as error:
         raise RenderError(f"{_place(error, template.entry)}: {error} (for {name})") from error
     except SyntaxError as error:
@@ -216,6 +228,7 @@ def _place(error: BaseException, entry: str) -> str:
     place, trace = entry, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename.endswith(".jinja"):
-            place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+            path = trace.tb_frame.f_code.co_filename
+            place = f"{path}:{_line(path, trace.tb_lineno)}"
         trace = trace.tb_next
     return place.removeprefix(f"{ROOT}/")

@@ -16,7 +16,7 @@ from jitgen import templates
 from jitgen.codegen import render as rendering
 from jitgen.codegen.parameters import read
 from jitgen.codegen.render import render, used_parameters
-from jitgen.config import Arch
+from jitgen.config import Arch, Config
 from jitgen.config.grouped_gemm import KernelConfig, Tile
 from jitgen.errors import RenderError, UnsupportedConfig
 from jitgen.targets.legality import rules
@@ -121,8 +121,25 @@ def test_an_undefined_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     fewer = template._replace(parameters=read(template) - {"tile_m"})
     monkeypatch.setattr(type(rules("sm_90a", "grouped_gemm")), "templates", lambda _: (fewer,))
 
-    with pytest.raises(RenderError, match=r"sm90/.*jinja:\d+: 'tile_m' is undefined"):
+    with pytest.raises(RenderError, match=r"sm90/.*jinja:\d+: 'tile_m' is undefined") as raised:
         render(CONFIG, "sm_90a")
+
+    name, line, _ = str(raised.value).split(":", 2)
+    assert (
+        "tile_m" in (templates.ROOT / name).read_text(encoding="utf-8").split("\n")[int(line) - 1]
+    )
+
+
+def test_an_error_behind_an_include_has_its_line(tmp_path: Path) -> None:
+    """Comments that name partials are added to what is rendered, and are not counted."""
+    folder = tmp_path / "cpu"
+    folder.mkdir()
+    entry = (templates.ROOT / "cpu/combine.py.jinja").read_text(encoding="utf-8").rstrip("\n")
+    (folder / "combine.py.jinja").write_text(f"{entry}\n{{{{ nothing }}}}\n", encoding="utf-8")
+    line = entry.count("\n") + 2
+
+    with pytest.raises(RenderError, match=rf"combine\.py\.jinja:{line}: 'nothing' is undefined"):
+        render(*Config.parse("combine_bf16_cpu"), root=tmp_path)
 
 
 @pytest.mark.parametrize("value", ["a b", "x;import os", 1.5, None, "", "é"])
