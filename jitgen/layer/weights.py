@@ -229,7 +229,8 @@ def _require_matrices(name: str, each: Any, scale: Any) -> None:
         if scale is not None:
             raise InputError(f"{name}_scale", "must be left out: prepared weights have it in them")
         return
-    common.require(name, each, [torch.bfloat16, torch.float8_e4m3fn], rank=(3, "(G, N, K)"))
+    common.require(name, each, rank=(3, "(G, N, K)"))
+    common.require(name, each, [torch.bfloat16, torch.float8_e4m3fn])
     if each.dtype is torch.bfloat16:
         if scale is not None:
             raise InputError(f"{name}_scale", "must be left out: bfloat16 weights have none")

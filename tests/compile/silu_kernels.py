@@ -13,15 +13,16 @@ from jitgen.codegen.render import render
 from jitgen.config import Arch
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, Tiling
 from jitgen.emulator import Artifact, Report
+from jitgen.targets.base import kinds_of
 from jitgen.targets.legality import check
-from jitgen.targets.silu_space import kinds
 from jitgen.verify.artifacts import compiled
 from tests.cases import values
 from tests.covering import covering
 from tests.silu_cases import Case
 
-LEGAL = [kind for kind in kinds() if check(kind, Arch.CPU)]
-"""Every word, with the default tiling, which no CPU has."""
+BLOCKS = SiluMulQuantizeConfig(layout="ragged")
+LEGAL = [kind for kind in kinds_of(BLOCKS) if check(kind, Arch.CPU)]
+"""Every kind that a CPU computes, with the default tiling, which no CPU has."""
 
 OFTEN = covering(LEGAL, values)
 """Every value of every field, for every push."""
@@ -33,7 +34,6 @@ KERNELS = [*dict.fromkeys([*OFTEN, *PAIRS])]
 ID = SiluMulQuantizeConfig.to_name
 """How a kernel is named in the name of a case."""
 
-BLOCKS = SiluMulQuantizeConfig(layout="ragged")
 ROWS = SiluMulQuantizeConfig(layout="masked", scale_granularity="row")
 INTERLEAVED = SiluMulQuantizeConfig(
     layout="masked", activation="swiglu_oai", interleaved=True, power_of_two=True

@@ -60,7 +60,7 @@ def test_every_family_is_named() -> None:
 def test_commands_and_options() -> None:
     lines = re.findall(
         r"^    jitgen (bench layer[^\n#]*)",
-        (DOCS / "moe-layer.md").read_text("utf-8"),
+        (DOCS / "moe-layer-measured.md").read_text("utf-8"),
         re.MULTILINE,
     )
     assert len(lines) == 5
