@@ -8,7 +8,13 @@ from tests.compile.mutations import LOAD, Mutation, rewrite
 _OPEN = "open_stage(loads, state, a_copies)\n"
 _COPY = f"full = {_OPEN}            copy_b(b_copies, k, state.index, full, b_policy())\n"
 _COPY_LATER = "copy_b(b_copies, k, state.index, full, b_policy())"
-_OF_A = "copies_of_a(schedule, a, work, False)"
+_OF_A = "copies_of_a(a, work, False)"
+_GIVE_A = (
+    ("def load_early(schedule, loads, b):", "def load_early(schedule, loads, a, b):"),
+    ("load_early(schedule, loads, b)\n", "load_early(schedule, loads, a, b)\n"),
+)
+"""What hands a over to where it is loaded too early."""
+
 _WAIT = "cute.arch.griddepcontrol_wait()\n"
 _TOO_EARLY = "before griddepcontrol.wait"
 
@@ -17,7 +23,7 @@ def _early(
     name: str, old: str, new: str, kind: str, *names: str, program: str = "early b"
 ) -> Mutation:
     """Return a mistake in the source of a kernel that loads weights early."""
-    edit = rewrite((old, new))
+    edit = rewrite((old, new), *(_GIVE_A if _OF_A in new else ()))
     return Mutation(name=name, program=program, edit=edit, kind=kind, names=names, of_source=True)
 
 

@@ -55,6 +55,7 @@ READS = {
     "compile/processes.py:children_of": _SYSTEM,
     "compile/provenance.py:_read": _OWN,
     "compile/toolchain.py:_head": _OWN,
+    "codegen/render.py:_line": _OWN,
     "compile/toolchain.py:_require_readable": "a folder, to see whether one can be opened",
     "compile/toolchain.py:version": _OWN,
     "config/plugins.py:_built_in": _OWN,
