@@ -169,7 +169,7 @@ _NAMES = {
 _HOME = {name: f"jitgen.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 
-sys.meta_path.insert(0, MovedFinder)
+sys.meta_path.append(MovedFinder)
 
 
 def __getattr__(name: str) -> Any:

@@ -167,7 +167,7 @@ def _fewer(found: list[Kernel]) -> list[Kernel]:
         alone = kernel.values.difference(*(other.values for other in others))
         for number, other in enumerate(others):
             richer: Kernel | None = other
-            for value in alone:
+            for value in sorted(alone):
                 richer = richer and _with(richer, value)
             changed = [*others[:number], richer, *others[number + 1 :]]
             if richer and _have(changed) >= _have(found):

@@ -29,7 +29,7 @@ _OPAQUE = re.compile(
 )
 """Strings and comments: no name in them is a use, but for strings with values in them."""
 
-_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_NAME = re.compile(r"\.?\b[A-Za-z_]\w*")
 _QUOTED = re.compile(r"[\"'](\w+)[\"']")
 _CONSTANT = re.compile(r"^([A-Z][A-Z0-9_]*) = (.+)$", re.MULTILINE)
 _IF = re.compile(r"( *)(if|elif) (.+):(?:  #.*)?")
@@ -278,7 +278,8 @@ def _names(plain: str) -> dict[str, list[int]]:
     """Return where each name is used or set, attributes not counted."""
     found: dict[str, list[int]] = {}
     for match in _NAME.finditer(plain):
-        found.setdefault(match[0], []).append(match.start())
+        if (name := match[0])[0] != ".":
+            found.setdefault(name, []).append(match.start())
     return found
 
 
@@ -421,8 +422,8 @@ def _unread(
     end = _NEXT_TOP.search(plain, start)
     if not start or end is None:
         return None
-    made = re.compile(rf"(?<!class )\b{record}(?=\()|\._replace(?=\()")
-    calls = [_parts(plain, match.end()) for match in made.finditer(plain)]
+    made = (*_places(plain, f"{record}("), *_places(plain, "._replace("))
+    calls = [_parts(plain, place) for place in made if not plain.startswith("(NamedTuple)", place)]
     starred = [
         _COVERED.fullmatch(plain[slice(*part)].strip())
         for parts in calls
@@ -440,6 +441,15 @@ def _unread(
         if all(_is_plain(text, each, field[1]) for each in handed):
             return field.span(), handed
     return None
+
+
+def _places(plain: str, call: str) -> Iterator[int]:
+    """Yield where the bracket of each `call` opens: a whole name, or ``.name``, and a bracket."""
+    place = plain.find(call)
+    while place >= 0:
+        if call[0] == "." or not (plain[place - 1].isalnum() or plain[place - 1] in "_."):
+            yield place + len(call) - 1
+        place = plain.find(call, place + 1)
 
 
 def _is_plain(text: str, part: tuple[int, int], name: str) -> bool:

@@ -56,12 +56,7 @@ def _warn(old: str, new: str) -> None:
 
 
 class MovedFinder:
-    """
-    Import hook for the modules of `MOVED`.
-
-    It is the first of ``sys.meta_path``: an old folder that is left over, without any module, would
-    be found as a package.
-    """
+    """Import hook for the modules of `MOVED`; the last of ``sys.meta_path``."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG004
