@@ -237,7 +237,7 @@ ADDRESSES = (
         "fault",
         "behind groups",
         "never written",
-        "find_tile",
+        "place_of",
     ),
     ragged(
         "scales are not handed over",
