@@ -164,6 +164,7 @@ def render(config: Config, arch: Arch | str, root: Path | None = None) -> Source
     arch = Arch.parse(arch)
     start = time.perf_counter()
     template, values = template_of(config, arch), parameters(config, arch)
+    is_own = template.root == ROOT
     if root is not None:
         template = template._replace(root=root)
     name = config.name(arch)
@@ -179,7 +180,9 @@ def render(config: Config, arch: Arch | str, root: Path | None = None) -> Source
         raise RenderError(f"{_place(error, template.entry)}: {error} (for {name})") from error
     except SyntaxError as error:
         raise RenderError(f"{template.entry} gave no Python: {error} (for {name})") from error
-    text = _sections(specialised(text, frozenset({config.op, "arguments"})))
+    if is_own:  # the pass knows how jitgen's templates are written, and no other's
+        text = specialised(text, frozenset({config.op, "arguments"}))
+    text = _sections(text)
     seconds = time.perf_counter() - start
     events.emit(Event(kind=EventKind.RENDER, kernel=name, seconds=seconds))
     return Source(config=config, arch=arch, name=name, text=text)

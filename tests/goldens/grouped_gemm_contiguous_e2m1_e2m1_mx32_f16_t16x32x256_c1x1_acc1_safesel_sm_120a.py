@@ -207,7 +207,7 @@ def make_schedule(groups, b, out, tiles_n, cta):
 # shared/rows.py.jinja
 @cute.jit
 def from_row(tensor, row):
-    """Return the matrix that a tile of `group` lies in, with `row` as its first row."""
+    """Return the matrix that a tile of a group lies in, with `row` as its first row."""
     return cute.domain_offset((row, 0), tensor)
 
 
@@ -294,7 +294,7 @@ def is_left(schedule, position):
 
 
 def next_position(schedule, position):
-    """Return where this cluster goes on after `work`."""
+    """Return where this cluster goes on."""
     return position + schedule.step
 
 
@@ -772,7 +772,7 @@ def groups_last(tensor):
 
 # shared/modes.py.jinja
 def modes(size_m):
-    """Return the modes of rows in a and out, and those of `groups`."""
+    """Return the modes of rows in a and out, and those of the groups."""
     return (size_m,), (size_m,)
 
 

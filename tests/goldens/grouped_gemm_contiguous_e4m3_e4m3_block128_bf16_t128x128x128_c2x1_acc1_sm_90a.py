@@ -199,7 +199,7 @@ def make_schedule(groups, b, out, tiles_n, cta):
 # shared/rows.py.jinja
 @cute.jit
 def from_row(tensor, row):
-    """Return the matrix that a tile of `group` lies in, with `row` as its first row."""
+    """Return the matrix that a tile of a group lies in, with `row` as its first row."""
     return cute.domain_offset((row, 0), tensor)
 
 
@@ -293,7 +293,7 @@ def is_left(schedule, position):
 
 
 def next_position(schedule, position):
-    """Return where this cluster goes on after `work`."""
+    """Return where this cluster goes on."""
     return position + schedule.step
 
 
@@ -392,7 +392,7 @@ def load_tiles(schedule, loads, a, b, scales):
     """
     Load warp: for each k-block of each tile, wait until a stage is free and fill it.
 
-    A stage is full when all its bytes have arrived, whoever sent them; it is free when the math
+    A stage is full when all its bytes have arrived, from whichever CTA; it is free when the math
     warpgroups of every CTA that it was sent to have read it.
     """
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
@@ -414,7 +414,7 @@ def b_policy():
 
 @cute.jit
 def load_tile(schedule, loads, state, sources, work):
-    """Load a tile by k-blocks, of the first `num_early` all but b; return the pipeline's state."""
+    """Load a tile by k-blocks, without b that is on its way already; return the pipeline's state."""
     a, b, scales = sources
     num_blocks = schedule.num_k_blocks if work.is_valid else 0
     a_copies = copies_of_a(schedule, a, work)
@@ -1024,7 +1024,7 @@ def groups_last(tensor):
 
 # shared/modes.py.jinja
 def modes(size_m):
-    """Return the modes of rows in a and out, and those of `groups`."""
+    """Return the modes of rows in a and out, and those of the groups."""
     return (size_m,), (size_m,)
 
 

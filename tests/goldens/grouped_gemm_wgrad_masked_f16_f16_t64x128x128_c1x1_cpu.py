@@ -231,5 +231,5 @@ def arguments():
 
 # shared/modes.py.jinja
 def modes(num_groups, size_m):
-    """Return the modes of rows in a and out, and those of `groups`."""
+    """Return the modes of rows in a and out, and those of the groups."""
     return (num_groups, size_m), (num_groups,)

@@ -231,7 +231,7 @@ def is_left(schedule, position):
 
 
 def next_position(schedule, position):
-    """Return where this cluster goes on after `work`."""
+    """Return where this cluster goes on."""
     return position + schedule.step
 
 
@@ -337,7 +337,7 @@ def load_tiles(schedule, loads, a, b, scales):
     """
     Load warp: for each k-block that is handed over, wait until a stage is free and fill it.
 
-    A stage is full when all its bytes have arrived, whoever sent them, those of a pair of CTAs at
+    A stage is full when all its bytes have arrived, from whichever CTA, those of a pair of CTAs at
     the even one; it is free when the matrix instructions of every CTA that it was sent to are done.
     Scales and weights of rows have a pipeline of their own: the update warps read them later.
     """

@@ -358,7 +358,7 @@ def permute_quantize_kernel(x, index, groups, q, scale, global_scale, top_k):  #
 
 # shared/modes.py.jinja
 def modes(num_groups, size_m):
-    """Return the modes of rows in a and out, and those of `groups`."""
+    """Return the modes of rows in a and out, and those of the groups."""
     return (size_m,), (num_groups,)
 
 
@@ -373,7 +373,7 @@ def scale_arguments(rows):
 # sm90/permute_quantize/launch.py.jinja
 def launch(x, index, groups, q, scale, global_scale, top_k, stream):
     """
-    Launch the kernel on `stream` for a GPU with `num_sms` SMs. What a config does not have is None.
+    Launch the kernel on `stream`. What a config does not have is None.
 
     x: (T, K) bf16. q: (M, K) as its values are, of e2m1 two in a byte, with masked rows (G, M, K).
     index: (T, top_k) int32, the inverse.

@@ -112,7 +112,7 @@ def matrix_of(tensor, matrix):
 
 
 def modes(num_groups, num_rows):
-    """Return the modes of rows in x and q, those in front of atoms, and those of `groups`."""
+    """Return the modes of rows in x and q, those in front of atoms, and those of the groups."""
     return (num_groups, num_rows), (num_groups,), ()
 
 
@@ -321,7 +321,7 @@ def quantize_kernel(x, groups, q, scale, global_scale):
 
 def launch(x, groups, q, scale, global_scale, stream):
     """
-    Launch the kernel on `stream` for a GPU with `num_sms` SMs.
+    Launch the kernel on `stream`.
 
     x: (G, M, K) bf16, every row of which counts. groups: None.
     q: (..., M, K) e4m3. scale: (..., blocks, columns, 512) bytes, atoms.

@@ -356,14 +356,14 @@ def quantize_rows(rows, loaded, q, scale, tile, alpha):
 
 # shared/modes.py.jinja
 def modes(num_groups, size_m):
-    """Return the modes of rows in a and out, and those of `groups`."""
+    """Return the modes of rows in a and out, and those of the groups."""
     return (size_m,), (num_groups,)
 
 
 # sm90/silu_mul_quantize/entry.py.jinja
 def launch(x, groups, q, scale, limit, alpha, stream):
     """
-    Launch the kernel on `stream` for a GPU with `num_sms` SMs.
+    Launch the kernel on `stream`.
 
     With the masked layout every matrix has G in front. The last mode is contiguous, but M of block
     scales.

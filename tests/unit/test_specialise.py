@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections import Counter
 
 import pytest
@@ -201,3 +203,28 @@ def test_it_ends_where_nothing_is_left_to_do() -> None:
         text = render(config, arch).text
 
         assert specialised(text, frozenset({config.op, "arguments"})) == text
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_docstrings_name_no_argument_that_has_gone(name: str) -> None:
+    """Functions told of a `group`, a `work` or a `num_early` that had been taken out of them."""
+    config, arch = Config.parse(name)
+    tree = ast.parse(render(config, arch).text)
+    top = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    (entry,) = (_names(function) for function in functions if function.name == config.op)
+    told = {
+        f"{function.name}: {word}"
+        for function in functions
+        for word in re.findall(r"`([a-z]\w+)`", ast.get_docstring(function) or "")
+        if word not in top | entry | _names(function)
+    }
+
+    assert told == set()
+
+
+def _names(function: ast.FunctionDef) -> set[str]:
+    nodes = [*ast.walk(function)]
+    found = {node.id for node in nodes if isinstance(node, ast.Name)}
+    found |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return found | {node.arg for node in nodes if isinstance(node, ast.arg)}

@@ -29,7 +29,7 @@ from jitgen.targets.sm_100a.sizes import (
 from jitgen.targets.sums import SumOrder
 
 _SCANNED_ROWS = 1024
-"""Values of alpha that the plan warp has under way at once: 32 of a lane, in registers."""
+"""Values of alpha that the tile warp has under way at once: 32 of a lane, in registers."""
 
 _SPLIT_REGISTERS = {"update_registers": 200, "other_registers": 104}
 """

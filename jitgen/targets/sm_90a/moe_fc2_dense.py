@@ -20,7 +20,7 @@ from jitgen.targets.sums import SumOrder
 
 SCANNED_ROWS = {64: 512, 128: 256}
 """
-Values of alpha that the plan warp has under way at once, by rows of a tile: 16 or 8 of a lane,
+Values of alpha that the tile warp has under way at once, by rows of a tile: 16 or 8 of a lane,
 of whose registers ptxas spills some where there are more.
 """
 
