@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The same problems on a GPU and in the emulator: ``python -m tests.gpu.agreement run FILE`` where a
-GPU is, ``python -m tests.gpu.agreement compare FILE`` anywhere.
+The same calls of every operation on a GPU and in the emulator, compared bit for bit.
+
+    python -m tests.gpu.agreement prewarm ROOT      compile the kernels, on any machine
+    python -m tests.gpu.agreement run FILE          run them on a GPU and keep what they wrote
+    python -m tests.gpu.agreement compare FILE      run them in the emulator and compare
+
+The problems are those that `jitgen verify` asks of a kernel, with small integers, whose sums are
+exact, and with random numbers. JITGEN_GPU_CACHE names the carried cache for `run`.
 """
 
 from __future__ import annotations
@@ -9,122 +15,168 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import random
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 import jitgen
-from jitgen.config import Layout
-from jitgen.config.grouped_gemm import KernelConfig, Operands
+from jitgen.codegen.render import render
+from jitgen.config import Config, Layout
+from jitgen.config.grouped_gemm import Operands
+from jitgen.config.plugins import OPERATIONS
+from jitgen.emulator import Artifact
 from jitgen.settings import settings
+from jitgen.targets.legality import target
+from jitgen.verify.artifacts import compiled
+from jitgen.verify.verification import samples_of
 from tests.candidates import candidates
-from tests.gpu.configs import ARCH, OF_OTHER_TYPES, depth
-from tests.problems import Solved, make_for
+from tests.cases import pool
+from tests.covering import covering
+from tests.gpu.configs import ARCH, OF_OTHER_TYPES
 
 PER_LAYOUT = 10
-SIZES = [(512, 1024), (328, 656), (200, 272), (8, 16), (264, 2048 + 400)]
+"""Grouped GEMMs of the menu, for each layout."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Rows of each group, N and K of one call of one kernel; exact: small integers."""
+class Problem(NamedTuple):
+    """One call of one kernel; exact: small integers."""
 
-    config: KernelConfig
-    rows: list[int]
-    n: int
-    k: int
+    config: Config
+    sizes: Any
     is_exact: bool
 
     @property
     def name(self) -> str:
+        """Kernel, sizes and values, in words."""
         kind = "exact" if self.is_exact else "random"
-        rows = "+".join(map(str, self.rows))
-        return f"{self.config.name(ARCH)} rows {rows} n {self.n} k {self.k} {kind}"
+        return f"{self.config.name(ARCH)}: {self.sizes}, {kind}"
 
-    def case(self, device: str) -> Solved:
-        return make_for(
-            self.config, self.rows, self.n, self.k, device=device, is_exact=self.is_exact
-        )
+    def tensors(self) -> list[Tensor | None]:
+        """Return what the kernel takes, in host memory, without the number of SMs."""
+        samples = samples_of(self.config)
+        return [*samples.make(self.config, self.sizes, is_exact=self.is_exact).tensors]
+
+
+def configs() -> list[Config]:
+    """
+    Return kernels of each operation that have between them every value of every field; of the
+    grouped GEMM also ten of the menu for each layout, and one for each pair of other types.
+    """
+    found: dict[Config, None] = {}
+    for op in OPERATIONS.names():
+        if op in target(ARCH).operations:
+            some = covering(pool(ARCH, op), lambda kernel: kernel.values)
+            found |= {kernel.config: None for kernel in some}
+    for layout in Layout:
+        of_menu = candidates(ARCH, layout, Operands())
+        found |= {of_menu[index % len(of_menu)]: None for index in range(PER_LAYOUT)}
+    return [*(found | dict.fromkeys(OF_OTHER_TYPES))]
 
 
 def problems() -> Iterator[Problem]:
-    """
-    Yield ten problems for each layout, and one for each kernel of other types; each of them with
-    exact and with random values.
-    """
-    chance = random.Random(7)
-    configs = []
-    for layout in Layout:
-        of_menu = candidates(ARCH, layout, Operands())
-        configs += [of_menu[index % len(of_menu)] for index in range(PER_LAYOUT)]
-    for index, config in enumerate([*configs, *OF_OTHER_TYPES]):
-        tile = config.tile.m
-        edges = [0, 1, tile - 1, tile, tile + 1, 2 * tile + 3, 7]
-        rows = [chance.choice(edges) for _ in range(5)]
-        n, k = SIZES[index % PER_LAYOUT % len(SIZES)]
-        for is_exact in (True, False):
-            yield Problem(config, rows, n, depth(config, k), is_exact)
+    """Yield the problems of each kernel, with exact values; the first one with random ones, too."""
+    for config in configs():
+        all_sizes = samples_of(config).Sizes.of(config, ARCH)
+        for number, sizes in enumerate(all_sizes):
+            yield Problem(config, sizes, True)
+            if number == 0:
+                yield Problem(config, sizes, False)
 
 
-def digest(case: Solved) -> str:
+def content(tensor: Tensor | None) -> bytes:
+    """Return the bytes of a tensor, in the order of its elements."""
+    if tensor is None:
+        return b""
+    plain = tensor.detach().cpu().contiguous()
+    return ctypes.string_at(plain.data_ptr(), plain.nbytes)
+
+
+def digest(tensors: Sequence[Tensor | None]) -> str:
     """Return what tells whether two machines made the same inputs."""
-    found = hashlib.sha256()
-    for name, tensor in case.arguments.items():
-        if name != "out":
-            plain = tensor.cpu().flatten().clone()
-            found.update(ctypes.string_at(plain.data_ptr(), plain.nbytes))
-    return found.hexdigest()
+    return hashlib.sha256(b"".join(content(tensor) for tensor in tensors)).hexdigest()
 
 
-def step(values: torch.Tensor) -> torch.Tensor:
-    """Return the distance from each value to the next one in bfloat16."""
-    return torch.exp2(torch.floor(torch.log2(values.clamp(min=1e-30))) - 7)
+def prewarm(root: str) -> int:
+    """Compile every kernel into the cache `root`."""
+    settings.cache_dir = root
+    report = jitgen.prewarm(configs(), arch=ARCH)
+    print(report)
+    return 0
 
 
-def run(path: str) -> None:
-    """Run every problem on the GPU and keep the outputs."""
+def run(path: str) -> int:
+    """Run every problem on the GPU and keep what the tensors hold then."""
     if cache := os.environ.get("JITGEN_GPU_CACHE"):
         settings.cache_dir, settings.on_miss = cache, "error"
     kept: dict[str, Any] = {}
     for problem in problems():
-        case = problem.case("cuda")
-        out = jitgen.grouped_gemm(**case.arguments, config=problem.config)
-        kept[problem.name] = (digest(case), out.cpu())
+        given = problem.tensors()
+        before = digest(given)
+        there = [None if each is None else each.cuda() for each in given]
+        jitgen.get_kernel(problem.config, ARCH)(*there, problem.sizes.num_sms)
+        kept[problem.name] = (before, [None if each is None else each.cpu() for each in there])
     torch.save(kept, path)
-    print(f"{len(kept)} outputs of {torch.cuda.get_device_name()} in {path}")
+    print(f"{len(kept)} calls on {torch.cuda.get_device_name()} in {path}")
+    return 0
+
+
+@cache
+def artifact(config: Config) -> Artifact:
+    """Return the compiled kernel, as the emulator takes it."""
+    return compiled(render(config, ARCH))
 
 
 def compare(path: str) -> int:
-    """Run every problem in the emulator and compare with the kept outputs."""
-    from jitgen.verify import device
-
+    """Run every problem in the emulator and compare with what the GPU wrote."""
     kept = torch.load(path)
+    equal: Counter[tuple[str, bool]] = Counter()
+    total: Counter[tuple[str, bool]] = Counter()
     wrong = 0
     for problem in problems():
-        case = problem.case("cpu")
-        inputs, theirs = kept[problem.name]
-        assert inputs == digest(case), f"other inputs for {problem.name}"
-        with device(ARCH):
-            ours = jitgen.grouped_gemm(**case.arguments, config=problem.config)
-        have, want = ours[case.is_owned].double(), theirs[case.is_owned].double()
-        assert theirs[~case.is_owned].isnan().all(), problem.name
-        assert ours[~case.is_owned].isnan().all(), problem.name
-        equal = torch.equal(have, want)
-        frobenius = float((have - want).norm() / want.norm()) if have.numel() else 0.0
-        largest = float((have - want).abs().max() / want.abs().max()) if have.numel() else 0.0
-        steps = float((have - want).abs().max() / step(want.abs().max())) if have.numel() else 0.0
-        is_right = equal if problem.is_exact else frobenius < 2e-3 and steps <= 1
-        wrong += not is_right
-        word = f"frobenius {frobenius:.2e} largest {largest:.2e} ({steps:.2g} bf16 steps there)"
-        word = "equal" if equal else word
-        print("right" if is_right else "WRONG", word, problem.name, flush=True)
+        given = problem.tensors()
+        before, theirs = kept[problem.name]
+        assert before == digest(given), f"other inputs for {problem.name}"
+        report = jitgen.emulate(
+            artifact(problem.config),
+            *given,
+            problem.sizes.num_sms,
+            modes="eager",
+            num_sms=problem.sizes.num_sms,
+            settled=problem.config.settled,
+        )
+        differing = [
+            f"tensor {number}: {difference(ours, gpu)}"
+            for number, (ours, gpu) in enumerate(zip(given, theirs, strict=True))
+            if content(ours) != content(gpu)
+        ]
+        kind = problem.config.op, problem.is_exact
+        total[kind] += 1
+        equal[kind] += not differing
+        is_wrong = (problem.is_exact and bool(differing)) or not report.is_clean
+        wrong += is_wrong
+        word = "WRONG" if is_wrong else "near" if differing else "equal"
+        print(word, problem.name, *differing, sep="; ", flush=True)
+    for (op, is_exact), count in total.items():
+        values = "integers" if is_exact else "random numbers"
+        print(f"{op}, {values}: {equal[op, is_exact]} of {count} equal bit for bit")
     return min(wrong, 1)
 
 
+def difference(ours: Tensor | None, theirs: Tensor | None) -> str:
+    """Return how far two results are apart, in words."""
+    assert ours is not None
+    assert theirs is not None
+    have, want = ours.float(), theirs.float()
+    is_other = (have != want) & ~(have.isnan() & want.isnan())
+    largest = (have - want).abs()[is_other].max() if is_other.any() else torch.zeros(())
+    return f"{int(is_other.sum())} of {have.numel()} values, by at most {float(largest):.3g}"
+
+
 if __name__ == "__main__":
-    command, file = sys.argv[1:]
-    sys.exit(run(file) if command == "run" else compare(file))
+    command, argument = sys.argv[1:]
+    sys.exit({"prewarm": prewarm, "run": run, "compare": compare}[command](argument))
