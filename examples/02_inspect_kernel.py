@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 
 import jitgen
-from jitgen import Arch, Layout, Pipeline, Problem
+from jitgen import Arch, GroupedGemmProblem, Layout, Pipeline
 
 
 def main() -> None:
     """Ask for a config, refuse another one, and show what was generated."""
-    problem = Problem(layout=Layout.RAGGED, groups=8, m=8 * 256, n=4096, k=7168)
+    problem = GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=8 * 256, n=4096, k=7168)
     choice = jitgen.select(problem, "sm_90a")
     print(choice.config.name("sm_90a"))
     print(choice.why)

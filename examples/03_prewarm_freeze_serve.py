@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 import jitgen
-from jitgen import Arch, Layout, Problem
+from jitgen import Arch, GroupedGemmProblem, Layout
 from jitgen.errors import KernelMiss
 
 GROUPS, N, K = 4, 256, 512
@@ -20,7 +20,7 @@ GROUPS, N, K = 4, 256, 512
 def prewarm(arch: Arch) -> None:
     """Compile every kernel that batches of 1 to 256 rows a group can choose."""
     problems = [
-        Problem(layout=Layout.RAGGED, groups=GROUPS, m=rows * GROUPS, n=N, k=K)
+        GroupedGemmProblem(layout=Layout.RAGGED, groups=GROUPS, m=rows * GROUPS, n=N, k=K)
         for rows in range(1, 257)
     ]
     configs = {jitgen.select(problem, arch).config for problem in problems}
@@ -56,7 +56,7 @@ def main() -> None:
     jitgen.freeze()
     try:
         serve(device)
-        masked = Problem(layout=Layout.MASKED, groups=GROUPS, m=64, n=N, k=K)
+        masked = GroupedGemmProblem(layout=Layout.MASKED, groups=GROUPS, m=64, n=N, k=K)
         jitgen.get_kernel(jitgen.select(masked, arch).config, arch)
     except KernelMiss as miss:
         print(f"refused: {miss}")

@@ -10,13 +10,13 @@ from __future__ import annotations
 import torch
 
 import jitgen
-from jitgen import Cluster, KernelConfig, Layout, Tile
+from jitgen import Cluster, GroupedGemmConfig, Layout, Tile
 
 
 def main() -> None:
     """Run an sm_90a kernel in three modes, look at what was found, and check the result."""
     torch.manual_seed(0)
-    config = KernelConfig(
+    config = GroupedGemmConfig(
         layout=Layout.MASKED, tile=Tile(m=64, n=64, k=128), cluster=Cluster(m=1, n=2)
     )
     kernel = jitgen.get_kernel(config, "sm_90a")  # compiled here; nothing of it is changed

@@ -18,7 +18,7 @@ from jitgen._version import __version__
 # The name is a module and a public object as well. Binding the object here, once, is what makes
 # `jitgen.settings.on_miss = "error"` mean the object whatever is imported later.
 from jitgen.settings import settings
-from jitgen.support.moved import MovedFinder
+from jitgen.support.moved import MovedFinder, renamed
 
 if TYPE_CHECKING:
     from jitgen import metrics, quantize, reference, torch
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from jitgen.config.grouped_gemm import (
         Cluster,
         Epilogue,
-        KernelConfig,
+        GroupedGemmConfig,
+        GroupedGemmProblem,
         Operands,
         Pipeline,
-        Problem,
         Schedule,
         Tile,
     )
@@ -72,9 +72,10 @@ __all__ = [
     "Epilogue",
     "Event",
     "ExpertWeights",
+    "GroupedGemmConfig",
+    "GroupedGemmProblem",
     "GroupedGemmWgradConfig",
     "GroupedGemmWgradProblem",
-    "KernelConfig",
     "Layout",
     "MoEConfig",
     "MoELayer",
@@ -85,7 +86,6 @@ __all__ = [
     "PermuteQuantizeConfig",
     "PermuteQuantizeProblem",
     "Pipeline",
-    "Problem",
     "QuantizeConfig",
     "QuantizeProblem",
     "RouteConfig",
@@ -133,7 +133,9 @@ _MODULES = ("metrics", "quantize", "reference", "torch")
 
 _NAMES = {
     "config": "Arch BLayout DType Layout ScaleGranularity",
-    "config.grouped_gemm": "Cluster Epilogue KernelConfig Operands Pipeline Problem Schedule Tile",
+    "config.grouped_gemm": (
+        "Cluster Epilogue GroupedGemmConfig GroupedGemmProblem Operands Pipeline Schedule Tile"
+    ),
     "config.grouped_gemm_wgrad": "GroupedGemmWgradConfig GroupedGemmWgradProblem",
     "config.moe_fc2_dense": "MoeFc2DenseConfig MoeFc2DenseProblem",
     "config.combine": "CombineConfig CombineProblem",
@@ -178,7 +180,7 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = importlib.import_module(f"jitgen.{name}")
     else:
-        raise AttributeError(f"module 'jitgen' has no attribute {name!r}")
+        return renamed(__name__, name)
     globals()[name] = value
     return value
 

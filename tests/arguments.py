@@ -10,7 +10,7 @@ from torch import Tensor
 
 from jitgen import quantize
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Tile
 
 G, M, N, K = 3, 24, 136, 272
 E4M3 = torch.float8_e4m3fn
@@ -33,8 +33,8 @@ def good(layout: str = "ragged") -> dict[str, Any]:
     return {"a": a, "b": b, "a_scale": a_scale, "b_scale": b_scale, **groups}
 
 
-def config(**changes: Any) -> KernelConfig:
-    return KernelConfig(**{"layout": Layout.RAGGED, "tile": Tile(m=8, n=32, k=128)} | changes)
+def config(**changes: Any) -> GroupedGemmConfig:
+    return GroupedGemmConfig(**{"layout": Layout.RAGGED, "tile": Tile(m=8, n=32, k=128)} | changes)
 
 
 def without(name: str) -> dict[str, Any]:
@@ -182,7 +182,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("offs device", wrong(offs=int32(1, 2, 3).to("meta")), r"offs: must be on cpu, as a is \(got"),
     ("expected_m", wrong(expected_m=0), r"expected_m: must be an integer of at least 1 \(got 0\)"),
     ("expected_m text", wrong(expected_m=[1]), r"expected_m: must be an integer of at least 1"),
-    ("config type", wrong(config="fast"), r"config: must be a KernelConfig \(got str\)"),
+    ("config type", wrong(config="fast"), r"config: must be a GroupedGemmConfig \(got str\)"),
     (
         "config layout",
         wrong(config=config(layout=Layout.MASKED)),

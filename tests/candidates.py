@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from jitgen.config import Arch, DType, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Operands
 from jitgen.errors import UnsupportedConfig
 from jitgen.targets.gemm import operands_of
 from jitgen.targets.legality import rules
@@ -12,9 +12,9 @@ from jitgen.targets.legality import rules
 
 def candidates(
     arch: Arch, layout: Layout, operands: Operands, *, bias: bool = False
-) -> tuple[KernelConfig, ...]:
+) -> tuple[GroupedGemmConfig, ...]:
     """Return the configs that may be chosen; none where `arch` has no kernel for `operands`."""
-    problem = Problem(
+    problem = GroupedGemmProblem(
         layout=layout,
         groups=1,
         m=1,
@@ -31,13 +31,13 @@ def candidates(
     return rules(arch, "grouped_gemm").candidates(problem)
 
 
-def every_candidate(arch: Arch, layout: Layout) -> list[KernelConfig]:
+def every_candidate(arch: Arch, layout: Layout) -> list[GroupedGemmConfig]:
     """
     Return the configs that may be chosen, each once, for all types and scales that `arch` has
     kernels for; with prepared weights those that give bf16.
     """
     found = rules(arch, "grouped_gemm")
-    configs: list[KernelConfig] = []
+    configs: list[GroupedGemmConfig] = []
     for space in getattr(found, "spaces", (found.space,)):  # type: ignore[attr-defined]
         for operands in operands_of(space):
             if operands.out_dtype is not DType.BF16 and operands.b_layout.is_prepared:

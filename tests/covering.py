@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import TypeVar
 
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -31,7 +31,7 @@ def covering(
     return found
 
 
-def pairs_and_numbers(config: KernelConfig) -> Iterator[object]:
+def pairs_and_numbers(config: GroupedGemmConfig) -> Iterator[object]:
     """
     Yield what kernels differ in: each two of layout, scales, types, cluster, CTAs of a tile and
     split K, for these change a kernel's structure together; and, one by one, numbers and switches.
@@ -45,14 +45,14 @@ def pairs_and_numbers(config: KernelConfig) -> Iterator[object]:
     yield from _switches(config).items()
 
 
-def structure_and_switches(config: KernelConfig) -> Iterator[object]:
+def structure_and_switches(config: GroupedGemmConfig) -> Iterator[object]:
     """Yield what changes a kernel's structure, one by one, and the switches: K is split or not."""
     yield from (_structure(config) | {"split_k": config.schedule.split_k > 1}).items()
     yield "out_dtype", config.operands.out_dtype
     yield from _switches(config).items()
 
 
-def _structure(config: KernelConfig) -> dict[str, object]:
+def _structure(config: GroupedGemmConfig) -> dict[str, object]:
     operands = config.operands
     return {
         "layout": config.layout,
@@ -64,5 +64,5 @@ def _structure(config: KernelConfig) -> dict[str, object]:
     }
 
 
-def _switches(config: KernelConfig) -> dict[str, object]:
+def _switches(config: GroupedGemmConfig) -> dict[str, object]:
     return {"use_pdl": config.schedule.use_pdl, "stream_b": config.schedule.stream_b}

@@ -59,7 +59,7 @@ class Kind:
         words += ["odd"] * (dict(self.sizes) == ODD)
         return "-".join([*words, str(self.dtype).removeprefix("torch.")])
 
-    def make(self, device: str = "cpu", *, is_exact: bool = True) -> Problem:
+    def make(self, device: str = "cpu", *, is_exact: bool = True) -> GroupedGemmProblem:
         """
         Return the call with small integers, of which all sums are exact, or with normal values: the
         same for each kind.
@@ -80,7 +80,7 @@ class Kind:
             return laid(draws.to(self.dtype).to(device), is_last, self.is_strided)
 
         offs = torch.tensor(ends, dtype=torch.int32, device=device) if grouped else None
-        return Problem(
+        return GroupedGemmProblem(
             mat_a=operand(*front_a, sizes["M"], sizes["K"], is_last=self.a_last),
             mat_b=operand(*front_b, sizes["K"], sizes["N"], is_last=self.b_last),
             offs=offs,
@@ -117,7 +117,7 @@ def laid(values: Tensor, is_last: bool, is_strided: bool) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Problem:
+class GroupedGemmProblem:
     """The operands of a call."""
 
     mat_a: Tensor
@@ -160,7 +160,7 @@ class Problem:
             db[in_b] = a[in_a].mT @ dout[place]
         return da, db
 
-    def with_gradients(self) -> Problem:
+    def with_gradients(self) -> GroupedGemmProblem:
         """Return the same operands as leaves of autograd's graph, where they lie."""
         return replace(
             self,

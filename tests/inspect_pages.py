@@ -12,7 +12,7 @@ from typing import Any
 
 from jitgen.compile.inspect import Resources
 from jitgen.config import Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.inspect import code, emulated, hardware
 from jitgen.inspect.kernel import Inspected, Number
 from jitgen.inspect.measured import Measurement, Reason, Speed
@@ -61,7 +61,7 @@ SASS = f"""\
         /*0020*/                   EXIT ;
 """
 
-PROBLEM = Problem(layout=Layout.RAGGED, groups=8, m=64, n=4096, k=7168)
+PROBLEM = GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=64, n=4096, k=7168)
 
 
 def kernel(name: str = EVIL, **changes: Any) -> Inspected:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import jitgen
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Operands
 from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.formats import find_format
 from jitgen.formats.atoms import by_row, laid_out
@@ -43,14 +43,14 @@ def allowed(
     layouts: tuple[Layout, ...] = tuple(Layout),
     *,
     bias: bool = False,
-) -> list[KernelConfig]:
+) -> list[GroupedGemmConfig]:
     """Return all that may be chosen with invariant numerics, of every layout."""
     target = Arch.parse(arch)
     found = [each for layout in layouts for each in candidates(target, layout, operands, bias=bias)]
     return list(keeping(found, rules(target, "grouped_gemm").sums).configs)
 
 
-def departing(arch: Arch | str, operands: Operands, layout: Layout) -> list[KernelConfig]:
+def departing(arch: Arch | str, operands: Operands, layout: Layout) -> list[GroupedGemmConfig]:
     """Return what may be chosen besides where nobody asks for them."""
     target = Arch.parse(arch)
     return list(
@@ -90,7 +90,7 @@ class Pool:
         bias: bool = False,
     ) -> Self:
         """Return a pool of random values."""
-        problem = Problem(
+        problem = GroupedGemmProblem(
             layout=Layout.RAGGED,
             groups=groups,
             m=rows,
@@ -141,7 +141,7 @@ class Pool:
         places = -(-self.k // form.values)  # type: ignore[attr-defined]
         return laid_out(_taken(by_row(scale, own, places), index), rows)
 
-    def expected(self, config: KernelConfig) -> Tensor:
+    def expected(self, config: GroupedGemmConfig) -> Tensor:
         """Return the bits of every row for every group, (G, rows, N), by a kernel of any layout."""
         batch = self.batch(config.layout, self.everything)
         result = batch.run(config=config)
@@ -187,8 +187,8 @@ def draws(chance: random.Random, pool: Pool, most: int) -> Lists:
 
 
 def mistakes(
-    pool: Pool, configs: list[KernelConfig], batches: int, most: int, seed: int = 0
-) -> Iterator[tuple[KernelConfig, int, int]]:
+    pool: Pool, configs: list[GroupedGemmConfig], batches: int, most: int, seed: int = 0
+) -> Iterator[tuple[GroupedGemmConfig, int, int]]:
     """
     Yield for each of `configs` how many values of `batches` differ from the first one's, and of how
     many.
@@ -209,8 +209,8 @@ def mistakes(
 
 
 def misplaced(
-    pool: Pool, configs: list[KernelConfig], counts: tuple[int, ...]
-) -> Iterator[tuple[KernelConfig, int]]:
+    pool: Pool, configs: list[GroupedGemmConfig], counts: tuple[int, ...]
+) -> Iterator[tuple[GroupedGemmConfig, int]]:
     """
     Yield for each of `configs` how many values differ from the first one's, of groups that have so
     many rows: those of the pool, over and over, so that each comes to many places of a tile.

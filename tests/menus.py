@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Operands
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands
 from jitgen.plans.prewarm import PrewarmRow, prewarm
 from jitgen.targets.gemm import operands_of
 from jitgen.targets.legality import rules
@@ -34,7 +34,7 @@ def kinds(arch: Arch) -> list[Operands]:
     return [each for each in found if each.out_dtype == "bf16" and menu(arch, Layout.RAGGED, each)]
 
 
-def menu(arch: Arch, layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
+def menu(arch: Arch, layout: Layout, operands: Operands) -> tuple[GroupedGemmConfig, ...]:
     """Return what may be chosen, each once."""
     return tuple(dict.fromkeys(candidates(arch, layout, operands)))
 

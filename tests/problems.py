@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from jitgen.config import BLayout, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, Solved, random_call
 
 POISON = float("nan")
@@ -50,7 +50,7 @@ def make(
         is_exact: Small integers and power-of-two scales: every sum is exact in float32.
         seed: Of the random numbers.
     """
-    problem = Problem(
+    problem = GroupedGemmProblem(
         layout=Layout(layout),
         groups=len(rows),
         m=sum(rows),
@@ -68,7 +68,7 @@ def make(
     return Solved.of(call.copy(device), is_exact=is_exact)  # one machine's values are another's
 
 
-def make_for(config: KernelConfig, rows: list[int], n: int, k: int, **options: Any) -> Solved:
+def make_for(config: GroupedGemmConfig, rows: list[int], n: int, k: int, **options: Any) -> Solved:
     """Return the problem that `make` returns for the layout, scales and types of `config`."""
     types = config.operands
     return make(

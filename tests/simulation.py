@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.config import ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 
 Array = NDArray[np.float64]
 
@@ -133,7 +133,7 @@ LAUNCH_US = 4.0
 """Assumed: what a call takes besides."""
 
 
-def kind_of(config: KernelConfig) -> str:
+def kind_of(config: GroupedGemmConfig) -> str:
     """Return which of `INSTRUCTIONS` a kernel is counted in."""
     types = config.operands
     if types.scale_granularity is ScaleGranularity.BLOCK128:
@@ -160,13 +160,13 @@ class Tiles(NamedTuple):
     misses: Array
 
 
-def simulate(config: KernelConfig, rows: Sequence[int], n: int, k: int, gpu: Gpu) -> float:
+def simulate(config: GroupedGemmConfig, rows: Sequence[int], n: int, k: int, gpu: Gpu) -> float:
     """Return the microseconds of a call whose groups have these rows."""
     tiles = _tiles(config, rows, n, k, gpu)
     return LAUNCH_US + _run(tiles, gpu) / gpu.clock_mhz
 
 
-def least(config: KernelConfig, rows: Sequence[int], n: int, k: int, gpu: Gpu) -> float:
+def least(config: GroupedGemmConfig, rows: Sequence[int], n: int, k: int, gpu: Gpu) -> float:
     """Return microseconds that `simulate` cannot be below: sooner to say."""
     tiles = _tiles(config, rows, n, k, gpu)
     waves = -(-len(tiles.loads) // gpu.num_sms)
@@ -178,7 +178,7 @@ def least(config: KernelConfig, rows: Sequence[int], n: int, k: int, gpu: Gpu) -
     return LAUNCH_US + 0.98 * float(cycles) / gpu.clock_mhz
 
 
-def _tiles(config: KernelConfig, rows: Sequence[int], n: int, k: int, gpu: Gpu) -> Tiles:
+def _tiles(config: GroupedGemmConfig, rows: Sequence[int], n: int, k: int, gpu: Gpu) -> Tiles:
     tile, types = config.tile, config.operands
     scales = {"fp8": 0.0, "nvfp4": 8 / 16}.get(kind_of(config), 8 / 32)  # bits of a value
     of_a = 0.0 if kind_of(config) == "bf16" else scales
@@ -219,7 +219,7 @@ def _tiles(config: KernelConfig, rows: Sequence[int], n: int, k: int, gpu: Gpu) 
     )
 
 
-def _k_tile_cycles(config: KernelConfig) -> float:
+def _k_tile_cycles(config: GroupedGemmConfig) -> float:
     """Return what the math warps of a CTA take for a tile of K, from its instructions."""
     tile, kind = config.tile, kind_of(config)
     warps = min(8, tile.n // 16)

@@ -17,7 +17,7 @@ from jitgen.config.grouped_gemm import (
     MAX_RASTER,
     Cluster,
     Epilogue,
-    KernelConfig,
+    GroupedGemmConfig,
     Operands,
     Pipeline,
     Schedule,
@@ -44,7 +44,7 @@ TYPES = [dtype for dtype in DType if dtype is not DType.E4M3X2]
 positive = st.integers(min_value=1, max_value=4096)
 
 configs = st.builds(
-    KernelConfig,
+    GroupedGemmConfig,
     layout=st.sampled_from(Layout),
     operands=st.builds(
         Operands,
@@ -73,7 +73,7 @@ configs = st.builds(
 
 
 @cache
-def legal_sweep(arch: Arch) -> tuple[KernelConfig, ...]:
+def legal_sweep(arch: Arch) -> tuple[GroupedGemmConfig, ...]:
     """
     Return every legal config of a broad sweep over a target's space, which takes seconds once.
 
@@ -83,14 +83,14 @@ def legal_sweep(arch: Arch) -> tuple[KernelConfig, ...]:
     return tuple(_legal_sweep(arch))
 
 
-def unscaled_sweep(arch: Arch) -> list[KernelConfig]:
+def unscaled_sweep(arch: Arch) -> list[GroupedGemmConfig]:
     """Return those of `legal_sweep` whose a has no scales beside weights as they were quantised."""
     space = getattr(rules(arch, "grouped_gemm"), "space", None)
     unscaled = getattr(space, "unscaled", ())
     return [config for config in legal_sweep(arch) if config.operands in unscaled]
 
 
-def _legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
+def _legal_sweep(arch: Arch) -> Iterator[GroupedGemmConfig]:
     asked = rules(arch, "grouped_gemm")
     space = getattr(asked, "spaces", (asked.space,))[0]
     variants: list[tuple[Schedule, int | None]] = [(Schedule(), None)]
@@ -102,7 +102,7 @@ def _legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
         variants = [(schedule, None) for schedule in schedules]
         variants += [(Schedule(), stages) for stages in (3, 4, 6)]
     for layout, (schedule, stages) in itertools.product(Layout, variants):
-        start = KernelConfig(layout=layout, tile=Tile(m=1, n=1, k=1), schedule=schedule)
+        start = GroupedGemmConfig(layout=layout, tile=Tile(m=1, n=1, k=1), schedule=schedule)
         is_default = (schedule, stages) == variants[0]
         heights = space.tile_m[:: max(1, len(space.tile_m) // 4)]
         few = space._replace(operands=space.operands[:1], tile_m=heights)
@@ -116,7 +116,7 @@ def _legal_sweep(arch: Arch) -> Iterator[KernelConfig]:
 
 
 @cache
-def prepared_sweep(arch: Arch) -> tuple[KernelConfig, ...]:
+def prepared_sweep(arch: Arch) -> tuple[GroupedGemmConfig, ...]:
     """Return every legal config with prepared weights, every second with a bias; none elsewhere."""
     spaces = getattr(rules(arch, "grouped_gemm"), "spaces", ())
     every = (config for space in spaces if space.prepared for config in gemm.every(space))
@@ -225,7 +225,7 @@ def unpack_sweep(arch: Arch) -> Iterator[UnpackWeightsConfig]:
             yield replace(config, tiling=replace(config.tiling, use_pdl=True))
 
 
-def candidates_sweep(arch: Arch) -> Iterator[KernelConfig]:
+def candidates_sweep(arch: Arch) -> Iterator[GroupedGemmConfig]:
     """Yield the grouped GEMMs that may be chosen: faster than `legal_sweep`, and fewer."""
     for layout in Layout:
         yield from every_candidate(arch, layout)

@@ -47,6 +47,7 @@ PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/layer-operations.md",
             "docs/fc2.md",
             "docs/mxfp4.md",
+            "docs/renamed.md",
         ),
     ),
     (

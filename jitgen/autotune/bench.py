@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from jitgen.autotune.process import Lost, Refused, Stuck, Worker
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import JitgenError
 from jitgen.selection.record import problem_json
 from jitgen.support.frozen import frozen
@@ -80,7 +80,7 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def measure(self, problem: Problem, names: list[str]) -> Measurements:
+    def measure(self, problem: GroupedGemmProblem, names: list[str]) -> Measurements:
         """
         Verify every kernel of `names` (at least one) on `problem`, then time the right ones in
         turn. A kernel that fails in either step counts as faulty, but only once others were timed

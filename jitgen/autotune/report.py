@@ -8,7 +8,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.selection.record import TuningRecord
 from jitgen.support.frozen import frozen
 
@@ -37,7 +37,7 @@ class TuningRow:
         error: Why it failed; empty if it did not.
     """
 
-    problem: Problem
+    problem: GroupedGemmProblem
     arch: Arch
     state: TuningState
     record: TuningRecord | None

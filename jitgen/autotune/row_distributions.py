@@ -15,7 +15,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.selection.choice import bucket, edges_of
 
@@ -67,7 +67,7 @@ OF_FEW = (
 )
 
 
-def row_distributions(problem: Problem, arch: Arch) -> list[tuple[int, ...]]:
+def row_distributions(problem: GroupedGemmProblem, arch: Arch) -> list[tuple[int, ...]]:
     """
     Return the rows of each group, for every batch that the bucket of `problem` is timed with.
 
@@ -86,7 +86,7 @@ def row_distributions(problem: Problem, arch: Arch) -> list[tuple[int, ...]]:
 
 
 def row_counts(
-    problem: Problem, distribution: Distribution = Distribution.SPREAD, seed: int = 0
+    problem: GroupedGemmProblem, distribution: Distribution = Distribution.SPREAD, seed: int = 0
 ) -> tuple[int, ...]:
     """
     Return the rows of each group, the same for the same arguments: together about as many as
@@ -127,7 +127,7 @@ def _parts(distribution: Distribution, groups: int, seed: int) -> Iterator[float
                 yield chance.lognormvariate(0, SIGMA)
 
 
-def _in_middle(problem: Problem, arch: Arch) -> Problem:
+def _in_middle(problem: GroupedGemmProblem, arch: Arch) -> GroupedGemmProblem:
     """
     Return `problem` with a mean of rows half way between the edge before and its own.
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitgen.compile import capacity
 from jitgen.config import Arch, Config
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import ConfigError
 from jitgen.runtime.session import select
 from jitgen.runtime.spec import serving
@@ -130,7 +130,7 @@ class SpacePlan:
         pruned: How many legal ones the model leaves out.
     """
 
-    problem: Problem
+    problem: GroupedGemmProblem
     arch: Arch
     chosen: Planned
     planned: tuple[Planned, ...]
@@ -158,7 +158,7 @@ class SpacePlan:
 
 
 def plan(
-    problem: Problem,
+    problem: GroupedGemmProblem,
     arch: Arch,
     store: Store,
     *,
@@ -216,7 +216,9 @@ def plan(
     )
 
 
-def keep(store: Store, problem: Problem, arch: Arch, keys: Mapping[str, str], trial: Trial) -> None:
+def keep(
+    store: Store, problem: GroupedGemmProblem, arch: Arch, keys: Mapping[str, str], trial: Trial
+) -> None:
     """
     Store the result of one kernel, so that an interrupted search continues where it stopped.
 
@@ -335,7 +337,7 @@ def _known(row: Planned, earlier: Mapping[str, Any], excluded: Mapping[str, str]
     )
 
 
-def _recorded(store: Store, problem: Problem, arch: Arch) -> dict[str, Any]:
+def _recorded(store: Store, problem: GroupedGemmProblem, arch: Arch) -> dict[str, Any]:
     """Return the results of earlier runs by kernel name; none if the document is damaged."""
     document = store.tuned.read(device.folder(arch), _KIND, _name(problem)) or {}
     rows = document.get("rows")
@@ -354,7 +356,7 @@ def _is_row(row: Any) -> bool:
     return isinstance(row["reason"], str) and (is_timed or numbers == (None, None))
 
 
-def _name(problem: Problem) -> str:
+def _name(problem: GroupedGemmProblem) -> str:
     """Return the name of a problem's document."""
     text = canonical_json(problem_json(problem))
     return f"{problem.op}-{hashlib.sha256(text.encode('ascii')).hexdigest()[:24]}"

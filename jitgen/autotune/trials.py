@@ -15,7 +15,7 @@ from jitgen.autotune.measure.workload import Expected, Workload
 from jitgen.autotune.row_distributions import row_distributions
 from jitgen.autotune.turns import in_turn
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.selection.record import parse_problem
 
 _KEPT_BYTES = 2**32
@@ -69,16 +69,17 @@ class Trials:
 
     def __init__(self) -> None:
         self._proofs: list[Proof] = []
-        self._configs: dict[str, KernelConfig] = {}  # launches are remembered by their identity
+        # Launches are remembered by the identity of their config.
+        self._configs: dict[str, GroupedGemmConfig] = {}
         self._arch = Arch.CPU
 
     def open(self, problem: dict[str, Any], arch: str) -> None:
-        """Make the operands of `problem`, a `Problem` in JSON form, in place of earlier ones."""
+        """Make the operands of `problem`, the JSON form of one, in place of earlier ones."""
         self._proofs.clear()
         self._arch = Arch.parse(arch)
         if self._arch.is_gpu:
             torch.cuda.empty_cache()
-        sizes = cast("Problem", parse_problem(problem))
+        sizes = cast("GroupedGemmProblem", parse_problem(problem))
         device = "cuda" if self._arch.is_gpu else "cpu"
         for counts in row_distributions(sizes, self._arch):
             self._proofs.append(Proof(Workload.random(sizes, counts, device=device)))
@@ -110,7 +111,7 @@ class Trials:
 
     def _call(self, name: str, workload: Workload) -> Call:
         if name not in self._configs:
-            self._configs[name] = KernelConfig.parse(name)[0]
+            self._configs[name] = GroupedGemmConfig.parse(name)[0]
         config = self._configs[name]
         return lambda: workload.call(config=config)
 

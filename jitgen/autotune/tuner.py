@@ -13,7 +13,7 @@ from jitgen.autotune.measure.errors import NoDevice
 from jitgen.autotune.process import Stuck
 from jitgen.autotune.report import TuningReport, TuningRow, TuningState
 from jitgen.config import Arch, Config
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import CacheError, ConfigError, SettingError
 from jitgen.plans import prewarm as compiling
 from jitgen.runtime.session import current, select
@@ -34,8 +34,8 @@ TIME_LIMIT_S = 60.0
 
 
 def buckets_of(
-    problems: Iterable[Problem], arch: Arch, calls: Mapping[Any, float] | None = None
-) -> list[Problem]:
+    problems: Iterable[GroupedGemmProblem], arch: Arch, calls: Mapping[Any, float] | None = None
+) -> list[GroupedGemmProblem]:
     """
     Return the problems that represent the buckets of `problems`, each once, in order; if calls were
     counted, those with most `calls` first.
@@ -44,9 +44,10 @@ def buckets_of(
         ConfigError: One is of an operation that cannot be measured.
     """
     problems = list(problems)
-    if others := sorted({each.op for each in problems} - {Problem.op}):
+    if others := sorted({each.op for each in problems} - {GroupedGemmProblem.op}):
         raise ConfigError(
-            f"only {Problem.op} can be measured, not {others[0]}, which the model alone chooses for"
+            f"only {GroupedGemmProblem.op} can be measured, not {others[0]}, which the model alone "
+            "chooses for"
         )
     counts: dict[Any, float] = {}
     for problem, count in (calls or {}).items():
@@ -56,7 +57,7 @@ def buckets_of(
 
 
 def tune(
-    problems: Iterable[Problem],
+    problems: Iterable[GroupedGemmProblem],
     *,
     arch: Arch | str | None = None,
     again: bool = False,
@@ -159,7 +160,7 @@ class _Run:
         }
         return Bench(self._arch, environment=environment, time_limit_s=time_limit_s)
 
-    def known(self, problem: Problem) -> TuningRecord | None:
+    def known(self, problem: GroupedGemmProblem) -> TuningRecord | None:
         """Return the record of `problem` if all its kernels have been measured."""
         record = tuned.recorded(self.store, problem, self._arch)
         if record is None or self._again or record.winner in self._excluded:
@@ -167,11 +168,11 @@ class _Run:
         known = {*record.times_us, *record.excluded, *self._excluded}
         return record if known.issuperset(self._names(problem)) else None
 
-    def row(self, problem: Problem) -> TuningRow:
+    def row(self, problem: GroupedGemmProblem) -> TuningRow:
         """Return the row of a problem that has a record."""
         return self._row(problem, TuningState.RECORDED, record=self.known(problem))
 
-    def configs(self, problems: list[Problem]) -> list[Config]:
+    def configs(self, problems: list[GroupedGemmProblem]) -> list[Config]:
         """Return every config to try for `problems`; with `again`, excluded ones too."""
         found = dict.fromkeys(
             candidate.config for problem in problems for candidate in self._candidates(problem)
@@ -208,7 +209,7 @@ class _Run:
                 reasons = self._refused if is_refused else self._missing
                 reasons[row.name] = f"did not compile: {' '.join(row.error.split())}"
 
-    def measure(self, bench: Bench, problem: Problem) -> TuningRow:
+    def measure(self, bench: Bench, problem: GroupedGemmProblem) -> TuningRow:
         """Measure `problem`, and record it."""
         start = time.perf_counter()
         names = self._names(problem)
@@ -237,7 +238,7 @@ class _Run:
         )
 
     def _record(
-        self, problem: Problem, found: Measurements, untried: dict[str, str]
+        self, problem: GroupedGemmProblem, found: Measurements, untried: dict[str, str]
     ) -> TuningRecord:
         for name, reason in found.faulty.items():
             self._exclude(name, reason)
@@ -255,16 +256,16 @@ class _Run:
         self._excluded[name] = reason
         tuned.exclude(self.store, self._arch, name, reason)
 
-    def _row(self, problem: Problem, state: TuningState, **values: Any) -> TuningRow:
+    def _row(self, problem: GroupedGemmProblem, state: TuningState, **values: Any) -> TuningRow:
         by_model = self._names(problem)[0]
         return TuningRow(problem=problem, arch=self._arch, state=state, by_model=by_model, **values)
 
-    def _names(self, problem: Problem) -> list[str]:
+    def _names(self, problem: GroupedGemmProblem) -> list[str]:
         """
         Return the names of all kernels that may be chosen for `problem`, the model's choice first.
         """
         return [candidate.config.name(self._arch) for candidate in self._candidates(problem)]
 
-    def _candidates(self, problem: Problem) -> tuple[Candidate, ...]:
+    def _candidates(self, problem: GroupedGemmProblem) -> tuple[Candidate, ...]:
         """Return all configs that may be chosen, under any setting of numerics."""
         return select(regardless(problem), self._arch, use_measured=False).candidates

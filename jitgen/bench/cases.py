@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jitgen.config import Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import ConfigError
 from jitgen.support.documents import parse_json, read_bounded
 from jitgen.support.frozen import frozen
@@ -101,9 +101,9 @@ class Case:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> GroupedGemmProblem:
         """Sizes and types, for making operands."""
-        return Problem(
+        return GroupedGemmProblem(
             layout=self.layout,
             groups=self.groups,
             m=self.groups * self.rows_per_group,

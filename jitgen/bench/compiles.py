@@ -16,7 +16,7 @@ from jitgen.autotune.measure.times import Times
 from jitgen.bench.protocol import Row, row_of, temporary_cache
 from jitgen.config import Arch, Layout, ScaleGranularity
 from jitgen.config.config import FLOAT_SCALES
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Operands, Tile
 from jitgen.runtime.session import current
 
 LOAD_MS, COMPILE_MS, LINK_MS, PER_MINUTE = 0.5, 20.0, 15.0, 120.0
@@ -27,14 +27,14 @@ _TILES = ((16, 64), (8, 64), (32, 64), (16, 32), (8, 32), (32, 32))
 _JOBS = 2
 
 LOADED = tuple(
-    KernelConfig(
+    GroupedGemmConfig(
         layout=layout, operands=Operands(scale_granularity=scales), tile=Tile(m=m, n=64, k=128)
     )
     for layout, scales, m in itertools.product(Layout, FLOAT_SCALES, (16, 32))
 )
 
 PREWARMED = tuple(
-    KernelConfig(
+    GroupedGemmConfig(
         layout=layout,
         operands=Operands(scale_granularity=scales),
         tile=Tile(m=m, n=n, k=128),
@@ -86,7 +86,7 @@ def cold() -> Iterator[Row]:
     with temporary_cache():
         tiers = current.get().loader.tiers
         for m, n in _TILES:
-            config = KernelConfig(
+            config = GroupedGemmConfig(
                 layout=Layout.RAGGED, operands=Operands(), tile=Tile(m=m, n=n, k=128)
             )
             start = time.perf_counter()

@@ -29,7 +29,7 @@ from jitgen.autotune.measure.times import Times
 from jitgen.autotune.measure.workload import Workload
 from jitgen.bench.protocol import Row, row_of
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, SiluMulQuantizeProblem
 from jitgen.formats.block128 import FORMAT as BLOCK128
 from jitgen.formats.protocol import Rows
@@ -67,11 +67,13 @@ def rows() -> Iterator[Row]:
     is_gpu = has_gpu()
     arch = default_arch() if is_gpu else Arch.CPU
     device = "cuda" if is_gpu else "cpu"
-    problem = Problem(layout=Layout.RAGGED, groups=_GROUPS, m=32, n=128, k=128)
+    problem = GroupedGemmProblem(layout=Layout.RAGGED, groups=_GROUPS, m=32, n=128, k=128)
     yield from _seen(Workload.random(problem, device=device), arch)
     yield from _recorded(Workload.random(problem, device=device), arch)
     first = _first_rows(problem, arch)
-    problem = Problem(layout=Layout.RAGGED, groups=_GROUPS, m=first + _SIZES, n=128, k=128)
+    problem = GroupedGemmProblem(
+        layout=Layout.RAGGED, groups=_GROUPS, m=first + _SIZES, n=128, k=128
+    )
     yield from _new(Workload.random(problem, device=device), arch, first)
     yield from _silu(arch, device)
 
@@ -186,7 +188,7 @@ def _of(workload: Workload, m: int) -> _Tensors:
     return workload.a[:m], scale, torch.zeros_like(workload.groups), workload.out[:m]
 
 
-def _first_rows(problem: Problem, arch: Arch) -> int:
+def _first_rows(problem: GroupedGemmProblem, arch: Arch) -> int:
     """Return the fewest rows of the first bucket that holds `_SIZES` counts and one more."""
     edges = (0, *edges_of(problem, arch))
     for low, high in itertools.pairwise(edges):

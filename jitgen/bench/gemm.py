@@ -25,7 +25,7 @@ from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS
 from jitgen.bench.runner import NEEDED, Contest, KernelCase, KernelSuite, Ready, Side
 from jitgen.config import Arch, Config, Layout, Numerics
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.targets.devices import default_arch
 
@@ -33,12 +33,12 @@ from jitgen.targets.devices import default_arch
 def _case(groups: int, rows: int, n: int, k: int) -> KernelCase:
     """Return a case called ``8 x (128 x 4096 x 7168)``."""
     name, m = f"{groups} x ({rows} x {n} x {k})", groups * rows
-    problem = Problem(layout=Layout.RAGGED, groups=groups, m=m, n=n, k=k)
+    problem = GroupedGemmProblem(layout=Layout.RAGGED, groups=groups, m=m, n=n, k=k)
     sides = partial(_sides, name, problem)
     return KernelCase(name=name, problem=problem, sides=sides, flop=2.0 * m * n * k)
 
 
-def _sides(name: str, problem: Problem, _: Arch) -> Iterator[Side]:
+def _sides(name: str, problem: GroupedGemmProblem, _: Arch) -> Iterator[Side]:
     """Yield our kernel, and DeepGEMM's on the same operands where it is installed."""
     workload, rows = Workload.random(problem), problem.rows_per_group
     ours = Ready(

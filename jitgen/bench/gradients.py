@@ -28,7 +28,7 @@ from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS
 from jitgen.bench.runner import NEEDED, KernelCase, KernelSuite, Ratio, Side, device_of
 from jitgen.config import Arch, BLayout, Config, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import Cluster, Problem
+from jitgen.config.grouped_gemm import Cluster, GroupedGemmProblem
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.ops.grouped_gemm.samples import rounding
 from jitgen.support.frozen import frozen
@@ -186,8 +186,8 @@ def _products(
         result: Tensor = torch._grouped_mm(left, right, offs=offs)
         return result
 
-    def problem(n: int, k: int, b_layout: BLayout) -> Problem:
-        return Problem(
+    def problem(n: int, k: int, b_layout: BLayout) -> GroupedGemmProblem:
+        return GroupedGemmProblem(
             layout=Layout.RAGGED,
             groups=case.groups,
             m=len(a),

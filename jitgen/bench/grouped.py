@@ -39,7 +39,7 @@ from jitgen.bench.report import OURS
 from jitgen.bench.runner import ROUNDS, Contest, Ready, attempt, begin, copy_rate, device
 from jitgen.bench.suite import Given, Suite
 from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
@@ -158,7 +158,7 @@ def check(case: Case) -> Iterator[Checked]:
         yield from _check(problem)
 
 
-def _check(problem: Problem) -> Iterator[Checked]:
+def _check(problem: GroupedGemmProblem) -> Iterator[Checked]:
     arch = default_arch()
     configs = rules(arch, problem.op).candidates(problem)
     if not configs:
@@ -168,7 +168,7 @@ def _check(problem: Problem) -> Iterator[Checked]:
     arguments: dict[str, Any] = solved.arguments
     for config in configs:
 
-        def compute(config: KernelConfig = config) -> None:
+        def compute(config: GroupedGemmConfig = config) -> None:
             solved.out.fill_(float("nan"))
             jitgen.grouped_gemm(**arguments, config=config)
             if wrong := solved.wrong():

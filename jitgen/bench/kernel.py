@@ -18,7 +18,7 @@ from jitgen.autotune.process import Lost, Refused, Worker
 from jitgen.autotune.trials import Trials
 from jitgen.bench.protocol import Record
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import ConfigError, JitgenError
 from jitgen.plans.plan import Plan
 from jitgen.runtime.session import current
@@ -243,16 +243,16 @@ class Measured(Record):
         return self.calls * self.time_us * 1e-6
 
 
-def measurable(plan: Plan, arch: Arch) -> tuple[list[Problem], list[Any]]:
+def measurable(plan: Plan, arch: Arch) -> tuple[list[GroupedGemmProblem], list[Any]]:
     """Return the problems of `plan` that can be timed, most calls first, and the others."""
     every = list(plan.problems(arch))
     return (
-        [each for each in every if each.op == Problem.op],
-        [each for each in every if each.op != Problem.op],
+        [each for each in every if each.op == GroupedGemmProblem.op],
+        [each for each in every if each.op != GroupedGemmProblem.op],
     )
 
 
-def measure(plan: Plan, problems: list[Problem], arch: Arch) -> Iterator[Measured]:
+def measure(plan: Plan, problems: list[GroupedGemmProblem], arch: Arch) -> Iterator[Measured]:
     """
     Yield the time of each of `problems`, which are those of `plan`.
 

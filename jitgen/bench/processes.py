@@ -125,12 +125,12 @@ def fabricate(root: Path, count: int) -> None:
     from jitgen.cache.entry import META, entry_path, key_of
     from jitgen.cache.root import Root
     from jitgen.config import Arch, Layout
-    from jitgen.config.grouped_gemm import KernelConfig, Tile
+    from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 
     places = Root(root)
     with places.create():
         pass
-    config = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=128, n=128, k=128))
+    config = GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=128, n=128, k=128))
     for number in range(count):
         document = {"schema": 1, "config": config.to_json(), "number": number}
         key = key_of(document)
@@ -181,9 +181,9 @@ import sys
 from pathlib import Path
 from jitgen.compile.compiler import compile_source
 from jitgen.codegen.render import render
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 
-source = render(*KernelConfig.parse({name!r}))
+source = render(*GroupedGemmConfig.parse({name!r}))
 made = compile_source(source, wants_ptx=True, line_info=True)
 for name, content in {{**made.files, "kernel.ptx": made.ptx.encode()}}.items():
     Path({folder!r}, name).write_bytes(content)
@@ -195,7 +195,7 @@ from pathlib import Path
 from jitgen.emulator import Artifact
 from jitgen.autotune.measure.workload import Workload
 from jitgen.config import Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.verify import emulate
 
 folder = Path({folder!r})
@@ -205,7 +205,7 @@ artifact = Artifact(
     ptx=(folder / "kernel.ptx").read_text(),
     source=(folder / "kernel.py").read_text(),
 )
-problem = Problem(layout=Layout.RAGGED, groups=4, m=1024, n=1024, k=2048)
+problem = GroupedGemmProblem(layout=Layout.RAGGED, groups=4, m=1024, n=1024, k=2048)
 load = Workload.random(problem, device="cpu")
 num_sms = 132
 report = emulate(artifact, *load.tensors, num_sms, modes="eager", num_sms=num_sms)

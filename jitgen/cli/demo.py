@@ -15,7 +15,7 @@ from jitgen._version import __version__
 from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output, counted, human_size, human_time
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import JitgenError
 from jitgen.events import Event, EventKind, on_event
 from jitgen.runtime.session import current
@@ -37,7 +37,7 @@ WARM_CALLS = 20
 _GPU_SIZES, _CPU_SIZES = (4096, 2048, 1024), (64, 256, 256)
 """Tokens, values of a token, and values between the products."""
 
-_CROSS = Problem(layout=Layout.RAGGED, groups=8, m=8 * 256, n=4096, k=7168)
+_CROSS = GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=8 * 256, n=4096, k=7168)
 """What the cross-compiled kernel is chosen for: an expert layer of DeepSeek-V3."""
 
 

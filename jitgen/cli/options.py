@@ -112,7 +112,7 @@ class NumberType(click.FloatRange):
 
 
 def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Give a command an option for each field of a `jitgen.Problem`, under the field's name."""
+    """Give a command an option for each field of a `GroupedGemmProblem`, under its name."""
     return stacked(
         _size("--groups", "-g", "Number of groups (experts).", is_required),
         _size("--m", "-m", "Rows of a, over all groups.", is_required),

@@ -20,7 +20,7 @@ from jitgen.cli.options import (
 )
 from jitgen.cli.output import Output
 from jitgen.config import Arch, Numerics
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.ops.grouped_gemm.prepared_algorithms import Algorithms, algorithms
 from jitgen.runtime.session import select as choose
 from jitgen.selection.choice import Choice
@@ -139,7 +139,7 @@ def _other_way(
     problem: Any, arch: Arch, device: str | None, mode: Mode | None
 ) -> Algorithms | None:
     """Return the cost of both ways if prepared weights may be unpacked first, else None."""
-    if not isinstance(problem, Problem):
+    if not isinstance(problem, GroupedGemmProblem):
         return None
     return algorithms(problem, arch, device=device, choose=partial(choose, mode=mode))
 

@@ -17,7 +17,7 @@ from jitgen.cli.options import ARCH, SECONDS, with_output, with_sizes
 from jitgen.cli.output import ExitCode, Output, counted, human_time
 from jitgen.cli.paths import ToWrite
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import ConfigError
 from jitgen.plans.plan import load as load_plan
 from jitgen.plans.plan import names as plan_names
@@ -189,7 +189,7 @@ def tune(
 
 def _problems(
     names: tuple[str, ...], sizes: dict[str, Any], arch: Arch | None, calls: dict[Any, float]
-) -> list[Problem] | None:
+) -> list[GroupedGemmProblem] | None:
     """
     Return the problems to measure; None if the command line names none. Plans' numbers of calls are
     added to `calls`.
@@ -201,7 +201,7 @@ def _problems(
     if given:
         if missing := [name for name in _SIZES if sizes[name] is None]:
             raise click.UsageError(f"a problem needs --{' and --'.join(missing)} too")
-        return [Problem(**sizes)]
+        return [GroupedGemmProblem(**sizes)]
     if names:
         loaded = [load_plan(name) for name in names]
         for plan in loaded:
@@ -215,7 +215,7 @@ def _run(
     output: Output,
     store: Store,
     arch: Arch,
-    problems: list[Problem],
+    problems: list[GroupedGemmProblem],
     *,
     calls: dict[Any, float],
     again: bool,
@@ -382,7 +382,7 @@ def _bad(row: TuningRow) -> Iterator[tuple[str, str]]:
         yield from row.record.excluded.items()
 
 
-def _sizes(problem: Problem) -> str:
+def _sizes(problem: GroupedGemmProblem) -> str:
     """Return a problem as tables show it: ``ragged 8 x (512 x 4096 x 7168)``."""
     rows = problem.rows_per_group
     return f"{problem.layout} {problem.groups} x ({rows} x {problem.n} x {problem.k})"

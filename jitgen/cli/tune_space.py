@@ -12,7 +12,7 @@ import click
 from jitgen.cli.options import SECONDS, NumberType, stacked
 from jitgen.cli.output import ExitCode, Output, counted, human_time
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.settings import settings
 from jitgen.support import vocabulary as v
 from jitgen.support.codec import Rule, absent, like
@@ -140,7 +140,7 @@ def _field(text: str) -> tuple[str, tuple[str, ...]]:
 
 def run(
     output: Output,
-    problems: list[Problem],
+    problems: list[GroupedGemmProblem],
     arch: Arch,
     wanted: Wanted,
     *,
@@ -283,9 +283,9 @@ def _print(output: Output, report: SpaceReport) -> None:
     elif best is not None and best.ratio is not None:
         output.note(
             f"the best takes {best.ratio:.3f} of the time of the selector's choice, {chosen}; "
-            f"to call it: config=jitgen.KernelConfig.parse({best.name!r})[0]"
+            f"to call it: config=jitgen.GroupedGemmConfig.parse({best.name!r})[0]"
         )
 
 
-def _sizes(problem: Problem) -> str:
+def _sizes(problem: GroupedGemmProblem) -> str:
     return f"{problem.layout} {problem.groups} groups, M {problem.m}, N {problem.n}, K {problem.k}"

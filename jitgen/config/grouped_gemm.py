@@ -7,7 +7,7 @@ and the sizes of one call, for which a config is chosen.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from jitgen.config import grammar
 from jitgen.config.config import (
@@ -25,6 +25,7 @@ from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.config.problem import GroupedRows
 from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
+from jitgen.support.moved import renamed
 
 MAX_RASTER = 1024
 """More is no order of use, and raster x tiles along N has 32 bits in a kernel."""
@@ -177,13 +178,13 @@ class Epilogue(Part):
 
 
 @frozen
-class KernelConfig(Config):
+class GroupedGemmConfig(Config):
     """
     One grouped GEMM kernel, before its target is known.
 
     Example::
 
-        config = KernelConfig(layout="ragged", operands=Operands(), tile=Tile(m=128, n=128, k=128))
+        config = GroupedGemmConfig(layout="ragged", tile=Tile(m=128, n=128, k=128))
         config.name("sm_90a")
         # 'grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a'
     """
@@ -210,7 +211,7 @@ class KernelConfig(Config):
     @property
     def arguments(self) -> tuple[str, ...]:
         """What findings call the arguments: without scales of a, with alpha or bias behind them."""
-        *operands, groups, out = super(KernelConfig, self).arguments  # noqa: UP008  # slots make the class anew
+        *operands, groups, out = super(GroupedGemmConfig, self).arguments  # noqa: UP008  # slots make the class anew
         if self.operands.a_scale_granularity is ScaleGranularity.NONE:
             operands.remove("a_scale")
         has_alpha = self.operands.scale_granularity is ScaleGranularity.NV16
@@ -243,7 +244,7 @@ _USUAL = {"b_layout": "plain", "bias": False} | dict.fromkeys(
 
 
 @frozen
-class Problem(GroupedRows):
+class GroupedGemmProblem(GroupedRows):
     """
     One grouped GEMM: `groups` matrices of (rows, k) times (n, k) transposed.
 
@@ -350,3 +351,9 @@ class Problem(GroupedRows):
         more = (self.a_scale_granularity or "", self.b_layout, self.bias)
         asked = (bool(self.min_latency), self.numerics or "")
         return (*kind, *more, self.n, self.k, self.groups, self.m, *asked)
+
+
+if not TYPE_CHECKING:  # a type checker has the new names alone
+
+    def __getattr__(name: str) -> Any:
+        return renamed(__name__, name)

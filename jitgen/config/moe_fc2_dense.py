@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from jitgen.config.config import MAX_SIZE, Config, DType, Layout, ScaleGranularity, of
 from jitgen.config.grouped_gemm import (
     Cluster,
-    KernelConfig,
+    GroupedGemmConfig,
     Operands,
     Pipeline,
     Schedule,
@@ -59,9 +59,9 @@ class MoeFc2DenseConfig(Config):
     schedule: Schedule = of(Schedule, default=Schedule())
 
     @property
-    def gemm(self) -> KernelConfig:
+    def gemm(self) -> GroupedGemmConfig:
         """The grouped GEMM that is made of the same parts."""
-        return KernelConfig(
+        return GroupedGemmConfig(
             layout=LIKE,
             operands=self.operands,
             tile=self.tile,
@@ -71,7 +71,7 @@ class MoeFc2DenseConfig(Config):
         )
 
     @classmethod
-    def of_gemm(cls, gemm: KernelConfig) -> Self:
+    def of_gemm(cls, gemm: GroupedGemmConfig) -> Self:
         """Return the config that is made of the parts of a grouped GEMM."""
         return cls(
             operands=gemm.operands,

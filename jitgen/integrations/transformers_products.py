@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from jitgen.config import Arch, BLayout, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.route import RouteProblem, Scoring
 from jitgen.errors import InputError
 from jitgen.formats.protocol import OF_TORCH
@@ -105,7 +105,7 @@ def sweeps(module: Any, top_k: int, max_tokens: int, arch: Arch) -> Iterator[Swe
         dtype = OF_TORCH[computed_in(weight)]
         k, n = weight.shape[1:] if _is_transposed(module) else weight.shape[:0:-1]
         yield Sweep(
-            problem=Problem(
+            problem=GroupedGemmProblem(
                 layout=Layout.RAGGED,
                 groups=groups,
                 m=groups,

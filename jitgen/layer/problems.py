@@ -10,7 +10,7 @@ import torch
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.combine import CombineProblem
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.permute_quantize import Format, PermuteQuantizeProblem, Walk
 from jitgen.config.route import RouteProblem, Scoring
 from jitgen.config.silu_mul_quantize import Activation, Scales, SiluMulQuantizeProblem
@@ -91,14 +91,16 @@ def of_rows(
     yield _product(config, weights, "w2", layout)
 
 
-def _product(config: MoEConfig, weights: ExpertWeights, name: str, layout: Layout) -> Problem:
+def _product(
+    config: MoEConfig, weights: ExpertWeights, name: str, layout: Layout
+) -> GroupedGemmProblem:
     """Return the grouped GEMM with ``w13`` or ``w2``, with one row for each expert."""
     b: Matrices = getattr(weights, name)
     n, k = 2 * weights.intermediate, weights.hidden
     if name == "w2":
         n, k = weights.hidden, weights.intermediate
     fields = _prepared(weights) if isinstance(b, PreparedWeights) else _plain(b, weights)
-    return Problem(
+    return GroupedGemmProblem(
         layout=layout,
         groups=weights.groups,
         m=weights.groups,

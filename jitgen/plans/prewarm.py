@@ -252,7 +252,7 @@ def wanted(
     given: dict[Config, None] = {}
     for each in what:
         if not isinstance(each, (Config, str)):
-            raise ConfigError(f"prewarm takes a plan or KernelConfigs (got {type(each).__name__})")
+            raise ConfigError(f"prewarm takes a plan or configs (got {type(each).__name__})")
         config, _ = named(each, arch)
         require(config, arch)
         given[config] = None

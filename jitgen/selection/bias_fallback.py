@@ -13,12 +13,15 @@ from dataclasses import replace
 from functools import lru_cache
 
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Problem
+from jitgen.config.grouped_gemm import Epilogue, GroupedGemmConfig, GroupedGemmProblem
 from jitgen.selection.measurements import Measured, Measurements
 
 
 def with_fallback(
-    problem: Problem, found: Measurements, arch: Arch, lookup: Callable[[Problem], Measurements]
+    problem: GroupedGemmProblem,
+    found: Measurements,
+    arch: Arch,
+    lookup: Callable[[GroupedGemmProblem], Measurements],
 ) -> Measurements:
     """
     Return the measurements of `problem`; where there is none, those of it without its bias.
@@ -38,7 +41,7 @@ def with_fallback(
     )
 
 
-def _biased(measured: Measured, problem: Problem, arch: Arch) -> Measured:
+def _biased(measured: Measured, problem: GroupedGemmProblem, arch: Arch) -> Measured:
     """Return a record with the names that its kernels have with a bias."""
     record = measured.record
     names = {name: _name(name, arch) for name in {record.winner, *record.times_us}}
@@ -51,5 +54,5 @@ def _biased(measured: Measured, problem: Problem, arch: Arch) -> Measured:
 
 @lru_cache(maxsize=1024)  # every bucket of a plan has the same few kernels
 def _name(name: str, arch: Arch) -> str:
-    config, _ = KernelConfig.parse(name)
+    config, _ = GroupedGemmConfig.parse(name)
     return replace(config, epilogue=Epilogue(bias=True)).name(arch)

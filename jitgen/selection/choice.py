@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from jitgen.cache.tuned import troubles
 from jitgen.config import Arch, Config, Numerics
-from jitgen.config.grouped_gemm import Problem as GemmProblem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.problem import Problem
 from jitgen.errors import InputError, UnsafeCacheRoot, UnsupportedConfig
 from jitgen.events import warn_once
@@ -89,27 +89,31 @@ def with_defaults(problem: _Problem) -> _Problem:
     `min_latency` or `numerics` open.
     """
     problem = with_numerics(problem)
-    if isinstance(problem, GemmProblem) and problem.min_latency is None and settings.min_latency:
+    if (
+        isinstance(problem, GroupedGemmProblem)
+        and problem.min_latency is None
+        and settings.min_latency
+    ):
         return replace(problem, min_latency=True)
     return problem
 
 
 def numerics_of(problem: Problem) -> Numerics:
     """Return what is promised of the bits of a row: by the problem, else by JITGEN_NUMERICS."""
-    asked = problem.numerics if isinstance(problem, GemmProblem) else None
+    asked = problem.numerics if isinstance(problem, GroupedGemmProblem) else None
     return Numerics(asked or settings.numerics)
 
 
 def with_numerics(problem: _Problem) -> _Problem:
     """Return `problem` with JITGEN_NUMERICS's answer, where it can say one and does not."""
-    if isinstance(problem, GemmProblem) and numerics_of(problem) is Numerics.INVARIANT:
+    if isinstance(problem, GroupedGemmProblem) and numerics_of(problem) is Numerics.INVARIANT:
         return replace(problem, numerics=Numerics.INVARIANT)
     return problem
 
 
 def without_hints(problem: _Problem) -> _Problem:
     """Return `problem` as measurements know it: whatever is promised, times are the same."""
-    if isinstance(problem, GemmProblem) and problem.numerics is not None:
+    if isinstance(problem, GroupedGemmProblem) and problem.numerics is not None:
         return replace(problem, numerics=None)
     return problem
 
@@ -119,7 +123,7 @@ def canonical(problem: _Problem) -> _Problem:
     Return the problem that is chosen for in the place of `problem`, the edge of a bucket: with one
     row a group where the least time counts, and without that hint where there are more rows.
     """
-    if not isinstance(problem, GemmProblem) or problem.min_latency is None:
+    if not isinstance(problem, GroupedGemmProblem) or problem.min_latency is None:
         return problem
     if problem.min_latency and problem.rows_per_group <= MIN_LATENCY_ROWS:
         return problem.with_mean(1)
@@ -265,7 +269,7 @@ class Chooser:
             return tuned.lookup(of, arch, self._opened, asked)
 
         found = lookup(problem)
-        if isinstance(problem, GemmProblem) and problem.bias:
+        if isinstance(problem, GroupedGemmProblem) and problem.bias:
             found = with_fallback(problem, found, arch, lookup)
         if mode != _DYNAMIC:  # times change nothing
             return Measurements(excluded=found.excluded)

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple, cast
 
 from jitgen.config import Arch, Config
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.config.problem import Problem
 from jitgen.errors import ConfigError
 from jitgen.support.text import shown
@@ -87,7 +87,7 @@ def _passes(candidate: Candidate, rows: int) -> int:
 
 def _height(candidate: Candidate) -> int:
     """Return the rows of a candidate's tile; only those of grouped GEMMs have modes."""
-    return cast("KernelConfig", candidate.config).tile.m
+    return cast("GroupedGemmConfig", candidate.config).tile.m
 
 
 def _of_table(problem: Problem, arch: Arch) -> Config:

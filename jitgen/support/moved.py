@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Modules and methods that were renamed, by the names that other installations may still use.
+Modules, classes and methods that were renamed, by the names that others may still use.
 
 A plug-in imports the protocol of operations and their configs, and defines methods of both. A
 process of another version sends a task by its module, or starts a process of this environment.
-`MOVED` and `RENAMED` are the whole list, and `DROPPED_IN` the version that no longer has it.
+`MOVED`, `NAMES` and `RENAMED` are the whole list; `DROPPED_IN` is the version without it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,27 @@ MOVED = {
 }
 """Old name of a module: its name now."""
 
+_OF_GEMM = {"KernelConfig": "GroupedGemmConfig", "Problem": "GroupedGemmProblem"}
+
+NAMES = {"jitgen": _OF_GEMM, "jitgen.config.grouped_gemm": _OF_GEMM}
+"""Of each module, old names of what it has: their names now."""
+
 RENAMED = {"words": "to_name", "of_words": "parse_name", "doubt": "confidence_note"}
 """Old name of a method that plug-ins define, of a config or of rules: its name now."""
+
+
+def renamed(module: str, name: str) -> Any:
+    """
+    Return what `module` had by the name `name`, and warn: its ``__getattr__`` asks.
+
+    Raises:
+        AttributeError: There was no such name.
+    """
+    new = NAMES[module].get(name)
+    if new is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    _warn(f"{module}.{name}", new, stacklevel=4)
+    return getattr(sys.modules[module], new)
 
 
 def take_old_methods(kind: type) -> None:
@@ -48,11 +67,11 @@ def take_old_methods(kind: type) -> None:
             setattr(kind, new, vars(kind)[old])
 
 
-def _warn(old: str, new: str) -> None:
+def _warn(old: str, new: str, stacklevel: int = 3) -> None:
     from warnings import warn
 
     text = f"{old} is now {new}; jitgen {DROPPED_IN} drops the old name"
-    warn(text, DeprecationWarning, stacklevel=3)
+    warn(text, DeprecationWarning, stacklevel=stacklevel)
 
 
 class MovedFinder:

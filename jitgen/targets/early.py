@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jitgen.config import Arch, Config
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.targets.legality import check
 
 _ROWS = 64
@@ -34,7 +34,7 @@ def early(config: Config, arch: Arch) -> Config:
     found: Any = config
     if arch is not Arch.SM_90A:  # likewise
         return config
-    if isinstance(config, KernelConfig):
+    if isinstance(config, GroupedGemmConfig):
         if config.tile.m == _ROWS:
             found = replace(config, schedule=replace(config.schedule, early_b=True))
     elif hasattr(getattr(config, "tiling", None), "use_pdl"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.config.moe_fc2_dense import LIKE, MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.targets import gemm
 from jitgen.targets.base import BaseRules
@@ -16,7 +16,7 @@ from jitgen.targets.gemm import GemmRules, Space, check_vectors
 from jitgen.targets.protocol import legal_of, refuse_unless
 
 
-def check_types(config: KernelConfig, space: Space, arch: str) -> None:
+def check_types(config: GroupedGemmConfig, space: Space, arch: str) -> None:
     """
     Require types and scales that `space` has.
 
@@ -61,7 +61,7 @@ class Fc2Rules(BaseRules[MoeFc2DenseConfig, MoeFc2DenseProblem]):
 
     def configs(self) -> Iterator[MoeFc2DenseConfig]:
         """Yield every config that the target can be asked for, legal or not."""
-        start = KernelConfig(layout=LIKE, tile=Tile(m=128, n=128, k=128))
+        start = GroupedGemmConfig(layout=LIKE, tile=Tile(m=128, n=128, k=128))
         yield from map(MoeFc2DenseConfig.of_gemm, gemm.spanned(start, self.space))
 
     def legal(self, configs: Iterable[MoeFc2DenseConfig]) -> tuple[MoeFc2DenseConfig, ...]:

@@ -16,10 +16,10 @@ from jitgen.config import BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import (
     Cluster,
     Epilogue,
-    KernelConfig,
+    GroupedGemmConfig,
+    GroupedGemmProblem,
     Operands,
     Pipeline,
-    Problem,
     Tile,
 )
 from jitgen.config.layouts import GROUP_ALIGNMENT
@@ -73,7 +73,7 @@ def _bits(dtype: DType) -> int:
 
 
 def refuse_prepared(
-    config: KernelConfig,
+    config: GroupedGemmConfig,
     arch: str,
     unscaled: tuple[Operands, ...] = (),
     n_major: tuple[DType, ...] = (),
@@ -106,7 +106,7 @@ def refuse_prepared(
     )
 
 
-def refuse_pairs(config: KernelConfig, arch: str) -> None:
+def refuse_pairs(config: GroupedGemmConfig, arch: str) -> None:
     """Refuse two CTAs that multiply one tile, where no instruction does."""
     refuse_unless(
         not config.schedule.two_cta,
@@ -115,7 +115,7 @@ def refuse_pairs(config: KernelConfig, arch: str) -> None:
     )
 
 
-def refuse_selectors(config: KernelConfig, arch: str) -> None:
+def refuse_selectors(config: GroupedGemmConfig, arch: str) -> None:
     """Refuse a choice of lanes that have scales, where no instruction takes scales from lanes."""
     refuse_unless(
         not config.schedule.safe_selectors,
@@ -124,7 +124,7 @@ def refuse_selectors(config: KernelConfig, arch: str) -> None:
     )
 
 
-def refuse_early(config: KernelConfig, kernel: str) -> None:
+def refuse_early(config: GroupedGemmConfig, kernel: str) -> None:
     """Refuse weights that are loaded before the kernel before has ended, where none are."""
     refuse_unless(
         not config.schedule.early_b,
@@ -134,7 +134,7 @@ def refuse_early(config: KernelConfig, kernel: str) -> None:
     )
 
 
-def refuse_scales(config: KernelConfig, space: Space, arch: str) -> None:
+def refuse_scales(config: GroupedGemmConfig, space: Space, arch: str) -> None:
     """Refuse scales that a target has no kernels for, or that are not for such operands."""
     types = config.operands
     allowed = ", ".join(space.scale_granularity)
@@ -168,7 +168,7 @@ _BLOCKS = 16
 """Contiguous groups that stand for all of them: as many of these have a block more than others."""
 
 
-def sizes(problem: Problem) -> tuple[float, ...]:
+def sizes(problem: GroupedGemmProblem) -> tuple[float, ...]:
     """
     Return rows that a group may have, all equally likely.
 
@@ -243,13 +243,13 @@ class Space(NamedTuple):
         return is_pair and (types.a_dtype, types.out_dtype) in self.operands
 
 
-def every(space: Space) -> Iterator[KernelConfig]:
+def every(space: Space) -> Iterator[GroupedGemmConfig]:
     """Yield the configs of `space` in every layout, with the default schedule but for split_k."""
     for layout in Layout:
-        yield from spanned(KernelConfig(layout=layout, tile=Tile(m=128, n=128, k=128)), space)
+        yield from spanned(GroupedGemmConfig(layout=layout, tile=Tile(m=128, n=128, k=128)), space)
 
 
-def spanned(config: KernelConfig, space: Space) -> Iterator[KernelConfig]:
+def spanned(config: GroupedGemmConfig, space: Space) -> Iterator[GroupedGemmConfig]:
     """Yield the configs of `space` with the layout, raster and hints of `config`."""
     for types in operands_of(space):
         yield from _of_types(config, types, space)
@@ -269,7 +269,9 @@ def operands_of(space: Space) -> Iterator[Operands]:
                 yield replace(types, b_layout=BLayout.N_MAJOR)
 
 
-def _of_types(config: KernelConfig, types: Operands, space: Space) -> Iterator[KernelConfig]:
+def _of_types(
+    config: GroupedGemmConfig, types: Operands, space: Space
+) -> Iterator[GroupedGemmConfig]:
     sides = itertools.product(space.tile_m, space.tile_n, space.tile_k[types.a_dtype])
     schedules = itertools.product(space.split_k, space.two_cta)
     # Parts are checked when they are made: each of them once, for all that have it.
@@ -289,11 +291,13 @@ def _of_types(config: KernelConfig, types: Operands, space: Space) -> Iterator[K
         )
 
 
-Menu = Callable[[Layout, Operands], tuple[KernelConfig, ...]]
+Menu = Callable[[Layout, Operands], tuple[GroupedGemmConfig, ...]]
 """What a target lists for a layout and types, legal or not."""
 
 
-def legal_for(problem: Problem, menu: Menu, rules: GemmRules) -> tuple[KernelConfig, ...]:
+def legal_for(
+    problem: GroupedGemmProblem, menu: Menu, rules: GemmRules
+) -> tuple[GroupedGemmConfig, ...]:
     """Return what is legal of a menu, with the epilogue that `problem` asks for."""
     return _legal_of_menu(menu, problem.layout, problem.operands, problem.bias, rules)
 
@@ -301,7 +305,7 @@ def legal_for(problem: Problem, menu: Menu, rules: GemmRules) -> tuple[KernelCon
 @lru_cache(maxsize=256)  # a plan asks for thousands of sizes, and sizes change nothing
 def _legal_of_menu(
     menu: Menu, layout: Layout, operands: Operands, bias: bool, rules: GemmRules
-) -> tuple[KernelConfig, ...]:
+) -> tuple[GroupedGemmConfig, ...]:
     epilogue = Epilogue(bias=bias)
     listed = (replace(config, epilogue=epilogue) for config in menu(layout, operands))
     return legal_of(listed, rules)
@@ -311,12 +315,12 @@ _TYPES = tuple(spec.name for spec in fields(Operands))
 
 
 @lru_cache(maxsize=256)
-def _legal(start: KernelConfig, rules: GemmRules) -> tuple[KernelConfig, ...]:
+def _legal(start: GroupedGemmConfig, rules: GemmRules) -> tuple[GroupedGemmConfig, ...]:
     """Return the legal configs that share layout, hints and types with `start`."""
     return legal_of(tuple(_of_types(start, start.operands, rules.space)), rules)
 
 
-def nearest(config: KernelConfig, rules: GemmRules) -> KernelConfig | None:
+def nearest(config: GroupedGemmConfig, rules: GemmRules) -> GroupedGemmConfig | None:
     """
     Return the legal config that is nearest to `config`.
 
@@ -327,7 +331,7 @@ def nearest(config: KernelConfig, rules: GemmRules) -> KernelConfig | None:
     def differing(types: Operands) -> int:
         return sum(getattr(types, name) != getattr(config.operands, name) for name in _TYPES)
 
-    def distance(other: KernelConfig) -> tuple[float, ...]:
+    def distance(other: GroupedGemmConfig) -> tuple[float, ...]:
         def ratio(have: int, want: int) -> float:
             return max(have, want) / min(have, want)
 
@@ -360,7 +364,7 @@ def nearest(config: KernelConfig, rules: GemmRules) -> KernelConfig | None:
     return None
 
 
-class GemmRules(BaseRules[KernelConfig, Problem]):
+class GemmRules(BaseRules[GroupedGemmConfig, GroupedGemmProblem]):
     """
     Rules of grouped GEMMs whose configs are those of a space.
 
@@ -373,18 +377,18 @@ class GemmRules(BaseRules[KernelConfig, Problem]):
     menu: Menu
     alignment = 16  # the TMA unit's grain
 
-    def nearest(self, config: KernelConfig) -> KernelConfig | None:
+    def nearest(self, config: GroupedGemmConfig) -> GroupedGemmConfig | None:
         """Return the legal config that is nearest to a refused one; None where there is none."""
         return nearest(config, self)
 
-    def configs(self) -> Iterator[KernelConfig]:
+    def configs(self) -> Iterator[GroupedGemmConfig]:
         """Yield every config that the target can be asked for, legal or not."""
         yield from every(self.space)
 
-    def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
+    def candidates(self, problem: GroupedGemmProblem) -> tuple[GroupedGemmConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         return legal_for(problem, self.menu, self)
 
-    def check_sizes(self, problem: Problem) -> None:
+    def check_sizes(self, problem: GroupedGemmProblem) -> None:
         """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
         check_vectors(problem, self.arch, vector_bytes=self.alignment)

@@ -180,7 +180,7 @@ def named(config: Config | str, arch: Arch | str | None) -> tuple[Config, Arch |
         return config, arch
     if not isinstance(config, str):
         raise InputError(
-            "config", f"must be a KernelConfig or a kernel's name (got {type(config).__name__})"
+            "config", f"must be a config or a kernel's name (got {type(config).__name__})"
         )
     found, own = Config.parse(config)
     if arch is not None and Arch.parse(arch) is not own:

@@ -30,7 +30,7 @@ from jitgen.compile import provenance
 from jitgen.compile.compiler import Artifact
 from jitgen.config import Arch, Layout
 from jitgen.config.config import FLOAT_SCALES
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Tile
 from jitgen.runtime.kernel import Kernel
 from jitgen.runtime.loader import KernelLoader
 
@@ -44,7 +44,7 @@ MARK = "JITGEN_CHAOS_MARK"
 _FIRST = 1000
 
 CONFIGS = tuple(
-    KernelConfig(
+    GroupedGemmConfig(
         layout=layout, operands=Operands(scale_granularity=scales), tile=Tile(m=m, n=64, k=128)
     )
     for layout, scales, m in itertools.product(Layout, FLOAT_SCALES, (8, 16, 32))
@@ -72,11 +72,11 @@ __attribute__((constructor)) static void mark(void) {{
 """
 
 
-def name_of(config: KernelConfig) -> str:
+def name_of(config: GroupedGemmConfig) -> str:
     return config.name(ARCH)
 
 
-def answer_of(config: KernelConfig) -> int:
+def answer_of(config: GroupedGemmConfig) -> int:
     """Return what the kernel of `config` returns."""
     return _FIRST + CONFIGS.index(config)
 
@@ -146,7 +146,7 @@ def pretending(least_s: float = 0.0, most_s: float = 0.0) -> Iterator[list[str]]
     """
     ready, compiled = prebuilt(), list[str]()
 
-    def compile_kernel(config: KernelConfig, arch: Arch, *_: object, **__: object) -> Artifact:
+    def compile_kernel(config: GroupedGemmConfig, arch: Arch, *_: object, **__: object) -> Artifact:
         name = config.name(arch)
         compiled.append(name)
         time.sleep(random.uniform(least_s, most_s))

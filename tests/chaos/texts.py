@@ -112,11 +112,13 @@ def _tuned(data: bytes) -> Callable[[Path, Path], None]:
 
     def write(root: Path, _: Path) -> None:
         from jitgen.config import Layout
-        from jitgen.config.grouped_gemm import Problem
+        from jitgen.config.grouped_gemm import GroupedGemmProblem
         from jitgen.selection import device
         from jitgen.selection.choice import bucket
 
-        problem = bucket(Problem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=128), ARCH)
+        problem = bucket(
+            GroupedGemmProblem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=128), ARCH
+        )
         folder = root / "v1" / "tuned" / device.folder(ARCH) / "buckets"
         folder.mkdir(parents=True)
         (folder / f"{problem.slug}.json").write_bytes(data)

@@ -15,13 +15,13 @@ import pytest
 from jitgen.bench.processes import fabricate
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.runtime.spec import document as key_document
 from jitgen.runtime.spec import key
 from tests.cli.conftest import Jitgen
 from tests.unit.store_fakes import publish
 
-CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=128, n=128, k=128))
+CONFIG = GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=128, n=128, k=128))
 NAME = CONFIG.name(Arch.SM_90A)
 
 

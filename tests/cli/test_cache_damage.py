@@ -13,12 +13,12 @@ import pytest
 from jitgen.cache import Entry, Store
 from jitgen.cache.quarantine import UNLOADABLE
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.runtime import spec
 from tests.cli.conftest import Jitgen
 from tests.unit.store_fakes import fake_files, fake_meta, folder_of, publish
 
-CONFIG = KernelConfig(layout="ragged", tile=Tile(m=128, n=128, k=128))
+CONFIG = GroupedGemmConfig(layout="ragged", tile=Tile(m=128, n=128, k=128))
 NAME = CONFIG.name(Arch.SM_90A)
 CHANGED = "kernel.so does not have its digest"
 

@@ -15,7 +15,7 @@ from jitgen.cache import Store
 from jitgen.cli import main
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.settings import settings
 from jitgen.targets.legality import check, rules, target
 from tests.cli.conftest import Jitgen
@@ -31,7 +31,7 @@ def test_configs_are_names_that_parse_and_are_legal(jitgen: Jitgen) -> None:
 
     assert len(names) > 50
     for name in names:
-        config, arch = KernelConfig.parse(name)
+        config, arch = GroupedGemmConfig.parse(name)
         assert arch is Arch.SM_90A
         assert config.operands.scale_granularity == "row"
         assert check(config, arch)
@@ -58,7 +58,7 @@ def test_configs_filter_types(jitgen: Jitgen, dtype: str) -> None:
 
     assert done.out
     for name in done.out.split():
-        operands = KernelConfig.parse(name)[0].operands
+        operands = GroupedGemmConfig.parse(name)[0].operands
         assert (operands.a_dtype, operands.out_dtype) == (dtype, "f32")
 
 
@@ -93,7 +93,7 @@ class TestDevice:
         """A device says its target, in whatever case; the choice is that of JITGEN_DEVICE."""
         assert run("select", *self.SIZES, "--device", "nvidia h100 pcie", "--json") == 0
         document = json.loads(capsys.readouterr().out)
-        problem = Problem(layout="ragged", groups=32, m=640, n=4096, k=7168)
+        problem = GroupedGemmProblem(layout="ragged", groups=32, m=640, n=4096, k=7168)
         here, there = (
             select(problem, "sm_90a", device=name).candidates
             for name in ("NVIDIA H200", "NVIDIA H100 PCIe")
@@ -176,7 +176,7 @@ def test_weights_may_have_another_type(jitgen: Jitgen) -> None:
     """On the command line, and an error says both."""
     words = "select -g 8 -m 64 -n 64 -k 64 --b-dtype e2m1 --arch {} --scales {}"
     done = jitgen(words.format("cpu", "mx32"), "--json")
-    operands = KernelConfig.parse(done.document["name"])[0].operands
+    operands = GroupedGemmConfig.parse(done.document["name"])[0].operands
 
     assert (operands.a_dtype, operands.b_dtype, operands.scale_granularity) == (
         "e4m3",

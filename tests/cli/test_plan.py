@@ -9,12 +9,12 @@ import pytest
 
 from jitgen import plans
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.plans.recording import Calls, Recording
 from jitgen.targets.legality import target
 from tests.cli.conftest import Jitgen
 
-GEMM = Problem(layout=Layout.RAGGED, groups=8, m=8, n=4096, k=7168)
+GEMM = GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=8, n=4096, k=7168)
 KERNEL = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x128x128_c1x1_acc1_sm_90a"
 
 

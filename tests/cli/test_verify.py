@@ -12,7 +12,7 @@ from jitgen import plans
 from jitgen.compile import workers
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from tests.cli.conftest import Jitgen
 
 NAME = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
@@ -88,7 +88,7 @@ class Processes:
     def run(self, _function: str, tasks: list[Any], **_: Any) -> Iterator[Outcome]:
         self.tasks = tasks
         for index, task in reversed(list(enumerate(tasks))):
-            name = KernelConfig.from_json(task["config"]).name(task["arch"])
+            name = GroupedGemmConfig.from_json(task["config"]).name(task["arch"])
             result = self.results.get(name, verification(name))
             yield Outcome(
                 task=task,

@@ -12,15 +12,15 @@ import torch
 
 import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.runtime.session import current
 
 N, K = 24, 40
 
 
-def ranked(rows: int) -> list[KernelConfig]:
+def ranked(rows: int) -> list[GroupedGemmConfig]:
     """What may serve two groups of `rows` rows, best first."""
-    problem = Problem(
+    problem = GroupedGemmProblem(
         layout=Layout.RAGGED,
         groups=2,
         m=2 * rows,
@@ -47,7 +47,7 @@ def tensors(rows: int) -> tuple[torch.Tensor, ...]:
     return a, b, ends, torch.cat([a[:rows] @ b[0].mT, a[rows:] @ b[1].mT])
 
 
-def call(rows: int, *, config: KernelConfig | None = None) -> None:
+def call(rows: int, *, config: GroupedGemmConfig | None = None) -> None:
     """Multiply, and check the result."""
     a, b, ends, product = tensors(rows)
     out = jitgen.grouped_gemm(a, b, offs=ends, out_dtype=torch.float32, config=config)
@@ -73,7 +73,7 @@ def later() -> set[str]:
     return {want.spec.key for when, want in queue if when > time.monotonic() + 1}
 
 
-def serving() -> set[KernelConfig]:
+def serving() -> set[GroupedGemmConfig]:
     """The configs whose launches are remembered."""
     return {each.config for launches in current.get().memo.values() for each in launches}
 

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from jitgen import quantize
 from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Problem, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Tile
 from jitgen.errors import InputError
 from jitgen.formats.e2m1 import unpack
 from jitgen.ops.grouped_gemm.call import grouped_gemm
@@ -46,15 +46,15 @@ ROWS = [
 SIZES = ((136, 272), (64, 128), (1, 2), (200, 130), (17, 98))
 
 
-def config_of(problem: Problem) -> KernelConfig:
-    return KernelConfig(
+def config_of(problem: GroupedGemmProblem) -> GroupedGemmConfig:
+    return GroupedGemmConfig(
         layout=problem.layout, operands=problem.operands, tile=Tile(m=8, n=64, k=128)
     )
 
 
-def problem_of(name: str, layout: Layout, rows: list[int], n: int, k: int) -> Problem:
+def problem_of(name: str, layout: Layout, rows: list[int], n: int, k: int) -> GroupedGemmProblem:
     a_dtype, b_dtype, scales = TYPES[name]
-    return Problem(
+    return GroupedGemmProblem(
         layout=layout,
         groups=len(rows),
         m=sum(rows),
@@ -302,7 +302,7 @@ def test_a_problem_says_its_types_once() -> None:
     problem = problem_of("mxfp4 weights", Layout.RAGGED, [4], 16, 96)
 
     assert replace(problem, b_dtype=E4M3) == replace(problem, b_dtype=None)
-    assert Problem.from_json(problem.to_json()) == problem
+    assert GroupedGemmProblem.from_json(problem.to_json()) == problem
     assert "b_dtype" not in replace(problem, b_dtype=None).to_json()
     assert problem.slug == "ragged_e4m3_e2m1_mx32_f32_g1_m4_n16_k96"
 

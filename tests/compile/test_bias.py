@@ -11,7 +11,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
 from jitgen.config import BLayout, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import Cluster, Epilogue, KernelConfig, Problem, Schedule, Tile
+from jitgen.config.grouped_gemm import (
+    Cluster,
+    Epilogue,
+    GroupedGemmConfig,
+    GroupedGemmProblem,
+    Schedule,
+    Tile,
+)
 from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.verify import device
@@ -36,14 +43,16 @@ G, N, K = 3, 40, 96
 def solved(layout: Layout = Layout.RAGGED, k: int = K, **types: Any) -> Solved:
     """Return a call with a bias, whose result is exact."""
     rows = [3, 0, 6]
-    problem = Problem(layout=layout, groups=G, m=9, n=N, k=k, bias=True, **types)
+    problem = GroupedGemmProblem(layout=layout, groups=G, m=9, n=N, k=k, bias=True, **types)
     call = random_call(problem, rows, is_exact=True, has_spare=True)
     return Solved.of(call, is_exact=True)
 
 
-def config_of(case: Solved, types: dict[str, Any], **more: Any) -> KernelConfig:
-    operands = Problem(layout=case.call.layout, groups=1, m=1, n=1, k=1, **types).operands
-    return KernelConfig(
+def config_of(case: Solved, types: dict[str, Any], **more: Any) -> GroupedGemmConfig:
+    operands = GroupedGemmProblem(
+        layout=case.call.layout, groups=1, m=1, n=1, k=1, **types
+    ).operands
+    return GroupedGemmConfig(
         layout=case.call.layout, operands=operands, tile=Tile(m=8, n=32, k=128), **more
     )
 
@@ -151,8 +160,8 @@ def test_it_is_added_on_an_emulated_hopper(
 ) -> None:
     """Once, whatever the scales are of and however many CTAs have a part of K."""
     case = solved(layout, k=400, **types)
-    operands = Problem(layout=layout, groups=1, m=1, n=1, k=1, **types).operands
-    forced = KernelConfig(
+    operands = GroupedGemmProblem(layout=layout, groups=1, m=1, n=1, k=1, **types).operands
+    forced = GroupedGemmConfig(
         layout=layout,
         operands=operands,
         tile=Tile(m=64, n=64, k=1024 // operands.a_dtype.bits),
@@ -185,8 +194,8 @@ def test_it_is_added_on_an_emulated_blackwell(
 ) -> None:
     """In each kind of kernel for data centres."""
     case = solved(layout, k=512, **types)
-    operands = Problem(layout=layout, groups=1, m=1, n=1, k=1, **types).operands
-    forced = KernelConfig(
+    operands = GroupedGemmProblem(layout=layout, groups=1, m=1, n=1, k=1, **types).operands
+    forced = GroupedGemmConfig(
         layout=layout,
         operands=operands,
         tile=Tile(m=128, n=64, k=1024 // operands.a_dtype.bits),

@@ -13,14 +13,14 @@ from jitgen.cache import Store
 from jitgen.cli import main
 from jitgen.compile import toolchain
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.events import Event
 from jitgen.runtime import spec
 from jitgen.runtime.loader import KernelLoader
 from tests.compile.test_loader import CONFIG, check
 from tests.unit.test_toolchain import FLAGS, LEVELS, cpuinfo
 
-HOPPER = KernelConfig(layout="ragged", tile=Tile(m=64, n=64, k=128))
+HOPPER = GroupedGemmConfig(layout="ragged", tile=Tile(m=64, n=64, k=128))
 HERE = toolchain.cpu_level()
 OLDER = LEVELS[LEVELS.index(HERE) - 1] if HERE in LEVELS[1:] else ""
 

@@ -12,7 +12,7 @@ import torch
 import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.config.config import FLOAT_SCALES
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Operands, Tile
 from jitgen.errors import InputError
 from jitgen.verify import device
 from tests import needs
@@ -38,8 +38,8 @@ def emulated_gpu(shared_cache: None) -> Iterator[None]:
         yield
 
 
-def config(layout: Layout, scales: ScaleGranularity) -> KernelConfig:
-    return KernelConfig(
+def config(layout: Layout, scales: ScaleGranularity) -> GroupedGemmConfig:
+    return GroupedGemmConfig(
         layout=layout,
         operands=Operands(scale_granularity=scales),
         tile=Tile(m=TILE, n=64, k=128),
@@ -98,7 +98,7 @@ class TestEveryLayoutAndScale:
 )
 def test_other_types(layout: Layout, dtype: DType, scales: str, out_dtype: DType) -> None:
     """K and N end with 16 bytes more than whole MMAs and tiles."""
-    forced = KernelConfig(
+    forced = GroupedGemmConfig(
         layout=layout,
         operands=Operands(
             a_dtype=dtype, b_dtype=dtype, out_dtype=out_dtype, scale_granularity=scales
@@ -116,7 +116,7 @@ def test_other_types(layout: Layout, dtype: DType, scales: str, out_dtype: DType
 
 def test_bf16_without_scales() -> None:
     """They count as one, in a kernel that the test above compiles."""
-    forced = KernelConfig(
+    forced = GroupedGemmConfig(
         layout="contiguous",
         operands=Operands(a_dtype="bf16", b_dtype="bf16", scale_granularity="tensor"),
         tile=Tile(m=TILE, n=48, k=64),

@@ -16,7 +16,7 @@ import torch
 import jitgen
 from jitgen.codegen.render import render
 from jitgen.config import Arch, BLayout
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Schedule, Tile
+from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Operands, Schedule, Tile
 from jitgen.emulator import Run
 from jitgen.ops.grouped_gemm.samples import Solved
 from jitgen.targets.legality import require
@@ -28,7 +28,7 @@ from tests.problems import make_for, verify_exact
 pytestmark = [needs.compiler, needs.linker]
 
 NUM_SMS = 4
-ALONE = KernelConfig(
+ALONE = GroupedGemmConfig(
     layout="contiguous",
     operands=Operands(scale_granularity="row"),
     tile=Tile(m=64, n=32, k=128),
@@ -36,7 +36,7 @@ ALONE = KernelConfig(
 )
 PAIR = replace(ALONE, cluster=Cluster(n=2), schedule=Schedule())
 SPLIT = replace(ALONE, schedule=Schedule(split_k=2))
-FULL = KernelConfig(
+FULL = GroupedGemmConfig(
     layout="contiguous",
     operands=Operands(a_dtype="bf16", b_dtype="bf16", out_dtype="f32", scale_granularity="row"),
     tile=Tile(m=64, n=256, k=64),
@@ -44,9 +44,9 @@ FULL = KernelConfig(
 """Its stages leave room for a short list."""
 
 
-def prepared(tokens: int, **changes: object) -> KernelConfig:
+def prepared(tokens: int, **changes: object) -> GroupedGemmConfig:
     """Return a kernel for MXFP4 weights with tiles of so many rows."""
-    config = KernelConfig(
+    config = GroupedGemmConfig(
         layout="contiguous",
         operands=Operands(
             b_dtype="e2m1",
@@ -75,7 +75,7 @@ def emulated_gpu(shared_cache: None) -> Iterator[None]:
 
 
 def thinned(
-    config: KernelConfig, groups: int, rows: slice | list[int], n: int = 40, k: int = 0
+    config: GroupedGemmConfig, groups: int, rows: slice | list[int], n: int = 40, k: int = 0
 ) -> Solved:
     """Return a problem with a block of 128 rows for each group, of which these are left."""
     k = k or (32 if config.operands.b_layout.is_prepared else 16)
@@ -87,7 +87,7 @@ def thinned(
     return Solved.of(replace(case.call, groups=owners), is_exact=True)
 
 
-def run(config: KernelConfig, case: Solved) -> torch.Tensor:
+def run(config: GroupedGemmConfig, case: Solved) -> torch.Tensor:
     return jitgen.grouped_gemm(**case.arguments, config=config)
 
 
@@ -106,7 +106,7 @@ def run(config: KernelConfig, case: Solved) -> torch.Tensor:
     ],
     ids=lambda rows: f"{rows.start}-{rows.stop}",
 )
-def test_rows_anywhere_in_a_block(config: KernelConfig, rows: slice) -> None:
+def test_rows_anywhere_in_a_block(config: GroupedGemmConfig, rows: slice) -> None:
     """In one part of it, in several or in none, and no part needs to begin with one."""
     case = thinned(config, 9, rows)
 
@@ -119,7 +119,7 @@ def test_rows_anywhere_in_a_block(config: KernelConfig, rows: slice) -> None:
     [PAIR, SPLIT, prepared(16, schedule=Schedule(split_k=2))],
     ids=["pair", "split K", "16, split K"],
 )
-def test_clusters_agree(config: KernelConfig) -> None:
+def test_clusters_agree(config: GroupedGemmConfig) -> None:
     """All CTAs of a cluster list the same tiles: else they wait for each other for ever."""
     case = thinned(config, 9, slice(60, 64), n=72)
 
@@ -129,7 +129,7 @@ def test_clusters_agree(config: KernelConfig) -> None:
 @pytest.mark.parametrize("config", KINDS)
 @pytest.mark.parametrize("groups", [[128], [0, 0, 3, 0], [0, 0], [1] * 12], ids=str)
 def test_groups_without_rows_and_blocks_without_a_group(
-    config: KernelConfig, groups: list[int]
+    config: GroupedGemmConfig, groups: list[int]
 ) -> None:
     case = make_for(config, groups, 40, 160, is_exact=True)
 
@@ -137,7 +137,7 @@ def test_groups_without_rows_and_blocks_without_a_group(
 
 
 @pytest.mark.parametrize("config", KINDS)
-def test_a_group_that_does_not_exist_is_padding(config: KernelConfig) -> None:
+def test_a_group_that_does_not_exist_is_padding(config: GroupedGemmConfig) -> None:
     """As in tiles of 128 rows, whatever a careless caller marks padding with."""
     case = thinned(config, 3, slice(64))
     strange = torch.where(case.call.groups < 0, 3, case.call.groups)
@@ -161,7 +161,7 @@ def test_more_tiles_than_the_list_has_entries(rows: slice) -> None:
     verify_exact(case, run(FULL, case))
 
 
-def emulated(config: KernelConfig, case: Solved) -> Run:
+def emulated(config: GroupedGemmConfig, case: Solved) -> Run:
     """Return what was executed; the result is right."""
     artifact = compiled(render(config, Arch.SM_90A))
     report = emulate(artifact, *case.tensors, NUM_SMS, modes="eager", num_sms=NUM_SMS)
@@ -171,7 +171,7 @@ def emulated(config: KernelConfig, case: Solved) -> Run:
     return report.runs[0]
 
 
-def dealt(config: KernelConfig, case: Solved) -> int:
+def dealt(config: GroupedGemmConfig, case: Solved) -> int:
     """Return how much was done to find tiles: as much for each that is dealt."""
     return emulated(config, case).warp_instructions["raster"]
 
@@ -199,7 +199,7 @@ def test_short_tiles_of_padding_are_not_dealt(tokens: int) -> None:
 
 def beside(
     a_dtype: str, a_scales: str, b_layout: str, m: int, n: int, **changes: object
-) -> KernelConfig:
+) -> GroupedGemmConfig:
     """Return a kernel for MXFP4 weights of these types with tiles of m x n."""
     types = replace(
         SHORT.operands, a_dtype=a_dtype, a_scale_granularity=a_scales, b_layout=b_layout

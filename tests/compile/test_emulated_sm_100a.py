@@ -12,7 +12,14 @@ import torch
 
 import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
+from jitgen.config.grouped_gemm import (
+    Cluster,
+    GroupedGemmConfig,
+    Operands,
+    Pipeline,
+    Schedule,
+    Tile,
+)
 from jitgen.errors import InputError
 from jitgen.verify import device
 from tests import needs
@@ -48,8 +55,8 @@ def config(
     cluster: Cluster | None = None,
     stages: int = 2,
     out_dtype: DType = DType.BF16,
-) -> KernelConfig:
-    return KernelConfig(
+) -> GroupedGemmConfig:
+    return GroupedGemmConfig(
         layout=layout,
         operands=Operands(out_dtype=out_dtype, scale_granularity=scales),
         tile=Tile(m=TILE * (1 + is_pair), n=n, k=128),
@@ -116,7 +123,7 @@ class TestEveryLayoutAndScale:
         ]
     ],
 )
-def test_other_tiles_clusters_and_types(forced: KernelConfig, n: int) -> None:
+def test_other_tiles_clusters_and_types(forced: GroupedGemmConfig, n: int) -> None:
     """K and N end with 16 bytes more than whole instructions and tiles."""
     exact = make_for(forced, ROWS[0], n, 272, is_exact=True)
     case = make_for(forced, [3, 0, 2 * TILE + 5], n, 272)

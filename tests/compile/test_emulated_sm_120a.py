@@ -11,7 +11,7 @@ import torch
 
 import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Pipeline, Schedule, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Pipeline, Schedule, Tile
 from jitgen.formats.atoms import swizzled
 from jitgen.formats.e2m1 import values_of
 from jitgen.verify import device
@@ -49,9 +49,9 @@ def config(
     out_dtype: DType = DType.BF16,
     stages: int | None = 2,
     schedule: Schedule | None = None,
-) -> KernelConfig:
+) -> GroupedGemmConfig:
     a_dtype, b_dtype, scales = FORMATS[name]
-    return KernelConfig(
+    return GroupedGemmConfig(
         layout=layout,
         operands=Operands(
             a_dtype=a_dtype,
@@ -141,7 +141,7 @@ def test_every_height(name: str, m: int) -> None:
     ],
     ids=lambda forced: forced.name("sm_120a"),
 )
-def test_other_tiles_and_types(forced: KernelConfig) -> None:
+def test_other_tiles_and_types(forced: GroupedGemmConfig) -> None:
     m, n, k = forced.tile.m, forced.tile.n, forced.tile.k
     exact = make_for(forced, rows_around(m)[0], n + 8, 2 * k + 32, is_exact=True)
     case = make_for(forced, [3, 0, 2 * m + 5], n + 8, 2 * k + 32)

@@ -14,13 +14,13 @@ import torch
 import jitgen
 from jitgen.codegen.render import render
 from jitgen.config import Arch, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Tile
 from jitgen.verify import device
 from tests import needs
 
 pytestmark = [needs.compiler, needs.linker]
 
-KERNEL = KernelConfig(
+KERNEL = GroupedGemmConfig(
     layout=Layout.RAGGED,
     operands=Operands(scale_granularity=ScaleGranularity.ROW),
     tile=Tile(m=64, n=32, k=128),
@@ -61,7 +61,7 @@ def test_results_are_right_with_so_many_groups(groups: int) -> None:
 @pytest.mark.parametrize("layout", Layout)
 def test_groups_are_asked_for_before_the_wait(layout: Layout) -> None:
     """Else the first read of a call waits for memory: 0.1 us of it on an H200."""
-    config = KernelConfig(layout=layout, operands=KERNEL.operands, tile=KERNEL.tile)
+    config = GroupedGemmConfig(layout=layout, operands=KERNEL.operands, tile=KERNEL.tile)
     body = render(config, Arch.SM_90A).text.partition("def grouped_gemm_kernel")[2]
 
     assert 0 < body.index("ask_for(groups)") < body.index("griddepcontrol_wait")

@@ -13,7 +13,7 @@ import jitgen
 from jitgen.codegen.render import render
 from jitgen.compile import inspect
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.emulator import Artifact, Program
 from jitgen.ops.grouped_gemm.cases import Sizes, make
 from jitgen.verify import device, verify
@@ -27,7 +27,7 @@ pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cach
 NAME = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
 SMALL = "grouped_gemm_masked_e4m3_e4m3_row_bf16_t64x64x128_c1x2_acc1_sm_90a"
 SPLIT_K = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_splitk2_sm_90a"
-CONFIG, ARCH = KernelConfig.parse(NAME)
+CONFIG, ARCH = GroupedGemmConfig.parse(NAME)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_ctas_that_share_k_drift_apart(modes: str) -> None:
     A warp without live rows waited until its CTA's sums were read, though no warp waits for it:
     with random-1 the barrier was two phases further on when it looked, and everything stood still.
     """
-    found = verify(*KernelConfig.parse(SPLIT_K), modes=modes)
+    found = verify(*GroupedGemmConfig.parse(SPLIT_K), modes=modes)
 
     assert found.is_right, found.to_json()
 
@@ -77,7 +77,7 @@ def test_line_information_changes_no_instruction(artifact: Artifact) -> None:
 
 def test_a_kernel_of_this_process() -> None:
     """`emulate` takes what `get_kernel` returns, and leaves cpu kernels of the process working."""
-    config, arch = KernelConfig.parse(SMALL)
+    config, arch = GroupedGemmConfig.parse(SMALL)
     kernel = jitgen.get_kernel(config, arch)
     sizes = Sizes(rows=(5, 0, 70), n=136, k=272, num_sms=4)
     problem = make(config, sizes, is_exact=True)
@@ -133,7 +133,7 @@ def test_waits_in_a_loop_that_shallow_problems_never_enter() -> None:
     With K of 11 blocks, two CTAs have five or six each, and a loop of eight is never entered: its
     waits could go. Now they are missed, and a problem that does not enter it is no proof.
     """
-    config, arch = KernelConfig.parse(SPLIT_K)
+    config, arch = GroupedGemmConfig.parse(SPLIT_K)
     artifact = compiled(render(config, arch))
     waits = re.compile(r"wgmma\.wait_group[^;]*;")
     *before, rest = (match.start() for match in waits.finditer(artifact.ptx))

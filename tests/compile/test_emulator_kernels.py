@@ -17,7 +17,7 @@ from dataclasses import replace
 import pytest
 
 from jitgen.config import Arch, Config, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Operands
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands
 from jitgen.config.moe_fc2_dense import MoeFc2DenseProblem
 from jitgen.config.plugins import TARGETS
 from jitgen.targets.legality import rules
@@ -66,7 +66,7 @@ def menu(arch: Arch) -> list[str]:
     return [config.name(arch) for config in configs]
 
 
-def _structure(config: KernelConfig) -> Iterator[object]:
+def _structure(config: GroupedGemmConfig) -> Iterator[object]:
     if config.schedule.two_cta:
         yield "a pair"
     if config.schedule.split_k > 1:
@@ -76,7 +76,7 @@ def _structure(config: KernelConfig) -> Iterator[object]:
 def few(arch: Arch) -> set[str]:
     """Return the goldens for every push."""
     every = [Config.parse(name)[0] for name in goldens(arch)]
-    configs = [config for config in every if isinstance(config, KernelConfig)]
+    configs = [config for config in every if isinstance(config, GroupedGemmConfig)]
     configs = [config for config in configs if not config.operands.b_layout.is_prepared]
     if arch == SM_100A:
         configs = [config for config in configs if config.schedule.two_cta]

@@ -15,7 +15,7 @@ import jitgen
 from jitgen import quantize, reference
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.config.config import FLOAT_SCALES
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Tile
 from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.runtime.session import current
@@ -55,9 +55,9 @@ def layout_of(layout: str, rows: list[int]) -> tuple[tuple[int, ...], dict[str, 
     return (len(ids) + TILE.m,), {"m_indices": torch.tensor([*ids, *[-1] * TILE.m]).int()}
 
 
-def config(layout: str, granularity: str) -> KernelConfig:
+def config(layout: str, granularity: str) -> GroupedGemmConfig:
     scales = ScaleGranularity(granularity)
-    return KernelConfig(
+    return GroupedGemmConfig(
         layout=Layout(layout), operands=Operands(scale_granularity=scales), tile=TILE
     )
 
@@ -225,7 +225,7 @@ def test_one_kernel_serves_every_shape(problems: int) -> None:
     (kernel,) = current.get().loader.loaded()
     chosen = {entry.name for entry in current.get().store.entries()}
     assert kernel.name in chosen
-    problem = jitgen.Problem(layout=Layout.RAGGED, groups=3, m=12, n=8, k=8)
+    problem = jitgen.GroupedGemmProblem(layout=Layout.RAGGED, groups=3, m=12, n=8, k=8)
     assert kernel.config == jitgen.select(problem, Arch.CPU).config
 
 

@@ -14,7 +14,7 @@ import pytest
 from jitgen.codegen.render import Source
 from jitgen.compile import compiler, inspect, workers
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Tile
 from jitgen.errors import ArtifactError, ToolchainError
 from tests import needs
 
@@ -24,7 +24,7 @@ needs_nvdisasm = pytest.mark.skipif(
     inspect._nvdisasm() is None, reason="needs nvdisasm: pip install jitgen[inspect]"
 )
 
-CONFIG = KernelConfig(
+CONFIG = GroupedGemmConfig(
     layout=Layout.RAGGED,
     operands=Operands(
         a_dtype=DType.E4M3,
@@ -94,14 +94,14 @@ import os
 from jitgen.compile import compiler
 from jitgen.codegen.render import Source
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 
 
 def compile_text(task):
     """Compile one text, and say how many threads this process had before and after."""
     before = len(os.listdir("/proc/self/task"))
     source = Source(
-        config=KernelConfig.from_json(task["config"]),
+        config=GroupedGemmConfig.from_json(task["config"]),
         arch=Arch.SM_90A,
         name=task["name"],
         text=task["text"],

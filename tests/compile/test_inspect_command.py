@@ -14,7 +14,7 @@ from jitgen.cli import main
 from jitgen.codegen.render import render
 from jitgen.compile import inspect
 from jitgen.config import Layout
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from tests import needs
 from tests.inspect_pages import Page
 
@@ -24,8 +24,8 @@ pytestmark = [
     pytest.mark.skipif(inspect._nvdisasm() is None, reason="needs jitgen[inspect]"),
 ]
 
-GPU = KernelConfig(layout=Layout.MASKED, tile=Tile(m=64, n=16, k=128)).name("sm_90a")
-HOST = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=16, n=64, k=128)).name("cpu")
+GPU = GroupedGemmConfig(layout=Layout.MASKED, tile=Tile(m=64, n=16, k=128)).name("sm_90a")
+HOST = GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=16, n=64, k=128)).name("cpu")
 
 
 def test_a_page_of_two_kernels(
@@ -55,7 +55,7 @@ def test_a_page_of_two_kernels(
     assert counted == len(machine), "every instruction counts for a line"
     made = re.search(r"<p data-l=(\d+)><i>\w+</i> <b>QGMMA", path.read_text(encoding="utf-8"))
     assert made is not None
-    rows = render(*KernelConfig.parse(GPU)).text.split("\n")
+    rows = render(*GroupedGemmConfig.parse(GPU)).text.split("\n")
     assert "cute.gemm(" in "".join(rows[int(made[1]) - 2 : int(made[1]) + 1])
 
 

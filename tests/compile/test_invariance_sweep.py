@@ -21,7 +21,7 @@ import pytest
 
 from jitgen.codegen.render import render
 from jitgen.config import Arch, DType, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Operands
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands
 from jitgen.support.frozen import frozen
 from jitgen.verify import device
 from tests import needs
@@ -145,7 +145,7 @@ def test_an_order_that_hangs_on_the_place(
     assert (found[changed] > 0) is is_found
 
 
-def edited(config: KernelConfig) -> str:
+def edited(config: GroupedGemmConfig) -> str:
     """Return its source with the edits."""
     text = render(config, ARCH).text
     for before, after in EDITS.items():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import jitgen
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from tests import needs
 from tests.moe_cases import EXPERTS, HIDDEN, SOME_FORMATS, make
 
@@ -76,4 +76,6 @@ def test_a_layer_tells_its_plan() -> None:
     layer = jitgen.MoELayer(replace(case.config, numerics="invariant"), case.weights)
     asked = [sweep.problem for sweep in layer.plan(64, "cpu").sweeps]
 
-    assert {each.numerics for each in asked if isinstance(each, Problem)} == {"invariant"}
+    assert {each.numerics for each in asked if isinstance(each, GroupedGemmProblem)} == {
+        "invariant"
+    }

@@ -18,7 +18,7 @@ import jitgen
 from jitgen.cache import Store
 from jitgen.compile import compile as compile_module
 from jitgen.compile import compiler, toolchain
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Tile
 from jitgen.errors import (
     CaptureMiss,
     CompileError,
@@ -31,8 +31,8 @@ from jitgen.runtime import loader, spec
 from jitgen.runtime.loader import KernelLoader
 
 F32 = Operands(a_dtype="f32", b_dtype="f32", out_dtype="f32", scale_granularity="tensor")
-CONFIG = KernelConfig(layout="ragged", operands=F32, tile=Tile(m=8, n=16, k=128))
-OTHER = KernelConfig(layout="ragged", operands=F32, tile=Tile(m=16, n=16, k=128))
+CONFIG = GroupedGemmConfig(layout="ragged", operands=F32, tile=Tile(m=8, n=16, k=128))
+OTHER = GroupedGemmConfig(layout="ragged", operands=F32, tile=Tile(m=16, n=16, k=128))
 
 
 def problem() -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
@@ -95,7 +95,7 @@ class TestTiers:
         """Nothing is compiled that the target cannot run."""
         with pytest.raises(UnsupportedConfig, match="E_TILE_M"):
             jitgen.get_kernel(
-                KernelConfig(layout="ragged", operands=F32, tile=Tile(m=7, n=16, k=128)), "cpu"
+                GroupedGemmConfig(layout="ragged", operands=F32, tile=Tile(m=7, n=16, k=128)), "cpu"
             )
 
     def test_a_kernel_knows_itself(self, root: Path) -> None:
@@ -189,7 +189,7 @@ class TestNoCompiling:
         """What is on disk still loads; anything else raises until the loader thaws."""
         jitgen.freeze()
         check(jitgen.get_kernel(CONFIG, "cpu"))
-        other = KernelConfig(layout="masked", operands=F32, tile=CONFIG.tile)
+        other = GroupedGemmConfig(layout="masked", operands=F32, tile=CONFIG.tile)
 
         with pytest.raises(KernelMiss, match="frozen"):
             jitgen.get_kernel(other, "cpu")
@@ -200,7 +200,7 @@ class TestNoCompiling:
         """A GPU kernel that is not loaded raises its own error during capture."""
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        config = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
+        config = GroupedGemmConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
 
         with pytest.raises(CaptureMiss, match="before the capture"):
             jitgen.get_kernel(config, "sm_90a")

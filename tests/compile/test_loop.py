@@ -12,7 +12,7 @@ from jitgen import get_kernel, override
 from jitgen.cache import Store
 from jitgen.cli.diff_sides import counts, fields, text
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.runtime.spec import spec_of
 from tests import needs
 from tests.cli.conftest import Jitgen, jitgen
@@ -148,7 +148,7 @@ class TestRun:
     @pytest.mark.nightly
     def test_on_hopper(self, tmp_path: Path, jitgen: Jitgen) -> None:
         """Without a GPU the emulator proves it, and finds what is wrong."""
-        config, _ = KernelConfig.parse(HOPPER)
+        config, _ = GroupedGemmConfig.parse(HOPPER)
         good = edited(config, tmp_path / "h.py", "NUM_STAGES = 10", "NUM_STAGES = 3", "sm_90a")
         done = jitgen(f"run {good.path} --modes eager --json")
 
@@ -158,7 +158,7 @@ class TestRun:
 
     @pytest.mark.nightly
     def test_a_race_on_hopper(self, tmp_path: Path, jitgen: Jitgen) -> None:
-        config, _ = KernelConfig.parse(HOPPER)
+        config, _ = GroupedGemmConfig.parse(HOPPER)
         before = "        scales.ring.consumer_wait(scale)\n"
         path = edited(config, tmp_path / "h.py", before, "", "sm_90a").path
         done = jitgen(f"run {path} --problem 2:40:64:256")

@@ -13,7 +13,7 @@ from torch._subclasses import FakeTensorMode
 
 import jitgen
 from jitgen.config import BLayout, DType, Layout
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Operands, Tile
 from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm import call as calling
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
@@ -39,7 +39,7 @@ def config(
     out_dtype: DType = DType.BF16,
     tile: Tile = _SMALL,
     **parts: Any,
-) -> KernelConfig:
+) -> GroupedGemmConfig:
     operands = Operands(
         a_dtype=dtype,
         b_dtype=dtype,
@@ -47,7 +47,7 @@ def config(
         scale_granularity=scales,
         b_layout=BLayout.N_MAJOR,
     )
-    return KernelConfig(layout=layout, operands=operands, tile=tile, **parts)
+    return GroupedGemmConfig(layout=layout, operands=operands, tile=tile, **parts)
 
 
 def weights(n: int = 40, k: int = 64, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -80,7 +80,7 @@ OFFS = int32(5, 5, 24)
 def test_every_bit(layout: Layout, dtype: DType, scales: str, n: int, k: int) -> None:
     """Tails of N and K, empty groups, rows of nobody, and NaN in weights that nobody is to read."""
     forced = config(layout, dtype=dtype, scales=scales)
-    problem = jitgen.Problem(
+    problem = jitgen.GroupedGemmProblem(
         **forced.operands.to_json(), layout=layout, groups=len(ROWS), m=sum(ROWS), n=n, k=k
     )
     call = random_call(problem, ROWS, is_exact=True, has_spare=True, spoils_idle=True)
@@ -201,23 +201,25 @@ class TestLegality:
         name = mine.name("cpu")
 
         assert name == "grouped_gemm_ragged_bf16_bf16_tensor_bf16_bnmajor_t16x32x128_c1x1_acc1_cpu"
-        assert KernelConfig.parse(name)[0] == mine
-        assert "nmajor" not in KernelConfig.from_json(
+        assert GroupedGemmConfig.parse(name)[0] == mine
+        assert "nmajor" not in GroupedGemmConfig.from_json(
             {**mine.to_json(), "operands": {**mine.operands.to_json(), "b_layout": "plain"}}
         ).name("cpu")
 
     def test_candidates(self) -> None:
         """As many as with K contiguous, on each target that has any."""
         sizes = {"groups": 8, "m": 512, "n": 2880, "k": 2880, "scale_granularity": "tensor"}
-        problem = jitgen.Problem(layout="ragged", a_dtype="bf16", **sizes)
-        across = jitgen.Problem(layout="ragged", a_dtype="bf16", b_layout="nmajor", **sizes)
+        problem = jitgen.GroupedGemmProblem(layout="ragged", a_dtype="bf16", **sizes)
+        across = jitgen.GroupedGemmProblem(
+            layout="ragged", a_dtype="bf16", b_layout="nmajor", **sizes
+        )
         for arch in ("cpu", "sm_90a"):
             plain = jitgen.select(problem, arch).candidates
             assert len(jitgen.select(across, arch).candidates) == len(plain)
 
     def test_sizes(self) -> None:
         """Rows of b end with N: the TMA unit's grain is of b's type, too."""
-        problem = jitgen.Problem(
+        problem = jitgen.GroupedGemmProblem(
             layout="ragged",
             groups=1,
             m=64,
@@ -252,7 +254,7 @@ GPU = [
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("forced", GPU)
-def test_on_an_emulated_gpu(forced: KernelConfig) -> None:
+def test_on_an_emulated_gpu(forced: GroupedGemmConfig) -> None:
     with device("sm_90a", num_sms=4):
         case = make_for(forced, [0, 1, 63, 0, 65, 3], 136, 272, is_exact=True)
         verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=forced))

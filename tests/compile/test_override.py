@@ -15,7 +15,7 @@ import jitgen
 from jitgen.cache import Store
 from jitgen.codegen.render import render
 from jitgen.config import Arch, Config
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Tile
 from jitgen.errors import (
     CaptureMiss,
     CompileError,
@@ -43,7 +43,7 @@ __all__ = ["command"]
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 F32 = Operands(a_dtype="f32", b_dtype="f32", out_dtype="f32", scale_granularity="tensor")
-CONFIG = KernelConfig(layout="ragged", operands=F32, tile=Tile(m=8, n=32, k=128))
+CONFIG = GroupedGemmConfig(layout="ragged", operands=F32, tile=Tile(m=8, n=32, k=128))
 ONCE = "value = tile[m, n] * a_scale[0] * b_scale"
 TWICE = f"{ONCE} * 2.0"
 
@@ -137,7 +137,7 @@ class TestCalls:
         path = doubled.path
         for _ in range(50):
             assert product(jitgen.override(path)) == (2.0, True)
-            assert product(KernelConfig.from_json(CONFIG.to_json())) == (1.0, True)
+            assert product(GroupedGemmConfig.from_json(CONFIG.to_json())) == (1.0, True)
 
     def test_calls_that_it_is_not_for(self, doubled: Override) -> None:
         a, b, ends, _ = tensors(5)
@@ -233,7 +233,7 @@ class TestRules:
                 product(CONFIG)
 
     def test_captured(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        config = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
+        config = GroupedGemmConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
         mine = edited(config, tmp_path / "h.py", "RASTER = 8", "RASTER = 4", arch="sm_90a")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
@@ -387,7 +387,7 @@ class TestEmulated:
 
     def test_a_call_on_hopper(self, tmp_path: Path) -> None:
         name = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_sm_90a"
-        config, _ = KernelConfig.parse(name)
+        config, _ = GroupedGemmConfig.parse(name)
         before = "factors[i] = a_scales[i] *"
         mine = edited(config, tmp_path / "h.py", before, f"{before} 2.0 *", arch="sm_90a")
         a = torch.randint(-2, 3, (70, 128)).to(torch.float8_e4m3fn)

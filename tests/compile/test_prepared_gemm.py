@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from jitgen import quantize
 from jitgen.config import Layout
-from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Problem, Tile
+from jitgen.config.grouped_gemm import Epilogue, GroupedGemmConfig, GroupedGemmProblem, Tile
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.targets.fp4_space import OPERANDS
@@ -38,9 +38,9 @@ ALL = [
 ]
 
 
-def problem_of(kind: tuple[Any, ...], rows: list[int], n: int, k: int) -> Problem:
+def problem_of(kind: tuple[Any, ...], rows: list[int], n: int, k: int) -> GroupedGemmProblem:
     layout, a_dtype, of_a, b_layout, out_dtype, bias = kind
-    return Problem(
+    return GroupedGemmProblem(
         layout=layout,
         groups=len(rows),
         m=sum(rows),
@@ -62,7 +62,7 @@ def check(
     """Bit for bit where sums are exact, and near elsewhere; NaNs where one must be."""
     for seed, (rows, (n, k)) in enumerate(sizes):
         problem = problem_of(kind, rows, n, k)
-        config = KernelConfig(
+        config = GroupedGemmConfig(
             layout=problem.layout,
             operands=problem.operands,
             tile=tile,

@@ -9,12 +9,12 @@ from pathlib import Path
 import jitgen
 from jitgen.cache import Store
 from jitgen.config import Layout
-from jitgen.config.grouped_gemm import KernelConfig, Schedule, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Schedule, Tile
 from jitgen.plans.prewarm import PrewarmState, prewarm
 from jitgen.plans.task import build_task
 from jitgen.runtime.loader import KernelLoader
 
-CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
+CONFIG = GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
 
 
 def test_what_was_prewarmed_is_served_without_a_compiler(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.runtime.loader import KernelLoader
 from jitgen.runtime.spec import key
 from tests.compile.test_loader import CONFIG, check
@@ -114,11 +114,11 @@ def test_killed_compiles_leave_nothing_bad(cache_root: Path, kills: int) -> None
 COMPILE = """
 import sys
 from jitgen.cache import Store
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.runtime.tiers import Tiers, build
 from jitgen.runtime.spec import spec_of
 for name in sys.argv[1:]:
-    entry, _ = build(Tiers(Store.open()), spec_of(*KernelConfig.parse(name)))
+    entry, _ = build(Tiers(Store.open()), spec_of(*GroupedGemmConfig.parse(name)))
     files = entry.meta.files
     print(entry.key, files["kernel.so"]["sha256"], files["kernel.py"]["sha256"])
 """
@@ -128,8 +128,8 @@ def test_the_same_config_gives_the_same_bytes(tmp_path: Path) -> None:
     """Hash seeds, folders, time zones and torch do not show in an artifact, nor in device code."""
     names = [
         CONFIG.name("cpu"),
-        KernelConfig(layout="ragged", tile=Tile(m=32, n=64, k=128)).name("cpu"),
-        KernelConfig(layout="masked", tile=Tile(m=64, n=64, k=128)).name("sm_90a"),
+        GroupedGemmConfig(layout="ragged", tile=Tile(m=32, n=64, k=128)).name("cpu"),
+        GroupedGemmConfig(layout="masked", tile=Tile(m=64, n=64, k=128)).name("sm_90a"),
     ]
     printed = set()
     for folder, seed, zone in [("a", "1", "UTC"), ("a longer/folder name", "77", "Asia/Tokyo")]:
@@ -142,4 +142,4 @@ def test_the_same_config_gives_the_same_bytes(tmp_path: Path) -> None:
 
     assert len(printed) == 1
     for name, line in zip(names, printed.pop().splitlines(), strict=True):
-        assert line.startswith(key(*KernelConfig.parse(name)))
+        assert line.startswith(key(*GroupedGemmConfig.parse(name)))

@@ -11,7 +11,7 @@ import pytest
 from jitgen.cache import Entry, Store
 from jitgen.cache.entry import LIBRARY, SOURCE, key_of
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.plans.prewarm import prewarm
 from jitgen.plans.rebuild import Rebuilt, differences, rebuilt
 from jitgen.runtime.spec import key
@@ -19,7 +19,7 @@ from tests.cli.conftest import Jitgen, jitgen
 
 __all__ = ["jitgen"]
 
-CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
+CONFIG = GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
 NAME = CONFIG.name("cpu")
 
 

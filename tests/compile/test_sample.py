@@ -16,7 +16,7 @@ import pytest
 from jitgen.cache import Store
 from jitgen.compile import inspect
 from jitgen.config import Arch, DType, Layout
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Schedule, Tile
+from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Operands, Schedule, Tile
 from jitgen.plans.prewarm import prewarm
 from jitgen.runtime.spec import key, spec_of
 from jitgen.runtime.tiers import Tiers, build
@@ -35,7 +35,7 @@ SPILLED_BYTES = 8
 
 LARGEST = (
     [
-        KernelConfig(layout=layout, tile=Tile(m=m, n=n, k=128), cluster=Cluster(m=cluster_m))
+        GroupedGemmConfig(layout=layout, tile=Tile(m=m, n=n, k=128), cluster=Cluster(m=cluster_m))
         for layout, m, n, cluster_m in [
             (Layout.RAGGED, 64, 192, 2),
             (Layout.RAGGED, 128, 192, 2),
@@ -46,7 +46,7 @@ LARGEST = (
         ]
     ]
     + [
-        KernelConfig(
+        GroupedGemmConfig(
             layout=layout,
             operands=Operands(
                 a_dtype=dtype, b_dtype=dtype, out_dtype=out, scale_granularity=scales
@@ -62,7 +62,7 @@ LARGEST = (
         ]
     ]
     + [
-        KernelConfig(
+        GroupedGemmConfig(
             layout=layout, tile=Tile(m=m, n=128, k=128), schedule=Schedule(split_k=split_k)
         )
         for layout, m, split_k in [(Layout.RAGGED, 64, 2), (Layout.CONTIGUOUS, 128, 2)]
@@ -71,7 +71,7 @@ LARGEST = (
 """The tiles with the most accumulator registers and shared memory, and those that once spilled."""
 
 
-PARTS: tuple[Callable[[KernelConfig], object], ...] = (
+PARTS: tuple[Callable[[GroupedGemmConfig], object], ...] = (
     lambda config: config.layout,
     lambda config: config.operands,
     lambda config: config.tile.m,
@@ -86,19 +86,19 @@ PARTS: tuple[Callable[[KernelConfig], object], ...] = (
 
 
 @cache
-def few(arch: Arch) -> list[KernelConfig]:
+def few(arch: Arch) -> list[GroupedGemmConfig]:
     """Return the configs that every push compiles."""
     return covering(legal_sweep(arch), structure_and_switches)
 
 
 @cache
-def more(arch: Arch) -> list[KernelConfig]:
+def more(arch: Arch) -> list[GroupedGemmConfig]:
     """Return configs that have between them all that kernels differ in."""
     return covering(legal_sweep(arch), pairs_and_numbers)
 
 
 @cache
-def sample(arch: Arch) -> list[KernelConfig]:
+def sample(arch: Arch) -> list[GroupedGemmConfig]:
     """
     Return configs spread evenly over the sweep, and the first one with each value that they miss;
     the step is prime to the sweep's inner loops.
@@ -115,7 +115,7 @@ def sample(arch: Arch) -> list[KernelConfig]:
     return found
 
 
-def compiled(configs: list[KernelConfig], arch: Arch, root: Path) -> Store:
+def compiled(configs: list[GroupedGemmConfig], arch: Arch, root: Path) -> Store:
     """
     Compile `configs` and return the store: many in two processes, few in this one, which mostly has
     the compiler; others first import it, for as long as a kernel takes.
@@ -163,7 +163,7 @@ def test_more_cover_all_of_it(arch: Arch) -> None:
 
 
 def features_of(
-    configs: Iterable[KernelConfig], features: Callable[[KernelConfig], Iterable[object]]
+    configs: Iterable[GroupedGemmConfig], features: Callable[[GroupedGemmConfig], Iterable[object]]
 ) -> set[object]:
     return {feature for config in configs for feature in features(config)}
 
@@ -175,7 +175,7 @@ def features_of(
 )
 @pytest.mark.parametrize("arch", EACH)
 def test_a_sample_compiles(
-    arch: Arch, chosen: Callable[[Arch], list[KernelConfig]], kernel_root: Path
+    arch: Arch, chosen: Callable[[Arch], list[GroupedGemmConfig]], kernel_root: Path
 ) -> None:
     """
     Every config of the sample compiles; GPU kernels use no stack and have the derived threads.
@@ -201,7 +201,7 @@ def test_a_sample_compiles(
     ids=["some", "all"],
 )
 def test_the_largest_kernels_neither_spill_nor_serialise(
-    configs: list[KernelConfig], kernel_root: Path
+    configs: list[GroupedGemmConfig], kernel_root: Path
 ) -> None:
     """
     In machine code: no local memory, one wait for each four WGMMAs, loop state in uniform

@@ -13,7 +13,7 @@ import pytest
 from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Schedule
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Schedule
 from tests import needs
 from tests.candidates import candidates
 from tests.sass import Loop, k_loop, loops, wrapped
@@ -57,12 +57,12 @@ UPDATE = {64: 66, 128: 101, 192: 148, 256: 181}
 
 
 @cache
-def disassembly(config: KernelConfig) -> str:
+def disassembly(config: GroupedGemmConfig) -> str:
     return inspect.sass(_library(config))
 
 
 @cache
-def _library(config: KernelConfig) -> bytes:
+def _library(config: GroupedGemmConfig) -> bytes:
     made = compiler.compile_source(render(config, SM_100A), links=False)
     return made.files[made.library]
 
@@ -77,7 +77,7 @@ def _library(config: KernelConfig) -> bytes:
     ],
 )
 class TestMenu:
-    def test_spills(self, config: KernelConfig) -> None:
+    def test_spills(self, config: GroupedGemmConfig) -> None:
         """None; a wide tile may keep a word aside, and does not touch it in a k-block."""
         found = inspect.resources(_library(config))
 
@@ -86,10 +86,10 @@ class TestMenu:
             loop = k_loop(disassembly(config), name)
             assert loop.count("LDL") == loop.count("STL") == 0, name
 
-    def test_no_loop_around_single_instructions(self, config: KernelConfig) -> None:
+    def test_no_loop_around_single_instructions(self, config: GroupedGemmConfig) -> None:
         assert wrapped(disassembly(config)) == []
 
-    def test_instructions_of_a_k_block(self, config: KernelConfig) -> None:
+    def test_instructions_of_a_k_block(self, config: GroupedGemmConfig) -> None:
         """As few as they were; fewer are welcome."""
         text, columns = disassembly(config), config.tile.n
         is_packed = config.layout is Layout.RAGGED

@@ -13,7 +13,7 @@ import pytest
 from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Schedule, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Schedule, Tile
 from jitgen.targets.legality import check
 from tests import needs
 from tests.candidates import candidates
@@ -51,7 +51,7 @@ MENU = [
 ]
 OFTEN = (
     "mixed",
-    KernelConfig(
+    GroupedGemmConfig(
         layout=Layout.RAGGED,
         operands=MIXED,
         tile=Tile(m=8, n=128, k=256),
@@ -115,7 +115,7 @@ MULTIPLY = {"mixed": 32, "mxfp8": 32, "mxfp4": 64, "nvfp4": 64, "block128": 32, 
 
 
 @cache
-def library(config: KernelConfig) -> bytes:
+def library(config: GroupedGemmConfig) -> bytes:
     made = compiler.compile_source(render(config, SM_120A), links=False)
     return made.files[made.library]
 
@@ -131,7 +131,7 @@ def library(config: KernelConfig) -> bytes:
         for each in MENU
     ],
 )
-def test_menu(kind: str, config: KernelConfig) -> None:
+def test_menu(kind: str, config: GroupedGemmConfig) -> None:
     """As few instructions as they were; fewer are welcome. And nothing is kept in memory."""
     tile, text = config.tile, inspect.sass(library(config))
     derived = check(config, SM_120A).derived
@@ -153,7 +153,7 @@ def test_spills_of_every_tile(kind: str, n: int) -> None:
     """None, whatever the rows; of the deepest stages that fit."""
     for m in range(8, 129, 8):
         for k in (512, 256, 128):
-            config = KernelConfig(
+            config = GroupedGemmConfig(
                 layout=Layout.RAGGED, operands=KINDS[kind], tile=Tile(m=m, n=n, k=k)
             )
             if check(config, SM_120A):

@@ -15,7 +15,7 @@ import pytest
 from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.targets.sm_90a.fp4 import OPERANDS
 from tests import needs
 from tests.candidates import candidates
@@ -52,16 +52,16 @@ MMAS = {DType.BF16: ("HGMMA", 8)}
 
 
 @cache
-def library(config: KernelConfig) -> bytes:
+def library(config: GroupedGemmConfig) -> bytes:
     made = compiler.compile_source(render(config, Arch.SM_90A), links=False)
     return made.files[made.library]
 
 
-def rows(config: KernelConfig) -> int:
+def rows(config: GroupedGemmConfig) -> int:
     return config.tile.m * (2 if config.operands.a_dtype is DType.E4M3X2 else 1)
 
 
-def most(config: KernelConfig) -> int:
+def most(config: GroupedGemmConfig) -> int:
     """Return how many instructions a k-block may have."""
     types = config.operands
     count = INSTRUCTIONS[types.b_layout][rows(config)]
@@ -81,7 +81,7 @@ def most(config: KernelConfig) -> int:
         for number, config in enumerate(MENU)
     ],
 )
-def test_menu(config: KernelConfig) -> None:
+def test_menu(config: GroupedGemmConfig) -> None:
     """One for every push: few tokens and four warpgroups, for which the kernels are made."""
     found = inspect.resources(library(config))
     name, count = MMAS.get(config.operands.a_dtype, ("QGMMA", 4))

@@ -15,7 +15,7 @@ import jitgen
 from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import Cluster, Epilogue, KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import Cluster, Epilogue, GroupedGemmConfig, Operands, Tile
 from jitgen.targets.legality import require
 from jitgen.verify import device
 from tests import needs
@@ -23,14 +23,14 @@ from tests.problems import make_for, verify_exact
 
 pytestmark = [needs.compiler, needs.linker]
 
-BLOCKS = KernelConfig(layout="ragged", tile=Tile(m=192, n=128, k=128))
+BLOCKS = GroupedGemmConfig(layout="ragged", tile=Tile(m=192, n=128, k=128))
 ROWS = replace(
     BLOCKS,
     operands=Operands(scale_granularity="row"),
     cluster=Cluster(m=2),
     epilogue=Epilogue(bias=True),
 )
-PLAIN = KernelConfig(
+PLAIN = GroupedGemmConfig(
     layout="masked",
     operands=Operands(a_dtype="bf16", b_dtype="bf16", scale_granularity="tensor"),
     tile=Tile(m=192, n=192, k=64),
@@ -54,7 +54,7 @@ NAMES = {"blocks": BLOCKS, "rows": ROWS, "plain": PLAIN, "columns": COLUMNS, "wi
         for name, config in NAMES.items()
     ],
 )
-def test_no_spill(config: KernelConfig) -> None:
+def test_no_spill(config: GroupedGemmConfig) -> None:
     """As many accumulators as the rules allow, and what takes registers beside them."""
     made = compiler.compile_source(render(config, Arch.SM_90A), links=False)
     found = inspect.resources(made.files[made.library])

@@ -14,7 +14,7 @@ from torch import Tensor
 import jitgen
 from jitgen import quantize
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from tests import needs
 from tests.arguments import int32
 from tests.compile.test_tracers import CONFIG, empty, layer, operands
@@ -119,10 +119,10 @@ def test_scales_and_the_masked_layout() -> None:
 def test_configs(dynamic: bool | None) -> None:
     """Another config object is another graph; tile sizes are never taken for sizes of tensors."""
 
-    def forced(a: Tensor, b: Tensor, offs: Tensor, config: KernelConfig) -> Tensor:
+    def forced(a: Tensor, b: Tensor, offs: Tensor, config: GroupedGemmConfig) -> Tensor:
         return jitgen.grouped_gemm(a, b, offs=offs, config=config)
 
-    other = KernelConfig.from_json(CONFIG.to_json() | {"tile": {"m": 16, "n": 64, "k": 128}})
+    other = GroupedGemmConfig.from_json(CONFIG.to_json() | {"tile": {"m": 16, "n": 64, "k": 128}})
     given = [(*operands(), config) for config in (CONFIG, other, CONFIG)]
     counter = run(forced, given, "eager", dynamic=dynamic)
     names = [
@@ -184,7 +184,7 @@ def test_gradients_are_refused(backend: str) -> None:
         ({"a": torch.zeros(24, 50).bfloat16()}, r"a: must have shape \(24, 72\)"),
         ({"m_indices": int32(1)}, "m_indices: exactly one of offs, m_indices and masked_m"),
         ({"offs": None}, "offs: one of offs, m_indices and masked_m is required"),
-        ({"config": "fast"}, "config: must be a KernelConfig"),
+        ({"config": "fast"}, "config: must be a GroupedGemmConfig"),
     ],
 )
 def test_mistakes_are_told(change: dict[str, Any], words: str) -> None:

@@ -16,7 +16,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Tile
 from jitgen.errors import ConfigError, InputError
 from jitgen.ops.grouped_gemm.call import CALL, grouped_gemm
 from jitgen.ops.tracing.library import traced
@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:FutureWarning"),
 ]
 
-CONFIG = KernelConfig(
+CONFIG = GroupedGemmConfig(
     layout="ragged",
     operands=Operands(a_dtype="bf16", b_dtype="bf16", scale_granularity="tensor"),
     tile=Tile(m=8, n=64, k=128),

@@ -17,14 +17,14 @@ from jitgen.autotune.measure.workload import Workload
 from jitgen.autotune.row_distributions import row_counts, row_distributions
 from jitgen.autotune.trials import Trials
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Operands, Tile
 from jitgen.runtime.session import current, select
 from jitgen.selection.record import problem_json
 from tests.candidates import candidates
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 
-PROBLEM = Problem(layout=Layout.RAGGED, groups=2, m=32, n=128, k=128)
+PROBLEM = GroupedGemmProblem(layout=Layout.RAGGED, groups=2, m=32, n=128, k=128)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def kernel_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def name(rows: int, layout: Layout = Layout.RAGGED) -> str:
-    config = KernelConfig(layout=layout, tile=Tile(m=rows, n=128, k=128))
+    config = GroupedGemmConfig(layout=layout, tile=Tile(m=rows, n=128, k=128))
     return config.name("cpu")
 
 
@@ -118,7 +118,7 @@ def test_a_different_result_is_compared(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("rows", [1, 8, 64, 128, 192, 500])
 def test_row_counts(layout: Layout, rows: int) -> None:
     """About as many rows as the problem has, unequal."""
-    problem = Problem(layout=layout, groups=64, m=64 * rows, n=8, k=16)
+    problem = GroupedGemmProblem(layout=layout, groups=64, m=64 * rows, n=8, k=16)
     counts = row_counts(problem)
 
     assert counts == row_counts(problem)
@@ -135,7 +135,7 @@ def test_contiguous_rows_are_uneven_too(rows: int) -> None:
     Whole blocks as evenly as they go used to choose tiles of two blocks where every group had an
     even number of them, 31 % behind on groups of anything else.
     """
-    problem = Problem(layout=Layout.CONTIGUOUS, groups=64, m=64 * rows, n=8, k=16)
+    problem = GroupedGemmProblem(layout=Layout.CONTIGUOUS, groups=64, m=64 * rows, n=8, k=16)
     counts = row_counts(problem)
     blocks = [-(-count // 128) for count in counts]
 
@@ -150,14 +150,14 @@ def test_contiguous_rows_are_uneven_too(rows: int) -> None:
 @pytest.mark.parametrize("groups", [1, 2, 3, 8])
 def test_few_groups_have_the_rows_of_the_problem(layout: Layout, groups: int) -> None:
     """So that what is timed falls into the bucket that it is recorded for."""
-    problem = Problem(layout=layout, groups=groups, m=groups * 1536, n=8, k=16)
+    problem = GroupedGemmProblem(layout=layout, groups=groups, m=groups * 1536, n=8, k=16)
 
     assert sum(row_counts(problem)) == pytest.approx(problem.m, abs=groups)
 
 
 def test_few_groups_are_timed_with_several_draws() -> None:
     """One draw alone decided for eight groups used to choose what suits that draw's last wave."""
-    few = Problem(layout=Layout.RAGGED, groups=8, m=8 * 320, n=8, k=16)
+    few = GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=8 * 320, n=8, k=16)
     drawn = row_distributions(few, Arch.SM_90A)
 
     assert drawn[0] == row_counts(few)
@@ -172,11 +172,11 @@ def test_the_fewest_rows_are_timed_with_one_row_each_too() -> None:
     """Ragged 32 x 1 once took a tile of 128 rows, level with 64 at the bucket's edge of 8 rows."""
     ones = (1,) * 32
     for layout in (Layout.RAGGED, Layout.MASKED):
-        few = Problem(layout=layout, groups=32, m=32 * 8, n=8, k=16)
+        few = GroupedGemmProblem(layout=layout, groups=32, m=32 * 8, n=8, k=16)
 
         assert row_distributions(few, Arch.SM_90A)[2:] == [ones]
         assert ones not in row_distributions(replace(few, m=32 * 16), Arch.SM_90A)
-    blocks = Problem(layout=Layout.CONTIGUOUS, groups=32, m=32 * 128, n=8, k=16)
+    blocks = GroupedGemmProblem(layout=Layout.CONTIGUOUS, groups=32, m=32 * 128, n=8, k=16)
     assert ones not in row_distributions(blocks, Arch.SM_90A)  # which has rows of whole blocks
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from jitgen.autotune.row_distributions import row_counts
 from jitgen.bench.choice.report import ChoiceReport
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.selection import measurements
 from jitgen.selection.measurements import file_of
@@ -40,9 +40,9 @@ class Measured:
         is_survey: Whether it is of the survey, and not of the table.
     """
 
-    problem: Problem
+    problem: GroupedGemmProblem
     deal: Deal
-    times: tuple[tuple[KernelConfig, float], ...]
+    times: tuple[tuple[GroupedGemmConfig, float], ...]
     is_survey: bool = False
 
     @property
@@ -88,7 +88,7 @@ def _surveyed(device: Device, types: str, *, is_unseen: bool) -> list[Measured]:
 
 
 def _measured(
-    problem: Problem,
+    problem: GroupedGemmProblem,
     counts: Sequence[int],
     times_us: Mapping[str, float],
     *,
@@ -103,18 +103,18 @@ def _measured(
     return Measured(
         problem=problem,
         deal=Deal(tuple(float(-(-rows // step) * step) for rows in counts if rows), 1, owned),
-        times=tuple((KernelConfig.parse(name)[0], us) for name, us in times_us.items()),
+        times=tuple((GroupedGemmConfig.parse(name)[0], us) for name, us in times_us.items()),
         is_survey=is_survey,
     )
 
 
-def _is_whole(problem: Problem, times_us: Mapping[str, float]) -> bool:
+def _is_whole(problem: GroupedGemmProblem, times_us: Mapping[str, float]) -> bool:
     """Return whether all that may be chosen for `problem` was timed."""
     configs = rules(Arch.SM_90A, problem.op).candidates(problem)
     return all(config.name(Arch.SM_90A) in times_us for config in configs)
 
 
-def _has(problem: Problem, types: str) -> bool:
+def _has(problem: GroupedGemmProblem, types: str) -> bool:
     dtype, scales = TYPES[types]
     is_plain = not problem.b_layout.is_prepared and problem.operands.b_dtype is dtype
     return is_plain and scales in (None, problem.scale_granularity)

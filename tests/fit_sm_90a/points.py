@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.targets.sm_90a import cost
 from jitgen.targets.sm_90a.devices import Fit, Speed
 
@@ -32,7 +32,7 @@ _OF_TILE = (1.0, 1.0, 1.0, 0.5, 0.15, 1.5, 0.7)
 _STEP = 1e-3
 
 
-def key_of(config: KernelConfig) -> tuple[Any, ...]:
+def key_of(config: GroupedGemmConfig) -> tuple[Any, ...]:
     """Return what the constants of a tile are found by."""
     tile, cluster, schedule = config.tile, config.cluster, config.schedule
     return (tile.m, tile.n, cluster.m, cluster.n, schedule.stream_b, schedule.split_k)

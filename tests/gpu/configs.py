@@ -20,7 +20,7 @@ from jitgen.bench.runner import of_every_device
 from jitgen.bench.transformers.models import MODELS
 from jitgen.bench.transformers.run import WORKS, kernel_names
 from jitgen.config import Arch, BLayout, Config, DType, Layout, Numerics, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Operands
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem
@@ -53,7 +53,7 @@ def of_family(arch: Arch) -> Any:
     return importlib.import_module(f"tests.gpu.{target(arch).family}")
 
 
-def menu(arch: Arch) -> dict[tuple[Layout, DType], KernelConfig]:
+def menu(arch: Arch) -> dict[tuple[Layout, DType], GroupedGemmConfig]:
     """Return a kernel for each layout and type of result that the selector can choose as well."""
     return {
         (layout, out_dtype): candidates(arch, layout, Operands(out_dtype=out_dtype))[0]
@@ -62,7 +62,7 @@ def menu(arch: Arch) -> dict[tuple[Layout, DType], KernelConfig]:
     }
 
 
-def choices(arch: Arch) -> list[KernelConfig]:
+def choices(arch: Arch) -> list[GroupedGemmConfig]:
     """Return everything that may be chosen for the types that `jitgen bench` checks."""
     return [
         config
@@ -74,7 +74,7 @@ def choices(arch: Arch) -> list[KernelConfig]:
     ]
 
 
-def prepared(arch: Arch) -> list[KernelConfig]:
+def prepared(arch: Arch) -> list[GroupedGemmConfig]:
     """Return the kernels for prepared weights; none where a target has no such kernels."""
     return getattr(of_family(arch), "PREPARED", [])
 
@@ -103,7 +103,7 @@ def wgrad(arch: Arch) -> tuple[GroupedGemmWgradConfig, ...]:
     return tuple(config for each in problems for config in rules(arch, each.op).candidates(each))
 
 
-def drop_ins(arch: Arch) -> list[KernelConfig]:
+def drop_ins(arch: Arch) -> list[GroupedGemmConfig]:
     """
     Return the products of the tests of `jitgen.torch`, whose results have their operands' type;
     nothing but on Hopper.
@@ -178,12 +178,12 @@ INVARIANT: dict[str, Operands] = {
 """Types whose rows are compared, of all layouts and candidates."""
 
 
-def biased(arch: Arch, types: Operands) -> list[KernelConfig]:
+def biased(arch: Arch, types: Operands) -> list[GroupedGemmConfig]:
     """Return what is allowed of these types with a bias, and results in which nothing hides."""
     return allowed(arch, replace(types, out_dtype=DType.F32), bias=True)
 
 
-def invariant(arch: Arch) -> list[KernelConfig]:
+def invariant(arch: Arch) -> list[GroupedGemmConfig]:
     """Return everything that invariant numerics allow of these types, and with a bias."""
     return [
         config
@@ -192,7 +192,7 @@ def invariant(arch: Arch) -> list[KernelConfig]:
     ]
 
 
-MANY_ROWS = Problem(
+MANY_ROWS = GroupedGemmProblem(
     layout="ragged",
     groups=8,
     m=8 * 1280,
@@ -240,13 +240,13 @@ def of_many_rows(arch: Arch) -> list[Config]:
 ARCH = arch_of_gpu()
 UNPACK: list[UnpackWeightsConfig] = unpacking(ARCH)
 ACCUMULATOR_BITS: dict[DType, int] = of_family(ARCH).ACCUMULATOR_BITS
-CONFIGS: list[KernelConfig] = list(dict.fromkeys([*of_family(ARCH).CONFIGS, *choices(ARCH)]))
-PREPARED: list[KernelConfig] = prepared(ARCH)
-OF_OTHER_TYPES: list[KernelConfig] = of_family(ARCH).OF_OTHER_TYPES
+CONFIGS: list[GroupedGemmConfig] = list(dict.fromkeys([*of_family(ARCH).CONFIGS, *choices(ARCH)]))
+PREPARED: list[GroupedGemmConfig] = prepared(ARCH)
+OF_OTHER_TYPES: list[GroupedGemmConfig] = of_family(ARCH).OF_OTHER_TYPES
 OF_MENUS = menu(ARCH)
 
 
-def depth(config: KernelConfig, k: int) -> int:
+def depth(config: GroupedGemmConfig, k: int) -> int:
     """
     Return a K of as many bytes as `k` values of FP8, where values are smaller; of operands that
     differ a K that is no less and that they have in multiples.

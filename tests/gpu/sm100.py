@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.config.config import FLOAT_SCALES
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
+from jitgen.config.grouped_gemm import (
+    Cluster,
+    GroupedGemmConfig,
+    Operands,
+    Pipeline,
+    Schedule,
+    Tile,
+)
 
 SHAPES = [
     (128, 32, 1, 1, 4),
@@ -53,9 +60,11 @@ ACCUMULATOR_BITS = {DType.E4M3: 12, DType.E2M1: 12}
 """What `verify` allows for: as on Hopper, for what Blackwell's tensor cores keep is not known."""
 
 
-def _config(layout: Layout, types: Operands, shape: tuple[int, int, int, int, int]) -> KernelConfig:
+def _config(
+    layout: Layout, types: Operands, shape: tuple[int, int, int, int, int]
+) -> GroupedGemmConfig:
     m, n, cluster_m, cluster_n, stages = shape
-    return KernelConfig(
+    return GroupedGemmConfig(
         layout=layout,
         operands=types,
         tile=Tile(m=m, n=n, k=1024 // types.a_dtype.bits),
@@ -86,7 +95,7 @@ OF_OTHER_TYPES = [
 ]
 
 OF_SPLIT_K = [
-    KernelConfig(
+    GroupedGemmConfig(
         layout=layout,
         tile=Tile(m=128, n=n, k=128),
         pipeline=Pipeline(num_acc_stage=stages),

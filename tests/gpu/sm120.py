@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Schedule, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Schedule, Tile
 
 _MX32, _NV16, _BLOCK128 = (
     ScaleGranularity.MX32,
@@ -50,10 +50,10 @@ def _config(
     shape: tuple[int, int, int],
     out_dtype: DType = DType.BF16,
     schedule: Schedule | None = None,
-) -> KernelConfig:
+) -> GroupedGemmConfig:
     a_dtype, b_dtype, scales = types
     m, n, k = shape
-    return KernelConfig(
+    return GroupedGemmConfig(
         layout=layout,
         operands=Operands(
             a_dtype=a_dtype,

@@ -7,7 +7,14 @@ from dataclasses import replace
 
 from jitgen.config import Arch, DType, Layout
 from jitgen.config.config import FLOAT_SCALES
-from jitgen.config.grouped_gemm import Cluster, Epilogue, KernelConfig, Operands, Schedule, Tile
+from jitgen.config.grouped_gemm import (
+    Cluster,
+    Epilogue,
+    GroupedGemmConfig,
+    Operands,
+    Schedule,
+    Tile,
+)
 from jitgen.targets.sm_90a.fp4 import OPERANDS
 from tests.candidates import candidates
 
@@ -53,7 +60,7 @@ OTHER_TYPES = [
 """Types of a and b, scales, type of the output, tile rows and columns, cluster."""
 
 OF_FP8_TO_BF16 = [
-    KernelConfig(
+    GroupedGemmConfig(
         layout=layout,
         operands=Operands(scale_granularity=scales),
         tile=Tile(m=m, n=n, k=128),
@@ -65,7 +72,7 @@ OF_FP8_TO_BF16 = [
     for m, n, cluster_m, cluster_n in SHAPES
     if m != 192 or layout is not Layout.CONTIGUOUS
 ] + [
-    KernelConfig(
+    GroupedGemmConfig(
         layout=layout,
         operands=Operands(scale_granularity=scales),
         tile=Tile(m=m, n=n, k=128),
@@ -77,7 +84,7 @@ OF_FP8_TO_BF16 = [
 ]
 
 OF_OTHER_TYPES = [
-    KernelConfig(
+    GroupedGemmConfig(
         layout=layout,
         operands=Operands(
             a_dtype=dtype, b_dtype=dtype, out_dtype=out_dtype, scale_granularity=scales
@@ -91,7 +98,7 @@ OF_OTHER_TYPES = [
 ]
 
 OF_N_MAJOR = [
-    KernelConfig(
+    GroupedGemmConfig(
         layout=layout,
         operands=Operands(
             a_dtype=dtype,
@@ -116,7 +123,7 @@ OF_N_MAJOR = [
 """Columns of b in swizzles of 128, 64 and 32 bytes."""
 
 OF_EARLY = [
-    KernelConfig(
+    GroupedGemmConfig(
         layout=layout,
         operands=Operands(scale_granularity=scales),
         tile=Tile(m=64, n=n, k=128),

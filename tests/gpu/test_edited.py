@@ -52,7 +52,7 @@ def test_beside_the_original(mine: Override) -> None:
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 def test_calls_and_graphs(mine: Override) -> None:
     """A capture wants it loaded; then a graph holds it."""
-    problem = jitgen.Problem(
+    problem = jitgen.GroupedGemmProblem(
         layout=CONFIG.layout,
         groups=4,
         m=512,

@@ -11,7 +11,7 @@ import torch
 
 import jitgen
 from jitgen.config import DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.errors import CaptureMiss
 from jitgen.runtime.session import current
 from tests.gpu.configs import ACCUMULATOR_BITS, ARCH, CONFIGS, OF_MENUS, depth
@@ -26,7 +26,7 @@ def edge_rows(tile: int) -> list[int]:
     return [0, 1, tile - 1, 0, tile, tile + 1, 2 * tile + 3, 0]
 
 
-def check(config: KernelConfig, case: Solved) -> torch.Tensor:
+def check(config: GroupedGemmConfig, case: Solved) -> torch.Tensor:
     """Compute `case` with `config` and return the result, once it is verified."""
     out = jitgen.grouped_gemm(**case.arguments, config=config)
     verify(case, out, accumulator_bits=ACCUMULATOR_BITS[config.operands.a_dtype])
@@ -36,25 +36,25 @@ def check(config: KernelConfig, case: Solved) -> torch.Tensor:
 @pytest.mark.parametrize("config", CONFIGS, ids=names)
 class TestEveryKernel:
     @pytest.mark.parametrize(("n", "k"), [(512, 1024), (200, 272), (8, 16)])
-    def test_edges(self, config: KernelConfig, n: int, k: int) -> None:
+    def test_edges(self, config: GroupedGemmConfig, n: int, k: int) -> None:
         """Empty groups, rows around the tile, tails of N and K; unowned rows keep their NaN."""
         check(
             config, make_for(config, edge_rows(config.tile.m), n, depth(config, k), device="cuda")
         )
 
-    def test_exact(self, config: KernelConfig) -> None:
+    def test_exact(self, config: GroupedGemmConfig) -> None:
         """Small integers and power-of-two scales: the result is right to the bit."""
         rows = edge_rows(config.tile.m)
         case = make_for(config, rows, 328, depth(config, 656), device="cuda", is_exact=True)
 
         verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=config))
 
-    def test_large_k(self, config: KernelConfig) -> None:
+    def test_large_k(self, config: GroupedGemmConfig) -> None:
         """More than 64 k-blocks, which is more than one chunk of weight scales."""
         rows, k = [3, 0, config.tile.m + 5], depth(config, 8192 + 400)
         check(config, make_for(config, rows, 264, k, device="cuda"))
 
-    def test_many_tiles(self, config: KernelConfig) -> None:
+    def test_many_tiles(self, config: GroupedGemmConfig) -> None:
         """More tiles than SMs, so that every ring and barrier wraps; twice, with equal results."""
         case = make_for(config, [700, 0, 1300, 60, 900], 2048, depth(config, 640), device="cuda")
         first = check(config, case).clone()
@@ -99,7 +99,7 @@ def test_results_of_other_types(layout: Layout, out_dtype: DType) -> None:
     assert torch.equal(made[case.is_owned], case.arguments["out"][case.is_owned])
 
 
-def config_without_scales(layout: Layout) -> KernelConfig:
+def config_without_scales(layout: Layout) -> GroupedGemmConfig:
     """Return a kernel of bf16 operands; skips the test where the target has none."""
     for config in CONFIGS:
         kind = (config.layout, config.operands.a_dtype, config.operands.scale_granularity)

@@ -11,7 +11,7 @@ import torch
 import jitgen
 from jitgen.config import Layout
 from jitgen.config.config import BLayout
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.ops.grouped_gemm import cases as problem
 from jitgen.ops.grouped_gemm.samples import Solved
 from tests.gpu.configs import ACCUMULATOR_BITS, ARCH, PREPARED
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not PREPARED, reason=f"{ARCH} has no kernels for
 
 
 def solved(
-    config: KernelConfig, rows: list[int], n: int, k: int, *, is_exact: bool = False
+    config: GroupedGemmConfig, rows: list[int], n: int, k: int, *, is_exact: bool = False
 ) -> Solved:
     """Return a problem for `config` with its answer, computed on the GPU in float64."""
     sizes = problem.Sizes(rows=tuple(rows), n=n, k=k, num_sms=1)
@@ -29,7 +29,7 @@ def solved(
     return Solved.of(call.copy("cuda"), is_exact=is_exact)
 
 
-def run(config: KernelConfig, case: Solved) -> torch.Tensor:
+def run(config: GroupedGemmConfig, case: Solved) -> torch.Tensor:
     """Return what the kernel of `config` computes for `case`, on all SMs."""
     device = torch.cuda.get_device_properties(case.out.device)
     jitgen.get_kernel(config, ARCH)(*case.tensors, device.multi_processor_count)
@@ -45,7 +45,7 @@ left out of the 128 of a sum would still show.
 """
 
 
-def check(config: KernelConfig, case: Solved) -> None:
+def check(config: GroupedGemmConfig, case: Solved) -> None:
     types = config.operands
     is_folded = types.b_layout is BLayout.FOLDED1
     bits = FOLDED_BITS if is_folded else ACCUMULATOR_BITS[types.a_dtype]
@@ -59,17 +59,17 @@ def edge_rows(tile: int) -> list[int]:
 @pytest.mark.parametrize("config", PREPARED, ids=[config.name(ARCH) for config in PREPARED])
 class TestEveryKernel:
     @pytest.mark.parametrize(("n", "k"), [(512, 1024), (200, 288), (8, 32)])
-    def test_edges(self, config: KernelConfig, n: int, k: int) -> None:
+    def test_edges(self, config: GroupedGemmConfig, n: int, k: int) -> None:
         """Empty groups, rows around the tile, tails of N and K; unowned rows keep their NaN."""
         check(config, solved(config, edge_rows(config.tile.m), n, k))
 
-    def test_exact(self, config: KernelConfig) -> None:
+    def test_exact(self, config: GroupedGemmConfig) -> None:
         """Small integers and scales that are powers of two: every bit is right."""
         case = solved(config, edge_rows(config.tile.m), 328, 672, is_exact=True)
 
         verify_exact(case, run(config, case))
 
-    def test_uneven_groups(self, config: KernelConfig) -> None:
+    def test_uneven_groups(self, config: GroupedGemmConfig) -> None:
         """As routing makes them, 0 to 69 rows; many tiles, so that every ring wraps; twice."""
         chance = random.Random(config.tile.m)
         rows = [chance.choice([0, 1, chance.randint(0, 69)]) for _ in range(32)]
@@ -81,7 +81,7 @@ class TestEveryKernel:
         same = (out[case.is_owned].view(torch.uint8) for out in (again, first))  # NaNs, too
         assert torch.equal(*same)
 
-    def test_large_k(self, config: KernelConfig) -> None:
+    def test_large_k(self, config: GroupedGemmConfig) -> None:
         """An odd number of k-blocks, many times as deep as the ring."""
         check(config, solved(config, [3, 0, config.tile.m + 5], 264, 8192 + 96))
 

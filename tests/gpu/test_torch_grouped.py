@@ -13,7 +13,7 @@ from torch import Tensor
 
 from jitgen.torch import grouped_mm, scaled_grouped_mm
 from tests.gpu.configs import ARCH
-from tests.grouped_forms import FORMS, ODD, SIZES, Kind, Problem, kinds
+from tests.grouped_forms import FORMS, ODD, SIZES, GroupedGemmProblem, Kind, kinds
 
 pytestmark = [
     pytest.mark.skipif(ARCH != "sm_90a", reason="operands of 16 bits have kernels for sm_90a"),
@@ -29,7 +29,9 @@ KINDS = [
 ]
 
 
-def step(problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+def step(
+    problem: GroupedGemmProblem, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """Return the result, a gradient of it, and those of both operands."""
     leaves = problem.mat_a, problem.mat_b
     found = grouped_mm(*leaves, offs=problem.offs)

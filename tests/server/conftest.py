@@ -9,15 +9,15 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.runtime.spec import spec_of
 from tests.service.running import Running
 from tests.service.trusting import sealed
 
-REFUSED = spec_of(KernelConfig(layout="masked", tile=Tile(m=64, n=128, k=128)), Arch.CPU)
+REFUSED = spec_of(GroupedGemmConfig(layout="masked", tile=Tile(m=64, n=128, k=128)), Arch.CPU)
 """A kernel that the service remembers to have been refused."""
 
-UNLOVED = spec_of(KernelConfig(layout="masked", tile=Tile(m=32, n=128, k=128)), Arch.CPU)
+UNLOVED = spec_of(GroupedGemmConfig(layout="masked", tile=Tile(m=32, n=128, k=128)), Arch.CPU)
 """A kernel that the trust document revokes."""
 
 

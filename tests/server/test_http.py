@@ -12,7 +12,7 @@ import pytest
 
 from jitgen.cache import Entry, Store
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.remote import wire
 from jitgen.runtime import kernel
 from jitgen.runtime.spec import spec_of
@@ -25,7 +25,7 @@ from tests.server.forging import forged, packed
 from tests.service.running import SCOPES, Running, order
 from tests.service.trusting import trust_in
 
-CONFIG = KernelConfig(layout="ragged", tile=Tile(m=16, n=64, k=128))
+CONFIG = GroupedGemmConfig(layout="ragged", tile=Tile(m=16, n=64, k=128))
 SPEC = spec_of(CONFIG, Arch.CPU)
 PATH = f"/v1/entries/{SPEC.key}"
 UNKNOWN = "0" * 64
@@ -65,7 +65,7 @@ class TestCompile:
         assert events >= {"request", "compile", "job over"}
 
     def test_without_a_wait_it_is_a_job_with_events(self, service: Running) -> None:
-        config = KernelConfig(layout="ragged", tile=Tile(m=64, n=64, k=128))
+        config = GroupedGemmConfig(layout="ragged", tile=Tile(m=64, n=64, k=128))
         key = spec_of(config, Arch.CPU).key
         answer = service.request("POST", "/v1/compile", json=order(config))
         location = answer.headers["Location"]
@@ -104,7 +104,7 @@ class TestCompile:
 
         assert answer.status == 422
         assert refused["code"] == "E_TILE_M"
-        assert KernelConfig.from_json(refused["proposal"]).tile.m == 32
+        assert GroupedGemmConfig.from_json(refused["proposal"]).tile.m == 32
 
     def test_another_toolchain_is_told_the_difference(self, service: Running) -> None:
         toolchain = order(CONFIG)["toolchain"] | {"apache-tvm-ffi": "9.9"}
@@ -190,7 +190,7 @@ class TestEntries:
         Another library under a right key was kept unsigned, and the service threw its own, right
         build away, so the kernel could not be had at all.
         """
-        config = KernelConfig(layout="ragged", tile=Tile(m=16, n=32, k=128))
+        config = GroupedGemmConfig(layout="ragged", tile=Tile(m=16, n=32, k=128))
         given = forged(config, service.key)
         path = f"/v1/entries/{given.key}"
         answer = service.request("PUT", path, body=packed(given))
@@ -210,7 +210,7 @@ class TestEntries:
 
     def test_an_upload_of_equal_bytes_is_attested(self, service: Running) -> None:
         """It is in no memory any more a few seconds after it was removed from the disk."""
-        config = KernelConfig(layout="ragged", tile=Tile(m=32, n=32, k=128))
+        config = GroupedGemmConfig(layout="ragged", tile=Tile(m=32, n=32, k=128))
         made = wire.unpack(service.compile(config).data, spec_of(config, Arch.CPU).key)
         Store(service.folder / "cache", "rw").remove(made.meta.key)
         keys = {"keys": [made.meta.key]}
@@ -279,7 +279,7 @@ class TestState:
             assert set(operation["responses"]) == {str(status) for status in route.all_answers}
 
     def test_what_is_revoked_is_gone(self, service: Running) -> None:
-        config = KernelConfig(layout="ragged", tile=Tile(m=8, n=32, k=128))
+        config = GroupedGemmConfig(layout="ragged", tile=Tile(m=8, n=32, k=128))
         key = spec_of(config, Arch.CPU).key
         tag = service.compile(config).headers["ETag"].strip('"')
         answer = service.request("POST", "/v1/revocations", json={"revoked": {tag: "bad"}})

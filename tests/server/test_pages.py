@@ -7,12 +7,12 @@ import base64
 import re
 
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.runtime.spec import spec_of
 from jitgen.server.ui import POLICY
 from tests.service.running import Running
 
-CONFIG = KernelConfig(layout="ragged", tile=Tile(m=16, n=64, k=128))
+CONFIG = GroupedGemmConfig(layout="ragged", tile=Tile(m=16, n=64, k=128))
 KEY = spec_of(CONFIG, Arch.CPU).key
 EVIL = "<script>alert(1)</script>"
 PAGES = ("/ui", "/ui/entries", f"/ui/entries/{KEY}", "/ui/revocations")

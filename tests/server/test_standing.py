@@ -13,7 +13,7 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.runtime.spec import spec_of
 from jitgen.server.check import checked
 from jitgen.signing import dsse
@@ -27,8 +27,8 @@ from tests.service.trusting import DAY, sealed, trust_in
 from tests.unit.store_fakes import fake_files, fake_meta
 
 KEY = PrivateKey.generate()
-CONFIG = KernelConfig(layout="masked", tile=Tile(m=8, n=64, k=128))
-LATER = KernelConfig(layout="masked", tile=Tile(m=16, n=64, k=128))
+CONFIG = GroupedGemmConfig(layout="masked", tile=Tile(m=8, n=64, k=128))
+LATER = GroupedGemmConfig(layout="masked", tile=Tile(m=16, n=64, k=128))
 WRONG: dict[State, dict[str, Any]] = {
     State.REVOKED: {"revoked_keys": {KEY.keyid: "stolen"}},
     State.EARLY: {"begins": DAY},

@@ -12,7 +12,7 @@ import pytest
 from jitgen.cache import Store
 from jitgen.compile import toolchain
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.remote import wire
 from jitgen.remote.layout import fetch, push
 from jitgen.remote.objects import Objects
@@ -25,7 +25,7 @@ from tests.service.running import Running
 from tests.service.trusting import sealed, trust_in
 
 LAID, SHARED, STRANGE, GIVEN = (
-    KernelConfig(layout="masked", tile=Tile(m=m, n=64, k=128)) for m in (8, 16, 32, 64)
+    GroupedGemmConfig(layout="masked", tile=Tile(m=m, n=64, k=128)) for m in (8, 16, 32, 64)
 )
 PLAN = {
     "problems": [
@@ -113,7 +113,7 @@ def test_what_was_in_the_way_is_set_aside_and_told(service: Running) -> None:
 
 def test_whoever_asks_for_uploads_gets_them(service: Running) -> None:
     """By name, without a signature, and only as long as the service has no build of its own."""
-    config = KernelConfig(layout="masked", tile=Tile(m=8, n=32, k=128))
+    config = GroupedGemmConfig(layout="masked", tile=Tile(m=8, n=32, k=128))
     given = forged(config, PrivateKey.generate())
     put = service.request("PUT", path(config), "write", body=packed(given))
     again = service.request("PUT", path(config), "write", body=packed(given))
@@ -133,7 +133,7 @@ def test_whoever_asks_for_uploads_gets_them(service: Running) -> None:
 def test_a_prewarm_does_not_take_an_upload_for_the_kernel(service: Running) -> None:
     """It said ``cached``, and nothing was compiled."""
     planned = expand({"plan": PLAN, "arch": "cpu"})["configs"]
-    configs = [KernelConfig.from_json(each) for each in planned]
+    configs = [GroupedGemmConfig.from_json(each) for each in planned]
     for config in configs:
         service.request("PUT", path(config), "write", body=packed(forged(config)))
     body = {"plan": PLAN, "arch": "cpu", "toolchain": toolchain.versions()}

@@ -26,7 +26,7 @@ from typing import Any
 
 from jitgen.cache import Meta, Store
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.runtime.spec import digest, spec_of
 from tests.server.forging import signed
 from tests.service.running import Running, cpu_seconds, resident_bytes
@@ -43,7 +43,7 @@ def filled(running: Running) -> list[str]:
     store = Store(running.folder / "cache", "rw")
     keys = []
     for number in range(KERNELS):
-        config = KernelConfig(layout="ragged", tile=Tile(m=64, n=64, k=128))
+        config = GroupedGemmConfig(layout="ragged", tile=Tile(m=64, n=64, k=128))
         spec = spec_of(config, Arch.SM_90A)
         document = spec.document | {"options": [str(number)]}
         meta = Meta(

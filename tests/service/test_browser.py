@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from tests.service.running import Running
 
 pytestmark = pytest.mark.service
 
 CHROMIUM = Path("/usr/bin/chromium")
-CONFIG = KernelConfig(layout="ragged", tile=Tile(m=16, n=64, k=128))
+CONFIG = GroupedGemmConfig(layout="ragged", tile=Tile(m=16, n=64, k=128))
 EVIL = "<img src=x onerror=alert(1)>"
 
 

@@ -18,7 +18,7 @@ import pytest
 import urllib3
 
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.runtime.spec import spec_of
 from tests.service.running import Running, order, resident_bytes
 from tests.service.test_listeners import certificate
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.service
 
 SOCKETS, STREAMS = 1000, 300
 MOST_GROWN = 64 * 2**20
-CONFIG = KernelConfig(layout="ragged", tile=Tile(m=16, n=64, k=128))
-SLOW = KernelConfig(layout="ragged", tile=Tile(m=8, n=32, k=128))
+CONFIG = GroupedGemmConfig(layout="ragged", tile=Tile(m=16, n=64, k=128))
+SLOW = GroupedGemmConfig(layout="ragged", tile=Tile(m=8, n=32, k=128))
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 from jitgen.cache import Store
 from jitgen.cli import main
 from jitgen.config import Layout
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.inspect.cache_page import cache_page
 from jitgen.inspect.cache_report import report
 from jitgen.inspect.page import page as page_of
@@ -25,7 +25,8 @@ pytestmark = [pytest.mark.service, needs.compiler, needs.linker]
 
 CHROMIUM = Path("/usr/bin/chromium")
 ONE, OTHER = (
-    KernelConfig(layout=Layout.MASKED, tile=Tile(m=64, n=n, k=128)).name("sm_90a") for n in (16, 64)
+    GroupedGemmConfig(layout=Layout.MASKED, tile=Tile(m=64, n=n, k=128)).name("sm_90a")
+    for n in (16, 64)
 )
 SEEN = EVIL.replace("\u202e", r"\u202e")
 Open = Callable[..., Any]

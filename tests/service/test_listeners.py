@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from jitgen.compile import toolchain
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.remote import wire
 from jitgen.runtime.spec import spec_of
 from jitgen.signing import dsse
@@ -28,7 +28,7 @@ from tests.service.running import Running
 
 pytestmark = pytest.mark.service
 
-CONFIG = KernelConfig(layout="ragged", tile=Tile(m=16, n=64, k=128))
+CONFIG = GroupedGemmConfig(layout="ragged", tile=Tile(m=16, n=64, k=128))
 PLAN = {
     "problems": [
         {

@@ -13,7 +13,7 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.config import Arch, Config
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.remote import wire
 from jitgen.runtime.spec import spec_of
 from jitgen.signing.dsse import decode
@@ -28,7 +28,7 @@ def configs(count: int) -> list[Config]:
     sizes = [(m, n) for n in (32, 64, 128) for m in (8, 16, 32, 64)]
     layouts = ("ragged", "masked", "contiguous")
     found = [
-        KernelConfig(layout=layout, tile=Tile(m=m, n=n, k=128))
+        GroupedGemmConfig(layout=layout, tile=Tile(m=m, n=n, k=128))
         for layout in layouts
         for m, n in sizes
     ]
@@ -93,7 +93,7 @@ def stampede(services: list[Running], folder: Path, hosts: int, processes: int, 
 
 def test_a_few_want_the_same(service: Running) -> None:
     """The small one, for every push: a dozen requests at a time, for two kernels."""
-    wanted = [KernelConfig(layout="masked", tile=Tile(m=m, n=32, k=128)) for m in (8, 16)]
+    wanted = [GroupedGemmConfig(layout="masked", tile=Tile(m=m, n=32, k=128)) for m in (8, 16)]
     keys = {spec_of(config, Arch.CPU).key for config in wanted}
     with ThreadPoolExecutor(12) as threads:
         answers = list(threads.map(service.compile, wanted * 6))

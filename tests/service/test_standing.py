@@ -14,7 +14,7 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.remote import wire
 from jitgen.runtime.spec import spec_of
 from jitgen.signing import dsse
@@ -25,8 +25,8 @@ from tests.service.test_trouble import processes, until
 
 pytestmark = pytest.mark.service
 
-CONFIG = KernelConfig(layout="masked", tile=Tile(m=8, n=64, k=128))
-LATER = KernelConfig(layout="masked", tile=Tile(m=16, n=64, k=128))
+CONFIG = GroupedGemmConfig(layout="masked", tile=Tile(m=8, n=64, k=128))
+LATER = GroupedGemmConfig(layout="masked", tile=Tile(m=16, n=64, k=128))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from jitgen.compile import toolchain
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.remote import wire
 from jitgen.runtime.spec import digest, spec_of
 from jitgen.support.documents import canonical_json
@@ -21,7 +21,7 @@ from tests.service.test_trouble import until
 
 pytestmark = pytest.mark.service
 
-CONFIG = KernelConfig(layout="ragged", tile=Tile(m=8, n=64, k=128))
+CONFIG = GroupedGemmConfig(layout="ragged", tile=Tile(m=8, n=64, k=128))
 NEW = "9.9.0"
 
 

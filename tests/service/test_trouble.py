@@ -17,7 +17,7 @@ import pytest
 
 from jitgen.compile.processes import children_of, descendants_of
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.remote import wire
 from jitgen.runtime.spec import spec_of
 from jitgen.server.tokens import new_token
@@ -29,7 +29,7 @@ from tests.service.trusting import sealed, trust_in
 pytestmark = pytest.mark.service
 
 SIZES = [(m, n) for n in (32, 64, 128) for m in (8, 16, 32, 64)]
-CONFIGS = [KernelConfig(layout="ragged", tile=Tile(m=m, n=n, k=128)) for m, n in SIZES]
+CONFIGS = [GroupedGemmConfig(layout="ragged", tile=Tile(m=m, n=n, k=128)) for m, n in SIZES]
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def until(is_so: Any, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def is_signed(running: Running, answer: Any, config: KernelConfig) -> bool:
+def is_signed(running: Running, answer: Any, config: GroupedGemmConfig) -> bool:
     packed = wire.unpack(answer.data, spec_of(config, Arch.CPU).key)
     return bool(judge(packed.record, packed.signatures, trust_in(running.key)))
 
@@ -251,7 +251,7 @@ def fill(path: Path) -> None:
             ballast.write(bytes(4096))
 
 
-def _body(config: KernelConfig) -> dict[str, Any]:
+def _body(config: GroupedGemmConfig) -> dict[str, Any]:
     from tests.service.running import order
 
     return order(config)

@@ -12,17 +12,17 @@ from typing import Any
 from jitgen.cache import Meta, Store
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch, Config, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.runtime.spec import KernelSpec, spec_of
 from tests.unit.store_fakes import fake_files, fake_meta
 
 CPU = Arch.parse("cpu")
 
 
-def configs(number: int) -> list[KernelConfig]:
+def configs(number: int) -> list[GroupedGemmConfig]:
     """Return `number` configs of cpu."""
     tiles = [(m, n) for m in (8, 16, 32, 64) for n in (32, 64, 128)]
-    return [KernelConfig(layout=Layout.RAGGED, tile=Tile(m=m, n=n, k=128)) for m, n in tiles][
+    return [GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=m, n=n, k=128)) for m, n in tiles][
         :number
     ]
 

@@ -18,7 +18,7 @@ from jitgen.cache import Entry, Store
 from jitgen.compile import workers
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.errors import ArtifactError, CacheError, CompileError, ToolchainError
 from jitgen.events import Event, EventKind
 from jitgen.runtime import background as module
@@ -28,8 +28,8 @@ from jitgen.runtime.tiers import Tiers
 from jitgen.support import failing
 from tests.chaos.kernels import CONFIGS, fill, prebuilt
 
-CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
-OTHER = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=16, n=32, k=128))
+CONFIG = GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
+OTHER = GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=16, n=32, k=128))
 NO = {"kind": "refused", "error": "no"}
 
 
@@ -80,7 +80,7 @@ def settle(subject: Background) -> None:
 
 def asked(fake: Fake) -> list[int]:
     """Heights of the tiles that workers were asked for."""
-    return [KernelConfig.from_json(request["config"]).tile.m for request in fake.requests]
+    return [GroupedGemmConfig.from_json(request["config"]).tile.m for request in fake.requests]
 
 
 def test_one_kernel_after_another(fake: Fake, subject: Background) -> None:

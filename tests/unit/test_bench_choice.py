@@ -27,12 +27,12 @@ from jitgen.bench.choice.cases import (
 )
 from jitgen.bench.choice.report import ChoiceReport, Measured, regrets, summary
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import ConfigError
 from tests import needs
 
 SMALL = Case(
-    problem=Problem(layout=Layout.CONTIGUOUS, groups=4, m=60, n=64, k=128),
+    problem=GroupedGemmProblem(layout=Layout.CONTIGUOUS, groups=4, m=60, n=64, k=128),
     routing=Routing(kind=Kind.ZIPF, amount=1.2, seed=3),
 )
 

@@ -26,7 +26,7 @@ from jitgen.bench.choice.recorded import (
 )
 from jitgen.bench.choice.report import ChoiceReport, Measured
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import ConfigError
 from tests.record_routings.__main__ import MIXTURES, uneven
 from tests.record_routings.model import CONTEXT, Model
@@ -191,7 +191,7 @@ def test_a_report_keeps_what_was_recorded(tmp_path: Path) -> None:
 
 def test_a_report_whose_rows_do_not_fit_its_problem() -> None:
     made = Recorded(number=1, record=Record.from_json(PLAIN))
-    problem = Problem(layout=Layout.RAGGED, groups=8, m=11, n=512, k=256)
+    problem = GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=11, n=512, k=256)
     with pytest.raises(ConfigError, match="has 10 rows of 8 experts, and the problem 11 of 8"):
         _ = Case(problem=problem, routing=made).row_counts
 

@@ -10,10 +10,10 @@ import pytest
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import (
     Cluster,
-    KernelConfig,
+    GroupedGemmConfig,
+    GroupedGemmProblem,
     Operands,
     Pipeline,
-    Problem,
     Schedule,
     Tile,
 )
@@ -28,9 +28,9 @@ MATRICES = ((4096, 7168), (7168, 2048))
 BLACKWELLS = (Arch("sm_100a"), Arch("sm_103a"))
 
 
-def kernel(m: int, n: int, stages: int, layout: Layout = Layout.RAGGED) -> KernelConfig:
+def kernel(m: int, n: int, stages: int, layout: Layout = Layout.RAGGED) -> GroupedGemmConfig:
     """Return a kernel of one CTA, or with 256 rows of a pair."""
-    return KernelConfig(
+    return GroupedGemmConfig(
         layout=layout,
         tile=Tile(m=m, n=n, k=128),
         cluster=Cluster(m=m // 128),
@@ -49,7 +49,7 @@ def kernel(m: int, n: int, stages: int, layout: Layout = Layout.RAGGED) -> Kerne
         (kernel(256, 256, 2), Cycles(512, 256, 512, 256, 256, 220), 1.00),
     ],
 )
-def test_cycles_of_a_k_block(config: KernelConfig, expected: Cycles, share: float) -> None:
+def test_cycles_of_a_k_block(config: GroupedGemmConfig, expected: Cycles, share: float) -> None:
     """Instructions are a count of an earlier kernel's, and may have moved by a few."""
     found = cycles(config, Paper())
 
@@ -147,10 +147,10 @@ class TestChoices:
     def test_one_token_takes_most_ctas(self, arch: Arch, n: int, k: int) -> None:
         """By narrow tiles, or by sharing K where there is much of it."""
 
-        def ctas(config: KernelConfig) -> int:
+        def ctas(config: GroupedGemmConfig) -> int:
             return -(-n // config.tile.n) * config.schedule.split_k
 
-        problem = Problem(layout=Layout.RAGGED, groups=1, m=1, n=n, k=k)
+        problem = GroupedGemmProblem(layout=Layout.RAGGED, groups=1, m=1, n=n, k=k)
         chosen = select(problem, arch).config
 
         assert chosen.schedule.stream_b
@@ -159,7 +159,7 @@ class TestChoices:
 
     def test_handing_sums_over_takes_time(self, arch: Arch, n: int, k: int) -> None:
         """Two CTAs take half of K each, and more than half of the time."""
-        problem = Problem(layout=Layout.RAGGED, groups=1, m=1, n=n, k=k)
+        problem = GroupedGemmProblem(layout=Layout.RAGGED, groups=1, m=1, n=n, k=k)
         device = target(arch).devices[0]
         whole = kernel(128, 128, 4)
         split = replace(whole, schedule=replace(whole.schedule, split_k=2))
@@ -178,7 +178,7 @@ class TestChoices:
     ) -> None:
         """A pair would multiply 256 rows where a group has up to 64; weights go past L2."""
         for rows in (1, 16, 64):
-            problem = Problem(layout=layout, groups=groups, m=rows * groups, n=n, k=k)
+            problem = GroupedGemmProblem(layout=layout, groups=groups, m=rows * groups, n=n, k=k)
             chosen = select(problem, arch).config
 
             assert not chosen.schedule.two_cta
@@ -190,7 +190,7 @@ class TestChoices:
         self, arch: Arch, n: int, k: int, layout: Layout, groups: int
     ) -> None:
         for rows in (1024, 4096):
-            problem = Problem(layout=layout, groups=groups, m=rows * groups, n=n, k=k)
+            problem = GroupedGemmProblem(layout=layout, groups=groups, m=rows * groups, n=n, k=k)
             choice = select(problem, arch)
 
             assert choice.config.schedule.two_cta
@@ -204,7 +204,7 @@ class TestChoices:
         device = target(arch).devices[0]
         paper = device.constants["grouped_gemm"]
         for rows in (1, 64, 512, 8192):
-            problem = Problem(layout=Layout.MASKED, groups=8, m=8 * rows, n=n, k=k)
+            problem = GroupedGemmProblem(layout=Layout.MASKED, groups=8, m=8 * rows, n=n, k=k)
             for each in select(problem, arch).candidates:
                 flop = 2 * problem.m * n * k
                 peak = device.num_sms * device.clock_mhz * paper.fp8_flop

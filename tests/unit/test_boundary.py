@@ -193,13 +193,13 @@ class TestWithRoom:
 
     def test_the_registry_asks_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """All that is behind a miss gets the room: looking on the disk, compiling, loading."""
-        from jitgen.config.grouped_gemm import KernelConfig, Tile
+        from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 
         def serve(*_: object) -> str:
             return f"served after {needs(480)}"
 
         monkeypatch.setattr(KernelLoader, "_load", serve)
-        config = KernelConfig(layout="ragged", tile=Tile(m=8, n=64, k=128))
+        config = GroupedGemmConfig(layout="ragged", tile=Tile(m=8, n=64, k=128))
         _ = current.get().loader
 
         assert deep(lambda: current.get().get_kernel(config, "cpu"), 200) == "served after 480"

@@ -11,7 +11,7 @@ import pytest
 import jitgen
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.errors import KernelMiss
 from jitgen.events import Event, EventKind
 from jitgen.runtime.budget import beyond, varied
@@ -23,8 +23,8 @@ from tests.unit.store_fakes import fake_files, fake_meta
 CPU = Arch.parse("cpu")
 
 
-def config(rows: int) -> KernelConfig:
-    return KernelConfig(layout=Layout.RAGGED, tile=Tile(m=rows, n=32, k=128))
+def config(rows: int) -> GroupedGemmConfig:
+    return GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=rows, n=32, k=128))
 
 
 def ask(*rows: int) -> list[Event]:

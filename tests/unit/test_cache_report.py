@@ -11,7 +11,7 @@ import pytest
 from jitgen.cache import Meta, Store
 from jitgen.cache.entry import key_of
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.inspect import cache_page
 from jitgen.inspect.cache_page import cache_page as page_of
 from jitgen.inspect.cache_report import State, report
@@ -19,7 +19,7 @@ from jitgen.runtime import spec
 from tests.inspect_pages import EVIL, Page
 from tests.unit.store_fakes import age, fake_files, fake_meta, folder_of, publish
 
-CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=16, n=64, k=128))
+CONFIG = GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=16, n=64, k=128))
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def meta(**changes: object) -> Meta:
 def test_what_calls_find_and_why_not_the_rest(store: Store) -> None:
     """Each reason in words: what calls look for instead."""
     other = dict(spec.document(CONFIG, Arch.CPU)["toolchain"]) | {"nvidia-cutlass-dsl": "4.7.0"}
-    refused = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=5, n=64, k=128))
+    refused = GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=5, n=64, k=128))
     for number, each in enumerate(
         (meta(), meta(templates="ab" * 32), meta(toolchain=other), meta(options=[EVIL]))
     ):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Operands
 from jitgen.errors import ConfigError
 from jitgen.runtime.session import select
 from jitgen.selection.modes import Mode
@@ -56,9 +56,9 @@ LAYERS = (
 """Experts, how many of them a token has, N and K."""
 
 
-def problem(kind: str, groups: int, m: int, n: int, k: int, **more: bool) -> Problem:
+def problem(kind: str, groups: int, m: int, n: int, k: int, **more: bool) -> GroupedGemmProblem:
     types = KINDS[kind]
-    return Problem(
+    return GroupedGemmProblem(
         layout=Layout.RAGGED,
         groups=groups,
         m=m,
@@ -207,20 +207,20 @@ class Case(NamedTuple):
     """A problem on a GPU, and calls of it: tokens and what they are routed to vary."""
 
     name: str
-    problem: Problem
+    problem: GroupedGemmProblem
     calls: list[list[int]]
 
     @property
-    def menu(self) -> tuple[KernelConfig, ...]:
+    def menu(self) -> tuple[GroupedGemmConfig, ...]:
         return rules(SM_120A, "grouped_gemm").candidates(self.problem)
 
-    def bound(self, config: KernelConfig) -> float:
+    def bound(self, config: GroupedGemmConfig) -> float:
         """Return what all calls take at least."""
         n, k, gpu = self.problem.n, self.problem.k, GPUS[self.name]
         return sum(least(config, rows, n, k, gpu) for rows in self.calls)
 
     @cache  # noqa: B019  # each is compared with itself
-    def time(self, config: KernelConfig) -> float:
+    def time(self, config: GroupedGemmConfig) -> float:
         """Return what all calls take."""
         n, k, gpu = self.problem.n, self.problem.k, GPUS[self.name]
         return sum(simulate(config, rows, n, k, gpu) for rows in self.calls)
@@ -272,7 +272,7 @@ def losses(found: Iterator[Case]) -> Losses:
     return lost
 
 
-def least_padding(menu: tuple[KernelConfig, ...], rows: int) -> KernelConfig:
+def least_padding(menu: tuple[GroupedGemmConfig, ...], rows: int) -> GroupedGemmConfig:
     """Return the first tile that pads all rows together by the fewest: not a rule of jitgen's."""
     return min(menu, key=lambda config: (-rows % config.tile.m, config.tile.m))
 

@@ -14,7 +14,7 @@ from jitgen.config import Arch
 from jitgen.config.grouped_gemm import (
     Cluster,
     Epilogue,
-    KernelConfig,
+    GroupedGemmConfig,
     Operands,
     Pipeline,
     Schedule,
@@ -25,7 +25,9 @@ from jitgen.support.documents import canonical_json
 from tests.strategies import configs, legal_sweep
 from tests.targets import OWN
 
-CONFIG = KernelConfig(layout="ragged", tile=Tile(m=128, n=192, k=128), cluster=Cluster(m=2, n=1))
+CONFIG = GroupedGemmConfig(
+    layout="ragged", tile=Tile(m=128, n=192, k=128), cluster=Cluster(m=2, n=1)
+)
 
 
 class TestName:
@@ -37,13 +39,13 @@ class TestName:
         )
 
     @given(configs)
-    def test_is_a_symbol_and_is_read_back(self, config: KernelConfig) -> None:
+    def test_is_a_symbol_and_is_read_back(self, config: GroupedGemmConfig) -> None:
         """Every config's name is a C symbol and stands for that config alone."""
         for arch in Arch:
             name = config.name(arch)
 
             assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
-            assert KernelConfig.parse(name) == (config, arch)
+            assert GroupedGemmConfig.parse(name) == (config, arch)
 
     @pytest.mark.nightly
     def test_is_unique_over_a_broad_sweep(self) -> None:
@@ -87,7 +89,7 @@ class TestName:
     def test_nonsense_is_refused(self, name: str) -> None:
         """What is no name raises one error that shows a name."""
         with pytest.raises(ConfigError, match="is no kernel name; one looks like"):
-            KernelConfig.parse(name)
+            GroupedGemmConfig.parse(name)
 
     def test_names_of_prepared_weights(self) -> None:
         """Scales of a that are not b's, the layout of b, and a bias."""
@@ -95,7 +97,7 @@ class TestName:
             "grouped_gemm_ragged_e4m3x2_e2m1_mx32_bf16_asrow_bexact1_t8x256x128_c1x1_acc1_bias"
             "_sm_90a"
         )
-        config, _ = KernelConfig.parse(name)
+        config, _ = GroupedGemmConfig.parse(name)
 
         assert config.operands == Operands(
             a_dtype="e4m3x2",
@@ -111,15 +113,15 @@ class TestName:
         """A kernel for weights that were prepared otherwise is nobody's."""
         name = "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_asrow_bexact2_t8x256x128_c1x1_acc1_sm_90a"
         with pytest.raises(ConfigError, match="b_layout must be one of plain, exact1"):
-            KernelConfig.parse(name)
+            GroupedGemmConfig.parse(name)
 
 
 class TestJson:
     @given(configs)
-    def test_round_trip_is_exact(self, config: KernelConfig) -> None:
+    def test_round_trip_is_exact(self, config: GroupedGemmConfig) -> None:
         """JSON text and back gives an equal config with equal JSON."""
         text = canonical_json(config.to_json())
-        back = KernelConfig.from_json(json.loads(text))
+        back = GroupedGemmConfig.from_json(json.loads(text))
 
         assert back == config
         assert canonical_json(back.to_json()) == text
@@ -144,7 +146,7 @@ class TestJson:
     def test_a_bad_document_is_refused(self, document: object, message: str) -> None:
         """Unknown, missing and bad fields raise errors that name them."""
         with pytest.raises(ConfigError, match=message):
-            KernelConfig.from_json(document)
+            GroupedGemmConfig.from_json(document)
 
 
 class TestConstruction:
@@ -180,7 +182,7 @@ class TestConstruction:
 
     def test_words_become_enums(self) -> None:
         """Configs built from words and from enums are equal and hash alike."""
-        other = KernelConfig.from_json(CONFIG.to_json())
+        other = GroupedGemmConfig.from_json(CONFIG.to_json())
 
         assert hash(other) == hash(CONFIG)
         assert type(CONFIG.layout).__name__ == "Layout"
@@ -194,7 +196,7 @@ class TestConstruction:
 def test_arguments_are_those_that_a_kernel_takes() -> None:
     """As findings call them: alpha and bias behind the scales, and no scales that are not there."""
     plain, scaled, prepared = (
-        KernelConfig.parse(f"grouped_gemm_ragged_{types}_t8x16x128_c1x1_acc1{bias}_cpu")
+        GroupedGemmConfig.parse(f"grouped_gemm_ragged_{types}_t8x16x128_c1x1_acc1{bias}_cpu")
         for types, bias in (
             ("e2m1_e2m1_mx32_bf16", ""),
             ("e2m1_e2m1_nv16_bf16", ""),

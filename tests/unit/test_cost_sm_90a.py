@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Problem, Tile
+from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, GroupedGemmProblem, Tile
 from jitgen.targets.legality import check, rules
 from jitgen.targets.sm_90a import cost, fp4_cost
 from jitgen.targets.sm_90a.devices import H200, fit_of
 
 
-def _fp4(groups: int, blocks: int) -> Problem:
-    return Problem(
+def _fp4(groups: int, blocks: int) -> GroupedGemmProblem:
+    return GroupedGemmProblem(
         layout=Layout.CONTIGUOUS,
         groups=groups,
         m=128 * blocks,
@@ -30,7 +30,7 @@ def _fp4(groups: int, blocks: int) -> Problem:
     )
 
 
-def _live(problem: Problem, config: KernelConfig, last: int) -> int:
+def _live(problem: GroupedGemmProblem, config: GroupedGemmConfig, last: int) -> int:
     """Return how many tiles along M have rows where each group's last block has `last` of them."""
     blocks = problem.m // 128
     filled = [128] * (blocks - min(problem.groups, blocks)) + [last] * min(problem.groups, blocks)
@@ -77,7 +77,9 @@ def test_tiles_hold_the_rows_that_a_block_may_have() -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 5, 16, 300])
 def test_deals_have_all_rows(groups: int) -> None:
-    problem = Problem(layout=Layout.RAGGED, groups=groups, m=groups * 130, n=4096, k=4096)
+    problem = GroupedGemmProblem(
+        layout=Layout.RAGGED, groups=groups, m=groups * 130, n=4096, k=4096
+    )
     every = cost.deals(problem)
 
     assert len(every) == (1 if groups == 1 else 2)
@@ -88,8 +90,8 @@ def test_deals_have_all_rows(groups: int) -> None:
 
 def test_whole_tiles_of_few_groups() -> None:
     """Of two groups of 130 rows, or of 87 and 173, one has two tiles of 128 rows or both have."""
-    problem = Problem(layout=Layout.MASKED, groups=2, m=260, n=6464, k=2432)
-    config = KernelConfig(
+    problem = GroupedGemmProblem(layout=Layout.MASKED, groups=2, m=260, n=6464, k=2432)
+    config = GroupedGemmConfig(
         layout=Layout.MASKED, tile=Tile(m=128, n=160, k=128), cluster=Cluster(m=2)
     )
     clusters = [cost.work(problem, config, 132, deal).clusters for deal in cost.deals(problem)]
@@ -99,10 +101,12 @@ def test_whole_tiles_of_few_groups() -> None:
 
 def test_contiguous_tiles_of_256_rows_meet_two_groups() -> None:
     """Then they go over K twice; never where one group has all blocks."""
-    config = KernelConfig(layout=Layout.CONTIGUOUS, tile=Tile(m=256, n=128, k=128))
+    config = GroupedGemmConfig(layout=Layout.CONTIGUOUS, tile=Tile(m=256, n=128, k=128))
 
     def k_blocks(groups: int) -> float:
-        problem = Problem(layout=Layout.CONTIGUOUS, groups=groups, m=1024, n=4096, k=4096)
+        problem = GroupedGemmProblem(
+            layout=Layout.CONTIGUOUS, groups=groups, m=1024, n=4096, k=4096
+        )
         (deal,) = cost.deals(problem)
         return cost.work(problem, config, 132, deal).k_blocks
 
@@ -116,7 +120,7 @@ def test_tiles_that_nobody_measured_are_near_those_that_were(key: tuple[int, ...
     """A new candidate is neither always nor never chosen."""
     tile_m, tile_n, cluster_m, cluster_n, stream_b, split_k = key
     known = fit_of(H200)
-    config = KernelConfig.parse(
+    config = GroupedGemmConfig.parse(
         f"grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t{tile_m}x{tile_n}x128"
         f"_c{cluster_m}x{cluster_n}_acc1{'_raster1_streamb' * bool(stream_b)}"
         f"{f'_splitk{split_k}' * (split_k > 1)}_sm_90a"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from jitgen.cli.output import Column, Output
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.errors import ConfigError, PlanError
 from jitgen.plans import load
 from jitgen.support.documents import BadDocument, parse_json, parse_toml, read_bounded
@@ -252,7 +252,7 @@ class TestWords:
         name = f"grouped_gemm_ragged_f32_f32_tensor_f32_t{'1' * 5000}x16x128_c1x1_acc1_cpu"
 
         with pytest.raises(ConfigError, match="is no kernel name"):
-            KernelConfig.parse(name)
+            GroupedGemmConfig.parse(name)
 
     def test_a_size_beyond_floats(self) -> None:
         """It used to be an OverflowError."""

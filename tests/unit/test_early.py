@@ -10,7 +10,14 @@ import pytest
 
 from jitgen.config import Arch, BLayout, Config, DType
 from jitgen.config.combine import CombineProblem
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Problem, Schedule, Tile
+from jitgen.config.grouped_gemm import (
+    Cluster,
+    GroupedGemmConfig,
+    GroupedGemmProblem,
+    Operands,
+    Schedule,
+    Tile,
+)
 from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.errors import UnsupportedConfig
@@ -23,9 +30,9 @@ from jitgen.targets.legality import check, require
 EARLY = Schedule(early_b=True)
 
 
-def config(m: int = 64, n: int = 128, **fields: Any) -> KernelConfig:
+def config(m: int = 64, n: int = 128, **fields: Any) -> GroupedGemmConfig:
     found: dict[str, Any] = {"layout": "ragged", "schedule": EARLY, **fields}
-    return KernelConfig(tile=Tile(m=m, n=n, k=128), **found)
+    return GroupedGemmConfig(tile=Tile(m=m, n=n, k=128), **found)
 
 
 class TestTheField:
@@ -69,7 +76,7 @@ class TestLegality:
             (config(schedule=replace(EARLY, split_k=2)), "got 1x1 and 2"),
         ],
     )
-    def test_refused(self, refused: KernelConfig, reason: str) -> None:
+    def test_refused(self, refused: GroupedGemmConfig, reason: str) -> None:
         assert check(refused, "sm_90a").code == "E_EARLY_B"
         with pytest.raises(UnsupportedConfig, match=reason):
             require(refused, "sm_90a")
@@ -93,7 +100,7 @@ class TestLegality:
 
     @pytest.mark.parametrize("arch", [arch for arch in Arch if arch is not Arch.SM_90A])
     def test_other_targets_have_none(self, arch: Arch) -> None:
-        problem = Problem(layout="ragged", groups=8, m=64, n=4096, k=7168)
+        problem = GroupedGemmProblem(layout="ragged", groups=8, m=64, n=4096, k=7168)
         chosen = select(problem, arch).config
         asked = replace(chosen, schedule=replace(chosen.schedule, early_b=True))
 
@@ -109,7 +116,7 @@ class TestAChain:
     """What it asks for in the place of the selector's choice."""
 
     def test_products_of_few_rows(self) -> None:
-        few = Problem(layout="ragged", groups=32, m=32, n=4096, k=7168)
+        few = GroupedGemmProblem(layout="ragged", groups=32, m=32, n=4096, k=7168)
         usual = select(few, "sm_90a").config
         found = early(usual, Arch.SM_90A)
 
@@ -118,7 +125,7 @@ class TestAChain:
         assert early(usual, Arch.CPU) == usual
 
     def test_products_of_many_rows_are_the_selectors(self) -> None:
-        many = Problem(layout="ragged", groups=8, m=8192, n=4096, k=7168)
+        many = GroupedGemmProblem(layout="ragged", groups=8, m=8192, n=4096, k=7168)
         usual = select(many, "sm_90a").config
 
         assert early(usual, Arch.SM_90A) == usual
@@ -139,7 +146,7 @@ class TestAChain:
 
 class TestAPlan:
     def test_it_has_early_kernels_where_it_says_so(self, tmp_path: Any) -> None:
-        problem = Problem(layout="ragged", groups=32, m=32, n=4096, k=7168)
+        problem = GroupedGemmProblem(layout="ragged", groups=32, m=32, n=4096, k=7168)
         sweep = Sweep(problem=problem, min_rows=1, max_rows=2, is_early=True)
         late = replace(sweep, is_early=False)
         plan = Plan(name="mine", description="", sweeps=(sweep, late))

@@ -20,7 +20,7 @@ import pytest
 from jitgen import plans
 from jitgen.cache import Store
 from jitgen.config import Arch, Config, Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradProblem
 from jitgen.config.moe_fc2_dense import MoeFc2DenseProblem
 from jitgen.config.operation import operation
@@ -271,7 +271,7 @@ def even(device: Device, op: str) -> Iterator[Any]:
     for rows, tile in product((1, 64, 384), (64, 128, 256)):
         n = device.num_sms * tile
         if op == "grouped_gemm":
-            yield Problem(layout=Layout.RAGGED, groups=8, m=8 * rows, n=n, k=1024)
+            yield GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=8 * rows, n=n, k=1024)
         elif op == "moe_fc2_dense":
             yield MoeFc2DenseProblem(groups=256, m=rows, n=n, k=256)
         elif op == "grouped_gemm_wgrad":

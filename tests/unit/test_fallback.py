@@ -11,7 +11,7 @@ import torch
 
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.errors import CaptureMiss, KernelMiss
 from jitgen.ops.grouped_gemm import dispatch
 from jitgen.ops.grouped_gemm.call import CALL
@@ -26,11 +26,11 @@ from jitgen.runtime.session import current
 
 ARCH = Arch.SM_90A
 CHOSEN, NEAR, FAR = (
-    KernelConfig(layout=Layout.RAGGED, tile=Tile(m=64, n=n, k=128)) for n in (64, 128, 192)
+    GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=64, n=n, k=128)) for n in (64, 128, 192)
 )
 
 
-def kernel(config: KernelConfig) -> Kernel:
+def kernel(config: GroupedGemmConfig) -> Kernel:
     return Kernel(
         config=config,
         arch=ARCH,
@@ -42,22 +42,22 @@ def kernel(config: KernelConfig) -> Kernel:
 
 
 @pytest.fixture
-def wanted(monkeypatch: pytest.MonkeyPatch) -> list[KernelConfig]:
+def wanted(monkeypatch: pytest.MonkeyPatch) -> list[GroupedGemmConfig]:
     """What was asked of the background, which does nothing."""
-    found: list[KernelConfig] = []
+    found: list[GroupedGemmConfig] = []
     monkeypatch.setattr(Background, "want", lambda _, config, __: found.append(config))
     return found
 
 
 @pytest.fixture
-def loader(wanted: list[KernelConfig], cache_root: Path) -> KernelLoader:
+def loader(wanted: list[GroupedGemmConfig], cache_root: Path) -> KernelLoader:
     return KernelLoader(Store.open(cache_root))
 
 
 @pytest.fixture
-def disk(loader: KernelLoader, monkeypatch: pytest.MonkeyPatch) -> list[KernelConfig]:
+def disk(loader: KernelLoader, monkeypatch: pytest.MonkeyPatch) -> list[GroupedGemmConfig]:
     """Configs whose kernels are on the disk."""
-    found: list[KernelConfig] = []
+    found: list[GroupedGemmConfig] = []
     monkeypatch.setattr(
         loader,
         "_from_tiers",
@@ -66,7 +66,7 @@ def disk(loader: KernelLoader, monkeypatch: pytest.MonkeyPatch) -> list[KernelCo
     return found
 
 
-def load(loader: KernelLoader, *configs: KernelConfig) -> None:
+def load(loader: KernelLoader, *configs: GroupedGemmConfig) -> None:
     for config in configs:
         loader._kernels[config, ARCH] = kernel(config)
 
@@ -79,7 +79,7 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestServe:
     def test_the_chosen_one(
-        self, loader: KernelLoader, disk: list[KernelConfig], wanted: list[KernelConfig]
+        self, loader: KernelLoader, disk: list[GroupedGemmConfig], wanted: list[GroupedGemmConfig]
     ) -> None:
         """From the disk too, even where a neighbour is in memory."""
         load(loader, NEAR)
@@ -89,7 +89,7 @@ class TestServe:
         assert wanted == []
 
     def test_the_first_neighbour_that_is_compiled(
-        self, loader: KernelLoader, disk: list[KernelConfig], wanted: list[KernelConfig]
+        self, loader: KernelLoader, disk: list[GroupedGemmConfig], wanted: list[GroupedGemmConfig]
     ) -> None:
         """One on the disk is as good as one in memory."""
         load(loader, FAR)
@@ -100,7 +100,7 @@ class TestServe:
         assert wanted == [CHOSEN, CHOSEN]
 
     def test_neighbours_are_looked_at_only_where_they_are_needed(
-        self, loader: KernelLoader, disk: list[KernelConfig]
+        self, loader: KernelLoader, disk: list[GroupedGemmConfig]
     ) -> None:
         disk.append(CHOSEN)
 
@@ -113,8 +113,8 @@ class TestServe:
     def test_frozen(
         self,
         loader: KernelLoader,
-        disk: list[KernelConfig],
-        wanted: list[KernelConfig],
+        disk: list[GroupedGemmConfig],
+        wanted: list[GroupedGemmConfig],
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         """Nothing is compiled anywhere."""
@@ -133,7 +133,7 @@ class TestCapture:
     def test_only_loaded_kernels_serve(
         self,
         loader: KernelLoader,
-        disk: list[KernelConfig],
+        disk: list[GroupedGemmConfig],
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         """Loading would break the graph, so the disk does not count."""
@@ -146,7 +146,7 @@ class TestCapture:
         assert not caplog.text
 
     def test_a_kernel_that_arrived_waits_for_the_end_of_the_capture(
-        self, loader: KernelLoader, disk: list[KernelConfig], monkeypatch: pytest.MonkeyPatch
+        self, loader: KernelLoader, disk: list[GroupedGemmConfig], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The first launch of a kernel allocates, though its library is loaded."""
         load(loader, NEAR)
@@ -168,7 +168,7 @@ class TestMemo:
 
     KEY = ("key",)
 
-    def launch(self, awaited: KernelConfig | None, *scales: Any) -> Launch:
+    def launch(self, awaited: GroupedGemmConfig | None, *scales: Any) -> Launch:
         return Launch(
             way=dispatch.ANY,
             function=lambda *_: None,
@@ -184,7 +184,7 @@ class TestMemo:
     def run(
         self,
         monkeypatch: pytest.MonkeyPatch,
-        awaited: KernelConfig | None,
+        awaited: GroupedGemmConfig | None,
         *scales: Any,
         arrives: Any = None,
     ) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from jitgen.bench.choice.report import ChoiceReport
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Problem, Tile
+from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, GroupedGemmProblem, Tile
 from jitgen.runtime.session import select
 from jitgen.targets.sm_90a import cost
 from jitgen.targets.sm_90a.devices import H200, Fit, fit_of
@@ -63,8 +63,8 @@ def test_real_rows_are_those_of_a_case(data: list[Measured]) -> None:
 
 def test_tiles_that_are_not_dealt_cost_nothing() -> None:
     """Of 8 blocks every second half is taken for padding, if nothing is known of them."""
-    problem = Problem(layout=Layout.CONTIGUOUS, groups=8, m=1024, n=4096, k=7168)
-    alone = KernelConfig(layout=Layout.CONTIGUOUS, tile=Tile(m=64, n=128, k=128))
+    problem = GroupedGemmProblem(layout=Layout.CONTIGUOUS, groups=8, m=1024, n=4096, k=7168)
+    alone = GroupedGemmConfig(layout=Layout.CONTIGUOUS, tile=Tile(m=64, n=128, k=128))
     (deal,) = cost.deals(problem)
     listed = cost.work(problem, alone, H200.num_sms, deal)
     pairs = cost.work(problem, replace(alone, cluster=Cluster(m=2)), H200.num_sms, deal)
@@ -98,7 +98,7 @@ def test_slopes_are_those_of_what_is_minimised(data: list[Measured]) -> None:
     assert np.isfinite(slope).all()
 
 
-def in_surveys(family: str) -> Iterator[tuple[Problem, float | None]]:
+def in_surveys(family: str) -> Iterator[tuple[GroupedGemmProblem, float | None]]:
     """Yield what an H200's surveys asked and what its choice lost, None for a candidate since."""
     for path in sorted(SURVEYS.glob(f"nvidia-h200-{family}-*.json")):
         for each in ChoiceReport.read(path).found:
@@ -108,7 +108,7 @@ def in_surveys(family: str) -> Iterator[tuple[Problem, float | None]]:
             yield asked, us and us / each.times_us[each.best] - 1
 
 
-def is_blind(asked: Problem) -> bool:
+def is_blind(asked: GroupedGemmProblem) -> bool:
     """Return whether a choice knows too little of the rows."""
     return asked.layout is Layout.CONTIGUOUS and asked.b_layout.is_prepared
 

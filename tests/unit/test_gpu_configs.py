@@ -7,7 +7,7 @@ import pytest
 
 import jitgen
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.targets.legality import rules
 from tests.gpu import configs
 
@@ -32,7 +32,7 @@ class TestKernels:
         """Each layout, scale, output, cluster and depth of a target that its space has."""
         family = configs.of_family(arch)
         space = rules(arch, "grouped_gemm").space  # type: ignore[attr-defined]
-        found: list[KernelConfig] = family.CONFIGS
+        found: list[GroupedGemmConfig] = family.CONFIGS
 
         assert {config.layout for config in found} == {*Layout}
         assert {config.operands.scale_granularity for config in found} == {*space.scale_granularity}

@@ -14,11 +14,11 @@ import pytest
 from jitgen.compile import toolchain
 from jitgen.compile.toolchain import CALLS, COMPILER, FLAVOURS, PARTS
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.errors import ToolchainError
 from jitgen.runtime import kernel, spec
 
-CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
+CONFIG = GroupedGemmConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
 RELEASE = dict.fromkeys(PARTS, "4.8.1")
 CU12, CU13 = FLAVOURS[12], FLAVOURS[13]
 FFI = {CALLS: "0.1.15", "jinja2": "3.1"}

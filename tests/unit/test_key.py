@@ -15,11 +15,18 @@ import pytest
 from jitgen import templates
 from jitgen.compile import toolchain
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
+from jitgen.config.grouped_gemm import (
+    Cluster,
+    GroupedGemmConfig,
+    Operands,
+    Pipeline,
+    Schedule,
+    Tile,
+)
 from jitgen.runtime import spec
 from jitgen.targets.legality import rules, target
 
-CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
+CONFIG = GroupedGemmConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
 
 
 def test_digest_is_that_of_the_canonical_json() -> None:
@@ -101,8 +108,8 @@ def test_every_file_of_a_template_is_in_its_digest() -> None:
 def test_a_key_is_the_same_in_every_process() -> None:
     """Hash seeds and folders do not get into a key."""
     code = (
-        "from jitgen import Arch, KernelConfig; from jitgen.runtime.spec import key;"
-        f"print(key(KernelConfig.parse({CONFIG.name('sm_90a')!r})[0], Arch.SM_90A))"
+        "from jitgen import Arch, GroupedGemmConfig; from jitgen.runtime.spec import key;"
+        f"print(key(GroupedGemmConfig.parse({CONFIG.name('sm_90a')!r})[0], Arch.SM_90A))"
     )
     digests = {
         subprocess.run(

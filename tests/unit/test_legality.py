@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
+from jitgen.config.grouped_gemm import (
+    Cluster,
+    GroupedGemmConfig,
+    Operands,
+    Pipeline,
+    Schedule,
+    Tile,
+)
 from jitgen.errors import UnsupportedConfig
 from jitgen.targets.legality import check, require, rules, target
 from jitgen.targets.sm_90a.rules import SMEM_BYTES, Sm90Rules
@@ -17,11 +24,11 @@ from tests.strategies import configs, legal_sweep
 from tests.targets import OWN, TWINS
 
 
-def config(m: int = 128, n: int = 128, k: int = 128, **changes: object) -> KernelConfig:
-    return KernelConfig(layout="ragged", tile=Tile(m=m, n=n, k=k), **changes)
+def config(m: int = 128, n: int = 128, k: int = 128, **changes: object) -> GroupedGemmConfig:
+    return GroupedGemmConfig(layout="ragged", tile=Tile(m=m, n=n, k=k), **changes)
 
 
-def bf16(m: int = 128, n: int = 128, k: int = 64) -> KernelConfig:
+def bf16(m: int = 128, n: int = 128, k: int = 64) -> GroupedGemmConfig:
     return config(
         m, n, k, operands=Operands(a_dtype="bf16", b_dtype="bf16", scale_granularity="tensor")
     )
@@ -63,7 +70,7 @@ class TestSm90:
             (config(m=64, n=192, schedule=Schedule(split_k=4)), "E_REGS", "216"),
         ],
     )
-    def test_refusals(self, refused: KernelConfig, code: str, number: str) -> None:
+    def test_refusals(self, refused: GroupedGemmConfig, code: str, number: str) -> None:
         """Each rule has its code, its number in the reason, and a legal neighbour."""
         verdict = check(refused, "sm_90a")
 
@@ -145,7 +152,7 @@ class TestSm90:
     def test_a_list_of_tiles_without_room_is_none(self) -> None:
         """Then all tiles are dealt, as those of other kernels are."""
         types = Operands(a_dtype="bf16", b_dtype="bf16", out_dtype="f32", scale_granularity="row")
-        full = KernelConfig(layout="contiguous", operands=types, tile=Tile(m=64, n=256, k=64))
+        full = GroupedGemmConfig(layout="contiguous", operands=types, tile=Tile(m=64, n=256, k=64))
         entries = [Sm90Rules()._entries(full, bytes_)[0] for bytes_ in (-4, 0, 131, 132, 4000)]
 
         assert check(full, "sm_90a").derived.max_entries == 64
@@ -200,7 +207,7 @@ class TestCpu:
             (config(m=16, operands=Operands(a_dtype="bf16")), "E_MMA"),
         ],
     )
-    def test_refusals(self, refused: KernelConfig, code: str) -> None:
+    def test_refusals(self, refused: GroupedGemmConfig, code: str) -> None:
         """Each rule has its code and a legal neighbour."""
         verdict = check(refused, "cpu")
 
@@ -224,7 +231,7 @@ class TestRequire:
 
 
 @given(configs)
-def test_every_config_gets_a_verdict(any_config: KernelConfig) -> None:
+def test_every_config_gets_a_verdict(any_config: GroupedGemmConfig) -> None:
     """No config, however odd, makes the rules fail; a refusal always has code and reason."""
     for arch in Arch:
         verdict = check(any_config, arch)
@@ -235,7 +242,7 @@ def test_every_config_gets_a_verdict(any_config: KernelConfig) -> None:
             assert verdict.reason
 
 
-def proposed(any_config: KernelConfig) -> None:
+def proposed(any_config: GroupedGemmConfig) -> None:
     for arch in OWN:
         verdict = check(any_config, arch)
         if not verdict:
@@ -245,7 +252,7 @@ def proposed(any_config: KernelConfig) -> None:
 
 @settings(max_examples=15)
 @given(configs)
-def test_every_refusal_has_a_proposal(any_config: KernelConfig) -> None:
+def test_every_refusal_has_a_proposal(any_config: GroupedGemmConfig) -> None:
     """It is searched for among all configs of a target, which takes a while."""
     proposed(any_config)
 
@@ -253,7 +260,7 @@ def test_every_refusal_has_a_proposal(any_config: KernelConfig) -> None:
 @pytest.mark.nightly
 @settings(max_examples=200)
 @given(configs)
-def test_every_refusal_has_a_proposal_at_night(any_config: KernelConfig) -> None:
+def test_every_refusal_has_a_proposal_at_night(any_config: GroupedGemmConfig) -> None:
     proposed(any_config)
 
 

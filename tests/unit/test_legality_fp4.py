@@ -12,10 +12,10 @@ from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import (
     Cluster,
     Epilogue,
-    KernelConfig,
+    GroupedGemmConfig,
+    GroupedGemmProblem,
     Operands,
     Pipeline,
-    Problem,
     Schedule,
     Tile,
 )
@@ -48,12 +48,14 @@ FOLDED, BLOCKS = operands("folded1"), operands(scales="block128")
 WIDE, PAIRS = operands("wide1", "bf16", "none"), operands("folded1", "e4m3x2")
 
 
-def config(m: int, n: int = 256, types: Operands | None = None, **changes: object) -> KernelConfig:
+def config(
+    m: int, n: int = 256, types: Operands | None = None, **changes: object
+) -> GroupedGemmConfig:
     tile = Tile(m=m, n=n, k=changes.pop("k", 128))
-    return KernelConfig(layout="ragged", operands=types or operands(), tile=tile, **changes)
+    return GroupedGemmConfig(layout="ragged", operands=types or operands(), tile=tile, **changes)
 
 
-def derived(config: KernelConfig) -> Fp4Derived:
+def derived(config: GroupedGemmConfig) -> Fp4Derived:
     found = check(config, "sm_90a").derived
     assert isinstance(found, Fp4Derived)
     return found
@@ -87,7 +89,7 @@ class TestRules:
             (config(128, types=PAIRS), "E_REGS", "288 registers"),
         ],
     )
-    def test_refusals(self, refused: KernelConfig, code: str, number: str) -> None:
+    def test_refusals(self, refused: GroupedGemmConfig, code: str, number: str) -> None:
         """Each rule has its code, its number in the reason, and a legal neighbour."""
         verdict = check(refused, "sm_90a")
 
@@ -142,7 +144,7 @@ class TestRules:
         ],
     )
     def test_known_kernels(
-        self, config: KernelConfig, expected: tuple[int, int, bool, int]
+        self, config: GroupedGemmConfig, expected: tuple[int, int, bool, int]
     ) -> None:
         """Stages, registers and loops are those that were measured to be fast."""
         found = derived(config)
@@ -177,8 +179,10 @@ class TestRules:
             rules_for(problem, Arch.SM_90A)
 
 
-def of(types: Operands, rows: int, *, n: int, k: int, groups: int = 32, **more: object) -> Problem:
-    return Problem(
+def of(
+    types: Operands, rows: int, *, n: int, k: int, groups: int = 32, **more: object
+) -> GroupedGemmProblem:
+    return GroupedGemmProblem(
         layout=more.pop("layout", "ragged"),
         groups=groups,
         m=groups * rows,

@@ -14,7 +14,14 @@ import jitgen
 from jitgen.compile import compiler, isolated
 from jitgen.config import Arch, DType, Layout
 from jitgen.config.config import SCALES
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
+from jitgen.config.grouped_gemm import (
+    Cluster,
+    GroupedGemmConfig,
+    Operands,
+    Pipeline,
+    Schedule,
+    Tile,
+)
 from jitgen.errors import UnsupportedConfig
 from jitgen.targets.legality import check
 from jitgen.targets.sm_100a.sizes import SMEM_BYTES, TMEM_COLUMNS
@@ -36,8 +43,8 @@ def config(
     num_ab_stage: int | None = None,
     layout: str = "ragged",
     **operands: object,
-) -> KernelConfig:
-    return KernelConfig(
+) -> GroupedGemmConfig:
+    return GroupedGemmConfig(
         layout=layout,
         operands=Operands(**operands),
         tile=Tile(m=m, n=n, k=k),
@@ -102,7 +109,7 @@ ASKED = [
     ASKED,
     ids=[f"{number}-{code}" for number, (_, code, _) in enumerate(ASKED)],
 )
-def test_what_others_ask_for(refused: KernelConfig, code: str, number: str) -> None:
+def test_what_others_ask_for(refused: GroupedGemmConfig, code: str, number: str) -> None:
     """Each rule has its code, its number in the reason, and a legal neighbour."""
     verdict = check(refused, "sm_100a")
 
@@ -114,7 +121,7 @@ def test_what_others_ask_for(refused: KernelConfig, code: str, number: str) -> N
     assert check(verdict.proposal, "sm_100a")
 
 
-def at_random(chance: random.Random) -> KernelConfig:
+def at_random(chance: random.Random) -> GroupedGemmConfig:
     """Return a legal config of which one to three fields were replaced, by anything."""
     pick = chance.choice
     m = pick([128, 256])
@@ -144,7 +151,7 @@ def at_random(chance: random.Random) -> KernelConfig:
     return config(**fields)
 
 
-def random_refusals(arch: str, count: int) -> Iterator[KernelConfig]:
+def random_refusals(arch: str, count: int) -> Iterator[GroupedGemmConfig]:
     """Yield the same refused configs every time."""
     chance = random.Random(100)
     while count:

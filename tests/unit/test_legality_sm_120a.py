@@ -18,10 +18,10 @@ from jitgen.config.config import SCALES
 from jitgen.config.grouped_gemm import (
     Cluster,
     Epilogue,
-    KernelConfig,
+    GroupedGemmConfig,
+    GroupedGemmProblem,
     Operands,
     Pipeline,
-    Problem,
     Schedule,
     Tile,
 )
@@ -55,8 +55,8 @@ def config(
     num_ab_stage: int | None = None,
     layout: str = "ragged",
     **operands: object,
-) -> KernelConfig:
-    return KernelConfig(
+) -> GroupedGemmConfig:
+    return GroupedGemmConfig(
         layout=layout,
         operands=Operands(**operands),
         tile=Tile(m=m, n=n, k=k),
@@ -119,7 +119,7 @@ ASKED = [
     ASKED,
     ids=[f"{number}-{code}" for number, (_, code, _) in enumerate(ASKED)],
 )
-def test_what_others_ask_for(refused: KernelConfig, code: str, number: str) -> None:
+def test_what_others_ask_for(refused: GroupedGemmConfig, code: str, number: str) -> None:
     """Each rule has its code, its number in the reason, and a legal neighbour."""
     verdict = check(refused, "sm_120a")
 
@@ -140,7 +140,7 @@ def test_only_these_targets_have_scale_selectors(arch: Arch) -> None:
     assert "sm_120a" in verdict.reason
 
 
-def at_random(chance: random.Random) -> KernelConfig:
+def at_random(chance: random.Random) -> GroupedGemmConfig:
     """Return a legal config of which one to three fields were replaced, by anything."""
     pick = chance.choice
     fields: dict[str, object] = {
@@ -168,7 +168,7 @@ def at_random(chance: random.Random) -> KernelConfig:
     return config(**fields)  # type: ignore[arg-type]
 
 
-def random_refusals(arch: str, count: int) -> Iterator[KernelConfig]:
+def random_refusals(arch: str, count: int) -> Iterator[GroupedGemmConfig]:
     """Yield the same refused configs every time."""
     chance = random.Random(120)
     while count:
@@ -272,9 +272,9 @@ def test_sizes() -> None:
     """K is a multiple of 32 where something is packed, of 16 else; N ends with 16 bytes."""
     sizes = {"layout": "ragged", "groups": 2, "m": 4}
     gemm = rules("sm_120a", "grouped_gemm")
-    gemm.check_sizes(Problem(**sizes, n=2880, k=2880, **MIXED))
-    gemm.check_sizes(Problem(**sizes, n=8, k=32, **WIDE))
-    gemm.check_sizes(Problem(**sizes, n=8, k=16))
+    gemm.check_sizes(GroupedGemmProblem(**sizes, n=2880, k=2880, **MIXED))
+    gemm.check_sizes(GroupedGemmProblem(**sizes, n=8, k=32, **WIDE))
+    gemm.check_sizes(GroupedGemmProblem(**sizes, n=8, k=16))
     for n, k, types in ((8, 48, MIXED), (8, 48, WIDE), (8, 16, NVFP4), (4, 32, MIXED), (8, 8, {})):
         with pytest.raises(Refusal, match="multiple of"):
-            gemm.check_sizes(Problem(**sizes, n=n, k=k, **types))
+            gemm.check_sizes(GroupedGemmProblem(**sizes, n=n, k=k, **types))

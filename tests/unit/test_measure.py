@@ -19,13 +19,13 @@ from jitgen.autotune.measure.workload import Workload
 from jitgen.autotune.row_distributions import OF_FEW, Distribution, row_counts, row_distributions
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.config.config import SCALES
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import ConfigError
 from jitgen.selection.choice import edges_of
 
 
-def problem(layout: Layout = Layout.RAGGED, **changes: object) -> Problem:
-    return replace(Problem(layout=layout, groups=3, m=12, n=136, k=144), **changes)  # type: ignore[arg-type]
+def problem(layout: Layout = Layout.RAGGED, **changes: object) -> GroupedGemmProblem:
+    return replace(GroupedGemmProblem(layout=layout, groups=3, m=12, n=136, k=144), **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("scales", SCALES)
@@ -170,7 +170,7 @@ def test_device_time_wants_a_device() -> None:
 def test_a_single_contiguous_group_fills_its_last_block_more_or_less() -> None:
     """So that a tile of 64 rows does not win by draws that all leave one half of it empty."""
     for blocks in (1, 2, 64):
-        problem = Problem(layout=Layout.CONTIGUOUS, groups=1, m=128 * blocks, n=64, k=64)
+        problem = GroupedGemmProblem(layout=Layout.CONTIGUOUS, groups=1, m=128 * blocks, n=64, k=64)
         last = [(rows - 1) % 128 + 1 for (rows,) in row_distributions(problem, Arch.SM_90A)]
 
         assert len(last) == len(OF_FEW)
@@ -183,7 +183,7 @@ def test_draws_are_of_their_bucket(layout: Layout, groups: int) -> None:
     """Those in its middle, too: what they choose is asked for by calls of as many rows."""
     step = 128 if layout is Layout.CONTIGUOUS else 1
     for rows in (128, 320, 4096):
-        asked = Problem(layout=layout, groups=groups, m=groups * rows, n=64, k=64)
+        asked = GroupedGemmProblem(layout=layout, groups=groups, m=groups * rows, n=64, k=64)
         edges = edges_of(asked, Arch.SM_90A)
         before = edges[edges.index(rows) - 1]
         found = row_distributions(asked, Arch.SM_90A)
@@ -195,13 +195,13 @@ def test_draws_are_of_their_bucket(layout: Layout, groups: int) -> None:
 
 
 def test_rows_of_an_even_draw_fill_whole_blocks_where_they_can() -> None:
-    asked = Problem(layout=Layout.CONTIGUOUS, groups=8, m=8 * 512, n=64, k=64)
+    asked = GroupedGemmProblem(layout=Layout.CONTIGUOUS, groups=8, m=8 * 512, n=64, k=64)
 
     assert row_counts(asked, Distribution.EVEN) == (512,) * 8
     assert row_counts(asked.with_mean(480), Distribution.EVEN) == (416,) * 8
 
 
 def test_contiguous_groups_of_a_block_all_have_rows() -> None:
-    asked = Problem(layout=Layout.CONTIGUOUS, groups=8, m=8 * 128, n=64, k=64)
+    asked = GroupedGemmProblem(layout=Layout.CONTIGUOUS, groups=8, m=8 * 128, n=64, k=64)
 
     assert all(min(counts) > 0 for counts in row_distributions(asked, Arch.SM_90A))

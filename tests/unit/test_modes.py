@@ -10,7 +10,7 @@ import pytest
 
 from jitgen import plans
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.errors import ConfigError, SettingError
 from jitgen.runtime.session import select
@@ -20,8 +20,8 @@ from jitgen.settings import settings
 from jitgen.targets.legality import rules
 
 
-def problem(rows: int, **more: Any) -> Problem:
-    return Problem(layout=Layout.RAGGED, groups=8, m=8 * rows, n=4096, k=7168, **more)
+def problem(rows: int, **more: Any) -> GroupedGemmProblem:
+    return GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=8 * rows, n=4096, k=7168, **more)
 
 
 class TestPasses:
@@ -99,7 +99,7 @@ class TestMinLatency:
         """Those that do not ask are spelled as ever: measurements of them hold."""
         asked = problem(3, min_latency=True)
 
-        assert Problem.from_json(asked.to_json()) == asked
+        assert GroupedGemmProblem.from_json(asked.to_json()) == asked
         assert asked.slug == f"{problem(3).slug}_minlatency"
         assert "min_latency" not in problem(3).to_json()
 

@@ -14,7 +14,7 @@ import pytest
 
 from jitgen.config import Arch, Layout
 from jitgen.config.combine import CombineProblem
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.moe_fc2_dense import MoeFc2DenseProblem
 from jitgen.config.permute_quantize import MOST_PLACES, PermuteQuantizeProblem, Walk
 from jitgen.config.route import RouteProblem, Scoring
@@ -76,7 +76,7 @@ def us(problem: Any) -> float:
 
 def product_us(layout: Layout, groups: int, rows: int, n: int, k: int, *, is_even: bool) -> float:
     """Return that of a grouped GEMM, whose groups may be known to have the same rows."""
-    problem = Problem(layout=layout, groups=groups, m=rows, n=n, k=k)
+    problem = GroupedGemmProblem(layout=layout, groups=groups, m=rows, n=n, k=k)
     if not is_even:
         return us(problem)
     every = cost.deals  # the first has the same rows for all

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that moved are still found by the names that other installations use."""
+"""What was renamed still answers to its old name, with a warning that names the new one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from jitgen._version import __version__
 from jitgen.compile import worker_server
 from jitgen.config import Config
-from jitgen.support.moved import DROPPED_IN, MOVED, take_old_methods
+from jitgen.support.moved import DROPPED_IN, MOVED, NAMES, take_old_methods
 
 
 @pytest.mark.parametrize("old", MOVED)
@@ -23,6 +23,25 @@ def test_an_old_name_gives_the_module_itself_and_a_warning(old: str) -> None:
         found = importlib.import_module(old)
 
     assert found is importlib.import_module(MOVED[old])
+
+
+@pytest.mark.parametrize(("module", "old"), [(m, old) for m in NAMES for old in NAMES[m]])
+def test_an_old_name_gives_what_the_new_one_does(module: str, old: str) -> None:
+    found, new = importlib.import_module(module), NAMES[module][old]
+    text = f"{module}.{old} is now {new}; jitgen {DROPPED_IN} drops"
+
+    with pytest.warns(DeprecationWarning, match=text) as warned:
+        thing = getattr(found, old)
+
+    assert thing is getattr(found, new)
+    assert warned[0].filename == __file__
+    assert old not in dir(found)
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_a_name_that_never_was_is_missing_as_ever(module: str) -> None:
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'nothing'"):
+        importlib.import_module(module).nothing  # noqa: B018
 
 
 def test_a_task_of_an_older_version_is_run() -> None:

@@ -16,7 +16,7 @@ from jitgen import plans, quantize, select
 from jitgen.autotune.tuner import buckets_of
 from jitgen.config import Arch, Config, Layout, Numerics
 from jitgen.config.config import Part
-from jitgen.config.grouped_gemm import KernelConfig, Problem, Schedule, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Schedule, Tile
 from jitgen.config.operation import operation
 from jitgen.errors import InputError, SettingError
 from jitgen.layer.config import MoEConfig
@@ -35,10 +35,10 @@ PRODUCTS = [(arch, op) for arch in Arch for op in target(arch).operations]
 SPLIT = Schedule(raster=1, stream_b=True, split_k=2)
 
 
-def problem(**changes: Any) -> Problem:
+def problem(**changes: Any) -> GroupedGemmProblem:
     """Return a problem of one row, for which Hopper's choice splits K."""
     given: dict[str, Any] = {"layout": "ragged", "groups": 1, "m": 1, "n": 4096, "k": 7168}
-    return Problem(**given | changes)
+    return GroupedGemmProblem(**given | changes)
 
 
 def of_paths(kind: type[Part], prefix: str = "") -> Iterator[str]:
@@ -76,7 +76,7 @@ class TestTheOrderOfATarget:
     def test_a_field_that_nobody_spoke_of_is_none_of_the_harmless(self) -> None:
         """So a schedule that comes later is left out until its target vouches for it."""
         order = SumOrder(words="from the first on", free=("layout", "tile", "schedule.raster"))
-        config = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=64, n=64, k=128))
+        config = GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=64, n=64, k=128))
         changed = replace(config, schedule=Schedule(raster=1, stream_b=True))
 
         assert not order.departure(config)
@@ -128,7 +128,7 @@ class TestTheChoice:
         """Those that do not ask are spelled as ever: measurements of them hold."""
         asked = problem(numerics="invariant")
 
-        assert Problem.from_json(asked.to_json()) == asked
+        assert GroupedGemmProblem.from_json(asked.to_json()) == asked
         assert asked.slug == f"{problem().slug}_invariant"
         assert "numerics" not in problem().to_json()
         assert without_hints(asked) == problem() == without_hints(regardless(problem()))
@@ -185,11 +185,11 @@ class TestTheChoice:
 
 class TestACall:
     @pytest.fixture
-    def hopper(self, monkeypatch: pytest.MonkeyPatch) -> list[KernelConfig]:
+    def hopper(self, monkeypatch: pytest.MonkeyPatch) -> list[GroupedGemmConfig]:
         """Whatever is called goes to a GPU that only notes by which kernel."""
-        found: list[KernelConfig] = []
+        found: list[GroupedGemmConfig] = []
 
-        def function(config: KernelConfig) -> Any:
+        def function(config: GroupedGemmConfig) -> Any:
             found.append(config)
             return lambda *_: None
 
@@ -207,7 +207,7 @@ class TestACall:
         return {"a": a, "b": b, "a_scale": a_scale, "b_scale": b_scale, "offs": offs}
 
     def test_has_what_it_asks_for(
-        self, hopper: list[KernelConfig], given: dict[str, torch.Tensor]
+        self, hopper: list[GroupedGemmConfig], given: dict[str, torch.Tensor]
     ) -> None:
         for numerics in (None, "invariant", "fast"):
             for _ in range(2):  # the second is remembered
@@ -216,7 +216,7 @@ class TestACall:
         assert [config.schedule.split_k for config in hopper] == [2, 1, 2]
 
     def test_follows_a_setting_that_comes_late(
-        self, hopper: list[KernelConfig], given: dict[str, torch.Tensor]
+        self, hopper: list[GroupedGemmConfig], given: dict[str, torch.Tensor]
     ) -> None:
         """A call that was remembered before would go on with bits that another batch has not."""
         jitgen.grouped_gemm(**given)  # type: ignore[arg-type]
@@ -229,9 +229,11 @@ class TestACall:
         assert [config.schedule.split_k for config in hopper] == [2, 1, 2]
 
     def test_refuses_a_config_that_breaks_it(
-        self, hopper: list[KernelConfig], given: dict[str, torch.Tensor]
+        self, hopper: list[GroupedGemmConfig], given: dict[str, torch.Tensor]
     ) -> None:
-        config = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=64, n=64, k=128), schedule=SPLIT)
+        config = GroupedGemmConfig(
+            layout=Layout.RAGGED, tile=Tile(m=64, n=64, k=128), schedule=SPLIT
+        )
         with pytest.raises(InputError, match=r"split_k=2 where 1 keeps.*numerics='fast'"):
             jitgen.grouped_gemm(**given, config=config, numerics="invariant")  # type: ignore[arg-type]
         with settings.scope(numerics="invariant"):
@@ -266,7 +268,7 @@ def test_operations_that_split_by_experts_are_held_to_it_too() -> None:
 
 def test_what_starts_early_keeps_the_order() -> None:
     """A chain's kernels are the selector's but for when they load."""
-    config = KernelConfig(
+    config = GroupedGemmConfig(
         layout=Layout.RAGGED,
         tile=Tile(m=64, n=64, k=128),
         schedule=Schedule(raster=1, stream_b=True, early_b=True),

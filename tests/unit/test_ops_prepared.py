@@ -11,7 +11,7 @@ import torch
 import jitgen
 from jitgen import quantize
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.errors import InputError
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import current
@@ -37,7 +37,7 @@ def good(**changes: Any) -> dict[str, Any]:
     return {name: value for name, value in {**given, **changes}.items() if value is not None}
 
 
-CONFIG = KernelConfig.parse(
+CONFIG = GroupedGemmConfig.parse(
     "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_asrow_bexact1_t8x128x128_c1x1_acc1_bias_cpu"
 )[0]
 MISTAKES: list[tuple[dict[str, Any], str]] = [

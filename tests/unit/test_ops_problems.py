@@ -12,7 +12,7 @@ import torch
 from jitgen import reference
 from jitgen.config import DType, Layout, ScaleGranularity
 from jitgen.config.config import SCALES
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import ConfigError
 from jitgen.formats.e2m1 import values_of
 from jitgen.ops.grouped_gemm import draws
@@ -23,8 +23,8 @@ from jitgen.quantize import is_kernel_layout
 COUNTS = (5, 0, 130)
 
 
-def problem(layout: Layout = Layout.RAGGED, **changes: object) -> Problem:
-    return replace(Problem(layout=layout, groups=3, m=135, n=136, k=272), **changes)  # type: ignore[arg-type]
+def problem(layout: Layout = Layout.RAGGED, **changes: object) -> GroupedGemmProblem:
+    return replace(GroupedGemmProblem(layout=layout, groups=3, m=135, n=136, k=272), **changes)  # type: ignore[arg-type]
 
 
 def bytes_of(call: Call) -> list[bytes]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from jitgen import quantize
 from jitgen.config import Arch, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Problem, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Tile
 from jitgen.errors import InputError, UnsupportedConfig
 from jitgen.ops import launch
 from jitgen.ops.grouped_gemm.call import grouped_gemm
@@ -29,7 +29,7 @@ class FakeKernel:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self.config: KernelConfig | None = None
+        self.config: GroupedGemmConfig | None = None
 
     def function(self, *arguments: Any) -> None:
         self.calls.append(arguments)
@@ -39,7 +39,7 @@ class FakeKernel:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
     kernel = FakeKernel()
 
-    def get(loader: KernelLoader, config: KernelConfig, arch: Arch) -> Any:
+    def get(loader: KernelLoader, config: GroupedGemmConfig, arch: Arch) -> Any:
         kernel.config = config
         return SimpleNamespace(function=kernel.function, arch=arch, config=config)
 
@@ -53,7 +53,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
 def on_sm90(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let host tensors count as those of an H200."""
 
-    def function(config: KernelConfig) -> Any:
+    def function(config: GroupedGemmConfig) -> Any:
         fake.config = config
         return fake.function
 
@@ -169,7 +169,7 @@ def test_calls_that_ask_for_low_latency_are_remembered_apart(
     found = []
     own = Chooser.select
 
-    def spy(self: Chooser, asked: Problem, *rest: Any, **options: Any) -> Choice:
+    def spy(self: Chooser, asked: GroupedGemmProblem, *rest: Any, **options: Any) -> Choice:
         found.append(asked.min_latency)
         return own(self, asked, *rest, **options)
 
@@ -185,7 +185,7 @@ def test_calls_that_ask_for_low_latency_are_remembered_apart(
 def test_low_latency_reaches_its_kernel(fake: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """On sm_120a it has one of its own; where more rows are expected it changes nothing."""
 
-    def function(config: KernelConfig) -> Any:
+    def function(config: GroupedGemmConfig) -> Any:
         fake.config = config
         return fake.function
 

@@ -15,7 +15,7 @@ from jitgen.cache.entry import EDITED, Entry
 from jitgen.cache.folder import Damaged
 from jitgen.codegen.render import render
 from jitgen.config import Arch, Config
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig
 from jitgen.errors import (
     InputError,
@@ -38,7 +38,7 @@ from tests.unit.store_fakes import fake_files, fake_meta
 __all__ = ["command"]
 
 NAME = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a"
-CONFIG, ARCH = KernelConfig.parse(NAME)
+CONFIG, ARCH = GroupedGemmConfig.parse(NAME)
 SOURCE = render(CONFIG, ARCH).text
 OTHER = NAME.replace("t128x128x128", "t128x64x128")
 
@@ -221,31 +221,35 @@ class TestForced:
     def test_what_calls_take(self, tmp_path: Path) -> None:
         mine = jitgen.override(written(tmp_path))
 
-        assert explicit_config(CONFIG, KernelConfig, ARCH) is CONFIG
-        assert explicit_config(mine, KernelConfig, ARCH) == CONFIG
+        assert explicit_config(CONFIG, GroupedGemmConfig, ARCH) is CONFIG
+        assert explicit_config(mine, GroupedGemmConfig, ARCH) == CONFIG
 
     def test_what_they_do_not(self, tmp_path: Path) -> None:
         path = written(tmp_path)
         mine = jitgen.override(path)
 
         with pytest.raises(InputError, match=r"must be for cpu, .*my\.py is for sm_90a"):
-            explicit_config(mine, KernelConfig, Arch.CPU)
-        with pytest.raises(InputError, match=r"must be a SiluMul.*got KernelConfig in .*my\.py"):
+            explicit_config(mine, GroupedGemmConfig, Arch.CPU)
+        with pytest.raises(
+            InputError, match=r"must be a SiluMul.*got GroupedGemmConfig in .*my\.py"
+        ):
             explicit_config(mine, SiluMulQuantizeConfig, ARCH)
         with pytest.raises(InputError, match=r"got str.*jitgen\.override\('my\.py'\)"):
-            explicit_config("my.py", KernelConfig, ARCH)
+            explicit_config("my.py", GroupedGemmConfig, ARCH)
 
     def test_in_a_graph(self, tmp_path: Path) -> None:
         """It is called by name and digest, which mean nothing where the file was not read."""
         mine = jitgen.override(written(tmp_path))
-        name = graph_name(mine, KernelConfig, ARCH)
+        name = graph_name(mine, GroupedGemmConfig, ARCH)
 
-        assert of_graph(name, KernelConfig, ARCH) == mine
-        assert of_graph(graph_name(CONFIG, KernelConfig, ARCH), KernelConfig, ARCH) == CONFIG
+        assert of_graph(name, GroupedGemmConfig, ARCH) == mine
+        assert (
+            of_graph(graph_name(CONFIG, GroupedGemmConfig, ARCH), GroupedGemmConfig, ARCH) == CONFIG
+        )
         with pytest.raises(InputError, match="in another process"):
-            of_graph(name[:-1] + "?", KernelConfig, ARCH)
+            of_graph(name[:-1] + "?", GroupedGemmConfig, ARCH)
         with pytest.raises(InputError, match="must be for cpu"):
-            of_graph(name, KernelConfig, Arch.CPU)
+            of_graph(name, GroupedGemmConfig, Arch.CPU)
 
 
 class TestFolder:
@@ -256,7 +260,7 @@ class TestFolder:
 
         with jitgen.settings.scope(override=tmp_path):
             assert serving(CONFIG, ARCH) == mine.spec
-            assert serving(KernelConfig.parse(OTHER)[0], ARCH).text == ""
+            assert serving(GroupedGemmConfig.parse(OTHER)[0], ARCH).text == ""
         assert serving(CONFIG, ARCH) == spec_of(CONFIG, ARCH)
 
     def test_an_edit_is_seen(self, tmp_path: Path) -> None:
@@ -281,12 +285,12 @@ class TestFolder:
             jitgen.settings.scope(override=tmp_path),
             pytest.raises(OverrideError, match="is no generated source"),
         ):
-            serving(KernelConfig.parse(OTHER)[0], ARCH)
+            serving(GroupedGemmConfig.parse(OTHER)[0], ARCH)
 
     def test_who_shares_kernels_refuses_them(self, tmp_path: Path) -> None:
         """Ranks and clusters would hand them around, and a rank without the file would miss."""
         written(tmp_path)
-        other = KernelConfig.parse(OTHER)[0]
+        other = GroupedGemmConfig.parse(OTHER)[0]
         with jitgen.settings.scope(override=tmp_path):
             refuse_to_share([other], ARCH)
             with pytest.raises(SettingError, match="sent to nobody"):

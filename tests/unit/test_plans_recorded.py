@@ -13,7 +13,7 @@ import pytest
 from jitgen import plans
 from jitgen.autotune.tuner import buckets_of
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.errors import PlanError
 from jitgen.plans import Plan, Sweep
@@ -21,7 +21,7 @@ from jitgen.plans.recording import Calls, Recording, added, read
 from jitgen.runtime.session import select
 from jitgen.targets import legality
 
-GEMM = Problem(layout=Layout.RAGGED, groups=8, m=8, n=4096, k=7168)
+GEMM = GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=8, n=4096, k=7168)
 SILU = SiluMulQuantizeProblem(layout=Layout.MASKED, groups=8, m=8, n=2048)
 
 

@@ -17,7 +17,7 @@ from jitgen.bench import quantize as bench
 from jitgen.bench.hopper_fp4 import sides
 from jitgen.bench.hopper_fp4.run import load
 from jitgen.config import Arch, BLayout, Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import CaptureMiss, KernelMiss, UnsupportedConfig
 from jitgen.ops.grouped_gemm import prepared_algorithms, prepared_call
 from jitgen.ops.grouped_gemm.prepared_algorithms import Algorithms, algorithms, unpacked_problem
@@ -28,7 +28,7 @@ from jitgen.selection.choice import buckets
 GROUPS, N, K = 32, 4096, 7168
 
 
-def problem_of(rows: int, **fields: Any) -> Problem:
+def problem_of(rows: int, **fields: Any) -> GroupedGemmProblem:
     usual = {
         "layout": "ragged",
         "groups": GROUPS,
@@ -40,7 +40,7 @@ def problem_of(rows: int, **fields: Any) -> Problem:
         "a_scale_granularity": "row",
         "b_layout": "exact1",
     }
-    return Problem(**(usual | fields))
+    return GroupedGemmProblem(**(usual | fields))
 
 
 def ways_of(rows: int, **fields: Any) -> Algorithms:

@@ -14,14 +14,14 @@ from jitgen.cache import Store
 from jitgen.compile import workers
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Layout
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.errors import ConfigError, PlanError, UnsupportedConfig
 from jitgen.plans import prewarm as module
 from jitgen.plans.prewarm import PrewarmRow, PrewarmState, prewarm
 
 
-def config(rows: int = 8) -> KernelConfig:
-    return KernelConfig(layout=Layout.RAGGED, tile=Tile(m=rows, n=32, k=128))
+def config(rows: int = 8) -> GroupedGemmConfig:
+    return GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=rows, n=32, k=128))
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_mistakes_are_told_before_anything_is_compiled(asked: list[dict[str, Any
         prewarm([config(8), config(5)], arch="cpu")
     with pytest.raises(PlanError, match="no plan 'none'"):
         prewarm("none", arch="cpu")
-    with pytest.raises(ConfigError, match=r"takes a plan or KernelConfigs \(got int\)"):
+    with pytest.raises(ConfigError, match=r"takes a plan or configs \(got int\)"):
         prewarm([3], arch="cpu")  # type: ignore[list-item]
     assert not asked
 

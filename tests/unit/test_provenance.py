@@ -26,13 +26,15 @@ from jitgen.compile import compile as compiling
 from jitgen.compile import compiler, provenance
 from jitgen.compile.compiler import Artifact
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.runtime import tiers
 from jitgen.runtime.spec import spec_of
 from jitgen.runtime.tiers import Tiers
 from tests.unit.store_fakes import tree
 
-CONFIGS = [KernelConfig(layout="ragged", tile=Tile(m=rows, n=64, k=128)) for rows in (8, 16, 32)]
+CONFIGS = [
+    GroupedGemmConfig(layout="ragged", tile=Tile(m=rows, n=64, k=128)) for rows in (8, 16, 32)
+]
 
 
 class Known(dict[str, str]):

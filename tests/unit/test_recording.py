@@ -19,7 +19,7 @@ import torch
 
 from jitgen import plans, quantize
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Problem, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Tile
 from jitgen.errors import PlanError
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.launch import AnyLaunch, Family, new_launch
@@ -37,7 +37,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Kernels that do nothing; the configs that were asked for."""
     asked: list[Any] = []
 
-    def get(_: KernelLoader, wanted: KernelConfig, arch: Arch) -> Any:
+    def get(_: KernelLoader, wanted: GroupedGemmConfig, arch: Arch) -> Any:
         asked.append(wanted)
         return SimpleNamespace(function=lambda *_: None, arch=arch, config=wanted)
 
@@ -128,7 +128,7 @@ def test_operations_are_counted_apart(path: Path) -> None:
 def test_a_neighbour_that_serves_counts_for_the_problem(path: Path) -> None:
     """What is wanted is what is recorded, before and after its kernel arrived."""
     near, wanted = config(), config(tile=Tile(m=64, n=16, k=128))
-    problem = Problem(layout="ragged", groups=3, m=6, n=N, k=K)
+    problem = GroupedGemmProblem(layout="ragged", groups=3, m=6, n=N, k=K)
     family = Family(edges=(8,), groups=3, arch=Arch.CPU, problem=problem)
     session, key, like = current.get(), ("awaited", 6), torch.empty(6, 1)
     for awaited in (wanted, None):
@@ -224,10 +224,10 @@ KILLED = """
 import os, signal, sys, time
 from pathlib import Path
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.plans import recording as files, recorder
 recorder.EVERY_S = 0.05
-problem = Problem(layout=Layout.RAGGED, groups=2, m=2, n=128, k=128)
+problem = GroupedGemmProblem(layout=Layout.RAGGED, groups=2, m=2, n=128, k=128)
 count = recorder.tally(Arch.CPU, problem).counting(lambda: None, 7)
 count()
 time.sleep(0.02)

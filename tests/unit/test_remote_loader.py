@@ -15,7 +15,7 @@ import pytest
 from jitgen.cache import Entry, Store
 from jitgen.compile import compile as compiling
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.errors import (
     ArtifactError,
     CaptureMiss,
@@ -36,7 +36,7 @@ from jitgen.settings import settings
 from .remote_stand import KEY, THIEF, Stand, signatures_of, standing, told
 from .store_fakes import fake_files, fake_meta
 
-CONFIG = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
+CONFIG = GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=8, n=32, k=128))
 ARCH = Arch.CPU
 SPEC = spec_of(CONFIG, ARCH)
 
@@ -122,7 +122,7 @@ def test_fetching_is_no_compiling(
         with pytest.raises(KernelMiss, match=r"; file:.*: not there\), and compiling is off"):
             subject.get(CONFIG, ARCH)
 
-        other = KernelConfig(layout=Layout.RAGGED, tile=Tile(m=16, n=32, k=128))
+        other = GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=16, n=32, k=128))
         stand.push(_entry(spec_of(other, ARCH), KEY))
         assert subject.get(other, ARCH).tier == "remote"
 

@@ -17,7 +17,7 @@ from jitgen.codegen import render as rendering
 from jitgen.codegen.parameters import read
 from jitgen.codegen.render import render, used_parameters
 from jitgen.config import Arch, Config
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.errors import RenderError, UnsupportedConfig
 from jitgen.targets.legality import rules
 from tests.strategies import (
@@ -34,7 +34,7 @@ from tests.strategies import (
 from tests.targets import EACH
 from tests.templates import TEMPLATES
 
-CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
+CONFIG = GroupedGemmConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_rendering_is_deterministic() -> None:
 def test_an_illegal_config_is_refused() -> None:
     """Nothing is rendered that the target cannot run."""
     with pytest.raises(UnsupportedConfig, match="E_WGMMA_N"):
-        render(KernelConfig(layout="ragged", tile=Tile(m=64, n=256, k=128)), "sm_90a")
+        render(GroupedGemmConfig(layout="ragged", tile=Tile(m=64, n=256, k=128)), "sm_90a")
 
 
 def test_an_undefined_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

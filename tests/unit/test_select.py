@@ -13,7 +13,7 @@ from jitgen.bench import cases
 from jitgen.bench.choice.report import ChoiceReport
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.config.config import FLOAT_SCALES
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Operands
 from jitgen.errors import ConfigError, UnsupportedConfig
 from jitgen.runtime.session import select
 from jitgen.selection import measurements as tuned
@@ -29,11 +29,11 @@ MATRICES = [(4096, 7168), (7168, 2048)]
 
 
 def choose(layout: str, groups: int, rows: int, n: int, k: int, **more: int) -> Choice:
-    problem = Problem(layout=Layout(layout), groups=groups, m=groups * rows, n=n, k=k)
+    problem = GroupedGemmProblem(layout=Layout(layout), groups=groups, m=groups * rows, n=n, k=k)
     return select(problem, Arch.SM_90A, use_measured=False, **more)
 
 
-def shape(config: KernelConfig) -> tuple[int, int, int, int]:
+def shape(config: GroupedGemmConfig) -> tuple[int, int, int, int]:
     return config.tile.m, config.tile.n, config.cluster.m, config.cluster.n
 
 
@@ -57,7 +57,7 @@ def test_every_entry_of_a_menu_is_the_best_for_some_problem(layout: Layout) -> N
     """What nothing chooses, and no survey finds the best, has no place in a menu."""
     wanted = set(candidates(Arch.SM_90A, layout, Operands()))
     for path in SURVEYS.glob("nvidia-h200-random-*.json"):
-        wanted -= {KernelConfig.parse(each.best)[0] for each in ChoiceReport.read(path).found}
+        wanted -= {GroupedGemmConfig.parse(each.best)[0] for each in ChoiceReport.read(path).found}
     for groups in (1, 2, 4, 8, 32, 64, 256):
         for n, k in [*MATRICES, (512, 7168), (768, 2048), (2048, 7168), (7168, 512)]:
             wanted -= {
@@ -88,7 +88,7 @@ def test_measured_winners_are_chosen(
     layout: str, groups: int, rows: int, n: int, k: int, expected: tuple[int, ...]
 ) -> None:
     """What was fastest on an H200 is what a call there gets, and but twice what the model picks."""
-    problem = Problem(layout=Layout(layout), groups=groups, m=groups * rows, n=n, k=k)
+    problem = GroupedGemmProblem(layout=Layout(layout), groups=groups, m=groups * rows, n=n, k=k)
 
     assert shape(select(problem, Arch.SM_90A, device="NVIDIA H200").config) == expected
     if rows != 128 or layout == "contiguous":  # 128x128 and 128x160, it says
@@ -106,7 +106,8 @@ def test_weights_are_streamed_where_they_are_read_once(layout: Layout) -> None:
 def test_a_bucket_has_one_answer(arch: Arch) -> None:
     """A thousand batch sizes take a handful of kernels, each chosen once."""
     problems = [
-        Problem(layout=Layout.RAGGED, groups=8, m=m, n=4096, k=7168) for m in range(1, 8001, 8)
+        GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=m, n=4096, k=7168)
+        for m in range(1, 8001, 8)
     ]
     choices = {id(select(problem, arch)) for problem in problems}
 
@@ -124,9 +125,9 @@ def test_buckets_are_those_that_problems_fall_into(arch: Arch) -> None:
     for _ in range(40):
         low = chance.randrange(1, 700)
         high = low + chance.randrange(600)
-        base = Problem(layout=Layout.MASKED, groups=3, m=0, n=64, k=64)
+        base = GroupedGemmProblem(layout=Layout.MASKED, groups=3, m=0, n=64, k=64)
         every = {
-            bucket(Problem(layout=Layout.MASKED, groups=3, m=m, n=64, k=64), arch)
+            bucket(GroupedGemmProblem(layout=Layout.MASKED, groups=3, m=m, n=64, k=64), arch)
             for m in range(3 * low, 3 * high + 1)
         }
 
@@ -213,22 +214,26 @@ def test_fewer_sms_take_more_waves() -> None:
 
 def test_no_rows_are_a_problem_too() -> None:
     for arch in Arch:
-        assert select(Problem(layout=Layout.RAGGED, groups=4, m=0, n=64, k=64), arch).config
+        assert select(
+            GroupedGemmProblem(layout=Layout.RAGGED, groups=4, m=0, n=64, k=64), arch
+        ).config
 
 
 @pytest.mark.parametrize("name", ["groups", "m", "n", "k"])
 def test_sizes_have_an_end(name: str) -> None:
     sizes = {"groups": 8, "m": 64, "n": 64, "k": 64}
     with pytest.raises(ConfigError, match=f"{name} must be at most 281,474,976,710,656"):
-        Problem(layout=Layout.RAGGED, **{**sizes, name: 10**400})
+        GroupedGemmProblem(layout=Layout.RAGGED, **{**sizes, name: 10**400})
     if name != "groups":
-        assert select(Problem(layout=Layout.RAGGED, **{**sizes, name: 2**48}), Arch.SM_90A)
+        assert select(
+            GroupedGemmProblem(layout=Layout.RAGGED, **{**sizes, name: 2**48}), Arch.SM_90A
+        )
 
 
 def test_cpu_tiles_grow_with_the_rows() -> None:
     heights = [
         select(
-            Problem(layout=Layout.CONTIGUOUS, groups=2, m=2 * rows, n=64, k=64), "cpu"
+            GroupedGemmProblem(layout=Layout.CONTIGUOUS, groups=2, m=2 * rows, n=64, k=64), "cpu"
         ).config.tile.m
         for rows in (1, 8, 9, 16, 17, 32, 33, 64, 500)
     ]
@@ -237,7 +242,9 @@ def test_cpu_tiles_grow_with_the_rows() -> None:
 
 
 def test_types_without_a_kernel_are_refused() -> None:
-    problem = Problem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=64, a_dtype=DType.F32)
+    problem = GroupedGemmProblem(
+        layout=Layout.RAGGED, groups=2, m=64, n=64, k=64, a_dtype=DType.F32
+    )
 
     assert select(problem, Arch.CPU)
     with pytest.raises(UnsupportedConfig, match="sm_90a has no kernel for f32 x f32 -> bf16"):
@@ -248,7 +255,7 @@ def test_without_a_gpu_the_default_arch_is_cpu_unless_set(monkeypatch: pytest.Mo
     from jitgen.targets import devices as target
 
     monkeypatch.setattr(target, "_GPU_DEVICES", ())
-    problem = Problem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=64)
+    problem = GroupedGemmProblem(layout=Layout.RAGGED, groups=2, m=64, n=64, k=64)
 
     assert select(problem).arch is Arch.CPU
     with settings.scope(arch="sm_90a"):

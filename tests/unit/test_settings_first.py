@@ -17,7 +17,7 @@ import pytest
 
 from jitgen.cache import Store
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.errors import JitgenError, KernelMiss, SettingError
 from jitgen.plans import recorder
 from jitgen.runtime.kernel import Kernel
@@ -271,7 +271,7 @@ class TestMiss:
         monkeypatch.setenv("JITGEN_ON_MISS", "error")
         return found
 
-    def missed(self, config: KernelConfig = CONFIGS[1]) -> KernelMiss:
+    def missed(self, config: GroupedGemmConfig = CONFIGS[1]) -> KernelMiss:
         with pytest.raises(KernelMiss) as caught:
             Session().get_kernel(config, Arch.CPU)
         assert len(str(caught.value).splitlines()) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.runtime.session import select
 from jitgen.selection import device, packed
 from jitgen.selection import measurements as tuned
@@ -30,7 +30,7 @@ def test_every_entry_counts(path: Path) -> None:
         problem = record.problem
         assert problem.slug == slug
         assert bucket(problem, table.arch) == problem
-        config, arch = KernelConfig.parse(record.winner)
+        config, arch = GroupedGemmConfig.parse(record.winner)
         assert arch is table.arch
         assert config in [
             each.config for each in select(problem, arch, use_measured=False).candidates

@@ -13,7 +13,7 @@ import jitgen
 from jitgen.cache import Store
 from jitgen.compile import toolchain
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.errors import ToolchainError
 from jitgen.events import Event
 from jitgen.runtime import kernel, spec
@@ -21,8 +21,8 @@ from jitgen.runtime.spec import spec_of
 from jitgen.runtime.tiers import Tiers, readable
 from tests.unit.store_fakes import publish
 
-CONFIG = KernelConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
-SMALL = KernelConfig(layout="ragged", tile=Tile(m=8, n=64, k=128))
+CONFIG = GroupedGemmConfig(layout="ragged", tile=Tile(m=64, n=128, k=128))
+SMALL = GroupedGemmConfig(layout="ragged", tile=Tile(m=8, n=64, k=128))
 
 V2 = ("cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3")
 V3 = (*V2, "abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave")

@@ -14,7 +14,7 @@ import pytest
 
 from jitgen.cli.trust_document import read_document
 from jitgen.codegen.render import render
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.errors import JitgenError
 from jitgen.remote.service import Fetching
 from jitgen.runtime.override import of_folder
@@ -72,7 +72,7 @@ def _certificates(path: Path) -> object:
         return found
 
 
-_SOURCE = render(*KernelConfig.parse(NAME)).text
+_SOURCE = render(*GroupedGemmConfig.parse(NAME)).text
 _TOML = 'ui = true\n[access]\nanonymous = ["read"]\n'
 
 READERS: dict[str, tuple[Callable[[Path], object], Callable[[Path], None]]] = {

@@ -20,7 +20,7 @@ from jitgen.autotune import TuningState, tune
 from jitgen.autotune.measure.errors import NoDevice
 from jitgen.cache import Store
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.errors import CacheError, UnsupportedConfig
 from jitgen.plans import prewarm as compiling
 from jitgen.runtime.session import current, select
@@ -109,7 +109,7 @@ class TestRecords:
         ]
 
     def test_progress(self, stand: Stand) -> None:
-        seen: list[tuple[Problem, int, int]] = []
+        seen: list[tuple[GroupedGemmProblem, int, int]] = []
         run(
             SMALL,
             LARGE,
@@ -131,7 +131,7 @@ class TestCompiling:
     def rows(
         self, state: compiling.PrewarmState, error: str = ""
     ) -> Callable[..., compiling.PrewarmReport]:
-        def prewarm(configs: list[KernelConfig], **options: Any) -> compiling.PrewarmReport:
+        def prewarm(configs: list[GroupedGemmConfig], **options: Any) -> compiling.PrewarmReport:
             report = compiled(configs, **options)
             first = replace(report.rows[0], state=state, error=error)
             return replace(report, rows=(first, *report.rows[1:]))

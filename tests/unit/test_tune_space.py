@@ -14,7 +14,7 @@ from jitgen.autotune.space import SpacePlan, TrialState, plan
 from jitgen.autotune.space_run import SpaceReport, search
 from jitgen.cache import Store
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import CacheError, ConfigError, SettingError
 from jitgen.plans import prewarm as compiling
 from jitgen.settings import settings
@@ -36,7 +36,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
 
 def planned(
     part: dict[str, tuple[str, ...]] | None = None,
-    problem: Problem = SMALL,
+    problem: GroupedGemmProblem = SMALL,
     arch: Arch = Arch.CPU,
     **options: Any,
 ) -> SpacePlan:

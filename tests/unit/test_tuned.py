@@ -12,7 +12,7 @@ import pytest
 from jitgen import templates
 from jitgen.cache import Store
 from jitgen.config import Layout
-from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Problem
+from jitgen.config.grouped_gemm import Epilogue, GroupedGemmConfig, GroupedGemmProblem
 from jitgen.errors import UnsupportedConfig
 from jitgen.runtime.session import select
 from jitgen.selection import measurements as tuned
@@ -95,8 +95,8 @@ class TestOrder:
 
     def test_a_bucket_has_one_answer(self) -> None:
         tuned.record(Store.open(), GPU, record(2))
-        near = Problem(layout=Layout.RAGGED, groups=8, m=4095, n=4096, k=7168)
-        other = Problem(layout=Layout.RAGGED, groups=9, m=9 * 512, n=4096, k=7168)
+        near = GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=4095, n=4096, k=7168)
+        other = GroupedGemmProblem(layout=Layout.RAGGED, groups=9, m=9 * 512, n=4096, k=7168)
 
         assert select(near, GPU) is select(PROBLEM, GPU)
         assert select(other, GPU).source == "model"
@@ -174,8 +174,8 @@ class TestWithABias:
         assert select(PROBLEM, GPU).config.name(GPU) == NAMES[1]
 
 
-def _biased(name: str) -> KernelConfig:
-    return replace(KernelConfig.parse(name)[0], epilogue=Epilogue(bias=True))
+def _biased(name: str) -> GroupedGemmConfig:
+    return replace(GroupedGemmConfig.parse(name)[0], epilogue=Epilogue(bias=True))
 
 
 class TestExclusions:
@@ -194,7 +194,7 @@ class TestExclusions:
     def test_in_every_bucket(self) -> None:
         tuned.exclude(Store.open(), GPU, NAMES[0], "it hung")
         for m in range(8, 80000, 999):
-            problem = Problem(layout=Layout.RAGGED, groups=8, m=m, n=4096, k=7168)
+            problem = GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=m, n=4096, k=7168)
             assert select(problem, GPU).config != BY_MODEL.config
 
     def test_a_record_may_not_choose_it(self, tables: Path) -> None:

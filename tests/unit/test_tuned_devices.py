@@ -12,7 +12,7 @@ from jitgen.autotune import import_table
 from jitgen.cache import Store
 from jitgen.compile import toolchain
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import ConfigError, ToolchainError
 from jitgen.runtime.session import select
 from jitgen.selection import device
@@ -125,7 +125,9 @@ class TestDevices:
 
     def test_a_device_of_another_target_changes_nothing(self) -> None:
         """JITGEN_DEVICE for the GPU used to have what was measured on the CPU ignored."""
-        problem = bucket(Problem(layout=Layout.RAGGED, groups=2, m=16, n=64, k=64), Arch.CPU)
+        problem = bucket(
+            GroupedGemmProblem(layout=Layout.RAGGED, groups=2, m=16, n=64, k=64), Arch.CPU
+        )
         last = select(problem, Arch.CPU, use_measured=False).candidates[-1].config.name("cpu")
         tuned.record(
             Store.open(), Arch.CPU, record(problem=problem, winner=last, times_us={last: 1.0})
@@ -167,7 +169,9 @@ class TestDevices:
             assert select(PROBLEM, GPU).source == "shipped"
 
     def test_a_cpu_is_a_device_too(self) -> None:
-        problem = bucket(Problem(layout=Layout.RAGGED, groups=2, m=16, n=64, k=64), Arch.CPU)
+        problem = bucket(
+            GroupedGemmProblem(layout=Layout.RAGGED, groups=2, m=16, n=64, k=64), Arch.CPU
+        )
         last = select(problem, Arch.CPU, use_measured=False).candidates[-1].config.name("cpu")
         found = record(problem=problem, winner=last, times_us={last: 1.0})
         tuned.record(Store.open(), Arch.CPU, found)

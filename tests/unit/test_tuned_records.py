@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jitgen.config import Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.selection.packed import Packed, pack
 from jitgen.selection.record import SCHEMA, BadRecord, Table, TuningRecord
 from tests.unit.tuned_fakes import GPU, NAMES, PROBLEM, record
@@ -90,7 +90,7 @@ class TestRecords:
             ("scale_granularity", "row"),
         ):
             values = {name: getattr(PROBLEM, name) for name in PROBLEM.__slots__}
-            names.add(Problem(**{**values, field: value}).slug)
+            names.add(GroupedGemmProblem(**{**values, field: value}).slug)
 
         assert len(names) == 9
         assert all(name.replace("_", "").isalnum() for name in names)

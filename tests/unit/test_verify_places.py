@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Layout
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.ops.grouped_gemm.cases import Sizes, make, tile
 from jitgen.ops.grouped_gemm.samples import Solved
 from jitgen.verify.places import of_case
@@ -21,8 +21,8 @@ SIZES = Sizes(rows=(5, 0, 130), n=136, k=32, num_sms=4)
 Spoil = Callable[[Tensor], None]
 
 
-def solved(layout: str) -> tuple[KernelConfig, Solved]:
-    config = KernelConfig.parse(NAME.format(layout))[0]
+def solved(layout: str) -> tuple[GroupedGemmConfig, Solved]:
+    config = GroupedGemmConfig.parse(NAME.format(layout))[0]
     case = make(config, SIZES, is_exact=True)
     case.out.copy_(torch.where(case.is_owned, case.expected, float("nan")))
     return config, case

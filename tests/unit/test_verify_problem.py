@@ -8,18 +8,18 @@ import torch
 
 from jitgen import reference
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.cases import Sizes, make, unreachable
 from jitgen.targets.sm_90a.rules import SCALE_CHUNK
 
 NAME = "grouped_gemm_{}_e4m3_e4m3_{}_bf16_t64x64x128_c1x2_acc1_sm_90a"
-CONFIG = KernelConfig.parse(NAME.format("ragged", "block128"))[0]
+CONFIG = GroupedGemmConfig.parse(NAME.format("ragged", "block128"))[0]
 SIZES = Sizes(rows=(5, 0, 130), n=72, k=272, num_sms=4)
 
 
-def config(layout: str, scales: str) -> KernelConfig:
-    return KernelConfig.parse(NAME.format(layout, scales))[0]
+def config(layout: str, scales: str) -> GroupedGemmConfig:
+    return GroupedGemmConfig.parse(NAME.format(layout, scales))[0]
 
 
 def test_sizes_wrap_the_rings() -> None:
@@ -37,7 +37,7 @@ def test_sizes_reach_the_loops_of_each_part_of_k(split_k: int) -> None:
     """The main loop of 8 k-blocks and what is left of it, and a second chunk of scales."""
     split = f"_splitk{split_k}" if split_k > 1 else ""
     name = NAME.replace("_c1x2_acc1", f"_c1x1_acc1{split}").format("ragged", "block128")
-    sizes = Sizes.of(KernelConfig.parse(name)[0], Arch.SM_90A)
+    sizes = Sizes.of(GroupedGemmConfig.parse(name)[0], Arch.SM_90A)
 
     blocks = -(-sizes[1].k // 128)
     parts = [blocks * (i + 1) // split_k - blocks * i // split_k for i in range(split_k)]
@@ -117,4 +117,4 @@ def test_which_kernels_have_no_tiles_without_rows(
 ) -> None:
     name = NAME.replace("t64x64x128_c1x2", shape).format(layout, "block128")
 
-    assert bool(unreachable(KernelConfig.parse(name)[0])) == is_excused
+    assert bool(unreachable(GroupedGemmConfig.parse(name)[0])) == is_excused

@@ -13,7 +13,7 @@ import pytest
 from jitgen.autotune import TuningReport, bench, tune
 from jitgen.cache import Store
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.plans import prewarm as compiling
 from jitgen.runtime.session import select
 from jitgen.runtime.spec import key
@@ -21,7 +21,7 @@ from jitgen.selection import measurements as tuned
 from tests.unit.fake_trials import VARIABLE
 
 TRIALS = "tests.unit.fake_trials:Trials"
-SMALL = Problem(layout=Layout.RAGGED, groups=2, m=16, n=64, k=64)
+SMALL = GroupedGemmProblem(layout=Layout.RAGGED, groups=2, m=16, n=64, k=64)
 LARGE = replace(SMALL, m=128)
 LIMIT_S = 1.0
 NAMES = [c.config.name("cpu") for c in select(SMALL, "cpu", use_measured=False).candidates]
@@ -61,7 +61,7 @@ def _key(name: str) -> str:
 
 
 def compiled(
-    configs: list[KernelConfig], *, arch: Arch, dry_run: bool, **_: Any
+    configs: list[GroupedGemmConfig], *, arch: Arch, dry_run: bool, **_: Any
 ) -> compiling.PrewarmReport:
     """Return what prewarming says where every kernel is in the cache."""
     rows = tuple(
@@ -84,7 +84,7 @@ def set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     return Stand(tmp_path)
 
 
-def run(*problems: Problem, **options: Any) -> TuningReport:
+def run(*problems: GroupedGemmProblem, **options: Any) -> TuningReport:
     return tune(problems or (SMALL,), arch="cpu", time_limit_s=LIMIT_S, **options)
 
 

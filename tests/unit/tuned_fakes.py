@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.runtime.session import current, select
 from jitgen.selection import device
 from jitgen.selection import measurements as tuned
@@ -19,7 +19,7 @@ from jitgen.selection.packed import pack
 from jitgen.selection.record import Table, TuningRecord
 
 GPU = Arch.SM_90A
-PROBLEM = bucket(Problem(layout=Layout.RAGGED, groups=8, m=4096, n=4096, k=7168), GPU)
+PROBLEM = bucket(GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=4096, n=4096, k=7168), GPU)
 BY_MODEL = select(PROBLEM, GPU, use_measured=False)
 NAMES = [candidate.config.name(GPU) for candidate in BY_MODEL.candidates]
 

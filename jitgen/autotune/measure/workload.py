@@ -13,7 +13,7 @@ from torch import Tensor
 
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.formats import find_format
 from jitgen.formats.protocol import Rows, ceil_div
@@ -58,13 +58,13 @@ class Workload(Call):
         row_counts: Valid rows of each group.
     """
 
-    problem: Problem
+    problem: GroupedGemmProblem
     row_counts: tuple[int, ...]
 
     @classmethod
     def random(
         cls,
-        problem: Problem,
+        problem: GroupedGemmProblem,
         row_counts: Sequence[int] | None = None,
         *,
         device: str = "cuda",
@@ -195,7 +195,7 @@ class Workload(Call):
             )
 
 
-def _spread(problem: Problem) -> tuple[int, ...]:
+def _spread(problem: GroupedGemmProblem) -> tuple[int, ...]:
     """Return the rows of `problem` spread evenly over its groups."""
     ends = [problem.m * i // problem.groups for i in range(problem.groups + 1)]
     return tuple(end - start for start, end in pairwise(ends))

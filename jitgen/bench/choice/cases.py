@@ -16,7 +16,7 @@ from typing import Any, Self, cast
 
 from jitgen.bench.choice.recorded import Record, Recorded
 from jitgen.config import BLayout, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.selection.record import parse_problem, problem_json
 from jitgen.support.frozen import frozen
@@ -201,7 +201,7 @@ class Case:
         routing: How they are dealt.
     """
 
-    problem: Problem
+    problem: GroupedGemmProblem
     routing: Routing | Recorded
 
     def __str__(self) -> str:
@@ -214,7 +214,7 @@ class Case:
         return self.routing.deal(self.problem.groups, self.problem.m)
 
     @property
-    def asked(self) -> Problem:
+    def asked(self) -> GroupedGemmProblem:
         """The problem as a call has it: contiguous rows count with their padding."""
         if self.problem.layout is not Layout.CONTIGUOUS:
             return self.problem
@@ -231,7 +231,7 @@ class Case:
         routing = document["routing"]
         kind = Recorded if routing["kind"] == Recorded.KIND else Routing
         return cls(
-            problem=cast("Problem", parse_problem(document["problem"])),
+            problem=cast("GroupedGemmProblem", parse_problem(document["problem"])),
             routing=kind.from_json(routing),
         )
 
@@ -258,7 +258,9 @@ def _drawn(chance: random.Random) -> Case:
     while True:
         groups, rows = (round(_between(chance, *ends)) for ends in (GROUPS, ROWS))
         n, k = (round(_between(chance, *ends) / STEP) * STEP for ends in (N, K))
-        problem = Problem(layout=layout, groups=groups, m=groups * rows, n=n, k=k, **types)
+        problem = GroupedGemmProblem(
+            layout=layout, groups=groups, m=groups * rows, n=n, k=k, **types
+        )
         case = Case(problem=problem, routing=routing)
         if _bytes(case) <= MOST_BYTES and 2 * problem.m * n * k <= MOST_FLOP:
             return case
@@ -287,7 +289,7 @@ def skewed_cases(count: int, seed: int) -> list[Case]:
         kind, amount = _UNEVEN[number % len(_UNEVEN)]
         turn = number // len(_UNEVEN)  # each kind meets other layers
         layout, groups, m, n, k = _LAYERS[(number + turn) % len(_LAYERS)]
-        problem = Problem(layout=layout, groups=groups, m=m, n=n, k=k)
+        problem = GroupedGemmProblem(layout=layout, groups=groups, m=m, n=n, k=k)
         routing = Routing(kind=kind, amount=amount, seed=seed + number)
         found.append(Case(problem=problem, routing=routing))
     return found
@@ -303,7 +305,7 @@ def layer_cases(count: int, seed: int) -> list[Case]:
     while len(found) < count:
         n, k = chance.choice(_MATRICES)
         groups, layout = chance.choice(_SHARES), chance.choice(tuple(Layout))
-        problem = Problem(
+        problem = GroupedGemmProblem(
             layout=layout, groups=groups, m=groups * chance.choice(_USUAL_ROWS), n=n, k=k
         )
         kind, amount = chance.choice(_USUAL)
@@ -318,7 +320,7 @@ def recorded_cases(records: Sequence[Record]) -> list[Case]:
     """Return each of `records` with each of its matrices, in all layouts: layers of FP8."""
     return [
         Case(
-            problem=Problem(
+            problem=GroupedGemmProblem(
                 layout=layout, groups=each.experts, m=each.tokens * each.top_k, n=n, k=k
             ),
             routing=Recorded(number=number, record=each),

@@ -14,7 +14,7 @@ from jitgen.bench.choice import NAME
 from jitgen.bench.choice.cases import Case
 from jitgen.bench.report import Report, Table, write
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.runtime.session import select
 from jitgen.support.frozen import frozen
 
@@ -241,5 +241,5 @@ def _cells(regret: Regret) -> tuple[str, ...]:
 
 def _shape(name: str) -> str:
     """Return what tells a kernel from the others of its problem."""
-    config, _ = KernelConfig.parse(name)
+    config, _ = GroupedGemmConfig.parse(name)
     return config.short + f" split {config.schedule.split_k}" * (config.schedule.split_k > 1)

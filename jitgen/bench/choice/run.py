@@ -24,7 +24,7 @@ from jitgen.bench.protocol import conditions
 from jitgen.bench.runner import attempt, device_of
 from jitgen.bench.suite import Given, Suite
 from jitgen.config import Arch
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.errors import ConfigError
 from jitgen.targets.devices import default_arch
 
@@ -98,7 +98,7 @@ def measure(case: Case, arch: Arch) -> Measured:
     return Measured(case=case, times_us=times, took_s=round(time.perf_counter() - start, 2))
 
 
-def _call(operands: Workload, config: KernelConfig) -> object:
+def _call(operands: Workload, config: GroupedGemmConfig) -> object:
     return operands.call(config=config)
 
 

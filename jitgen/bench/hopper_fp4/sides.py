@@ -18,7 +18,7 @@ from jitgen.bench.hopper_fp4.report import FP8
 from jitgen.bench.runner import Ready
 from jitgen.config import Arch, Config, DType, ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK, BLayout
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.config.unpack_weights import UnpackWeightsProblem
 from jitgen.formats.prepared import prepare_mxfp4
 from jitgen.formats.protocol import ceil_div
@@ -63,7 +63,7 @@ class Own(Side):
 
     types: Mapping[str, Any]
 
-    def made(self, weights: Weights, tokens: Tokens) -> Callable[[KernelConfig], Ready]:
+    def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
         """Return what makes the side with a kernel."""
         raise NotImplementedError
 
@@ -76,14 +76,14 @@ class Own(Side):
         made, others = self.made(weights, tokens), self.kernels(tokens.case)[1:]
         return {config.short: partial(made, config) for config in others}
 
-    def problem(self, case: Case) -> Problem:
+    def problem(self, case: Case) -> GroupedGemmProblem:
         """Return what a kernel is chosen for."""
         return replace(case.problem, m=sum(case.row_counts), **self.types)
 
-    def kernels(self, case: Case, arch: Arch | None = None) -> list[KernelConfig]:
+    def kernels(self, case: Case, arch: Arch | None = None) -> list[GroupedGemmConfig]:
         """Return what may be chosen for a case, first what the selector does choose."""
         choice = jitgen.select(self.problem(case), arch or default_arch())
-        return [cast("KernelConfig", candidate.config) for candidate in choice.candidates]
+        return [cast("GroupedGemmConfig", candidate.config) for candidate in choice.candidates]
 
     def beside(self, case: Case, arch: Arch) -> list[Config]:  # noqa: ARG002  # most have none
         """Return what the chosen kernel is launched together with."""
@@ -97,7 +97,7 @@ class Fp8(Own):
     types: Mapping[str, Any] = {}
     note = "e4m3 weights with block128 scales: 8 bits a weight"
 
-    def made(self, weights: Weights, tokens: Tokens) -> Callable[[KernelConfig], Ready]:
+    def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
         """Return what makes the side with a kernel for FP8 operands."""
         b, b_scale = weights.once(FP8, partial(_fp8_weights, weights))
 
@@ -140,7 +140,7 @@ class Mxfp4(Own):
         """Return the product."""
         return jitgen.grouped_gemm(a, weights, *scales, **options)
 
-    def made(self, weights: Weights, tokens: Tokens) -> Callable[[KernelConfig], Ready]:
+    def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
         """Return what makes the side with a kernel for its kind of activations."""
         prepared = weights.once(self._layout, partial(_prepared, weights, self._layout))
         kind = self._kind
@@ -170,7 +170,7 @@ class Unpacked(Mxfp4):
         b, b_scale = jitgen.quantize.unpack_mxfp4(weights)
         return jitgen.grouped_gemm(a, b, a_scale, b_scale, **options)
 
-    def problem(self, case: Case) -> Problem:
+    def problem(self, case: Case) -> GroupedGemmProblem:
         """Return what a kernel for weights that are unpacked is chosen for."""
         return unpacked_problem(super().problem(case))
 
@@ -292,7 +292,7 @@ def _ready(
     calls: Sequence[Callable[..., Tensor]],
     expected: Tensor,
     num_bytes: int,
-    config: KernelConfig,
+    config: GroupedGemmConfig,
 ) -> Ready:
     """Return calls of `grouped_gemm` for each copy of the weights, with results of their own."""
     return tokens.ready(

@@ -5,8 +5,8 @@ from jitgen.config.operation import Operation
 
 OPERATION = Operation(
     name="grouped_gemm",
-    config="jitgen.config.grouped_gemm:KernelConfig",
-    problem="jitgen.config.grouped_gemm:Problem",
+    config="jitgen.config.grouped_gemm:GroupedGemmConfig",
+    problem="jitgen.config.grouped_gemm:GroupedGemmProblem",
     samples="jitgen.ops.grouped_gemm.cases",
     arguments=("a", "b", "a_scale", "b_scale", "groups", "out"),
     results=("out",),

@@ -13,7 +13,7 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.grouped_gemm.dispatch import SCALED, SCALED_ON_GPU, UNSCALED, GroupedGemm
 from jitgen.ops.grouped_gemm.validate import Arguments
@@ -45,7 +45,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
     expected_m: int | None = None,
     min_latency: bool | None = None,
     numerics: str | None = None,
-    config: KernelConfig | Override | None = None,
+    config: GroupedGemmConfig | Override | None = None,
 ) -> Tensor:
     """
     Multiply the rows of each group with the group's weights: a linear layer of many experts.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Self
 
 from jitgen.config import Arch, BLayout, DType, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.config.operation import Excuse
 from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
@@ -55,7 +55,7 @@ class Sizes:
     num_sms: int
 
     @classmethod
-    def of(cls, config: KernelConfig, arch: Arch) -> tuple[Self, ...]:
+    def of(cls, config: GroupedGemmConfig, arch: Arch) -> tuple[Self, ...]:
         """
         Return the sizes that test `config`, which together execute all of a kernel.
 
@@ -114,7 +114,7 @@ class Sizes:
         return wide, deep, replace(deep, n=2 * tile.n, k=vector)
 
     @classmethod
-    def parse(cls, text: str, config: KernelConfig) -> Self:
+    def parse(cls, text: str, config: GroupedGemmConfig) -> Self:
         """
         Return the sizes that ``G:M:N:K`` stands for: M rows in G groups, as unequal as it goes.
 
@@ -134,7 +134,7 @@ class Sizes:
         return f"rows {rows}, N {self.n}, K {self.k}, {self.num_sms} SMs"
 
 
-def unreachable(config: KernelConfig) -> tuple[Excuse, ...]:
+def unreachable(config: GroupedGemmConfig) -> tuple[Excuse, ...]:
     """Return what no problem can reach in kernels of `config`."""
     # The other CTA of a cluster may have none, and a tile beyond N counts as one without rows.
     others = config.cluster.m if config.layout is Layout.CONTIGUOUS else config.cluster.size
@@ -144,20 +144,20 @@ def unreachable(config: KernelConfig) -> tuple[Excuse, ...]:
     return (Excuse("waves == 0", reason, function="skip_blocks"),)
 
 
-def tile(config: KernelConfig) -> tuple[int, int]:
+def tile(config: GroupedGemmConfig) -> tuple[int, int]:
     """Return rows and columns of the result that one CTA computes."""
     return config.tile.m, config.tile.n
 
 
 def make(
-    config: KernelConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0, device: str = "cpu"
+    config: GroupedGemmConfig, sizes: Sizes, *, is_exact: bool, seed: int = 0, device: str = "cpu"
 ) -> Solved:
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`. Every
     layout gets rows of no group, and what belongs to groups without rows is NaN.
     """
     types = config.operands
-    problem = Problem(
+    problem = GroupedGemmProblem(
         layout=config.layout,
         groups=len(sizes.rows),
         m=sum(sizes.rows),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from jitgen.config import Arch, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Operands
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands
 from jitgen.config.layouts import ARGUMENT
 from jitgen.formats import find_format
 from jitgen.formats.prepared import PreparedWeights
@@ -19,7 +19,7 @@ from jitgen.ops.grouped_gemm.validate import Arguments, validate
 from jitgen.runtime.session import current
 
 
-def check(config: KernelConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+def check(config: GroupedGemmConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
     Require a, b, scales as `config` has them, alpha, a bias, what says which rows belong to which
     group, and out. Of prepared weights b and b_scale are the values and the factor.
@@ -45,7 +45,7 @@ def check(config: KernelConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     CALL.check_values(args, valid)
 
 
-def names_of(config: KernelConfig) -> tuple[str, ...]:
+def names_of(config: GroupedGemmConfig) -> tuple[str, ...]:
     """Return what the tensors of an entry are called."""
     types = config.operands
     has_alpha = types.scale_granularity is ScaleGranularity.NV16
@@ -63,7 +63,7 @@ def _granularity_of_a(types: Operands) -> ScaleGranularity:
     return types.a_scale_granularity or types.scale_granularity
 
 
-def _prepared(config: KernelConfig, found: dict[str, Any]) -> PreparedArguments:
+def _prepared(config: GroupedGemmConfig, found: dict[str, Any]) -> PreparedArguments:
     """Return the public arguments: N and K of the weights are those of out and a."""
     out, a = found["out"], found["a"]
     for name, tensor in (("out", out), ("a", a)):

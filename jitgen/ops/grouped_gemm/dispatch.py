@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Layout
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.config.layouts import ARGUMENT
 from jitgen.errors import InputError
 from jitgen.formats import atoms, find_format
@@ -118,20 +118,20 @@ class AnyGroupedGemm(Call[Arguments[Weights], Validated, Tensor]):
     """What calls of `grouped_gemm` with any weights share."""
 
     arguments = Arguments
-    config = KernelConfig
+    config = GroupedGemmConfig
     like = "a"
 
     def check_values(self, args: Arguments[Weights], valid: Validated) -> None:
         check_values(valid.layout, groups_of(args), valid.rows, groups=valid.groups)
 
-    def problem(self, args: Arguments[Weights], valid: Validated) -> Problem:
+    def problem(self, args: Arguments[Weights], valid: Validated) -> GroupedGemmProblem:
         """
         Return what is chosen for; unless told, groups share the rows and masked ones are full.
         Numerics that the process asks for are the call's own, so that what is recorded asks for
         them, too.
         """
         rows = valid.rows * valid.groups if valid.layout is Layout.MASKED else valid.rows
-        problem = Problem(
+        problem = GroupedGemmProblem(
             layout=valid.layout,
             groups=valid.groups,
             m=rows if args.expected_m is None else args.expected_m * valid.groups,
@@ -157,8 +157,10 @@ class AnyGroupedGemm(Call[Arguments[Weights], Validated, Tensor]):
 
     def require_fit(
         self, asked: object, args: Arguments[Weights], valid: Validated
-    ) -> KernelConfig:
-        config: KernelConfig = explicit_config(asked, KernelConfig, valid.arch, args.numerics)
+    ) -> GroupedGemmConfig:
+        config: GroupedGemmConfig = explicit_config(
+            asked, GroupedGemmConfig, valid.arch, args.numerics
+        )
         if config.layout is not valid.layout or config.operands != valid.operands:
             raise InputError(
                 "config",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config import DType, ScaleGranularity
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.formats import e2m1, find_format
 from jitgen.formats.atoms import PLACES, laid_out, swizzled
 from jitgen.formats.protocol import TORCH, Rows
@@ -73,7 +73,7 @@ class Draw:
         return self.floats(*shape).to(dtype).view(torch.uint8)
 
     def scales(
-        self, problem: Problem, rows: Rows, is_owned: Tensor, is_idle: Tensor | None
+        self, problem: GroupedGemmProblem, rows: Rows, is_owned: Tensor, is_idle: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """
         Return scales of a and b, in the layout that kernels read; of a none where it has none.

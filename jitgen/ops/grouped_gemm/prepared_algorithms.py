@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from jitgen.config import Arch, BLayout, Config, DType, Numerics, ScaleGranularity
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.unpack_weights import UnpackWeightsProblem
 from jitgen.errors import UnsupportedConfig
 from jitgen.runtime.session import select
@@ -116,7 +116,7 @@ class Algorithms:
 
 
 def algorithms(
-    problem: Problem,
+    problem: GroupedGemmProblem,
     arch: Arch | str | None = None,
     *,
     device: str | None = None,
@@ -163,7 +163,7 @@ def algorithms(
     )
 
 
-def unpacked_problem(problem: Problem) -> Problem:
+def unpacked_problem(problem: GroupedGemmProblem) -> GroupedGemmProblem:
     """Return the same sizes with weights as they are unpacked."""
     return replace(
         problem,
@@ -187,7 +187,7 @@ def kernels(
     return found.kernels if found is not None and found.is_unpacked else ()
 
 
-def _can_be_unpacked(problem: Problem) -> bool:
+def _can_be_unpacked(problem: GroupedGemmProblem) -> bool:
     """Say whether kernels for FP8 weights with scales of rows take the activations of `problem`."""
     return (
         problem.b_layout in _LAYOUTS

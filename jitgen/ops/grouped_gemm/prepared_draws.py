@@ -14,7 +14,7 @@ import math
 from torch import Tensor
 
 from jitgen.config import DType, ScaleGranularity
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.formats import find_format
 from jitgen.formats import prepared_blocks as blocks
 from jitgen.formats.mx32 import VALUES
@@ -28,7 +28,7 @@ _NEAR, _FAR = (125, 130), (118, 131)
 """Exponents: of exact problems, and of others."""
 
 
-def activations(draw: Draw, problem: Problem, rows: Rows) -> tuple[Tensor, Tensor]:
+def activations(draw: Draw, problem: GroupedGemmProblem, rows: Rows) -> tuple[Tensor, Tensor]:
     """
     Return a and its scales, as kernels read them; no scales at all where a has none.
 
@@ -48,7 +48,7 @@ def activations(draw: Draw, problem: Problem, rows: Rows) -> tuple[Tensor, Tenso
     return split_bf16(draw.values((*rows.shape, problem.k), DType.BF16))
 
 
-def weights(draw: Draw, problem: Problem, is_idle: Tensor | None) -> PreparedWeights:
+def weights(draw: Draw, problem: GroupedGemmProblem, is_idle: Tensor | None) -> PreparedWeights:
     """
     Return b.
 

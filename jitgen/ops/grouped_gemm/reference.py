@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.errors import InputError
 from jitgen.formats import block128, format_of_b, row
 from jitgen.formats.e2m1 import values_of
@@ -42,7 +42,7 @@ def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
     expected_m: int | None = None,  # noqa: ARG001  # as in the real one
     min_latency: bool | None = None,  # noqa: ARG001
     numerics: str | None = None,  # noqa: ARG001
-    config: KernelConfig | None = None,  # noqa: ARG001  # likewise
+    config: GroupedGemmConfig | None = None,  # noqa: ARG001  # likewise
 ) -> Tensor:
     """
     Return what `jitgen.grouped_gemm` returns for the same arguments, computed slowly and plainly.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config import BLayout, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.layouts import ARGUMENT, GROUP_ALIGNMENT
 from jitgen.config.operation import Result
 from jitgen.errors import ConfigError
@@ -143,7 +143,7 @@ def _owned(layout: Layout, groups: Tensor, num_rows: int) -> Tensor:
 
 
 def random_call(
-    problem: Problem,
+    problem: GroupedGemmProblem,
     row_counts: Sequence[int],
     *,
     is_exact: bool = False,

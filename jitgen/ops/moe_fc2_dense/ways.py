@@ -7,7 +7,7 @@ this operation; or a grouped GEMM over the rows of each expert, and a sum over t
 from __future__ import annotations
 
 from jitgen.config import Arch, Layout
-from jitgen.config.grouped_gemm import Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.moe_fc2_dense import MoeFc2DenseProblem
 from jitgen.runtime.session import select
 from jitgen.selection.device import chosen_for
@@ -70,7 +70,7 @@ def ways(
     """
     dense = select(problem, arch, device=device)
     rows = problem.m * min(problem.top_k, problem.groups)
-    grouped = Problem(
+    grouped = GroupedGemmProblem(
         layout=Layout.RAGGED,
         groups=max(1, round(problem.live_experts(problem.m))),
         m=rows,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from jitgen.config import Layout
 from jitgen.config.config import SCALE_BLOCK, SCALES, DType
-from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Problem, Tile
+from jitgen.config.grouped_gemm import Epilogue, GroupedGemmConfig, GroupedGemmProblem, Tile
 from jitgen.targets.base import BaseRules, Cost
 from jitgen.targets.cpu.rules import CpuDerived, CpuRules
 from jitgen.targets.fp4_space import OPERANDS, UNSCALED, refuse_other_operands
@@ -41,7 +41,7 @@ _ROWS = (8, 16, 32, 64)
 """Rows of the tiles that may be chosen: of equally good ones the first needs the least memory."""
 
 
-class GroupedGemm(CpuRules[KernelConfig, Problem], GemmRules):
+class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
     """
     The rules of its kernels, the few that may be chosen, and what they cost.
 
@@ -73,7 +73,7 @@ class GroupedGemm(CpuRules[KernelConfig, Problem], GemmRules):
 
     check_sizes = BaseRules.check_sizes  # any: a host kernel reads what exists, value by value
 
-    def derive(self, config: KernelConfig) -> CpuDerived:
+    def derive(self, config: GroupedGemmConfig) -> CpuDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_selectors(config, "cpu")
         refuse_early(config, "a kernel of cpu")
@@ -107,7 +107,7 @@ class GroupedGemm(CpuRules[KernelConfig, Problem], GemmRules):
         tail = 16 * types.a_dtype.bits // 8
         return CpuDerived(scratch_bytes=4 * (panels + tile.m * tile.n) + tail)
 
-    def _check_plain(self, config: KernelConfig) -> None:
+    def _check_plain(self, config: GroupedGemmConfig) -> None:
         """Refuse operands as they were quantised that no kernel has."""
         types = config.operands
         refuse_prepared(config, "cpu", n_major=self.space.n_major)
@@ -120,10 +120,10 @@ class GroupedGemm(CpuRules[KernelConfig, Problem], GemmRules):
         )
         refuse_scales(config, self.space, "cpu")
 
-    def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
+    def candidates(self, problem: GroupedGemmProblem) -> tuple[GroupedGemmConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         listed = tuple(
-            KernelConfig(
+            GroupedGemmConfig(
                 layout=problem.layout,
                 operands=problem.operands,
                 tile=Tile(m=rows, n=128, k=SCALE_BLOCK),
@@ -133,7 +133,7 @@ class GroupedGemm(CpuRules[KernelConfig, Problem], GemmRules):
         )
         return legal_of(listed, self)
 
-    def work(self, problem: Problem, config: KernelConfig) -> Cost:
+    def work(self, problem: GroupedGemmProblem, config: GroupedGemmConfig) -> Cost:
         """
         Count what one thread does: b is decoded for each tile of rows, a for each of columns.
 
@@ -171,19 +171,19 @@ class GroupedGemm(CpuRules[KernelConfig, Problem], GemmRules):
         )
 
 
-def _is_prepared(config: KernelConfig) -> bool:
+def _is_prepared(config: GroupedGemmConfig) -> bool:
     return config.operands.b_layout.is_prepared
 
 
-def _is_wide(config: KernelConfig) -> bool:
+def _is_wide(config: GroupedGemmConfig) -> bool:
     return config.operands in UNSCALED
 
 
-def _is_plain(config: KernelConfig) -> bool:
+def _is_plain(config: GroupedGemmConfig) -> bool:
     return not _is_prepared(config) and not _is_wide(config)
 
 
-def _whole(problem: Problem, height: int) -> float:
+def _whole(problem: GroupedGemmProblem, height: int) -> float:
     """Return how many blocks of `height` rows all groups have; blocks of padding cost nothing."""
     is_padded = problem.layout is Layout.CONTIGUOUS
     each = (float(problem.rows_per_group),) if is_padded else sizes(problem)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from jitgen.config.config import SCALE_BLOCK, DType, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
 from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.targets import fc2_space
 from jitgen.targets.base import BaseRules, Cost
@@ -41,7 +41,7 @@ class _Parts(GroupedGemm):
         mixed=(),
     )
 
-    def derive(self, config: KernelConfig) -> CpuDerived:
+    def derive(self, config: GroupedGemmConfig) -> CpuDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         fc2_space.check_types(config, self.space, "cpu")
         return super().derive(config)

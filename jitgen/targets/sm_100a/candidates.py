@@ -11,7 +11,14 @@ and take what has enough tiles for all SMs; there weights are streamed past L2.
 from __future__ import annotations
 
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Pipeline, Schedule, Tile
+from jitgen.config.grouped_gemm import (
+    Cluster,
+    GroupedGemmConfig,
+    Operands,
+    Pipeline,
+    Schedule,
+    Tile,
+)
 from jitgen.targets.sm_100a.sizes import ROW_BYTES
 
 _STREAM = Schedule(raster=1, stream_b=True)
@@ -44,11 +51,11 @@ _SUMMED = (
 """The same where the tensor core sums all of K: stages are tiles, beside the columns of scales."""
 
 
-def candidates(layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
+def candidates(layout: Layout, operands: Operands) -> tuple[GroupedGemmConfig, ...]:
     """Return the configs that may be chosen, legal or not."""
     is_promoted = operands.scale_granularity is ScaleGranularity.BLOCK128
     return tuple(
-        KernelConfig(
+        GroupedGemmConfig(
             layout=layout,
             operands=operands,
             tile=Tile(m=rows, n=columns, k=ROW_BYTES * 8 // operands.a_dtype.bits),

@@ -24,7 +24,7 @@ import math
 from typing import NamedTuple
 
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.targets.gemm import sizes
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_100a.devices import Paper
@@ -77,7 +77,7 @@ class Cycles(NamedTuple):
 
 
 def cycles(
-    config: KernelConfig,
+    config: GroupedGemmConfig,
     paper: Paper,
     rows: float = CTA_ROWS,
     promotions: float | None = None,
@@ -115,7 +115,9 @@ def cycles(
     )
 
 
-def predict(problem: Problem, config: KernelConfig, device: Device, num_sms: int) -> Candidate:
+def predict(
+    problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
+) -> Candidate:
     """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
     tile, cluster, ctas = config.tile, config.cluster, num_ctas(config)
     paper: Paper = device.constants["grouped_gemm"]
@@ -147,14 +149,14 @@ def predict(problem: Problem, config: KernelConfig, device: Device, num_sms: int
     )
 
 
-def _clusters_of_rows(problem: Problem, height: int) -> tuple[float, float]:
+def _clusters_of_rows(problem: GroupedGemmProblem, height: int) -> tuple[float, float]:
     """Return how many blocks of `height` rows all groups have, and the mean rows in one."""
     each = sizes(problem)
     count = sum(math.ceil(rows / height) for rows in each)
     return count * problem.groups / len(each), sum(each) / count
 
 
-def _update_instructions(config: KernelConfig) -> int:
+def _update_instructions(config: GroupedGemmConfig) -> int:
     """Return what an update warp issues for a k-block; plain multiply-adds beyond ragged rows."""
     n = config.tile.n
     packed = UPDATE_INSTRUCTIONS[n]

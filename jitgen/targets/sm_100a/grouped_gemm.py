@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.targets.base import ON_PAPER
 from jitgen.targets.gemm import FREE
 from jitgen.targets.protocol import Candidate, Device, refuse_unless
@@ -32,12 +32,12 @@ class GroupedGemm(Sm100Rules):
     )
 
     def predict(
-        self, problem: Problem, config: KernelConfig, device: Device, num_sms: int
+        self, problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
     ) -> Candidate:
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
         return cost.predict(problem, config, device, num_sms)
 
-    def check_sizes(self, problem: Problem) -> None:
+    def check_sizes(self, problem: GroupedGemmProblem) -> None:
         """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
         super().check_sizes(problem)
         types = problem.operands

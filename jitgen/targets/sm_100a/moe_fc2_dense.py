@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from jitgen.config.config import SCALE_BLOCK, ScaleGranularity
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Pipeline, Schedule, Tile
+from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Pipeline, Schedule, Tile
 from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.support.frozen import frozen
 from jitgen.targets import fc2_space
@@ -98,7 +98,7 @@ class _Parts(Sm100Rules):
         mixed=(),
     )
 
-    def derive(self, config: KernelConfig) -> Sm100Derived:
+    def derive(self, config: GroupedGemmConfig) -> Sm100Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         fc2_space.check_types(config, self.space, self.arch)
         refuse_unless(
@@ -110,11 +110,11 @@ class _Parts(Sm100Rules):
         )
         return super().derive(config)
 
-    def _is_promoted(self, config: KernelConfig) -> bool:  # noqa: ARG002
+    def _is_promoted(self, config: GroupedGemmConfig) -> bool:  # noqa: ARG002
         """Return that every expert's sum is: it is weighted then."""
         return True
 
-    def _memory(self, config: KernelConfig) -> tuple[int, int]:
+    def _memory(self, config: GroupedGemmConfig) -> tuple[int, int]:
         """Return the bytes of shared memory that an operand stage takes, and those of all else."""
         stage, fixed = super()._memory(config)
         alpha, place = SCALE_STAGES * scale_box(config) * 4, 2  # a k-block's: expert, and where

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from jitgen.config.config import SCALE_BLOCK, SCALES, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.support.frozen import frozen
 from jitgen.targets.gemm import (
     GemmRules,
@@ -131,7 +131,7 @@ class Sm100Rules(GemmRules):
         mixed_alignment=UNPACKED_ALIGNMENT,
     )
 
-    def derive(self, config: KernelConfig) -> Sm100Derived:
+    def derive(self, config: GroupedGemmConfig) -> Sm100Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_prepared(config, self.arch)
         refuse_selectors(config, self.arch)
@@ -171,7 +171,7 @@ class Sm100Rules(GemmRules):
             scale_pitch=align(scale_box(config), 32) if has_blocks else 0,
         )
 
-    def _check_types(self, config: KernelConfig) -> None:
+    def _check_types(self, config: GroupedGemmConfig) -> None:
         types = config.operands
         refuse_unless(
             self.space.has(types),
@@ -182,7 +182,7 @@ class Sm100Rules(GemmRules):
         )
         refuse_scales(config, self.space, self.arch)
 
-    def _check_tile(self, config: KernelConfig) -> None:
+    def _check_tile(self, config: GroupedGemmConfig) -> None:
         tile = config.tile
         refuse_unless(
             tile.m in self.space.tile_m,
@@ -215,7 +215,7 @@ class Sm100Rules(GemmRules):
             + f": {depth} for {types.a_dtype} operands",
         )
 
-    def _check_pair(self, config: KernelConfig) -> None:
+    def _check_pair(self, config: GroupedGemmConfig) -> None:
         tile, cluster = config.tile, config.cluster
         is_pair = config.schedule.two_cta
         refuse_unless(
@@ -231,7 +231,7 @@ class Sm100Rules(GemmRules):
             "2x1, and kernels have one pair in each",
         )
 
-    def _check_cluster(self, config: KernelConfig) -> None:
+    def _check_cluster(self, config: GroupedGemmConfig) -> None:
         cluster = (config.cluster.m, config.cluster.n)
         refuse_unless(
             cluster in self.space.cluster,
@@ -246,7 +246,7 @@ class Sm100Rules(GemmRules):
             "two of four CTAs would have none; allowed: 1x1, 2x1, 1x2",
         )
 
-    def _check_split_k(self, config: KernelConfig) -> None:
+    def _check_split_k(self, config: GroupedGemmConfig) -> None:
         tile, split_k = config.tile, config.schedule.split_k
         refuse_unless(
             split_k in self.space.split_k,
@@ -275,7 +275,7 @@ class Sm100Rules(GemmRules):
             f"to that (got {tile.n})",
         )
 
-    def _check_tensor_memory(self, config: KernelConfig) -> None:
+    def _check_tensor_memory(self, config: GroupedGemmConfig) -> None:
         stages, n, scales = config.pipeline.num_acc_stage, config.tile.n, scale_columns(config)
         most = (TMEM_COLUMNS - scales) // n
         beside = f" and {scales} of scales" if scales else ""
@@ -287,11 +287,11 @@ class Sm100Rules(GemmRules):
             f"{most} stages",
         )
 
-    def _is_promoted(self, config: KernelConfig) -> bool:
+    def _is_promoted(self, config: GroupedGemmConfig) -> bool:
         """Return whether sums of parts of K are added to totals in registers, which begin at 0."""
         return is_block(config)
 
-    def _memory(self, config: KernelConfig) -> tuple[int, int]:
+    def _memory(self, config: GroupedGemmConfig) -> tuple[int, int]:
         """Return the bytes of shared memory that an operand stage takes, and those of all else."""
         tile, types, ctas = config.tile, config.operands, num_ctas(config)
         stage = (CTA_ROWS + tile.n // ctas) * ROW_BYTES + RING_SLOT_BYTES
@@ -317,7 +317,7 @@ class Sm100Rules(GemmRules):
             fixed += 4 * (MAX_ENTRIES + 1) * (1 + has_block_table(config))
         return stage, fixed
 
-    def _stages(self, config: KernelConfig) -> tuple[int, int]:
+    def _stages(self, config: GroupedGemmConfig) -> tuple[int, int]:
         """Return the operand stages and the bytes of the kernel's struct of shared memory."""
         stage, fixed = self._memory(config)
         fixed = align(fixed, 128)

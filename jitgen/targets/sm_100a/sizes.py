@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 
 SMEM_BYTES = 232_448
 """Shared memory that one CTA can have: 227 KiB of the SM's 228."""
@@ -86,28 +86,28 @@ def align(size: int, to: int) -> int:
     return -(-size // to) * to
 
 
-def is_block(config: KernelConfig) -> bool:
+def is_block(config: GroupedGemmConfig) -> bool:
     """Return whether scales change within K and are applied to sums of 128."""
     return config.operands.scale_granularity is ScaleGranularity.BLOCK128
 
 
-def has_atoms(config: KernelConfig) -> bool:
+def has_atoms(config: GroupedGemmConfig) -> bool:
     """Return whether the tensor core applies the scales, which come in atoms."""
     return config.operands.scale_granularity in VALUES
 
 
-def has_block_table(config: KernelConfig) -> bool:
+def has_block_table(config: GroupedGemmConfig) -> bool:
     """Return whether blocks of scales are not tiles: of ragged groups in tiles of 256 rows."""
     return has_atoms(config) and config.layout is Layout.RAGGED and config.schedule.two_cta
 
 
-def atoms(config: KernelConfig) -> int:
+def atoms(config: GroupedGemmConfig) -> int:
     """Return the atoms of scales along K of a stage, for each 128 rows or columns."""
     values = VALUES[config.operands.scale_granularity]
     return ROW_BYTES * 8 // config.operands.a_dtype.bits // (4 * values)
 
 
-def scale_padding(config: KernelConfig, stages: int) -> int:
+def scale_padding(config: GroupedGemmConfig, stages: int) -> int:
     """
     Return the unused bytes between the rings of scales of a and of b.
 
@@ -125,14 +125,14 @@ def scale_blocks(tile_n: int) -> int:
     return -(-(tile_n + SCALE_BLOCK - math.gcd(tile_n, SCALE_BLOCK)) // SCALE_BLOCK)
 
 
-def scale_columns(config: KernelConfig) -> int:
+def scale_columns(config: GroupedGemmConfig) -> int:
     """Return the columns of tensor memory that scales take."""
     if not has_atoms(config):
         return 0
     return ATOM_COLUMNS * atoms(config) * (1 + scale_blocks(config.tile.n))
 
 
-def num_ctas(config: KernelConfig) -> int:
+def num_ctas(config: GroupedGemmConfig) -> int:
     """Return the CTAs that multiply a tile together."""
     return 2 if config.schedule.two_cta else 1
 
@@ -145,7 +145,7 @@ def read_n(tile_n: int) -> int:
     return 64 if half % 64 == 0 else 32
 
 
-def scale_box(config: KernelConfig) -> int:
+def scale_box(config: GroupedGemmConfig) -> int:
     """
     Return the activation scales of a CTA's rows, as one copy loads them.
 

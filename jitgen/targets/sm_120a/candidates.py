@@ -11,7 +11,7 @@ is read once is streamed past L2. Wide tiles are for many rows, which tensor cor
 from __future__ import annotations
 
 from jitgen.config import Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Operands, Schedule, Tile
+from jitgen.config.grouped_gemm import Epilogue, GroupedGemmConfig, Operands, Schedule, Tile
 
 _Listed = tuple[tuple[int, int, int, Schedule], ...]
 
@@ -73,14 +73,16 @@ _PROMOTED: _Listed = (
 """The same where scales are applied by promotion, every 128 of K."""
 
 
-def candidates(layout: Layout, operands: Operands, epilogue: Epilogue) -> tuple[KernelConfig, ...]:
+def candidates(
+    layout: Layout, operands: Operands, epilogue: Epilogue
+) -> tuple[GroupedGemmConfig, ...]:
     """Return the configs that may be chosen, legal or not."""
     bits = operands.a_dtype.bits, operands.b_dtype.bits
     listed = {(16, 4): _WIDE, (8, 4): _MIXED, (4, 4): _PACKED}.get(bits, _BYTES)
     if operands.scale_granularity is ScaleGranularity.BLOCK128:
         listed = _PROMOTED
     return tuple(
-        KernelConfig(
+        GroupedGemmConfig(
             layout=layout,
             operands=operands,
             tile=Tile(m=rows, n=columns, k=depth),
@@ -91,7 +93,7 @@ def candidates(layout: Layout, operands: Operands, epilogue: Epilogue) -> tuple[
     )
 
 
-def min_latency(listed: tuple[KernelConfig, ...]) -> tuple[KernelConfig, ...]:
+def min_latency(listed: tuple[GroupedGemmConfig, ...]) -> tuple[GroupedGemmConfig, ...]:
     """
     Return those of `listed` for the least latency of few rows: of the smallest tiles the narrowest,
     which have the most CTAs, with depth that has the most bytes in flight.

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from jitgen.config import Layout, ScaleGranularity
 from jitgen.config.config import MAX_SIZE
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Operands
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_120a.devices import Paper
@@ -65,7 +65,9 @@ class Work(NamedTuple):
     readings: float
 
 
-def predict(problem: Problem, config: KernelConfig, device: Device, num_sms: int) -> Candidate:
+def predict(
+    problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
+) -> Candidate:
     """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
     each = [_call(problem, part, config, device, num_sms) for part in _STANDS_FOR]
     paper, whole = paper_of(device), each[-1]
@@ -101,7 +103,11 @@ class Call(NamedTuple):
 
 
 def _call(
-    problem: Problem, part: float, config: KernelConfig, device: Device, num_sms: int
+    problem: GroupedGemmProblem,
+    part: float,
+    config: GroupedGemmConfig,
+    device: Device,
+    num_sms: int,
 ) -> Call:
     """Return the call of `problem` with `part` of its rows."""
     tile, paper = config.tile, paper_of(device)
@@ -128,7 +134,7 @@ def _call(
     return Call(tiles, total, crossing, "multiply" if is_busy else "stream")
 
 
-def k_tile_cycles(config: KernelConfig, paper: Paper) -> float:
+def k_tile_cycles(config: GroupedGemmConfig, paper: Paper) -> float:
     """Return what the warps that multiply take for a tile of K."""
     tile, types = config.tile, config.operands
     flop, depth = {
@@ -142,7 +148,7 @@ def k_tile_cycles(config: KernelConfig, paper: Paper) -> float:
     return max(tensor / paper.reached, issue / paper.reached, tile.k / depth * paper.mma_latency)
 
 
-def instructions(config: KernelConfig) -> float:
+def instructions(config: GroupedGemmConfig) -> float:
     """
     Return what a warp issues for a tile of K, within a fifth of what SASS has.
 
@@ -179,7 +185,9 @@ def paper_of(device: Device) -> Paper:
     return paper
 
 
-def _readings(problem: Problem, config: KernelConfig, device: Device, work: Work) -> float:
+def _readings(
+    problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, work: Work
+) -> float:
     """
     Return how many groups' weights come from memory: those of each strip of tiles that are worked
     on at a time, where L2 does not keep them.
@@ -189,7 +197,9 @@ def _readings(problem: Problem, config: KernelConfig, device: Device, work: Work
     return work.active if stays and not config.schedule.stream_b else work.readings
 
 
-def work_of(problem: Problem, part: float, config: KernelConfig, num_sms: int) -> Work:
+def work_of(
+    problem: GroupedGemmProblem, part: float, config: GroupedGemmConfig, num_sms: int
+) -> Work:
     """Return what the groups of `problem` are expected to ask for, with `part` of its rows."""
     mean = part * problem.m / problem.groups
     height, raster = config.tile.m, config.schedule.raster

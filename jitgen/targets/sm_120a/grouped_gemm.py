@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from jitgen.config.grouped_gemm import Epilogue, KernelConfig, Problem
+from jitgen.config.grouped_gemm import Epilogue, GroupedGemmConfig, GroupedGemmProblem
 from jitgen.targets.base import ON_PAPER
 from jitgen.targets.gemm import FREE
 from jitgen.targets.protocol import Candidate, Device, legal_of
@@ -28,7 +28,7 @@ class GroupedGemm(Sm120Rules):
         free=(*FREE, "schedule.safe_selectors"),
     )
 
-    def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
+    def candidates(self, problem: GroupedGemmProblem) -> tuple[GroupedGemmConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         epilogue = Epilogue(bias=problem.bias)
         listed = candidates.candidates(problem.layout, problem.operands, epilogue)
@@ -36,12 +36,12 @@ class GroupedGemm(Sm120Rules):
             listed = candidates.min_latency(listed)
         return legal_of(listed, self)
 
-    def of_table(self, problem: Problem) -> KernelConfig:
+    def of_table(self, problem: GroupedGemmProblem) -> GroupedGemmConfig:
         """Return what mode ``static`` takes, on every device."""
         return static.choose(problem, self.candidates(problem))
 
     def predict(
-        self, problem: Problem, config: KernelConfig, device: Device, num_sms: int
+        self, problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
     ) -> Candidate:
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
         return cost.predict(problem, config, device, num_sms)

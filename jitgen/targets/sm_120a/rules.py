@@ -11,7 +11,7 @@ of registers and shared memory were checked by compiling.
 from __future__ import annotations
 
 from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.support.frozen import frozen
 from jitgen.targets.fp4_space import UNSCALED
 from jitgen.targets.gemm import (
@@ -115,7 +115,7 @@ class Sm120Rules(GemmRules):
         unscaled=UNSCALED,
     )
 
-    def derive(self, config: KernelConfig) -> Sm120Derived:
+    def derive(self, config: GroupedGemmConfig) -> Sm120Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_prepared(config, self.arch, self.space.unscaled)
         refuse_pairs(config, self.arch)
@@ -148,7 +148,7 @@ class Sm120Rules(GemmRules):
             token_lanes=token_lanes(config) if has_atoms else 0,
         )
 
-    def _check_types(self, config: KernelConfig) -> None:
+    def _check_types(self, config: GroupedGemmConfig) -> None:
         types = config.operands
         refuse_unless(
             self.space.has(types),
@@ -166,7 +166,7 @@ class Sm120Rules(GemmRules):
             "they are for 8-bit a and b; 4-bit ones have mx32 or nv16",
         )
 
-    def _check_schedule(self, config: KernelConfig) -> None:
+    def _check_schedule(self, config: GroupedGemmConfig) -> None:
         cluster, stages = config.cluster, config.pipeline.num_acc_stage
         refuse_unless(
             cluster.size == 1,
@@ -188,7 +188,7 @@ class Sm120Rules(GemmRules):
             "weights have enough CTAs; allowed: 1",
         )
 
-    def _check_tile(self, config: KernelConfig) -> None:
+    def _check_tile(self, config: GroupedGemmConfig) -> None:
         tile, space = config.tile, self.space
         refuse_unless(
             tile.m in space.tile_m,
@@ -235,7 +235,7 @@ class Sm120Rules(GemmRules):
             ),
         )
 
-    def _stages(self, config: KernelConfig) -> tuple[int, int]:
+    def _stages(self, config: GroupedGemmConfig) -> tuple[int, int]:
         """Return the operand stages and the bytes of the kernel's struct of shared memory."""
         stage, fixed = stage_bytes(config), align(fixed_bytes(config), 128)
         most = (SMEM_BYTES - fixed) // stage

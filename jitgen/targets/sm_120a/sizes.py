@@ -7,7 +7,7 @@ config, whether it is legal or not.
 from __future__ import annotations
 
 from jitgen.config.config import SCALE_BLOCK, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 
 SMEM_BYTES = 101_376
 """Shared memory that one CTA can have: 99 KiB of the SM's 100."""
@@ -65,17 +65,17 @@ def align(size: int, to: int) -> int:
     return -(-size // to) * to
 
 
-def is_block(config: KernelConfig) -> bool:
+def is_block(config: GroupedGemmConfig) -> bool:
     """Return whether scales are applied to sums of 128, by promotion."""
     return config.operands.scale_granularity is ScaleGranularity.BLOCK128
 
 
-def is_unscaled(config: KernelConfig) -> bool:
+def is_unscaled(config: GroupedGemmConfig) -> bool:
     """Return whether tokens have no scales: bf16, which weights are decoded to."""
     return config.operands.a_scale_granularity is ScaleGranularity.NONE
 
 
-def has_block_table(config: KernelConfig) -> bool:
+def has_block_table(config: GroupedGemmConfig) -> bool:
     """
     Return whether blocks of tokens' scales are not tiles: of ragged groups in tiles of other
     heights.
@@ -84,7 +84,7 @@ def has_block_table(config: KernelConfig) -> bool:
     return has_blocks and not is_block(config) and not is_unscaled(config)
 
 
-def warps(config: KernelConfig) -> tuple[int, int]:
+def warps(config: GroupedGemmConfig) -> tuple[int, int]:
     """
     Return the math warps along M and along N.
 
@@ -113,17 +113,17 @@ def scale_blocks(tile_m: int) -> int:
     return 1 if SCALE_BLOCK % tile_m == 0 else 2
 
 
-def scale_words(config: KernelConfig) -> int:
+def scale_words(config: GroupedGemmConfig) -> int:
     """Return the atoms of scales along K of a stage."""
     return config.tile.k // (WORD_SCALES * VALUES[config.operands.scale_granularity])
 
 
-def token_lanes(config: KernelConfig) -> int:
+def token_lanes(config: GroupedGemmConfig) -> int:
     """Return the lanes of a quad from which instructions take the scales of tokens."""
     return SEEN_LANES if config.schedule.safe_selectors else QUAD
 
 
-def scale_box(config: KernelConfig) -> int:
+def scale_box(config: GroupedGemmConfig) -> int:
     """
     Return the float32 scales of a tile of a, as one copy loads them.
 
@@ -133,7 +133,7 @@ def scale_box(config: KernelConfig) -> int:
     return config.tile.m + 4 if config.layout is Layout.RAGGED else config.tile.m
 
 
-def scale_bytes(config: KernelConfig) -> int:
+def scale_bytes(config: GroupedGemmConfig) -> int:
     """Return the bytes of shared memory that the scales of a stage take."""
     if is_block(config):
         return align(scale_box(config), 32) * 4
@@ -142,14 +142,14 @@ def scale_bytes(config: KernelConfig) -> int:
     return scale_words(config) * lines * LINE_BYTES
 
 
-def stage_bytes(config: KernelConfig) -> int:
+def stage_bytes(config: GroupedGemmConfig) -> int:
     """Return the bytes of shared memory that a stage takes, barriers included."""
     tile, types = config.tile, config.operands
     operands = tile.m * row_bytes(types.a_dtype, tile.k) + tile.n * row_bytes(types.b_dtype, tile.k)
     return operands + scale_bytes(config) + RING_SLOT_BYTES
 
 
-def fixed_bytes(config: KernelConfig) -> int:
+def fixed_bytes(config: GroupedGemmConfig) -> int:
     """Return the bytes of shared memory that all else takes: results on their way, and tables."""
     warps_m, warps_n = warps(config)
     row = config.tile.n // warps_n * config.operands.out_dtype.bits // 8 + BANK_BYTES

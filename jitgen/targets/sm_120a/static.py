@@ -10,13 +10,15 @@ against the cost model.
 
 from __future__ import annotations
 
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 
 _UP_TO = ((8, 8), (16, 16), (32, 32), (96, 64))
 """Rows to be held, and the rows of the tile that takes them; streamed, as they share none."""
 
 
-def choose(problem: Problem, candidates: tuple[KernelConfig, ...]) -> KernelConfig:
+def choose(
+    problem: GroupedGemmProblem, candidates: tuple[GroupedGemmConfig, ...]
+) -> GroupedGemmConfig:
     """Return the one of `candidates`, a target's menu, for `problem`."""
     rows = problem.rows_per_group * (1 if problem.groups == 1 else 2)
     height = next((height for most, height in _UP_TO if rows <= most), None)

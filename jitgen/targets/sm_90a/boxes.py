@@ -7,7 +7,7 @@ import math
 from typing import NamedTuple
 
 from jitgen.config.config import SCALE_BLOCK, DType, Layout
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.config.layouts import GROUP_ALIGNMENT
 
 SHORT_M = 8
@@ -65,7 +65,7 @@ def waves(tile_m: int) -> int:
     return tile_m // (64 * math_warpgroups(tile_m))
 
 
-def part_m(config: KernelConfig) -> int:
+def part_m(config: GroupedGemmConfig) -> int:
     """
     Return the rows of a that one copy loads where a group does not fill its tile; 0 where tiles are
     loaded whole.
@@ -81,7 +81,7 @@ def part_m(config: KernelConfig) -> int:
     return 16 if config.tile.m == 64 else 64
 
 
-def scale_box(config: KernelConfig) -> int:
+def scale_box(config: GroupedGemmConfig) -> int:
     """
     Return the activation scales of the rows of one wave, as one copy loads them.
 
@@ -91,12 +91,12 @@ def scale_box(config: KernelConfig) -> int:
     return box_of_scales(config, 64 * math_warpgroups(config.tile.m))
 
 
-def box_of_scales(config: KernelConfig, rows: int) -> int:
+def box_of_scales(config: GroupedGemmConfig, rows: int) -> int:
     """Return the activation scales of `rows` rows, as one copy loads them."""
     return rows + 4 if config.layout is Layout.RAGGED else rows
 
 
-def out_n(config: KernelConfig) -> int:
+def out_n(config: GroupedGemmConfig) -> int:
     """Return the columns that one CTA stores: those of a tile, or its share of them."""
     return config.tile.n // config.schedule.split_k
 
@@ -107,7 +107,7 @@ def epilogue_n(out_n: int, out_dtype: DType) -> int:
     return next(width for width in widths if out_n % width == 0)
 
 
-def has_list(config: KernelConfig) -> bool:
+def has_list(config: GroupedGemmConfig) -> bool:
     """
     Return whether a contiguous kernel lists the tiles that have rows, and deals no others.
 
@@ -117,7 +117,7 @@ def has_list(config: KernelConfig) -> bool:
     return is_part and config.cluster.m == 1
 
 
-def short_m(config: KernelConfig) -> int:
+def short_m(config: GroupedGemmConfig) -> int:
     """Return the rows of a tile that has boxes of its own; 0 where none has, as none is shared."""
     has_table = config.layout is not Layout.CONTIGUOUS
     return SHORT_M if has_table and config.tile.m == 64 and config.cluster.size == 1 else 0
@@ -127,7 +127,7 @@ MOST_SMS = 132
 """What no chip with sm_90a has more of."""
 
 
-def lane_tiles(config: KernelConfig) -> int:
+def lane_tiles(config: GroupedGemmConfig) -> int:
     """
     Return the tiles of each lane where a warp deals those of a wave; 0 where they are dealt as they
     come.
@@ -141,7 +141,7 @@ def lane_tiles(config: KernelConfig) -> int:
     return -(-MOST_SMS // config.cluster.size // 32)
 
 
-def short_scale_box(config: KernelConfig) -> int:
+def short_scale_box(config: GroupedGemmConfig) -> int:
     """Return the activation scales that one copy loads of a short tile; 0 where there are none."""
     rows = short_m(config)
     return box_of_scales(config, rows) if rows else 0

@@ -16,7 +16,7 @@ are read once are best streamed past L2.
 from __future__ import annotations
 
 from jitgen.config import DType, Layout
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Operands, Schedule, Tile
+from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Operands, Schedule, Tile
 from jitgen.targets.sm_90a.rules import ROW_BYTES
 
 _STREAM = Schedule(raster=1, stream_b=True)
@@ -83,12 +83,12 @@ _BF16 = {
 }
 
 
-def candidates(layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
+def candidates(layout: Layout, operands: Operands) -> tuple[GroupedGemmConfig, ...]:
     """Return the configs that may be chosen, legal or not."""
     shapes = (_FP8 if operands.a_dtype is DType.E4M3 else _BF16)[layout]
     depth = ROW_BYTES * 8 // operands.a_dtype.bits
     return tuple(
-        KernelConfig(
+        GroupedGemmConfig(
             layout=layout,
             operands=operands,
             tile=Tile(m=rows, n=columns, k=depth),

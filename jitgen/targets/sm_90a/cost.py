@@ -25,7 +25,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from jitgen.config import DType, Layout
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.targets.protocol import Candidate
 from jitgen.targets.sm_90a.boxes import has_list
@@ -72,7 +72,7 @@ class Deal(NamedTuple):
     owned: float = 1.0
 
 
-def deals(problem: Problem) -> tuple[Deal, ...]:
+def deals(problem: GroupedGemmProblem) -> tuple[Deal, ...]:
     """
     Return deals that are equally likely: the same rows for all groups, and uneven ones of `SKEW`.
 
@@ -116,7 +116,7 @@ class _Tiles(NamedTuple):
     apart: float = 0.0
 
 
-def _tiles(problem: Problem, config: KernelConfig, deal: Deal) -> _Tiles:
+def _tiles(problem: GroupedGemmProblem, config: GroupedGemmConfig, deal: Deal) -> _Tiles:
     height = config.tile.m
     if problem.layout is Layout.CONTIGUOUS:
         blocks = sum(deal.rows) * deal.times / GROUP_ALIGNMENT
@@ -179,7 +179,7 @@ class Cost(NamedTuple):
     stream_us: float
 
 
-def work(problem: Problem, config: KernelConfig, num_sms: int, deal: Deal) -> Work:
+def work(problem: GroupedGemmProblem, config: GroupedGemmConfig, num_sms: int, deal: Deal) -> Work:
     """Return what `config` has to do for `problem` on `num_sms` SMs, its rows dealt like that."""
     tile, cluster, types = config.tile, config.cluster, problem.operands
     tiles = _tiles(problem, config, deal)
@@ -205,7 +205,7 @@ def work(problem: Problem, config: KernelConfig, num_sms: int, deal: Deal) -> Wo
     )
 
 
-def _crossing(problem: Problem, used: float) -> float:
+def _crossing(problem: GroupedGemmProblem, used: float) -> float:
     """Return the bytes of a, the b of `used` groups and out, each once: L2 cannot spare DRAM."""
     types, columns = problem.operands, used * problem.n
     bits = problem.k * (problem.m * types.a_dtype.bits + columns * types.b_dtype.bits)
@@ -231,7 +231,9 @@ def cost(asked: Work, speed: Speed, fit: Fit) -> Cost:
     return Cost(all_us=all_us, multiply_us=waves * tile_us, stream_us=asked.clusters * stream_us)
 
 
-def predict(problem: Problem, config: KernelConfig, fit: Fit, num_sms: int) -> Candidate:
+def predict(
+    problem: GroupedGemmProblem, config: GroupedGemmConfig, fit: Fit, num_sms: int
+) -> Candidate:
     """Return what `config` would take for `problem` on `num_sms` SMs."""
     if fit.bf16 and config.operands.a_dtype in {DType.BF16, DType.F16}:
         fit = fit.bf16
@@ -251,7 +253,7 @@ def predict(problem: Problem, config: KernelConfig, fit: Fit, num_sms: int) -> C
     )
 
 
-def speed_of(config: KernelConfig, fit: Fit) -> Speed:
+def speed_of(config: GroupedGemmConfig, fit: Fit) -> Speed:
     """Return how fast its tile is; of one that was not measured by what it multiplies."""
     tile, cluster = config.tile, config.cluster
     schedule = config.schedule

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from jitgen.config.config import BLayout, Layout
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.targets.protocol import refuse_unless
 
 
-def check_early(config: KernelConfig) -> None:
+def check_early(config: GroupedGemmConfig) -> None:
     """Require what weights that are loaded early need; nothing of other configs."""
     cluster, split_k, b_layout = config.cluster, config.schedule.split_k, config.operands.b_layout
     if not config.schedule.early_b:

@@ -12,7 +12,7 @@ That registers suffice, and which loop is faster, was checked by compiling and m
 from __future__ import annotations
 
 from jitgen.config.config import BLayout, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.support.frozen import frozen
 from jitgen.targets.fp4_space import OPERANDS, refuse_other_operands
 from jitgen.targets.gemm import GemmRules, Space, refuse_early, refuse_pairs
@@ -114,7 +114,7 @@ class Fp4Rules(GemmRules):
         prepared=OPERANDS,
     )
 
-    def derive(self, config: KernelConfig) -> Fp4Derived:
+    def derive(self, config: GroupedGemmConfig) -> Fp4Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_pairs(config, "sm_90a")
         refuse_early(config, "a kernel of prepared weights")
@@ -142,7 +142,7 @@ class Fp4Rules(GemmRules):
             scale_pitch=-(-_scale_box(config) // 32) * 32,
         )
 
-    def _check_operands(self, config: KernelConfig) -> None:
+    def _check_operands(self, config: GroupedGemmConfig) -> None:
         refuse_other_operands(config.operands, "sm_90a")
         refuse_unless(
             config.pipeline.num_acc_stage == 1,
@@ -151,7 +151,7 @@ class Fp4Rules(GemmRules):
             "warpgroup that promotes them, so sm_90a has 1",
         )
 
-    def _check_tile(self, config: KernelConfig) -> None:
+    def _check_tile(self, config: GroupedGemmConfig) -> None:
         tile = config.tile
         refuse_unless(
             tile.k == DEPTH,
@@ -171,7 +171,7 @@ class Fp4Rules(GemmRules):
             "or 256",
         )
 
-    def _check_cluster(self, config: KernelConfig) -> None:
+    def _check_cluster(self, config: GroupedGemmConfig) -> None:
         cluster, split_k = config.cluster, config.schedule.split_k
         refuse_unless(
             cluster.size == 1,
@@ -192,7 +192,7 @@ class Fp4Rules(GemmRules):
             f"least {8 * split_k} rows of a",
         )
 
-    def _registers(self, config: KernelConfig) -> int:
+    def _registers(self, config: GroupedGemmConfig) -> int:
         """Return the accumulator registers of a thread."""
         partials = _PARTIALS[config.operands.b_layout]
         sums = _sums(config, _rows(config))
@@ -215,7 +215,7 @@ class Fp4Rules(GemmRules):
         )
         return sums
 
-    def _stages(self, config: KernelConfig) -> tuple[int, int]:
+    def _stages(self, config: GroupedGemmConfig) -> tuple[int, int]:
         """Return the operand stages and the bytes of the kernel's struct of shared memory."""
         rows = _rows(config) * DEPTH * (2 if config.operands.a_dtype is DType.BF16 else 1)
         scales = -(-_scale_box(config) // 32) * 128
@@ -240,17 +240,17 @@ class Fp4Rules(GemmRules):
         return stages, -(-(stages * stage + fixed) // 1024) * 1024
 
 
-def _rows(config: KernelConfig) -> int:
+def _rows(config: GroupedGemmConfig) -> int:
     """Return the rows of a in a tile: two for each token where that is two e4m3."""
     return config.tile.m * (2 if config.operands.a_dtype is DType.E4M3X2 else 1)
 
 
-def narrowest(config: KernelConfig) -> int:
+def narrowest(config: GroupedGemmConfig) -> int:
     """Return the fewest rows of a that a WGMMA takes."""
     return max(MIN_WIDTH, _rows(config) // 4)
 
 
-def narrowest_box(config: KernelConfig) -> int:
+def narrowest_box(config: GroupedGemmConfig) -> int:
     """
     Return the fewest rows of a that one copy loads.
 
@@ -260,18 +260,18 @@ def narrowest_box(config: KernelConfig) -> int:
     return narrowest(config) if config.layout is Layout.CONTIGUOUS else _rows(config)
 
 
-def _entries(config: KernelConfig) -> int:
+def _entries(config: GroupedGemmConfig) -> int:
     """Return the entries of the table of tiles, or of the list of those that have rows."""
     if config.layout is not Layout.CONTIGUOUS:
         return MAX_ENTRIES
     return LISTED_ROWS // config.tile.m if has_list(config) else 0
 
 
-def _threads(config: KernelConfig) -> int:
+def _threads(config: GroupedGemmConfig) -> int:
     return 128 * (config.tile.n // 64 + 1)
 
 
-def _math_registers(config: KernelConfig) -> int:
+def _math_registers(config: GroupedGemmConfig) -> int:
     """
     Return the registers that setmaxnreg can give each math thread.
 
@@ -283,22 +283,22 @@ def _math_registers(config: KernelConfig) -> int:
     return min(240, (pool - LOAD_REGISTERS) // warpgroups // 8 * 8)
 
 
-def _value_registers(config: KernelConfig) -> int:
+def _value_registers(config: GroupedGemmConfig) -> int:
     """Return the registers of a k-block of decoded weights: 64 x 128 values in 128 threads."""
     return 32 if config.operands.b_layout is BLayout.WIDE1 else 16
 
 
-def _scale_registers(config: KernelConfig) -> int:
+def _scale_registers(config: GroupedGemmConfig) -> int:
     """Return the registers of the scales of a thread's rows of a: two of every 8."""
     return _rows(config) // 4
 
 
-def _share_registers(config: KernelConfig) -> int:
+def _share_registers(config: GroupedGemmConfig) -> int:
     """Return the sums of a thread that one of the CTAs of a tile stores."""
     return _rows(config) // 2 // config.schedule.split_k
 
 
-def _room(config: KernelConfig, rows: int) -> int:
+def _room(config: GroupedGemmConfig, rows: int) -> int:
     """Return the registers that a thread has left while WGMMAs take `rows` rows of a tile of a."""
     room = _math_registers(config) - SPARE_REGISTERS - _sums(config, rows)
     room -= (_rows(config) - rows) // 2  # final sums of rows that the tile does not have
@@ -309,14 +309,14 @@ def _room(config: KernelConfig, rows: int) -> int:
     return room
 
 
-def _is_paired(config: KernelConfig) -> bool:
+def _is_paired(config: GroupedGemmConfig) -> bool:
     """Return whether there are registers for the weights of two k-blocks, where that pays."""
     b_layout, rows = config.operands.b_layout, _rows(config)
     needed = 2 * _value_registers(config) + _FACTORS[b_layout]
     return _is_slow(b_layout, rows) and needed <= _room(config, rows)
 
 
-def _early_rows(config: KernelConfig, *, is_paired: bool) -> int:
+def _early_rows(config: GroupedGemmConfig, *, is_paired: bool) -> int:
     """
     Return up to how many rows of a WGMMA there is room for scales beside the sums that they scale.
 
@@ -348,12 +348,12 @@ def _is_slow(b_layout: BLayout, rows: int) -> bool:
     return b_layout is BLayout.WIDE1 or rows >= 32
 
 
-def _sums(config: KernelConfig, rows: int) -> int:
+def _sums(config: GroupedGemmConfig, rows: int) -> int:
     """Return the accumulator registers of a thread, partial and final, of so many rows of a."""
     return (_PARTIALS[config.operands.b_layout] + 1) * rows // 2
 
 
-def _scale_box(config: KernelConfig) -> int:
+def _scale_box(config: GroupedGemmConfig) -> int:
     """
     Return the activation scales that one copy loads; 0 where there are none for parts of K.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from jitgen.config import DType, Layout
 from jitgen.config.config import BLayout
-from jitgen.config.grouped_gemm import KernelConfig, Operands, Schedule, Tile
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Schedule, Tile
 from jitgen.targets.sm_90a.fp4 import DEPTH
 
 _FEW = ((16, 256, 1), (16, 128, 1), (16, 128, 2))
@@ -33,11 +33,11 @@ rows.
 """
 
 
-def candidates(layout: Layout, operands: Operands) -> tuple[KernelConfig, ...]:
+def candidates(layout: Layout, operands: Operands) -> tuple[GroupedGemmConfig, ...]:
     """Return the configs that may be chosen, legal or not."""
     shapes = _PAIRS if operands.a_dtype is DType.E4M3X2 else _TILES
     return tuple(
-        KernelConfig(
+        GroupedGemmConfig(
             layout=layout,
             operands=operands,
             tile=Tile(m=tokens, n=columns, k=DEPTH),

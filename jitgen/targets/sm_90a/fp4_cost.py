@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from jitgen.config import Layout
 from jitgen.config.config import BLayout, DType, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.targets.gemm import sizes
 from jitgen.targets.protocol import Candidate, Device
@@ -99,7 +99,9 @@ class _Call(NamedTuple):
     is_slow: bool
 
 
-def predict(problem: Problem, config: KernelConfig, device: Device, num_sms: int) -> Candidate:
+def predict(
+    problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
+) -> Candidate:
     """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
     calls = [_call(problem, config, device, num_sms, deal) for deal in _deals(problem)]
     tiles = sum(call.tiles for call in calls) / len(calls)
@@ -115,7 +117,7 @@ def predict(problem: Problem, config: KernelConfig, device: Device, num_sms: int
 
 
 def _call(
-    problem: Problem, config: KernelConfig, device: Device, num_sms: int, deal: Deal
+    problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int, deal: Deal
 ) -> _Call:
     split_k = config.schedule.split_k
     slots = max(1, num_sms // split_k)
@@ -135,7 +137,7 @@ def _call(
     return _Call(us, tiles, waves, is_slow=waves * tile_us > tiles * stream_us)
 
 
-def _deals(problem: Problem) -> tuple[Deal, ...]:
+def _deals(problem: GroupedGemmProblem) -> tuple[Deal, ...]:
     """Return deals of rows that are equally likely."""
     if problem.layout is not Layout.CONTIGUOUS:
         each = sizes(problem)
@@ -147,7 +149,7 @@ def _deals(problem: Problem) -> tuple[Deal, ...]:
     return tuple(((float(rows), last), others) for rows in LAST_ROWS[kind])
 
 
-def _tiles(config: KernelConfig, deal: Deal) -> tuple[float, float]:
+def _tiles(config: GroupedGemmConfig, deal: Deal) -> tuple[float, float]:
     """Return how many tiles along M have rows, and the mean time of a k-block of them."""
     tokens, count, us = config.tile.m, 0.0, 0.0
     for rows, times in deal:
@@ -158,7 +160,7 @@ def _tiles(config: KernelConfig, deal: Deal) -> tuple[float, float]:
     return count, us / count
 
 
-def _k_block_us(config: KernelConfig, tokens: float) -> float:
+def _k_block_us(config: GroupedGemmConfig, tokens: float) -> float:
     """Return the time of a k-block of a tile in which a group has so many tokens."""
     tile, types = config.tile, config.operands
     parts = 2 if types.a_dtype is DType.E4M3X2 else 1
@@ -173,13 +175,13 @@ def _k_block_us(config: KernelConfig, tokens: float) -> float:
     return max(us, loaded * H200.num_sms / FILL_BYTES_PER_US)
 
 
-def _loaded_bytes(config: KernelConfig, tokens: float) -> float:
+def _loaded_bytes(config: GroupedGemmConfig, tokens: float) -> float:
     """Return what a k-block of a tile brings from L2 where a is loaded of so many tokens."""
     of_a = tokens * DEPTH * config.operands.a_dtype.bits / 8
     return of_a + config.tile.n / 64 * BLOCK_BYTES
 
 
-def _traffic(problem: Problem) -> int:
+def _traffic(problem: GroupedGemmProblem) -> int:
     """Return the bytes of a, used b and out, each once: what L2 cannot spare DRAM."""
     types = problem.operands
     blocks = problem.used_groups * -(-problem.n // 64) * -(-problem.k // DEPTH)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from jitgen.config import Layout
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
 from jitgen.targets.sm_90a import fp4_candidates, fp4_cost
 from jitgen.targets.sm_90a.devices import H200
@@ -24,12 +24,12 @@ class Fp4Gemm(Fp4Rules):
     sums = PlainGemm.sums  # prepared weights change how products come about, not their order
 
     def predict(
-        self, problem: Problem, config: KernelConfig, device: Device, num_sms: int
+        self, problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
     ) -> Candidate:
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
         return fp4_cost.predict(problem, config, device, num_sms)
 
-    def confidence_note(self, problem: Problem, device: Device) -> str:
+    def confidence_note(self, problem: GroupedGemmProblem, device: Device) -> str:
         """Return what the cost model was not fitted to, if so."""
         is_fitted = problem.layout is Layout.RAGGED and device is H200
         return "" if is_fitted else f"the model was fitted to ragged rows on an {H200.name}"
@@ -44,7 +44,7 @@ class Fp4Gemm(Fp4Rules):
             ),
         )
 
-    def check_sizes(self, problem: Problem) -> None:
+    def check_sizes(self, problem: GroupedGemmProblem) -> None:
         """Raise a Refusal where K has no whole exponents, or rows of out no whole vectors."""
         out_dtype = problem.operands.out_dtype
         multiple = 128 // out_dtype.bits
@@ -59,5 +59,5 @@ class Fp4Gemm(Fp4Rules):
             )
 
 
-def _is_prepared(config: KernelConfig) -> bool:
+def _is_prepared(config: GroupedGemmConfig) -> bool:
     return config.operands.b_layout.is_prepared

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jitgen.config import BLayout
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.targets.gemm import GemmRules
 from jitgen.targets.protocol import Candidate, Derived, Device, Template
 from jitgen.targets.sm_90a.fp4_gemm import Fp4Gemm
@@ -37,34 +37,34 @@ class GroupedGemm(GemmRules):
     space = PlainGemm.space._replace(prepared=Fp4Gemm.space.prepared)  # what calls may ask for
     spaces = (PlainGemm.space, Fp4Gemm.space)
 
-    def family_of(self, problem: Problem) -> PlainGemm | Fp4Gemm:
+    def family_of(self, problem: GroupedGemmProblem) -> PlainGemm | Fp4Gemm:
         """Return the rules of the kernels that serve `problem`."""
         return _of(problem)
 
-    def derive(self, config: KernelConfig) -> Derived:
+    def derive(self, config: GroupedGemmConfig) -> Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         return _of(config).derive(config)
 
-    def nearest(self, config: KernelConfig) -> KernelConfig | None:
+    def nearest(self, config: GroupedGemmConfig) -> GroupedGemmConfig | None:
         """Return the legal config that is nearest to a refused one; None where there is none."""
         return _of(config).nearest(config)
 
-    def configs(self) -> Iterator[KernelConfig]:
+    def configs(self) -> Iterator[GroupedGemmConfig]:
         """Yield every config that the target can be asked for, legal or not."""
         yield from _PLAIN.configs()
         yield from _FP4.configs()
 
-    def candidates(self, problem: Problem) -> tuple[KernelConfig, ...]:
+    def candidates(self, problem: GroupedGemmProblem) -> tuple[GroupedGemmConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         return _of(problem).candidates(problem)
 
     def predict(
-        self, problem: Problem, config: KernelConfig, device: Device, num_sms: int
+        self, problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
     ) -> Candidate:
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
         return _of(config).predict(problem, config, device, num_sms)
 
-    def confidence_note(self, problem: Problem, device: Device) -> str:
+    def confidence_note(self, problem: GroupedGemmProblem, device: Device) -> str:
         """Return what the cost model was not fitted to, if so."""
         return _of(problem).confidence_note(problem, device)
 
@@ -72,10 +72,10 @@ class GroupedGemm(GemmRules):
         """Return the templates of both families."""
         return (*_PLAIN.templates(), *_FP4.templates())
 
-    def check_sizes(self, problem: Problem) -> None:
+    def check_sizes(self, problem: GroupedGemmProblem) -> None:
         """Raise a Refusal where kernels cannot take the sizes of `problem`."""
         _of(problem).check_sizes(problem)
 
 
-def _of(asked: KernelConfig | Problem) -> PlainGemm | Fp4Gemm:
+def _of(asked: GroupedGemmConfig | GroupedGemmProblem) -> PlainGemm | Fp4Gemm:
     return _FAMILIES[asked.operands.b_layout]

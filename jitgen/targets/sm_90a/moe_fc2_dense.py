@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from jitgen.config.config import DType, ScaleGranularity
-from jitgen.config.grouped_gemm import Cluster, KernelConfig, Schedule, Tile
+from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Schedule, Tile
 from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
 from jitgen.support.frozen import frozen
 from jitgen.targets import fc2_space
@@ -88,7 +88,7 @@ class _Parts(Sm90Rules):
     lists_tiles = False  # every token is there
     deals_tiles = False  # and every tile is full, but the last ones
 
-    def derive(self, config: KernelConfig) -> Sm90Derived:
+    def derive(self, config: GroupedGemmConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         fc2_space.check_types(config, self.space, "sm_90a")
         refuse_early(config, "a kernel with experts along K")
@@ -100,7 +100,7 @@ class _Parts(Sm90Rules):
         )
         return super().derive(config)
 
-    def _memory(self, config: KernelConfig) -> tuple[int, int]:
+    def _memory(self, config: GroupedGemmConfig) -> tuple[int, int]:
         """Return the bytes of shared memory that an operand stage takes, and those of all else."""
         stage, fixed = super()._memory(config)
         alpha = -(-config.tile.m // 32) * 32 * 4

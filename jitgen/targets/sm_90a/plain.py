@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from jitgen.config import DType
-from jitgen.config.grouped_gemm import KernelConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.targets.gemm import FREE
 from jitgen.targets.protocol import Candidate, Device, Template
 from jitgen.targets.sm_90a import candidates, cost
@@ -30,12 +30,12 @@ class PlainGemm(Sm90Rules):
     )
 
     def predict(
-        self, problem: Problem, config: KernelConfig, device: Device, num_sms: int
+        self, problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
     ) -> Candidate:
         """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
         return cost.predict(problem, config, fit_of(device), num_sms)
 
-    def confidence_note(self, problem: Problem, device: Device) -> str:
+    def confidence_note(self, problem: GroupedGemmProblem, device: Device) -> str:
         """Return what the cost model was not fitted to, if so."""
         is_fitted = problem.operands.a_dtype is DType.E4M3 and device in (H200, H100)
         known = f"{H200.name} and an {H100.name}"
@@ -52,5 +52,5 @@ class PlainGemm(Sm90Rules):
         )
 
 
-def _is_plain(config: KernelConfig) -> bool:
+def _is_plain(config: GroupedGemmConfig) -> bool:
     return not config.operands.b_layout.is_prepared

@@ -12,7 +12,7 @@ kernel that cannot launch.
 from __future__ import annotations
 
 from jitgen.config.config import FLOAT_SCALES, SCALE_BLOCK, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.support.frozen import frozen
 from jitgen.targets.gemm import (
@@ -143,7 +143,7 @@ class Sm90Rules(GemmRules):
     deals_tiles = True
     """Whether kernels of ragged and masked rows deal tiles by their rows."""
 
-    def derive(self, config: KernelConfig) -> Sm90Derived:
+    def derive(self, config: GroupedGemmConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_prepared(config, "sm_90a", n_major=self.space.n_major)
         refuse_selectors(config, "sm_90a")
@@ -182,7 +182,7 @@ class Sm90Rules(GemmRules):
             short_scale_box=boxes.short_scale_box(config) if has_blocks else 0,
         )
 
-    def _check_instruction(self, config: KernelConfig) -> None:
+    def _check_instruction(self, config: GroupedGemmConfig) -> None:
         tile, types = config.tile, config.operands
         refuse_unless(
             types.a_dtype == types.b_dtype
@@ -238,7 +238,7 @@ class Sm90Rules(GemmRules):
             "warpgroup make ptxas serialise WGMMA (C7514), so sm_90a has 1",
         )
 
-    def _check_cluster(self, config: KernelConfig) -> None:
+    def _check_cluster(self, config: GroupedGemmConfig) -> None:
         cluster = (config.cluster.m, config.cluster.n)
         refuse_unless(
             cluster in self.space.cluster,
@@ -253,7 +253,7 @@ class Sm90Rules(GemmRules):
             "CTAs of a cluster 2x1 would not keep step; allowed: 1x1, 1x2",
         )
 
-    def _check_split_k(self, config: KernelConfig) -> None:
+    def _check_split_k(self, config: GroupedGemmConfig) -> None:
         tile, split_k = config.tile, config.schedule.split_k
         refuse_unless(
             split_k in self.space.split_k,
@@ -286,7 +286,7 @@ class Sm90Rules(GemmRules):
             f"so tile_n must be a multiple of {16 * split_k} (got {tile.n})",
         )
 
-    def _accumulators(self, config: KernelConfig) -> int:
+    def _accumulators(self, config: GroupedGemmConfig) -> int:
         """Return the accumulator registers of a thread."""
         tile, waves = config.tile, boxes.waves(config.tile.m)
         room = boxes.REGISTERS[boxes.math_warpgroups(tile.m)]
@@ -305,7 +305,7 @@ class Sm90Rules(GemmRules):
         )
         return registers
 
-    def _stages(self, config: KernelConfig) -> tuple[int, int]:
+    def _stages(self, config: GroupedGemmConfig) -> tuple[int, int]:
         """Return the operand stages, and the bytes of shared memory of all but a list of tiles."""
         tile = config.tile
         stage, fixed = self._memory(config)
@@ -326,7 +326,7 @@ class Sm90Rules(GemmRules):
         )
         return stages, fixed + stages * stage
 
-    def _entries(self, config: KernelConfig, free_bytes: int) -> tuple[int, int]:
+    def _entries(self, config: GroupedGemmConfig, free_bytes: int) -> tuple[int, int]:
         """
         Return the entries of the table or list of tiles, and the bytes of a list.
 
@@ -339,11 +339,11 @@ class Sm90Rules(GemmRules):
         count = min(MAX_ENTRIES, max(0, free_bytes // 4 - 1) // 32 * 32)
         return count, 4 * (count + 1) if count else 0
 
-    def _lane_tiles(self, config: KernelConfig) -> int:
+    def _lane_tiles(self, config: GroupedGemmConfig) -> int:
         """Return the tiles of a wave that each lane of the warp deals which does; else 0."""
         return boxes.lane_tiles(config) if self.deals_tiles else 0
 
-    def _memory(self, config: KernelConfig) -> tuple[int, int]:
+    def _memory(self, config: GroupedGemmConfig) -> tuple[int, int]:
         """Return the bytes of shared memory that an operand stage takes, and those of all else."""
         tile, types, split_k = config.tile, config.operands, config.schedule.split_k
         stage = (tile.m + tile.n) * tile.k * types.a_dtype.bits // 8 + _RING_SLOT_BYTES
@@ -370,6 +370,6 @@ class Sm90Rules(GemmRules):
         return stage, fixed
 
 
-def _is_promoted(config: KernelConfig) -> bool:
+def _is_promoted(config: GroupedGemmConfig) -> bool:
     """Return whether partial sums are added up outside of the tensor cores."""
     return config.operands.a_dtype is DType.E4M3

@@ -42,8 +42,8 @@ sys.modules["torch"] = None
 logging.basicConfig(format="%(message)s")
 {before}
 import jitgen
-from jitgen.config.grouped_gemm import KernelConfig
-kernel = jitgen.get_kernel(KernelConfig.parse({CONFIG.name(ARCH)!r})[0], "cpu")
+from jitgen.config.grouped_gemm import GroupedGemmConfig
+kernel = jitgen.get_kernel(GroupedGemmConfig.parse({CONFIG.name(ARCH)!r})[0], "cpu")
 print(kernel.tier, hashlib.sha256(kernel.entry.library).hexdigest(), kernel.entry.why_private)
 """
     done = subprocess.run(
@@ -238,9 +238,9 @@ import sys
 sys.path.insert(0, {str(shadow.parent)!r})
 import jitgen
 from jitgen.errors import ToolchainError
-from jitgen.config.grouped_gemm import KernelConfig
+from jitgen.config.grouped_gemm import GroupedGemmConfig
 try:
-    jitgen.get_kernel(KernelConfig.parse({CONFIG.name(ARCH)!r})[0], "cpu")
+    jitgen.get_kernel(GroupedGemmConfig.parse({CONFIG.name(ARCH)!r})[0], "cpu")
 except ToolchainError as error:
     print("refused:", error)
 sys.path.remove({str(shadow.parent)!r})
