@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         Tile,
     )
     from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
-    from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+    from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
     from jitgen.config.permute_quantize import PermuteQuantizeConfig, PermuteQuantizeProblem
     from jitgen.config.quantize import QuantizeConfig, QuantizeProblem
     from jitgen.config.route import RouteConfig, RouteProblem
@@ -78,9 +78,9 @@ __all__ = [
     "GroupedGemmWgradProblem",
     "Layout",
     "MoEConfig",
+    "MoEFc2DenseConfig",
+    "MoEFc2DenseProblem",
     "MoELayer",
-    "MoeFc2DenseConfig",
-    "MoeFc2DenseProblem",
     "Operands",
     "Override",
     "PermuteQuantizeConfig",
@@ -137,7 +137,7 @@ _NAMES = {
         "Cluster Epilogue GroupedGemmConfig GroupedGemmProblem Operands Pipeline Schedule Tile"
     ),
     "config.grouped_gemm_wgrad": "GroupedGemmWgradConfig GroupedGemmWgradProblem",
-    "config.moe_fc2_dense": "MoeFc2DenseConfig MoeFc2DenseProblem",
+    "config.moe_fc2_dense": "MoEFc2DenseConfig MoEFc2DenseProblem",
     "config.combine": "CombineConfig CombineProblem",
     "config.permute_quantize": "PermuteQuantizeConfig PermuteQuantizeProblem",
     "config.quantize": "QuantizeConfig QuantizeProblem",

@@ -21,7 +21,7 @@ from torch import Tensor
 import jitgen
 from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Operands
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.formats import find_format
 from jitgen.formats.atoms import by_row, laid_out
 from jitgen.formats.protocol import Rows
@@ -223,13 +223,13 @@ def misplaced(
 
 def of_fc2(
     arch: Arch | str, sizes: fc2.Sizes, device: str
-) -> Iterator[tuple[MoeFc2DenseConfig, int]]:
+) -> Iterator[tuple[MoEFc2DenseConfig, int]]:
     """
     Yield for each kernel of `moe_fc2_dense` that may be chosen how many values differ from the
     first one's: of all tokens, and of a few among themselves, with block scales.
     """
     target = Arch.parse(arch)
-    problem = MoeFc2DenseProblem(groups=sizes.experts, m=sizes.tokens, n=sizes.n, k=sizes.k)
+    problem = MoEFc2DenseProblem(groups=sizes.experts, m=sizes.tokens, n=sizes.n, k=sizes.k)
     found = rules(target, problem.op).candidates(problem)
     configs = keeping(found, rules(target, problem.op).sums).configs
     case = fc2.make(configs[0], sizes, is_exact=False, device=device)

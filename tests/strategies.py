@@ -24,7 +24,7 @@ from jitgen.config.grouped_gemm import (
     Tile,
 )
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
 from jitgen.config.permute_quantize import PermuteQuantizeConfig
 from jitgen.config.permute_quantize import Tiling as PermuteTiling
 from jitgen.config.quantize import QuantizeConfig
@@ -143,7 +143,7 @@ def silu_sweep(arch: Arch) -> Iterator[SiluMulQuantizeConfig]:
             yield config
 
 
-def fc2_sweep(arch: Arch) -> Iterator[MoeFc2DenseConfig]:
+def fc2_sweep(arch: Arch) -> Iterator[MoEFc2DenseConfig]:
     """Yield legal configs of `moe_fc2_dense`: a sample of every size, and other schedules."""
     if "moe_fc2_dense" not in target(arch).operations:
         return

@@ -24,7 +24,7 @@ from jitgen.autotune.measure.clock import Call
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.runner import NEEDED, KernelCase, KernelSuite, Ratio, Ready, Side, device_of
 from jitgen.config import Arch
-from jitgen.config.moe_fc2_dense import TOP_K, MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import TOP_K, MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.formats.block128 import kernel_layout
 from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS
 from jitgen.ops.moe_fc2_dense import samples
@@ -54,7 +54,7 @@ def case(tokens: int, experts: int, n: int, k: int, top_k: int) -> KernelCase:
         top_k: Experts of a token.
     """
     name = f"{tokens} tokens, {top_k} of {experts} experts, N{n} I{k}"
-    problem = MoeFc2DenseProblem(groups=experts, m=tokens, n=n, k=k, top_k=top_k)
+    problem = MoEFc2DenseProblem(groups=experts, m=tokens, n=n, k=k, top_k=top_k)
     sizes = samples.Sizes(tokens=tokens, experts=experts, n=n, k=k, top_k=top_k)
     return KernelCase(name=name, problem=problem, sides=partial(_sides, name, sizes, problem))
 
@@ -67,7 +67,7 @@ def cases(arch: Arch) -> Iterator[KernelCase]:
         yield replace(found, ratios=(_predicted(found.problem, arch),))
 
 
-def _predicted(problem: MoeFc2DenseProblem, arch: Arch) -> Ratio:
+def _predicted(problem: MoEFc2DenseProblem, arch: Arch) -> Ratio:
     """Return the time of the grouped way as a part of the dense one's, and what is predicted."""
     found = ways(problem, arch)
     return Ratio(
@@ -80,14 +80,14 @@ def _predicted(problem: MoeFc2DenseProblem, arch: Arch) -> Ratio:
 
 
 def _sides(
-    name: str, sizes: samples.Sizes, problem: MoeFc2DenseProblem, arch: Arch
+    name: str, sizes: samples.Sizes, problem: MoEFc2DenseProblem, arch: Arch
 ) -> Iterator[Side]:
     """Yield the dense GEMM, the grouped one with and without the sum, and other dense ones."""
     make = partial(samples.of_sizes, samples.BLOCKS, sizes, has_idle=False, device=device_of(arch))
     solved = make(is_exact=False)
     chosen = jitgen.select(replace(problem, top_k=TOP_K), arch)  # no call says its top_k
 
-    def dense(config: MoeFc2DenseConfig | None) -> Ready:
+    def dense(config: MoEFc2DenseConfig | None) -> Ready:
         def check() -> None:
             for each in (make(is_exact=True), solved) if config is None else (solved,):
                 _check(each, name, config)
@@ -102,11 +102,11 @@ def _sides(
     yield Side(name=DENSE, prepare=partial(dense, None), tolerated=NEEDED)
     yield Side.of(GROUPED, multiply, lambda _: None, tolerated=NEEDED)
     yield Side.of(COMBINE, combine, check, tolerated=NEEDED)
-    for other in (cast("MoeFc2DenseConfig", each.config) for each in chosen.candidates[1:]):
+    for other in (cast("MoEFc2DenseConfig", each.config) for each in chosen.candidates[1:]):
         yield Side(name=f"{DENSE} {other.short}", prepare=partial(dense, other))
 
 
-def _check(solved: samples.Solved, name: str, config: MoeFc2DenseConfig | None) -> None:
+def _check(solved: samples.Solved, name: str, config: MoEFc2DenseConfig | None) -> None:
     """Raise WrongResult where a kernel computes something wrong; None: the one that is chosen."""
     solved.out.fill_(float("nan"))
     jitgen.moe_fc2_dense(**solved.arguments, config=config)

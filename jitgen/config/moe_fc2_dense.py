@@ -9,7 +9,7 @@ because every expert has every token.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from jitgen.config.config import MAX_SIZE, Config, DType, Layout, ScaleGranularity, of
 from jitgen.config.grouped_gemm import (
@@ -22,6 +22,7 @@ from jitgen.config.grouped_gemm import (
 )
 from jitgen.config.problem import Tokens
 from jitgen.support.frozen import frozen
+from jitgen.support.moved import renamed
 
 LIKE = Layout.CONTIGUOUS
 """The layout of the grouped GEMM whose rules and words are those of this operation: no table."""
@@ -31,7 +32,7 @@ TOP_K = 8
 
 
 @frozen
-class MoeFc2DenseConfig(Config):
+class MoEFc2DenseConfig(Config):
     """
     One kernel of `moe_fc2_dense`, before its target is known.
 
@@ -46,7 +47,7 @@ class MoeFc2DenseConfig(Config):
 
     Example::
 
-        config = MoeFc2DenseConfig(tile=Tile(m=64, n=128, k=128), schedule=Schedule(split_k=2))
+        config = MoEFc2DenseConfig(tile=Tile(m=64, n=128, k=128), schedule=Schedule(split_k=2))
         config.name("sm_90a")
         # 'moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x128x128_c1x1_acc1_splitk2_sm_90a'
     """
@@ -93,7 +94,7 @@ class MoeFc2DenseConfig(Config):
 
 
 @frozen
-class MoeFc2DenseProblem(Tokens):
+class MoEFc2DenseProblem(Tokens):
     """
     One call of `moe_fc2_dense`: `m` tokens times `groups` experts' weights (n, k), added up.
 
@@ -161,3 +162,9 @@ class MoeFc2DenseProblem(Tokens):
         """What to sort problems by: types, matrix, experts, tokens."""
         kind = (self.a_dtype, self.scale_granularity, self.out_dtype, self.top_k)
         return (*kind, self.n, self.k, self.groups, self.m)
+
+
+if not TYPE_CHECKING:  # a type checker has the new names alone
+
+    def __getattr__(name: str) -> Any:
+        return renamed(__name__, name)

@@ -37,8 +37,16 @@ MOVED = {
 """Old name of a module: its name now."""
 
 _OF_GEMM = {"KernelConfig": "GroupedGemmConfig", "Problem": "GroupedGemmProblem"}
+_OF_FC2 = {
+    "MoeFc2DenseConfig": "MoEFc2DenseConfig",
+    "MoeFc2DenseProblem": "MoEFc2DenseProblem",
+}
 
-NAMES = {"jitgen": _OF_GEMM, "jitgen.config.grouped_gemm": _OF_GEMM}
+NAMES = {
+    "jitgen": _OF_GEMM | _OF_FC2,
+    "jitgen.config.grouped_gemm": _OF_GEMM,
+    "jitgen.config.moe_fc2_dense": _OF_FC2,
+}
 """Of each module, old names of what it has: their names now."""
 
 RENAMED = {"words": "to_name", "of_words": "parse_name", "doubt": "confidence_note"}

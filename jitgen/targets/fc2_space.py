@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
-from jitgen.config.moe_fc2_dense import LIKE, MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import LIKE, MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.targets import gemm
 from jitgen.targets.base import BaseRules
 from jitgen.targets.gemm import GemmRules, Space, check_vectors
@@ -38,7 +38,7 @@ def check_types(config: GroupedGemmConfig, space: Space, arch: str) -> None:
     )
 
 
-class Fc2Rules(BaseRules[MoeFc2DenseConfig, MoeFc2DenseProblem]):
+class Fc2Rules(BaseRules[MoEFc2DenseConfig, MoEFc2DenseProblem]):
     """
     Rules of kernels that are made of the parts of a grouped GEMM's.
 
@@ -54,21 +54,21 @@ class Fc2Rules(BaseRules[MoeFc2DenseConfig, MoeFc2DenseProblem]):
         """What proposals are searched in."""
         return self.parts.space
 
-    def nearest(self, config: MoeFc2DenseConfig) -> MoeFc2DenseConfig | None:
+    def nearest(self, config: MoEFc2DenseConfig) -> MoEFc2DenseConfig | None:
         """Return the legal config that is nearest to a refused one; None where there is none."""
         found = gemm.nearest(config.gemm, self.parts)
-        return None if found is None else MoeFc2DenseConfig.of_gemm(found)
+        return None if found is None else MoEFc2DenseConfig.of_gemm(found)
 
-    def configs(self) -> Iterator[MoeFc2DenseConfig]:
+    def configs(self) -> Iterator[MoEFc2DenseConfig]:
         """Yield every config that the target can be asked for, legal or not."""
         start = GroupedGemmConfig(layout=LIKE, tile=Tile(m=128, n=128, k=128))
-        yield from map(MoeFc2DenseConfig.of_gemm, gemm.spanned(start, self.space))
+        yield from map(MoEFc2DenseConfig.of_gemm, gemm.spanned(start, self.space))
 
-    def legal(self, configs: Iterable[MoeFc2DenseConfig]) -> tuple[MoeFc2DenseConfig, ...]:
+    def legal(self, configs: Iterable[MoEFc2DenseConfig]) -> tuple[MoEFc2DenseConfig, ...]:
         """Return those of `configs` that are legal, in their order."""
         found = legal_of(tuple(config.gemm for config in configs), self.parts)
-        return tuple(map(MoeFc2DenseConfig.of_gemm, found))
+        return tuple(map(MoEFc2DenseConfig.of_gemm, found))
 
-    def check_sizes(self, problem: MoeFc2DenseProblem) -> None:
+    def check_sizes(self, problem: MoEFc2DenseProblem) -> None:
         """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
         check_vectors(problem, self.arch, vector_bytes=self.alignment)

@@ -14,7 +14,7 @@ from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench import fc2 as suite
 from jitgen.bench import runner
 from jitgen.config import Arch
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.ops.moe_fc2_dense.ways import ways
 from tests import needs
 from tests.cli.conftest import Jitgen
@@ -65,12 +65,12 @@ def test_a_plan_counts_tokens(tmp_path: Path) -> None:
     assert {32, 64, 384} <= {problem.m for problem in problems}
     chosen = plans.configs(plans.load(path), Arch.SM_90A)
     assert 1 < len(chosen) <= 11
-    assert all(isinstance(config, MoeFc2DenseConfig) for config in chosen)
+    assert all(isinstance(config, MoEFc2DenseConfig) for config in chosen)
 
 
 def test_the_dense_way_is_for_few_tokens() -> None:
     """An expert's weights are read in both; with many tokens the dense GEMM multiplies too much."""
-    layer = MoeFc2DenseProblem(groups=256, m=32, n=7168, k=256)
+    layer = MoEFc2DenseProblem(groups=256, m=32, n=7168, k=256)
     few, many = (ways(layer.with_mean(tokens), "sm_90a") for tokens in (32, 384))
 
     assert few.is_dense_faster

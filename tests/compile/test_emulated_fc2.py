@@ -10,7 +10,7 @@ from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch, DType
 from jitgen.config.grouped_gemm import Cluster, Operands, Schedule, Tile
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.errors import InputError
 from jitgen.ops.moe_fc2_dense.samples import BLOCKS, Sizes, make, of_sizes
 from jitgen.targets.legality import rules
@@ -19,7 +19,7 @@ from tests import needs
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
-CONFIG = MoeFc2DenseConfig(tile=Tile(m=64, n=64, k=128))
+CONFIG = MoEFc2DenseConfig(tile=Tile(m=64, n=64, k=128))
 SIZES = [
     Sizes(tokens=1, experts=1, n=8, k=16, top_k=1, num_sms=4),
     Sizes(tokens=65, experts=11, n=136, k=400, top_k=3, num_sms=1),
@@ -49,13 +49,13 @@ def test_right(sizes: Sizes, is_exact: bool) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        MoeFc2DenseConfig(
+        MoEFc2DenseConfig(
             operands=Operands(out_dtype=DType.F32),
             tile=Tile(m=64, n=48, k=128),
             cluster=Cluster(m=2),
         ),
         pytest.param(
-            MoeFc2DenseConfig(
+            MoEFc2DenseConfig(
                 operands=Operands(out_dtype=DType.F32),
                 tile=Tile(m=128, n=144, k=128),
                 cluster=Cluster(m=2),
@@ -63,7 +63,7 @@ def test_right(sizes: Sizes, is_exact: bool) -> None:
             marks=pytest.mark.nightly,
         ),
         pytest.param(
-            MoeFc2DenseConfig(
+            MoEFc2DenseConfig(
                 operands=Operands(out_dtype=DType.F16),
                 tile=Tile(m=128, n=128, k=128),
                 schedule=Schedule(split_k=4, use_pdl=False),
@@ -73,7 +73,7 @@ def test_right(sizes: Sizes, is_exact: bool) -> None:
     ],
     ids=lambda config: config.to_name(),
 )
-def test_what_no_menu_has(config: MoeFc2DenseConfig) -> None:
+def test_what_no_menu_has(config: MoEFc2DenseConfig) -> None:
     """Clean, and everything reached: verified as `jitgen verify` does."""
     found = verify(config, Arch.SM_90A)
 
@@ -100,7 +100,7 @@ def test_sizes_that_no_vector_covers_are_refused() -> None:
 
 
 MENU = rules(Arch.SM_90A, "moe_fc2_dense").candidates(
-    MoeFc2DenseProblem(groups=256, m=64, n=7168, k=256)
+    MoEFc2DenseProblem(groups=256, m=64, n=7168, k=256)
 )
 
 
@@ -112,7 +112,7 @@ MENU = rules(Arch.SM_90A, "moe_fc2_dense").candidates(
         for number, config in enumerate(MENU)
     ],
 )
-def test_no_spills_and_no_waits_between_matrix_instructions(config: MoeFc2DenseConfig) -> None:
+def test_no_spills_and_no_waits_between_matrix_instructions(config: MoEFc2DenseConfig) -> None:
     made = compiler.compile_source(render(config, Arch.SM_90A))
     library = made.files[made.library]
     disassembly = inspect.sass(library)

@@ -17,7 +17,7 @@ from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch, DType, ScaleGranularity
 from jitgen.config.grouped_gemm import Cluster, Operands, Pipeline, Schedule, Tile
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.errors import InputError
 from jitgen.ops.moe_fc2_dense.samples import BLOCKS, Sizes, make, of_sizes
 from jitgen.targets.legality import rules
@@ -28,11 +28,11 @@ from tests.sass import k_loop, wrapped
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 SM_100A = Arch("sm_100a")
-CONFIG = MoeFc2DenseConfig(tile=Tile(m=128, n=64, k=128), pipeline=Pipeline(num_acc_stage=2))
+CONFIG = MoEFc2DenseConfig(tile=Tile(m=128, n=64, k=128), pipeline=Pipeline(num_acc_stage=2))
 MXFP8 = Operands(scale_granularity=ScaleGranularity.MX32)
 MXFP4 = replace(MXFP8, a_dtype=DType.E2M1, b_dtype=DType.E2M1)
 NVFP4 = replace(MXFP4, scale_granularity=ScaleGranularity.NV16)
-PAIR = MoeFc2DenseConfig(
+PAIR = MoEFc2DenseConfig(
     tile=Tile(m=256, n=64, k=128),
     cluster=Cluster(m=2),
     pipeline=Pipeline(num_acc_stage=3),
@@ -70,7 +70,7 @@ ATOM_SIZES = [
 @pytest.mark.parametrize(
     "config", [CONFIG, pytest.param(PAIR, marks=pytest.mark.nightly)], ids=["one CTA", "a pair"]
 )
-def test_right(config: MoeFc2DenseConfig, sizes: Sizes) -> None:
+def test_right(config: MoEFc2DenseConfig, sizes: Sizes) -> None:
     """Through the public function; the second call is a warm one."""
     with device(SM_100A, num_sms=sizes.num_sms):
         for seed in (0, 1):
@@ -84,41 +84,41 @@ def test_right(config: MoeFc2DenseConfig, sizes: Sizes) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        MoeFc2DenseConfig(
+        MoEFc2DenseConfig(
             operands=Operands(out_dtype=DType.F32),
             tile=Tile(m=128, n=64, k=128),
             cluster=Cluster(n=2),
             pipeline=Pipeline(num_acc_stage=2),
         ),
-        MoeFc2DenseConfig(
+        MoEFc2DenseConfig(
             operands=Operands(out_dtype=DType.F16),
             tile=Tile(m=128, n=128, k=128),
             cluster=Cluster(m=2),
         ),
-        MoeFc2DenseConfig(
+        MoEFc2DenseConfig(
             tile=Tile(m=128, n=128, k=128),
             pipeline=Pipeline(num_acc_stage=3),
             schedule=Schedule(split_k=4, use_pdl=False),
         ),
         PAIR,
-        MoeFc2DenseConfig(
+        MoEFc2DenseConfig(
             operands=replace(MXFP8, out_dtype=DType.F32),
             tile=Tile(m=128, n=64, k=128),
             cluster=Cluster(n=2),
             pipeline=Pipeline(num_acc_stage=4),
         ),
-        MoeFc2DenseConfig(
+        MoEFc2DenseConfig(
             operands=replace(NVFP4, out_dtype=DType.F16),
             tile=Tile(m=128, n=128, k=256),
             cluster=Cluster(m=2),
         ),
-        MoeFc2DenseConfig(
+        MoEFc2DenseConfig(
             operands=MXFP4,
             tile=Tile(m=128, n=128, k=256),
             pipeline=Pipeline(num_acc_stage=2),
             schedule=Schedule(split_k=4, use_pdl=False),
         ),
-        MoeFc2DenseConfig(
+        MoEFc2DenseConfig(
             operands=NVFP4,
             tile=Tile(m=256, n=64, k=256),
             cluster=Cluster(m=2),
@@ -127,7 +127,7 @@ def test_right(config: MoeFc2DenseConfig, sizes: Sizes) -> None:
     ],
     ids=lambda config: config.to_name(),
 )
-def test_what_no_menu_has(config: MoeFc2DenseConfig) -> None:
+def test_what_no_menu_has(config: MoEFc2DenseConfig) -> None:
     """Clean, and everything reached: verified as `jitgen verify` does."""
     found = verify(config, SM_100A)
 
@@ -148,7 +148,7 @@ IN_ATOMS = [
 
 @pytest.mark.parametrize("sizes", ATOM_SIZES)
 @pytest.mark.parametrize("config", IN_ATOMS)
-def test_scales_of_the_tensor_core(config: MoeFc2DenseConfig, sizes: Sizes) -> None:
+def test_scales_of_the_tensor_core(config: MoEFc2DenseConfig, sizes: Sizes) -> None:
     """Also where scales are NaN, of experts that nobody has and of rows that are no token's."""
     with device(SM_100A, num_sms=sizes.num_sms):
         for is_exact in (True, False):
@@ -194,7 +194,7 @@ MENU = [
     config
     for types in (Operands(), MXFP8, MXFP4, NVFP4)
     for config in rules(SM_100A, "moe_fc2_dense").candidates(
-        MoeFc2DenseProblem(
+        MoEFc2DenseProblem(
             groups=256,
             m=64,
             n=7168,
@@ -218,7 +218,7 @@ UPDATE = {64: 68, 128: 106}
 
 
 @cache
-def _library(config: MoeFc2DenseConfig) -> bytes:
+def _library(config: MoEFc2DenseConfig) -> bytes:
     made = compiler.compile_source(render(config, SM_100A), links=False)
     return made.files[made.library]
 
@@ -231,7 +231,7 @@ def _library(config: MoeFc2DenseConfig) -> bytes:
         for number, config in enumerate(MENU)
     ],
 )
-def test_no_spills_and_few_instructions(config: MoeFc2DenseConfig) -> None:
+def test_no_spills_and_few_instructions(config: MoEFc2DenseConfig) -> None:
     """And no loop around a single asynchronous instruction."""
     library = _library(config)
     text = inspect.sass(library)

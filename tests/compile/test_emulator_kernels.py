@@ -18,7 +18,7 @@ import pytest
 
 from jitgen.config import Arch, Config, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands
-from jitgen.config.moe_fc2_dense import MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseProblem
 from jitgen.config.plugins import TARGETS
 from jitgen.targets.legality import rules
 from jitgen.targets.sm_90a.fp4 import OPERANDS
@@ -58,7 +58,7 @@ def menu(arch: Arch) -> list[str]:
         config for kind in kinds for layout in Layout for config in candidates(arch, layout, kind)
     ]
     if "moe_fc2_dense" in TARGETS.get(arch).operations:
-        problem = MoeFc2DenseProblem(groups=1, m=1, n=1, k=1)
+        problem = MoEFc2DenseProblem(groups=1, m=1, n=1, k=1)
         for kind in kinds:
             if kind.a_dtype is kind.b_dtype:
                 types = {"a_dtype": kind.a_dtype, "scale_granularity": kind.scale_granularity}

@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import jitgen
 from jitgen.config import Arch, DType, ScaleGranularity
 from jitgen.config.grouped_gemm import Operands, Tile
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
 from jitgen.errors import InputError
 from jitgen.ops.moe_fc2_dense.samples import BLOCKS, Sizes, Solved, make, of_sizes
 from tests import needs
@@ -40,7 +40,7 @@ def solved(sizes: Sizes = SIZES[0], **options: Any) -> Solved:
 @pytest.mark.parametrize("out_dtype", [DType.BF16, DType.F16, DType.F32])
 def test_right(sizes: Sizes, out_dtype: DType) -> None:
     """Bit for bit where sums are exact, else within their roundings; the second call is warm."""
-    config = MoeFc2DenseConfig(operands=Operands(out_dtype=out_dtype), tile=Tile(m=8, n=128, k=128))
+    config = MoEFc2DenseConfig(operands=Operands(out_dtype=out_dtype), tile=Tile(m=8, n=128, k=128))
     for is_exact in (True, False):
         case = make(config, sizes, is_exact=is_exact)
         out = jitgen.moe_fc2_dense(**case.arguments)
@@ -52,7 +52,7 @@ def test_right(sizes: Sizes, out_dtype: DType) -> None:
 @pytest.mark.parametrize("tile", [Tile(m=16, n=16, k=128), Tile(m=64, n=64, k=128)], ids=str)
 def test_every_tile_is_right(tile: Tile) -> None:
     case = solved()
-    jitgen.moe_fc2_dense(**case.arguments, config=MoeFc2DenseConfig(tile=tile))
+    jitgen.moe_fc2_dense(**case.arguments, config=MoEFc2DenseConfig(tile=tile))
 
     assert case.wrong() == 0
 
@@ -207,10 +207,10 @@ def test_warm_calls_validate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"out": torch.zeros(33, 130)}, "out: must have shape"),
         ({"out": torch.zeros(33, 136).double()}, "out: must be"),
         ({"out": None, "out_dtype": torch.int8}, "out_dtype: must be"),
-        ({"config": "fc2"}, "config: must be a MoeFc2DenseConfig"),
+        ({"config": "fc2"}, "config: must be a MoEFc2DenseConfig"),
         (
             {
-                "config": MoeFc2DenseConfig(
+                "config": MoEFc2DenseConfig(
                     operands=Operands(out_dtype=DType.F32), tile=Tile(m=8, n=16, k=128)
                 )
             },
@@ -263,7 +263,7 @@ def test_make_fx_records_the_operation() -> None:
 def test_torch_compile_sees_one_operation() -> None:
     """With a config of its own, too, and into an output."""
     *given, out = solved().tensors
-    config = MoeFc2DenseConfig(tile=Tile(m=8, n=16, k=128))
+    config = MoEFc2DenseConfig(tile=Tile(m=8, n=16, k=128))
 
     def into(*tensors: Tensor) -> Tensor:
         return jitgen.moe_fc2_dense(*tensors, out=out, config=config) * 2
@@ -285,7 +285,7 @@ def test_the_reference_is_a_sum_over_experts() -> None:
     assert jitgen.reference.moe_fc2_dense(**given, out_dtype=torch.float32).equal(expected)
     assert (
         jitgen.select(
-            jitgen.MoeFc2DenseProblem(groups=12, m=33, n=136, k=272), Arch.CPU
+            jitgen.MoEFc2DenseProblem(groups=12, m=33, n=136, k=272), Arch.CPU
         ).config.tile.m
         >= 32
     )

@@ -22,7 +22,7 @@ from jitgen.bench.transformers.run import WORKS, kernel_names
 from jitgen.config import Arch, BLayout, Config, DType, Layout, Numerics, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Operands
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem
 from jitgen.config.route import RouteConfig
 from jitgen.config.unpack_weights import UnpackWeightsConfig, UnpackWeightsProblem
@@ -79,11 +79,11 @@ def prepared(arch: Arch) -> list[GroupedGemmConfig]:
     return getattr(of_family(arch), "PREPARED", [])
 
 
-def fc2(arch: Arch) -> tuple[MoeFc2DenseConfig, ...]:
+def fc2(arch: Arch) -> tuple[MoEFc2DenseConfig, ...]:
     """Return what may be chosen for `moe_fc2_dense`; nothing where a target has no kernel."""
     if "moe_fc2_dense" not in target(arch).operations:
         return ()
-    problem = MoeFc2DenseProblem(groups=256, m=64, n=7168, k=256)
+    problem = MoEFc2DenseProblem(groups=256, m=64, n=7168, k=256)
     kinds = [replace(problem, a_dtype=dtype, scale_granularity=scales) for dtype, scales in KINDS]
     return tuple(config for kind in kinds for config in rules(arch, problem.op).candidates(kind))
 

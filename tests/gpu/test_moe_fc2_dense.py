@@ -10,7 +10,7 @@ import torch
 
 import jitgen
 from jitgen.config import DType
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
 from jitgen.ops.moe_fc2_dense.samples import Sizes, make
 from tests.gpu.configs import ACCUMULATOR_BITS, ARCH, fc2
 
@@ -26,7 +26,7 @@ of_cuda = partial(make, device="cuda")
 @pytest.mark.parametrize("config", CONFIGS, ids=[config.to_name() for config in CONFIGS])
 @pytest.mark.parametrize("is_exact", [True, False], ids=["exact", "random"])
 class TestEveryKernel:
-    def test_edges(self, config: MoeFc2DenseConfig, is_exact: bool) -> None:
+    def test_edges(self, config: MoEFc2DenseConfig, is_exact: bool) -> None:
         """Twice, for the second call is warm."""
         for sizes in Sizes.of(config, ARCH):
             for seed in (0, 1):
@@ -36,7 +36,7 @@ class TestEveryKernel:
                 assert case.wrong(FP8_BITS) == 0
 
     @pytest.mark.parametrize("tokens", [1, 33, 384])
-    def test_a_layer(self, config: MoeFc2DenseConfig, is_exact: bool, tokens: int) -> None:
+    def test_a_layer(self, config: MoEFc2DenseConfig, is_exact: bool, tokens: int) -> None:
         sizes = Sizes(tokens=tokens, experts=64, n=7168, k=256, top_k=8)
         case = of_cuda(config, sizes, is_exact=is_exact)
         jitgen.moe_fc2_dense(**case.arguments, config=config)

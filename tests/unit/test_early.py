@@ -18,7 +18,7 @@ from jitgen.config.grouped_gemm import (
     Schedule,
     Tile,
 )
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.errors import UnsupportedConfig
 from jitgen.plans import Plan, Sweep, configs, load, text
@@ -107,7 +107,7 @@ class TestLegality:
         assert check(asked, arch).code == "E_EARLY_B"
 
     def test_experts_along_k_have_none(self) -> None:
-        refused = MoeFc2DenseConfig(tile=Tile(m=64, n=128, k=128), schedule=EARLY)
+        refused = MoEFc2DenseConfig(tile=Tile(m=64, n=128, k=128), schedule=EARLY)
 
         assert check(refused, "sm_90a").code == "E_EARLY_B"
 

@@ -22,7 +22,7 @@ from jitgen.cache import Store
 from jitgen.config import Arch, Config, Layout
 from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradProblem
-from jitgen.config.moe_fc2_dense import MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseProblem
 from jitgen.config.operation import operation
 from jitgen.errors import UnsupportedConfig
 from jitgen.ops.launch import chosen
@@ -273,7 +273,7 @@ def even(device: Device, op: str) -> Iterator[Any]:
         if op == "grouped_gemm":
             yield GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=8 * rows, n=n, k=1024)
         elif op == "moe_fc2_dense":
-            yield MoeFc2DenseProblem(groups=256, m=rows, n=n, k=256)
+            yield MoEFc2DenseProblem(groups=256, m=rows, n=n, k=256)
         elif op == "grouped_gemm_wgrad":
             yield GroupedGemmWgradProblem(layout=Layout.RAGGED, groups=8, m=8 * rows, n=n, k=1024)
 

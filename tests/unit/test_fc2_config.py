@@ -12,7 +12,7 @@ import torch
 import jitgen
 from jitgen.config import Arch, Config, DType, ScaleGranularity
 from jitgen.config.grouped_gemm import Cluster, Operands, Pipeline, Schedule, Tile
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.errors import ConfigError, UnsupportedConfig
 from jitgen.ops.moe_fc2_dense.samples import Sizes, make
 from jitgen.targets import devices
@@ -21,8 +21,8 @@ from jitgen.targets.protocol import Candidate
 from tests.strategies import fc2_sweep
 from tests.targets import EACH
 
-CONFIG = MoeFc2DenseConfig(tile=Tile(m=64, n=128, k=128))
-LAYER = MoeFc2DenseProblem(groups=256, m=64, n=7168, k=256)
+CONFIG = MoEFc2DenseConfig(tile=Tile(m=64, n=128, k=128))
+LAYER = MoEFc2DenseProblem(groups=256, m=64, n=7168, k=256)
 BLACKWELLS = (Arch("sm_100a"), Arch("sm_103a"))
 MXFP8 = Operands(scale_granularity=ScaleGranularity.MX32)
 MXFP4 = replace(MXFP8, a_dtype=DType.E2M1, b_dtype=DType.E2M1)
@@ -108,7 +108,7 @@ def test_rules_of_sm_90a(change: dict[str, object], code: str) -> None:
 )
 def test_rules_of_sm_100a(arch: Arch, change: dict[str, object], code: str) -> None:
     """Each with a legal neighbour, and a reason that says which target it is."""
-    config = MoeFc2DenseConfig(tile=Tile(m=128, n=128, k=128))
+    config = MoEFc2DenseConfig(tile=Tile(m=128, n=128, k=128))
     verdict = check(replace(config, **change), arch)  # type: ignore[arg-type]
 
     assert verdict.code == code
@@ -156,7 +156,7 @@ def test_few_may_be_chosen(arch: str, most: int, tokens: int) -> None:
     assert all(check(each.config, arch) for each in choice.candidates)
 
 
-def of(types: Operands, problem: MoeFc2DenseProblem = LAYER) -> MoeFc2DenseProblem:
+def of(types: Operands, problem: MoEFc2DenseProblem = LAYER) -> MoEFc2DenseProblem:
     return replace(problem, a_dtype=types.a_dtype, scale_granularity=types.scale_granularity)
 
 
@@ -182,7 +182,7 @@ def test_scales_of_the_tensor_core_have_the_same_tiles(arch: Arch, types: Operan
 
 def test_sums_of_experts_are_promoted_less_often() -> None:
     """With one stage nothing hides a promotion: of long sums it takes little."""
-    config = MoeFc2DenseConfig(
+    config = MoEFc2DenseConfig(
         tile=Tile(m=256, n=128, k=128), cluster=Cluster(m=2), schedule=Schedule(two_cta=True)
     )
     rules_of, device = rules("sm_100a", config.op), devices.find("sm_100a", None)

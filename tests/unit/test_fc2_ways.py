@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from jitgen.config import Arch
-from jitgen.config.moe_fc2_dense import MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseProblem
 from jitgen.ops.moe_fc2_dense.ways import ways
 
 MEASURED_US = {  # on an H200, as docs/fc2.md has it: dense, grouped, grouped and combine
@@ -31,7 +31,7 @@ def test_the_way_is_chosen_that_was_faster(tokens: int) -> None:
     added to it for short K.
     """
     dense, grouped, together = MEASURED_US[tokens]
-    problem = MoeFc2DenseProblem(groups=256, m=tokens, n=7168, k=256)
+    problem = MoEFc2DenseProblem(groups=256, m=tokens, n=7168, k=256)
     found = ways(problem, Arch.SM_90A, device="h200")
 
     assert found.is_dense_faster == (dense < together)

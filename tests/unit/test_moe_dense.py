@@ -15,7 +15,7 @@ import pytest
 from jitgen.config import Arch, Layout
 from jitgen.config.combine import CombineProblem
 from jitgen.config.grouped_gemm import GroupedGemmProblem
-from jitgen.config.moe_fc2_dense import MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseProblem
 from jitgen.config.permute_quantize import MOST_PLACES, PermuteQuantizeProblem, Walk
 from jitgen.config.route import RouteProblem, Scoring
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
@@ -136,7 +136,7 @@ def fc2_us(layer: Layer, tokens: int) -> float:
     chosen = layer.top_k * layer.local // layer.experts
     groups = layer.local if chosen else live_experts(layer, tokens)
     return us(
-        MoeFc2DenseProblem(
+        MoEFc2DenseProblem(
             groups=groups,
             m=tokens,
             n=layer.hidden,

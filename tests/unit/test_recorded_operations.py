@@ -16,7 +16,7 @@ import jitgen
 from jitgen import plans, quantize
 from jitgen.config import Arch, BLayout
 from jitgen.config.grouped_gemm import Tile
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
 from jitgen.config.plugins import OPERATIONS
 from jitgen.ops.moe_fc2_dense.samples import Sizes, make
 from jitgen.plans import recorder
@@ -41,7 +41,7 @@ def unpack(**options: Any) -> Any:
 def dense(**options: Any) -> Any:
     """Multiply tokens with every expert."""
     sizes = Sizes(tokens=4, experts=2, n=128, k=128, top_k=1)
-    case = make(MoeFc2DenseConfig(tile=Tile(m=64, n=128, k=128)), sizes, is_exact=True)
+    case = make(MoEFc2DenseConfig(tile=Tile(m=64, n=128, k=128)), sizes, is_exact=True)
     return jitgen.moe_fc2_dense(**case.arguments | options)
 
 

@@ -5,8 +5,8 @@ from jitgen.config.operation import Operation
 
 OPERATION = Operation(
     name="moe_fc2_dense",
-    config="jitgen.config.moe_fc2_dense:MoeFc2DenseConfig",
-    problem="jitgen.config.moe_fc2_dense:MoeFc2DenseProblem",
+    config="jitgen.config.moe_fc2_dense:MoEFc2DenseConfig",
+    problem="jitgen.config.moe_fc2_dense:MoEFc2DenseProblem",
     samples="jitgen.ops.moe_fc2_dense.samples",
     arguments=("a", "b", "a_scale", "b_scale", "alpha", "out"),
     results=("out",),

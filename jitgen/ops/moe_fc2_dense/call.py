@@ -11,10 +11,10 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
-from jitgen.ops.moe_fc2_dense.dispatch import MoeFc2Dense
+from jitgen.ops.moe_fc2_dense.dispatch import MoEFc2Dense
 from jitgen.ops.moe_fc2_dense.validate import Arguments
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
@@ -29,7 +29,7 @@ def moe_fc2_dense(  # each is one thing to say
     *,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-    config: MoeFc2DenseConfig | Override | None = None,
+    config: MoEFc2DenseConfig | Override | None = None,
 ) -> Tensor:
     """
     Multiply every token with every expert's weights and add up the experts, weighted.
@@ -125,4 +125,4 @@ def moe_fc2_dense(  # each is one thing to say
     return CALL.run(args, key)
 
 
-CALL = MoeFc2Dense(moe_fc2_dense)
+CALL = MoEFc2Dense(moe_fc2_dense)

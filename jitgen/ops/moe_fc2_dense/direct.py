@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from jitgen.config import Arch
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
 from jitgen.errors import InputError
 from jitgen.formats import find_format
 from jitgen.formats.block128 import is_kernel_layout
@@ -16,7 +16,7 @@ from jitgen.ops.moe_fc2_dense.validate import Arguments, validate
 from jitgen.runtime.session import current
 
 
-def check(config: MoeFc2DenseConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
+def check(config: MoEFc2DenseConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
     Require a, b, a_scale, b_scale, alpha and out.
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.errors import InputError
 from jitgen.formats import atoms, find_format
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout
@@ -67,18 +67,18 @@ _PAIRS = torch.float4_e2m1fn_x2
 """What kernels take as bytes."""
 
 
-class MoeFc2Dense(Call[Arguments, Validated, Tensor]):
+class MoEFc2Dense(Call[Arguments, Validated, Tensor]):
     """What a call of `moe_fc2_dense` is."""
 
     name = "moe_fc2_dense"
     arguments = Arguments
-    config = MoeFc2DenseConfig
+    config = MoEFc2DenseConfig
     like = "a"
     validate = staticmethod(validate)
 
-    def problem(self, args: Arguments, valid: Validated) -> MoeFc2DenseProblem:
+    def problem(self, args: Arguments, valid: Validated) -> MoEFc2DenseProblem:
         """Return what is chosen for; how many experts a token has, no call says."""
-        return MoeFc2DenseProblem(
+        return MoEFc2DenseProblem(
             groups=valid.groups,
             m=valid.rows,
             n=valid.n,
@@ -88,8 +88,8 @@ class MoeFc2Dense(Call[Arguments, Validated, Tensor]):
             scale_granularity=valid.scale_granularity,
         )
 
-    def require_fit(self, asked: object, args: Arguments, valid: Validated) -> MoeFc2DenseConfig:
-        config: MoeFc2DenseConfig = explicit_config(asked, MoeFc2DenseConfig, valid.arch)
+    def require_fit(self, asked: object, args: Arguments, valid: Validated) -> MoEFc2DenseConfig:
+        config: MoEFc2DenseConfig = explicit_config(asked, MoEFc2DenseConfig, valid.arch)
         if config.operands != valid.operands:
             have, wanted = config.operands.to_json(), valid.operands.to_json()
             others = [name for name in wanted if wanted[name] != have[name]]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
 from jitgen.errors import InputError
 from jitgen.formats import format_of_b
 from jitgen.formats.e2m1 import values_of
@@ -30,7 +30,7 @@ def moe_fc2_dense(  # the arguments of the real one
     *,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-    config: MoeFc2DenseConfig | None = None,  # noqa: ARG001  # as in the real one
+    config: MoEFc2DenseConfig | None = None,  # noqa: ARG001  # as in the real one
 ) -> Tensor:
     """
     Return what `jitgen.moe_fc2_dense` returns for the same arguments, computed slowly and plainly.

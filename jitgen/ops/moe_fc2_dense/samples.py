@@ -11,7 +11,7 @@ from torch import Tensor
 
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmProblem, Operands
-from jitgen.config.moe_fc2_dense import TOP_K, MoeFc2DenseConfig
+from jitgen.config.moe_fc2_dense import TOP_K, MoEFc2DenseConfig
 from jitgen.config.operation import Excuse, Result
 from jitgen.errors import ConfigError
 from jitgen.formats import find_format
@@ -54,7 +54,7 @@ class Sizes:
     num_sms: int = 1
 
     @classmethod
-    def of(cls, config: MoeFc2DenseConfig, arch: Arch) -> tuple[Self, ...]:
+    def of(cls, config: MoEFc2DenseConfig, arch: Arch) -> tuple[Self, ...]:
         """
         Return the sizes that test `config`, which together execute all of a kernel.
 
@@ -94,7 +94,7 @@ class Sizes:
         return wide, deep, none
 
     @classmethod
-    def parse(cls, text: str, config: MoeFc2DenseConfig) -> Self:
+    def parse(cls, text: str, config: MoEFc2DenseConfig) -> Self:
         """
         Return the sizes that ``E:T:N:I`` stands for: experts, tokens, N, I.
 
@@ -176,20 +176,20 @@ class Solved:
         return distance([(self.out.double(), self.expected.double())])
 
 
-def unreachable(config: MoeFc2DenseConfig) -> tuple[Excuse, ...]:
+def unreachable(config: MoEFc2DenseConfig) -> tuple[Excuse, ...]:
     """Return what no problem can reach in kernels of `config`."""
     if config.tile.m != 64 or config.cluster.size > 1:
         return ()
     return (Excuse("waves == 0", "a tile of 64 tokens is one warpgroup's, and has one at least"),)
 
 
-def tile(config: MoeFc2DenseConfig) -> tuple[int, int]:
+def tile(config: MoEFc2DenseConfig) -> tuple[int, int]:
     """Return rows and columns of the result that one CTA computes."""
     return config.tile.m, config.tile.n
 
 
 def make(
-    config: MoeFc2DenseConfig,
+    config: MoEFc2DenseConfig,
     sizes: Sizes,
     *,
     is_exact: bool,

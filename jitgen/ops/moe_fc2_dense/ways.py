@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import GroupedGemmProblem
-from jitgen.config.moe_fc2_dense import MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseProblem
 from jitgen.runtime.session import select
 from jitgen.selection.device import chosen_for
 from jitgen.support.frozen import frozen
@@ -52,7 +52,7 @@ class Ways:
 
 
 def ways(
-    problem: MoeFc2DenseProblem, arch: Arch | str | None = None, *, device: str | None = None
+    problem: MoEFc2DenseProblem, arch: Arch | str | None = None, *, device: str | None = None
 ) -> Ways:
     """
     Return what both ways take for `problem`, whose `top_k` says how many rows tokens have in all.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from jitgen.config.config import SCALE_BLOCK, DType, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.targets import fc2_space
 from jitgen.targets.base import BaseRules, Cost
 from jitgen.targets.cpu.grouped_gemm import GroupedGemm
@@ -47,7 +47,7 @@ class _Parts(GroupedGemm):
         return super().derive(config)
 
 
-class MoeFc2Dense(CpuRules[MoeFc2DenseConfig, MoeFc2DenseProblem], Fc2Rules):
+class MoEFc2Dense(CpuRules[MoEFc2DenseConfig, MoEFc2DenseProblem], Fc2Rules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
     alignment = 1
@@ -60,19 +60,19 @@ class MoeFc2Dense(CpuRules[MoeFc2DenseConfig, MoeFc2DenseProblem], Fc2Rules):
     parts = _Parts()
     check_sizes = BaseRules.check_sizes  # any: a host kernel reads what exists, value by value
 
-    def derive(self, config: MoeFc2DenseConfig) -> CpuDerived:
+    def derive(self, config: MoEFc2DenseConfig) -> CpuDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         return self.parts.derive(config.gemm)
 
-    def candidates(self, problem: MoeFc2DenseProblem) -> tuple[MoeFc2DenseConfig, ...]:
+    def candidates(self, problem: MoEFc2DenseProblem) -> tuple[MoEFc2DenseConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         listed = (
-            MoeFc2DenseConfig(operands=problem.operands, tile=Tile(m=rows, n=128, k=SCALE_BLOCK))
+            MoEFc2DenseConfig(operands=problem.operands, tile=Tile(m=rows, n=128, k=SCALE_BLOCK))
             for rows in _ROWS
         )
         return self.legal(listed)
 
-    def work(self, problem: MoeFc2DenseProblem, config: MoeFc2DenseConfig) -> Cost:
+    def work(self, problem: MoEFc2DenseProblem, config: MoEFc2DenseConfig) -> Cost:
         """
         Count what one thread does: b is decoded for each tile of tokens, a for each of columns.
 

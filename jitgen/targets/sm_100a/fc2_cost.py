@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_100a.cost import cycles
 from jitgen.targets.sm_100a.devices import Paper
@@ -20,7 +20,7 @@ from jitgen.targets.sm_100a.sizes import CTA_ROWS, PART_M, has_atoms, num_ctas
 
 
 def predict(
-    problem: MoeFc2DenseProblem, config: MoeFc2DenseConfig, device: Device, num_sms: int
+    problem: MoEFc2DenseProblem, config: MoEFc2DenseConfig, device: Device, num_sms: int
 ) -> Candidate:
     """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
     tile, cluster, split_k = config.tile, config.cluster, config.schedule.split_k

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from jitgen.config.config import SCALE_BLOCK, ScaleGranularity
 from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Pipeline, Schedule, Tile
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.support.frozen import frozen
 from jitgen.targets import fc2_space
 from jitgen.targets.base import ON_PAPER
@@ -124,7 +124,7 @@ class _Parts(Sm100Rules):
         return stage, fixed + alpha + 2 * chunk * 4 + LISTED_EXPERTS * 4
 
 
-class MoeFc2Dense(Fc2Rules):
+class MoEFc2Dense(Fc2Rules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
     entry = "sm100/moe_fc2_dense.py.jinja"
@@ -144,7 +144,7 @@ class MoeFc2Dense(Fc2Rules):
         super().__init__(arch)
         self.parts = _Parts(arch)
 
-    def derive(self, config: MoeFc2DenseConfig) -> Sm100Fc2Derived:
+    def derive(self, config: MoEFc2DenseConfig) -> Sm100Fc2Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         gemm = config.gemm
         numbers = asdict(self.parts.derive(gemm)) | {"part_m": PART_M}
@@ -161,11 +161,11 @@ class MoeFc2Dense(Fc2Rules):
             first_chunk=FIRST_EXPERTS if has_atoms(gemm) else FIRST_CHUNK,
         )
 
-    def candidates(self, problem: MoeFc2DenseProblem) -> tuple[MoeFc2DenseConfig, ...]:
+    def candidates(self, problem: MoEFc2DenseProblem) -> tuple[MoEFc2DenseConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         is_block = problem.scale_granularity is ScaleGranularity.BLOCK128
         listed = (
-            MoeFc2DenseConfig(
+            MoEFc2DenseConfig(
                 operands=problem.operands,
                 tile=Tile(m=rows, n=columns, k=ROW_BYTES * 8 // problem.a_dtype.bits),
                 cluster=cluster,
@@ -178,8 +178,8 @@ class MoeFc2Dense(Fc2Rules):
 
     def predict(
         self,
-        problem: MoeFc2DenseProblem,
-        config: MoeFc2DenseConfig,
+        problem: MoEFc2DenseProblem,
+        config: MoEFc2DenseConfig,
         device: Device,
         num_sms: int,
     ) -> Candidate:

@@ -14,14 +14,14 @@ those that the tokens of all its tiles have. Three things bound a wave of tiles:
 
 from __future__ import annotations
 
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.targets.protocol import Candidate
 from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US, _overlapped, speed_of
 from jitgen.targets.sm_90a.devices import Fit
 
 
 def predict(
-    problem: MoeFc2DenseProblem, config: MoeFc2DenseConfig, fit: Fit, num_sms: int
+    problem: MoEFc2DenseProblem, config: MoEFc2DenseConfig, fit: Fit, num_sms: int
 ) -> Candidate:
     """Return what `config` would take for `problem` on `num_sms` SMs."""
     tile, cluster, split_k = config.tile, config.cluster, config.schedule.split_k

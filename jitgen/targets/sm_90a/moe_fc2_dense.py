@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from jitgen.config.config import DType, ScaleGranularity
 from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Schedule, Tile
-from jitgen.config.moe_fc2_dense import MoeFc2DenseConfig, MoeFc2DenseProblem
+from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.support.frozen import frozen
 from jitgen.targets import fc2_space
 from jitgen.targets.fc2_space import Fc2Rules
@@ -107,7 +107,7 @@ class _Parts(Sm90Rules):
         return stage + alpha, fixed + 2 * _CHUNK_WORDS * 4 + LISTED_EXPERTS * 4
 
 
-class MoeFc2Dense(Fc2Rules):
+class MoEFc2Dense(Fc2Rules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
     entry = "sm90/moe_fc2_dense.py.jinja"
@@ -126,7 +126,7 @@ class MoeFc2Dense(Fc2Rules):
     arch = "sm_90a"
     parts = _Parts()
 
-    def derive(self, config: MoeFc2DenseConfig) -> Sm90Fc2Derived:
+    def derive(self, config: MoEFc2DenseConfig) -> Sm90Fc2Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         rows = config.tile.m
         numbers = asdict(self.parts.derive(config.gemm))
@@ -140,10 +140,10 @@ class MoeFc2Dense(Fc2Rules):
             first_chunk=FIRST_CHUNK,
         )
 
-    def candidates(self, problem: MoeFc2DenseProblem) -> tuple[MoeFc2DenseConfig, ...]:
+    def candidates(self, problem: MoEFc2DenseProblem) -> tuple[MoEFc2DenseConfig, ...]:
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         listed = (
-            MoeFc2DenseConfig(
+            MoEFc2DenseConfig(
                 operands=problem.operands,
                 tile=Tile(m=rows, n=columns, k=128),
                 cluster=cluster,
@@ -155,8 +155,8 @@ class MoeFc2Dense(Fc2Rules):
 
     def predict(
         self,
-        problem: MoeFc2DenseProblem,
-        config: MoeFc2DenseConfig,
+        problem: MoEFc2DenseProblem,
+        config: MoEFc2DenseConfig,
         device: Device,
         num_sms: int,
     ) -> Candidate:
