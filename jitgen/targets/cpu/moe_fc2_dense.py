@@ -47,7 +47,7 @@ class _Parts(GroupedGemm):
         return super().derive(config)
 
 
-class MoEFc2Dense(CpuRules[MoEFc2DenseConfig, MoEFc2DenseProblem], Fc2Rules):
+class MoeFc2Dense(CpuRules[MoEFc2DenseConfig, MoEFc2DenseProblem], Fc2Rules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
     alignment = 1

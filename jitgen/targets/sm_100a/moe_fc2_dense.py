@@ -124,7 +124,7 @@ class _Parts(Sm100Rules):
         return stage, fixed + alpha + 2 * chunk * 4 + LISTED_EXPERTS * 4
 
 
-class MoEFc2Dense(Fc2Rules):
+class MoeFc2Dense(Fc2Rules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
     entry = "sm100/moe_fc2_dense.py.jinja"

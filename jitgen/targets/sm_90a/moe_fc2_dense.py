@@ -107,7 +107,7 @@ class _Parts(Sm90Rules):
         return stage + alpha, fixed + 2 * _CHUNK_WORDS * 4 + LISTED_EXPERTS * 4
 
 
-class MoEFc2Dense(Fc2Rules):
+class MoeFc2Dense(Fc2Rules):
     """The rules of its kernels, the few that may be chosen, and what they cost."""
 
     entry = "sm90/moe_fc2_dense.py.jinja"
