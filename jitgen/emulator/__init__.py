@@ -16,7 +16,7 @@ here. Other packages import the names of `__all__` from here, and nothing from t
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jitgen.emulator.api import TIME_LIMIT_S, emulate, emulate_ptx
@@ -88,7 +88,7 @@ _HOME = {
 """The module of each name, imported when the name is first used: it brings numpy or torch."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

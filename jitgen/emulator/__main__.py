@@ -14,7 +14,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jitgen.emulator import NUM_SMS, TIME_LIMIT_S, Finding, Launch, emulate_ptx
 from jitgen.emulator.host.tensors import BY_NAME, Tensor, made
@@ -109,9 +108,9 @@ def _index(text: str) -> tuple[int, ...]:
     return (*numbers, 1, 1, 1)[:3]
 
 
-def _arguments(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def _arguments(words: Sequence[str]) -> tuple[dict[str, Tensor | int | float], list[str]]:
     """Return the arguments by name, and the names of those with unknown contents."""
-    found: dict[str, Any] = {}
+    found: dict[str, Tensor | int | float] = {}
     unknown = []
     for word in words:
         name, _, value = word.partition("=")

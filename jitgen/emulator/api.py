@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ TIME_LIMIT_S = 300.0
 
 def emulate(
     artifact: Artifact,
-    *arguments: Any,
+    *arguments: object,
     modes: str | Mode | Sequence[str | Mode] = "quick",
     num_sms: int = NUM_SMS,
     time_limit_s: float = TIME_LIMIT_S,
@@ -82,7 +81,7 @@ def emulate(
 def emulate_ptx(
     ptx: str,
     launch: Launch,
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, object],
     *,
     entry: str = "",
     modes: str | Mode | Sequence[str | Mode] = "quick",
@@ -210,7 +209,7 @@ class _Call:
         return replace(run, cpu_seconds=time.process_time() - cpu_start)
 
 
-def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int, host: Host) -> _Call:
+def _prepare(artifact: Artifact, arguments: Sequence[object], num_sms: int, host: Host) -> _Call:
     """Translate the PTX and run the host part."""
     programs = {
         entry: translate(artifact.ptx, artifact.source, entry) for entry in artifact.entries
@@ -235,7 +234,7 @@ def _prepare(artifact: Artifact, arguments: Sequence[Any], num_sms: int, host: H
     )
 
 
-def _tensors(arguments: Sequence[Any], names: Sequence[str]) -> dict[str, Tensor]:
+def _tensors(arguments: Sequence[object], names: Sequence[str]) -> dict[str, Tensor]:
     """Return the tensors among `arguments`, by the names that messages call them."""
     return {
         names[index] if index < len(names) else f"argument {index}": tensor
@@ -244,7 +243,7 @@ def _tensors(arguments: Sequence[Any], names: Sequence[str]) -> dict[str, Tensor
     }
 
 
-def _packed(params: Sequence[tuple[str, int]], arguments: Sequence[Any]) -> tuple[bytes, ...]:
+def _packed(params: Sequence[tuple[str, int]], arguments: Sequence[object]) -> tuple[bytes, ...]:
     """Return the bytes of each parameter; `params` are their names and sizes in bytes."""
     if len(params) != len(arguments):
         wanted = ", ".join(f"{name} ({size} bytes)" for name, size in params) or "none"
@@ -254,7 +253,7 @@ def _packed(params: Sequence[tuple[str, int]], arguments: Sequence[Any]) -> tupl
     )
 
 
-def _bytes_of(name: str, size: int, value: Any) -> bytes:
+def _bytes_of(name: str, size: int, value: object) -> bytes:
     if (tensor := tensor_of(value)) is not None:
         value = tensor.data_ptr()
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from jitgen.emulator.findings import Severity, severity_of
 from jitgen.emulator.program.coverage import Coverage
@@ -44,7 +43,7 @@ class Finding:
         """Whether it makes the kernel wrong."""
         return self.severity is Severity.ERROR
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the finding as JSON values."""
         return {**asdict(self), "severity": str(self.severity)}
 
@@ -120,7 +119,7 @@ class Report:
         """What all modes together executed of each kernel, by its name in the PTX."""
         return merge_coverage(run.coverage for run in self.runs)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the report as JSON values."""
         return {
             "name": self.name,

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ def one_thread() -> Iterator[None]:
 
 
 @cache
-def _controls() -> tuple[Callable[[], int], Callable[[int], Any]]:
+def _controls() -> tuple[Callable[[], int], Callable[[int], object]]:
     """Return the functions that read and set the number of threads."""
     for path in sorted(Path(np.__file__).parents[1].glob("numpy.libs/*openblas*")):
         try:

@@ -13,10 +13,10 @@ Fragments" of wgmma.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
+
+from jitgen.emulator.arrays import Elements, Scalar
 
 ROWS = 16
 """Rows of A and of the accumulators that a warp holds."""
@@ -62,14 +62,14 @@ def columns_of_b(registers: NDArray[np.uint32]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(columns).view(np.uint8)
 
 
-def matrix_of(accumulators: NDArray[Any]) -> NDArray[Any]:
+def matrix_of(accumulators: NDArray[Scalar]) -> NDArray[Scalar]:
     """
     Return the matrix in accumulator registers.
 
     Register ``4 j + 2 i + v`` of lane ``4 q + c`` is row ``q + 8 i``, column ``8 j + 2 c + v``.
 
     Args:
-        accumulators: Any type of one element to a register, [columns / 2, 32 * warps]. For those
+        accumulators: Of any type of one element to a register, [columns / 2, 32 * warps]. For those
             of two see `unpack`.
 
     Returns:
@@ -80,7 +80,7 @@ def matrix_of(accumulators: NDArray[Any]) -> NDArray[Any]:
     return parts.transpose(3, 1, 4, 0, 5, 2).reshape(ROWS * warps, -1)
 
 
-def accumulators_of(matrix: NDArray[Any]) -> NDArray[Any]:
+def accumulators_of(matrix: NDArray[Scalar]) -> NDArray[Scalar]:
     """Return the registers [columns / 2, 32 * warps] of a matrix: the reverse of `matrix_of`."""
     rows, columns = matrix.shape
     warps = rows // ROWS
@@ -107,6 +107,6 @@ def pack(halves: NDArray[np.uint16]) -> NDArray[np.uint32]:
     return np.ascontiguousarray(pairs).view(np.uint32)[..., 0]
 
 
-def _warps(registers: NDArray[Any]) -> int:
+def _warps(registers: Elements) -> int:
     count: int = registers.shape[1] // (_QUADS * _LANES_OF_QUAD)
     return count

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Required, TypedDict
 
 _MIXED = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
 _PACKED = {1: "e2m1"}
@@ -129,7 +130,7 @@ def decode(bits: int, kind_name: str, ctas: int) -> InstructionDescriptor:
         is_b_negated=bool(bits >> 14 & 1),
         is_a_mn_major=bool(bits >> 15 & 1),
         is_b_mn_major=bool(bits >> 16 & 1),
-        **fields,  # type: ignore[arg-type]
+        **fields,
     )
     _check_modifiers(bits, kind_name, found)
     _check_shape(bits, kind_name, found, ctas)
@@ -140,7 +141,17 @@ def _refusal(bits: int, message: str) -> ValueError:
     return ValueError(f"instruction descriptor {bits:#010x}: {message}")
 
 
-def _plain_fields(bits: int, kind: Kind) -> dict[str, object]:
+class _Fields(TypedDict, total=False):
+    """The fields that not every kind has."""
+
+    d_type: Required[str]
+    is_saturating: bool
+    scale_type: str
+    scale_a_id: int
+    scale_b_id: int
+
+
+def _plain_fields(bits: int, kind: Kind) -> _Fields:
     """Return the fields of kinds without scale factors."""
     if bits >> 30:
         raise _refusal(bits, "a maximum shift belongs to the .ws variant")
@@ -150,7 +161,7 @@ def _plain_fields(bits: int, kind: Kind) -> dict[str, object]:
     return {"d_type": kind.outputs[code], "is_saturating": bool(bits >> 3 & 1)}
 
 
-def _scaled_fields(bits: int) -> dict[str, object]:
+def _scaled_fields(bits: int) -> _Fields:
     """Return the fields of kinds with scale factors."""
     if bits >> 31:
         raise _refusal(bits, "K = 96 is not emulated")

@@ -11,11 +11,10 @@ Source: PTX ISA, section "Packing formats of elements in Tensor and Shared memor
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Scalar
 from jitgen.emulator.formats import numbers
 
 _PADDED_TO = 16
@@ -66,7 +65,7 @@ def in_tensor_memory(
     return numbers.elements(raw, "e2m1.byte" if name == "e2m1" and is_padded else name)
 
 
-def without_padding(places: NDArray[Any], bits: int) -> NDArray[Any]:
+def without_padding(places: NDArray[Scalar], bits: int) -> NDArray[Scalar]:
     """
     Return rows in shared memory without their padding, [rows, bytes] to [rows, fewer].
 

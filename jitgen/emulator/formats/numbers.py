@@ -14,10 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from jitgen.emulator.arrays import DType, Integers, Numbers
+
+Floats = NDArray[np.floating]
 
 Specials = Literal["ieee", "nan", "none"]
 """
@@ -43,7 +47,7 @@ class Format:
     mantissa_bits: int
     bias: int
     specials: Specials
-    dtype: Any
+    dtype: type[np.unsignedinteger]
     unused_bits: int = 0
 
     @property
@@ -82,7 +86,7 @@ FORMATS = {
 }
 """The signed formats, by their names in PTX; ``ue8m0`` and ``ue4m3`` have no sign."""
 
-ROUNDINGS: dict[str, Callable[[NDArray[Any]], Any]] = {
+ROUNDINGS: dict[str, Callable[[Numbers], Floats]] = {
     "rn": np.rint,  # to nearest, ties to even
     "rz": np.trunc,  # toward zero
     "rm": np.floor,  # toward minus infinity
@@ -95,7 +99,7 @@ _BIAS_UE8M0 = 127
 _NAN_UE8M0 = 0xFF
 
 
-def decode(codes: NDArray[Any], name: str) -> NDArray[np.float32]:
+def decode(codes: Integers, name: str) -> NDArray[np.float32]:
     """
     Return the values of `codes`, of the same shape.
 
@@ -118,13 +122,13 @@ def decode(codes: NDArray[Any], name: str) -> NDArray[np.float32]:
 
 
 def encode(
-    values: NDArray[Any],
+    values: Numbers,
     name: str,
     *,
     rounding: str = "rn",
     is_saturating: bool = False,
     is_relu: bool = False,
-) -> NDArray[Any]:
+) -> NDArray[np.unsignedinteger]:
     """
     Return the codes of `values`, of the same shape and of the format's unsigned type.
 
@@ -150,18 +154,18 @@ def encode(
 
 @np.errstate(invalid="ignore")  # of signalling NaNs, which become quiet
 def _finite_codes(
-    values: NDArray[Any], form: Format, rounding: str, is_saturating: bool
+    values: Numbers, form: Format, rounding: str, is_saturating: bool
 ) -> NDArray[np.int64]:
     """Return the codes of magnitudes, infinity included but not NaN."""
     codes = _magnitude_codes(values, form, rounding)
-    top: Any = form.largest if is_saturating else form.infinity
+    top: int | NDArray[np.int64] = form.largest if is_saturating else form.infinity
     if rounding in _OVERFLOWS and not is_saturating:
         is_beyond = np.isinf(values) | _OVERFLOWS[rounding](np.signbit(values))
         top = np.where(is_beyond, form.infinity, form.largest)
     return np.where(codes > form.largest, top, codes)
 
 
-_OVERFLOWS: dict[str, Callable[[Any], Any]] = {
+_OVERFLOWS: dict[str, Callable[[NDArray[np.bool_]], NDArray[np.bool_]]] = {
     "rz": np.zeros_like,
     "rm": lambda is_negative: is_negative,
     "rp": np.logical_not,
@@ -169,7 +173,7 @@ _OVERFLOWS: dict[str, Callable[[Any], Any]] = {
 """Whether a finite value beyond the largest one is rounded to infinity, from its sign."""
 
 
-def _magnitude_codes(values: NDArray[Any], form: Format, rounding: str) -> NDArray[np.int64]:
+def _magnitude_codes(values: Numbers, form: Format, rounding: str) -> NDArray[np.int64]:
     """
     Return the codes of magnitudes, those beyond the largest finite one continued upwards.
 
@@ -185,7 +189,7 @@ def _magnitude_codes(values: NDArray[Any], form: Format, rounding: str) -> NDArr
     return codes
 
 
-def _encode_ue8m0(values: NDArray[Any], rounding: str) -> NDArray[np.uint8]:
+def _encode_ue8m0(values: Numbers, rounding: str) -> NDArray[np.uint8]:
     """Return the exponents of magnitudes, rounded down (``rz``) or up (``rp``) to a power of 2."""
     fractions, exponents = np.frexp(np.abs(values, dtype=np.float64))
     codes = exponents - 1 + _BIAS_UE8M0
@@ -198,7 +202,7 @@ def _encode_ue8m0(values: NDArray[Any], rounding: str) -> NDArray[np.uint8]:
     return np.where(np.isnan(values), _NAN_UE8M0, codes).astype(np.uint8)
 
 
-def _round_to_bf16(values: NDArray[Any]) -> NDArray[np.uint16]:
+def _round_to_bf16(values: Numbers) -> NDArray[np.uint16]:
     """Return the codes of `values` in bf16; rounds the lower half of a float32 off its bits."""
     bits = _nearly_float32(values).view(np.uint32)
     is_odd = bits >> np.uint32(16) & np.uint32(1)
@@ -207,7 +211,7 @@ def _round_to_bf16(values: NDArray[Any]) -> NDArray[np.uint16]:
     return np.where(is_nan, np.uint16(FORMATS["bf16"].nan), codes) if is_nan.any() else codes
 
 
-def _nearly_float32(values: NDArray[Any]) -> NDArray[np.float32]:
+def _nearly_float32(values: Numbers) -> NDArray[np.float32]:
     """Return float32 that bf16 rounds as it would `values`: none is in the middle by rounding."""
     single = np.asarray(values, np.float32)
     if values.dtype == np.float32:
@@ -221,7 +225,7 @@ def _nearly_float32(values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 @np.errstate(invalid="ignore", over="ignore")
-def _round_to_f16(values: NDArray[Any]) -> NDArray[np.uint16]:
+def _round_to_f16(values: Numbers) -> NDArray[np.uint16]:
     """Return the codes of `values` in f16, which numpy rounds."""
     codes = np.asarray(values).astype(np.float16).view(np.uint16)
     return np.where(np.isnan(values), np.uint16(FORMATS["f16"].nan), codes)
@@ -248,14 +252,14 @@ def elements(raw: NDArray[np.uint8], name: str) -> NDArray[np.float32]:
     if name == "e2m1.byte":
         return decode(raw >> np.uint8(2), "e2m1")
     if name in _MEMORY_TYPES:
-        values: NDArray[Any] = np.ascontiguousarray(raw).view(_MEMORY_TYPES[name])
+        values = np.ascontiguousarray(raw).view(_MEMORY_TYPES[name])
         return values.astype(np.float32)
     if name in _TABLES:
         return decode(raw, name)
     return decode(np.ascontiguousarray(raw).view(FORMATS[name].dtype), name)
 
 
-_MEMORY_TYPES: dict[str, Any] = {
+_MEMORY_TYPES: dict[str, DType] = {
     "f32": np.float32,
     "f16": np.float16,
     "s8": np.int8,

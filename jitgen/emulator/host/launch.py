@@ -13,9 +13,8 @@ import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from jitgen.emulator.host.native import STANDALONE, Host, call
+from jitgen.emulator.host.native import STANDALONE, Function, Host, Library, call
 from jitgen.emulator.host.runtime import stub
 from jitgen.emulator.host.symbols import with_stub
 from jitgen.emulator.host.tensor_maps import encode_request
@@ -101,14 +100,14 @@ class Device:
 
 
 _lock = threading.Lock()
-_loaded: dict[str, Any] = {}
+_loaded: dict[str, Library] = {}
 """Host parts by digest; never unloaded, because it is unknown when their last function ends."""
 
 
 def launches(
     library: bytes,
     symbol: str,
-    arguments: Sequence[Any],
+    arguments: Sequence[object],
     *,
     device: Device,
     params: Mapping[str, Sequence[int]],
@@ -175,7 +174,7 @@ def launches(
     return found
 
 
-def _function(content: bytes, symbol: str, host: Host) -> Any:
+def _function(content: bytes, symbol: str, host: Host) -> Function:
     """Load a copy of the library `content` that calls the stub, and return its function."""
     digest = hashlib.sha256(content).hexdigest()
     try:

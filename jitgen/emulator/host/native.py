@@ -16,19 +16,29 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any
+from typing import Protocol
 
 from jitgen.emulator.host.tensors import OnGpu
 
+Function = Callable[..., object]
+"""A function of a library; it checks its arguments itself."""
 
-def load_copy(content: bytes, name: str) -> Any:  # noqa: ARG001  # a copy shows no name
-    """Load a shared library from a private copy of its bytes, which may go at once."""
+
+class Library(Protocol):
+    """A loaded module of tvm-ffi."""
+
+    def __getitem__(self, name: str) -> Function:
+        """Return the function of that name."""
+
+
+def load_copy(content: bytes, _name: str) -> Library:
+    """Load a library from a private copy of its bytes, which may go at once and shows no name."""
     import tvm_ffi
 
     with tempfile.TemporaryDirectory(prefix="emulator-") as folder:
         path = Path(folder, "host.so")
         path.write_bytes(content)
-        module = tvm_ffi.load_module(str(path))
+        module: Library = tvm_ffi.load_module(str(path))
     tvm_ffi.get_global_func("ffi.ModuleGlobalsAdd")(module)  # it is unknown when it is last used
     return module
 
@@ -38,7 +48,7 @@ def c_compiler() -> str | None:
     return shutil.which(os.environ.get("CC") or "cc")
 
 
-def made(name: str, make: Callable[[], bytes]) -> bytes:  # noqa: ARG001  # no cache
+def made(_name: str, make: Callable[[], bytes]) -> bytes:
     """Make a library anew for this process."""
     return make()
 
@@ -65,14 +75,14 @@ class Host:
             able to exchange what is in it.
     """
 
-    load: Callable[[bytes, str], Any] = load_copy
+    load: Callable[[bytes, str], Library] = load_copy
     compiler: Callable[[], str | None] = c_compiler
     cached: Callable[[str, Callable[[], bytes]], bytes] = made
     folder: Callable[[], AbstractContextManager[Path]] = temporary
 
 
 STANDALONE = Host()
-"""Any machine, without a cache between processes."""
+"""A machine as it is, without a cache between processes."""
 
 
 def bring_runtime() -> None:
@@ -80,7 +90,7 @@ def bring_runtime() -> None:
     import tvm_ffi  # noqa: F401
 
 
-def call(function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+def call(function: Function, arguments: Sequence[object]) -> None:
     """Call a function of a loaded module; it sees `OnGpu` as tensors of a GPU."""
     import tvm_ffi
 

@@ -12,7 +12,6 @@ import platform
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from jitgen.emulator.host.native import Host, bring_runtime
 from jitgen.errors import ToolchainError
@@ -39,7 +38,7 @@ class Stub:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        self._callbacks: Any = None
+        self._callbacks: tuple[object, ...] = ()
 
     def begin(
         self, on_launch: OnLaunch, on_tensor_map: OnTensorMap, attributes: Mapping[int, int]
@@ -54,7 +53,7 @@ class Stub:
     def end(self) -> None:
         """Refuse launches."""
         self._library.emulator_stub_begin(_CALLBACK(), _MAP_CALLBACK())
-        self._callbacks = None
+        self._callbacks = ()
 
     @property
     def unknown_attribute(self) -> int | None:

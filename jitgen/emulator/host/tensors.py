@@ -12,7 +12,6 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor as Tensor  # noqa: PLC0414  # here for its neighbours as well
@@ -104,7 +103,7 @@ class OnGpu:
         """Return the device that the protocol asks for."""
         return _CUDA, 0
 
-    def __dlpack__(self, **_: Any) -> Any:
+    def __dlpack__(self, **_: object) -> object:
         """Return a capsule with the record that the protocol asks for."""
         shape = tuple(self.tensor.shape) if self.shape is None else self.shape
         strides = tuple(self.tensor.stride()) if self.strides is None else self.strides
@@ -133,12 +132,12 @@ def made(shape: Sequence[int], dtype: str, *, counts: bool = False) -> Tensor:
     return (torch.arange(math.prod(shape)) % 8).reshape(*shape).to(BY_NAME[dtype])
 
 
-def on_gpu(arguments: Sequence[Any]) -> list[Any]:
+def on_gpu(arguments: Sequence[object]) -> list[object]:
     """Return `arguments` with every tensor passing for one of device 0 of CUDA."""
     return [OnGpu(x) if isinstance(x, Tensor) else x for x in arguments]
 
 
-def tensor_of(argument: Any) -> Tensor | None:
+def tensor_of(argument: object) -> Tensor | None:
     """Return the tensor that an argument is, or passes on; None for other values."""
     tensor = argument.tensor if isinstance(argument, OnGpu) else argument
     return tensor if isinstance(tensor, Tensor) else None

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Integers
 from jitgen.emulator.machine.cta import RANK_SHIFT
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.shared_memory import SharedMemory
@@ -57,7 +57,7 @@ def space_of(instruction: Instruction) -> str:
     return next((_SPACES[part] for part in instruction.parts if part in _SPACES), GENERIC)
 
 
-def resolve(f: Fragment, at: int, space: str, addresses: NDArray[Any]) -> tuple[str, NDArray[Any]]:
+def resolve(f: Fragment, at: int, space: str, addresses: Integers) -> tuple[str, Integers]:
     """
     Return the space of addresses [k], not empty, that may be generic, and the addresses there.
 
@@ -76,7 +76,7 @@ def resolve(f: Fragment, at: int, space: str, addresses: NDArray[Any]) -> tuple[
     return f.fault(at, f"generic addresses {low:#x} and {high:#x} are in different state spaces")
 
 
-def generic(space: str, addresses: NDArray[Any]) -> NDArray[np.int64]:
+def generic(space: str, addresses: Integers) -> NDArray[np.int64]:
     """Return the generic addresses of those in a space, which tell all memory apart."""
     found = addresses.astype(np.int64)
     return found + SHARED_WINDOW if space == SHARED else found
@@ -85,7 +85,7 @@ def generic(space: str, addresses: NDArray[Any]) -> NDArray[np.int64]:
 def shared_parts(
     f: Fragment,
     at: int,
-    addresses: NDArray[Any],
+    addresses: Integers,
     width: int,
     threads: NDArray[np.int64] | slice,
 ) -> Iterator[Part]:

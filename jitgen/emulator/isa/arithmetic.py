@@ -7,8 +7,6 @@ Source: PTX ISA, section "Integer Arithmetic Instructions".
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,7 +24,7 @@ from jitgen.emulator.program.builder import DTYPES, Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
 
-Integers = NDArray[Any]
+Integers = NDArray[np.integer]
 
 _32 = np.uint64(32)
 _LOW_HALF = np.uint64(0xFFFFFFFF)

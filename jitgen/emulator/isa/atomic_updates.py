@@ -10,16 +10,16 @@ PTX ISA, sections "atom" and "red".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Numbers
 from jitgen.emulator.formats.numbers import decode, encode
 from jitgen.emulator.isa.modifiers import width
 from jitgen.emulator.program.table import Unsupported
 
-Array = NDArray[Any]
+Array = NDArray[np.integer]
 
 Update = Callable[[Array, Array, Array], Array]
 """Old value, first and second operand to the new value; all unsigned, of the width of the type."""
@@ -28,7 +28,7 @@ _NUMPY = {"u": "u", "s": "i", "b": "u", "f": "f"}
 _HALVES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
 
 
-def _exact(function: Callable[[Any, Any], Any]) -> Callable[[str], Update]:
+def _exact(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str], Update]:
     """Return what makes an update of a function of two numbers that are as in memory."""
 
     def make(kind: str) -> Update:
@@ -43,7 +43,7 @@ def _exact(function: Callable[[Any, Any], Any]) -> Callable[[str], Update]:
     return make
 
 
-def _in_halves(function: Callable[[Any, Any], Any]) -> Callable[[str], Update]:
+def _in_halves(function: Callable[[Numbers, Numbers], Numbers]) -> Callable[[str], Update]:
     """Return the same for a function of two numbers in f16 or bf16, that may be packed."""
 
     def make(kind: str) -> Update:
@@ -60,7 +60,7 @@ def _in_halves(function: Callable[[Any, Any], Any]) -> Callable[[str], Update]:
     return make
 
 
-def _bits(function: Callable[[Any, Any, Any], Any]) -> Callable[[str], Update]:
+def _bits(function: Callable[[Array, Array, Array], Array]) -> Callable[[str], Update]:
     """Return what makes an update of a function of the old value and both operands, unsigned."""
 
     def make(kind: str) -> Update:

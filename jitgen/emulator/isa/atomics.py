@@ -11,11 +11,11 @@ PTX ISA, sections "atom" and "red".
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Integers, PerThread, Vector
 from jitgen.emulator.isa import ordering
 from jitgen.emulator.isa.addressing import (
     SHARED,
@@ -37,7 +37,7 @@ from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
 
-Array = NDArray[Any]
+Array = NDArray[np.integer]
 
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _HINTS = frozenset({"noftz", "L2::cache_hint"})
@@ -126,10 +126,10 @@ def apply(
     f: Fragment,
     at: int,
     mask: Mask,
-    addresses: Any,
+    addresses: PerThread,
     atomic: Atomic,
-    first: tuple[Any, ...],
-    second: tuple[Any, ...] | None = None,
+    first: Vector,
+    second: Vector | None = None,
 ) -> Array | Wait:
     """
     Update memory for the threads under the mask.
@@ -195,12 +195,12 @@ class _Job:
 
     atomic: Atomic
     threads: NDArray[np.int64]
-    addresses: NDArray[np.int64]
+    addresses: Integers
     first: Array
     second: Array
 
 
-def _flat(f: Fragment, values: tuple[Any, ...], threads: NDArray[np.int64]) -> Array:
+def _flat(f: Fragment, values: Vector, threads: NDArray[np.int64]) -> Array:
     """Return the operands of `threads`, the elements of each thread adjacent."""
     return np.stack([f.spread(value)[threads] for value in values], axis=1).reshape(-1)
 

@@ -8,8 +8,6 @@ Sources: PTX ISA, sections "shl", "shr", "shf", "popc", "clz", "brev", "bfind", 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +16,7 @@ from jitgen.emulator.program.builder import DTYPES, Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import emits
 
-Bits = NDArray[Any]
+Bits = NDArray[np.integer]
 
 _ONE, _32 = np.uint64(1), np.uint64(32)
 

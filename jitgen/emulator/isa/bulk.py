@@ -10,10 +10,10 @@ are its copies, not those of another.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from jitgen.emulator.arrays import PerThread
 from jitgen.emulator.formats.swizzle import Placement, placement
 from jitgen.emulator.isa.bulk_reduce import Reduction, reduction_of
 from jitgen.emulator.isa.bulk_transfer import (
@@ -105,7 +105,7 @@ def wait(builder: Builder, instruction: Instruction) -> None:
 # --- what they do ---------------------------------------------------------------------------------
 
 
-def _operands(issue: Issue, places: tuple[Any, Any, Any]) -> tuple[int, int, int]:
+def _operands(issue: Issue, places: tuple[PerThread, PerThread, PerThread]) -> tuple[int, int, int]:
     """Return destination, source and size of a thread's copy, checked."""
     to, origin, size = (issue.of(operand) for operand in places)
     for what, number in (("destination", to), ("source", origin), ("size", size)):
@@ -114,7 +114,12 @@ def _operands(issue: Issue, places: tuple[Any, Any, Any]) -> tuple[int, int, int
 
 
 def load_bytes(
-    f: Fragment, at: int, mask: Mask, places: tuple[Any, Any, Any], barriers: Any, ctas: Any
+    f: Fragment,
+    at: int,
+    mask: Mask,
+    places: tuple[PerThread, PerThread, PerThread],
+    barriers: PerThread,
+    ctas: PerThread,
 ) -> None:
     """
     Copy from global to shared memory for each thread under the mask.
@@ -142,8 +147,8 @@ def share_bytes(
     f: Fragment,
     at: int,
     mask: Mask,
-    places: tuple[Any, Any, Any],
-    barriers: Any,
+    places: tuple[PerThread, PerThread, PerThread],
+    barriers: PerThread,
     reduction: Reduction | None,
 ) -> None:
     """Copy or reduce from shared memory to that of a CTA of the cluster; see `load_bytes`."""
@@ -162,7 +167,7 @@ def _share(
     """Copy between shared memories; the barrier's agent reads and writes."""
     f, at, barrier = issue.f, issue.at, target.barrier
     shared, own = target.cta.shared, f.cta.shared
-    assert isinstance(place.where, slice)  # noqa: S101
+    assert isinstance(place.where, slice)
     size = place.where.stop - place.where.start
     source = placement(origin & OFFSET_MASK, size, 0).where
     epoch = barrier.phase + 1
@@ -188,7 +193,7 @@ def store_bytes(
     f: Fragment,
     at: int,
     mask: Mask,
-    places: tuple[Any, Any, Any],
+    places: tuple[PerThread, PerThread, PerThread],
     reduction: Reduction | None,
 ) -> None:
     """Copy or reduce from shared to global memory, in the thread's bulk group; see `load_bytes`."""
@@ -218,11 +223,11 @@ def _writer(
 
 def _reduced(reduction: Reduction, old: Bytes, new: Bytes) -> Bytes:
     """Return adjacent bytes after a reduction."""
-    old, new = (np.ascontiguousarray(data).view(reduction.dtype) for data in (old, new))
-    return reduction.combine(old, new).view(np.uint8)
+    first, second = (np.ascontiguousarray(data).view(reduction.dtype) for data in (old, new))
+    return reduction.combine(first, second).view(np.uint8)
 
 
-def commit_group(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+def commit_group(f: Fragment, at: int, mask: Mask) -> None:
     """Close the open group of each thread under the mask that ever issued a copy of a group."""
     for _, unit in _units(f, mask):
         unit.commit()
@@ -230,7 +235,7 @@ def commit_group(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
 
 def wait_group(
     f: Fragment,
-    at: int,  # noqa: ARG001
+    at: int,
     mask: Mask,
     keep: int,
     is_read: bool = False,

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import DType
 from jitgen.emulator.formats.numbers import decode, encode
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported
 
-Array = NDArray[Any]
+Array = NDArray[np.number]
 
-_DTYPES: dict[str, Any] = {
+_DTYPES: dict[str, DType] = {
     "u32": np.uint32, "s32": np.int32, "b32": np.uint32,
     "u64": np.uint64, "s64": np.int64, "b64": np.uint64,
     "f16": np.float16, "bf16": np.uint16,
@@ -66,7 +66,7 @@ class Reduction:
 
     operation: str
     type: str
-    dtype: Any = field(init=False)
+    dtype: DType = field(init=False)
 
     def __post_init__(self) -> None:
         """Raise ValueError if there is no such reduction."""
@@ -78,7 +78,8 @@ class Reduction:
         """Return the elements after the reduction, of `dtype` and the shape of both."""
         function = _OPERATIONS[self.operation][0]
         if self.type == "bf16":
-            result: Array = encode(function(decode(old, "bf16"), decode(new, "bf16")), "bf16")
+            first, second = (decode(x.view(np.uint16), "bf16") for x in (old, new))
+            result: Array = encode(function(first, second), "bf16")
         else:
             result = function(old, new)
         return result.astype(self.dtype, copy=False)

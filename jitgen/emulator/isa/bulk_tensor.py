@@ -17,11 +17,11 @@ it is a multiple of 128 elements, and that what a copy adds as padding is uninit
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import DType, PerThread, Scalar, Vector
 from jitgen.emulator.formats import tensor_map
 from jitgen.emulator.formats.swizzle import Placement, placement
 from jitgen.emulator.formats.tensor_map import TensorMap, Window
@@ -55,8 +55,8 @@ _PARTS = (
     "mbarrier::complete_tx::bytes multicast::cluster L2::cache_hint cta_group::1 cta_group::2"
 )
 
-Numbers = tuple[Any, ...]
-"""Operands: each a scalar or an array [n]."""
+Numbers = Vector
+"""Vector: each a scalar or an array [n]."""
 
 
 @emits("cp.async.bulk.prefetch.tensor")
@@ -121,7 +121,7 @@ def _box(builder: Builder, instruction: Instruction, operand: str) -> tuple[str,
 # --- what they do ---------------------------------------------------------------------------------
 
 
-def refuse_sub_bytes(f: Fragment, at: int, mask: Mask, maps: Any) -> None:
+def refuse_sub_bytes(f: Fragment, at: int, mask: Mask, maps: PerThread) -> None:
     """
     Fault, if elements have less than a byte: sm_120a loads those to ``.shared::cta`` only.
 
@@ -138,9 +138,9 @@ def load_boxes(
     at: int,
     mask: Mask,
     addresses: Numbers,
-    maps: Any,
+    maps: PerThread,
     coordinates: Numbers,
-    ctas: Any,
+    ctas: PerThread,
     is_pair: bool,
 ) -> None:
     """
@@ -172,8 +172,8 @@ def store_boxes(
     f: Fragment,
     at: int,
     mask: Mask,
-    sources: Any,
-    maps: Any,
+    sources: PerThread,
+    maps: PerThread,
     coordinates: Numbers,
     operation: str | None,
 ) -> None:
@@ -214,7 +214,7 @@ def read_map(issue: Issue, address: int) -> TensorMap:
     return found
 
 
-def _find(issue: Issue, maps: Any, coordinates: Numbers) -> tuple[TensorMap, tuple[int, ...]]:
+def _find(issue: Issue, maps: PerThread, coordinates: Numbers) -> tuple[TensorMap, tuple[int, ...]]:
     """Return the tensor map and the coordinates of a thread's box."""
     found = read_map(issue, issue.of(maps))
     where = tuple(issue.of(coordinate) for coordinate in coordinates)
@@ -235,7 +235,7 @@ def _place(issue: Issue, found: TensorMap, address: int) -> Placement:
     return placement(address & OFFSET_MASK, found.shared_bytes, found.swizzle)
 
 
-def _map_box(issue: Issue, maps: Any) -> Box | None:
+def _map_box(issue: Issue, maps: PerThread) -> Box | None:
     """Return where a thread's tensor map lies; None if it is a parameter."""
     address = issue.of(maps)
     return None if address >= PARAM_BASE else Box(address, (tensor_map.BYTES,), (1,))
@@ -265,8 +265,8 @@ def _box_of(found: TensorMap, window: Window | None) -> Box | None:
 
 
 def _view(
-    issue: Issue, found: TensorMap, window: Window, dtype: Any
-) -> tuple[NDArray[Any], tuple[slice, ...]]:
+    issue: Issue, found: TensorMap, window: Window, dtype: type[Scalar]
+) -> tuple[NDArray[Scalar], tuple[slice, ...]]:
     """
     Return a window in global memory as `dtype`, and where in the box it is.
 
@@ -313,7 +313,7 @@ def _writer(
     if found.element.bits != found.element.padded_bits:
         issue.fault(f"a copy to a {found}, a type that can only be loaded")
     reduction = None if operation is None else _reduction(issue, found, operation)
-    dtype = np.uint8 if reduction is None else reduction.dtype
+    dtype: DType = np.uint8 if reduction is None else reduction.dtype
 
     def write(box: Bytes) -> None:
         if window is None:

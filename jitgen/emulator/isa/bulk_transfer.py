@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import PerThread, Vector
 from jitgen.emulator.formats.swizzle import Placement
 from jitgen.emulator.machine.barriers import MBarrier
 from jitgen.emulator.machine.clocks import AsyncUnit, check_early_read, check_previous_grid
@@ -75,7 +76,7 @@ class Issue:
     thread: int
     agent: int
 
-    def of(self, operand: Any) -> int:
+    def of(self, operand: PerThread) -> int:
         """Return the thread's value of an operand, a scalar or an array [n]."""
         return int(operand[self.thread] if isinstance(operand, np.ndarray) else operand)
 
@@ -228,7 +229,7 @@ class Issue:
             act()
 
 
-def issues(f: Fragment, at: int, mask: Mask, operands: tuple[Any, ...] = ()) -> Iterator[Issue]:
+def issues(f: Fragment, at: int, mask: Mask, operands: Vector = ()) -> Iterator[Issue]:
     """
     Yield the copies that the threads under the mask issue.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
 
-Bits = NDArray[Any]
+Bits = NDArray[np.integer]
 
 _NTH = np.arange(4)
 
@@ -108,19 +107,21 @@ def _dot(builder: Builder, instruction: Instruction) -> None:
 
 def dot_4(a: Bits, b: Bits, c: Bits) -> Bits:
     """Return c and the products of four bytes of `a` and `b`, signed as their arrays are."""
-    products: Bits = sum(_part(a, 8 * i, 8) * _part(b, 8 * i, 8) for i in range(4))
+    parts = [_part(a, 8 * i, 8) * _part(b, 8 * i, 8) for i in range(4)]
+    products: NDArray[np.int64] = np.add.reduce(parts)
     total: Bits = c + products.astype(c.dtype)
     return total
 
 
 def dot_2(a: Bits, b: Bits, c: Bits) -> Bits:
     """Return c and the products of two halves of `a` and the two low bytes of `b`."""
-    products: Bits = sum(_part(a, 16 * i, 16) * _part(b, 8 * i, 8) for i in range(2))
+    parts = [_part(a, 16 * i, 16) * _part(b, 8 * i, 8) for i in range(2)]
+    products: NDArray[np.int64] = np.add.reduce(parts)
     total: Bits = c + products.astype(c.dtype)
     return total
 
 
-def _part(value: Bits, start: int, bits: int) -> Any:
+def _part(value: Bits, start: int, bits: int) -> NDArray[np.int64]:
     """Return some bits of each element as int64, with the sign of the array's type."""
     wide = value.astype(np.int64) >> start & (1 << bits) - 1
     return wide - ((wide >> bits - 1 & 1) << bits) if value.dtype.kind == "i" else wide

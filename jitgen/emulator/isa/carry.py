@@ -9,7 +9,6 @@ Source: PTX ISA, section "Extended-Precision Integer Arithmetic Instructions".
 
 from __future__ import annotations
 
-from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -21,7 +20,8 @@ from jitgen.emulator.program.builder import DTYPES, Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
 
-Unsigned = NDArray[Any]
+Unsigned = NDArray[np.unsignedinteger]
+Carry = NDArray[np.bool_] | bool
 
 _CARRY = "carry"
 
@@ -69,14 +69,14 @@ def _assign(builder: Builder, instruction: Instruction, expression: str) -> None
     define(builder, instruction, f"{result}[0]", f"u{width(instruction.parts[-1])}")
 
 
-def add(a: Unsigned, b: Unsigned, carry: Any) -> tuple[Unsigned, Any]:
+def add(a: Unsigned, b: Unsigned, carry: Carry) -> tuple[Unsigned, Carry]:
     """Return a + b + carry and the carry out."""
     total = a + b
     result = total + np.asarray(carry, a.dtype)
     return result, (total < a) | (result < total)
 
 
-def subtract(a: Unsigned, b: Unsigned, borrow: Any) -> tuple[Unsigned, Any]:
+def subtract(a: Unsigned, b: Unsigned, borrow: Carry) -> tuple[Unsigned, Carry]:
     """Return a - b - borrow and the borrow out."""
     difference = a - b
     result = difference - np.asarray(borrow, a.dtype)

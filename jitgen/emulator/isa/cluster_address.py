@@ -7,10 +7,10 @@ PTX ISA, sections "mapa" and "getctarank". A shared address holds the CTA's rank
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import PerThread
 from jitgen.emulator.isa.modifiers import apply, define
 from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT
 from jitgen.emulator.program.builder import Builder
@@ -27,7 +27,7 @@ def mapa(builder: Builder, instruction: Instruction) -> None:
     define(builder, instruction, apply(builder, peer_address, address, rank), address_type)
 
 
-def peer_address(address: Any, rank: Any) -> Any:
+def peer_address(address: PerThread, rank: PerThread) -> PerThread:
     """Return the address of the same variable in the CTA `rank`, of the address's dtype."""
     dtype = address.dtype.type
     return (address & dtype(OFFSET_MASK)) | (np.asarray(rank).astype(dtype) << dtype(RANK_SHIFT))
@@ -40,6 +40,6 @@ def getctarank(builder: Builder, instruction: Instruction) -> None:
     define(builder, instruction, apply(builder, rank_of, address), "u32")
 
 
-def rank_of(address: Any) -> Any:
+def rank_of(address: PerThread) -> NDArray[np.uint32] | np.uint32:
     """Return the rank of the CTA that a shared address belongs to, as uint32."""
     return (address >> address.dtype.type(RANK_SHIFT)).astype(np.uint32)

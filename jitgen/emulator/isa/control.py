@@ -8,11 +8,10 @@ PTX ISA, sections "Control Flow Instructions", "membar, fence", "griddepcontrol"
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import PerThread
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
@@ -88,7 +87,7 @@ def fence(builder: Builder, instruction: Instruction) -> None:
             builder.do(builder.call(fence_async_global, mask))
 
 
-def fence_memory(f: Fragment, at: int, mask: Mask, is_near: bool) -> None:  # noqa: ARG001
+def fence_memory(f: Fragment, at: int, mask: Mask, is_near: bool) -> None:
     """Remember what the warps know, for their later relaxed arrivals."""
     f.cluster.clocks.fence(f.selected_warps(mask), is_near=is_near)
 
@@ -102,25 +101,25 @@ def _emit_map_fence(builder: Builder, instruction: Instruction) -> None:
         builder.do(builder.call(release_maps, mask))
 
 
-def acquire_map(f: Fragment, at: int, mask: Mask, addresses: Any) -> None:  # noqa: ARG001
+def acquire_map(f: Fragment, at: int, mask: Mask, addresses: PerThread) -> None:
     """Let the tensor map proxy see, for what the threads issue, the map as they know it."""
     for thread in f.selected(mask).tolist():
         address = int(f.spread(addresses)[thread])
         f.machine.memory.maps.acquire(f.cluster.clocks, int(f.agent_of[thread]), address)
 
 
-def release_maps(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+def release_maps(f: Fragment, at: int, mask: Mask) -> None:
     """Let the threads release what they know of tensor maps, for threads that acquire them."""
     for agent in f.selected_warps(mask).tolist():
         f.machine.memory.maps.release(f.cluster.clocks, agent)
 
 
-def fence_async_global(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+def fence_async_global(f: Fragment, at: int, mask: Mask) -> None:
     """Let the async proxy see what the threads wrote to global memory."""
     f.cluster.clocks.fence_global_proxy(f.selected_warps(mask))
 
 
-def fence_async(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+def fence_async(f: Fragment, at: int, mask: Mask) -> None:
     """Let the async proxy see what the threads wrote to shared memory."""
     for agent in f.selected_warps(mask).tolist():
         f.cta.guarded.fence(agent)
@@ -133,7 +132,7 @@ def wait_for_grid(builder: Builder, instruction: Instruction) -> None:
     builder.do(builder.call(learn_grid, builder.mask(instruction)))
 
 
-def learn_grid(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+def learn_grid(f: Fragment, at: int, mask: Mask) -> None:
     """Let the warps know the previous grid."""
     f.cluster.clocks.learn(f.selected_warps(mask), f.cluster.previous_grid, 1)
 
@@ -143,7 +142,7 @@ def ignore(builder: Builder, instruction: Instruction) -> None:
     """Do nothing: what these change is time, or another grid."""
 
 
-def fence_initialised(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+def fence_initialised(f: Fragment, at: int, mask: Mask) -> None:
     """Let the async proxy see the barriers that the warps themselves initialised."""
     for agent in f.selected_warps(mask).tolist():
         f.cta.guarded.fence(agent, own_only=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ from jitgen.emulator.program.builder import DTYPES, Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
 
-Array = NDArray[Any]
+Array = NDArray[np.number]
 
 _CODED = ("f16", "bf16", "tf32")
 _FLOATS = (*_CODED, "f32", "f64")
@@ -42,9 +41,9 @@ class Limits:
         nan: What NaN becomes.
     """
 
-    low: Any
-    high: Any
-    nan: Any
+    low: np.integer
+    high: np.integer
+    nan: np.integer
 
 
 @emits("cvt")

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Numbers
 from jitgen.emulator.formats.numbers import FORMATS, decode, encode
 from jitgen.emulator.isa.modifiers import define, modifiers, one_of, sources
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported
 
-Array = NDArray[Any]
+Array = NDArray[np.integer]
 
 _REGISTERS = {
     **{f"{name}x2": "b16" for name in ("e4m3", "e5m2", "e2m3", "e3m2", "ue8m0")},
@@ -76,7 +76,7 @@ def split_pair(bits: Array, name: str) -> NDArray[np.float32]:
 
 
 def join_pair(
-    values: Array, name: str, *, rounding: str, is_saturating: bool, is_relu: bool
+    values: Numbers, name: str, *, rounding: str, is_saturating: bool, is_relu: bool
 ) -> Array:
     """Return registers of pairs: [n, 2], the lower one first, to [n] unsigned."""
     kind = name.removesuffix("x2")
@@ -88,5 +88,5 @@ def join_pair(
     return whole
 
 
-def _dtype(kind: str) -> Any:
+def _dtype(kind: str) -> type[np.unsignedinteger]:
     return np.uint8 if kind == "ue8m0" else FORMATS[kind].dtype

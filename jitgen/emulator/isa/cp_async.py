@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import PerThread
 from jitgen.emulator.isa.mbarrier import group_threads
 from jitgen.emulator.isa.memory import Mask
 from jitgen.emulator.machine.clocks import AsyncUnit, check_early_read
@@ -58,7 +58,13 @@ def emit_copy(builder: Builder, instruction: Instruction) -> None:
 
 
 def copy(
-    f: Fragment, at: int, mask: Mask, targets: Any, sources: Any, size: int, read: Any
+    f: Fragment,
+    at: int,
+    mask: Mask,
+    targets: PerThread,
+    sources: PerThread,
+    size: int,
+    read: PerThread,
 ) -> None:
     """
     Start the copies of the threads under the mask.
@@ -80,10 +86,10 @@ def copy(
         return
     shared = f.cta.shared
     offsets = shared.offsets(f, at, f.spread(targets)[threads], size)
-    sources = f.spread(sources)[threads].astype(np.int64)
-    read = np.minimum(f.spread(read)[threads].astype(np.int64), size)
-    has_any = read > 0
-    check_early_read(f, at, threads[has_any], sources[has_any], int(read.max()))
+    origins = f.spread(sources)[threads].astype(np.int64)
+    sizes = np.minimum(f.spread(read)[threads].astype(np.int64), size)
+    has_any = sizes > 0
+    check_early_read(f, at, threads[has_any], origins[has_any], int(sizes.max()))
     agents = f.agent_of[threads]
     lanes = f.threads.lane_ids[threads]
     for agent in np.unique(agents).tolist():
@@ -91,11 +97,11 @@ def copy(
         unit = _unit_of(f, agent, lanes[mine])
         f.cluster.clocks.give_shadow(unit.agent)
         _note_sources(
-            f, at, sources[mine], read[mine], Access(READ, unit.agent, unit.epoch(), agent)
+            f, at, origins[mine], sizes[mine], Access(READ, unit.agent, unit.epoch(), agent)
         )
         access = Access(WRITE, unit.agent, unit.epoch(), agent, lanes=lanes[mine])
         shared.history.access(f, at, offsets[mine], size, access)
-        job = partial(_copy, f, at, shared, offsets[mine], sources[mine], size, read[mine])
+        job = partial(_copy, f, at, shared, offsets[mine], origins[mine], size, sizes[mine])
         if f.machine.mode.defers("load"):
             unit.defer(job)
         else:
@@ -180,7 +186,7 @@ def emit_arrive(builder: Builder, instruction: Instruction) -> None:
     builder.do(call)
 
 
-def arrive(f: Fragment, at: int, mask: Mask, addresses: Any, is_counted: bool) -> None:
+def arrive(f: Fragment, at: int, mask: Mask, addresses: PerThread, is_counted: bool) -> None:
     """Let each thread under the mask arrive at its barrier once its copies so far are done."""
     clocks = f.cluster.clocks
     for group in group_threads(f, at, mask, addresses):

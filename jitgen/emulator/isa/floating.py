@@ -16,17 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Numbers
 from jitgen.emulator.isa.modifiers import apply, define, modifiers, one_of, sources
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
 
-Floats = NDArray[Any]
+Floats = NDArray[np.floating]
 
 _SPLIT = 2.0**27 + 1  # cuts the 53 bits of a float64 into two halves whose products are exact
 
@@ -102,7 +102,7 @@ def _choice(choose: Callable[..., Floats], found: frozenset[str]) -> Callable[..
     return chosen
 
 
-def _directed(exact: Callable[..., Any], rounding: str) -> Callable[..., Floats]:
+def _directed(exact: Callable[..., tuple[Floats, Floats]], rounding: str) -> Callable[..., Floats]:
     def rounded(*values: Floats) -> Floats:
         high, low = exact(*values)
         return round_to_float32(high, low, rounding)
@@ -110,14 +110,14 @@ def _directed(exact: Callable[..., Any], rounding: str) -> Callable[..., Floats]
     return rounded
 
 
-def flush(values: Floats, smallest: float = 2.0**-126) -> Floats:
+def flush(values: Numbers, smallest: float = 2.0**-126) -> Numbers:
     """Return `values` with what is less than the smallest normal number made zero (``.ftz``)."""
     return np.where(np.abs(values) < smallest, np.copysign(values.dtype.type(0), values), values)
 
 
-def saturate(values: Floats) -> Floats:
+def saturate(values: Numbers) -> Numbers:
     """Return `values` kept within 0 and 1; NaN becomes 0 (``.sat``)."""
-    kept: Floats = np.fmin(np.fmax(values, 0), 1) + 0  # the sum turns -0 into 0
+    kept: Numbers = np.fmin(np.fmax(values, 0), 1) + 0  # the sum turns -0 into 0
     return kept
 
 
@@ -211,7 +211,7 @@ def _exact_fma(a: Floats, b: Floats, c: Floats) -> tuple[Floats, Floats]:
     return _sum(a.astype(np.float64) * b, c.astype(np.float64))
 
 
-def _in_float64(function: Callable[..., Any]) -> Callable[[Floats], Floats]:
+def _in_float64(function: Callable[[Floats], Floats]) -> Callable[[Floats], Floats]:
     """Return `function` computed in float64 and rounded to the type of its argument."""
 
     def compute(x: Floats) -> Floats:
@@ -231,7 +231,7 @@ _EXACT: dict[str, Callable[..., tuple[Floats, Floats]]] = {
 _EXACT_ROUNDINGS = frozenset({"rz", "rm", "rp"})
 _CHOICES = {"min": minimum, "max": maximum}
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
+FUNCTIONS: dict[str, Callable[..., Floats]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,

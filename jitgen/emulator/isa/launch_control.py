@@ -10,12 +10,12 @@ z in 48-63, and its high half whether there was a cluster to cancel.
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.isa.bulk_transfer import Mask, check_parts, issues
+from jitgen.emulator.arrays import PerThread
+from jitgen.emulator.isa.bulk_transfer import Mask, Target, check_parts, issues
 from jitgen.emulator.machine.cta import OFFSET_MASK
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.program.builder import Builder
@@ -78,7 +78,7 @@ def index_along(answer: NDArray[np.uint64], axis: str) -> NDArray[np.uint32]:
 
 
 def cancel(
-    f: Fragment, at: int, mask: Mask, answers: Any, barriers: Any, is_multicast: bool
+    f: Fragment, at: int, mask: Mask, answers: PerThread, barriers: PerThread, is_multicast: bool
 ) -> None:
     """
     Take a cluster that has not started and write its index, or that there is none.
@@ -105,7 +105,7 @@ def cancel(
                 f, at, where, target.barrier.agent, epoch, issue.agent
             )
 
-        def act(targets: Any = targets, where: slice = where) -> None:
+        def act(targets: list[Target] = targets, where: slice = where) -> None:
             data = _answer(f.machine.take_cluster())
             for target in targets:
                 target.cta.shared.put(where, data)

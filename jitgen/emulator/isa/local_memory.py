@@ -10,11 +10,10 @@ PTX ISA, sections "Local State Space", "ld" and "st".
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Integers
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.program.parse import LOCAL_BASE
 
@@ -23,7 +22,7 @@ Bytes = NDArray[np.uint8]
 
 
 def _places(
-    f: Fragment, at: int, addresses: NDArray[Any], width: int, threads: Threads
+    f: Fragment, at: int, addresses: Integers, width: int, threads: Threads
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return threads [k, 1] and offsets [k, width] of accesses."""
     offsets = addresses.astype(np.int64) - LOCAL_BASE
@@ -38,7 +37,7 @@ def _places(
     return f.lanes[threads][:, None], offsets[:, None] + np.arange(width)
 
 
-def fetch(f: Fragment, at: int, addresses: NDArray[Any], width: int, threads: Threads) -> Bytes:
+def fetch(f: Fragment, at: int, addresses: Integers, width: int, threads: Threads) -> Bytes:
     """
     Return the bytes that threads load from their local memories [k, width].
 
@@ -51,7 +50,7 @@ def fetch(f: Fragment, at: int, addresses: NDArray[Any], width: int, threads: Th
     return f.cta.local[places]
 
 
-def put(f: Fragment, at: int, addresses: NDArray[Any], data: Bytes, threads: Threads) -> None:
+def put(f: Fragment, at: int, addresses: Integers, data: Bytes, threads: Threads) -> None:
     """Store bytes [k, width] of threads; see `fetch`."""
     places = _places(f, at, addresses, data.shape[1], threads)
     f.cta.local[places] = data

@@ -15,11 +15,11 @@ PTX ISA, sections "ldmatrix" and "stmatrix".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import PerThread, Vector
 from jitgen.emulator.isa.addressing import GENERIC, SHARED, space_of
 from jitgen.emulator.machine.fragment import WARP, Fragment
 from jitgen.emulator.machine.lanes import MANY
@@ -82,7 +82,7 @@ def emit_load(builder: Builder, instruction: Instruction) -> None:
 
 
 def load_matrices(
-    f: Fragment, at: int, mask: NDArray[np.bool_] | None, addresses: Any, matrices: Matrices
+    f: Fragment, at: int, mask: NDArray[np.bool_] | None, addresses: PerThread, matrices: Matrices
 ) -> NDArray[np.uint32]:
     """
     Return registers, uint32 [count, n], of whole warps.
@@ -144,9 +144,9 @@ def store_matrices(
     f: Fragment,
     at: int,
     mask: NDArray[np.bool_] | None,
-    addresses: Any,
+    addresses: PerThread,
     matrices: Matrices,
-    values: tuple[Any, ...],
+    values: Vector,
 ) -> None:
     """Store registers, a tuple of uint32 [n], of whole warps; see `load_matrices`."""
     whole = _whole_warps(f, at, mask)

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import PerThread
 from jitgen.emulator.machine.barriers import MAX_COUNT, MBarrier
 from jitgen.emulator.machine.fragment import Fragment, agree
 from jitgen.emulator.machine.lanes import EVERYONE
@@ -54,15 +54,15 @@ def init(builder: Builder, instruction: Instruction) -> None:
     builder.do(builder.call(initialise, builder.mask(instruction), address, count))
 
 
-def initialise(f: Fragment, at: int, mask: Mask, addresses: Any, counts: Any) -> None:
+def initialise(f: Fragment, at: int, mask: Mask, addresses: PerThread, counts: PerThread) -> None:
     """Make barrier objects of shared memory of this CTA."""
     indices = f.selected(mask)
     if not len(indices):
         return
-    counts = f.spread(counts)[indices].tolist()
+    asked = f.spread(counts)[indices].tolist()
     offsets = f.cta.shared.offsets(f, at, f.spread(addresses)[indices], MBARRIER_BYTES)
     for offset, count, agent in zip(
-        offsets.tolist(), counts, f.agent_of[indices].tolist(), strict=True
+        offsets.tolist(), asked, f.agent_of[indices].tolist(), strict=True
     ):
         if not 1 <= count <= MAX_COUNT:
             f.fault(at, f"an mbarrier of {count} arrivals")
@@ -83,7 +83,7 @@ def inval(builder: Builder, instruction: Instruction) -> None:
     builder.do(builder.call(invalidate, builder.mask(instruction), address))
 
 
-def invalidate(f: Fragment, at: int, mask: Mask, addresses: Any) -> None:
+def invalidate(f: Fragment, at: int, mask: Mask, addresses: PerThread) -> None:
     """Make plain shared memory of barrier objects."""
     for group in group_threads(f, at, mask, addresses):
         barrier = group.barrier
@@ -110,7 +110,7 @@ class Group:
     agents: NDArray[np.int64]
 
 
-def group_threads(f: Fragment, at: int, mask: Mask, addresses: Any) -> Iterator[Group]:
+def group_threads(f: Fragment, at: int, mask: Mask, addresses: PerThread) -> Iterator[Group]:
     """
     Yield the threads under the mask by the barrier that they name.
 
@@ -181,7 +181,7 @@ class Arrival:
 
 
 def arrive_at(
-    f: Fragment, at: int, mask: Mask, addresses: Any, extra: Any, how: Arrival
+    f: Fragment, at: int, mask: Mask, addresses: PerThread, extra: PerThread, how: Arrival
 ) -> NDArray[np.uint64]:
     """Let each thread under the mask arrive; return the states [n]."""
     extra = f.spread(extra)
@@ -232,13 +232,15 @@ def transact(builder: Builder, instruction: Instruction) -> None:
     builder.do(builder.call(function, *arguments))
 
 
-def expect_bytes(f: Fragment, at: int, mask: Mask, addresses: Any, bytes_: Any) -> None:
+def expect_bytes(f: Fragment, at: int, mask: Mask, addresses: PerThread, bytes_: PerThread) -> None:
     """Let the phase of each thread's barrier expect more bytes."""
     for group in group_threads(f, at, mask, addresses):
         group.barrier.expect(f, at, int(f.spread(bytes_)[group.indices].sum()))
 
 
-def complete_bytes(f: Fragment, at: int, mask: Mask, addresses: Any, bytes_: Any) -> None:
+def complete_bytes(
+    f: Fragment, at: int, mask: Mask, addresses: PerThread, bytes_: PerThread
+) -> None:
     """Let bytes of each thread's barrier have come, though no copy brought them."""
     for group in group_threads(f, at, mask, addresses):
         group.barrier.complete(f, at, int(f.spread(bytes_)[group.indices].sum()))

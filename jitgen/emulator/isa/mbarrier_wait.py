@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Integers, PerThread
 from jitgen.emulator.isa.mbarrier import PHASE_SHIFT, Group, check_parts, group_threads
 from jitgen.emulator.machine.barriers import MBarrier
 from jitgen.emulator.machine.deadlock import name_slot
@@ -89,7 +89,7 @@ class _Awaited:
 
 
 def try_wait(
-    f: Fragment, at: int, mask: Mask, addresses: Any, awaited: Any, form: Form
+    f: Fragment, at: int, mask: Mask, addresses: PerThread, awaited: PerThread, form: Form
 ) -> tuple[Wait | Split | None, NDArray[np.bool_]]:
     """
     Return whether each thread's phase is complete [n].
@@ -117,7 +117,7 @@ def try_wait(
 
 
 def _by_number(
-    awaited: NDArray[Any], indices: NDArray[np.int64] | slice
+    awaited: Integers, indices: NDArray[np.int64] | slice
 ) -> Iterator[tuple[int, NDArray[np.int64] | slice]]:
     """Yield the distinct numbers that threads wait for, and the threads."""
     mine = awaited[indices]

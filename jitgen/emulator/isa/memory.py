@@ -11,11 +11,11 @@ PTX ISA, sections "ld", "ldu", "st", "prefetch, prefetchu".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Integers, PerThread, Vector
 from jitgen.emulator.isa import local_memory, ordering
 from jitgen.emulator.isa.addressing import (
     GLOBAL,
@@ -136,7 +136,7 @@ def define_loaded(
         builder.define(name, expression, f"b{bits}", instruction)
 
 
-def load(f: Fragment, at: int, mask: Mask, addresses: Any, transfer: Transfer) -> NDArray[Any]:
+def load(f: Fragment, at: int, mask: Mask, addresses: PerThread, transfer: Transfer) -> Integers:
     """
     Return what threads load, unsigned [count, n]; zeros for threads that are not under the mask.
 
@@ -155,8 +155,8 @@ def load(f: Fragment, at: int, mask: Mask, addresses: Any, transfer: Transfer) -
 
 
 def load_and_wait(
-    f: Fragment, at: int, mask: Mask, addresses: Any, transfer: Transfer
-) -> NDArray[Any] | Wait:
+    f: Fragment, at: int, mask: Mask, addresses: PerThread, transfer: Transfer
+) -> Integers | Wait:
     """Do the same, or return the wait of threads that spin."""
     loaded = load(f, at, mask, addresses, transfer)
     return wait_if_spinning(f, at, loaded.tobytes()) or loaded
@@ -182,7 +182,7 @@ def wait_if_spinning(f: Fragment, at: int, found: bytes) -> Wait | None:
 
 
 def _fetch(
-    f: Fragment, at: int, addresses: NDArray[Any], threads: Threads, transfer: Transfer
+    f: Fragment, at: int, addresses: Integers, threads: Threads, transfer: Transfer
 ) -> NDArray[np.uint8]:
     """Return the bytes that threads load [k, bytes]."""
     space, addresses = resolve(f, at, transfer.space, addresses)
@@ -190,7 +190,7 @@ def _fetch(
 
 
 def _fetch_shared(
-    f: Fragment, at: int, addresses: NDArray[Any], threads: Threads, transfer: Transfer
+    f: Fragment, at: int, addresses: Integers, threads: Threads, transfer: Transfer
 ) -> NDArray[np.uint8]:
     kind = READ if transfer.order == WEAK else RELAXED_READ
     parts = list(shared_parts(f, at, addresses, transfer.bytes, threads))
@@ -208,7 +208,7 @@ def _fetch_shared(
 
 
 def _fetch_global(
-    f: Fragment, at: int, addresses: NDArray[Any], threads: Threads, transfer: Transfer
+    f: Fragment, at: int, addresses: Integers, threads: Threads, transfer: Transfer
 ) -> NDArray[np.uint8]:
     check_early_read(f, at, threads, addresses.astype(np.int64), transfer.bytes)
     data = f.machine.memory.load(f, at, addresses, transfer.bytes)
@@ -220,7 +220,7 @@ def _fetch_global(
 
 
 def _fetch_param(
-    f: Fragment, at: int, addresses: NDArray[Any], threads: Threads, transfer: Transfer
+    f: Fragment, at: int, addresses: Integers, threads: Threads, transfer: Transfer
 ) -> NDArray[np.uint8]:
     """Return bytes of parameters; nearly always all threads load the same."""
     del threads
@@ -233,7 +233,7 @@ def _fetch_param(
 
 
 def _fetch_local(
-    f: Fragment, at: int, addresses: NDArray[Any], threads: Threads, transfer: Transfer
+    f: Fragment, at: int, addresses: Integers, threads: Threads, transfer: Transfer
 ) -> NDArray[np.uint8]:
     return local_memory.fetch(f, at, addresses, transfer.bytes, threads)
 
@@ -258,9 +258,7 @@ def param_bytes(f: Fragment, at: int, address: int, size: int) -> bytes:
     return found
 
 
-def _acquire(
-    f: Fragment, space: str, addresses: NDArray[Any], threads: Threads, order: str
-) -> None:
+def _acquire(f: Fragment, space: str, addresses: Integers, threads: Threads, order: str) -> None:
     if order != WEAK:
         ordering.acquire(f, generic(space, addresses), f.agent_of[threads], order)
 
@@ -287,7 +285,7 @@ def emit_store(builder: Builder, instruction: Instruction) -> None:
 
 
 def store(
-    f: Fragment, at: int, mask: Mask, addresses: Any, transfer: Transfer, values: tuple[Any, ...]
+    f: Fragment, at: int, mask: Mask, addresses: PerThread, transfer: Transfer, values: Vector
 ) -> None:
     """
     Store a tuple of unsigned values, each [n] or a scalar, for the threads under the mask.
@@ -323,7 +321,7 @@ def store(
 def _store_shared(
     f: Fragment,
     at: int,
-    addresses: NDArray[Any],
+    addresses: Integers,
     threads: Threads,
     data: NDArray[np.uint8],
     transfer: Transfer,

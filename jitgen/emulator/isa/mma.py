@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import PerThread, Vector
 from jitgen.emulator.formats import fragments, numbers
 from jitgen.emulator.formats import scales as block_scales
 from jitgen.emulator.isa import padding
@@ -164,10 +164,10 @@ def multiply(
     f: Fragment,
     at: int,
     form: Form,
-    a: tuple[Any, ...],
-    b: tuple[Any, ...],
-    c: tuple[Any, ...],
-    *scales: Any,
+    a: Vector,
+    b: Vector,
+    c: Vector,
+    *scales: PerThread,
 ) -> Registers:
     """
     Return the registers of D, uint32 [registers, n].
@@ -194,7 +194,7 @@ def multiply(
     left, right = _stack(form.a, raw[0], fragments.ROWS), _stack(form.b, raw[1], fragments.COLUMNS)
     if form.num_scales:
         of_rows = _factors(f, at, form, scales[:3], _LANES_A)
-        product: NDArray[Any] = block_scales.product(
+        product: NDArray[np.floating] = block_scales.product(
             left, right, of_rows, _factors(f, at, form, scales[3:], _LANES_B)
         )
     else:
@@ -210,7 +210,7 @@ _LANES_B = 4 * np.arange(8)
 """Lane that has the scales of each column of B, if the first threads of the quads count."""
 
 
-def _registers(f: Fragment, registers: tuple[Any, ...]) -> Registers:
+def _registers(f: Fragment, registers: Vector) -> Registers:
     """Return registers as an array [registers, n]."""
     return np.stack([f.spread(register) for register in registers])
 
@@ -222,7 +222,7 @@ def _stack(name: str, raw: NDArray[np.uint8], rows: int) -> NDArray[np.float32]:
 
 
 def _factors(
-    f: Fragment, at: int, form: Form, scales: tuple[Any, ...], lanes: NDArray[np.int64]
+    f: Fragment, at: int, form: Form, scales: Vector, lanes: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     """
     Return the scales of the rows of A or columns of B, [warps, rows, scales].
@@ -244,7 +244,7 @@ def _factors(
     return numbers.decode(codes[:, lanes + step, byte : byte + form.num_scales], form.scale)
 
 
-def _add(form: Form, sums: NDArray[Any], c: Registers) -> Registers:
+def _add(form: Form, sums: NDArray[np.floating], c: Registers) -> Registers:
     """Return the registers of D from sums of products [4, n] and the registers of C."""
     if form.d == "s32":
         whole = sums.astype(np.int64) + c.view(np.int32)

@@ -10,7 +10,6 @@ agree an argument may be a numpy scalar.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
@@ -51,7 +50,7 @@ def one_of(instruction: Instruction, choices: str, default: str) -> str:
     return next((name for name in choices.split() if instruction.has(name)), default)
 
 
-def apply(builder: Builder, function: Callable[..., Any], *arguments: str) -> str:
+def apply(builder: Builder, function: Callable[..., object], *arguments: str) -> str:
     """Return the expression that calls `function`, which takes arrays only."""
     name = builder.constant(function, function.__name__)
     return f"{name}({', '.join(arguments)})"

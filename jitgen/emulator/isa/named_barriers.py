@@ -9,11 +9,11 @@ PTX ISA, sections "bar, barrier", "bar.warp.sync" and "barrier.cluster". ``bar``
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import PerThread
 from jitgen.emulator.isa.warp import is_whole_warp, meet, members_of
 from jitgen.emulator.machine.barriers import NamedBarrier
 from jitgen.emulator.machine.cta import NOT_ARRIVED
@@ -82,7 +82,7 @@ def sync_warp(builder: Builder, instruction: Instruction) -> None:
     builder.do(builder.call(meet, builder.mask(instruction), members, "True"))
 
 
-def _groups(f: Fragment, mask: Mask, numbers: Any) -> list[tuple[int, NDArray[np.bool_]]]:
+def _groups(f: Fragment, mask: Mask, numbers: PerThread) -> list[tuple[int, NDArray[np.bool_]]]:
     """Return each barrier number and the threads [n] that name it."""
     chosen = np.ones(f.n, np.bool_) if mask is None else mask
     numbers = f.spread(numbers)
@@ -100,7 +100,9 @@ def _named(f: Fragment, at: int, number: int) -> NamedBarrier:
     return barrier
 
 
-def _expected(f: Fragment, at: int, counts: Any, chosen: NDArray[np.bool_]) -> int | None:
+def _expected(
+    f: Fragment, at: int, counts: PerThread | None, chosen: NDArray[np.bool_]
+) -> int | None:
     """Return the count that the threads name, or None."""
     if counts is None:
         return None
@@ -114,7 +116,7 @@ def _arrive(
     f: Fragment,
     at: int,
     place: tuple[int, NDArray[np.bool_]],
-    how: tuple[Any, bool, bool],
+    how: tuple[PerThread | None, bool, bool],
 ) -> tuple[NamedBarrier, int]:
     """Let threads arrive; return the barrier and the generation that they arrived in."""
     number, chosen = place
@@ -127,7 +129,7 @@ def _arrive(
 
 
 def arrive_only(
-    f: Fragment, at: int, mask: Mask, numbers: Any, counts: Any, is_aligned: bool
+    f: Fragment, at: int, mask: Mask, numbers: PerThread, counts: PerThread | None, is_aligned: bool
 ) -> None:
     """Let the threads under the mask arrive."""
     for group in _groups(f, mask, numbers):
@@ -135,7 +137,13 @@ def arrive_only(
 
 
 def arrive_and_wait(
-    f: Fragment, at: int, mask: Mask, numbers: Any, counts: Any, is_aligned: bool, then: int
+    f: Fragment,
+    at: int,
+    mask: Mask,
+    numbers: PerThread,
+    counts: PerThread | None,
+    is_aligned: bool,
+    then: int,
 ) -> Outcome | Split:
     """Let the threads under the mask arrive; they go on at `then` when the barrier is complete."""
     parts: Split = []
@@ -248,7 +256,12 @@ def _dtype(kind: str) -> type[np.generic]:
 
 
 def arrive_with_value(
-    f: Fragment, at: int, numbers: Any, counts: Any, is_aligned: bool, values: Any
+    f: Fragment,
+    at: int,
+    numbers: PerThread,
+    counts: PerThread | None,
+    is_aligned: bool,
+    values: PerThread,
 ) -> tuple[Split | None, NDArray[np.bool_]]:
     """Arrive with a value; executed again when the barrier is complete, return those of all."""
     groups = _groups(f, None, numbers)

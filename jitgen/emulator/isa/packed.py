@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,7 @@ from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported
 
-Array = NDArray[Any]
+Array = NDArray[np.number]
 
 TYPES = ("f16", "bf16", "f16x2", "bf16x2", "f32x2", "u16x2", "s16x2")
 """The types that `emit` knows."""

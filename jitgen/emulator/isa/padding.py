@@ -9,18 +9,16 @@ else relies on matrix instructions that do not look: a warning.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Integers
 from jitgen.emulator.machine.fragment import Fragment
 
 _BITS = {"e2m1": 0b11_0000_11, "e2m3": 0b11_000000, "e3m2": 0b11_000000}
 """Bits of a byte that are padding, by type."""
 
 
-def check(f: Fragment, at: int, raw: NDArray[Any], name: str) -> None:
+def check(f: Fragment, at: int, raw: Integers, name: str) -> None:
     """
     Find padding that is not zero.
 

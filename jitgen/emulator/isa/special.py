@@ -8,12 +8,15 @@ PTX ISA, section "Special Registers". Clocks count blocks and grow with every us
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Integers
 from jitgen.emulator.machine.fragment import WARP, Fragment
+
+Value = NDArray[np.integer] | int
+"""A special register: an element for each thread, or a number that all share."""
 
 _AXES = "xyz"
 
@@ -34,7 +37,9 @@ def _clock(f: Fragment) -> int:
     return f.machine.read_clock()
 
 
-def _lane_mask(includes: Callable[[NDArray[Any], NDArray[Any]], Any]) -> Callable[[Fragment], Any]:
+def _lane_mask(
+    includes: np.ufunc,
+) -> Callable[[Fragment], Integers]:
     """Return a function: for each thread the mask of lanes that compare with its own."""
     lanes = np.arange(WARP)
     bits = np.left_shift(np.uint64(1), lanes.astype(np.uint64))
@@ -42,15 +47,18 @@ def _lane_mask(includes: Callable[[NDArray[Any], NDArray[Any]], Any]) -> Callabl
     return lambda f: masks[f.threads.lane_ids]
 
 
-def _along(function: Callable[[Fragment, int], Any], name: str) -> dict[str, Callable[..., Any]]:
+def _along(
+    function: Callable[[Fragment, int], Value], name: str
+) -> dict[str, Callable[[Fragment], Value]]:
     """Return the registers name.x, name.y and name.z."""
-    return {
-        f"{name}.{letter}": lambda f, axis=axis: function(f, axis)
-        for axis, letter in enumerate(_AXES)
-    }
+    return {f"{name}.{letter}": _on_axis(function, axis) for axis, letter in enumerate(_AXES)}
 
 
-_NARROW: dict[str, Callable[[Fragment], Any]] = {
+def _on_axis(function: Callable[[Fragment, int], Value], axis: int) -> Callable[[Fragment], Value]:
+    return lambda f: function(f, axis)
+
+
+_NARROW: dict[str, Callable[[Fragment], Value]] = {
     **_along(_thread_index, "%tid"),
     **_along(lambda f, axis: f.machine.launch.block[axis], "%ntid"),
     **_along(lambda f, axis: f.cta.index[axis], "%ctaid"),
@@ -86,7 +94,7 @@ _NARROW: dict[str, Callable[[Fragment], Any]] = {
 }
 """Registers of 32 bits."""
 
-_WIDE: dict[str, Callable[[Fragment], Any]] = {"%clock64": _clock, "%globaltimer": _clock}
+_WIDE: dict[str, Callable[[Fragment], Value]] = {"%clock64": _clock, "%globaltimer": _clock}
 """Registers of 64 bits."""
 
 NAMES = frozenset(_NARROW) | frozenset(_WIDE)
@@ -98,8 +106,8 @@ def is_wide(name: str) -> bool:
     return name in _WIDE
 
 
-def special(f: Fragment, at: int, name: str) -> NDArray[Any]:  # noqa: ARG001
+def special(f: Fragment, at: int, name: str) -> Integers:
     """Return a special register for each thread: uint64 [n] if it is wide, else uint32 [n]."""
     if name in _WIDE:
         return np.full(f.n, _WIDE[name](f), np.uint64)
-    return f.spread(_NARROW[name](f)).astype(np.uint32)
+    return f.spread(np.asarray(_NARROW[name](f), np.int64)).astype(np.uint32)

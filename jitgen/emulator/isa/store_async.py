@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import PerThread, Vector
 from jitgen.emulator.isa.memory import Mask
 from jitgen.emulator.isa.modifiers import width
 from jitgen.emulator.machine.cta import OFFSET_MASK
@@ -43,7 +43,7 @@ def emit(builder: Builder, instruction: Instruction) -> None:
 
 
 def store_async(
-    f: Fragment, at: int, mask: Mask, addresses: Any, barriers: Any, values: tuple[Any, ...]
+    f: Fragment, at: int, mask: Mask, addresses: PerThread, barriers: PerThread, values: Vector
 ) -> None:
     """
     Store, for each thread under the mask, its values where it says, and signal its barrier.
@@ -64,7 +64,7 @@ def store_async(
     for thread in f.selected(mask).tolist():
         address = int(addresses[thread])
         shared = f.cluster.cta(f, at, address).shared
-        shared.offsets(f, at, address, data.shape[1])
+        shared.offsets(f, at, addresses[thread], data.shape[1])
         barrier = f.cluster.mbarrier(f, at, int(barriers[thread]))
         if barrier.cta is not shared.cta:
             f.fault(at, f"{barrier.name} is not in the CTA that is written to")

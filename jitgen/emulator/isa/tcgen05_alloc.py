@@ -14,11 +14,10 @@ Granularity", whose examples say what a pair must synchronise.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Integers, PerThread
 from jitgen.emulator.isa.tcgen05_group import check_parts, group_of, num_ctas
 from jitgen.emulator.machine.cta import Cta
 from jitgen.emulator.machine.fragment import Fragment, Wait
@@ -67,7 +66,7 @@ def relinquish(builder: Builder, instruction: Instruction) -> None:
     builder.do(builder.call(relinquish_permit, builder.mask(instruction)))
 
 
-def relinquish_permit(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+def relinquish_permit(f: Fragment, at: int, mask: Mask) -> None:
     """Let this CTA not allocate any more."""
     if mask is None or mask.any():
         f.cta.tensor.may_allocate = False
@@ -80,7 +79,7 @@ def _warps(f: Fragment, mask: Mask) -> list[tuple[int, NDArray[np.int64]]]:
     return [(warp, selected[warps == warp]) for warp in np.unique(warps).tolist()]
 
 
-def _one(f: Fragment, at: int, values: NDArray[Any]) -> int:
+def _one(f: Fragment, at: int, values: Integers) -> int:
     """Return the value that all threads have."""
     if (values != values[0]).any():
         f.fault(at, "the threads of the warp disagree about an operand")
@@ -103,7 +102,7 @@ def _until(at: int, requests: list[Request]) -> Wait | None:
 
 
 def allocate(
-    f: Fragment, at: int, mask: Mask, address: Any, columns: Any, ctas: int
+    f: Fragment, at: int, mask: Mask, address: PerThread, columns: PerThread, ctas: int
 ) -> Wait | None:
     """Allocate columns for each warp and write the address of the first to shared memory."""
     tensor, asked = f.cta.tensor, []
@@ -120,7 +119,7 @@ def allocate(
         return wait
     for warp, threads, request in asked:
         del tensor.calls[warp, at]
-        target = _one(f, at, f.spread(address)[threads])
+        target = np.uint32(_one(f, at, f.spread(address)[threads]))
         offsets = f.cta.shared.offsets(f, at, target, _WORD)
         data = np.array([[request.first]], np.uint32).view(np.uint8)
         f.cta.shared.generic_write(f, at, offsets, _WORD, data, threads[:1])
@@ -189,7 +188,7 @@ def _introduce(f: Fragment, heads: list[Request]) -> None:
 
 
 def deallocate(
-    f: Fragment, at: int, mask: Mask, address: Any, columns: Any, ctas: int
+    f: Fragment, at: int, mask: Mask, address: PerThread, columns: PerThread, ctas: int
 ) -> Wait | None:
     """Free columns, in a pair those of both CTAs when both want it."""
     tensor, calls = f.cta.tensor, []

@@ -8,11 +8,11 @@ PTX ISA, section "tcgen05.commit".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import PerThread
 from jitgen.emulator.isa.tcgen05_group import check_parts, num_ctas
 from jitgen.emulator.isa.tcgen05_unit import Issue, issue
 from jitgen.emulator.machine.clocks import Clock
@@ -39,7 +39,7 @@ def commit(builder: Builder, instruction: Instruction) -> None:
     builder.do(builder.call(arrive, mask, builder.address(address), bits))
 
 
-def arrive(f: Fragment, at: int, mask: Mask, address: Any, ctas: Any) -> None:
+def arrive(f: Fragment, at: int, mask: Mask, address: PerThread, ctas: PerThread) -> None:
     """
     Let what each thread under the mask issued arrive at a barrier when it is done.
 

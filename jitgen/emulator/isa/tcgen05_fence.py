@@ -49,14 +49,14 @@ def fence(builder: Builder, instruction: Instruction) -> None:
     builder.do(builder.call(function, builder.mask(instruction)))
 
 
-def hand_on(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+def hand_on(f: Fragment, at: int, mask: Mask) -> None:
     """Let agents that synchronise with the warps from now on know what the warps waited for."""
     for agent in f.selected_warps(mask).tolist():
         for unit, epoch in f.cta.tensor.completed.get(agent, {}).items():
             f.cluster.clocks.learn(agent, unit, epoch)
 
 
-def take_up(f: Fragment, at: int, mask: Mask) -> None:  # noqa: ARG001
+def take_up(f: Fragment, at: int, mask: Mask) -> None:
     """Let the later asynchronous instructions of the warps know what the warps know."""
     for agent in f.selected_warps(mask).tolist():
         f.cta.tensor.taken_up[agent] = f.cluster.clocks.vector[agent].copy()
@@ -76,7 +76,7 @@ def refuse_guard(instruction: Instruction) -> None:
         raise Unsupported("a guard")
 
 
-def wait_for(f: Fragment, at: int, kind: str) -> None:  # noqa: ARG001
+def wait_for(f: Fragment, at: int, kind: str) -> None:
     """Let each warp know that its loads or stores are complete."""
     for warp, agent in zip(f.warps.tolist(), f.agents.tolist(), strict=True):
         complete(f.cta, agent, f.cta.unit(kind, warp))

@@ -8,11 +8,11 @@ PTX ISA, section "tcgen05.cp".
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import PerThread
 from jitgen.emulator.formats import matrix_elements
 from jitgen.emulator.formats.descriptors import Operand
 from jitgen.emulator.isa.tcgen05_group import group_of, num_ctas
@@ -93,7 +93,13 @@ def cp(builder: Builder, instruction: Instruction) -> None:
 
 
 def copy(
-    f: Fragment, at: int, mask: Mask, address: Any, descriptor: Any, shape: CopyShape, ctas: int
+    f: Fragment,
+    at: int,
+    mask: Mask,
+    address: PerThread,
+    descriptor: PerThread,
+    shape: CopyShape,
+    ctas: int,
 ) -> None:
     """Issue the copy for each thread under the mask; a CTA copies from its own shared memory."""
     for thread in f.selected(mask).tolist():

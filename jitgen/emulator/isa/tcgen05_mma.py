@@ -13,11 +13,11 @@ and change no result, so that they are not modelled.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Vector
 from jitgen.emulator.formats.instruction_descriptor import KINDS
 from jitgen.emulator.isa.tcgen05_group import num_ctas
 from jitgen.emulator.isa.tcgen05_operands import Form, Operands
@@ -104,7 +104,7 @@ def _scales_of_row(instruction: Instruction, name: str) -> int:
     return known[sizes[0]]
 
 
-def multiply(f: Fragment, at: int, mask: Mask, form: Form, operands: tuple[Any, ...]) -> None:
+def multiply(f: Fragment, at: int, mask: Mask, form: Form, operands: Vector) -> None:
     """
     Issue the instruction for each thread under the mask.
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Numbers
 from jitgen.emulator.formats import instruction_descriptor, matrix_elements, scales
 from jitgen.emulator.formats.instruction_descriptor import KINDS
 from jitgen.emulator.isa import padding
@@ -112,7 +112,7 @@ class Product:
                 padding.check(f, at, words.view(np.uint8), job.shape.a_type)
             a = matrix_elements.in_tensor_memory(words, job.shape.a_type, is_padded=is_padded)
         else:
-            assert share.a_offsets is not None  # noqa: S101
+            assert share.a_offsets is not None
             a = np.tile(self._shared(share.cta, share.a_offsets, "a"), (job.datapath.halves, 1))
         return -a if job.shape.is_a_negated else a
 
@@ -136,14 +136,14 @@ class Product:
         except ValueError as error:
             f.fault(at, str(error))
 
-    def _accumulate(self, share: Share, product: NDArray[Any]) -> None:
+    def _accumulate(self, share: Share, product: Numbers) -> None:
         """Add the product, [lanes, columns], to the accumulator, or put it there."""
         job, tensor = self.job, share.cta.tensor
         if share.is_enabled is not None:
             product = product[share.is_enabled]
         if not product.size:
             return
-        exact: NDArray[Any] = product.astype(np.int64) if job.shape.d_type == "s32" else product
+        exact: Numbers = product.astype(np.int64) if job.shape.d_type == "s32" else product
         if job.operands.is_added:
             words = tensor.take(job.issued.f, job.issued.at, share.d_cells)
             old = _READERS[job.shape.d_type](words)
@@ -153,14 +153,14 @@ class Product:
         tensor.put(share.d_cells, _WRITERS[job.shape.d_type](exact))
 
 
-_READERS: dict[str, Callable[[NDArray[np.uint32]], NDArray[Any]]] = {
+_READERS: dict[str, Callable[[NDArray[np.uint32]], Numbers]] = {
     "f32": lambda words: words.view(np.float32),
     "f16": lambda words: words.astype(np.uint16).view(np.float16).astype(np.float32),
     "s32": lambda words: words.view(np.int32).astype(np.int64),
 }
 """Accumulators from words, by type; an f16 is in the lower half of its word."""
 
-_WRITERS: dict[str, Callable[[NDArray[Any]], NDArray[np.uint32]]] = {
+_WRITERS: dict[str, Callable[[Numbers], NDArray[np.uint32]]] = {
     "f32": lambda values: values.astype(np.float32).view(np.uint32),
     "f16": lambda values: values.astype(np.float16).view(np.uint16).astype(np.uint32),
     "s32": lambda values: values.astype(np.uint64).astype(np.uint32),

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import PerThread
 from jitgen.emulator.formats.tensor_layouts import LANES_OF_WARP, REGISTERS_OF_REPEAT, pattern
 from jitgen.emulator.isa.tcgen05_fence import (
     LOAD_UNIT,
@@ -141,7 +141,7 @@ class Part:
     agents: NDArray[np.int64]
 
 
-def _parts(f: Fragment, at: int, addresses: Any, shape: Shape) -> Iterator[Part]:
+def _parts(f: Fragment, at: int, addresses: PerThread, shape: Shape) -> Iterator[Part]:
     """Return what the fragment accesses, so that no two warps of a part share lanes."""
     bases = _bases(f, at, addresses, shape.is_half)
     groups = f.warps // _QUARTERS
@@ -162,7 +162,7 @@ def _parts(f: Fragment, at: int, addresses: Any, shape: Shape) -> Iterator[Part]
         yield Part(threads, Cells(index, np.concatenate(granules)), agents)
 
 
-def _bases(f: Fragment, at: int, addresses: Any, is_half: bool) -> NDArray[np.int64]:
+def _bases(f: Fragment, at: int, addresses: PerThread, is_half: bool) -> NDArray[np.int64]:
     """Return lane and column of each warp's address, [warps, 2]; fault for another warp's lanes."""
     addresses = f.spread(addresses)
     firsts = addresses[f.warp_starts]
@@ -187,7 +187,7 @@ def _started(f: Fragment, at: int, kind: str) -> tuple[NDArray[np.int64], NDArra
     return np.array([unit.agent for unit in units]), np.array([unit.epoch() for unit in units])
 
 
-def load(f: Fragment, at: int, addresses: Any, shape: Shape) -> Registers:
+def load(f: Fragment, at: int, addresses: PerThread, shape: Shape) -> Registers:
     """Return the registers, uint32 [registers, n]."""
     found = []
     agents, epochs = _started(f, at, LOAD_UNIT)
@@ -205,7 +205,9 @@ def load(f: Fragment, at: int, addresses: Any, shape: Shape) -> Registers:
     return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
 
-def store(f: Fragment, at: int, addresses: Any, shape: Shape, values: list[Any]) -> None:
+def store(
+    f: Fragment, at: int, addresses: PerThread, shape: Shape, values: list[PerThread]
+) -> None:
     """Write registers, each a scalar or [n]."""
     registers = np.stack([f.spread(value) for value in values])
     if shape.is_packed:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import PerThread
 from jitgen.emulator.formats import tensor_map
 from jitgen.emulator.isa.bulk_transfer import Mask, check_parts, issues
 from jitgen.emulator.machine.fragment import Fragment
@@ -138,7 +138,7 @@ class Change:
 
 
 def replace_field(
-    f: Fragment, at: int, mask: Mask, addresses: Any, values: Any, change: Change
+    f: Fragment, at: int, mask: Mask, addresses: PerThread, values: PerThread, change: Change
 ) -> None:
     """Replace a field of the map that each thread under the mask names."""
     for issue in issues(f, at, mask):
@@ -164,7 +164,7 @@ def publish(builder: Builder, instruction: Instruction) -> None:
     builder.do(builder.call(copy_map, *arguments))
 
 
-def copy_map(f: Fragment, at: int, mask: Mask, destinations: Any, sources: Any) -> None:
+def copy_map(f: Fragment, at: int, mask: Mask, destinations: PerThread, sources: PerThread) -> None:
     """Copy a map from shared to global memory, once for each warp; only `USED` bytes matter."""
     for issue in issues(f, at, mask, (destinations, sources)):
         thread, source = np.array([issue.thread]), np.array([issue.of(sources)], np.uint64)

@@ -13,17 +13,18 @@ takes no part. Blocks with these instructions are entered by whole warps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Integers, PerThread, Scalar
 from jitgen.emulator.machine.fragment import WARP, Fragment
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
 
-Table = NDArray[Any]
+Table = NDArray[np.int64]
+Votes = NDArray[np.bool_]
 """[warps, 32]."""
 
 LANES = np.arange(WARP)
@@ -45,28 +46,30 @@ def members_of(instruction: Instruction) -> int:
     return 0 if is_whole_warp(instruction) else int(members.rstrip("Uu"), 0) & 0xFFFFFFFF
 
 
-def table(f: Fragment, values: Any, absent: Any = 0) -> Table:
+def table(f: Fragment, values: NDArray[Scalar] | Scalar, absent: int = 0) -> NDArray[Scalar]:
     """Return values [n] as [warps, 32], with `absent` where a lane is not in the fragment."""
     values = f.spread(values)
     if f.n == len(f.warps) * WARP:
-        return cast("Table", values.reshape(-1, WARP))
+        return values.reshape(-1, WARP)
     laid_out = np.full(len(f.warps) * WARP, absent, values.dtype)
     laid_out[f.threads.in_warps] = values
     return laid_out.reshape(-1, WARP)
 
 
-def untable(f: Fragment, laid_out: Table) -> NDArray[Any]:
+def untable(f: Fragment, laid_out: NDArray[Scalar]) -> NDArray[Scalar]:
     """Return the values [n] of a table [warps, 32]."""
-    flat: NDArray[Any] = laid_out.reshape(-1)
+    flat = laid_out.reshape(-1)
     return flat if f.n == len(flat) else flat[f.threads.in_warps]
 
 
-def _names_all(members: Any) -> bool:
+def _names_all(members: PerThread) -> bool:
     """Return whether a member mask, or each of [n], names all lanes."""
     return not np.count_nonzero(members != EVERYONE)
 
 
-def meet(f: Fragment, at: int, mask: NDArray[np.bool_] | None, members: Any, orders: bool) -> None:
+def meet(
+    f: Fragment, at: int, mask: NDArray[np.bool_] | None, members: PerThread, orders: bool
+) -> None:
     """
     Note that the lanes of a member mask wait for each other.
 
@@ -98,7 +101,7 @@ def is_all_alive(f: Fragment, agent: int, members: int) -> bool:
     return members.bit_count() >= int(f.cta.live[agent - f.cta.agent0])
 
 
-def present(f: Fragment, at: int, members: Any) -> NDArray[np.bool_]:
+def present(f: Fragment, at: int, members: PerThread) -> NDArray[np.bool_]:
     """
     Return which lanes take part [warps, 32]: those that the member mask of their warp names.
 
@@ -136,7 +139,9 @@ def elect(builder: Builder, instruction: Instruction) -> None:
     builder.define(predicate, f"{chosen}[1]", "pred", instruction)
 
 
-def elect_lane(f: Fragment, at: int, members: Any) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
+def elect_lane(
+    f: Fragment, at: int, members: PerThread
+) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
     """Return the elected lane of each thread's warp, and whether the thread is it."""
     if _names_all(members):
         meet(f, at, None, members, False)
@@ -152,7 +157,7 @@ def active(builder: Builder, instruction: Instruction) -> None:
     builder.define(instruction.operands[0], builder.call(active_mask), "b32", instruction)
 
 
-def active_mask(f: Fragment, at: int) -> NDArray[np.uint32]:  # noqa: ARG001
+def active_mask(f: Fragment, at: int) -> NDArray[np.uint32]:
     """Return the lanes of each thread's warp that are in the fragment."""
     return _per_warp(f, _ballot(f.threads.is_here))
 
@@ -164,7 +169,7 @@ def _ballot(votes: NDArray[np.bool_]) -> NDArray[np.uint32]:
     return sums
 
 
-def _per_warp(f: Fragment, values: NDArray[Any]) -> NDArray[Any]:
+def _per_warp(f: Fragment, values: NDArray[Scalar]) -> NDArray[Scalar]:
     """Return values of warps [warps] for each thread [n]."""
     return np.repeat(values, f.threads.counts)
 
@@ -193,7 +198,7 @@ def _pair(operand: str) -> tuple[str, str]:
     return value, predicate or "_"
 
 
-_SOURCES: dict[str, Callable[[Table, Table, Table, Table], tuple[Table, Table]]] = {
+_SOURCES: dict[str, Callable[[Table, Table, Table, Table], tuple[Table, Votes]]] = {
     "up": lambda lane, b, _, last: (lane - b, lane - b >= last),
     "down": lambda lane, b, _, last: (lane + b, lane + b <= last),
     "bfly": lambda lane, b, _, last: (lane ^ b, (lane ^ b) <= last),
@@ -203,7 +208,13 @@ _SOURCES: dict[str, Callable[[Table, Table, Table, Table], tuple[Table, Table]]]
 
 
 def shuffle_lanes(
-    f: Fragment, at: int, mode: str, values: Any, lanes: Any, clamp: Any, members: Any
+    f: Fragment,
+    at: int,
+    mode: str,
+    values: PerThread,
+    lanes: PerThread,
+    clamp: PerThread,
+    members: PerThread,
 ) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
     """Return what each thread reads of another lane, and whether that lane is in its segment."""
     here = present(f, at, members)
@@ -235,16 +246,28 @@ def vote(builder: Builder, instruction: Instruction) -> None:
     builder.define(destination, builder.call(count_votes, *operands), result_type, instruction)
 
 
-_VOTES: dict[str, Callable[[Table, Table], Any]] = {
-    "all": lambda votes, here: (votes | ~here).all(axis=1),
-    "any": lambda votes, here: (votes & here).any(axis=1),
-    "uni": lambda votes, here: (votes | ~here).all(axis=1) | ~(votes & here).any(axis=1),
+def _all_lanes(votes: Votes) -> Votes:
+    outcome: Votes = np.logical_and.reduce(votes, axis=1)
+    return outcome
+
+
+def _any_lane(votes: Votes) -> Votes:
+    outcome: Votes = np.logical_or.reduce(votes, axis=1)
+    return outcome
+
+
+_VOTES: dict[str, Callable[[Votes, Votes], NDArray[np.bool_ | np.uint32]]] = {
+    "all": lambda votes, here: _all_lanes(votes | ~here),
+    "any": lambda votes, here: _any_lane(votes & here),
+    "uni": lambda votes, here: _all_lanes(votes | ~here) | ~_any_lane(votes & here),
     "ballot": lambda votes, here: _ballot(votes & here),
 }
 """The result of each warp, of votes and lanes that take part [warps, 32]."""
 
 
-def count_votes(f: Fragment, at: int, mode: str, votes: Any, members: Any) -> NDArray[Any]:
+def count_votes(
+    f: Fragment, at: int, mode: str, votes: Votes | np.bool_, members: PerThread
+) -> NDArray[np.bool_ | np.uint32]:
     """Return the outcome of the vote of each thread's warp."""
     return _per_warp(f, _VOTES[mode](table(f, votes), present(f, at, members)))
 
@@ -266,7 +289,7 @@ def match(builder: Builder, instruction: Instruction) -> None:
 
 
 def match_lanes(
-    f: Fragment, at: int, mode: str, values: Any, members: Any
+    f: Fragment, at: int, mode: str, values: PerThread, members: PerThread
 ) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
     """
     Return the lanes with the same value as each thread's, and whether that is all of them.
@@ -314,8 +337,8 @@ def redux(builder: Builder, instruction: Instruction) -> None:
 
 
 def reduce_lanes(
-    f: Fragment, at: int, function: np.ufunc, values: Any, members: Any
-) -> NDArray[Any]:
+    f: Fragment, at: int, function: np.ufunc, values: PerThread, members: PerThread
+) -> Integers:
     """Return the reduction of the values of each thread's warp."""
     here, data = present(f, at, members), table(f, values)
     results = [function.reduce(row[mine]) for row, mine in zip(data, here, strict=True)]

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Numbers, PerThread
 from jitgen.emulator.formats import fragments, numbers
 from jitgen.emulator.isa import wgmma_product
 from jitgen.emulator.isa.wgmma_product import Product
@@ -123,7 +123,9 @@ class _Part:
     is_added: bool
 
 
-def multiply(f: Fragment, at: int, product: Product, b: Any, is_added: Any, a: Any) -> None:
+def multiply(
+    f: Fragment, at: int, product: Product, b: PerThread, is_added: PerThread, a: PerThread
+) -> None:
     """
     Multiply A by B, both in shared memory.
 
@@ -154,7 +156,7 @@ def multiply(f: Fragment, at: int, product: Product, b: Any, is_added: Any, a: A
 
 
 def multiply_registers(
-    f: Fragment, at: int, product: Product, b: Any, is_added: Any, a: tuple[int, ...]
+    f: Fragment, at: int, product: Product, b: PerThread, is_added: PerThread, a: tuple[int, ...]
 ) -> None:
     """Multiply A, which is in four registers of the file, by B; see `multiply`."""
     for part in _parts(f, at, product, b, is_added):
@@ -166,7 +168,9 @@ def multiply_registers(
         _issue(part, partial(numbers.elements, rows, product.a_type))
 
 
-def _parts(f: Fragment, at: int, product: Product, b: Any, is_added: Any) -> Iterator[_Part]:
+def _parts(
+    f: Fragment, at: int, product: Product, b: PerThread, is_added: PerThread
+) -> Iterator[_Part]:
     """
     Yield the warps that can be multiplied at once.
 
@@ -210,7 +214,7 @@ def _issue(part: _Part, left: Callable[[], Matrix]) -> None:
         action()
 
 
-def _multiply(part: _Part, left: Callable[[], Matrix], values: list[NDArray[Any]]) -> None:
+def _multiply(part: _Part, left: Callable[[], Matrix], values: list[Numbers]) -> None:
     """Do the arithmetic; `values` are the accumulators [rows, columns] of each member."""
     right = _take(part, part.b.where, part.product.b_type)
     product = left() @ right.T
@@ -226,14 +230,15 @@ def _take(part: _Part, where: NDArray[np.int64], name: str) -> Matrix:
     return numbers.elements(part.f.cta.shared.take(part.f, part.at, where), name)
 
 
-def _common(f: Fragment, at: int, values: Any, share: Share) -> Any:
+def _common(f: Fragment, at: int, values: PerThread, share: Share) -> np.integer:
     """Return the one value that the threads of a warpgroup have."""
     if not isinstance(values, np.ndarray):
         return values
     mine = values[share.columns]
     if not agree(mine):
         f.fault(at, "descriptor or scale-d differs between threads of a warpgroup")
-    return mine[0]
+    common: np.integer = mine[0]
+    return common
 
 
 # --- fence, commit_group, wait_group -------------------------------------------------------------

@@ -13,11 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Numbers
 from jitgen.emulator.formats.descriptors import Operand
 from jitgen.emulator.machine.accumulators import Accumulators, accumulators
 from jitgen.emulator.program.instruction import Instruction
@@ -70,7 +70,7 @@ class Product:
     is_negated: bool = False
     is_saturating: bool = False
 
-    def add(self, values: NDArray[Any], product: NDArray[np.float32], is_added: bool) -> None:
+    def add(self, values: Numbers, product: NDArray[np.float32], is_added: bool) -> None:
         """
         Add a product to accumulators, in place.
 
@@ -85,14 +85,16 @@ class Product:
             values[...] = self._integer_sum(values if is_added else 0, product)
             return
         if is_added:
-            values += product
+            np.add(values, product, out=values)
         else:
             values[...] = product
         if self.target.type == "f16":
             with np.errstate(over="ignore"):
                 values[...] = values.astype(np.float16)
 
-    def _integer_sum(self, values: Any, product: NDArray[np.float32]) -> NDArray[np.int32]:
+    def _integer_sum(
+        self, values: Numbers | int, product: NDArray[np.float32]
+    ) -> NDArray[np.int32]:
         total = product.astype(np.int64) + values
         if self.is_saturating:
             total = np.clip(total, _INT32.min, _INT32.max)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import DType, Elements
 from jitgen.emulator.formats import fragments
 
 if TYPE_CHECKING:
@@ -41,18 +41,18 @@ class Accumulators:
     index: slice | list[int]
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> DType:
         """The type of the matrix, in which f16 is float32 with the values of float16."""
         return np.int32 if self.type == "s32" else np.float32
 
-    def load(self, cta: Cta, lanes: slice) -> NDArray[Any]:
+    def load(self, cta: Cta, lanes: slice) -> Elements:
         """Return the matrix [16 * warps, columns] that registers of some warps hold."""
         bits = cta.r[self.index, lanes]
         if self.type == "f16":
             return fragments.matrix_of(fragments.unpack(bits).view(np.float16)).astype(np.float32)
         return fragments.matrix_of(bits.view(self.dtype))
 
-    def store(self, cta: Cta, lanes: slice, matrix: NDArray[Any]) -> None:
+    def store(self, cta: Cta, lanes: slice, matrix: Elements) -> None:
         """Put a matrix [16 * warps, columns] into registers of some warps."""
         values = fragments.accumulators_of(matrix)
         if self.type == "f16":

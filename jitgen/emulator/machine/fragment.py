@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import PerThread, Scalar
 from jitgen.emulator.machine import faults
 
 if TYPE_CHECKING:
@@ -182,12 +183,11 @@ class Fragment:
         self.seen: dict[int, tuple[int, object]] = {}
         self.is_forced = False
 
-    def spread(self, x: Any) -> NDArray[Any]:
+    def spread(self, x: NDArray[Scalar] | Scalar) -> NDArray[Scalar]:
         """Return `x`, a scalar or an array [n], with one element for each thread."""
         if isinstance(x, np.ndarray) and x.shape == (self.n,):
             return x
-        spread: NDArray[Any] = np.repeat(x, self.n)
-        return spread
+        return np.repeat(x, self.n)
 
     def selected(self, mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:
         """Return the indices, 0..n-1, of the threads under the mask; None selects all."""
@@ -260,7 +260,7 @@ def merge(one: Fragment, other: Fragment) -> Fragment:
     return merged
 
 
-def agree(values: Any) -> bool:
+def agree(values: PerThread) -> bool:
     """Return whether all threads have the same value: a scalar, or an array [n] of equal ones."""
     if not isinstance(values, np.ndarray) or len(values) == 1:
         return True

@@ -16,11 +16,12 @@ only), "cp.async.bulk.wait_group" (.read: the sources have been read, no more).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Elements
 from jitgen.emulator.machine.clocks import Clocks
 from jitgen.emulator.machine.history import (
     READ,
@@ -267,7 +268,7 @@ class GlobalHistory:
 
     def _check_set(self, f: Fragment, at: int, found: Range, where: Place, access: Access) -> None:
         """Find bytes that are read and hold nothing yet, and remember what is written."""
-        assert found.is_set is not None  # noqa: S101
+        assert found.is_set is not None
         bytes_ = where.in_bytes()
         if access.kind not in {WRITE, RELAXED_WRITE}:
             is_set = bytes_.get(found.is_set).reshape(-1)
@@ -313,7 +314,7 @@ class GlobalHistory:
             return self._number(
                 Stamp(access.kind, clocks, agents, int(epochs), at, access.is_async)
             )
-        assert isinstance(epochs, np.ndarray)  # noqa: S101
+        assert isinstance(epochs, np.ndarray)
         numbers = np.zeros(len(agents), np.int32)
         for agent in sorted(set(agents.tolist())):
             mine = agents == agent
@@ -335,7 +336,7 @@ class GlobalHistory:
         return number
 
 
-def _rows(access: Access, flat: NDArray[Any], number: int) -> list[int]:
+def _rows(access: Access, flat: Elements, number: int) -> list[int]:
     """Return the agents that must know of the accesses with a number."""
     if isinstance(access.rows, np.ndarray):
         return sorted(set(access.rows[flat == number].tolist()))

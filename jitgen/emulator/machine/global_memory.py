@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Elements, Integers
 from jitgen.emulator.machine.global_history import WRITES, GlobalHistory
 from jitgen.emulator.machine.history import Access
 from jitgen.emulator.machine.regions import Box, Scattered
@@ -49,9 +50,9 @@ class Range:
     bytes: NDArray[np.uint8]
     is_set: NDArray[np.bool_] | None = None
     is_settled: bool = False
-    _views: dict[int, tuple[int, NDArray[Any]]] = field(default_factory=dict)
+    _views: dict[int, tuple[int, Elements]] = field(default_factory=dict)
 
-    def view(self, unit: int) -> tuple[int, NDArray[Any]]:
+    def view(self, unit: int) -> tuple[int, Elements]:
         """Return the aligned integers of `unit` bytes, and the address of the first."""
         if unit not in self._views:
             first = -(-self.start // unit) * unit
@@ -119,7 +120,7 @@ class GlobalMemory:
         self,
         f: Fragment,
         at: int,
-        addresses: Any,
+        addresses: Integers,
         width: int,
         threads: NDArray[np.int64] | slice,
         kind: str,
@@ -138,16 +139,14 @@ class GlobalMemory:
         clocks = f.cluster.clocks
         if kind in WRITES:
             clocks.give_global_shadow(f.agents)
-        agents: Any = int(f.agents[0])
+        agents: int | NDArray[np.int64] = int(f.agents[0])
         if len(f.agents) > 1:
             agents = f.agent_of[threads]
             if agents[0] == agents[-1]:  # of threads in their order
                 agents = int(agents[0])
-        epochs: Any = clocks.now(agents) if isinstance(agents, int) else None
-        if epochs is None:
-            epochs = clocks.vector.diagonal()[agents]
+        epochs = clocks.now(agents) if isinstance(agents, int) else clocks.vector.diagonal()[agents]
         access = Access(kind, agents, epochs, agents)
-        wide = np.asarray(addresses).astype(np.int64)
+        wide = addresses.astype(np.int64)
         for found, chosen in self._by_range(f, at, wide, width):
             place = Scattered(wide[chosen], width)
             found.is_settled &= kind not in WRITES
@@ -208,7 +207,7 @@ class GlobalMemory:
             raise IndexError(self._complaint(address, size))
         return found.bytes[address - found.start : address - found.start + size]
 
-    def load(self, f: Fragment, at: int, addresses: Any, width: int) -> NDArray[np.uint8]:
+    def load(self, f: Fragment, at: int, addresses: Integers, width: int) -> NDArray[np.uint8]:
         """
         Return what threads read, uint8 [k, width].
 
@@ -227,7 +226,7 @@ class GlobalMemory:
             data[chosen] = integers[index]
         return data.view(np.uint8)
 
-    def store(self, f: Fragment, at: int, addresses: Any, data: NDArray[np.uint8]) -> None:
+    def store(self, f: Fragment, at: int, addresses: Integers, data: NDArray[np.uint8]) -> None:
         """Write what threads write, uint8 `data` [k, width]; see `load`."""
         width = data.shape[1]
         units = np.ascontiguousarray(data).view(f"u{_unit(width)}")
@@ -236,10 +235,10 @@ class GlobalMemory:
         f.machine.global_events += 1
 
     def _parts(
-        self, f: Fragment, at: int, addresses: Any, width: int
-    ) -> list[tuple[NDArray[Any] | slice, NDArray[Any], NDArray[np.int64]]]:
+        self, f: Fragment, at: int, addresses: Integers, width: int
+    ) -> list[tuple[NDArray[np.int64] | slice, Elements, NDArray[np.int64]]]:
         """Return for each range which accesses are in it, its integers, and which of those."""
-        wide = np.asarray(addresses).astype(np.int64)
+        wide = addresses.astype(np.int64)
         misaligned = wide & (width - 1)
         if misaligned.any():
             first = int(wide[misaligned.argmax()])

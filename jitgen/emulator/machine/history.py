@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -249,7 +249,7 @@ class History:
     ) -> Earlier | None:
         """Return an access since the last write that is excluded and not known."""
         lowest = self._lowest(access)
-        rows: list[Any] = [access.rows]
+        rows: list[int | NDArray[np.int64]] = [access.rows]
         if access.is_joint:
             rows = sorted(set(np.asarray(access.rows).tolist()))
         found = (self.readers.find(excluded, granules, bounds, row, lowest) for row in rows)
@@ -305,7 +305,7 @@ class History:
         access: Access,
     ) -> None:
         """Find another lane of the same warp that accessed a granule, and nothing in between."""
-        assert access.lanes is not None  # noqa: S101
+        assert access.lanes is not None
         clash = self._lanes.after_write(last, granules, access.rows, access.lanes)
         kinds = _EXCLUDES[access.kind] - {RELAXED_WRITE}
         if clash is None and kinds and bounds:
@@ -348,8 +348,8 @@ class History:
             if isinstance(packed, np.ndarray):
                 self._check_collision(f, at, granules, access, packed)
         elif access.is_joint:
-            assert isinstance(agents, np.ndarray)  # noqa: S101
-            assert isinstance(epochs, np.ndarray)  # noqa: S101
+            assert isinstance(agents, np.ndarray)
+            assert isinstance(epochs, np.ndarray)
             self.readers.record_joint(at, access.kind, granules, agents, epochs)
         else:
             self.readers.record(at, access.kind, granules, agents, epochs)

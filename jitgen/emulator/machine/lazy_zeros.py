@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 import mmap
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Scalar
 
-def lazy_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+
+def lazy_zeros(shape: tuple[int, ...], dtype: type[Scalar]) -> NDArray[Scalar]:
     """Return new zeros, which the system backs with memory page by page."""
     number = math.prod(shape)
     if not number:

@@ -9,10 +9,12 @@ in undefined behavior".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from jitgen.emulator.arrays import Where
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.barriers import MBarrier
@@ -88,7 +90,7 @@ class LiveBarriers:
         """Return whether a barrier has one of the bytes from `start` up to, and without, `stop`."""
         return bool(self._is_taken[start >> _SHIFT : (stop - 1 >> _SHIFT) + 1].any())
 
-    def check_region(self, f: Fragment, at: int, where: slice | NDArray[Any]) -> None:
+    def check_region(self, f: Fragment, at: int, where: Where) -> None:
         """Find asynchronous work that accesses the bytes of a barrier."""
         if not self.by_offset:
             return
@@ -97,7 +99,7 @@ class LiveBarriers:
                 first = where.start >> _SHIFT
                 self._report(f, at, first + int(self._is_taken[first:].argmax()))
         else:
-            self.check(f, at, where.reshape(-1), 1)
+            self.check(f, at, where.reshape(-1).astype(np.int64, copy=False), 1)
 
     def _report(self, f: Fragment, at: int, place: int) -> None:
         barrier = self.by_offset[place << _SHIFT]

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Where
 from jitgen.emulator.formats.descriptors import Operand, of_wgmma, offsets
 from jitgen.emulator.formats.fragments import ROWS
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
-    from jitgen.emulator.machine.shared_memory import Where
     from jitgen.emulator.machine.warpgroup import Member
 
 

@@ -125,7 +125,7 @@ class Readers:
 
         Args:
             at: The instruction.
-            kind: Any word.
+            kind: A word of the caller.
             granules: Granules [k].
             agents: The agents: one for all granules, or one for each [k].
             epochs: When, by the agents' clocks; as `agents`.
@@ -137,7 +137,7 @@ class Readers:
                 plane = self._single[kind, agents] = self._plane(kind, np.array([agents]))
             self._put(plane, granules, int(stamps))
             return
-        assert isinstance(granules, np.ndarray)  # noqa: S101
+        assert isinstance(granules, np.ndarray)
         planes = self._planes_of(kind, agents)
         self._stamps.reshape(-1)[planes * self._num_granules + granules] = stamps
         pages = planes * self._num_pages + (granules >> _PAGE_SHIFT)
@@ -156,7 +156,7 @@ class Readers:
 
         Args:
             at: The instruction.
-            kind: Any word.
+            kind: A word of the caller.
             granules: Granules [k], ascending.
             agents: Who [m], ascending.
             epochs: When, by the agents' clocks [m].

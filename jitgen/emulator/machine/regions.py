@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Elements, Integers, Scalar, Where
 from jitgen.emulator.formats.swizzle import CHUNK
 from jitgen.emulator.machine.readers import Granules
 from jitgen.emulator.machine.shared_history import WORD
@@ -40,11 +40,11 @@ class Region:
     chunks: NDArray[np.int64] | None = None
 
 
-_regions: dict[int, tuple[NDArray[Any], Region]] = {}
+_regions: dict[int, tuple[Elements, Region]] = {}
 """Regions of read-only arrays, by identity; a reference to the array keeps its identity unique."""
 
 
-def region_of(where: slice | NDArray[Any]) -> Region:
+def region_of(where: Where) -> Region:
     """Return the words that bytes lie in."""
     if isinstance(where, slice):
         return _stretch(where.start, where.stop)
@@ -60,7 +60,7 @@ def region_of(where: slice | NDArray[Any]) -> Region:
     return found
 
 
-def _chunks_of(where: NDArray[Any]) -> NDArray[np.int64] | None:
+def _chunks_of(where: Integers) -> NDArray[np.int64] | None:
     """Return the numbers of the chunks that bytes consist of; None if they do not."""
     if where.size % CHUNK:
         return None
@@ -121,12 +121,12 @@ class Scattered:
         spread = self.addresses[:, None] * self.width + np.arange(self.width)
         return Scattered(spread.reshape(-1), 1)
 
-    def get(self, plane: NDArray[Any]) -> NDArray[Any]:
+    def get(self, plane: NDArray[Scalar]) -> NDArray[Scalar]:
         """Return what a plane holds there [granules]."""
-        found: NDArray[Any] = plane[self.addresses]
+        found: NDArray[Scalar] = plane[self.addresses]
         return found
 
-    def put(self, plane: NDArray[Any], values: Any) -> None:
+    def put(self, plane: Elements, values: Integers | int) -> None:
         """Put values [granules], or one, there."""
         plane[self.addresses] = values
 
@@ -174,15 +174,15 @@ class Box:
         strides = tuple(stride * self.unit for stride in self.strides[:-1])
         return Box(self.address * self.unit, (*outer, inner * self.unit), (*strides, 1), 1)
 
-    def get(self, plane: NDArray[Any]) -> NDArray[Any]:
+    def get(self, plane: NDArray[Scalar]) -> NDArray[Scalar]:
         """Return a view of what a plane holds there [shape]."""
         return self._view(plane)
 
-    def put(self, plane: NDArray[Any], values: Any) -> None:
+    def put(self, plane: Elements, values: Integers | int) -> None:
         """Put values [shape], or one, there."""
         self._view(plane)[...] = values
 
-    def _view(self, plane: NDArray[Any]) -> NDArray[Any]:
+    def _view(self, plane: NDArray[Scalar]) -> NDArray[Scalar]:
         size = plane.itemsize
         strides = tuple(stride * size for stride in self.strides)
         return np.ndarray(self.shape, plane.dtype, plane, self.address * size, strides)

@@ -188,7 +188,7 @@ class Schedule:
         if isinstance(outcome, int | Wait):
             self._go(fragment, outcome)
         else:
-            assert isinstance(outcome, list)  # noqa: S101
+            assert isinstance(outcome, list)
             self._split(fragment, outcome)
 
     def _branch(

@@ -12,11 +12,12 @@ operations".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Elements, PerThread, Where
 from jitgen.emulator.machine.clocks import Agents
 from jitgen.emulator.machine.history import READ, RELAXED_WRITE, WRITE, Access
 from jitgen.emulator.machine.lane_history import LaneNumbers
@@ -50,7 +51,6 @@ _WRITES = frozenset({WRITE, RELAXED_WRITE})
 _CHUNK = np.dtype(np.complex128)
 """A type of 16 bytes, to move as many at once."""
 
-Where = slice | NDArray[Any]
 """Bytes of shared memory: adjacent ones, or the offset of each, of any shape."""
 
 
@@ -70,7 +70,7 @@ class SharedMemory:
         self.cta = cta
         self.end = end
         self.bytes: NDArray[np.uint8] = np.full(SHARED_SIZE, POISON, np.uint8)
-        self.views: dict[int, NDArray[Any]] = {unit: self.bytes.view(f"u{unit}") for unit in _UNITS}
+        self.views: dict[int, Elements] = {unit: self.bytes.view(f"u{unit}") for unit in _UNITS}
         self.initialised: NDArray[np.bool_] = np.zeros(SHARED_SIZE, np.bool_)
         self._flags = {unit: self.initialised.view(f"u{unit}") for unit in _UNITS}
         self._clocks = cta.cluster.clocks
@@ -84,7 +84,7 @@ class SharedMemory:
 
     # --- addresses --------------------------------------------------------------------------------
 
-    def offsets(self, f: Fragment, at: int, addresses: Any, width: int) -> NDArray[np.int64]:
+    def offsets(self, f: Fragment, at: int, addresses: PerThread, width: int) -> NDArray[np.int64]:
         """
         Return the offsets in this memory of shared addresses [k].
 
@@ -150,7 +150,7 @@ class SharedMemory:
         if np.count_nonzero(is_missing):
             self._warn_uninitialised(f, at, int(offsets[is_missing.any(axis=1).argmax()]))
         self.cta.guarded.check(f, at, offsets, width)
-        data: NDArray[Any] = self.views[unit][index]
+        data: Elements = self.views[unit][index]
         return data.view(np.uint8)
 
     def generic_write(

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Where
 from jitgen.emulator.machine.clocks import Clock
 from jitgen.emulator.machine.faults import warn_at_exit
 from jitgen.emulator.machine.history import WRITE, Access, History
@@ -62,7 +63,7 @@ class Cells:
         granules: What the history knows them by, ascending. Not checked to be in bounds.
     """
 
-    index: tuple[Any, Any]
+    index: tuple[Where, Where]
     granules: NDArray[np.int64]
 
 
@@ -87,7 +88,7 @@ def granule_at(lane: int, column: int) -> int:
 def rectangle(lanes: NDArray[np.int64], column: int, width: int) -> Cells:
     """Return the words of `width` columns from `column` on in some lanes [k], which ascend."""
     granules = granules_of(lanes, column + np.arange(width)[:, None])
-    rows: Any = slice(None) if len(lanes) == LANES else lanes
+    rows: slice | NDArray[np.int64] = slice(None) if len(lanes) == LANES else lanes
     return Cells((rows, slice(column, column + width)), granules)
 
 

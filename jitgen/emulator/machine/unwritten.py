@@ -38,7 +38,8 @@ def check_written(
             f.warn(at, "undefined", f"thread {lane} reads {name}, to which it never wrote")
 
 
-def note_written(f: Fragment, at: int, mask: Mask, rows: tuple[int, ...]) -> None:  # noqa: ARG001
+def note_written(f: Fragment, at: int, mask: Mask, rows: tuple[int, ...]) -> None:
     """Note that the threads under the mask wrote registers."""
+    del at
     for row in rows:
         f.cta.unwritten[row, f.s] &= False if mask is None else ~mask

@@ -18,11 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.arrays import Numbers
 from jitgen.emulator.formats import fragments
 from jitgen.emulator.machine.accumulators import POISON, Accumulators
 from jitgen.emulator.machine.clocks import AsyncUnit
@@ -125,7 +126,7 @@ class Chain:
 
     def __init__(self, target: Accumulators) -> None:
         rows = fragments.ROWS * WARPS
-        self.values: NDArray[Any] = np.zeros((rows, target.columns), target.dtype)
+        self.values: Numbers = np.zeros((rows, target.columns), target.dtype)
         self.groups = [_NONE] * WARPS
         self.fences = [0] * WARPS
 
@@ -195,7 +196,7 @@ class Warpgroup:
 
     def begin(
         self, f: Fragment, at: int, share: Share, target: Accumulators, is_read: bool
-    ) -> NDArray[Any]:
+    ) -> Numbers:
         """
         Put accumulators in flight, if they are not, and return their values [64, columns].
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from jitgen.emulator.arrays import Vector
 
 Namer = Callable[[object, str], str]
 """Names an object in generated code, given a hint."""
@@ -111,7 +112,7 @@ def _are_adjacent(rows: list[int] | tuple[int, ...]) -> bool:
     return all(row == rows[0] + i for i, row in enumerate(rows))
 
 
-def matrix(n: int, rows: tuple[Any, ...], order: NDArray[np.int64]) -> NDArray[np.uint32]:
+def matrix(n: int, rows: Vector, order: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Return registers, each [n] or a scalar, as rows in the given order [operations, n]."""
     found = np.empty((len(rows), n), np.uint32)
     for row, values in zip(found, rows, strict=True):

@@ -27,7 +27,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from numpy import generic
 
 from jitgen.emulator.machine.unwritten import check_written, note_written
 from jitgen.emulator.program.batch import Batch, row_of
@@ -67,7 +69,7 @@ class Builder:
         accesses: Registers of the instruction in hand.
     """
 
-    def __init__(self, program: Program, number: int, namespace: dict[str, Any]) -> None:
+    def __init__(self, program: Program, number: int, namespace: dict[str, object]) -> None:
         self.program, self.namespace = program, namespace
         self.next_block = number + 1 if number + 1 < len(program.blocks) else -1
         self._number = number
@@ -85,7 +87,7 @@ class Builder:
 
     # --- operands ---------------------------------------------------------------------------------
 
-    def value(self, operand: str, type: str) -> str:  # noqa: A002
+    def value(self, operand: str, type: str) -> str:
         """
         Return the expression of an operand, read as a PTX type.
 
@@ -105,7 +107,7 @@ class Builder:
             return f"np.bool_({bool(value)})" if dtype == "bool" else self._scalar(value, dtype)
         return f"{dtype}({self._symbol(operand)})"
 
-    def values(self, operand: str, type: str) -> list[str]:  # noqa: A002
+    def values(self, operand: str, type: str) -> list[str]:
         """Return the expressions of the elements of a vector; see `names`."""
         return [self.value(name, type) for name in self.names(operand)]
 
@@ -148,7 +150,7 @@ class Builder:
         sign = "~" if instruction.is_negated else ""
         return f"f.spread({sign}{guard})" if guard in self._scalars else f"{sign}{guard}"
 
-    def literal(self, number: int, type: str) -> str:  # noqa: A002
+    def literal(self, number: int, type: str) -> str:
         """Return the name of a number as numpy scalar of a PTX type, of which it fills the bits."""
         dtype = dtype_of(type)
         bits = scalar(number, f"u{8 * int(dtype[1])}")
@@ -160,7 +162,7 @@ class Builder:
 
     # --- statements -------------------------------------------------------------------------------
 
-    def define(self, register: str, expression: str, type: str, instruction: Instruction) -> None:  # noqa: A002
+    def define(self, register: str, expression: str, type: str, instruction: Instruction) -> None:
         """
         Assign to a register, under the guard of `instruction`.
 
@@ -187,7 +189,7 @@ class Builder:
         self._lines.append(statement)
 
     def define_alike(
-        self, register: str, function: Callable[..., Any], arguments: list[str]
+        self, register: str, function: Callable[..., object], arguments: list[str]
     ) -> bool:
         """
         Assign ``function(*arguments)`` of f32 to a register, together with others of its like.
@@ -212,7 +214,7 @@ class Builder:
         self.accesses.writes.add(register)
         return True
 
-    def call(self, function: Callable[..., Any], *arguments: str) -> str:
+    def call(self, function: Callable[..., object], *arguments: str) -> str:
         """Return the expression ``function(f, at, ...)``, at being the instruction in hand."""
         name = self.constant(function, function.__name__)
         return f"{name}{_CALL}{', '.join([str(self._at), *arguments])})"
@@ -377,7 +379,7 @@ class Builder:
         found = self.call(special.special, repr(operand))
         return converted(found, "U8" if special.is_wide(operand) else "U4", dtype)
 
-    def _scalar(self, value: Any, dtype: str) -> str:
+    def _scalar(self, value: generic, dtype: str) -> str:
         bits = int.from_bytes(value.tobytes(), "little")
         return self.constant(value, f"{dtype}_{bits:x}")
 

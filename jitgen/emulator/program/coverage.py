@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,7 +168,7 @@ class Coverage:
             times = int(self.times[block.start : block.end].max())
             yield code[block.start].line, code[block.end - 1].line, times
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the coverage as JSON values."""
         return {
             "entry": self.program.module.entry,

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import cast
 
 from jitgen.emulator.program.blocks import cut
 from jitgen.emulator.program.builder import Builder
@@ -22,9 +23,6 @@ from jitgen.emulator.program.parse import parse
 from jitgen.emulator.program.table import Rule, Unsupported, rule_of
 from jitgen.emulator.program.types import NAMESPACE
 from jitgen.errors import UnsupportedPtx
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _REGISTER = re.compile(r"%[\w@]+")
 
@@ -157,7 +155,7 @@ class Program:
 
     # --- translation ------------------------------------------------------------------------------
 
-    def _translate(self, rules: list[Rule]) -> list[Callable[..., Any]]:
+    def _translate(self, rules: list[Rule]) -> list[Callable[..., object]]:
         """Return the function of each block."""
         namespace = dict(NAMESPACE)
         unknown: list[str] = []
@@ -175,13 +173,14 @@ class Program:
                 )
         self.python = "\n".join(sources)
         exec(compile(self.python, "<ptx>", "exec"), namespace)  # noqa: S102  # written above
-        return [namespace[f"block_{number}"] for number in numbers]
+        functions = [namespace[f"block_{number}"] for number in numbers]
+        return cast("list[Callable[..., object]]", functions)  # which the Python defines
 
     def _source_of(
         self,
         number: int,
         rules: list[Rule],
-        namespace: dict[str, Any],
+        namespace: dict[str, object],
         accesses: list[Accesses],
         unknown: list[str],
         doubts: Doubts | None = None,

@@ -10,7 +10,6 @@ Exceeding Instruction-Type Size" and "Constants".
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 
@@ -25,12 +24,13 @@ DTYPES = {
 }  # fmt: skip
 """What numpy's type for each PTX type is called in generated code; packed types are their bits."""
 
-NAMESPACE: dict[str, Any] = {
-    "np": np,
+_TYPES: dict[str, type[np.integer] | type[np.floating]] = {
     "U1": np.uint8, "U2": np.uint16, "U4": np.uint32, "U8": np.uint64,
     "I1": np.int8, "I2": np.int16, "I4": np.int32, "I8": np.int64,
     "F2": np.float16, "F4": np.float32, "F8": np.float64,
 }  # fmt: skip
+
+NAMESPACE: dict[str, object] = {"np": np, **_TYPES}
 """What every block function may name."""
 
 FILE_DTYPES = {"r": "U4", "q": "U8", "h": "U2", "p": "bool"}
@@ -43,7 +43,7 @@ _DECIMAL = re.compile(r"-?\d*(?:\.\d*|\d(?=[eE]))(?:[eE][+-]?\d+)?")
 _WARP_SIZE = "WARP_SZ"
 
 
-def dtype_of(type: str) -> str:  # noqa: A002
+def dtype_of(type: str) -> str:
     """
     Return what numpy's type for a PTX type is called in generated code.
 
@@ -76,15 +76,16 @@ def converted(expression: str, have: str, want: str) -> str:
     return whole if have == want else f"{whole}.view({want})"
 
 
-def scalar(number: float, type: str) -> Any:  # noqa: A002
+def scalar(number: float, type: str) -> np.generic:
     """Return a number as numpy scalar of a PTX type; integers keep their low bits."""
     name = dtype_of(type)
     if name == "bool":
         return np.bool_(number != 0)
     if name[0] == "F":
-        return NAMESPACE[name](number)
-    unsigned = NAMESPACE[f"U{name[1]}"]
-    return unsigned(int(number) & ((1 << 8 * int(name[1])) - 1)).view(NAMESPACE[name])
+        return _TYPES[name](number)
+    unsigned = _TYPES[f"U{name[1]}"]
+    value: np.generic = unsigned(int(number) & ((1 << 8 * int(name[1])) - 1)).view(_TYPES[name])
+    return value
 
 
 def is_number(operand: str) -> bool:
@@ -92,7 +93,7 @@ def is_number(operand: str) -> bool:
     return operand[:1] in "-." or operand[:1].isdigit() or operand == _WARP_SIZE
 
 
-def immediate(operand: str, type: str) -> Any:  # noqa: A002
+def immediate(operand: str, type: str) -> np.generic:
     """
     Return the value of a constant, read as a PTX type, as numpy scalar.
 
@@ -108,7 +109,7 @@ def immediate(operand: str, type: str) -> Any:  # noqa: A002
         name = dtype_of(type)
         if name[0] != "F":
             return scalar(int(bits, 16), type)
-        return NAMESPACE[name](
+        return _TYPES[name](
             np.array(int(bits, 16), f"u{len(bits) // 2}").view(f"f{len(bits) // 2}")
         )
     if digits := _INTEGER.fullmatch(operand):
