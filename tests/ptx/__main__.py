@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether kernels are what they were: digests of the PTX of everything that may be chosen.
+Whether kernels are what they were: digests of the PTX of kernels that may be chosen.
 
-    python -m tests.ptx check [NAME...]     compile, compare with tests/ptx/digests.json
-    python -m tests.ptx record [NAME...]    accept what is compiled now
+    python -m tests.ptx record FILE [NAME...]    write the digests of what is compiled now to FILE
+    python -m tests.ptx check FILE [NAME...]     compile, compare with FILE; by default all in it
 
-Of GPU targets it is the PTX that counts, of the CPU the object. A refactoring leaves them alone,
-byte for byte; a change on purpose names the kernels that changed in its commit. Takes minutes
-on two cores, so it is no test: it runs before and after a change to templates or rendering.
+Record on the commit that a change starts from, check on its own. FILE lies outside of the
+repository: another compiler writes other PTX, so no record is good for longer than that. Of GPU
+targets the PTX counts, of the CPU the object. All kernels take hours; ``--sample 60`` takes as many
+of each operation and target as far as there are, some minutes on two cores.
 """
 
 from __future__ import annotations
@@ -19,11 +20,9 @@ import sys
 from pathlib import Path
 
 from jitgen.compile import toolchain, workers
-from jitgen.config import Arch
-from tests.ptx.kernels import names
+from tests.ptx.kernels import names, sample
 
 ROOT = Path(__file__).resolve().parents[2]
-DIGESTS = Path(__file__).with_name("digests.json")
 
 
 def digests(wanted: list[str], jobs: int) -> tuple[dict[str, str], dict[str, str]]:
@@ -42,43 +41,66 @@ def digests(wanted: list[str], jobs: int) -> tuple[dict[str, str], dict[str, str
     return found, failed
 
 
-def main() -> int:
-    """Return 1 where kernels changed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.ptx", description=__doc__)
-    parser.add_argument("what", choices=["record", "check"])
-    parser.add_argument("names", nargs="*", help="kernels; all where none is named")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    asked = parser.parse_args()
-    found, failed = digests(asked.names or names(), asked.jobs)
+def _versions() -> dict[str, str]:
+    """Return the compiler's versions, as other ones write other PTX."""
+    every = dict(toolchain.versions())
+    return {name: v for name, v in every.items() if name.startswith("nvidia-cutlass")}
+
+
+def record(file: Path, wanted: list[str], jobs: int) -> int:
+    """Write the digests of kernels to `file`; return 1 where one failed."""
+    found, failed = digests(wanted, jobs)
+    _say_failed(failed)
+    document = {"toolchain": _versions(), "kernels": dict(sorted(found.items()))}
+    file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    print(f"{len(found)} kernels recorded in {file}")
+    return int(bool(failed))
+
+
+def check(file: Path, wanted: list[str], jobs: int) -> int:
+    """Compare kernels with those that `file` records; return 1 where one is not what it was."""
+    document = json.loads(file.read_text(encoding="utf-8"))
+    if document["toolchain"] != _versions():
+        print(f"recorded with {document['toolchain']}, this is {_versions()}: nothing can be said")
+        return 1
+    before = document["kernels"]
+    wanted = wanted or list(before)
+    if unknown := [name for name in wanted if name not in before]:
+        print(f"not recorded in {file}: {', '.join(unknown)}")
+        return 1
+    found, failed = digests(wanted, jobs)
+    _say_failed(failed)
+    changed = [name for name in found if found[name] != before[name]]
+    for name in changed:
+        print(f"changed  {name}")
+    print(f"{len(found) - len(changed)} of {len(wanted)} kernels are what they were")
+    return int(bool(changed or failed))
+
+
+def _say_failed(failed: dict[str, str]) -> None:
     for name, error in failed.items():
         print(f"failed   {name}: {error}")
-    # What the compiler's versions are, as other ones write other PTX.
-    versions = {
-        name: v
-        for name, v in dict(toolchain.versions()).items()
-        if name.startswith("nvidia-cutlass")
-    }
-    if asked.what == "record":
-        kept = json.loads(DIGESTS.read_text(encoding="utf-8"))["kernels"] if asked.names else {}
-        record = {"toolchain": versions, "kernels": dict(sorted({**kept, **found}.items()))}
-        DIGESTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        print(f"{len(found)} kernels recorded")
-        return bool(failed)
-    record = json.loads(DIGESTS.read_text(encoding="utf-8"))
-    if record["toolchain"] != versions:
-        print(f"recorded with {record['toolchain']}, this is {versions}: nothing can be said")
-        return 1
-    before = record["kernels"]
-    wanted = asked.names or sorted(before.keys() | found.keys())
-    changed = [name for name in wanted if name in found and before.get(name) != found[name]]
-    lost = [name for name in wanted if name not in found and name not in failed]
-    for name in changed:
-        print(f"{'changed' if name in before else 'new':8} {name}")
-    for name in lost:
-        print(f"lost     {name}")
-    kept = len(found) - len(changed)
-    print(f"{kept} of {len(wanted)} kernels are what they were, of {len(Arch)} targets")
-    return bool(changed or lost or failed)
+
+
+def main() -> int:
+    """Return 1 where kernels changed or failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.ptx",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", choices=["record", "check"])
+    parser.add_argument("file", type=Path, help="the record; outside of the repository")
+    parser.add_argument("names", nargs="*", help="kernels; all where none is named")
+    parser.add_argument("--sample", type=int, metavar="N", help="N kernels, evenly over families")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    asked = parser.parse_args()
+    if asked.what == "check":
+        if asked.sample:
+            parser.error("a check compares what was recorded: --sample belongs to record")
+        return check(asked.file, asked.names, asked.jobs)
+    wanted = asked.names or names()
+    return record(asked.file, sample(wanted, asked.sample or len(wanted)), asked.jobs)
 
 
 if __name__ == "__main__":
