@@ -28,6 +28,7 @@ from jitgen.formats.protocol import Rows
 from jitgen.ops.grouped_gemm import samples
 from jitgen.ops.grouped_gemm.samples import Call
 from jitgen.ops.moe_fc2_dense import samples as fc2
+from jitgen.ops.sizes import SPARE_ROWS
 from jitgen.selection.numerics import keeping
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules
@@ -137,7 +138,7 @@ class Pool:
         form = find_format(granularity)
         if not form.has_atoms:
             return form.readable(_taken(scale, index))
-        own = Rows((self.rows + samples._SPARE_ROWS,), self.groups, self.call.groups)
+        own = Rows((self.rows + SPARE_ROWS,), self.groups, self.call.groups)
         places = -(-self.k // form.values)  # type: ignore[attr-defined]
         return laid_out(_taken(by_row(scale, own, places), index), rows)
 

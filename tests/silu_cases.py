@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.config.layouts import ARGUMENT
 from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize import reference
+from jitgen.ops.tensors import owned_rows
 
 LIMITS = {"limit": 7.0, "alpha": 1.702}
 """What gpt-oss uses."""
@@ -127,9 +129,7 @@ def of_input(kernel: SiluMulQuantizeConfig, x: Tensor, groups: dict[str, Tensor]
             *([] if scale is None else [scale]),
             *limits_of(kernel).values(),
         ),
-        owned=reference.owned_rows(
-            x, groups.get("offs"), groups.get("m_indices"), groups.get("masked_m")
-        ),
+        owned=owned_rows(x.shape[-2], *(groups.get(name) for name in ARGUMENT.values())),
         q=q,
         scale=scale,
         expected_q=expected_q,

@@ -136,7 +136,7 @@ def _silu(arch: Arch, device: str) -> Iterator[Row]:
     if wrong := solved.solve(partial(silu, expected_m=_EXPECTED)):
         raise WrongResult(f"silu_mul_quantize of the dispatch suite gives {wrong} wrong values")
     function, new_scale = current.get().get_kernel(config, arch).function, BLOCK128.new_a
-    x, q, tail = solved.tensors[0], solved.q, _tail(arch)
+    x, q, tail = solved.tensors[0], solved.arguments["out"], _tail(arch)
     none = torch.zeros(_GROUPS, dtype=torch.int32, device=device)
     rows = Rows(x.shape[:-1])
 

@@ -26,9 +26,9 @@ from jitgen.bench.runner import NEEDED, KernelCase, KernelSuite, Ratio, Ready, S
 from jitgen.config import Arch
 from jitgen.config.moe_fc2_dense import TOP_K, MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.formats.block128 import kernel_layout
-from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS
 from jitgen.ops.moe_fc2_dense import samples
 from jitgen.ops.moe_fc2_dense.ways import ways
+from jitgen.ops.sums import ACCUMULATOR_BITS, SolvedSums
 
 DENSE, GROUPED, COMBINE = "dense", "grouped", "grouped and combine"
 
@@ -106,7 +106,7 @@ def _sides(
         yield Side(name=f"{DENSE} {other.short}", prepare=partial(dense, other))
 
 
-def _check(solved: samples.Solved, name: str, config: MoEFc2DenseConfig | None) -> None:
+def _check(solved: SolvedSums, name: str, config: MoEFc2DenseConfig | None) -> None:
     """Raise WrongResult where a kernel computes something wrong; None: the one that is chosen."""
     solved.out.fill_(float("nan"))
     jitgen.moe_fc2_dense(**solved.arguments, config=config)
@@ -116,7 +116,7 @@ def _check(solved: samples.Solved, name: str, config: MoEFc2DenseConfig | None) 
 
 
 def _grouped(
-    solved: samples.Solved, name: str
+    solved: SolvedSums, name: str
 ) -> tuple[Call, Callable[[], Tensor], Callable[[Tensor], None]]:
     """
     Return the grouped GEMM over the rows that are routed, the same with the sum over them, and what

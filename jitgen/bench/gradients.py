@@ -30,7 +30,7 @@ from jitgen.bench.runner import NEEDED, KernelCase, KernelSuite, Ratio, Side, de
 from jitgen.config import Arch, BLayout, Config, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import Cluster, GroupedGemmProblem
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
-from jitgen.ops.grouped_gemm.samples import rounding
+from jitgen.ops.sums import rounding
 from jitgen.support.frozen import frozen
 from jitgen.targets import legality
 

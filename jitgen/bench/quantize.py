@@ -41,10 +41,9 @@ from jitgen.formats import mx32, nv16
 from jitgen.formats.convert import from_atoms
 from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
 from jitgen.formats.unpacked import LAYOUTS, unpacked
-from jitgen.ops.quantize import samples
 from jitgen.ops.quantize.call import mxfp4, mxfp8, nvfp4
+from jitgen.ops.solved import bits_differ
 from jitgen.ops.unpack_weights.call import unpack_mxfp4
-from jitgen.ops.unpack_weights.samples import differ
 
 TORCH, FOUND = "torch", "jitgen, global scale found"
 
@@ -173,7 +172,7 @@ def _check(
     """Require the bits of torch's operations: every row of x is some group's."""
     expected, size = plain(), -(-problem.k // problem.format.values)
     scales = [from_atoms(each[1], x.shape[-2], size, offs=offs) for each in (found, expected)]
-    wrong = samples.differ(found[0], expected[0]).sum() + samples.differ(*scales).sum()
+    wrong = bits_differ(found[0], expected[0]).sum() + bits_differ(*scales).sum()
     if int(wrong):
         raise WrongResult(f"the kernel for {name} gives {int(wrong):,} wrong bytes")
 
@@ -204,7 +203,7 @@ def _unpack_sides(problem: UnpackWeightsProblem, arch: Arch) -> Iterator[Side]:
     expected = unpacked(weights)
 
     def check(name: str, found: Any) -> None:
-        wrong = sum(int(differ(*pair).sum()) for pair in zip(found, expected, strict=True))
+        wrong = sum(int(bits_differ(*pair).sum()) for pair in zip(found, expected, strict=True))
         if wrong:
             raise WrongResult(f"{name} gives {wrong:,} wrong values for {problem.slug}")
 

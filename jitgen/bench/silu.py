@@ -40,6 +40,7 @@ from jitgen.config.silu_mul_quantize import (
 )
 from jitgen.formats.e4m3 import MAX
 from jitgen.ops.silu_mul_quantize import reference, samples
+from jitgen.ops.solved import Solved
 
 OF_COPY = 0.9
 """Budget of the largest ragged case with block scales: this part of the copy's rate."""
@@ -129,7 +130,7 @@ def _sides(
                 raise WrongResult(f"the kernel for {name} gives {wrong:,} wrong values")
 
     ready = Ready(
-        calls=(partial(ours, x, out=solved.q, **solved.named),),
+        calls=(partial(ours, **solved.arguments),),
         check=check,
         kernel=str(jitgen.select(served, arch).config.name(arch)),
     )
@@ -141,12 +142,13 @@ def _sides(
 SUITE = KernelSuite(name="silu", cases=cases)
 
 
-def _inductor(solved: samples.Solved, config: SiluMulQuantizeConfig) -> Ready:
+def _inductor(solved: Solved, config: SiluMulQuantizeConfig) -> Ready:
     """Return what inductor makes of the same work; it takes every row for owned."""
     torch._dynamo.reset()
-    x, scale = solved.tensors[0], solved.named["scale"]
+    x, scale = solved.tensors[0], solved.arguments["scale"]
     granularity = str(config.scale_granularity)
-    limits = {name: solved.named[name] for name in ("limit", "alpha") if name in solved.named}
+    given = solved.arguments
+    limits = {name: given[name] for name in ("limit", "alpha") if name in given}
 
     def plain(x: Tensor) -> tuple[Tensor, Tensor | None]:
         y = reference.activated(
@@ -162,8 +164,9 @@ def _inductor(solved: samples.Solved, config: SiluMulQuantizeConfig) -> Ready:
 
     def check() -> None:
         q, _ = compiled(x)
-        owned = solved.is_owned
-        expected = solved.expected_q[owned].float()
+        output = solved.output("q")
+        owned = output.owned
+        expected = output.expected[owned].float()
         if (q[owned].float() - expected).abs().max() > LARGEST_ERROR * expected.abs().max():
             raise WrongResult("its results are others")
 

@@ -1,16 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What calls with an answer share, whatever the operation: `jitgen verify` and tests solve them."""
+"""
+Calls with their answers, whatever the operation: `jitgen verify`, measurements and tests solve
+them.
+"""
 
 from __future__ import annotations
 
-import re
-from itertools import groupby
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from jitgen.config import Config
 from jitgen.config.operation import Excuse, Result
+from jitgen.support.frozen import frozen
+
+UNTOUCHED = 77
+"""What bytes of results hold before."""
+
+
+def untouched(tensor: Tensor) -> Tensor:
+    """Fill the memory of a result with `UNTOUCHED`, that between its rows too; return it."""
+    tensor.untyped_storage().fill_(UNTOUCHED)  # type: ignore[attr-defined]
+    return tensor
+
+
+def bits_of(tensor: Tensor) -> Tensor:
+    """Return the values of a tensor as integers with the same bits."""
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+    return tensor.view(kinds[tensor.element_size()])
+
+
+def bits_differ(found: Tensor, expected: Tensor) -> Tensor:
+    """Return which values differ in their bits; of NaNs, of which there are several, none does."""
+    both_nan = found.float().isnan() & expected.float().isnan()
+    return (bits_of(found) != bits_of(expected)) & ~both_nan
+
+
+def further_than(allowed: Tensor | float) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return what says which values are further apart than is `allowed`; of NaNs none is."""
+
+    def differ(found: Tensor, expected: Tensor) -> Tensor:
+        found, expected = found.double(), expected.double()
+        is_near = (found == expected) | ((found - expected).abs() <= allowed)
+        return ~is_near & ~(found.isnan() & expected.isnan())
+
+    return differ
+
+
+@frozen
+class Output:
+    """
+    A result of a call: what the kernel writes, and what it must write.
+
+    Attributes:
+        name: The argument that it is.
+        found: What the kernel writes; `untouched` before.
+        expected: What it must be.
+        owned: Which values, or which rows, belong to a group, bool of the first dimensions of
+            `found`: the others must stay as they are. None: all do.
+        differ: Says which values differ.
+        of_groups: Whether the first dimension is that of groups.
+    """
+
+    name: str
+    found: Tensor
+    expected: Tensor
+    owned: Tensor | None = None
+    differ: Callable[[Tensor, Tensor], Tensor] = bits_differ
+    of_groups: bool = False
+
+    def write(self, values: Tensor) -> None:
+        """Write the `values` that belong to a group, as a kernel would."""
+        mine, theirs = bits_of(self.found), bits_of(values)
+        where = ... if self.owned is None else self.owned
+        mine[where] = theirs[where]
+
+    def result(self) -> Result:
+        """Return it, value by value."""
+        found, expected, owned = self.found, self.expected, self.owned
+        is_wrong, group, row = self.differ(found, expected), None, None
+        if owned is not None:
+            before = torch.full((found.element_size(),), UNTOUCHED, dtype=torch.uint8)
+            bits = bits_of(found)
+            is_touched = bits != before.to(found.device).view(bits.dtype)
+            side = [1] * (found.ndim - owned.ndim)
+            is_wrong = is_wrong.where(owned.reshape(*owned.shape, *side), is_touched)
+            is_owned = owned if side else owned.any(-1)
+            group = torch.where(is_owned, 0, -1)
+        elif self.of_groups:
+            groups, rows = found.shape[:2]
+            group = torch.arange(groups).repeat_interleave(rows)
+            row = torch.arange(rows).repeat(groups)
+        return compared(self.name, found, expected, is_wrong, group, row)
 
 
 class Compared:
@@ -25,6 +108,66 @@ class Compared:
     def wrong(self) -> int:
         """Count wrong values; one in a row of no group is wrong if the kernel wrote it."""
         return sum(int(result.is_wrong.sum()) for result in self.results())
+
+
+@frozen
+class Solved(Compared):
+    """
+    A call with its answer.
+
+    Attributes:
+        tensors: What kernels take, in order, without the number of SMs.
+        arguments: What the public function takes, by its names; empty where it is not called.
+        is_exact: Whether values are small integers, or otherwise such that results are exact.
+        outputs: The results, in the order in which the public function returns them.
+    """
+
+    tensors: tuple[Any, ...]
+    arguments: dict[str, Any]
+    is_exact: bool
+    outputs: tuple[Output, ...]
+
+    def output(self, name: str) -> Output:
+        """Return the result with this name."""
+        return next(each for each in self.outputs if each.name == name)
+
+    def solve(self, function: Callable[..., Any]) -> int:
+        """Let a function that takes `arguments` solve it; return `wrong`."""
+        given = [value for name, value in self.arguments.items() if name != "out"]
+        found = function(**self.arguments)
+        new = [each for each in _tensors(found) if not any(each is value for value in given)]
+        for output, values in zip(self.outputs, new, strict=True):
+            if values is not output.found:
+                output.write(values)
+        return self.wrong()
+
+    def results(self) -> list[Result]:
+        """Return the results, value by value."""
+        return [output.result() for output in self.outputs]
+
+    def errors(self) -> tuple[float, float]:
+        """
+        Return the relative errors of the first result that may have some, as `relative_errors`
+        does; where all must have the same bits, the part of the values that are wrong, and whether
+        one is.
+        """
+        for output in self.outputs:
+            if output.differ is not bits_differ:
+                owned = ... if output.owned is None else output.owned
+                pair = (output.found, output.expected)
+                return relative_errors(*(each[owned].double() for each in pair))
+        wrong = self.wrong()
+        values = sum(output.found.numel() for output in self.outputs)
+        return wrong / max(1, values), float(wrong > 0)
+
+
+def _tensors(found: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a result, which may be tuples of tuples, in order."""
+    if isinstance(found, Tensor):
+        yield found
+    elif isinstance(found, tuple):
+        for each in found:
+            yield from _tensors(each)
 
 
 def compared(
@@ -72,24 +215,6 @@ def relative_errors(found: Tensor, expected: Tensor) -> tuple[float, float]:
     frobenius = (found - expected).norm() / expected.norm().clamp_min(tiny)
     largest = (found - expected).abs().max() / expected.abs().max().clamp_min(tiny)
     return float(frobenius), float(largest)
-
-
-def numbers_of(text: str, count: int) -> tuple[int, ...]:
-    """Return the `count` numbers of ``3:24:128``, or as many zeros if `text` has another form."""
-    match = re.fullmatch(":".join([r"(\d+)"] * count), text)
-    return tuple(map(int, match.groups())) if match else (0,) * count
-
-
-def unequal_rows(rows: int, groups: int) -> tuple[int, ...]:
-    """Return how many of the rows each group has, as unequal as it goes."""
-    ends = [rows * (i * i) // (groups * groups) for i in range(1, groups + 1)]
-    return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
-
-
-def rows_in_words(rows: tuple[int, ...]) -> str:
-    """Return the rows of groups as ``3 + 32 x 0 + 129``."""
-    runs = [(count, len([*equal])) for count, equal in groupby(rows)]
-    return " + ".join(f"{times} x {count}" if times > 1 else f"{count}" for count, times in runs)
 
 
 def nothing_unreachable(config: Config) -> tuple[Excuse, ...]:  # noqa: ARG001

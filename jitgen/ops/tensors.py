@@ -70,6 +70,24 @@ def layout_of(
     return found[0]
 
 
+def owned_rows(
+    count: int, offs: Tensor | None, m_indices: Tensor | None, masked_m: Tensor | None
+) -> Tensor:
+    """
+    Return which of `count` rows belong to a group: bool, (M,) or (G, M).
+
+    Raises:
+        InputError: Not exactly one of `offs`, `m_indices` and `masked_m` is given.
+    """
+    _, groups = layout_of(offs, m_indices, masked_m)
+    if m_indices is not None:
+        return groups >= 0
+    rows = torch.arange(count, device=groups.device)
+    if masked_m is not None:
+        return rows < groups[:, None]
+    return rows < (groups[-1] if len(groups) else 0)
+
+
 def require(
     name: str,
     value: object,

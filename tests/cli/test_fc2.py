@@ -108,6 +108,6 @@ def test_bench_refuses_to_time_what_is_wrong(monkeypatch: pytest.MonkeyPatch) ->
     def wrong(*_: Any) -> int:
         return 3
 
-    monkeypatch.setattr(suite.samples.Solved, "wrong", wrong)
+    monkeypatch.setattr(suite.SolvedSums, "wrong", wrong)
     with pytest.raises(WrongResult, match="3 tokens, 2 of 3 experts, N16 I32 gives 3 wrong"):
         list(suite.SUITE.measured(CASE, Arch.CPU))

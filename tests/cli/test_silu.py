@@ -210,7 +210,7 @@ def test_bench_refuses_to_time_what_is_wrong(
     monkeypatch.setattr(runner, "has_gpu", lambda: False)
     cases = [suite.case(CASE, 2, 64)]
     monkeypatch.setattr(suite, "rows", replace(suite.SUITE, cases=lambda _: cases).rows)
-    monkeypatch.setattr(suite.samples.Solved, "solve", lambda *_: 3)
+    monkeypatch.setattr(suite.Solved, "solve", lambda *_: 3)
     done = jitgen("bench", "silu")
 
     assert (done.code, done.out) == (1, "")

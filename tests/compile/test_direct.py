@@ -98,6 +98,6 @@ def test_public_calls_do_not_look_twice(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Kernel, "__call__", refuse)
     case = solved("route_given_e32_cpu")
     for _ in range(2):
-        found = jitgen.sort_pairs(case.given, **case.named)
+        found = jitgen.sort_pairs(**case.arguments)
 
-    assert torch.equal(found.inverse, case.expected["inverse"])
+    assert torch.equal(found.inverse, case.output("inverse").expected)

@@ -17,7 +17,8 @@ from jitgen.codegen.render import render
 from jitgen.config import Arch
 from jitgen.config.route import RouteConfig, Scoring
 from jitgen.emulator import Artifact
-from jitgen.ops.route.samples import Sizes, Solved, make, solved
+from jitgen.ops.route.samples import Sizes, make, solved
+from jitgen.ops.solved import Solved
 from jitgen.verify import verify
 from jitgen.verify.artifacts import compiled
 from jitgen.verify.gpu import device

@@ -17,7 +17,8 @@ from jitgen.config import Arch, DType, ScaleGranularity
 from jitgen.config.grouped_gemm import Operands, Tile
 from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
 from jitgen.errors import InputError
-from jitgen.ops.moe_fc2_dense.samples import BLOCKS, Sizes, Solved, make, of_sizes
+from jitgen.ops.moe_fc2_dense.samples import BLOCKS, Sizes, make, of_sizes
+from jitgen.ops.sums import SolvedSums
 from tests import needs
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
@@ -31,7 +32,7 @@ SIZES = [
 """Odd, smaller than a block, experts of nobody, tokens of nobody."""
 
 
-def solved(sizes: Sizes = SIZES[0], **options: Any) -> Solved:
+def solved(sizes: Sizes = SIZES[0], **options: Any) -> SolvedSums:
     return of_sizes(BLOCKS, sizes, is_exact=True, **options)
 
 

@@ -17,7 +17,8 @@ from jitgen.config.grouped_gemm import Tile
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm_wgrad.call import CALL
-from jitgen.ops.grouped_gemm_wgrad.samples import Sizes, Solved, make
+from jitgen.ops.grouped_gemm_wgrad.samples import Sizes, make
+from jitgen.ops.sums import SolvedSums
 from jitgen.ops.tracing.library import traced
 from tests import needs
 from tests.arguments import int32
@@ -41,7 +42,7 @@ def config(layout: str = "ragged", **fields: Any) -> GroupedGemmWgradConfig:
     return GroupedGemmWgradConfig(**{"layout": layout, "tile": Tile(m=64, n=128, k=128), **fields})
 
 
-def solved(**options: Any) -> Solved:
+def solved(**options: Any) -> SolvedSums:
     return make(config(), SIZES[0], is_exact=True, **options)
 
 

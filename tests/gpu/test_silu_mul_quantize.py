@@ -53,16 +53,16 @@ def test_a_cuda_graph() -> None:
     assert case.solve(call) == 0
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        _, scale = call(case.tensors[0], out=case.q, **case.named)
+        q, scale = call(**case.arguments)
     for mine, new in zip(case.tensors[:2], other.tensors[:2], strict=True):
         mine.copy_(new)
 
     def replay(*_: object, out: torch.Tensor, **__: object) -> tuple[torch.Tensor, object]:
         graph.replay()
-        out.copy_(case.q)
+        out.copy_(q)
         return out, scale
 
-    case.q.copy_(other.q)  # what the results of rows that nobody owns have to be
+    q.copy_(other.arguments["out"])  # what the results of rows that nobody owns have to be
     assert other.solve(replay) == 0  # type: ignore[arg-type]
 
 
@@ -74,6 +74,6 @@ def test_capture_of_a_kernel_that_is_not_loaded() -> None:
     current.get().reset()
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(CaptureMiss, match="before the capture"), torch.cuda.graph(graph):
-        call(case.tensors[0], out=case.q, **case.named)
+        call(**case.arguments)
 
     assert case.solve(call) == 0

@@ -17,7 +17,8 @@ from jitgen.errors import ConfigError
 from jitgen.formats.e2m1 import values_of
 from jitgen.ops.grouped_gemm import draws
 from jitgen.ops.grouped_gemm.reference import sums
-from jitgen.ops.grouped_gemm.samples import Call, Solved, distance, random_call
+from jitgen.ops.grouped_gemm.samples import Call, Solved, random_call
+from jitgen.ops.sums import distance
 from jitgen.quantize import is_kernel_layout
 
 COUNTS = (5, 0, 130)

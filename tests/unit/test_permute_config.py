@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 import jitgen
 from jitgen.config import Arch, Config, Layout
@@ -24,6 +23,7 @@ from jitgen.config.permute_quantize import (
 from jitgen.errors import ConfigError, UnsupportedConfig
 from jitgen.ops.combine import samples as combining
 from jitgen.ops.permute_quantize import samples as permuting
+from jitgen.ops.solved import bits_of
 from jitgen.targets.legality import check
 from tests.strategies import combine_sweep, permute_sweep
 from tests.targets import EACH
@@ -136,18 +136,16 @@ def test_few_pairs_are_sorted_by_a_warp_for_each_part_of_a_token() -> None:
 def test_samples_of_what_sorts_tell_right_from_wrong() -> None:
     sizes = permuting.Sizes(rows=(3, 0, 2), top_k=3, k=272)
     case = permuting.make(replace(BLOCKS, walk=Walk.SORT), sizes, is_exact=True)
-    mine = permuting._bytes(case.q)
-    mine[case.owned] = permuting._bytes(case.expected_q)[case.owned]
-    assert case.scale is not None
-    assert case.expected_scale is not None
-    case.scale[case.owned] = case.expected_scale[case.owned]
-    assert case.wrong() == sum(each.numel() for each in case.order.values())
-    for name, each in case.order.items():
-        each.copy_(case.expected_order[name])
+    q, scale, *order = case.outputs
+    for each in (q, scale):
+        each.write(each.expected)
+    assert case.wrong() == sum(each.found.numel() for each in order)
+    for each in order:
+        each.write(each.expected)
     assert case.wrong() == 0
-    assert case.expected_order["offs"].tolist() == [3, 3, 5]
-    for each in case.order.values():
-        each.flatten()[1] += 1
+    assert case.output("offs").expected.tolist() == [3, 3, 5]
+    for each in order:
+        each.found.flatten()[1] += 1
     assert case.wrong() == 3
 
 
@@ -178,33 +176,27 @@ def test_samples_tell_right_from_wrong(layout: Layout, form: Format) -> None:
     def solved() -> Any:
         case = permuting.make(config, sizes, is_exact=True)
         assert case.wrong() > 0, "nothing was computed yet"
-        mine = permuting._bytes(case.q)
-        mine[case.owned] = permuting._bytes(case.expected_q)[case.owned]
-        if case.scale is not None:
-            mine = permuting._bytes(case.scale)
-            mine[case.has_scale] = permuting._bytes(case.expected_scale)[case.has_scale]
+        for each in case.outputs:
+            each.write(each.expected)
         return case
 
     assert solved().wrong() == 0
     for is_owned in (True, False):
-        case = solved()
-        row = int((case.owned.flatten() == is_owned).nonzero()[0])
-        permuting._bytes(case.q).flatten(0, -2)[row, 0] ^= 1
-        assert case.wrong() == 1
-        if case.scale is None:
-            continue
-        case = solved()
-        place = (case.has_scale == is_owned).nonzero()[0]
-        permuting._bytes(case.scale)[tuple(place)] ^= 1
-        assert case.wrong() == 1
+        for number, output in enumerate(solved().outputs):
+            case = solved()
+            bits = bits_of(case.outputs[number].found)
+            place = (output.owned == is_owned).nonzero()[0]
+            bits[(*place, *[0] * (bits.ndim - len(place)))] ^= 1
+            assert case.wrong() == 1
 
 
 def test_samples_of_sums_tell_right_from_wrong() -> None:
     case = combining.make(SUMS, combining.Sizes(tokens=5, top_k=3, n=16), is_exact=True)
     assert case.wrong() > 0
-    case.out.copy_(case.expected)
+    (out,) = case.outputs
+    out.write(out.expected)
     assert case.wrong() == 0
-    case.out.view(torch.int16)[2, 3] += 1
+    bits_of(out.found)[2, 3] += 1
     assert case.wrong() == 1
 
 

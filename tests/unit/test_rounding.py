@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from jitgen.ops.grouped_gemm.samples import rounding  # noqa: E402
+from jitgen.ops.sums import rounding  # noqa: E402
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 

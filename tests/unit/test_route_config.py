@@ -144,16 +144,17 @@ def test_samples_have_every_kind_of_expert() -> None:
         for sizes in samples.Sizes.of(config, Arch.SM_90A):
             case = samples.make(config, sizes, is_exact=True)
 
-            assert case.wrong() == sum(each.numel() for each in case.expected.values())
-            counts = case.expected["offs"].diff()
+            assert case.wrong() == sum(each.found.numel() for each in case.outputs)
+            counts = case.output("offs").expected.diff()
             assert counts.unique().numel() > 2
-        assert (case.expected["inverse"] == -1).any()
-        assert (case.expected["inverse"] >= 0).any()
-    for name, tensor in case.expected.items():
-        case.found[name].copy_(tensor)
+        inverse = case.output("inverse").expected
+        assert (inverse == -1).any()
+        assert (inverse >= 0).any()
+    for each in case.outputs:
+        each.write(each.expected)
     assert case.wrong() == 0
-    case.found["topk_weights"][0, 0] *= 1.001
-    case.found["permutation"][3] = 0
+    case.output("topk_weights").found[0, 0] *= 1.001
+    case.output("permutation").found[3] = 0
     assert case.wrong() == 2
 
 

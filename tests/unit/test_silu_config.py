@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 import jitgen
 from jitgen.config import Arch, Config
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, SiluMulQuantizeProblem, Tiling
 from jitgen.errors import ConfigError, UnsupportedConfig
 from jitgen.ops.silu_mul_quantize.samples import Sizes, make
+from jitgen.ops.solved import bits_of
 from jitgen.targets.legality import check
 from tests.strategies import silu_sweep
 from tests.targets import EACH
@@ -95,16 +95,16 @@ def test_samples_tell_right_from_wrong(layout: str) -> None:
 
     def solved() -> Any:
         case = make(config, sizes, is_exact=True)
-        case.q[case.is_owned] = case.expected_q[case.is_owned]
-        case.scale[case.is_owned] = case.expected_scale[case.is_owned]
+        for each in case.outputs:
+            each.write(each.expected)
         return case
 
     assert solved().wrong() == 0
     for name in ("q", "scale"):
         for is_owned in (True, False):
             case = solved()
-            bits = getattr(case, name).view(torch.uint8 if name == "q" else torch.int32)
-            bits[(*(case.is_owned == is_owned).nonzero()[0], 1)] ^= 1
+            output = case.output(name)
+            bits_of(output.found)[(*(output.owned == is_owned).nonzero()[0], 1)] ^= 1
             assert case.wrong() > 0, (name, is_owned)
 
 

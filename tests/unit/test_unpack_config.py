@@ -77,11 +77,11 @@ def test_samples() -> None:
     """They tell a wrong value and a wrong scale."""
     sizes = Sizes.parse("2:72:416", EXACT)
     case = make(EXACT, sizes, is_exact=True)
-    assert case.wrong() == case.b.numel() + case.b_scale.numel()
-    case.b.copy_(case.expected_b)
-    case.b_scale.copy_(case.expected_scale)
+    assert case.wrong() == sum(each.found.numel() for each in case.outputs)
+    for each in case.outputs:
+        each.write(each.expected)
     assert case.wrong() == 0
-    case.b_scale[1, 3] *= 2
+    case.output("b_scale").found[1, 3] *= 2
 
     assert case.wrong() == 1
 

@@ -19,7 +19,8 @@ from jitgen.formats import find_format
 from jitgen.formats.protocol import Rows, ceil_div
 from jitgen.ops.grouped_gemm import reference
 from jitgen.ops.grouped_gemm.call import grouped_gemm
-from jitgen.ops.grouped_gemm.samples import Call, distance, random_call
+from jitgen.ops.grouped_gemm.samples import Call, random_call
+from jitgen.ops.sums import distance
 from jitgen.support.frozen import frozen
 
 LARGEST_ERROR = 2.0**-7

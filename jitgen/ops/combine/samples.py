@@ -3,29 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
 import torch
-from torch import Tensor
 
 from jitgen.config import Arch
 from jitgen.config.combine import MOST_PLACES, CombineConfig
-from jitgen.config.operation import Result
-from jitgen.errors import ConfigError
 from jitgen.ops.combine import reference
-from jitgen.ops.solved import Compared, compared, nothing_unreachable, numbers_of, relative_errors
+from jitgen.ops.sizes import AnySizes, Number
+from jitgen.ops.solved import Output, Solved, further_than, nothing_unreachable, untouched
 from jitgen.support.frozen import frozen
-
-UNTOUCHED = 77
-"""What bytes of the result hold before."""
 
 _WARP, _VECTOR = 32, 8
 
 
 @frozen
-class Sizes:
+class Sizes(AnySizes):
     """
     The sizes of a call.
 
@@ -33,8 +27,14 @@ class Sizes:
         tokens: Tokens.
         top_k: Places of a token.
         n: Columns.
-        num_sms: SMs of the GPU: few, so that a warp gets several tiles.
     """
+
+    numbers = (
+        Number("T", "tokens", least=0),
+        Number("N", "columns", multiple=_VECTOR),
+        Number("TOP", "places of a token", most=MOST_PLACES),
+    )
+    words = "{tokens} tokens, top {top_k}, N {n}"
 
     tokens: int
     top_k: int
@@ -42,7 +42,7 @@ class Sizes:
     num_sms: int = 1
 
     @classmethod
-    def of(cls, config: CombineConfig, arch: Arch) -> tuple[Self, ...]:  # noqa: ARG003
+    def of(cls, config: CombineConfig, arch: Arch) -> tuple[Self, ...]:
         """
         Return sizes that test `config`: a tile that is not full, more places than are loaded at
         once, and more columns than a warp has, with a tail of one vector; and tokens that have no
@@ -54,63 +54,9 @@ class Sizes:
         return wide, replace(wide, top_k=0)
 
     @classmethod
-    def parse(cls, text: str, config: CombineConfig) -> Self:  # noqa: ARG003  # any serves
-        """
-        Return the sizes that ``T:N:TOP`` stands for.
-
-        Raises:
-            ConfigError: `text` is something else.
-        """
-        tokens, n, top_k = numbers_of(text, 3)
-        if min(n, top_k) < 1 or n % _VECTOR or top_k > MOST_PLACES:
-            raise ConfigError(
-                f"problem {text!r} is not T:N:TOP: tokens, columns, a multiple of {_VECTOR}, and "
-                f"places of a token, at most {MOST_PLACES}"
-            )
-        return cls(tokens=tokens, top_k=top_k, n=n)
-
-    def __str__(self) -> str:
-        """Return the sizes in words."""
-        return f"{self.tokens} tokens, top {self.top_k}, N {self.n}, {self.num_sms} SMs"
-
-
-@frozen
-class Solved(Compared):
-    """
-    A call with its answer.
-
-    Attributes:
-        tensors: What kernels take, in order, without the number of SMs.
-        named: What `jitgen.combine` takes, by its names, without out.
-        is_exact: Whether sums are the same however often they are rounded.
-        out: What the kernel writes.
-        expected: What it must be.
-        allowed: How far a value may be from it: a step of bfloat16, and what float32 sums lose.
-    """
-
-    tensors: tuple[Any, ...]
-    named: dict[str, Any]
-    is_exact: bool
-    out: Tensor
-    expected: Tensor
-    allowed: Tensor
-
-    def solve(self, function: Callable[..., Tensor]) -> int:
-        """Let what takes the arguments of `jitgen.combine` solve it; return `wrong`."""
-        function(**self.named, out=self.out)
-        return self.wrong()
-
-    def results(self) -> list[Result]:
-        """Return the result, value by value."""
-        found, expected = self.out.float(), self.expected.float()
-        is_right = (found == expected) | (found.isnan() & expected.isnan())
-        if not self.is_exact:
-            is_right |= (found - expected).abs() <= self.allowed
-        return [compared("out", found, expected, ~is_right)]
-
-    def errors(self) -> tuple[float, float]:
-        """Return the error in the Frobenius norm, and the largest one, relative."""
-        return relative_errors(self.out.double(), self.expected.double())
+    def of_numbers(cls, config: CombineConfig, *numbers: int) -> Self:
+        tokens, n, top_k = numbers
+        return cls(tokens=tokens, n=n, top_k=top_k)
 
 
 unreachable = nothing_unreachable
@@ -153,30 +99,27 @@ def make(
         values = torch.randn(pairs, sizes.n, generator=chance, device=device)
         weights = torch.rand(shape, generator=chance, device=device)
         shared = torch.randn(sizes.tokens, sizes.n, generator=chance, device=device)
-    y[rows.flatten().long()] = values
-    y[inverse.new_tensor(sorted({*range(pairs + 3)} - {*inverse.flatten().tolist()})).long()] = (
-        float("nan")
+    has_row = inverse >= 0
+    y[inverse[has_row].long()] = values[has_row.flatten()]
+    named = {"y": y.bfloat16(), "inverse": inverse, "topk_weights": weights}
+    return solved(
+        named | ({"shared": shared.bfloat16()} if config.has_shared else {}), is_exact=is_exact
     )
-    extra = shared.bfloat16() if config.has_shared else None
-    named = {"y": y.bfloat16(), "inverse": inverse, "topk_weights": weights, "shared": extra}
-    return solved(named, is_exact=is_exact)
 
 
 def solved(named: dict[str, Any], *, is_exact: bool) -> Solved:
-    """Return the call with these arguments."""
-    y, inverse, weights, shared = named.values()
-    expected = reference.combine(y, inverse, weights, shared=shared)
-    sizes = reference.combine(
-        y.abs(), inverse, weights.abs(), shared=None if shared is None else shared.abs()
-    )
-    out = torch.empty_like(expected)
-    out.view(torch.uint8).fill_(UNTOUCHED)
-    extra = () if shared is None else (shared,)
+    """
+    Return the call with these arguments. A value may be a step of bfloat16 from what it must be,
+    and what float32 sums lose, unless sums are the same however often they are rounded.
+    """
+    expected = reference.combine(**named)
+    magnitudes = {name: each if name == "inverse" else each.abs() for name, each in named.items()}
+    lost = reference.combine(**magnitudes).float() * 2.0**-20
+    allowed = 0.0 if is_exact else expected.abs().float() * 2.0**-7 + lost
+    out = untouched(torch.empty_like(expected))
     return Solved(
-        tensors=(y, inverse, weights, *extra, out),
-        named=named,
+        tensors=(*named.values(), out),
+        arguments=named | {"out": out},
         is_exact=is_exact,
-        out=out,
-        expected=expected,
-        allowed=expected.abs().float() * 2.0**-7 + sizes.float() * 2.0**-20,
+        outputs=(Output(name="out", found=out, expected=expected, differ=further_than(allowed)),),
     )

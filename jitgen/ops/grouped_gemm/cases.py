@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import Self
 
 from jitgen.config import Arch, BLayout, DType, Layout
-from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, Problem
 from jitgen.config.operation import Excuse
-from jitgen.errors import ConfigError
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
-from jitgen.ops.solved import numbers_of, rows_in_words, unequal_rows
+from jitgen.ops.sizes import GROUPS, ROWS, AnySizes, Number, unequal_rows
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require, rules
 
@@ -38,7 +37,7 @@ WARP = 32
 
 
 @frozen
-class Sizes:
+class Sizes(AnySizes):
     """
     The sizes of a call.
 
@@ -46,8 +45,10 @@ class Sizes:
         rows: Rows of each group.
         n: Columns of the output.
         k: Length of the sums.
-        num_sms: SMs of the GPU: few, so that a CTA gets several tiles.
     """
+
+    numbers = (GROUPS, ROWS, Number("N", "N"), Number("K", "K"))
+    words = "rows {rows}, N {n}, K {k}"
 
     rows: tuple[int, ...]
     n: int
@@ -114,24 +115,10 @@ class Sizes:
         return wide, deep, replace(deep, n=2 * tile.n, k=vector)
 
     @classmethod
-    def parse(cls, text: str, config: GroupedGemmConfig) -> Self:
-        """
-        Return the sizes that ``G:M:N:K`` stands for: M rows in G groups, as unequal as it goes.
-
-        Raises:
-            ConfigError: `text` is something else.
-        """
-        groups, m, n, k = numbers_of(text, 4)
-        if min(groups, n, k) < 1:
-            raise ConfigError(f"problem {text!r} is not G:M:N:K: groups, rows in all, N, K")
-        rows = unequal_rows(m, groups)
+    def of_numbers(cls, config: GroupedGemmConfig, *numbers: int) -> Self:
+        groups, m, n, k = numbers
         num_sms = _NUM_CLUSTERS * config.cluster.size * config.schedule.split_k
-        return cls(rows=rows, n=n, k=k, num_sms=num_sms)
-
-    def __str__(self) -> str:
-        """Return the sizes in words."""
-        rows = rows_in_words(self.rows)
-        return f"rows {rows}, N {self.n}, K {self.k}, {self.num_sms} SMs"
+        return cls(rows=unequal_rows(m, groups), n=n, k=k, num_sms=num_sms)
 
 
 def unreachable(config: GroupedGemmConfig) -> tuple[Excuse, ...]:
@@ -157,7 +144,7 @@ def make(
     layout gets rows of no group, and what belongs to groups without rows is NaN.
     """
     types = config.operands
-    problem = GroupedGemmProblem(
+    problem = Problem(
         layout=config.layout,
         groups=len(sizes.rows),
         m=sum(sizes.rows),

@@ -9,7 +9,7 @@ result may be from float32 arithmetic.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import accumulate
 from typing import Any, Self
@@ -26,13 +26,10 @@ from jitgen.formats.prepared import PreparedWeights
 from jitgen.formats.protocol import TORCH, Rows
 from jitgen.ops.grouped_gemm import prepared_draws, reference
 from jitgen.ops.grouped_gemm.draws import Draw
-from jitgen.ops.solved import compared
+from jitgen.ops.sizes import SPARE_ROWS
+from jitgen.ops.solved import Compared, compared
+from jitgen.ops.sums import ACCUMULATOR_BITS, distance, rounding
 from jitgen.support.frozen import frozen
-
-ACCUMULATOR_BITS = 22
-"""Bits that sums keep: float32's 24, less its roundings."""
-
-_SPARE_ROWS = 5
 
 
 @frozen
@@ -228,7 +225,7 @@ def _rows(
     layout: Layout, counts: tuple[int, ...], max_rows: int | None, *, has_spare: bool
 ) -> tuple[tuple[int, ...], list[int]]:
     """Return the shape of a and out but for its last dimension, and the values of groups."""
-    spare = _SPARE_ROWS if has_spare else 0
+    spare = SPARE_ROWS if has_spare else 0
     if layout is Layout.MASKED:
         most = max(1, *counts) + spare if max_rows is None else max_rows
         if most < max(counts):
@@ -256,7 +253,7 @@ def _rows(
 
 
 @frozen
-class Solved:
+class Solved(Compared):
     """
     A call with its answer.
 
@@ -317,18 +314,12 @@ class Solved:
         lost = self.magnitude * 2.0**-accumulator_bits
         return rounding(self.expected, self.out.dtype) + lost
 
-    def wrong(self) -> int:
-        """
-        Return how many values of the result are wrong.
-
-        Exact problems want the rounded sum, bit for bit, others what `allowed` allows. Rows that no
-        group owns stay as they were.
-        """
-        return int(self._is_wrong.sum())
-
     @property
     def _is_wrong(self) -> Tensor:
-        """Shape of out, bool."""
+        """
+        Shape of out, bool. Exact problems want the rounded sum, bit for bit, others what `allowed`
+        allows. Rows that no group owns stay as they were.
+        """
         out, owned = self.out, self.is_owned
         touched = ~out.isnan() & ~owned
         if self.is_exact:
@@ -347,34 +338,3 @@ class Solved:
         """Return how far the result is from what is expected; see `distance`."""
         counted = self.is_owned & ~self.expected.isnan()
         return distance([(self.out[counted].float(), self.expected[counted])])
-
-
-def rounding(expected: Tensor, dtype: torch.dtype) -> Tensor:
-    """
-    Return what `expected` may lose when it is rounded to `dtype`: half a unit in the last place,
-    which of a subnormal value is that of the smallest normal one.
-    """
-    info = torch.finfo(dtype)
-    return expected.abs().clamp(min=info.smallest_normal) * (info.eps / 2 * 1.01)
-
-
-def distance(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:
-    """
-    Return how far results are from what is wanted: in the Frobenius norm, as a part of the wanted
-    ones', and at most, as a part of the largest wanted value. 0 and 0 where there are none.
-
-    Args:
-        parts: Results and what is wanted, pairs of one shape and type, on one device. Waits for it
-            once, at the end.
-    """
-    squares, largest = [], []
-    for have, want in parts:
-        if want.numel():
-            both = torch.stack([have - want, want]).flatten(1)
-            squares.append(both.norm(dim=1).double().square())
-            largest.append(both.abs().amax(1))
-    if not squares:
-        return 0.0, 0.0
-    error, norm = torch.stack(squares).sum(0).sqrt().tolist()
-    furthest, most = torch.stack(largest).amax(0).tolist()
-    return error / (norm or 1.0), furthest / (most or 1.0)

@@ -4,26 +4,25 @@
 from __future__ import annotations
 
 import math
-from itertools import accumulate
+from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch, Layout
+from jitgen.config import Arch
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.operation import Result
-from jitgen.errors import ConfigError
 from jitgen.formats.protocol import TORCH
-from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, distance, rounding
 from jitgen.ops.grouped_gemm_wgrad import reference
-from jitgen.ops.solved import compared, nothing_unreachable, numbers_of, rows_in_words, unequal_rows
+from jitgen.ops.sizes import GROUPS, AnySizes, Number, grouped_rows, unequal_rows
+from jitgen.ops.solved import nothing_unreachable
+from jitgen.ops.sums import SolvedSums
+from jitgen.ops.tensors import owned_rows
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
 
 _NUM_CLUSTERS = 2
-_SPARE_ROWS = 5
 _UNROLLED = 4
 """k-blocks that kernels do in one pass of their loop."""
 
@@ -32,7 +31,7 @@ VECTOR = 8
 
 
 @frozen
-class Sizes:
+class Sizes(AnySizes):
     """
     The sizes of a call.
 
@@ -40,8 +39,10 @@ class Sizes:
         rows: Rows of each group.
         n: Columns of dy.
         k: Columns of a.
-        num_sms: SMs of the GPU: few, so that a CTA gets several tiles.
     """
+
+    numbers = (GROUPS, Number("M", "rows in all"), Number("N", "N"), Number("K", "K"))
+    words = "rows {rows}, N {n}, K {k}"
 
     rows: tuple[int, ...]
     n: int
@@ -70,83 +71,10 @@ class Sizes:
         return (sizes,)
 
     @classmethod
-    def parse(cls, text: str, config: GroupedGemmWgradConfig) -> Self:
-        """
-        Return the sizes that ``G:M:N:K`` stands for: M rows in G groups, as unequal as it goes.
-
-        Raises:
-            ConfigError: `text` is something else.
-        """
-        groups, m, n, k = numbers_of(text, 4)
-        if min(groups, m, n, k) < 1:
-            raise ConfigError(f"problem {text!r} is not G:M:N:K: groups, rows in all, N, K")
+    def of_numbers(cls, config: GroupedGemmWgradConfig, *numbers: int) -> Self:
+        groups, m, n, k = numbers
         rows = unequal_rows(m, groups)
         return cls(rows=rows, n=n, k=k, num_sms=_NUM_CLUSTERS * config.cluster.size)
-
-    def __str__(self) -> str:
-        """Return the sizes in words."""
-        rows = rows_in_words(self.rows)
-        return f"rows {rows}, N {self.n}, K {self.k}, {self.num_sms} SMs"
-
-
-@frozen
-class Solved:
-    """
-    A call with its answer.
-
-    Attributes:
-        layout: How rows belong to groups.
-        tensors: What kernels take, in order, without the number of SMs.
-        is_exact: Whether every sum is exact, whatever its order.
-        expected: (G, N, K): the sums in float64.
-        magnitude: (G, N, K): the same over absolute values, which rounding errors are relative to.
-    """
-
-    layout: Layout
-    tensors: tuple[Tensor, ...]
-    is_exact: bool
-    expected: Tensor
-    magnitude: Tensor
-
-    @property
-    def out(self) -> Tensor:
-        """Where the result goes."""
-        return self.tensors[-1]
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `jitgen.grouped_gemm_wgrad` by their names."""
-        names = ("dy", "a", ARGUMENT[self.layout], "out")
-        return dict(zip(names, self.tensors, strict=True))
-
-    def _is_wrong(self, accumulator_bits: int) -> Tensor:
-        """(G, N, K), bool."""
-        out = self.out
-        if self.is_exact:
-            return out != self.expected.to(out.dtype)
-        allowed = rounding(self.expected, out.dtype) + self.magnitude * 2.0**-accumulator_bits
-        return ~((out.double() - self.expected).abs() <= allowed)  # a NaN is wrong
-
-    def wrong(self, accumulator_bits: int = ACCUMULATOR_BITS) -> int:
-        """
-        Return how many values of the result are wrong: exact problems want the rounded sum, bit for
-        bit, others what half a unit in the last place and the roundings of sums allow.
-
-        Args:
-            accumulator_bits: Bits that the accumulator keeps: 2.0**-bits of the sum of absolute
-                values are lost.
-        """
-        return int(self._is_wrong(accumulator_bits).sum())
-
-    def results(self) -> list[Result]:
-        """Return the result, value by value; a group's rows are its columns of dy."""
-        groups, n, _ = self.out.shape
-        rows, is_wrong = torch.arange(groups * n), self._is_wrong(ACCUMULATOR_BITS)
-        return [compared("out", self.out, self.expected, is_wrong, rows // n, rows % n)]
-
-    def errors(self) -> tuple[float, float]:
-        """Return how far the result is from what is expected; see `distance`."""
-        return distance([(self.out.double(), self.expected)])
 
 
 unreachable = nothing_unreachable
@@ -164,15 +92,17 @@ def make(
     is_exact: bool,
     seed: int = 0,
     device: str = "cpu",
-) -> Solved:
+) -> SolvedSums:
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
     Rows of no group are NaN, and so is `out`, so that what is not written shows.
     """
     chance = torch.Generator(device).manual_seed(seed)
-    lead, groups, owned = _rows(config.layout, sizes.rows)
-    groups, owned = groups.to(device), owned.to(device)
+    lead, groups = grouped_rows(config.layout, sizes.rows)
+    groups = groups.to(device)
+    named: dict[str, Any] = {"offs": None, "masked_m": None, ARGUMENT[config.layout]: groups}
+    owned = owned_rows(lead[-1], **named, m_indices=None)
 
     def values(columns: int) -> Tensor:
         shape = (*lead, columns)
@@ -189,22 +119,11 @@ def make(
         dtype=TORCH[config.out_dtype],
         device=device,
     )
-    named = {"offs": None, "masked_m": None, ARGUMENT[config.layout]: groups}
-    return Solved(
-        layout=config.layout,
-        tensors=(dy, a, groups, out),
+    named["dtype"] = torch.float64
+    return SolvedSums(
+        arguments={"dy": dy, "a": a, ARGUMENT[config.layout]: groups, "out": out},
         is_exact=is_exact,
-        expected=reference.sums(dy, a, **named, dtype=torch.float64),
-        magnitude=reference.sums(dy.abs(), a.abs(), **named, dtype=torch.float64),
+        expected=reference.sums(dy, a, **named),
+        magnitude=partial(reference.sums, dy.abs(), a.abs(), **named),
+        of_groups=True,
     )
-
-
-def _rows(layout: Layout, rows: tuple[int, ...]) -> tuple[tuple[int, ...], Tensor, Tensor]:
-    """Return the leading shape of dy and a, what says whose rows are whose, and which are owned."""
-    if layout is Layout.MASKED:
-        most = max(rows) + _SPARE_ROWS
-        counts = torch.tensor(rows, dtype=torch.int32)
-        return (len(rows), most), counts, torch.arange(most) < counts[:, None]
-    total = sum(rows)
-    offs = torch.tensor([*accumulate(rows)], dtype=torch.int32)
-    return (total + _SPARE_ROWS,), offs, torch.arange(total + _SPARE_ROWS) < total

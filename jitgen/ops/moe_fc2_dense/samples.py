@@ -4,23 +4,23 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import GroupedGemmProblem, Operands
+from jitgen.config.grouped_gemm import Operands, Problem
 from jitgen.config.moe_fc2_dense import TOP_K, MoEFc2DenseConfig
-from jitgen.config.operation import Excuse, Result
-from jitgen.errors import ConfigError
+from jitgen.config.operation import Excuse
 from jitgen.formats import find_format
 from jitgen.formats.block128 import kernel_layout
 from jitgen.formats.protocol import TORCH, Rows
 from jitgen.ops.grouped_gemm.draws import POISON, Draw
-from jitgen.ops.grouped_gemm.samples import ACCUMULATOR_BITS, distance, rounding
 from jitgen.ops.moe_fc2_dense import reference
-from jitgen.ops.solved import compared, numbers_of
+from jitgen.ops.sizes import AnySizes, Number
+from jitgen.ops.sums import SolvedSums
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
 
@@ -33,7 +33,7 @@ VECTOR_BITS = 128
 
 
 @frozen
-class Sizes:
+class Sizes(AnySizes):
     """
     The sizes of a call.
 
@@ -43,8 +43,10 @@ class Sizes:
         n: Columns of the output.
         k: Length of one expert's sums.
         top_k: Experts of a token; 0: no token has any.
-        num_sms: SMs of the GPU: few, so that a CTA gets several tiles.
     """
+
+    numbers = (Number("E", "experts"), Number("T", "tokens"), Number("N", "N"), Number("I", "I"))
+    words = "{tokens} tokens, {experts} experts, {top_k} of them each, N {n}, I {k}"
 
     tokens: int
     experts: int
@@ -94,86 +96,10 @@ class Sizes:
         return wide, deep, none
 
     @classmethod
-    def parse(cls, text: str, config: MoEFc2DenseConfig) -> Self:
-        """
-        Return the sizes that ``E:T:N:I`` stands for: experts, tokens, N, I.
-
-        Raises:
-            ConfigError: `text` is something else.
-        """
-        experts, tokens, n, k = numbers_of(text, 4)
-        if min(experts, tokens, n, k) < 1:
-            raise ConfigError(f"problem {text!r} is not E:T:N:I: experts, tokens, N, I")
+    def of_numbers(cls, config: MoEFc2DenseConfig, *numbers: int) -> Self:
+        experts, tokens, n, k = numbers
         num_sms = _NUM_CLUSTERS * config.cluster.size * config.schedule.split_k
         return cls(tokens=tokens, experts=experts, n=n, k=k, top_k=TOP_K, num_sms=num_sms)
-
-    def __str__(self) -> str:
-        """Return the sizes in words."""
-        return (
-            f"{self.tokens} tokens, {self.experts} experts, {self.top_k} of them each, N {self.n}, "
-            f"I {self.k}, {self.num_sms} SMs"
-        )
-
-
-@frozen
-class Solved:
-    """
-    A call with its answer.
-
-    Attributes:
-        tensors: What kernels take, in order, without the number of SMs.
-        is_exact: Whether every sum is exact, whatever its order.
-        expected: (T, N): the sums, in float64 or exact.
-    """
-
-    tensors: tuple[Tensor, ...]
-    is_exact: bool
-    expected: Tensor
-
-    @property
-    def out(self) -> Tensor:
-        """Where the result goes."""
-        return self.tensors[-1]
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `jitgen.moe_fc2_dense` by their names."""
-        names = ("a", "b", "a_scale", "b_scale", "alpha", "out")
-        return dict(zip(names, self.tensors, strict=True))
-
-    def _is_wrong(self, accumulator_bits: int) -> Tensor:
-        """(T, N), bool."""
-        out = self.out
-        if self.is_exact:
-            return out != self.expected.to(out.dtype)
-        allowed = rounding(self.expected, out.dtype) + self._magnitude * 2.0**-accumulator_bits
-        return ~((out.double() - self.expected).abs() <= allowed)  # a NaN is wrong
-
-    @property
-    def _magnitude(self) -> Tensor:
-        """The same sums over absolute values: rounding errors are relative to it."""
-        a, b, a_scale, b_scale, alpha, _ = self.tensors
-        scales = _finite(a_scale), _finite(b_scale)
-        return _sums(_magnitudes(a), _magnitudes(b), *scales, alpha.abs())
-
-    def wrong(self, accumulator_bits: int = ACCUMULATOR_BITS) -> int:
-        """
-        Return how many values of the result are wrong: exact problems want the rounded sum, bit for
-        bit, others what half a unit in the last place and the roundings of sums allow.
-
-        Args:
-            accumulator_bits: Bits that the accumulator keeps: 2.0**-bits of the sum of absolute
-                values are lost.
-        """
-        return int(self._is_wrong(accumulator_bits).sum())
-
-    def results(self) -> list[Result]:
-        """Return the result, value by value; all tokens count as one group's."""
-        return [compared("out", self.out, self.expected, self._is_wrong(ACCUMULATOR_BITS))]
-
-    def errors(self) -> tuple[float, float]:
-        """Return how far the result is from what is expected; see `distance`."""
-        return distance([(self.out.double(), self.expected.double())])
 
 
 def unreachable(config: MoEFc2DenseConfig) -> tuple[Excuse, ...]:
@@ -195,7 +121,7 @@ def make(
     is_exact: bool,
     seed: int = 0,
     device: str = "cpu",
-) -> Solved:
+) -> SolvedSums:
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
@@ -214,7 +140,7 @@ def of_sizes(
     device: str = "cpu",
     spoils_idle: bool = True,
     has_idle: bool = True,
-) -> Solved:
+) -> SolvedSums:
     """
     Return the same for operands of these types.
 
@@ -266,16 +192,25 @@ def of_sizes(
         b_scale.view(torch.uint8)[idle] = POISON[form.dtype]
     elif spoils_idle:
         b[idle] = torch.full((), math.nan, device=device).to(b.dtype)
-    return Solved(
-        tensors=(a, b, a_scale, b_scale, kernel_layout(alpha), out),
+    alpha = kernel_layout(alpha)
+    return SolvedSums(
+        arguments={
+            "a": a,
+            "b": b,
+            "a_scale": a_scale,
+            "b_scale": b_scale,
+            "alpha": alpha,
+            "out": out,
+        },
         is_exact=is_exact,
         expected=expected,
+        magnitude=partial(_magnitude, a, b, a_scale, b_scale, alpha),
     )
 
 
 def _atoms(draw: Draw, types: Operands, sizes: Sizes, rows: Rows) -> tuple[Tensor, Tensor]:
     """Return scales of a and b in atoms, NaN for tokens and columns that are none."""
-    problem = GroupedGemmProblem(
+    problem = Problem(
         layout=Layout.MASKED,
         groups=sizes.experts,
         m=sizes.experts * sizes.tokens,
@@ -285,6 +220,12 @@ def _atoms(draw: Draw, types: Operands, sizes: Sizes, rows: Rows) -> tuple[Tenso
         scale_granularity=types.scale_granularity,
     )
     return draw.scales(problem, rows, torch.ones(rows.shape, dtype=torch.bool), None)
+
+
+def _magnitude(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, alpha: Tensor) -> Tensor:
+    """Return the sums over absolute values, without experts whose weights are NaN."""
+    scales = _finite(a_scale), _finite(b_scale)
+    return _sums(_magnitudes(a), _magnitudes(b), *scales, alpha.abs())
 
 
 def _magnitudes(x: Tensor) -> Tensor:

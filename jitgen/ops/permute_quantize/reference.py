@@ -16,6 +16,7 @@ from jitgen.formats.e4m3 import MAX
 from jitgen.formats.mx32 import Rounding, mxfp4, mxfp8
 from jitgen.formats.nv16 import nvfp4
 from jitgen.formats.row import per_row
+from jitgen.ops.tensors import owned_rows
 
 
 def permute_quantize(  # noqa: PLR0913  # the arguments of the real one
@@ -58,7 +59,7 @@ def permute_quantize(  # noqa: PLR0913  # the arguments of the real one
     """
     if (scale is not None) != form.has_given_scale:
         raise InputError("scale", f"is given for tensor and nvfp4, and only there (got {form})")
-    owned = owned_rows(permutation, offs, m_indices, masked_m)
+    owned = owned_rows(permutation.shape[-1], offs, m_indices, masked_m)
     tokens = (permutation.long() // top_k).clamp(0, max(0, len(x) - 1))
     rows = x[tokens.flatten()].view(*tokens.shape, -1).where(owned.unsqueeze(-1), 0.0)
     if form is Format.BLOCK128:
@@ -72,26 +73,3 @@ def permute_quantize(  # noqa: PLR0913  # the arguments of the real one
     if scale is not None:
         return (rows.float() / scale).clamp(-MAX, MAX).to(torch.float8_e4m3fn), scale
     return rows, None
-
-
-def owned_rows(
-    permutation: Tensor,
-    offs: Tensor | None,
-    m_indices: Tensor | None,
-    masked_m: Tensor | None,
-) -> Tensor:
-    """
-    Return which rows of a result belong to a group: bool, the shape of `permutation`.
-
-    Raises:
-        InputError: Not exactly one of `offs`, `m_indices` and `masked_m` is given.
-    """
-    if sum(given is not None for given in (offs, m_indices, masked_m)) != 1:
-        raise InputError("offs", "give exactly one of offs, m_indices and masked_m")
-    if m_indices is not None:
-        return m_indices >= 0
-    rows = torch.arange(permutation.shape[-1], device=permutation.device)
-    if masked_m is not None:
-        return rows < masked_m[:, None]
-    end = offs[-1] if offs is not None and len(offs) else 0
-    return rows < end

@@ -10,12 +10,10 @@ from torch import Tensor
 
 from jitgen.config.permute_quantize import PermuteQuantizeConfig
 from jitgen.ops.route import reference
-from jitgen.ops.route.results import Sorting
+from jitgen.ops.solved import Output, untouched
 
 FIRST = 3
 """The first local expert; those before it, and two behind the last one, are elsewhere."""
-
-_UNTOUCHED = -77
 
 
 def in_order(pairs: Tensor, rows: tuple[int, ...]) -> Tensor:
@@ -37,12 +35,15 @@ def experts_of(pairs: Tensor, rows: tuple[int, ...], tokens: int, top_k: int) ->
     return ids.view(tokens, top_k).to(pairs.device)
 
 
-def order_of(topk_ids: Tensor, groups: int) -> tuple[Sorting, Sorting]:
-    """Return tensors for the order of the pairs, and what must be in them."""
+def order_of(topk_ids: Tensor, groups: int) -> list[Output]:
+    """Return what a kernel writes of the order of the pairs."""
     expected = reference.sort_pairs(
         topk_ids, experts=FIRST + groups + 2, first_expert=FIRST, local_experts=groups
     )
-    return Sorting(*(torch.full_like(each, _UNTOUCHED) for each in expected)), expected
+    return [
+        Output(name=name, found=untouched(torch.empty_like(each)), expected=each)
+        for name, each in expected._asdict().items()
+    ]
 
 
 def named_of(topk_ids: Tensor, groups: int, given: Tensor | None, config: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -11,15 +10,19 @@ from torch import Tensor
 
 from jitgen.config import Arch
 from jitgen.config.config import DType
-from jitgen.config.operation import Result
 from jitgen.config.route import RouteConfig, Scoring
 from jitgen.errors import ConfigError
 from jitgen.ops.route import reference
-from jitgen.ops.solved import Compared, compared, nothing_unreachable, numbers_of, relative_errors
+from jitgen.ops.sizes import AnySizes, Number
+from jitgen.ops.solved import (
+    Output,
+    Solved,
+    bits_differ,
+    further_than,
+    nothing_unreachable,
+    untouched,
+)
 from jitgen.support.frozen import frozen
-
-UNTOUCHED = -77
-"""What results hold before."""
 
 TOLERANCE = 2.0**-17
 """Of weights, relative: two exponentials and a sum, each its own way."""
@@ -33,7 +36,7 @@ _TOKENS = 20
 
 
 @frozen
-class Sizes:
+class Sizes(AnySizes):
     """
     The sizes of a call.
 
@@ -43,8 +46,13 @@ class Sizes:
         top_k: k.
         expert_groups, top_groups: As of `jitgen.route`.
         first_expert, local_experts: Likewise.
-        num_sms: SMs of the GPU: few, so that a warp gets several tokens.
     """
+
+    numbers = (
+        Number("T", "tokens"),
+        Number("E", "experts"),
+        Number("K", "experts of a token", most=_LANES),
+    )
 
     tokens: int
     experts: int
@@ -56,7 +64,7 @@ class Sizes:
     num_sms: int = 16
 
     @classmethod
-    def of(cls, config: RouteConfig, arch: Arch) -> tuple[Self, ...]:  # noqa: ARG003
+    def of(cls, config: RouteConfig, arch: Arch) -> tuple[Self, ...]:
         """
         Return sizes that test `config`: as many experts as it takes, more tokens than warps, pairs
         for several of them, and two clusters where there may be several; then experts that fill no
@@ -90,20 +98,19 @@ class Sizes:
         )
 
     @classmethod
-    def parse(cls, text: str, config: RouteConfig) -> Self:
+    def of_numbers(cls, config: RouteConfig, *numbers: int) -> Self:
         """
-        Return the sizes that ``T:E:K`` stands for: T tokens to K of E experts, all of them local.
+        Return sizes where all experts are local.
 
         Raises:
-            ConfigError: `text` is something else, or beyond what `config` takes.
+            ConfigError: They are beyond what `config` takes.
         """
-        tokens, experts, top_k = numbers_of(text, 3)
+        tokens, experts, top_k = numbers
         groups = 4 if config.grouped else 1
-        is_right = 1 <= top_k <= min(experts // groups, _LANES) and experts % groups == 0
-        if not (is_right and experts <= config.experts and tokens):
+        if experts > config.experts or experts % groups or top_k > experts // groups:
             raise ConfigError(
-                f"problem {text!r} is not T:E:K: tokens, at most {config.experts} experts, a "
-                f"multiple of {groups}, and those of a token, at most {_LANES}"
+                f"problem {tokens}:{experts}:{top_k}: at most {config.experts} experts, a multiple "
+                f"of {groups}, and as many for a token as a group has"
             )
         return cls(
             tokens=tokens,
@@ -122,58 +129,6 @@ class Sizes:
             f"{self.tokens} tokens to {self.top_k} of {self.experts} experts{groups}, {local}, "
             f"{self.num_sms} SMs"
         )
-
-
-@frozen
-class Solved(Compared):
-    """
-    A call with its answer.
-
-    Attributes:
-        tensors: What kernels take, in order, without the number of SMs.
-        given: What is chosen by, or (T, k) experts where they are given.
-        named: What `jitgen.route` or `jitgen.sort_pairs` takes besides, by its names.
-        is_exact: Whether logits are small integers, of which many are equal.
-        found: What the kernel writes, by name.
-        expected: What it must be.
-    """
-
-    tensors: tuple[Any, ...]
-    given: Tensor
-    named: dict[str, Any]
-    is_exact: bool
-    found: dict[str, Tensor]
-    expected: dict[str, Tensor]
-
-    def solve(self, function: Callable[..., Any]) -> int:
-        """Let what takes the arguments of the public function solve it; return `wrong`."""
-        result = function(self.given, **self.named)
-        for name, tensor in self.found.items():
-            tensor.copy_(getattr(result, name))
-        return self.wrong()
-
-    def results(self) -> list[Result]:
-        """Return the results, value by value."""
-        return [
-            _result(name, self.found[name], expected) for name, expected in self.expected.items()
-        ]
-
-    def errors(self) -> tuple[float, float]:
-        """Return the error of weights in the Frobenius norm, and the largest one, relative."""
-        if "topk_weights" not in self.found:
-            return 0.0, 0.0
-        found, expected = self.found["topk_weights"], self.expected["topk_weights"]
-        return relative_errors(found, expected)
-
-
-def _result(name: str, found: Tensor, expected: Tensor) -> Result:
-    """Return a result: weights may be a little off, NaN where they must be."""
-    found, expected = (x.reshape(len(x), -1).cpu() for x in (found, expected))
-    is_wrong = found != expected
-    if found.is_floating_point():
-        off = (found - expected).abs() > TOLERANCE * expected.abs()
-        is_wrong = torch.where(expected.isnan(), ~found.isnan(), off | found.isnan())
-    return compared(name, found, expected, is_wrong)
 
 
 unreachable = nothing_unreachable
@@ -222,12 +177,13 @@ def solved(
     local = {"first_expert": sizes.first_expert, "local_experts": sizes.local_experts}
     expected: dict[str, Tensor]
     if config.scoring is Scoring.GIVEN:
-        named: dict[str, Any] = {"experts": sizes.experts, **local}
-        expected = reference.sort_pairs(given, **named)._asdict()
+        named: dict[str, Any] = {"topk_ids": given, "experts": sizes.experts, **local}
+        expected = reference.sort_pairs(**named)._asdict()
         tensors: tuple[Any, ...] = (given,)
         numbers: tuple[Any, ...] = ()
     else:
         named = {
+            "scores": given,
             "top_k": sizes.top_k,
             "scoring": str(config.scoring),
             "bias": bias,
@@ -237,21 +193,30 @@ def solved(
             "scale": 2.5,
             **local,
         }
-        expected = reference.route(given, **named)._asdict()
+        expected = reference.route(**named)._asdict()
         tensors = (given,) if bias is None else (given, bias)
         numbers = (sizes.expert_groups, sizes.top_groups, int(not is_exact), 2.5)
-    found = {name: torch.full_like(each, UNTOUCHED) for name, each in expected.items()}
+    outputs = tuple(
+        Output(
+            name=name,
+            found=untouched(torch.empty_like(each)),
+            expected=each,
+            differ=(
+                further_than(TOLERANCE * each.abs()) if each.is_floating_point() else bits_differ
+            ),
+        )
+        for name, each in expected.items()
+    )
     workspace: tuple[Tensor, ...] = ()
     if config.tiling.is_spread:
         counts = config.tiling.counts(sizes.num_sms)
         workspace = (given.new_empty((counts, sizes.local_experts), dtype=torch.int32),)
+    found = (each.found for each in outputs)
     return Solved(
-        tensors=(*tensors, *found.values(), *workspace, *numbers, sizes.first_expert),
-        given=given,
-        named=named,
+        tensors=(*tensors, *found, *workspace, *numbers, sizes.first_expert),
+        arguments=named,
         is_exact=is_exact,
-        found=found,
-        expected=expected,
+        outputs=outputs,
     )
 
 

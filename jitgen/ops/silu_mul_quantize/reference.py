@@ -20,6 +20,7 @@ from jitgen.errors import InputError
 from jitgen.formats.block128 import per_token_group
 from jitgen.formats.e4m3 import MAX
 from jitgen.formats.row import per_row
+from jitgen.ops.tensors import owned_rows
 
 
 def activated(
@@ -128,7 +129,7 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
         raise InputError("scale_granularity", f"must be one of {allowed}")
     if (scale is not None) != (scale_granularity == "tensor"):
         raise InputError("scale", "is given for scales of a whole tensor, and only there")
-    y = y.where(owned_rows(x, offs, m_indices, masked_m).unsqueeze(-1), 0.0)
+    y = y.where(owned_rows(x.shape[-2], offs, m_indices, masked_m).unsqueeze(-1), 0.0)
     if scale_granularity == "block128":
         return per_token_group(y, power_of_two=power_of_two)
     if scale_granularity == "row":
@@ -136,23 +137,3 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
     if scale is not None:
         return (y / scale).clamp(-MAX, MAX).to(torch.float8_e4m3fn), scale
     return y.to(torch.bfloat16), None
-
-
-def owned_rows(
-    x: Tensor, offs: Tensor | None, m_indices: Tensor | None, masked_m: Tensor | None
-) -> Tensor:
-    """
-    Return which rows of `x` belong to a group: bool, (M,) or (G, M).
-
-    Raises:
-        InputError: Not exactly one of `offs`, `m_indices` and `masked_m` is given.
-    """
-    if sum(given is not None for given in (offs, m_indices, masked_m)) != 1:
-        raise InputError("offs", "give exactly one of offs, m_indices and masked_m")
-    if m_indices is not None:
-        return m_indices >= 0
-    rows = torch.arange(x.shape[-2], device=x.device)
-    if masked_m is not None:
-        return rows < masked_m[:, None]
-    end = offs[-1] if offs is not None and len(offs) else 0
-    return rows < end

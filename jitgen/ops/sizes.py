@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sizes of calls that verify kernels of any operation, and rows that belong to groups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import accumulate, groupby
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from jitgen.config import Arch, Layout
+from jitgen.errors import ConfigError
+
+SPARE_ROWS = 5
+"""Rows behind those of the groups, which belong to none."""
+
+
+class Number(NamedTuple):
+    """
+    One number of the text that stands for sizes.
+
+    Attributes:
+        letters: What messages call it.
+        words: What it counts.
+        least: The smallest that is allowed.
+        multiple: What it is a multiple of.
+        most: The largest that is allowed; None: any.
+    """
+
+    letters: str
+    words: str
+    least: int = 1
+    multiple: int = 1
+    most: int | None = None
+
+    def allows(self, value: int) -> bool:
+        """Say whether it may be `value`."""
+        is_small = self.most is None or value <= self.most
+        return self.least <= value and value % self.multiple == 0 and is_small
+
+    def __str__(self) -> str:
+        """Return what it counts, and its limits."""
+        multiple = f"a multiple of {self.multiple}" if self.multiple > 1 else ""
+        most = "" if self.most is None else f"at most {self.most}"
+        limits = ", ".join(filter(None, (multiple, most)))
+        return f"{self.words} ({limits})" if limits else self.words
+
+
+GROUPS = Number("G", "groups")
+ROWS = Number("M", "rows in all", least=0)
+
+
+def numbers_of(text: str, numbers: Sequence[Number]) -> tuple[int, ...]:
+    """
+    Return the values of `numbers` in a text such as ``3:24:128``.
+
+    Raises:
+        ConfigError: `text` has another form, or a value is not allowed.
+    """
+    match = re.fullmatch(":".join([r"(\d+)"] * len(numbers)), text)
+    found = tuple(map(int, match.groups())) if match else ()
+    if not match or not all(map(Number.allows, numbers, found)):
+        form = ":".join(number.letters for number in numbers)
+        raise ConfigError(f"problem {text!r} is not {form}: {', '.join(map(str, numbers))}")
+    return found
+
+
+class AnySizes:
+    """
+    The sizes of a call that verifies a kernel; a subclass is a frozen dataclass with them.
+
+    Attributes:
+        numbers: What a text that stands for sizes has.
+        words: The sizes in words, with names of fields in braces.
+        num_sms: SMs of the GPU: few, so that a warp or a CTA gets several tiles.
+    """
+
+    __slots__ = ()
+
+    numbers: ClassVar[tuple[Number, ...]]
+    words: ClassVar[str]
+
+    @classmethod
+    def of(cls, config: Any, arch: Arch) -> tuple[Self, ...]:
+        """Return sizes that test `config`, which together execute all of a kernel."""
+        raise NotImplementedError
+
+    @classmethod
+    def of_numbers(cls, config: Any, *numbers: int) -> Self:
+        """Return the sizes of a kernel of `config` that these values of `numbers` stand for."""
+        raise NotImplementedError
+
+    @classmethod
+    def parse(cls, text: str, config: Any) -> Self:
+        """
+        Return the sizes that a text such as ``3:24:128`` stands for.
+
+        Raises:
+            ConfigError: `text` is something else.
+        """
+        return cls.of_numbers(config, *numbers_of(text, cls.numbers))
+
+    def __str__(self) -> str:
+        """Return the sizes in words."""
+        fields = type(self).__dataclass_fields__  # type: ignore[attr-defined]
+        shown = {name: getattr(self, name) for name in fields}
+        if "rows" in shown:
+            shown["rows"] = rows_in_words(shown["rows"])
+        return self.words.format(**shown) + f", {shown['num_sms']} SMs"
+
+
+def unequal_rows(rows: int, groups: int) -> tuple[int, ...]:
+    """Return how many of the rows each group has, as unequal as it goes."""
+    ends = [rows * (i * i) // (groups * groups) for i in range(1, groups + 1)]
+    return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
+
+
+def rows_in_words(rows: tuple[int, ...]) -> str:
+    """Return the rows of groups as ``3 + 32 x 0 + 129``."""
+    runs = [(count, len([*equal])) for count, equal in groupby(rows)]
+    return " + ".join(f"{times} x {count}" if times > 1 else f"{count}" for count, times in runs)
+
+
+def grouped_rows(layout: Layout, rows: Sequence[int]) -> tuple[tuple[int, ...], Tensor]:
+    """
+    Return the leading shape of a tensor with so many rows of each group, and the int32 tensor that
+    says whose they are. In every layout there are rows of no group.
+    """
+    if layout is Layout.MASKED:
+        return (len(rows), max(*rows, 1, 1) + SPARE_ROWS), torch.tensor(rows, dtype=torch.int32)
+    if layout is Layout.RAGGED:
+        return (sum(rows) + SPARE_ROWS,), torch.tensor([*accumulate(rows)], dtype=torch.int32)
+    indices: list[int] = []
+    for group, count in enumerate(rows):
+        indices += [group] * count + [-1] * (group % 3 + 1)
+    return (len(indices),), torch.tensor(indices, dtype=torch.int32)
