@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from jitgen.config import BLayout, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import GroupedGemmConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.ops.sums import ACCUMULATOR_BITS
 
@@ -51,7 +51,7 @@ def make(
         is_exact: Small integers and power-of-two scales: every sum is exact in float32.
         seed: Of the random numbers.
     """
-    problem = Problem(
+    problem = GroupedGemmProblem(
         layout=Layout(layout),
         groups=len(rows),
         m=sum(rows),

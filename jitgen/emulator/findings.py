@@ -54,6 +54,9 @@ KINDS: dict[str, Kind] = {
     ),
     "uninitialised": _error("memory or a lane is read that nobody wrote"),
     "mbarrier": _error("the bytes of a barrier are accessed, or made one again, while it is one"),
+    "phase": _error(
+        "a barrier is used again before a wait saw the last phase, or a phase may pass by a wait"
+    ),
     # registers
     "undefined": _error("a register or predicate is read that nothing was written to"),
     "setmaxnreg": _error("the wrong way, or again before the warpgroup synchronised"),
@@ -70,6 +73,7 @@ KINDS: dict[str, Kind] = {
     "allocation": _warning("an allocation of tensor memory is larger than the one before it"),
     # the start and the end of a CTA
     "start": _error("shared memory of another CTA, of which nobody knows that it has started"),
+    "arrival": _warning("threads arrived at a barrier of the CTA that nothing waits for any more"),
     "exit": _error("loose ends: copies, groups, barriers or memory that a CTA leaves behind"),
     # results
     "result": _error("two modes gave different bits"),

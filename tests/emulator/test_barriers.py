@@ -40,6 +40,10 @@ def arrive(f: Fragment, extra: int = 1, mask: Any = None, **how: Any) -> None:
     mbarrier.arrive_at(f, AT, mask, BARRIER, np.uint32(extra), Arrival(**how))
 
 
+def complete(f: Fragment, barrier: MBarrier, number: int) -> None:
+    barrier.complete(f, AT, number, barrier.phases.signaller(f.agents))
+
+
 def wait(f: Fragment, parity: int) -> Any:
     return mbarrier_wait.try_wait(f, AT, None, BARRIER, np.uint32(parity), PARITY)
 
@@ -83,16 +87,16 @@ def test_a_phase_needs_all_bytes() -> None:
     one = part(f, 0, 1)
     arrive(one, 512, has_bytes=True)
     assert (barrier.pending, barrier.transactions, barrier.phase) == (0, 512, 0)
-    barrier.complete(one, AT, 256)
+    complete(one, barrier, 256)
     assert barrier.phase == 0
-    barrier.complete(one, AT, 256)
+    complete(one, barrier, 256)
     assert (barrier.phase, barrier.transfer_phase) == (1, 1)
 
 
 def test_bytes_may_come_before_they_are_expected() -> None:
     f = fragment(32)
     barrier, one = initialise(f, 1), part(f, 0, 1)
-    barrier.complete(one, AT, 256)
+    complete(one, barrier, 256)
     assert barrier.transactions == -256
     arrive(one, 256, has_bytes=True)
     assert barrier.phase == 1
@@ -117,7 +121,7 @@ def test_a_waiter_learns_the_copies_of_the_phase() -> None:
     f = fragment(32)
     barrier, one = initialise(f, 1), part(f, 0, 1)
     arrive(one, 16, has_bytes=True)
-    barrier.complete(one, AT, 16)
+    complete(one, barrier, 16)
     assert f.cluster.clocks.vector[f.agents[0], barrier.agent] == 0
     wait(f, 0)
     assert f.cluster.clocks.vector[f.agents[0], barrier.agent] == 1

@@ -277,6 +277,7 @@ def test_asynchronous_stores_signal_a_barrier(mode: Any) -> None:
         mov.u32 %r1, %tid.x;
         setp.eq.u32 %p1, %r1, 0;
         @%p1 mbarrier.init.shared.b64 [2048], 1;
+        fence.mbarrier_init.release.cluster;
         bar.sync 0;
         @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [2048], 256;
         mad.lo.u32 %r2, %r1, 8, 1024;

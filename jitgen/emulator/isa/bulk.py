@@ -182,7 +182,7 @@ def _share(
         if reduction is not None:
             data = _reduced(reduction, shared.take(f, at, place.where), data)
         shared.put(place.where, data)
-        barrier.complete(f, at, size)
+        barrier.complete(f, at, size, target.by)
 
     f.machine.counts["bulk_shared_copies"] += 1
     f.machine.counts["bulk_shared_bytes"] += size

@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.arrays import PerThread, Vector
 from jitgen.emulator.formats.swizzle import Placement
+from jitgen.emulator.machine.barrier_use import Use, use
 from jitgen.emulator.machine.barriers import MBarrier
 from jitgen.emulator.machine.clocks import AsyncUnit, check_early_read, check_previous_grid
 from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT, Cta
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.global_history import UPDATE
 from jitgen.emulator.machine.history import READ, WRITE, Access
+from jitgen.emulator.machine.phases import Signaller
 from jitgen.emulator.machine.regions import Box
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported
@@ -53,10 +55,12 @@ class Target:
     Attributes:
         cta: Whose shared memory.
         barrier: What it signals; for a pair of CTAs perhaps the other's.
+        by: What was known of the barrier when the copy was issued.
     """
 
     cta: Cta
     barrier: MBarrier
+    by: Signaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +167,9 @@ class Issue:
         targets = []
         for rank, home in pairs:
             cta = f.cluster.cta(f, at, rank << RANK_SHIFT)
-            found = f.cluster.mbarrier(f, at, home << RANK_SHIFT | barrier & OFFSET_MASK)
-            found.check_initialised(f, at, np.array([self.agent]))
-            found.check_fenced(f, at, self.agent)
-            targets.append(Target(cta, found))
+            where = home << RANK_SHIFT | barrier & OFFSET_MASK
+            found = use(f, at, where, np.array([self.agent]), Use.COMPLETE_LATER)
+            targets.append(Target(cta, found, found.phases.signaller(self.agent)))
         return targets
 
     # --- when -------------------------------------------------------------------------------------
@@ -194,7 +197,7 @@ class Issue:
             data = place.arranged(fetch())
             for target in targets:
                 target.cta.shared.put(place.where, data)
-                target.barrier.complete(f, at, size)
+                target.barrier.complete(f, at, size, target.by)
 
         f.machine.counts["bulk_loads"] += 1
         f.machine.counts["bulk_load_bytes"] += size

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from jitgen.emulator.arrays import PerThread
 from jitgen.emulator.isa.mbarrier import group_threads
 from jitgen.emulator.isa.memory import Mask
+from jitgen.emulator.machine.barrier_use import Use
 from jitgen.emulator.machine.clocks import AsyncUnit, check_early_read
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.history import READ, WRITE, Access
@@ -189,17 +190,19 @@ def emit_arrive(builder: Builder, instruction: Instruction) -> None:
 def arrive(f: Fragment, at: int, mask: Mask, addresses: PerThread, is_counted: bool) -> None:
     """Let each thread under the mask arrive at its barrier once its copies so far are done."""
     clocks = f.cluster.clocks
-    for group in group_threads(f, at, mask, addresses):
+    for group in group_threads(f, at, mask, addresses, Use.COPY_LATER):
+        barrier, by = group.barrier, group.barrier.phases.signaller(group.agents)
         clock = np.zeros(len(clocks.vector), np.int64)
         arriving = np.zeros(f.n, np.bool_)
         arriving[group.indices] = True
         units = [unit for _, unit, is_whole in _units(f, arriving) if is_whole]
         for unit in units:
             clock[unit.agent] = unit.epoch()
+            barrier.users.note_work(unit.agent, unit.epoch())
             unit.split()
         if not is_counted:
-            group.barrier.pending += group.number
-        signal = partial(group.barrier.arrive, f, at, group.number, clock)
+            barrier.expect_arrivals(f, at, group.number)
+        signal = partial(barrier.arrive, f, at, group.number, clock, by)
         f.cluster.queues.issue("load", partial(_finish, units, signal))
 
 

@@ -109,7 +109,7 @@ def cancel(
             data = _answer(f.machine.take_cluster())
             for target in targets:
                 target.cta.shared.put(where, data)
-                target.barrier.complete(f, at, ANSWER_BYTES)
+                target.barrier.complete(f, at, ANSWER_BYTES, target.by)
 
         f.machine.counts["launch_cancels"] += 1
         f.cluster.queues.issue("load", act)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.arrays import PerThread
+from jitgen.emulator.machine.barrier_use import Use, use
 from jitgen.emulator.machine.barriers import MAX_COUNT, MBarrier
 from jitgen.emulator.machine.fragment import Fragment, agree
 from jitgen.emulator.machine.lanes import EVERYONE
@@ -61,17 +62,9 @@ def initialise(f: Fragment, at: int, mask: Mask, addresses: PerThread, counts: P
         return
     asked = f.spread(counts)[indices].tolist()
     offsets = f.cta.shared.offsets(f, at, f.spread(addresses)[indices], MBARRIER_BYTES)
-    for offset, count, agent in zip(
-        offsets.tolist(), asked, f.agent_of[indices].tolist(), strict=True
-    ):
-        if not 1 <= count <= MAX_COUNT:
-            f.fault(at, f"an mbarrier of {count} arrivals")
-        if known := f.cta.barriers.get(offset):
-            first = f.machine.program.place(known.at)
-            message = f"{known.name} is initialised again without mbarrier.inval\n  at {first}"
-            f.warn(at, "mbarrier", message)
-        by = (agent, f.cluster.clocks.now(agent))
-        f.cta.guarded.add(MBarrier(f.cta, offset, count, at, by))
+    agents = f.agent_of[indices]
+    for i, (offset, count) in enumerate(zip(offsets.tolist(), asked, strict=True)):
+        use(f, at, f.cta.base | offset, agents[i : i + 1], Use.INIT, count)
     f.cta.shared.note_mbarriers(f, at, offsets, indices)
 
 
@@ -85,11 +78,9 @@ def inval(builder: Builder, instruction: Instruction) -> None:
 
 def invalidate(f: Fragment, at: int, mask: Mask, addresses: PerThread) -> None:
     """Make plain shared memory of barrier objects."""
-    for group in group_threads(f, at, mask, addresses):
-        barrier = group.barrier
-        barrier.cta.guarded.remove(barrier)
+    for group in group_threads(f, at, mask, addresses, Use.INVAL):
         indices = np.arange(f.n)[group.indices][:1]
-        barrier.cta.shared.note_mbarriers(f, at, np.array([barrier.offset]), indices)
+        f.cta.shared.note_mbarriers(f, at, np.array([group.barrier.offset]), indices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +101,18 @@ class Group:
     agents: NDArray[np.int64]
 
 
-def group_threads(f: Fragment, at: int, mask: Mask, addresses: PerThread) -> Iterator[Group]:
+def group_threads(
+    f: Fragment, at: int, mask: Mask, addresses: PerThread, what: Use = Use.SIGNAL
+) -> Iterator[Group]:
     """
-    Yield the threads under the mask by the barrier that they name.
+    Yield the threads under the mask by the barrier that they name, which they use in one way.
 
     Raises:
-        MachineFault: A barrier was not initialised, or lies in a CTA that is not there.
+        MachineFault: As `use` does.
     """
     addresses = f.spread(addresses)
     if mask is None and agree(addresses):
-        barrier = f.cluster.mbarrier(f, at, int(addresses[0]))
-        barrier.check_initialised(f, at, f.agents)
+        barrier = use(f, at, int(addresses[0]), f.agents, what)
         yield Group(barrier, slice(None), f.n, f.agents)
         return
     chosen = f.selected(mask)
@@ -128,8 +120,7 @@ def group_threads(f: Fragment, at: int, mask: Mask, addresses: PerThread) -> Ite
     for address in sorted(set(named.tolist())):
         indices = chosen[named == address]
         agents = f.agents_of(indices)
-        barrier = f.cluster.mbarrier(f, at, address)
-        barrier.check_initialised(f, at, agents)
+        barrier = use(f, at, address, agents, what)
         yield Group(barrier, indices, len(indices), agents)
 
 
@@ -188,9 +179,8 @@ def arrive_at(
     states = np.zeros(f.n, np.uint64)
     for group in group_threads(f, at, mask, addresses):
         barrier, total = group.barrier, int(np.add.reduce(extra[group.indices]))
+        by = barrier.phases.signaller(group.agents)
         states[group.indices] = barrier.phase << PHASE_SHIFT | barrier.pending
-        if barrier.cta is not f.cta:
-            barrier.cta.note_remote(group.agents, at)
         if how.has_bytes:
             barrier.expect(f, at, total)
         arrivals = group.number if how.has_bytes else total
@@ -205,7 +195,7 @@ def arrive_at(
             clock = clocks.release_alone(group.agents, _members(f, group))
         else:
             clock = clocks.release(group.agents)
-        barrier.arrive(f, at, arrivals, clock)
+        barrier.arrive(f, at, arrivals, clock, by, None if how.is_relaxed else group.agents)
     return states
 
 
@@ -243,7 +233,8 @@ def complete_bytes(
 ) -> None:
     """Let bytes of each thread's barrier have come, though no copy brought them."""
     for group in group_threads(f, at, mask, addresses):
-        group.barrier.complete(f, at, int(f.spread(bytes_)[group.indices].sum()))
+        by = group.barrier.phases.signaller(group.agents)
+        group.barrier.complete(f, at, int(f.spread(bytes_)[group.indices].sum()), by)
 
 
 @emits("mbarrier.pending_count")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.arrays import Integers, PerThread
 from jitgen.emulator.isa.mbarrier import PHASE_SHIFT, Group, check_parts, group_threads
+from jitgen.emulator.machine.barrier_use import Use
 from jitgen.emulator.machine.barriers import MBarrier
 from jitgen.emulator.machine.deadlock import name_slot
 from jitgen.emulator.machine.fragment import Fragment, Split, Wait, agree
@@ -83,6 +84,16 @@ class _Awaited:
             return self.barrier.has_completed(self.number)
         return self.barrier.phase > self.number >> PHASE_SHIFT
 
+    def note(self, f: Fragment, at: int, agents: NDArray[np.int64], *, is_done: bool) -> None:
+        """Note a wait of warps, and find those that the phase has passed by."""
+        phases = self.barrier.phases
+        if self.form.is_parity:
+            phases.note_wait(f, at, self.barrier, agents, is_done=is_done)
+        elif is_done:
+            if self.barrier.phase > (self.number >> PHASE_SHIFT) + 1:
+                phases.warn_missed(f, at, self.barrier, int(agents[0]))
+            phases.note_success(self.barrier, agents, at)
+
     def __str__(self) -> str:
         kind = "parity" if self.form.is_parity else "state"
         return f"{kind} {self.number} of {name_slot(self.barrier)}: {self.barrier.state}"
@@ -99,14 +110,15 @@ def try_wait(
     awaited = f.spread(awaited)
     done = np.zeros(f.n, np.bool_)
     failures: list[_Awaited] = []
-    for group in group_threads(f, at, mask, addresses):
-        if group.barrier.cta is not f.cta:
-            f.fault(at, f"wait for {group.barrier.name}, a barrier of another CTA")
+    for group in group_threads(f, at, mask, addresses, Use.WAIT):
         for number, indices in _by_number(awaited, group.indices):
             phase = _Awaited(group.barrier, number, form)
-            if phase.is_complete():
+            is_complete = phase.is_complete()
+            agents = _agents(f, group, indices)
+            phase.note(f, at, agents, is_done=is_complete)
+            if is_complete:
                 done[indices] = True
-                _learn(f, group, indices, form)
+                _learn(f, group.barrier, agents, form)
             else:
                 failures.append(phase)
     if not failures or not _stops(f, at, failures):
@@ -129,14 +141,21 @@ def _by_number(
         yield number, where[mine == number]
 
 
-def _learn(f: Fragment, group: Group, indices: NDArray[np.int64] | slice, form: Form) -> None:
-    """Let the warps of the threads know what the barrier knows."""
-    clock, clocks = group.barrier.clock, f.cluster.clocks
-    if clock is not None:
-        agents = group.agents
-        if indices is not group.indices and not isinstance(indices, slice):
-            agents = f.agents_of(indices)
-        (clocks.observe if form.is_relaxed else clocks.acquire)(agents, clock)
+def _agents(f: Fragment, group: Group, indices: NDArray[np.int64] | slice) -> NDArray[np.int64]:
+    """Return the warps of some threads of a group."""
+    if indices is group.indices or isinstance(indices, slice):
+        return group.agents
+    return f.agents_of(indices)
+
+
+def _learn(f: Fragment, barrier: MBarrier, agents: NDArray[np.int64], form: Form) -> None:
+    """Let warps know what the barrier knows."""
+    clock, clocks = barrier.clock, f.cluster.clocks
+    if clock is not None and form.is_relaxed:
+        clocks.observe(agents, clock)
+        clocks.order.learn(agents, clocks.order.of(clock))
+    elif clock is not None:
+        clocks.acquire(agents, clock)
 
 
 def _stops(f: Fragment, at: int, failures: list[_Awaited]) -> bool:

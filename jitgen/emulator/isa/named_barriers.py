@@ -8,8 +8,6 @@ PTX ISA, sections "bar, barrier", "bar.warp.sync" and "barrier.cluster". ``bar``
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -187,8 +185,11 @@ def arrive_at_cluster(f: Fragment, at: int, mask: Mask, is_relaxed: bool) -> Non
     if not is_relaxed:
         for agent in agents.tolist():
             f.cta.guarded.fence(agent)
-    give = partial(clocks.released_by_fence, is_far=True) if is_relaxed else clocks.release
-    clock = give(agents)
+    if is_relaxed:
+        far = clocks.released_by_fence(agents, is_far=True)
+        clock = clocks.order.added(far, clocks.order.times(agents))
+    else:
+        clock = clocks.release(agents)
     f.cta.cluster_arrivals[lanes] = barrier.phase
     barrier.arrive(len(lanes), clock)
 

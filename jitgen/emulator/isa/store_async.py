@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from jitgen.emulator.arrays import PerThread, Vector
 from jitgen.emulator.isa.memory import Mask
 from jitgen.emulator.isa.modifiers import width
+from jitgen.emulator.machine.barrier_use import Use, use
 from jitgen.emulator.machine.cta import OFFSET_MASK
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.shared_memory import SharedMemory
@@ -65,14 +66,15 @@ def store_async(
         address = int(addresses[thread])
         shared = f.cluster.cta(f, at, address).shared
         shared.offsets(f, at, addresses[thread], data.shape[1])
-        barrier = f.cluster.mbarrier(f, at, int(barriers[thread]))
+        row = int(f.agent_of[thread])
+        barrier = use(f, at, int(barriers[thread]), np.array([row]), Use.COMPLETE_LATER)
         if barrier.cta is not shared.cta:
             f.fault(at, f"{barrier.name} is not in the CTA that is written to")
         first = address & OFFSET_MASK
         where = slice(first, first + data.shape[1])
-        row = int(f.agent_of[thread])
         shared.note_async_write(f, at, where, barrier.agent, barrier.phase + 1, row)
-        signal = partial(barrier.complete, f, at, data.shape[1])
+        by = barrier.phases.signaller(row)
+        signal = partial(barrier.complete, f, at, data.shape[1], by)
         f.cluster.queues.issue("load", partial(_finish, shared, where, data[thread], signal))
 
 

@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 from jitgen.emulator.arrays import PerThread
 from jitgen.emulator.isa.tcgen05_group import check_parts, num_ctas
 from jitgen.emulator.isa.tcgen05_unit import Issue, issue
+from jitgen.emulator.machine.barrier_use import Use, use
+from jitgen.emulator.machine.barriers import MBarrier
 from jitgen.emulator.machine.clocks import Clock
 from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT
 from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.phases import Signaller
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import emits
@@ -55,11 +58,16 @@ def arrive(f: Fragment, at: int, mask: Mask, address: PerThread, ctas: PerThread
         where = int(f.spread(address)[thread])
         wheres = [where] if ctas is None else _targets(where, int(f.spread(ctas)[thread]))
         issued = issue(f, at, thread)
-        for target in wheres:
-            barrier = f.cluster.mbarrier(f, at, target)
-            barrier.check_fenced(f, at, int(f.agent_of[thread]))
+        agent = f.agent_of[thread : thread + 1]
+        barriers = [use(f, at, target, agent, Use.ARRIVE_LATER) for target in wheres]
+        by = [barrier.phases.signaller(agent) for barrier in barriers]
+        for barrier in barriers:
             issued.note_remote(barrier.cta)
-        f.cluster.queues.issue("matrix", _arrival(issued, wheres, issued.commit()))
+        clock = issued.commit()
+        for barrier in barriers:
+            barrier.users.note_work(issued.unit.agent, int(clock[issued.unit.agent]))
+        signals = list(zip(barriers, by, strict=True))
+        f.cluster.queues.issue("matrix", _arrival(issued, signals, clock))
 
 
 def _targets(address: int, ctas: int) -> list[int]:
@@ -68,10 +76,11 @@ def _targets(address: int, ctas: int) -> list[int]:
     return [rank << RANK_SHIFT | offset for rank in range(ctas.bit_length()) if ctas >> rank & 1]
 
 
-def _arrival(issued: Issue, addresses: list[int], clock: Clock) -> Callable[[], None]:
+def _arrival(
+    issued: Issue, signals: list[tuple[MBarrier, Signaller]], clock: Clock
+) -> Callable[[], None]:
     def run() -> None:
-        for address in addresses:
-            barrier = issued.f.cluster.mbarrier(issued.f, issued.at, address)
-            barrier.arrive(issued.f, issued.at, 1, clock)
+        for barrier, by in signals:
+            barrier.arrive(issued.f, issued.at, 1, clock, by)
 
     return run

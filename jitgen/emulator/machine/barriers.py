@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.machine.clocks import Clock, join
+from jitgen.emulator.machine.phases import Phases, Signaller
+from jitgen.emulator.machine.users import Users
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.cluster import Cluster
@@ -35,7 +37,8 @@ class MBarrier:
     """
     What mbarrier.init makes of eight bytes of shared memory.
 
-    A phase is complete when no arrival and no transaction is pending.
+    A phase is complete when no arrival and no transaction is pending. Whoever uses it gets it from
+    `jitgen.emulator.machine.barrier_use`, where the rules are.
 
     Attributes:
         cta, offset: Where it lies.
@@ -51,11 +54,14 @@ class MBarrier:
         initialised_by: That warp's agent and epoch.
         fences: Epochs of the first fences after that, by the agents that executed them: what the
             async proxy needs to see a barrier.
+        phases: Who has seen which.
+        users: Who used it, and when last.
     """
 
     __slots__ = (
-        "_arriving", "_has_transfer", "_users", "agent", "at", "clock", "count", "cta", "fences",
-        "initialised_by", "offset", "pending", "phase", "transactions", "transfer_phase",
+        "_arriving", "_has_transfer", "agent", "at", "clock", "count", "cta", "fences",
+        "initialised_by", "offset", "pending", "phase", "phases", "transactions", "transfer_phase",
+        "users",
     )  # fmt: skip
 
     def __init__(
@@ -64,80 +70,78 @@ class MBarrier:
         self.cta, self.offset, self.count = cta, offset, count
         self.pending = count
         self.transactions = self.phase = self.transfer_phase = 0
-        self.agent = cta.cluster.clocks.agent(f"{cta.name} copies signalling mbarrier {offset:#x}")
+        clocks = cta.cluster.clocks
+        self.agent = clocks.agent(f"{cta.name} copies signalling mbarrier {offset:#x}")
+        self.phases = Phases(clocks, self.name)
         self.clock: Clock | None = None
         self.at = at
         self.initialised_by = initialised_by
         self.fences: dict[int, int] = {}
+        self.users = Users(clocks, initialised_by)
         self._arriving: Clock | None = None
         self._has_transfer = False
-        self._users: set[int] = {initialised_by[0]}
 
-    def check_initialised(self, fragment: Fragment, at: int, agents: NDArray[np.int64]) -> None:
-        """Find warps that use the barrier and do not know that it is initialised."""
-        strangers = set(agents.tolist()) - self._users
-        if not strangers:
-            return
-        self._users.update(strangers)
-        agent, epoch = self.initialised_by
-        if (self.cta.cluster.clocks.vector[list(strangers), agent] < epoch).any():
-            first = self.cta.machine.program.place(self.at)
-            message = f"{self.name} is used by a warp that is not ordered after\n  {first}"
-            fragment.warn(at, "race", message)
-
-    def check_fenced(self, fragment: Fragment, at: int, agent: int) -> None:
-        """
-        Find a warp whose asynchronous work signals the barrier, though no fence stands between.
-
-        Initialisation is a write of the generic proxy. PTX ISA, sections "Proxies" and "membar,
-        fence" (fence.mbarrier_init, fence.proxy.async).
-        """
-        knows = self.cta.cluster.clocks.vector[agent]
-        if not any(knows[other] >= epoch for other, epoch in self.fences.items()):
-            first = self.cta.machine.program.place(self.at)
-            message = (
-                f"no fence.mbarrier_init or fence.proxy.async between the initialisation of "
-                f"{self.name} and its use by asynchronous work\n  at {first}"
-            )
-            fragment.warn(at, "proxy", message)
-
-    def arrive(self, fragment: Fragment, at: int, number: int, clock: Clock | None) -> None:
+    def arrive(
+        self,
+        f: Fragment,
+        at: int,
+        number: int,
+        clock: Clock | None,
+        by: Signaller,
+        direct: NDArray[np.int64] | None = None,
+    ) -> None:
         """
         Let `number` arrivals happen, that release `clock`.
+
+        Args:
+            f: Who executes the instruction.
+            at: The instruction.
+            number: How many.
+            clock: See above.
+            by: What was known when they were issued.
+            direct: The warps whose threads arrive [k]; None: work that they started does.
 
         Raises:
             MachineFault: The phase does not expect as many.
         """
         if number > self.pending:
-            fragment.fault(
-                at, f"{self.name} gets {number} arrivals, of {self.count} only {self.pending} lack"
-            )
+            lacks = f"of {self.count} only {self.pending} lack"
+            f.fault(at, f"{self.name} gets {number} arrivals, {lacks}")
+        known = None if direct is None or clock is None else (direct, clock)
+        self.phases.note_arrival(f, at, self, by, known)
         self.pending -= number
         self._arriving = together(self._arriving, clock)
-        self._advance()
+        self._advance(f, at)
 
-    def expect(self, fragment: Fragment, at: int, number: int) -> None:
+    def expect_arrivals(self, f: Fragment, at: int, number: int) -> None:
+        """Let the phase expect `number` arrivals more than the count foresees."""
+        self.pending += number
+        if self.pending > MAX_COUNT:
+            f.fault(at, f"{self.name} lacks {self.pending} arrivals, beyond its range")
+
+    def expect(self, f: Fragment, at: int, number: int) -> None:
         """Let the phase expect `number` bytes more."""
-        self._transact(fragment, at, number)
-        self._advance()
+        self._transact(f, at, number)
+        self._advance(f, at)
 
-    def complete(self, fragment: Fragment, at: int, number: int) -> None:
-        """Let `number` bytes have come."""
+    def complete(self, f: Fragment, at: int, number: int, by: Signaller) -> None:
+        """Let `number` bytes have come; `by` is what was known when they were issued."""
         self._has_transfer = True
-        self._transact(fragment, at, -number)
-        self._advance()
+        self.phases.note_signal(by)
+        self._transact(f, at, -number)
+        self._advance(f, at)
 
-    def _transact(self, fragment: Fragment, at: int, number: int) -> None:
+    def _transact(self, f: Fragment, at: int, number: int) -> None:
         self.transactions += number
         if abs(self.transactions) > MAX_COUNT:
-            fragment.fault(at, f"{self.name} expects {self.transactions} bytes, beyond its range")
+            f.fault(at, f"{self.name} expects {self.transactions} bytes, beyond its range")
 
-    def _advance(self) -> None:
+    def _advance(self, f: Fragment, at: int) -> None:
         """Complete the phase if nothing is pending; wake the waiting threads."""
         if self.pending == 0 and self.transactions == 0:
+            self.clock = self.phases.complete(f, at, self, self._completed_clock())
             self.phase += 1
             self.pending = self.count
-            self.clock = self._completed_clock()
             self._arriving = None
             if self._has_transfer:
                 self._has_transfer, self.transfer_phase = False, self.phase
@@ -146,7 +150,7 @@ class MBarrier:
     def _completed_clock(self) -> Clock:
         """Return what is known after this phase: all before, the arrivals, and its copies."""
         clock = np.zeros(self.agent + 1, np.int64)
-        clock[self.agent] = self.phase
+        clock[self.agent] = self.phase + 1
         for known in (self.clock, self._arriving):
             clock = clock if known is None else join(clock, known)
         return clock

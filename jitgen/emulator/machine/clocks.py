@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.machine.lanes import EVERYONE, Lanes
+from jitgen.emulator.machine.order import Order
 from jitgen.emulator.machine.remote_clocks import RemoteClocks
 from jitgen.emulator.machine.representatives import Representatives
 
@@ -61,7 +62,8 @@ class Clocks:
         global_shadow_of: Like `shadow_of`, for writes to global memory.
         lanes: What the lanes of each warp know of each other.
         representatives: Arrivals of single lanes.
-        foreign: What was acquired from other clusters.
+        order: What came before what, though it orders no memory.
+        remote: What was acquired from other clusters.
     """
 
     def __init__(self) -> None:
@@ -71,6 +73,7 @@ class Clocks:
         self.global_shadow_of: NDArray[np.int64] = np.zeros(_FIRST_CAPACITY, np.int64)
         self.lanes = Lanes(_FIRST_CAPACITY)
         self.representatives = Representatives(self, _FIRST_CAPACITY)
+        self.order = Order(self)
         self.remote = RemoteClocks()
         self._names: list[str] = []
         self._fenced: dict[bool, dict[int, Clock]] = {False: {}, True: {}}

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jitgen.emulator.machine import exits
-from jitgen.emulator.machine.barriers import ClusterBarrier, MBarrier
+from jitgen.emulator.machine.barriers import ClusterBarrier
 from jitgen.emulator.machine.clocks import Clocks
-from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT, Cta
+from jitgen.emulator.machine.cta import RANK_SHIFT, Cta
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.queues import Queues
 from jitgen.emulator.machine.schedule import Schedule
@@ -87,18 +87,6 @@ class Cluster:
         else:
             message = f"access to the shared memory of {cta.name}, which may not have started"
             fragment.warn(at, "start", message)
-
-    def mbarrier(self, fragment: Fragment, at: int, address: int) -> MBarrier:
-        """
-        Return the barrier object at a shared address.
-
-        Raises:
-            MachineFault: There is none: mbarrier.init was not executed, or mbarrier.inval was.
-        """
-        barrier = self.cta(fragment, at, address).barriers.get(int(address) & OFFSET_MASK)
-        if barrier is None:
-            fragment.fault(at, f"no mbarrier was initialised at {address:#x}")
-        return barrier
 
     def finish(self) -> None:
         """Do the remaining asynchronous work, after the last thread, and check for loose ends."""

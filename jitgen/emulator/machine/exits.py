@@ -70,9 +70,16 @@ def _check_mbarriers(cta: Cta) -> None:
 
 
 def _check_named(cta: Cta) -> None:
+    """
+    Find arrivals that nothing waits for any more; threads that wait cannot have exited.
+
+    bar.arrive asks for no wait of its own, so this is defined. It does nothing, and mostly says
+    that a wait was forgotten. PTX ISA, section "bar, barrier".
+    """
     for barrier in cta.named.values():
         if barrier.arrived:
-            warn_at_exit(cta, "barrier", f"{barrier.name}: {barrier.state}", barrier.at)
+            message = f"{barrier.name}: {barrier.state}, and none waits for it any more"
+            warn_at_exit(cta, "barrier", message, barrier.at, kind="arrival")
 
 
 def _check_units(cta: Cta) -> None:

@@ -83,7 +83,7 @@ def warn(fragment: Fragment, at: int, kind: str, message: str) -> None:
     fragment.machine.findings[kind, at] = found
 
 
-def warn_at_exit(cta: Cta, topic: str, message: str, at: int = NOWHERE) -> None:
+def warn_at_exit(cta: Cta, topic: str, message: str, at: int = NOWHERE, kind: str = "exit") -> None:
     """
     Record a mistake that is found when `cta` ends.
 
@@ -92,6 +92,7 @@ def warn_at_exit(cta: Cta, topic: str, message: str, at: int = NOWHERE) -> None:
         topic: What kind of thing; once is recorded for each topic and instruction.
         message: What it is.
         at: The instruction that began it.
+        kind: Of the finding.
     """
     machine = cta.machine
     known = machine.findings.get((f"exit {topic}", at))
@@ -99,4 +100,4 @@ def warn_at_exit(cta: Cta, topic: str, message: str, at: int = NOWHERE) -> None:
         known.count += 1
         return
     place = machine.program.place(at) if at != NOWHERE else ""
-    machine.findings[f"exit {topic}", at] = Finding("exit", message, at, place, cta.name)
+    machine.findings[f"exit {topic}", at] = Finding(kind, message, at, place, cta.name)

@@ -32,10 +32,12 @@ class LiveBarriers:
 
     Attributes:
         by_offset: All that were initialised and not invalidated, by offset in shared memory.
+        ended: The instruction that invalidated the last one at an offset.
     """
 
     def __init__(self) -> None:
         self.by_offset: dict[int, MBarrier] = {}
+        self.ended: dict[int, int] = {}
         self._is_taken: NDArray[np.bool_] = np.zeros(_NUM_PLACES, np.bool_)
         self._unfenced: list[MBarrier] = []
 
@@ -45,9 +47,10 @@ class LiveBarriers:
         self._is_taken[barrier.offset >> _SHIFT] = True
         self._unfenced.append(barrier)
 
-    def remove(self, barrier: MBarrier) -> None:
-        """Note mbarrier.inval."""
+    def remove(self, barrier: MBarrier, at: int) -> None:
+        """Note mbarrier.inval, instruction `at`."""
         del self.by_offset[barrier.offset]
+        self.ended[barrier.offset] = at
         self._is_taken[barrier.offset >> _SHIFT] = False
         self._unfenced = [other for other in self._unfenced if other is not barrier]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Self
 
 from jitgen.config import Arch, BLayout, DType, Layout
-from jitgen.config.grouped_gemm import GroupedGemmConfig, Problem
+from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.config.operation import Excuse
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.ops.sizes import GROUPS, ROWS, AnySizes, Number, unequal_rows
@@ -144,7 +144,7 @@ def make(
     layout gets rows of no group, and what belongs to groups without rows is NaN.
     """
     types = config.operands
-    problem = Problem(
+    problem = GroupedGemmProblem(
         layout=config.layout,
         groups=len(sizes.rows),
         m=sum(sizes.rows),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, DType, Layout, ScaleGranularity
-from jitgen.config.grouped_gemm import Operands, Problem
+from jitgen.config.grouped_gemm import GroupedGemmProblem, Operands
 from jitgen.config.moe_fc2_dense import TOP_K, MoEFc2DenseConfig
 from jitgen.config.operation import Excuse
 from jitgen.formats import find_format
@@ -210,7 +210,7 @@ def of_sizes(
 
 def _atoms(draw: Draw, types: Operands, sizes: Sizes, rows: Rows) -> tuple[Tensor, Tensor]:
     """Return scales of a and b in atoms, NaN for tokens and columns that are none."""
-    problem = Problem(
+    problem = GroupedGemmProblem(
         layout=Layout.MASKED,
         groups=sizes.experts,
         m=sizes.experts * sizes.tokens,

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The phases of an mbarrier: who has seen which, and what must not happen before.
+
+Three rules, each decided by what is ordered before what, not by what came first in this run:
+
+- An arrival in a phase comes after a wait that saw the phase before complete. PTX ISA, section
+  "Phase of the mbarrier object": "For each phase of the mbarrier object, at least one test_wait or
+  try_wait operation must be performed which returns True for waitComplete before an arrive-on
+  operation in the subsequent phase."
+- A wait names the current phase or the one before it, so a phase must not become complete while a
+  wait for the phase before it may still come. PTX ISA, section "mbarrier.test_wait,
+  mbarrier.try_wait" (phaseParity, state).
+- A signal counts for the current phase, so it comes after the phase before is known to be complete.
+  PTX ISA, sections "Arrive-on operation on mbarrier object" and "complete-tx operation".
+
+A thread that knows how many phases were seen means, by a parity, the next one or the last one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.barriers import MBarrier
+    from jitgen.emulator.machine.clocks import Agents, Clock, Clocks
+    from jitgen.emulator.machine.fragment import Fragment
+    from jitgen.emulator.machine.order import Times
+
+Direct = tuple[NDArray[np.int64], "Clock"]
+"""Warps that arrive [k], and the clock that they release."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signaller:
+    """
+    What was known when a signal was issued.
+
+    Attributes:
+        seen: Phases of the barrier that each of those who signal knows to have been seen complete.
+        times: What they know of the order of waits and signals.
+    """
+
+    seen: int
+    times: Times
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """
+    Waits of some warps that were successful.
+
+    Attributes:
+        agents: The warps [k].
+        columns, times: A step of each, as `Order.tick` returns it.
+        at: The instruction.
+    """
+
+    agents: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    times: Times
+    at: int
+
+
+class Phases:
+    """
+    Who has seen the phases of one barrier.
+
+    Attributes:
+        column: Of the clocks: how many phases were seen complete.
+    """
+
+    __slots__ = ("_arrivals", "_clocks", "_last_arrivals", "_polls", "_times", "column")
+
+    def __init__(self, clocks: Clocks, name: str) -> None:
+        self._clocks = clocks
+        self.column = clocks.order.column(f"phases of {name} that were seen")
+        self._polls: dict[bytes, Poll] = {}
+        self._times: Times | None = None
+        self._arrivals: list[Direct] | None = []
+        self._last_arrivals: list[Direct] | None = None
+
+    # --- signals ----------------------------------------------------------------------------------
+
+    def signaller(self, agents: Agents) -> Signaller:
+        """Return what agents know who signal now, or start work that will."""
+        order = self._clocks.order
+        if not isinstance(agents, np.ndarray):
+            return Signaller(int(self._clocks.vector[agents, self.column]), order.times(agents))
+        seen = self._clocks.vector[agents, self.column]
+        return Signaller(int(np.minimum.reduce(seen)), order.times(agents))
+
+    def note_arrival(
+        self, f: Fragment, at: int, barrier: MBarrier, by: Signaller, direct: Direct | None
+    ) -> None:
+        """
+        Note an arrival in the phase that is not complete yet, before it counts.
+
+        Args:
+            f: Who executes the instruction.
+            at: The instruction.
+            barrier: The barrier.
+            by: What was known when it was issued.
+            direct: Of an arrival of threads their warps, and what it releases; None where work
+                arrives that they started.
+        """
+        if by.seen < barrier.phase:
+            f.warn(
+                at,
+                "phase",
+                f"arrival in phase {barrier.phase} of {barrier.name}: nothing orders it after a "
+                f"successful wait for phase {barrier.phase - 1}",
+            )
+        self.note_signal(by)
+        if direct is None:
+            self._arrivals = None
+        elif self._arrivals is not None:
+            self._arrivals.append(direct)
+
+    def note_signal(self, by: Signaller) -> None:
+        """Note a signal in the phase that is not complete yet."""
+        self._times = by.times if self._times is None else _latest(self._times, by.times)
+
+    def complete(self, f: Fragment, at: int, barrier: MBarrier, clock: Clock) -> Clock:
+        """
+        Note that the phase becomes complete; return what is known after it.
+
+        Args:
+            f: Who executes the instruction `at`, by which it does.
+            at: See `f`.
+            barrier: The barrier, in the phase that becomes complete.
+            clock: What is known after it of memory.
+        """
+        order = self._clocks.order
+        if self._times is not None:
+            clock = order.added(clock, self._times)
+        for poll in self._polls.values():
+            self._check_poll(f, at, barrier, poll, clock)
+        self._polls, self._times = {}, None
+        self._arrivals, self._last_arrivals = [], self._arrivals
+        return clock
+
+    def _check_poll(
+        self, f: Fragment, at: int, barrier: MBarrier, poll: Poll, clock: Clock
+    ) -> None:
+        """Find a warp that may poll for the phase before when this one is complete already."""
+        for agent, column, time in zip(
+            poll.agents.tolist(), poll.columns.tolist(), poll.times.tolist(), strict=True
+        ):
+            if column < len(clock) and clock[column] >= time:
+                continue
+            f.warn(
+                at,
+                "phase",
+                f"phase {barrier.phase} of {barrier.name} may be complete before "
+                f"{self._clocks.name(agent)} sees phase {barrier.phase - 1}: nothing orders this "
+                f"signal, or another of the phase, after its wait\n"
+                f"  at {f.machine.program.place(poll.at)}",
+            )
+            return
+
+    # --- waits ------------------------------------------------------------------------------------
+
+    def note_wait(
+        self, f: Fragment, at: int, barrier: MBarrier, agents: NDArray[np.int64], *, is_done: bool
+    ) -> None:
+        """
+        Note a wait by parity of warps [k] and find those that a phase has passed by.
+
+        Args:
+            f: Who executes the instruction.
+            at: The instruction.
+            barrier: The barrier.
+            agents: The warps.
+            is_done: It is successful: its parity is that of the phase before the current one.
+        """
+        lag = barrier.phase - self._clocks.vector[agents, self.column]
+        is_missed = lag > (1 if is_done else 0)
+        if np.count_nonzero(is_missed):
+            for agent in agents[is_missed].tolist():
+                if not self._knows_completion(agent):
+                    self.warn_missed(f, at, barrier, agent)
+                    break
+        if is_done:
+            self.note_success(barrier, agents, at)
+
+    def note_success(self, barrier: MBarrier, agents: NDArray[np.int64], at: int) -> None:
+        """Note that warps [k] see that the phase before the current one is complete."""
+        order = self._clocks.order
+        self._clocks.vector[agents, self.column] = barrier.phase
+        columns, times = order.tick(agents)
+        self._polls[agents.tobytes()] = Poll(agents, columns, times, at)
+
+    def warn_missed(self, f: Fragment, at: int, barrier: MBarrier, agent: int) -> None:
+        """Report a wait for a phase that is neither the current one nor the one before."""
+        seen = int(self._clocks.vector[agent, self.column])
+        f.warn(
+            at,
+            "phase",
+            f"{self._clocks.name(agent)} waits for {barrier.name}, of which it knows {seen} phases "
+            f"to be complete, but {barrier.phase} are: phases have passed by",
+        )
+
+    def _knows_completion(self, row: int) -> bool:
+        """Return whether an agent comes after all arrivals of the phase before the current one."""
+        if self._last_arrivals is None:
+            return False
+        known = self._clocks.vector[row]
+        return all((known[agents] >= clock[agents]).all() for agents, clock in self._last_arrivals)
+
+
+def _latest(one: Times, other: Times) -> Times:
+    """Return what two know together; columns that the shorter one lacks it does not know."""
+    if len(one) < len(other):
+        one, other = other, one
+    joined = one.copy()
+    np.maximum(joined[: len(other)], other, out=joined[: len(other)])
+    return joined

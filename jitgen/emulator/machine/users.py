@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who used an mbarrier, and when last: who ends it must come after all of that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.clocks import Clocks
+
+
+class Users:
+    """
+    The agents that used one barrier.
+
+    Attributes:
+        initialiser: The warp that initialised it, and its epoch then.
+    """
+
+    __slots__ = ("_clocks", "_informed", "_last", "initialiser")
+
+    def __init__(self, clocks: Clocks, initialiser: tuple[int, int]) -> None:
+        self._clocks = clocks
+        self.initialiser = initialiser
+        self._informed: set[int] = {initialiser[0]}
+        self._last: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def are_informed(self, agents: NDArray[np.int64]) -> bool:
+        """Return whether warps [k] know that it is initialised; each is asked about once."""
+        strangers = set(agents.tolist()) - self._informed
+        if not strangers:
+            return True
+        self._informed.update(strangers)
+        agent, epoch = self.initialiser
+        return not (self._clocks.vector[list(strangers), agent] < epoch).any()
+
+    def note(self, agents: NDArray[np.int64]) -> None:
+        """Note that warps [k] use it now."""
+        vector = self._clocks.vector
+        if len(self._last) < len(vector):
+            self._last = np.pad(self._last, (0, len(vector) - len(self._last)))
+        self._last[agents] = vector[agents, agents]
+
+    def note_work(self, agent: int, epoch: int) -> None:
+        """Note that work of a unit will use it."""
+        self.note(np.array([agent]))
+        self._last[agent] = epoch
+
+    def unknown_to(self, row: int) -> int:
+        """Return an agent whose last use is not known to another; -1: all are."""
+        unknown = self._clocks.vector[row, : len(self._last)] < self._last
+        return int(unknown.argmax()) if np.count_nonzero(unknown) else -1
