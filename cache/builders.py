@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which compiler and linker publish to a store.
+Records which compiler and linker publish to a store.
 
 ::
 
@@ -107,7 +107,8 @@ def other_builder(base: Folder, meta: Meta, root: Path) -> str:
 
 def _difference(base: Folder, document: Mapping[str, Any], builder: Mapping[str, str]) -> str:
     """
-    Return what differs between `builder` and the first one for the versions in `document`.
+    Compare `builder` with the first recorded builder of the versions in `document`; return the
+    difference as text, empty if there is none.
 
     Empty if nothing differs, or if this is the first builder.
     """

@@ -27,7 +27,7 @@ class DiskSpace(NamedTuple):
     The size of a file system and what is free.
 
     Attributes:
-        free_bytes: What this user can still write.
+        free_bytes: Bytes that this user can still write.
         total_bytes: Its size.
         has_inodes: Whether another file can be made.
     """
@@ -51,7 +51,7 @@ def cause(error: Exception) -> str:
 
 
 def remedy(error: Exception) -> str:
-    """Return what to do about a disk's error; empty if that depends."""
+    """Return advice for a disk's error; empty if the error alone does not tell."""
     return _REMEDIES.get(getattr(error, "errno", None) or 0, "")
 
 

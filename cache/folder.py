@@ -86,7 +86,7 @@ class Folder:
 
     @property
     def path(self) -> Path:
-        """Where it was found, for messages."""
+        """Path under which the folder was opened, for messages."""
         return Path(self.place)
 
     def __enter__(self) -> Self:
@@ -100,9 +100,9 @@ class Folder:
         Return the folder `name` in this one, opened.
 
         Raises:
-            FileNotFoundError: There is none, and it is not to be created.
+            FileNotFoundError: The folder does not exist, and `create` is false.
             Untrusted: Another user could have written to it.
-            Damaged: It is no folder; a link is none.
+            Damaged: It is a file or a link, not a folder.
         """
         place = f"{self.place}/{name}"
         if create:
@@ -141,7 +141,7 @@ class Folder:
         return self.folder(name, create=True)
 
     def _explain(self, name: str, *, wants_folder: bool) -> None:
-        """Raise the error for `name` if it cannot be opened because of what it is."""
+        """Raise the error for `name` if its kind, such as a link, keeps it from being opened."""
         found, place = self.stat(name), f"{self.place}/{name}"
         if found is None:
             return
@@ -177,7 +177,7 @@ class Folder:
             num_bytes: The size that it must have; None for any.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: The file does not exist.
             Untrusted: Another user could have written to it.
             Damaged: It is no regular file, or has another size.
         """

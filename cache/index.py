@@ -73,7 +73,10 @@ class NullIndex:
         """Take over what was read from the entries; uses that are known are kept."""
 
     def rows(self) -> dict[str, IndexRow]:
-        """Return what is known of each entry; it may lack some, and hold some that are gone."""
+        """
+        Return the known rows by key; some entries may be missing, and some rows be of removed
+        entries.
+        """
         return {}
 
     def uses(self, key: str) -> tuple[int, float]:
@@ -162,7 +165,10 @@ class Index(NullIndex):
             )
 
     def rows(self) -> dict[str, IndexRow]:
-        """Return what is known of each entry; it may lack some, and hold some that are gone."""
+        """
+        Return the known rows by key; some entries may be missing, and some rows be of removed
+        entries.
+        """
         if not _exists(self._database) and self._journal.is_empty():
             return {}
         return self._run(self._rows, {})
@@ -248,7 +254,10 @@ class Index(NullIndex):
         return {key: row for shard in SHARDS for key, row in load_rows(table, shard).items()}
 
     def _run(self, operation: Callable[[Table], T], default: T) -> T:
-        """Return what `operation` does, or `default`: the one place where the index degrades."""
+        """
+        Return the result of `operation`; if the database fails, return `default`. The index
+        degrades only here.
+        """
         if self._pid != os.getpid():
             _inherited.append(self._table)
             self._table, self._lock, self._pid = None, threading.RLock(), os.getpid()
@@ -352,7 +361,7 @@ def _is_passing(error: Exception) -> bool:
 
 class Journal:
     """
-    What happened since the index was last opened, one JSON array for each line of a file.
+    Events since the index was last opened: a file with one JSON array a line.
 
     Opening SQLite costs more than loading a kernel, so a process which only loads kernels appends
     here, 20 us each, and the next one that opens the index takes the lines over. A line is written

@@ -41,8 +41,8 @@ class EntryInfo:
         name: Name of the kernel; empty where ``meta.json`` is damaged.
         arch: Its target.
         size_bytes: Size of its files.
-        disk_bytes: What they take on the disk, as ``du`` counts it.
-        hits: How often it was loaded from the disk, as far as the index knows.
+        disk_bytes: Disk space in bytes, as ``du`` counts it.
+        hits: Number of times it was loaded from the disk, as far as the index knows.
         last_use: When it was published or last used, seconds since 1970, up to an hour old.
         is_pinned: Whether pruning spares it.
         base: The read-only root that it lies in; empty for the store's own.
@@ -67,7 +67,7 @@ class Stats:
     Attributes:
         entries: How many.
         size_bytes: Size of their files.
-        disk_bytes: What they take on the disk, as ``du`` counts it.
+        disk_bytes: Disk space in bytes, as ``du`` counts it.
         limit_bytes: Limit of `disk_bytes`; 0: none.
         hits: Loads from the disk, as far as the index knows.
         failures: Remembered failures.
@@ -278,7 +278,9 @@ def verification(folder: Folder, key: str) -> Verification:
 
 
 def fate(base: Folder, key: str) -> str:
-    """Return what became of an entry that was damaged: ``quarantined``, ``removed`` or nothing."""
+    """
+    Return where a damaged entry went: ``quarantined``, ``removed``, or empty if it is still there.
+    """
     if entry_info(base, key) is not None:
         return ""
     is_kept = any(name.startswith(f"{key}-") for name in _names(base, "quarantine"))

@@ -57,12 +57,12 @@ _TOGETHER = 64  # entries that are gone, of which the index is told at once
 @frozen
 class Pruned:
     """
-    What pruning removed, or would remove.
+    Files that pruning removed, or would remove.
 
     Attributes:
         removed: Entries, the least recently used first.
-        freed_bytes: What they took on the disk.
-        kept_bytes: What the rest takes.
+        freed_bytes: Disk space of the removed files.
+        kept_bytes: Disk space of the files that remain.
         swept: Names of dead drafts and of damaged entries that were removed as well.
         is_dry_run: Whether nothing was changed.
     """
@@ -75,7 +75,7 @@ class Pruned:
 
 
 def nothing(*, is_dry_run: bool) -> Pruned:
-    """Return what pruning does where there is no store."""
+    """Return the result of pruning without a store: nothing is removed."""
     return Pruned(removed=(), freed_bytes=0, kept_bytes=0, swept=(), is_dry_run=is_dry_run)
 
 

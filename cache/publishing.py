@@ -35,7 +35,7 @@ def set_aside(parent: Folder, name: str, quarantine: Folder, new_name: str) -> s
     there.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: `name` does not exist.
     """
     try:
         parent.move(name, quarantine, new_name)

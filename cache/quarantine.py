@@ -41,10 +41,10 @@ class Damage:
     Attributes:
         key: Its key; empty where what was set aside is no entry.
         name: Name of the kernel; empty where its record cannot be read.
-        reason: What is wrong with it.
+        reason: The fault that was found.
         path: Where it lies.
         set_aside: When it was set aside, seconds since 1970; None: it is in its place still.
-        disk_bytes: What it takes on the disk, as ``du`` counts it.
+        disk_bytes: Disk space in bytes, as ``du`` counts it.
     """
 
     key: v.Key
@@ -68,7 +68,7 @@ def quarantined(base: Folder) -> list[Damage]:
 
 
 def damage_in_place(base: Folder, key: str) -> Damage | None:
-    """Return what is wrong with entry `key` where it should lie; None where nothing is."""
+    """Return the damage of entry `key` in its usual place; None if it is good or absent."""
     path = str(base.path / "entries" / key[:2] / key)
     try:
         with base.below("entries", key[:2], key) as folder:
@@ -81,8 +81,8 @@ def damage_in_place(base: Folder, key: str) -> Damage | None:
 
 def damage_in(folder: Folder, key: str, *, otherwise: str = "") -> Damage | None:
     """
-    Return what is wrong with the entry in `folder`; where nothing is, a damage for the reason
-    `otherwise`, or None without one.
+    Return the damage of the entry in `folder`. A good entry has a damage for the reason
+    `otherwise`, or None if `otherwise` is empty.
     """
     reason = verification(folder, key).reason or otherwise
     if not reason:

@@ -77,7 +77,8 @@ class Remembered:
         one that this process has used so far, if any.
 
         Raises:
-            SigningError: What is remembered cannot be read, or one of them does not lead to it.
+            SigningError: The remembered document cannot be read, or one of the documents does not
+                lead to the latest one.
         """
         kept = self.read()
         known = [one for one in (configured, kept, seen) if one is not None]
@@ -93,7 +94,7 @@ class Remembered:
         meanwhile. A root that cannot be written is a warning.
 
         Raises:
-            SigningError: What is remembered cannot be read, or does not belong to `latest`.
+            SigningError: The remembered document cannot be read, or does not belong to `latest`.
         """
         if self._mode != "rw":
             return latest
@@ -124,7 +125,7 @@ class Remembered:
         none or it could not be read.
 
         Raises:
-            SigningError: What is remembered follows from `chosen`, which is just an older version.
+            SigningError: The remembered document is a later version of `chosen`.
             OSError, CacheError: The root cannot be written.
         """
         if self._mode != "rw":

@@ -52,7 +52,9 @@ _NETWORK = frozenset(
 
 
 def filesystem_type(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """Return the type of the file system that holds `path`, such as ``ext4``; empty: unknown."""
+    """
+    Return the type of the file system that holds `path`, such as ``ext4``; empty if it is unknown.
+    """
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -138,7 +140,7 @@ class Root:
         Return ``<root>/v1``, opened, for a caller that must know why it cannot be.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: The folder does not exist.
             UnsafeCacheRoot, OSError: See `open`.
         """
         return self._walk(create=False)
@@ -185,7 +187,7 @@ class Root:
 
         Raises:
             UnsafeCacheRoot: It is not what `open` allows.
-            FileNotFoundError: There is none, and it is not to be created.
+            FileNotFoundError: The folder does not exist, and `create` is false.
             OSError: It cannot be opened just now.
         """
         try:

@@ -30,8 +30,8 @@ class IndexRow(NamedTuple):
         name: Name of the kernel; empty where only uses are known.
         arch: Its target.
         size_bytes: Size of its files.
-        disk_bytes: What they take on the disk.
-        hits: How often it was loaded from the disk.
+        disk_bytes: Disk space in bytes.
+        hits: Number of times it was loaded from the disk.
         last_use: When it was loaded last, in seconds since 1970; 0: never.
     """
 

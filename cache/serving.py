@@ -47,7 +47,7 @@ class Serving:
     Attributes:
         mode: ``rw``; ``ro``: nothing on the disk is changed; ``off``: there is no store.
         root: The root as it was asked for.
-        bases: Roots that are asked after it and never written.
+        bases: Read-only roots that are searched after the own root.
     """
 
     def __init__(self, root: Path, mode: Mode, bases: Iterable[Path] = ()) -> None:
@@ -100,7 +100,7 @@ class Serving:
 
     @property
     def builders(self) -> Builders:
-        """Which compiler and linker publish here."""
+        """Record of the compilers and linkers that publish here."""
         from jitgen.cache.builders import Builders
 
         return Builders(self._root)
@@ -383,7 +383,7 @@ class Serving:
 
 
 def _is_at(folder: Folder, parent: Folder, name: str) -> bool:
-    """Return whether the open `folder` is the one that `name` stands for now."""
+    """Return whether `name` in `parent` is still the open `folder`."""
     found = parent.stat(name)
     own = os.fstat(folder.descriptor)
     return found is not None and (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)

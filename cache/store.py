@@ -218,7 +218,7 @@ class Store(Serving):
         With `renews`, older ones of the same keys go, and the oldest where there are too many.
 
         Raises:
-            SigningError: `signatures` is none, or there would be too many.
+            SigningError: `signatures` is not a signatures document, or there would be too many.
             OSError, CacheError: The root cannot be written, or those that are there not be read:
                 they would be lost.
         """
@@ -255,7 +255,7 @@ class Store(Serving):
         An entry in a read-only root is hidden instead.
 
         Raises:
-            CacheError: That cannot be written down.
+            CacheError: The removal cannot be recorded.
         """
         from jitgen.cache import inventory, prune
 

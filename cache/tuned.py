@@ -12,9 +12,9 @@ half of one.
     tuned/<device>/<kind>/<name>.json
     prewarmed/<target>/plans/<name>.json
 
-`device` stands for the hardware and for all that generates kernels. The second is which plans were
-prewarmed, and for which devices: see `jitgen.runtime.coverage`. The readers check the contents of
-the documents.
+`device` is a digest of the hardware and of every version that generates kernels. The second file
+says which plans were prewarmed, and for which devices: see `jitgen.runtime.coverage`. The readers
+check the contents of the documents.
 """
 
 from __future__ import annotations
@@ -168,6 +168,8 @@ class Tuned:
 
 
 class Prewarmed(Tuned):
-    """The records of prewarmed plans under one root; likewise."""
+    """
+    The records of prewarmed plans under one root; reading never raises for what the disk holds.
+    """
 
     top, what = "prewarmed", "what was prewarmed"

@@ -52,7 +52,7 @@ class UnsupportedConfig(ConfigError):
 
     Attributes:
         code: Stable machine-readable rule, for example ``E_REGS``.
-        proposal: The nearest legal GroupedGemmConfig, or None where there is none.
+        proposal: The nearest legal GroupedGemmConfig, or None if there is none.
     """
 
     def __init__(self, message: str, *, code: str, proposal: Any = None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels compute, in plain float32 torch: under the names of the operations."""
+"""References of all operations in plain float32 torch, under the names of the operations."""
 
 from jitgen.ops.combine.reference import combine
 from jitgen.ops.grouped_gemm.reference import grouped_gemm

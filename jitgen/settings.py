@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the JITGEN_* variables say, of which `jitgen.support.variables` has the table.
+Values of the JITGEN_* variables; `jitgen.support.variables` has their table.
 
 Values are read when they are asked for, never at import, and never on the warm path of a call. A
 program sets one with ``jitgen.settings.on_miss = "error"``, which wins over the environment; a bad
@@ -80,7 +80,7 @@ class Settings:
         Return `values` as settings have them.
 
         Raises:
-            SettingError: A name is none, or its value is not allowed.
+            SettingError: A name is not a setting, or its value is not allowed.
         """
         return {name: _read(name, value) for name, value in values.items()}
 
@@ -130,7 +130,10 @@ class Settings:
 
 
 def nearest(name: str) -> str:
-    """Return which variable a name that none has may have been meant for; empty where none is."""
+    """
+    Return a hint on the variable that an unknown `name` may have been meant for; empty if none is
+    close.
+    """
     import difflib
 
     meant = name.removeprefix("JITGEN_").lower()

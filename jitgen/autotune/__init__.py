@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Measure the kernels that the selector may choose, on the device at hand, and keep the winners.
+Measure the selector's candidates on this machine's device, and keep the winners.
 
 For each problem a worker process verifies and times the candidates; a kernel that hangs,
 crashes or is wrong costs that process, and is never chosen again. Measurements are cached for each

@@ -104,7 +104,8 @@ class Worker:
 
     def ask(self, method: str, *arguments: Any, timeout_s: float) -> Any:
         """
-        Return what ``method(*arguments)`` returned there; all of them are JSON values.
+        Call ``method(*arguments)`` in the worker and return its result; all of them are JSON
+        values.
 
         Raises:
             Refused: It raised.

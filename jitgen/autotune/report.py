@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run of the tuner did, problem by problem."""
+"""Outcome of a run of the tuner, problem by problem."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jitgen.support.frozen import frozen
 
 
 class TuningState(StrEnum):
-    """What tuning did about a problem."""
+    """Outcome of tuning a problem."""
 
     RECORDED = "recorded"
     MEASURED = "measured"
@@ -58,7 +58,7 @@ class TuningRow:
 @frozen
 class TuningReport:
     """
-    What a run of the tuner did.
+    Outcome of a run of the tuner.
 
     Attributes:
         arch: The target.

@@ -100,8 +100,9 @@ class Trial:
         name: Its name.
         state: See `TrialState`.
         cost_us: What the model predicted.
-        time_us: Its measured time; None where there is none.
-        ratio: That, over the time of the selector's choice measured in turn with it; None likewise.
+        time_us: Its measured time; None if it was not timed.
+        ratio: Its time over the time of the selector's choice, measured in turn with it; None if it
+            was not timed.
         reason: Why there is no time.
         seconds: How long the trial took.
     """
@@ -118,7 +119,7 @@ class Trial:
 @frozen
 class SpacePlan:
     """
-    What a search of the space will do for one problem.
+    The kernels that a search of the space will try for one problem.
 
     Attributes:
         problem: The problem itself, not the representative of its bucket.
@@ -167,7 +168,7 @@ def plan(
     again: bool = False,
 ) -> SpacePlan:
     """
-    Return what a search of `part` of the space would try for `problem`.
+    Plan a search of `part` of the space for `problem`: the kernels to try.
 
     Args:
         problem: The problem.

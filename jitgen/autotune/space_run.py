@@ -38,7 +38,7 @@ LEFT = "there was no time for it"
 @frozen
 class SpaceReport:
     """
-    What a search has found for one problem.
+    Results of a search for one problem.
 
     Attributes:
         plan: The plan that it followed.

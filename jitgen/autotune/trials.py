@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker process does with a problem: verify kernels, then time them in turn."""
+"""The worker process of tuning: for one problem it verifies kernels, then times them in turn."""
 
 from __future__ import annotations
 

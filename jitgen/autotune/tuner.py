@@ -76,13 +76,13 @@ def tune(
     processes find the records when they next start.
 
     Args:
-        problems: Problems; each is measured as the one that stands for its bucket.
+        problems: Problems; each is measured as the one that represents its bucket.
         arch: The target; None for the one that this process would use itself.
         again: Measure recorded problems, too, and try excluded kernels again.
         time_limit_s: Limit in seconds for verifying one kernel, and for timing it; after that it
             counts as hung.
-        calls: How often problems are called, as `jitgen.plans.Plan.calls` counts them; those that
-            are called most are measured first. None if calls were not counted.
+        calls: Number of times problems are called, as `jitgen.plans.Plan.calls` counts them; those
+            that are called most are measured first. None if calls were not counted.
         on_compile: Called for every kernel that is looked up or compiled first; see
             `jitgen.prewarm`.
         on_progress: Called on this thread for every problem as it is done, with the number of those

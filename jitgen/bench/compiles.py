@@ -76,8 +76,8 @@ def load() -> Iterator[Row]:
 
 def cold() -> Iterator[Row]:
     """
-    Yield what a compile costs beyond the compiler: rendering, the key, the lock, publishing; and
-    linking. The first compile, which imports the compiler, is not in.
+    Yield the cost of a compile beyond the compiler: rendering, key, lock and publishing; and of
+    linking. The first compile, which imports the compiler, is not counted.
     """
     from jitgen.runtime.spec import spec_of
     from jitgen.runtime.tiers import build

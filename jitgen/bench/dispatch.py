@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What `grouped_gemm(..., out=out)` costs the host above the bare tvm-ffi call: where its shapes were
-seen before, and where the number of rows is new and its bucket is not. And what
-`silu_mul_quantize(..., out=out)` costs above the bare call and the scales that both make anew. And
-what it costs to record calls.
+Host time of `grouped_gemm(..., out=out)` above the bare tvm-ffi call: once for shapes that were
+seen before, once for a new number of rows in a known bucket. Also host time of
+`silu_mul_quantize(..., out=out)` above the bare call and the allocation of scales, which both need,
+and the cost of recording calls.
 
 Both sides launch the same kernel on rows that belong to no group, so that the kernel itself does
 next to nothing and the difference is not lost in it. Runs are short and compared in pairs, so that
@@ -101,7 +101,9 @@ def _recorded(workload: Workload, arch: Arch) -> Iterator[Row]:
 def _in(
     session: Session, call: Callable[[_Tensors], object], tensors: _Tensors
 ) -> Callable[[], None]:
-    """Return what makes calls in `session`, so many that entering it is not seen."""
+    """
+    Return a function that makes so many calls in `session` that the cost of entering it is hidden.
+    """
 
     def calls() -> None:
         with session:
@@ -175,7 +177,7 @@ def _sides(
 
 
 def _tail(arch: Arch) -> tuple[int, ...]:
-    """Return what entries take behind the tensors."""
+    """Return the arguments of an entry that follow the tensors."""
     if not arch.is_gpu:
         return ()
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())

@@ -60,7 +60,7 @@ def case(tokens: int, experts: int, n: int, k: int, top_k: int) -> KernelCase:
 
 
 def cases(arch: Arch) -> Iterator[KernelCase]:
-    """Yield what is measured on a device of `arch`: on a CPU one small case."""
+    """Yield the cases to measure on a device of `arch`: on a CPU one small case."""
     sizes = _GPU_SIZES if arch.is_gpu else _CPU_SIZES
     for tokens in _GPU_TOKENS if arch.is_gpu else _CPU_TOKENS:
         found = case(tokens, *sizes)

@@ -95,7 +95,7 @@ def pairs() -> list[Pair]:
 
 def invariance() -> Iterator[Row]:
     """
-    Yield what invariant numerics cost: the kernel that is chosen with them beside the one without.
+    Yield the cost of invariant numerics: the kernel chosen with them over the one chosen without.
 
     Over the cases of the hopper suite and one token a group. Where both are the same kernel nothing
     is lost and nothing is timed; elsewhere each is timed in turn, on the same operands.

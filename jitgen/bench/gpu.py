@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the GPU says of itself while it works: clocks, power, temperature."""
+"""State of the GPU while it works: clocks, power, temperature."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GpuState:
 
     @classmethod
     def parse(cls, line: str) -> GpuState | None:
-        """Return what a line of numbers with commas says; None where one is not known."""
+        """Parse a line of numbers with commas; None if one of them is not known."""
         try:
             sm_mhz, memory_mhz, watts, celsius = map(float, line.split(","))
         except ValueError:
@@ -91,7 +91,7 @@ def _ask(fields: str) -> str | None:
 
 
 def conditions() -> dict[str, str]:
-    """Return what figures of torch's current GPU depend on: driver, CUDA, SMs, its state."""
+    """Return the conditions of figures on torch's current GPU: driver, CUDA, SMs, its state."""
     import torch
 
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())

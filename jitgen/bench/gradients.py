@@ -91,7 +91,7 @@ class Product:
 
     Attributes:
         name: Which.
-        problem: What a kernel is chosen for.
+        problem: Problem that the selector gets.
         ours: Computes it; takes a config, or None for the one that is chosen.
         theirs: Computes it in torch.
         parts: For each group where its part of a result is, and the two factors of that.
@@ -227,7 +227,7 @@ def _products(
 
 
 def _considered(chosen: Any, arch: Arch) -> Iterator[Any]:
-    """Yield what might be chosen, and legal kernels like it with other tiles and clusters."""
+    """Yield the candidates, and legal kernels like the chosen one with other tiles and clusters."""
     listed = [each.config for each in chosen.candidates]
     others = [
         replace(chosen.config, tile=replace(chosen.config.tile, m=m, n=n), cluster=cluster)

@@ -107,12 +107,14 @@ class Step:
     case: Case
 
     def __str__(self) -> str:
-        """Return what ``--only`` is compared with: ``public masked 32 x 8 N4096 K7168``."""
+        """
+        Return the text that ``--only`` is compared with: ``public masked 32 x 8 N4096 K7168``.
+        """
         return f"{self.kind} {self.case}"
 
 
 def plan(cases: Sequence[Case], only: Sequence[str] = ()) -> list[Step]:
-    """Return what to measure, most important first; raises as `jitgen.bench.cases.only`."""
+    """Return the steps to measure, most important first; raises as `jitgen.bench.cases.only`."""
     kinds: list[tuple[str, Sequence[Case]]] = [
         ("kernels", EDGES),
         (Section.PUBLIC, cases),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the suites of grouped GEMMs measured, and what the hopper suite is to show.
+Measurements of the suites of grouped GEMMs, and the targets of the hopper suite.
 
 Times are seconds of one call on the device, one for each round; ratios are a peer's time over
 jitgen's, so that more than 1 means that jitgen is faster.
@@ -34,7 +34,7 @@ PREFILL_ROWS = 4096
 
 
 class Section(StrEnum):
-    """What a measurement was for."""
+    """Purpose of a measurement."""
 
     PUBLIC = "public"
     """A case of the suite, with a cold L2."""
@@ -195,7 +195,7 @@ class GroupedReport(Report):
 
     @property
     def failures(self) -> list[str]:
-        """What jitgen did not compute, or not right: one line each."""
+        """Missing and wrong results of jitgen: one line each."""
         of_kernels = [f"{each.kernel}: {each.reason}" for each in self.kernels if each.reason]
         found: list[Measured | Accuracy] = [*self.found, *self.accuracy]
         return of_kernels + failures(found)

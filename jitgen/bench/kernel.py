@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Kernels of one problem beside each other on the device at hand: right first, then timed in turn.
+Kernels of one problem compared on this machine's device: checked first, then timed in turn.
 
 They run in a process of their own, because a kernel that a person is working on may crash, hang or
 write where it must not: then that process is lost, and this one says so.
@@ -66,7 +66,7 @@ class Checked(Record):
     Attributes:
         title: Which.
         rows: One for each problem that it was run with; see `KernelTrials.check`.
-        error: Why there are none, or no more; empty if it came to its end.
+        error: Why checks are missing or incomplete; empty if all of them ran.
     """
 
     JSON: ClassVar[str] = "title right=is_right rows error"
@@ -84,7 +84,7 @@ class Checked(Record):
 @frozen
 class Tried:
     """
-    What came out.
+    Result of checking and timing the kernels.
 
     Attributes:
         checks: Of each kernel, in the order in which they were given, up to the first wrong one.
@@ -111,7 +111,10 @@ def obstacle(arch: Arch) -> str:
 
 
 def usual_problem(spec: KernelSpec) -> str:
-    """Return what kernels of its operation are timed with; empty: the first one with all edges."""
+    """
+    Return the problem that kernels of this operation are timed with; empty: the first problem that
+    has all edges.
+    """
     return PROBLEMS.get(spec.config.op, ("", ""))[spec.arch.is_gpu]
 
 
@@ -144,7 +147,7 @@ def together(contenders: Sequence[Contender]) -> None:
 
 
 def _call_of(spec: KernelSpec) -> tuple[Any, ...]:
-    """Return what kernels have in common that take each other's calls."""
+    """Return the properties of a kernel's calls; kernels with equal ones can be called alike."""
     config = spec.config.to_json()
     how = ("tile", "cluster", "pipeline", "schedule", "tiling")
     return spec.arch, {name: value for name, value in config.items() if name not in how}
@@ -224,9 +227,9 @@ class Measured(Record):
     A problem and its kernel.
 
     Attributes:
-        problem: The problem that stands for its bucket.
+        problem: The problem that represents its bucket.
         kernel: Name of the kernel that the selector chooses.
-        calls: How often it is called; 0 where the plan does not count.
+        calls: Number of times it is called; 0 where the plan does not count.
         time_us: Microseconds of one call of the kernel.
         predicted_us: What the model says of that.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a worker process does with kernels of one operation: run them on this machine's device, compare
-what they give with the right results, and time them in turn.
+The worker process of comparisons: it runs kernels of one operation on this machine's device,
+compares their results with the right ones, and times them in turn.
 
 It takes any kernel of the operation, a person's as well, by its source; calls are those that the
 emulator gets (`jitgen.config.operation.Operation.samples`).

@@ -73,11 +73,11 @@ print(json.dumps({
 @frozen
 class Side:
     """
-    Where a pod's kernel comes from.
+    Place that a pod gets its kernel from.
 
     Attributes:
-        what: What people call that.
-        tier: What its event must say, so that no other place is measured in its stead.
+        what: Its name for readers.
+        tier: Tier that the event must name, so that no other place is measured by mistake.
         environment: The settings that name the place.
         has_budget: Whether `BUDGET_MS` is for it.
     """
@@ -153,7 +153,9 @@ def started(side: Side, root: Path) -> Start:
 
 
 def checked(side: Side, found: Mapping[str, Any]) -> Start:
-    """Return what a pod printed; raises as `started`."""
+    """
+    Return the start that a pod printed, once its result and tier are right; raises as `started`.
+    """
     if not found["is_right"]:
         raise WrongResult(f"a pod whose kernel comes from {side.what} computed a wrong result")
     if set(found["tiers"]) != {side.tier}:
@@ -362,7 +364,7 @@ def toml(tables: dict[str, dict[str, str | int]]) -> str:
 
 
 def port_of(log: bytes) -> int:
-    """Return the port that a service's log tells; 0 while there is none."""
+    """Return the port in a service's log; 0 if it is not there yet."""
     for line in log.splitlines():
         with suppress(ValueError):  # one that is being written
             if port := json.loads(line).get("port"):

@@ -276,8 +276,8 @@ print(json.dumps({"seconds": seconds, "peak": peak - before - found.nbytes, "hel
 
 def prepare() -> Iterator[Row]:
     """
-    Yield what it takes to prepare MXFP4 weights for Hopper when they are loaded: seconds, and
-    memory at most, of every layout.
+    Yield the cost of preparing MXFP4 weights for Hopper at load time: seconds, and peak memory, of
+    every layout.
 
     The matrices are the gate and up projections of gpt-oss: all 128 experts on a GPU, two on a CPU
     in a fresh process. Preparation goes group by group, so that time grows with the experts and

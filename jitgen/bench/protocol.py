@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What suites share: records and rows, fresh processes and caches, what figures depend on."""
+"""Common parts of suites: records and rows, fresh processes and caches, conditions of figures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Record:
     JSON: ClassVar[str] = ""
 
     def derived(self) -> dict[str, Any]:
-        """Return what the object says besides, for readers: it follows from the rest."""
+        """Return further values for readers, computed from the others."""
         return {}
 
     def to_json(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Record:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """
-        Return what `to_json` wrote.
+        Return the object from the document that `to_json` returned.
 
         Raises:
             KeyError, TypeError, ValueError, AttributeError, IndexError: It did not write it.
@@ -115,7 +115,7 @@ class Row(Record):
 
     @property
     def ok(self) -> bool:
-        """Whether the budget was kept; true where there is none."""
+        """Whether the budget was kept; true without a budget."""
         if self.budget is None:
             return True
         return self.value >= self.budget if self.is_rate else self.value <= self.budget
@@ -185,7 +185,7 @@ def python_environment(changes: Mapping[str, str]) -> dict[str, str]:
 
 def conditions(distributions: Sequence[str] = ()) -> dict[str, str]:
     """
-    Return what a figure depends on: processor, load, versions, and the GPU if there is one.
+    Return the conditions of a figure: processor, load, versions, and the GPU if there is one.
 
     Args:
         distributions: What other sides come with; those count that are installed.

@@ -77,7 +77,7 @@ def case(
 
     Args:
         layout: How rows belong to groups; contiguous rows are one matrix of them all.
-        form: What values become.
+        form: Format of the result.
         rows: Rows of each of 8 groups.
         k: Columns.
         arch: Target.
@@ -99,7 +99,7 @@ def case(
 
 
 def cases(arch: Arch) -> Iterator[KernelCase]:
-    """Yield what is measured on a device of `arch`: on a CPU every format once, and small."""
+    """Yield the cases to measure on a device of `arch`: on a CPU every format once, and small."""
     if not arch.is_gpu:
         for form in Format:
             yield case(Layout.CONTIGUOUS, form, _CPU_ROWS, _CPU_K, arch)
@@ -152,7 +152,7 @@ def _sides(name: str, problem: QuantizeProblem, arch: Arch, *, has_budget: bool)
 def _kernels(
     problem: QuantizeProblem, arch: Arch, *, has_others: bool
 ) -> dict[str, QuantizeConfig]:
-    """Return what is measured under which name, the selector's first; nothing on a CPU."""
+    """Return the kernels to measure by name, the selector's first; none on a CPU."""
     if not arch.is_gpu:
         return {}
     choice = jitgen.select(problem, arch)

@@ -77,7 +77,7 @@ class Report(Record):
             where it was not measured.
         found: What was measured of every case. Each has its `case`, and of sides that are `missing`
             why.
-        notes: What a reader must know of a side.
+        notes: Caveats of sides, for readers.
     """
 
     SUITES: ClassVar[tuple[str, ...]] = ()
@@ -95,28 +95,30 @@ class Report(Record):
 
     @property
     def failures(self) -> list[str]:
-        """What was not computed, or not right, and has to be: one line each."""
+        """Results that are missing or wrong although they are required: one line each."""
         return failures(self.found, self.NEEDED)
 
     def targets(self) -> Iterator[Row]:
-        """Yield what the suite is to show, each with the figure that the report has for it."""
+        """Yield the targets of the suite, each with the figure that the report has for it."""
         yield from ()
 
     def tables(self) -> Iterator[Table]:
-        """Yield what was found as tables."""
+        """Yield the results as tables."""
         yield from ()
 
     def lines(self) -> Iterator[str]:
-        """Yield what else people are told below the tables."""
+        """Yield further lines to print below the tables."""
         yield from ()
 
     def remarks(self) -> Iterator[str]:
-        """Yield what people must know of the figures."""
+        """Yield the caveats of the figures."""
         for name, note in self.notes.items():
             yield f"{name}: {note}"
 
     def summary(self) -> dict[str, Any]:
-        """Return what the document of a command says beside the report."""
+        """
+        Return what the document of a command holds besides the report: targets with their figures.
+        """
         return {"targets": [row.to_json() for row in self.targets()]}
 
     def differs(self, other: Self) -> str:  # noqa: ARG002  # most have nothing that could
@@ -130,7 +132,7 @@ class Report(Record):
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """
-        Return what `to_json` wrote.
+        Return the object from the document that `to_json` returned.
 
         Raises:
             ConfigError: `document` is something else.

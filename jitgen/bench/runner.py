@@ -65,7 +65,7 @@ class Ready:
         num_bytes: Operands, scales and results, each once; 0 where the case says it.
         padding: Enqueue what brings operands into the form that a call reads, where a caller would
             have to do so for each call.
-        note: What a reader must know of the side in this case.
+        note: Caveat of the side in this case, for readers.
     """
 
     calls: tuple[Call, ...]
@@ -114,7 +114,7 @@ class Contest:
         reason.
 
         Args:
-            name: What tables call it.
+            name: Its name in tables.
             prepare: Returns it.
             tolerated: What it may raise; anything else ends the suite.
             watch: Entered around its first calls.
@@ -205,7 +205,7 @@ class Side:
     One way to compute a case of a `KernelSuite`.
 
     Attributes:
-        name: What tables call it.
+        name: Its name in tables.
         prepare: Returns it with its operands.
         tolerated: What may keep it from taking part; anything else ends the suite.
         has_notes: Whether the detail of its row says who was left out.
@@ -281,7 +281,7 @@ class KernelCase:
     One measurement of a `KernelSuite`.
 
     Attributes:
-        name: What tables call it.
+        name: Its name in tables.
         problem: What is computed, which a kernel is chosen for.
         sides: Yields the ways to compute it on the device of a target, in the order of the rows.
         budgets: Our rate over that of another side, at least; by the side's name.

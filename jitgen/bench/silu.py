@@ -94,7 +94,7 @@ def case(
 
 
 def cases(arch: Arch) -> Iterator[KernelCase]:
-    """Yield what is measured on a device of `arch`: on a CPU every kind once, and small."""
+    """Yield the cases to measure on a device of `arch`: on a CPU every kind once, and small."""
     if not arch.is_gpu:
         yield from (case(config, _CPU_ROWS, _CPU_N) for config in _KINDS)
         return
@@ -143,7 +143,7 @@ SUITE = KernelSuite(name="silu", cases=cases)
 
 
 def _inductor(solved: Solved, config: SiluMulQuantizeConfig) -> Ready:
-    """Return what inductor makes of the same work; it takes every row for owned."""
+    """Return a side that does the same work with inductor, which computes padding rows as well."""
     torch._dynamo.reset()
     x, scale = solved.tensors[0], solved.arguments["scale"]
     granularity = str(config.scale_granularity)

@@ -3,9 +3,9 @@
 Makes a bundle from a store: every kernel that some plans can ask for, and no other.
 
 Which kernels a plan needs depends on the device and on measurements. The machine that imports the
-bundle may have another device, and no measurements, unlike this one. So the bundle holds the
-choices with and without measurements, for each device that is named or that a target knows. It
-records the plans and devices, as a prewarmed store does.
+bundle may have another device, and no measurements. So the bundle holds the choices with and
+without measurements, for each device that is named or that a target knows. It records the plans and
+devices, as a prewarmed store does.
 """
 
 from __future__ import annotations

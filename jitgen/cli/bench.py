@@ -153,7 +153,7 @@ def _figure(value: float, unit: str) -> str:
 
 
 def _numbers(_context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...]:
-    """Return what ``1,8,64`` says."""
+    """Parse numbers such as ``1,8,64``."""
     if text is None:
         return ()
     try:

@@ -51,7 +51,7 @@ class _Packed(KernelId):
 
 @frozen
 class _Content:
-    """What a bundle holds."""
+    """Contents of a bundle."""
 
     digest: str
     layer_bytes: v.Bytes

@@ -196,7 +196,7 @@ def demo(output: Output) -> int:
 
 
 def _run(layer: Operands) -> list[Step]:
-    """Run both products three ways: first, with a fresh loader, warm."""
+    """Run both products three times: for the first time, with a new loader, and warm."""
     import jitgen
     from jitgen.bench.layer import ours
     from jitgen.layer.workspace import Buffers
@@ -269,7 +269,7 @@ def _timed(call: Callable[[], Tensor]) -> Call:
 
 
 def _try_cross_compile(output: Output) -> tuple[_CrossCompiled | None, str]:
-    """Return what `_cross_compile` returns, or None and why it failed."""
+    """Call `_cross_compile`; return its result, or None and the reason of the failure."""
     try:
         return _cross_compile(output), ""
     except JitgenError as error:

@@ -155,7 +155,10 @@ def proof(section: str, name: str, device: str, arch: Arch | None) -> Iterator[F
 
 
 def about_machine() -> list[Finding]:
-    """Return what a report of figures needs: versions, GPUs and what they can run; no paths."""
+    """
+    Return the findings that a report of figures needs: versions, GPUs and what they can run; no
+    paths.
+    """
     return [
         finding
         for section in (version_findings, _devices, ability_findings)

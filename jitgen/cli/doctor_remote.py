@@ -23,7 +23,7 @@ _SOON = timedelta(days=30)
 
 
 def setup_findings() -> Iterator[Finding]:
-    """Yield what would keep this machine from loading a remote kernel; sends no request."""
+    """Yield the obstacles to loading a remote kernel on this machine; sends no request."""
     try:
         if settings.remote or settings.service or settings.verify == "always":
             yield from _packages()

@@ -45,7 +45,7 @@ class Named:
         key: The key that was given, or the one that the installed toolchain gives the config.
         is_key: Whether a key was given: then exactly that entry is meant, whatever built it.
         text: The source, where a file was given; else empty.
-        title: What the user called it.
+        title: The text that the user typed.
     """
 
     config: Config
@@ -62,7 +62,7 @@ class Named:
 
     @property
     def spec(self) -> KernelSpec:
-        """What is compiled for it here; its key may differ from the one that was given."""
+        """Its kernel spec on this machine; the key may differ from the given one."""
         return keys.spec_of(self.config, self.arch, self.text)
 
     @property
@@ -99,7 +99,7 @@ def find(text: str, store: Store, *, with_files: bool = False) -> Named:
         with_files: Whether it may also be the path of an edited kernel, ``FILE.py``.
 
     Raises:
-        ConfigError: `text` is none of them, or the digits fit no entry, or several.
+        ConfigError: `text` is no name, file or key, or its digits fit no entry, or several.
         OverrideError: A file cannot be used.
         Nameless: They fit one of whose record nothing is left.
     """
@@ -161,7 +161,7 @@ def find_key(text: str, store: Store) -> str:
 
 def parse_configs(names: tuple[str, ...]) -> list[tuple[Config, Arch]]:
     """
-    Return the configs and targets that kernel names stand for, each once.
+    Return the configs and targets of kernel names, each once.
 
     Raises:
         ConfigError: One of them is no kernel name.

@@ -48,10 +48,10 @@ def stacked(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 class Parsed(click.ParamType[Any]):
     """
-    What a function makes of a text.
+    Value that a function reads from a text.
 
     Args:
-        name: What the help calls the value.
+        name: Name of the value in the help.
         parse: Returns the value; raises ConfigError or ValueError, whose message is printed.
     """
 
@@ -205,7 +205,7 @@ def _fields(op: str) -> dict[str, dataclasses.Field[Any]]:
 
 
 def _value(text: str) -> Any:
-    """Return what a text stands for: a whole number, true or false, or itself."""
+    """Convert a text: to a whole number, to true or false, or to itself."""
     if text.removeprefix("-").isdecimal() and len(text) <= _MOST_DIGITS:
         return int(text)
     return {"true": True, "false": False}.get(text, text)

@@ -49,7 +49,7 @@ class ToRead(click.Path):
     A file that a command will read.
 
     Args:
-        advice: How one comes by such a file.
+        advice: Command that writes such a file.
     """
 
     def __init__(self, advice: str = "") -> None:

@@ -101,7 +101,7 @@ def ls(output: Output) -> None:
 @with_output
 def show(output: Output, name: str, arch: Arch | None, devices: tuple[str, ...]) -> None:
     """
-    Show what a plan asks for on a target: each problem that stands for a bucket of the selector,
+    Show what a plan asks for on a target: each problem that represents a bucket of the selector,
     and each kernel that calls of it may launch, with the devices that choose it. Nothing is
     compiled.
     """

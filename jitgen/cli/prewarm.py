@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @frozen
 class _PrewarmedKernel:
-    """What became of one kernel."""
+    """Outcome for one kernel."""
 
     name: v.Name
     key: v.Key

@@ -79,7 +79,7 @@ class Check:
 
 @frozen
 class _KernelTime:
-    """What a kernel takes."""
+    """Time of a kernel."""
 
     title: str
     time_us: v.Microseconds
@@ -89,7 +89,7 @@ class _KernelTime:
 
 @frozen
 class Times:
-    """What kernels take for one problem, measured in turn."""
+    """Times of kernels for one problem, measured in turn."""
 
     problem: str
     bytes: v.Bytes

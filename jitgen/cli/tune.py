@@ -59,7 +59,7 @@ class _RecordValues:
 
 @frozen
 class _TunedProblem:
-    """What became of one problem."""
+    """Outcome for one problem."""
 
     state: str
     record: Annotated[v.Values, _RecordValues] | None

@@ -69,7 +69,7 @@ class _Searched:
 
 class Wanted(NamedTuple):
     """
-    What the command line asks of a search.
+    Arguments of a search on the command line.
 
     Attributes:
         part: Values of fields.

@@ -90,7 +90,7 @@ class Row:
 
     @property
     def coverage(self) -> list[dict[str, Any]]:
-        """What was executed of each of its entries."""
+        """Executed instructions of each of its entries."""
         return self.document.get("coverage", [])  # type: ignore[no-any-return]
 
     def largest(self, field: str) -> float:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a template is given: the config, and the numbers that the target's rules derive from it.
+Parameters of a template: the config, and the numbers that the target's rules derive from it.
 
 Sources and keys both start from here, without Jinja: a warm start needs the key only.
 """
@@ -30,7 +30,7 @@ COMMENT_WIDTH = 94
 
 
 def rendering() -> dict[str, int]:
-    """Return what a source depends on besides template and parameters."""
+    """Return the inputs of rendering besides template and parameters."""
     return {"version": RENDERING, "comment_width": COMMENT_WIDTH}
 
 
@@ -58,7 +58,7 @@ _JINJA = frozenset(
 
 def read(template: Template) -> frozenset[str]:
     """
-    Return what the files of a template read when they are rendered.
+    Return the names of the parameters that the files of a template read.
 
     A partial says it at its top, in a line ``Parameters:`` that a test compares with what Jinja
     finds. A file without one, such as the entry, is read here as far as names go: a warm start

@@ -84,7 +84,7 @@ def _named(text: str, name: str) -> str:
 
 
 def _line(path: str, line: int) -> int:
-    """Return which line of a template's file is `line` of what `_named` makes of it."""
+    """Return the line of a template's file that became `line` of the text that `_named` makes."""
     added = 0
     lines = Path(path).read_text(encoding="utf-8").split("\n")
     for number, text in enumerate(lines, 1):

@@ -54,7 +54,7 @@ def _control_groups() -> list[Path]:
 
 
 def _read(path: Path) -> str:
-    """Return the text of a file of the kernel; empty where there is none."""
+    """Return the text of a file in ``/proc`` or ``/sys``; empty if it does not exist."""
     try:
         return path.read_text(encoding="ascii")
     except OSError:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Where(StrEnum):
-    """Where to compile."""
+    """Process to compile in."""
 
     AUTO = "auto"
     PROCESS = "process"
@@ -58,8 +58,8 @@ def compile_kernel(
     Args:
         config: What to compile.
         arch: The target.
-        where: ``process``: here and nowhere else. ``worker``: in a process of its own. ``auto``:
-            here, but in a process of its own where this one is unfit, or fails.
+        where: ``process``: this one. ``worker``: a process of its own. ``auto``: this one, but a
+            process of its own if this one is unfit or the compile fails here.
         timeout_s: How long a process of its own may take.
         stop: What ends such a process from another thread.
         text: A source that a person has edited, in the place of the rendered one.

@@ -212,7 +212,10 @@ def _compile(cute: Any, source: Source, path: Path, *, wants_ptx: bool, line_inf
 
 
 def _ptx_to(directory: Path) -> tuple[str, str]:
-    """Return what keeps the PTX: a copy is dropped, which must not land in the user's folder."""
+    """
+    Return the options that keep the PTX. The compiler writes a copy to a folder: `directory`, not
+    the user's current one.
+    """
     return "--keep-ptx", f"--dump-dir '{directory}'"
 
 
@@ -239,9 +242,9 @@ def _exported(
 
 def _set_host_level(module: Any, level: str) -> None:
     """
-    Compile the host functions of `module` for `level`, not for the CPU at hand. A function's own
-    target overrides that of the code generator, but not its list of features: so the function needs
-    such a list, even if it holds only the base of the family.
+    Compile the host functions of `module` for `level` instead of this machine's CPU. A function's
+    own target overrides that of the code generator, but not its list of features: so the function
+    needs such a list, even if it holds only the base of the family.
     """
     from cutlass._mlir import ir
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is inside an artifact: machine code, registers, stack, barriers; and the PTX of a source.
+Reads an artifact: machine code, registers, stack, barriers; and compiles a source to PTX.
 
 The GPU code of an artifact is an ELF file (a cubin) that lies as it is inside the shared library.
 Reading it and its resources takes no tool; disassembling takes nvdisasm, which comes with
@@ -49,7 +49,7 @@ _LINE = re.compile(r'^\s*//## File .*?/kernel\.py", line (\d+)')
 @frozen
 class Resources:
     """
-    What a GPU kernel occupies on a multiprocessor.
+    Resources of a GPU kernel on a multiprocessor.
 
     Attributes:
         registers: For each thread at launch; ``setmaxnreg`` moves registers between warps later.
@@ -80,7 +80,7 @@ def cubin(library: bytes) -> bytes:
     Return the GPU code inside ``kernel.so`` or ``kernel.o``: an ELF file of its own.
 
     Raises:
-        ArtifactError: There is none, as in an artifact for the cpu.
+        ArtifactError: The library holds no GPU code, as an artifact for the cpu.
     """
     start = library.find(elf.MAGIC)
     while start >= 0:
@@ -95,7 +95,7 @@ def cubin(library: bytes) -> bytes:
 
 def resources(library: bytes) -> Resources:
     """
-    Return what the kernel in `library` occupies.
+    Return the registers, memory and barriers of the kernel in `library`.
 
     Needs no tool: a kernel without a stack spills nothing. Where there is a stack, spills are
     counted in the disassembly if that is installed.

@@ -33,7 +33,10 @@ class LinkError(Exception):
 
 
 def driver() -> str | None:
-    """Return the system's compiler driver: $CC, or the first of the usual names."""
+    """
+    Return the path of the system's compiler driver, which links: $CC, else the first of ``cc``,
+    ``gcc`` and ``clang``.
+    """
     for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
         if name and (found := shutil.which(name)):
             return found

@@ -65,7 +65,7 @@ def versions() -> dict[str, str]:
 
 
 def flavour() -> int | None:
-    """Return the major version of CUDA of the code generator in use; None where there is none."""
+    """Return the major version of CUDA of the code generator in use; None if none is installed."""
     try:
         return _flavour()
     except LookupError:
@@ -112,7 +112,9 @@ def driver_cuda() -> int | None:
 
 
 def why_not_compiling() -> str:
-    """Return what is missing to compile kernels, and what to do; empty if nothing is missing."""
+    """
+    Return which packages are missing to compile kernels, and how to install them; empty if none is.
+    """
     missing = [COMPILER] if version(COMPILER) is None else _missing_parts()
     if version("jinja2") is None:
         missing.append("jinja2")
@@ -126,7 +128,7 @@ def why_not_compiling() -> str:
 
 
 def _missing_parts() -> list[str]:
-    """Return what is missing of a compiler that was installed."""
+    """Return the missing packages of an installed compiler."""
     missing = [name for name in PARTS if version(name) is None]
     return missing if flavour() else [*missing, f"{FLAVOURS[12]} (or -cu13)"]
 

@@ -278,7 +278,7 @@ def _call(function: str, task: Any) -> bytes:
 
 
 def resolve(function: str) -> Any:
-    """Return what ``pkg.mod:name`` names."""
+    """Return the object called ``pkg.mod:name``."""
     module, _, name = function.partition(":")
     return getattr(importlib.import_module(module), name)
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What changes the source of a `combine` kernel (whether a shared expert is added, how work is
-shared), and the sizes of one call, for which a config is chosen.
+Config and problem of `combine`. The config is what changes a kernel's source (whether a shared
+expert is added, how work is shared); the problem is the sizes of one call, for which a config is
+chosen.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Tiling(Part):
         loads: Rows of each of them whose loads are all under way at once.
         threads: Threads of a CTA.
         ctas_per_sm: CTAs that one SM holds, for which registers must suffice.
-        is_persistent: As many CTAs as the GPU holds walk over all tiles; else there is one for
-            every few.
+        is_persistent: Whether as many CTAs as the GPU holds walk over all tiles; otherwise every
+            few tiles have a CTA.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
             next one start.
     """
@@ -65,14 +66,14 @@ class CombineConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """What tells a config from others for the same problem, for a reader."""
+        """Short text, for readers, that tells this config from others for the same problem."""
         tiling = self.tiling
         text = f"{tiling.rows} rows x {tiling.loads} loads, {tiling.threads} threads"
         return f"{text} x {tiling.ctas_per_sm}" + " persistent" * tiling.is_persistent
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What findings call the first arguments of the compiled function."""
+        """Names of the first arguments of the compiled function, for findings."""
         shared = ("shared",) if self.has_shared else ()
         return ("y", "inverse", "topk_weights", *shared, "out")
 
@@ -112,5 +113,5 @@ class CombineProblem(UngroupedTokens):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What to sort problems by: kind, columns, places, tokens."""
+        """Sort key of problems: kind, columns, places, tokens."""
         return (self.has_shared, self.n, self.top_k, self.m)

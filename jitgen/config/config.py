@@ -158,7 +158,7 @@ class BLayout(StrEnum):
 
 
 class Numerics(StrEnum):
-    """What a call promises of the bits of a row."""
+    """Promise of a call about the bits of a row."""
 
     FAST = "fast"
     """The fastest kernel serves, in whatever order it adds up: same call, same bits."""
@@ -172,7 +172,7 @@ SCALE_BLOCK = 128
 
 
 class Part:
-    """What all parts of a config share: type checks at construction and an exact JSON form."""
+    """Common part of all parts of a config: type checks at construction and an exact JSON form."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
@@ -225,7 +225,10 @@ class Part:
 
 @cache
 def _fields(part: type[Part]) -> dict[str, Mapping[str, Any]]:
-    """Return what `field` noted of each field of a class: asked for whenever a part is made."""
+    """
+    Return the metadata of each field of a class, as `field` stored it; read whenever a part is
+    made.
+    """
     return {spec.name: spec.metadata for spec in dataclasses.fields(part)}
 
 
@@ -277,15 +280,15 @@ def of(
     Return a dataclass field whose value is checked, and which is a word of a config's name.
 
     Args:
-        kind: The type that its value is of, or becomes.
+        kind: Type of the value; other values are converted to it.
         is_optional: Whether it may be None.
         least: Least value of an integer.
         most: Most value of an integer; None: any.
-        word: What stands before the value in names; all of the word for a flag.
+        word: Prefix of the value in names; the whole word for a flag.
         always: Whether a name has it even where it is the default; None: enumerations do.
         after: Name of the field whose word its own follows; empty: as fields are declared.
-        reads: Regular expression of the values that names may have; empty: of all.
-        options: Of `dataclasses.field`.
+        reads: Regular expression of the values that names may have; empty: any value.
+        options: Further options of `dataclasses.field`.
     """
     rules = {"type": kind, "is_optional": is_optional, "least": least, "most": most}
     words = {"word": word, "always": always, "after": after, "reads": reads}
@@ -319,19 +322,22 @@ class Config(Part):
 
     def to_name(self) -> str:
         """
-        Return what tells this config from others of its operation, in words of ``[a-z0-9]`` joined
-        by ``_``: the middle of its name. What is at its default shows only where it must.
+        Return the middle of the config's name: words of ``[a-z0-9]`` joined by ``_``, different for
+        every config of the operation. A default value is left out where the name stays unique
+        without it.
         """
         return grammar.name_of(self, self.prefix)
 
     @property
     @abstractmethod
     def short(self) -> str:
-        """What tells this config from others for the same problem, for a reader."""
+        """Short text, for readers, that tells this config from others for the same problem."""
 
     @classmethod
     def parse_name(cls, name: str) -> Self | None:
-        """Return the config whose `to_name` is `name`; None where there is none."""
+        """
+        Return the config whose `to_name` is `name`; None if `name` is not a name of this class.
+        """
         document = grammar.parsed(cls, name, cls.prefix)
         if document is None:
             return None
@@ -341,18 +347,18 @@ class Config(Part):
     @property
     def arguments(self) -> tuple[str, ...]:
         """
-        What findings call the first arguments of the compiled function; further ones go by their
+        Names of the first arguments of the compiled function, for findings; further arguments have
         numbers.
         """
         return OPERATIONS.get(self.op).arguments
 
     @property
     def settled(self) -> tuple[str, ...]:
-        """Those of its `arguments` that no earlier kernel may still be writing when it starts."""
+        """Arguments that no earlier kernel may still be writing when this one starts."""
         return ()
 
     def parameters(self) -> dict[str, Any]:
-        """Return what a template may ask of this config, by name: integers, booleans and words."""
+        """Return the template's parameters by name: integers, booleans and words."""
         return grammar.parameters(self)
 
     def name(self, arch: Arch | str) -> str:
@@ -401,7 +407,9 @@ class Config(Part):
 
 
 class TiledConfig(Config):
-    """A config with a tiling: a part of its own for each operation, which shares the work."""
+    """
+    A config with a tiling: the part, a class of each operation, that shares work among threads.
+    """
 
     __slots__ = ()
 

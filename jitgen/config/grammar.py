@@ -37,12 +37,12 @@ _NUMBER = r"\d{1,9}"
 
 class Word(NamedTuple):
     """
-    What a field is in a name.
+    Form of a field in a name.
 
     Attributes:
-        path: Of the field, in a config: ``tiling.rows``.
+        path: Path of the field in a config: ``tiling.rows``.
         kind: Its type.
-        text: What stands before the value; all of the word for a flag.
+        text: Prefix of the value; the whole word for a flag.
         sides: Fields of a part whose numbers are one word, as 128x64x128; none of other fields.
         usual: The value that does not show; `MISSING` where every value does.
         default: The field's default; `MISSING` where it has none.
@@ -178,7 +178,9 @@ def _pattern(word: Word) -> str:
 
 
 def parsed(part: type, name: str, prefix: str = "") -> dict[str, Any] | None:
-    """Return the JSON form of the `part` that `name` stands for; None where it is no such name."""
+    """
+    Return the JSON form of the `part` called `name`; None if `name` is not a name of this class.
+    """
     match = _expression(part, prefix).fullmatch(f"_{name}")
     if match is None:
         return None
@@ -193,7 +195,7 @@ def parsed(part: type, name: str, prefix: str = "") -> dict[str, Any] | None:
 
 
 def parameters(part: object) -> dict[str, Any]:
-    """Return what a template may ask of a part, by name: integers, booleans and words."""
+    """Return the template's parameters from a part, by name: integers, booleans and words."""
     found: dict[str, Any] = {}
     owner: Any = type(part)
     for word in grammar(owner, as_declared=True):

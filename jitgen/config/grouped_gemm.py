@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What changes the source of a grouped GEMM (types, tile, cluster, pipeline, schedule, epilogue),
-and the sizes of one call, for which a config is chosen.
+Config and problem of a grouped GEMM. The config is what changes a kernel's source (types, tile,
+cluster, pipeline, schedule, epilogue); the problem is the sizes of one call, for which a config is
+chosen.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ class Schedule(Part):
 @frozen
 class Epilogue(Part):
     """
-    What happens to sums before they are stored.
+    Steps between a sum and its store.
 
     Attributes:
         bias: Add a float32 vector of N for each group, before the result is rounded.
@@ -200,7 +201,7 @@ class GroupedGemmConfig(Config):
 
     @property
     def short(self) -> str:
-        """What tells a config from others for the same problem, for a reader."""
+        """Short text, for readers, that tells this config from others for the same problem."""
         tile, cluster, schedule = self.tile, self.cluster, self.schedule
         text = f"{tile.m}x{tile.n}x{tile.k} c{cluster.m}x{cluster.n}" + " pair" * schedule.two_cta
         if schedule.raster != Schedule().raster:
@@ -210,7 +211,10 @@ class GroupedGemmConfig(Config):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What findings call the arguments: without scales of a, with alpha or bias behind them."""
+        """
+        Names of the arguments, for findings: without a_scale if a has none, with alpha or bias at
+        the end.
+        """
         *operands, groups, out = super(GroupedGemmConfig, self).arguments  # noqa: UP008  # slots make the class anew
         if self.operands.a_scale_granularity is ScaleGranularity.NONE:
             operands.remove("a_scale")
@@ -220,12 +224,12 @@ class GroupedGemmConfig(Config):
 
     @property
     def settled(self) -> tuple[str, ...]:
-        """Those that no earlier kernel may still be writing when it starts."""
+        """Arguments that no earlier kernel may still be writing when this one starts."""
         return ("b", "groups") if self.schedule.early_b else ()
 
     @classmethod
     def parse_name(cls, name: str) -> Self | None:
-        """Return the config that `name` stands for; it may spell out what is at its default."""
+        """Return the config called `name`; the name may spell out values that are the default."""
         document = grammar.parsed(cls, name)
         return None if document is None else cls.from_json(document)
 
@@ -345,7 +349,7 @@ class GroupedGemmProblem(GroupedRows):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What to sort problems by: kind, matrix, groups, rows."""
+        """Sort key of problems: kind, matrix, groups, rows."""
         types = (self.a_dtype, self.operands.b_dtype)
         kind = (self.layout, *types, self.scale_granularity, self.out_dtype)
         more = (self.a_scale_granularity or "", self.b_layout, self.bias)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What changes the source of `grouped_gemm_wgrad` (layout, types, tile, cluster, pipeline, order), and
-the sizes of one call, for which a config is chosen.
+Config and problem of `grouped_gemm_wgrad`. The config is what changes a kernel's source (layout,
+types, tile, cluster, pipeline, order); the problem is the sizes of one call, for which a config is
+chosen.
 
 The product is (N, tokens) times (tokens, K): a tile's m lies along N, its n along K, and its k
 along the tokens.
@@ -55,7 +56,7 @@ class GroupedGemmWgradConfig(Config):
 
     @property
     def short(self) -> str:
-        """What tells a config from others for the same problem, for a reader."""
+        """Short text, for readers, that tells this config from others for the same problem."""
         tile, cluster = self.tile, self.cluster
         text = f"{tile.m}x{tile.n}x{tile.k} c{cluster.m}x{cluster.n}"
         if self.num_ab_stage is not None:
@@ -106,6 +107,6 @@ class GroupedGemmWgradProblem(GroupedRows):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What to sort problems by: layout, types, matrix, groups, rows."""
+        """Sort key of problems: layout, types, matrix, groups, rows."""
         kind = (self.layout, self.a_dtype, self.out_dtype)
         return (*kind, self.n, self.k, self.groups, self.m)

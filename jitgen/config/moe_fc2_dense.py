@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What changes the source of `moe_fc2_dense` (types, tile, cluster, pipeline, schedule), and the sizes
-of one call, for which a config is chosen.
+Config and problem of `moe_fc2_dense`. The config is what changes a kernel's source (types, tile,
+cluster, pipeline, schedule); the problem is the sizes of one call, for which a config is chosen.
 
 The parts are those of a grouped GEMM, and so are the words of a name; only the layout is missing,
 because every expert has every token.
@@ -84,7 +84,7 @@ class MoEFc2DenseConfig(Config):
 
     @property
     def short(self) -> str:
-        """What tells a config from others for the same problem, for a reader."""
+        """Short text, for readers, that tells this config from others for the same problem."""
         split_k = self.schedule.split_k
         return self.gemm.short + (f" split {split_k}" if split_k > 1 else "")
 
@@ -159,7 +159,7 @@ class MoEFc2DenseProblem(Tokens):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What to sort problems by: types, matrix, experts, tokens."""
+        """Sort key of problems: types, matrix, experts, tokens."""
         kind = (self.a_dtype, self.scale_granularity, self.out_dtype, self.top_k)
         return (*kind, self.n, self.k, self.groups, self.m)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What an operation is: one object, `OPERATION`, in the package ``jitgen.ops.NAME`` or behind an entry
+An operation as data: one object, `OPERATION`, in the package ``jitgen.ops.NAME`` or behind an entry
 point of the group ``jitgen.ops``.
 
-It is data: what it names is imported when it is asked for, so that a kernel can be found and loaded
-without a tensor library.
+The modules and objects that it names are imported on first use, so that a kernel can be found and
+loaded without a tensor library.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Result(NamedTuple):
     What a kernel wrote, value by value, next to what it should have written: rows by columns.
 
     Attributes:
-        name: Of the argument.
+        name: Name of the argument.
         found, expected: Values, numpy, float32 [rows, columns].
-        is_wrong: Which are, bool [rows, columns].
+        is_wrong: Which values are wrong, bool [rows, columns].
         group: The group of each row, -1 for padding rows [rows].
         row: Its number in the group [rows].
     """
@@ -43,7 +43,7 @@ class Result(NamedTuple):
 
 class Excuse(NamedTuple):
     """
-    What no problem reaches in a kernel, which `jitgen.verify` therefore does not ask for.
+    A branch of a kernel that no problem reaches; `jitgen.verify` does not require it.
 
     Attributes:
         condition: Part of the condition of an ``if`` of the generated source, as `ast.unparse`
@@ -70,9 +70,9 @@ class Operation(NamedTuple):
             ``make``, which returns a call with its answer; ``unreachable``, which says what no call
             can reach; and ``tile``, rows and columns of a CTA's work. An example:
             `jitgen.ops.grouped_gemm.cases`. Empty where kernels cannot be verified.
-        arguments: What findings call the first arguments of the compiled function, unless a config
-            has others; further ones go by their numbers.
-        results: Which of these the function writes and never reads: what they hold before means
+        arguments: Names of the first arguments of the compiled function, for findings, unless a
+            config has others; further arguments have numbers.
+        results: Arguments that the function writes and never reads: their earlier values mean
             nothing.
         beside: ``MODULE:FUNCTION`` of a problem, a target, what chooses and the name of a device or
             None: configs of kernels that calls may launch besides the one that is chosen for the
@@ -107,14 +107,14 @@ class Operation(NamedTuple):
         self, problem: Problem, arch: Arch, choose: Callable[..., Any], device: str | None = None
     ) -> tuple[Config, ...]:
         """
-        Return what calls of `problem` may launch on a device besides the kernel that `choose`,
-        which takes what `jitgen.select` does, chooses for it; `device` is as for that.
+        Return the kernels that calls of `problem` may launch on a device besides the chosen one.
+        `choose` is called like `jitgen.select`; `device` is the name that it gets.
         """
         return loaded(self.beside)(problem, arch, choose, device) if self.beside else ()
 
 
 def loaded(place: str) -> Any:
-    """Return the object that ``MODULE:NAME`` stands for."""
+    """Import the object called ``MODULE:NAME``."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -124,6 +124,6 @@ def operation(name: str) -> Operation:
     Return the operation called `name`.
 
     Raises:
-        ConfigError: There is none; the message lists all of them.
+        ConfigError: There is no operation of this name; the message lists all of them.
     """
     return OPERATIONS.get(name)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What changes the source of a `permute_quantize` kernel (rows, format, which way it walks, how work
-is shared), and the sizes of one call, for which a config is chosen.
+Config and problem of `permute_quantize`. The config is what changes a kernel's source (rows,
+format, which way it walks, how work is shared); the problem is the sizes of one call, for which a
+config is chosen.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MOST_PLACES = 32
 
 
 class Format(StrEnum):
-    """What values become, as the next GEMM takes its a; see `jitgen.formats`."""
+    """Formats of the result, as the next GEMM takes its a; see `jitgen.formats`."""
 
     BLOCK128 = "block128"
     """e4m3 with a float32 for each 1x128, which the kernel finds."""
@@ -71,7 +72,7 @@ class Format(StrEnum):
 
     @property
     def has_float_scales(self) -> bool:
-        """Whether kernels find scales that are float32."""
+        """Whether scales of this format are float32, found by the kernel."""
         return self in (Format.BLOCK128, Format.ROW)
 
     @property
@@ -93,7 +94,7 @@ _SCALES = {
 
 
 class Walk(StrEnum):
-    """What a kernel walks over."""
+    """Whether a kernel walks over rows of the result, over tokens, or sorts the pairs first."""
 
     GATHER = "gather"
     """Rows of the result: each asks the permutation for its token."""
@@ -128,8 +129,8 @@ class Tiling(Part):
             over.
         is_relayed: Scales of blocks are stored once for each token, and a second launch brings them
             to its rows, those of neighbours together; where tokens are walked over.
-        is_persistent: As many CTAs as the GPU holds walk over all tiles; else there is one for
-            every few.
+        is_persistent: Whether as many CTAs as the GPU holds walk over all tiles; otherwise every
+            few tiles have a CTA.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
             next one start.
     """
@@ -152,8 +153,8 @@ class PermuteQuantizeConfig(TiledConfig):
 
     Attributes:
         layout: How rows of the result belong to groups.
-        format: What values become.
-        walk: What the kernel walks over.
+        format: Format of the result.
+        walk: Whether the kernel walks over rows or over tokens.
         power_of_two: Whether float32 scales that the kernel finds are rounded up to powers of two.
         rounding: How scales of a byte that are powers of two are found; ``up`` for other formats.
         tiling: How a GPU's threads share the work.
@@ -175,7 +176,7 @@ class PermuteQuantizeConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """What tells a config from others for the same problem, for a reader."""
+        """Short text, for readers, that tells this config from others for the same problem."""
         tiling = self.tiling
         held = f" x {tiling.held}" * (tiling.held > 1)
         text = f"{self.walk}, {tiling.rows} rows x {tiling.vector}{held}, {tiling.threads} threads"
@@ -185,7 +186,7 @@ class PermuteQuantizeConfig(TiledConfig):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What findings call the first arguments of the compiled function."""
+        """Names of the first arguments of the compiled function, for findings."""
         index = {
             Walk.GATHER: ("permutation", "groups"),
             Walk.SCATTER: ("inverse",),
@@ -208,7 +209,7 @@ class PermuteQuantizeProblem(UngroupedTokens):
         m: Tokens.
         k: Columns.
         top_k: Places of a token.
-        format: What values become.
+        format: Format of the result.
         walk: What kernels walk over: tokens where a call gives the inverse, or asks for it.
         power_of_two: Whether float32 scales are powers of two.
         rounding: How scales of a byte that are powers of two are found.
@@ -259,6 +260,6 @@ class PermuteQuantizeProblem(UngroupedTokens):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What to sort problems by: kind, columns, places, tokens."""
+        """Sort key of problems: kind, columns, places, tokens."""
         kind = (self.layout, self.format, self.walk, self.power_of_two, self.rounding)
         return (*kind, self.k, self.top_k, self.m)

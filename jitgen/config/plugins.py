@@ -41,7 +41,7 @@ class PluginKind(NamedTuple, Generic[_Plugin]):
     One kind of plug-in, with all that there are of it.
 
     Attributes:
-        word: What one of them is called in errors.
+        word: Noun for one plug-in in errors.
         package: Folder of the built-in ones, below jitgen's; also the group of entry points,
             ``jitgen.PACKAGE``.
         attribute: Name of the object in a built-in one's package.
@@ -84,7 +84,9 @@ class PluginKind(NamedTuple, Generic[_Plugin]):
         return {"distribution": _normal(point.dist.name), "version": point.dist.version}
 
     def of(self, distribution: str) -> dict[str, _Plugin]:
-        """Return what `distribution`, which JITGEN_PLUGINS names, brings; raises as `get`."""
+        """
+        Return the plug-ins of `distribution`, one of those in JITGEN_PLUGINS; raises as `get`.
+        """
         return {
             name: self.get(name)
             for name, point in _others(self, settings.plugins).items()
@@ -201,7 +203,7 @@ _made: dict[str, Arch] = {}
 
 
 class _Names(type):
-    """What makes ``for arch in Arch`` walk over every target there is."""
+    """Metaclass that makes ``for arch in Arch`` walk over every target."""
 
     def __iter__(cls) -> Iterator[Arch]:
         return map(Arch, TARGETS.names())

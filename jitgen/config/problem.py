@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every problem has: the sizes of one call, for which a config is chosen."""
+"""Common fields of every problem: the sizes of one call, for which a config is chosen."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Problem(Protocol):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What to sort problems by."""
+        """Sort key of problems."""
         ...
 
     def with_mean(self, rows: int) -> Self:

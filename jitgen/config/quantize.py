@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What changes the source of a `quantize` kernel (rows, format, rounding, how work is shared), and the
-sizes of one call, for which a config is chosen.
+Config and problem of `quantize`. The config is what changes a kernel's source (rows, format,
+rounding, how work is shared); the problem is the sizes of one call, for which a config is chosen.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jitgen.support.frozen import frozen
 
 
 class Format(StrEnum):
-    """What values become; see `jitgen.formats.mx32` and `jitgen.formats.nv16`."""
+    """Formats of the result; see `jitgen.formats.mx32` and `jitgen.formats.nv16`."""
 
     MXFP8 = "mxfp8"
     """e4m3 with a power of two for every 32 along K."""
@@ -64,8 +64,8 @@ class Tiling(Part):
         threads: Threads of a CTA.
         ctas_per_sm: CTAs that one SM holds, for which registers must suffice.
         vector: Columns that a lane takes of a row: 8, which are 16 bytes, or 16.
-        is_persistent: As many CTAs as the GPU holds walk over all tiles; else there is one for
-            every few.
+        is_persistent: Whether as many CTAs as the GPU holds walk over all tiles; otherwise every
+            few tiles have a CTA.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch).
     """
 
@@ -85,7 +85,7 @@ class QuantizeConfig(TiledConfig):
     Attributes:
         layout: How rows belong to groups, from whose starts atoms count them. Contiguous ones are
             whole matrices here, without groups.
-        format: What values become.
+        format: Format of the result.
         rounding: How scales that are powers of two are found; ``up`` for NVFP4, which has none.
         tiling: How a GPU's threads share the work.
 
@@ -104,14 +104,14 @@ class QuantizeConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """What tells a config from others for the same problem, for a reader."""
+        """Short text, for readers, that tells this config from others for the same problem."""
         tiling = self.tiling
         text = f"{tiling.rows} rows x {tiling.vector}, {tiling.threads} threads"
         return f"{text} x {tiling.ctas_per_sm}" + " once" * (not tiling.is_persistent)
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What findings call the first arguments of the compiled function."""
+        """Names of the first arguments of the compiled function, for findings."""
         groups = () if self.layout is Layout.CONTIGUOUS else ("groups",)
         overall = ("global_scale",) if self.format is Format.NVFP4 else ()
         return ("x", *groups, "q", "scale", *overall)
@@ -127,7 +127,7 @@ class QuantizeProblem(GroupedRows):
         groups: Number of groups, for the contiguous layout of matrices.
         m: Rows in all; for the masked layout those that are expected to be valid, over all groups.
         k: Columns.
-        format: What values become.
+        format: Format of the result.
         rounding: How scales that are powers of two are found.
     """
 
@@ -159,5 +159,5 @@ class QuantizeProblem(GroupedRows):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What to sort problems by: kind, columns, groups, rows."""
+        """Sort key of problems: kind, columns, groups, rows."""
         return (self.layout, self.format, self.rounding, self.k, self.groups, self.m)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What changes the source of a `route` kernel (how scores are made, types, the most experts, how work
-is shared), and the sizes of one call, for which a config is chosen.
+Config and problem of `route`. The config is what changes a kernel's source (how scores are made,
+types, the most experts, how work is shared); the problem is the sizes of one call, for which a
+config is chosen.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from jitgen.support.frozen import frozen
 
 
 class Scoring(StrEnum):
-    """What becomes of a token's logits."""
+    """Function that turns a token's logits into scores."""
 
     SOFTMAX = "softmax"
     """exp(x - max) over its sum: Mixtral, Qwen3, gpt-oss."""
@@ -64,7 +65,7 @@ class RouteConfig(TiledConfig):
     One kernel of `route`, before its target is known.
 
     Attributes:
-        scoring: What becomes of logits.
+        scoring: Function that turns logits into scores.
         scores_dtype: Element type of the logits, bf16 or f32; None where experts are given.
         bias: Whether a bias is added to scores for choosing.
         grouped: Whether experts are in groups, of which the best are kept.
@@ -88,14 +89,14 @@ class RouteConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """What tells a config from others for the same problem, for a reader."""
+        """Short text, for readers, that tells this config from others for the same problem."""
         tiling = self.tiling
         text = f"up to {self.experts} experts, {tiling.cluster} x {tiling.threads} threads"
         return text + " on all SMs" * tiling.is_spread
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What findings call the first arguments of the compiled function."""
+        """Names of the first arguments of the compiled function, for findings."""
         workspace = ("workspace",) if self.tiling.is_spread else ()
         sorted_ = ("offs", "permutation", "inverse", *workspace)
         if self.scoring is Scoring.GIVEN:
@@ -113,7 +114,7 @@ class RouteProblem(UngroupedTokens):
         m: Tokens.
         experts: Experts that a token may go to; those of other devices too.
         top_k: Experts of a token.
-        scoring: What becomes of logits.
+        scoring: Function that turns logits into scores.
         scores_dtype: Their element type; None where experts are given.
         bias: Whether a bias is added to scores for choosing.
         expert_groups: Equal groups of experts.
@@ -174,6 +175,6 @@ class RouteProblem(UngroupedTokens):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What to sort problems by: kind, experts, rows."""
+        """Sort key of problems: kind, experts, rows."""
         kind = (self.scoring, str(self.scores_dtype), self.bias, self.expert_groups)
         return (*kind, self.experts, self.top_k, self.sorted_experts, self.m)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What changes the source of `silu_mul_quantize` (rows, scales, activation, how work is shared),
-and the sizes of one call, for which a config is chosen.
+Config and problem of `silu_mul_quantize`. The config is what changes a kernel's source (rows,
+scales, activation, how work is shared); the problem is the sizes of one call, for which a config is
+chosen.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jitgen.support.frozen import frozen
 
 
 class Activation(StrEnum):
-    """What becomes of a gate and an up."""
+    """Activation of a gate and an up."""
 
     SWIGLU = "swiglu"
     """gate / (1 + exp(-gate)) * up"""
@@ -67,8 +68,8 @@ class Tiling(Part):
         held: Vectors of 8 columns that a thread keeps until the scale of their row is known; for
             scales of rows alone.
         loads_ahead: Load a tile before the one before it is computed.
-        is_persistent: As many CTAs as the GPU holds walk over all tiles; else there is one for
-            every few.
+        is_persistent: Whether as many CTAs as the GPU holds walk over all tiles; otherwise every
+            few tiles have a CTA.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
             next one start.
     """
@@ -90,7 +91,7 @@ class SiluMulQuantizeConfig(TiledConfig):
     Attributes:
         layout: How rows belong to groups.
         scale_granularity: How many results share one scale.
-        activation: What becomes of a gate and an up.
+        activation: Function of a gate and an up.
         interleaved: Whether gates and ups take turns; else all gates come first.
         power_of_two: Whether scales are rounded up to powers of two.
         tiling: How a GPU's threads share the work.
@@ -112,14 +113,14 @@ class SiluMulQuantizeConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """What tells a config from others for the same problem, for a reader."""
+        """Short text, for readers, that tells this config from others for the same problem."""
         tiling = self.tiling
         text = f"{tiling.rows} rows, {tiling.threads} threads x {tiling.ctas_per_sm}"
         return text + " once" * (not tiling.is_persistent)
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What findings call the first arguments of the compiled function."""
+        """Names of the first arguments of the compiled function, for findings."""
         given = {Scales.TENSOR: ("given",), Scales.NONE: ()}
         return ("x", "groups", "q", *given.get(self.scale_granularity, ("scale",)))
 
@@ -136,7 +137,7 @@ class SiluMulQuantizeProblem(GroupedRows):
         m: Rows in all; for the masked layout those that are expected to be valid, over all groups.
         n: Columns of the result, I: half of those of x.
         scale_granularity: How many results share one scale.
-        activation: What becomes of a gate and an up.
+        activation: Function of a gate and an up.
         interleaved: Whether gates and ups take turns.
         power_of_two: Whether scales are powers of two.
     """
@@ -181,6 +182,6 @@ class SiluMulQuantizeProblem(GroupedRows):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What to sort problems by: kind, columns, groups, rows."""
+        """Sort key of problems: kind, columns, groups, rows."""
         kind = (self.layout, self.scale_granularity, self.activation, self.interleaved)
         return (*kind, self.power_of_two, self.n, self.groups, self.m)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What changes the source of an `unpack_weights` kernel (the layout, how work is shared), and the
-sizes of one call, for which a config is chosen.
+Config and problem of `unpack_weights`. The config is what changes a kernel's source (the
+layout, how work is shared); the problem is the sizes of one call, for which a config is chosen.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class UnpackWeightsConfig(TiledConfig):
     One kernel of `unpack_weights`, before its target is known.
 
     Attributes:
-        b_layout: What the weights were prepared for.
+        b_layout: Layout that the weights were prepared for.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -56,7 +56,7 @@ class UnpackWeightsConfig(TiledConfig):
 
     @property
     def short(self) -> str:
-        """What tells a config from others for the same problem, for a reader."""
+        """Short text, for readers, that tells this config from others for the same problem."""
         tiling = self.tiling
         return f"64 rows x {tiling.columns} blocks, {tiling.ctas_per_sm} CTAs" + (
             " pdl" * tiling.use_pdl
@@ -72,7 +72,7 @@ class UnpackWeightsProblem(GroupedRows):
         groups: Number of groups.
         m: Rows of all their matrices: G times N.
         k: Columns.
-        b_layout: What the weights were prepared for.
+        b_layout: Layout that the weights were prepared for.
     """
 
     op: ClassVar[str] = "unpack_weights"
@@ -109,5 +109,5 @@ class UnpackWeightsProblem(GroupedRows):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What to sort problems by: layout, columns, groups, rows."""
+        """Sort key of problems: layout, columns, groups, rows."""
         return (self.b_layout, self.k, self.groups, self.m)

@@ -150,7 +150,7 @@ def moved(
         want: (G,) where they shall be, ascending.
         sizes: (G,) how many they are.
         length: Rows of the result.
-        fill: Byte for those that are no group's.
+        fill: Byte for places without a row of a group.
 
     Returns:
         (length, ...), type of `x`, contiguous.
@@ -212,7 +212,7 @@ class Atoms:
         return like.new_empty(self.a_shape(rows, k), dtype=self.dtype)
 
     def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Any) -> Tensor:
-        """Return those of the rows, in atoms of their own."""
+        """Return the scales of the rows, in atoms of their own."""
         return swizzled(reduce(getitem, where, by_row(scale, rows, ceil_div(k, self.values))))
 
     def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:

@@ -162,7 +162,7 @@ class Block128:
         return _new(like, rows.shape[:-1], rows.shape[-1], ceil_div(k, SCALE_BLOCK))
 
     def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Any) -> Tensor:
-        """Return those of the rows."""
+        """Return the scales of the rows."""
         return reduce(getitem, where, scale)
 
     def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:

@@ -45,7 +45,7 @@ def check(x: Tensor, argument: str, *, ranks: tuple[int, ...], may_be_empty: boo
     Require a float tensor with one of `ranks` dimensions.
 
     Raises:
-        InputError: It is none; the message names `argument`.
+        InputError: `x` cannot be quantised; the message names `argument`.
     """
     wanted = " or ".join(f"{rank}" for rank in ranks)
     if not isinstance(x, Tensor):

@@ -108,7 +108,10 @@ def _scaled(x: Tensor, offs: Tensor | None, dtype: DType, rounding: str) -> tupl
 
 
 def _exponents(largest: Tensor, most: float, *, rounds_up: bool) -> Tensor:
-    """Return UE8M0 bytes, int32, for values up to `largest` as a type that ends at `most`."""
+    """
+    Return UE8M0 bytes, as int32: scales that bring values up to `largest` into the range of a type
+    whose largest value is `most`.
+    """
     mantissa, exponent = torch.frexp(largest)  # in [0.5, 1): largest = mantissa * 2**exponent
     top, span = math.frexp(most)
     exponent = exponent - span

@@ -66,7 +66,7 @@ def nvfp4(
 
 def global_scale_of(x: Tensor, offs: Tensor | None, given: Tensor | None) -> Tensor:
     """
-    Return what is over the scales of `x`: `given`, or what its largest value asks for.
+    Return the scale over the scales of `x`: `given`, or one computed from the largest value.
 
     Args:
         x: As for `nvfp4`.

@@ -330,7 +330,7 @@ def spread_of_rows(values: Tensor, layout: BLayout) -> int:
 
     Args:
         values: As `PreparedWeights` has them.
-        layout: What they were prepared for.
+        layout: Layout that they were prepared for.
     """
     found = values.new_zeros(())
     for each in values:

@@ -103,7 +103,7 @@ def joined(codes: Tensor, layout: BLayout) -> Tensor:
 
     Args:
         codes: (64 * blocks, 128 * columns) uint8, a code each.
-        layout: What they are prepared for.
+        layout: Layout that they are prepared for.
 
     Returns:
         (blocks, columns, 1024) int32.
@@ -128,7 +128,7 @@ def separated(words: Tensor, layout: BLayout) -> Tensor:
 
     Args:
         words: (blocks, columns, 1024) int32.
-        layout: What they are prepared for.
+        layout: Layout that they are prepared for.
 
     Returns:
         (64 * blocks, 128 * columns) uint8.

@@ -70,7 +70,7 @@ RANGES = {
 
 class Kept(NamedTuple):
     """
-    One group's scales, as they are stored, and the codes that belong to them.
+    Scales of one group as they are stored, and the codes that belong to them.
 
     Attributes:
         codes: (R, K) uint8: zeros under a NaN, and where the scale is lost.
@@ -108,7 +108,10 @@ def kept(codes: Tensor, scale: Tensor, layout: BLayout) -> Kept:
 
 
 def _folded(parts: Tensor, stored: Tensor, is_nan: Tensor) -> tuple[Tensor, Tensor]:
-    """Return codes and words with a nibble for each scale, of exponents of which 0 is none."""
+    """
+    Return the codes, and words with a nibble for each scale, of exponents; exponent 0 means no
+    scale.
+    """
     stored, is_nan = runs(stored, 4), runs(is_nan, 4)
     parts = parts.view(*stored.shape, VALUES)
     top = stored.amax(-1, keepdim=True)
@@ -130,7 +133,7 @@ def restored(words: Tensor, factor: Tensor, layout: BLayout) -> Tensor:
     Args:
         words: (R, K / 128) int32.
         factor: () float32.
-        layout: What they were kept for.
+        layout: Layout that they were stored for.
 
     Returns:
         (R, K / 32) uint8, UE8M0; any but NaN for what is all zeros.
@@ -147,7 +150,7 @@ def exponents(words: Tensor, layout: BLayout) -> Tensor:
 
     Args:
         words: (R, K / 128) int32.
-        layout: What they were kept for.
+        layout: Layout that they were stored for.
 
     Returns:
         (R, K / 32) int32; 255 for a NaN, 0 or any other for what is all zeros.
@@ -167,7 +170,7 @@ def row_spread(codes: Tensor, words: Tensor, layout: BLayout) -> Tensor:
     Args:
         codes: (R, K) uint8.
         words: (R, K / 128) int32.
-        layout: What they were kept for.
+        layout: Layout that they were stored for.
 
     Returns:
         () int32. Blocks of 32 that are all zeros, or NaN, do not count.

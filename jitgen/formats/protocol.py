@@ -92,7 +92,7 @@ class ScaleFormat(Protocol):
 
     def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Any) -> Tensor:
         """
-        Return the scales of some rows of a, as they would be of these rows alone.
+        Return the scales of some rows of a, laid out as if a had no other rows.
 
         Args:
             scale: a's scales.

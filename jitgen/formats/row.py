@@ -64,7 +64,7 @@ class PerRow:
         return like.new_empty(rows.shape, dtype=torch.float32)
 
     def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Any) -> Tensor:
-        """Return those of the rows."""
+        """Return the scales of the rows."""
         return reduce(getitem, where, scale)
 
     def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:

@@ -52,5 +52,5 @@ def split_bf16(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def joined(q: Tensor, scale: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return what two parts stand for: (M, K) or (G, M, K) of `dtype`."""
+    """Return the sum of two parts: (M, K) or (G, M, K) of `dtype`."""
     return (q.to(dtype) * scale.to(dtype).unsqueeze(-1)).sum(-2)

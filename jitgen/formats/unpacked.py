@@ -90,7 +90,7 @@ def check(weights: PreparedWeights) -> None:
     Require weights that can be unpacked to e4m3.
 
     Raises:
-        InputError: They are none.
+        InputError: `weights` are not prepared weights, or have a layout without e4m3 form.
     """
     if not isinstance(weights, PreparedWeights):
         raise InputError("weights", f"must be PreparedWeights (got {type(weights).__name__})")

@@ -103,7 +103,7 @@ class CacheReport:
 
     @property
     def reasons(self) -> Counter[str]:
-        """How many entries calls do not find for each reason."""
+        """Number of unreachable entries for each reason why calls do not find them."""
         return Counter(row.reason for row in self.rows if row.reason)
 
 

@@ -64,7 +64,7 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is none."""
+        """Whether both are equal."""
         return not (any(self.changes.values()) or self.operations or self.source)
 
 

@@ -105,7 +105,7 @@ class Occupancy:
 
     Attributes:
         limits: By resource.
-        threads: Of a CTA.
+        threads: Threads of a CTA.
         warps: That an SM may have.
     """
 
@@ -133,7 +133,7 @@ def occupancy(
     Args:
         family: Of the target.
         registers: Of a thread at launch.
-        threads: Of a CTA.
+        threads: Threads of a CTA.
         shared_bytes: Static and dynamic shared memory of a CTA.
         tensor_columns: Columns of tensor memory that it allocates.
     """

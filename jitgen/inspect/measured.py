@@ -44,7 +44,7 @@ class Measurement:
     A kernel, measured for a problem.
 
     Attributes:
-        problem: What stands for the bucket.
+        problem: Problem that represents the bucket.
         time_us: Of this kernel.
         winner: Name of the fastest kernel.
         best_us: Of that one.
@@ -89,7 +89,7 @@ class Reason:
     A problem that a kernel is chosen for.
 
     Attributes:
-        problem: What stands for the bucket.
+        problem: Problem that represents the bucket.
         source: What decided: ``tuned``, ``shipped``, ``model``, ...
         why: The reason in one sentence.
         plan: The plan that holds the problem; empty where it was measured.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What takes the place of SGLang's fused Triton experts: see `jitgen.integrations.sglang`."""
+"""Replacement for SGLang's fused Triton experts: see `jitgen.integrations.sglang`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ Fused = Callable[[Any, Any, Any], Any]
 
 
 def fused(usual: Fused) -> Fused:
-    """Return what computes a layer with jitgen, or with `usual` where it is of another kind."""
+    """
+    Return a function that computes a layer with jitgen, or with `usual` if jitgen has no chain for
+    it.
+    """
     combine = importlib.import_module(
         "sglang.srt.layers.moe.token_dispatcher.standard"
     ).StandardCombineInput
@@ -67,7 +70,7 @@ def fused(usual: Fused) -> Fused:
 
 
 def refusal(dispatched: Any, weights: Any, layer: Any) -> str:
-    """Return why a layer is none that there is a chain for; empty where there is one."""
+    """Return why jitgen has no chain for a layer; empty if it has one."""
     has_blocks = weights.use_fp8_w8a8 and list(weights.block_shape or ()) == [128, 128]
     found = {
         "its activation is no gated silu": layer.activation != "silu" or not layer.is_gated,
@@ -90,7 +93,7 @@ def _is_deterministic() -> bool:
 
 
 def _sources(given: Any) -> tuple[Tensor | None, ...]:
-    """Return what a chain refers to: weights, and scales where they are FP8."""
+    """Return the tensors that a chain refers to: weights, and scales if the weights are FP8."""
     scales = (given.w13_scale, given.w2_scale) if given.use_fp8_w8a8 else (None, None)
     return given.w13_weight, given.w2_weight, *scales
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine says of a layer before it has weights, and the kernels that follow from it."""
+"""
+The layer that an engine describes before its weights exist, and the kernels that follow from it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class Sizes:
     is_fp8: bool
 
     def plan(self, max_tokens: int, name: str = "engine") -> Plan:
-        """Return what the layer can ask for with at most so many tokens at once."""
+        """Return the plan of the layer for at most `max_tokens` tokens at once."""
         config = MoEConfig(
             hidden=self.hidden,
             intermediate=self.intermediate,

@@ -47,7 +47,7 @@ CHAINED = {
 @frozen
 class _Kept:
     """
-    What is known of a module that was called.
+    Record of a module that was called.
 
     Attributes:
         places: Where its weights were.
@@ -89,7 +89,10 @@ class GatedChain(Chain):
         pairs: Sorting | Counts,  # noqa: ARG002
         into: Buffers = NEW,  # noqa: ARG002
     ) -> Rows:
-        """Return what the module makes of gates and ups, quantised as the product reads it."""
+        """
+        Apply the module's activation to gates and ups, and quantise the result as the product reads
+        it.
+        """
         active = self.module._apply_gate(h).to(torch.bfloat16).contiguous()
         return (active, None) if self.weights.activations == NONE else per_token_group(active)
 
@@ -134,7 +137,7 @@ def chain_of(module: Any, top_k: int) -> Chain:
 def _made(
     module: Any, top_k: int, activation: dict[str, Any] | None, sources: tuple[Tensor, ...]
 ) -> _Kept:
-    """Return what is known of a module, and keep it where its weights stay where they are."""
+    """Return the record of a module, and keep it while the weights stay in their memory."""
     _require_blocks(module)
     w13, w2, *scales = (each.detach() for each in sources)
     w13_scale, w2_scale = (each.float() for each in scales) if scales else (None, None)
@@ -156,7 +159,9 @@ def _made(
 
 
 def _sources(module: Any) -> tuple[Tensor, ...]:
-    """Return what a chain refers to: both weights, and scales where they have some."""
+    """
+    Return the tensors that a chain refers to: both weights, and their scales if they have some.
+    """
     weights = module.gate_up_proj, module.down_proj
     if weights[0].dtype is not torch.float8_e4m3fn:
         return weights
@@ -164,7 +169,7 @@ def _sources(module: Any) -> tuple[Tensor, ...]:
 
 
 def _is_traced(sources: tuple[Tensor, ...]) -> bool:
-    """Say whether tensors have no memory to refer to, or stand for others."""
+    """Return whether tensors have no memory to refer to, or a tracer's tensors take their place."""
     kinds = Tensor, nn.Parameter
     return torch.compiler.is_compiling() or not all(type(each) in kinds for each in sources)
 
@@ -221,7 +226,7 @@ def drop_mxfp4(module: Any) -> None:
 
 
 def _held_by(module: Any) -> dict[str, PreparedWeights] | None:
-    """Return the copies of a module's weights that hold now; None where there are none."""
+    """Return the copies of a module's weights that are up to date; None if there are none."""
     if torch.compiler.is_compiling() or module not in _held:
         return None
     sources = module.gate_up_proj, module.down_proj

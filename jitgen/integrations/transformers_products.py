@@ -85,7 +85,7 @@ def forward(
 
 def sweeps(module: Any, top_k: int, max_tokens: int, arch: Arch) -> Iterator[Sweep]:
     """
-    Yield what the forward of a module asks for on a target, with at most so many tokens.
+    Yield the problems of a module's forward on a target, with at most `max_tokens` tokens.
 
     Raises:
         InputError: The weights are of a type that has no kernels there.
@@ -123,7 +123,7 @@ def sweeps(module: Any, top_k: int, max_tokens: int, arch: Arch) -> Iterator[Swe
 
 
 def _names(module: Any) -> tuple[str, str]:
-    """Return what the weights of both products are called."""
+    """Return the names of the weights of both products."""
     return "gate_up_proj" if getattr(module, "has_gate", True) else "up_proj", "down_proj"
 
 
@@ -173,7 +173,7 @@ def _product(module: Any, name: str, rows: Tensor, offs: Tensor) -> Tensor:
 
 
 def _applied(node: Any, *given: Tensor) -> Tensor:
-    """Return what a node of autograd's graph computes."""
+    """Compute a node of autograd's graph."""
     found: Tensor = node.apply(*given)
     return found
 

@@ -28,7 +28,7 @@ def register() -> None:
     Let vLLM choose jitgen's experts first, if ``VLLM_PLUGINS`` names them; again is as well.
 
     Raises:
-        ImportError: This vLLM has other modules than those that this was written for.
+        ImportError: This vLLM has not the modules that this was written for.
     """
     if NAME not in os.environ.get("VLLM_PLUGINS", "").split(","):
         _logger.info("VLLM_PLUGINS does not name %s: vLLM keeps its own experts", NAME)
@@ -41,7 +41,7 @@ def register() -> None:
 
 
 def extended(choose: Callable[[Any], list[Any]], backends: tuple[str, ...]) -> Callable[..., Any]:
-    """Return what gives the same lists of experts, for some backends with ours in front."""
+    """Return a function like `choose`, which puts jitgen's experts first for some backends."""
 
     def backend_to_kernel_cls(backend: Any) -> list[Any]:
         found = choose(backend)

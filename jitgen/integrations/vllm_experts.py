@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What vLLM makes for each layer: experts with bfloat16 tokens, and weights as in checkpoints.
+The class that vLLM instantiates for each layer: experts with bfloat16 tokens, and weights as in
+checkpoints.
 
 Importing this imports vLLM; `jitgen.integrations.vllm` does so when vLLM asks for experts.
 """

@@ -177,7 +177,7 @@ def require_workspace(given: object) -> None:
 
 
 def _sorted(chain: Chain, given: Routing | Sorting, topk_ids: Tensor) -> Sorting:
-    """Return what is known of the rows of a call's pairs, if it can be theirs."""
+    """Return the rows of a call's pairs from `given`, after checking that it fits the call."""
     if not isinstance(given, Routing | Sorting):
         raise InputError(
             "sorting",

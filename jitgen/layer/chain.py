@@ -38,11 +38,11 @@ Rows = tuple[Tensor, Tensor | None]
 
 class Counts(NamedTuple):
     """
-    Which rows are whose, where every expert has a matrix of its own: the masked layout.
+    Number of valid rows of each expert in the masked layout, where every expert has a matrix.
 
     Attributes:
-        masked_m: (G,) int32, the rows of each matrix that count.
-        expected_m: How many they are expected to be, for choosing kernels; None: all.
+        masked_m: (G,) int32, number of valid rows of each matrix.
+        expected_m: Expected number of valid rows of a matrix, for choosing kernels; None: all rows.
     """
 
     masked_m: Tensor
@@ -52,7 +52,7 @@ class Counts(NamedTuple):
 @frozen
 class Chain:
     """
-    What runs for the tokens of a call.
+    The launches of a call.
 
     Attributes:
         config: The layer.
@@ -82,7 +82,7 @@ class Chain:
         return replace(self, configs={**found, **self.configs}) if found else self
 
     def sort(self, topk_ids: Tensor) -> Sorting:
-        """Return which rows belong to which expert: `topk_ids` are (T, k) int32."""
+        """Sort the pairs of `topk_ids`, (T, k) int32, by expert."""
         config = self.config
         return sort_pairs(
             topk_ids,
@@ -108,7 +108,7 @@ class Chain:
     def sort_and_gather(
         self, x: Tensor, topk_ids: Tensor, into: Buffers = NEW
     ) -> tuple[Sorting, Rows]:
-        """Return what `sort` and `gather` do, from one launch where that is faster."""
+        """Return the results of `sort` and `gather`, by one launch where that is faster."""
         joined = self.configs.get(JOINED)
         if joined is None:
             pairs = self.sort(topk_ids)
@@ -263,7 +263,7 @@ class Chain:
         )
 
     def _groups(self, pairs: Sorting | Counts) -> dict[str, Any]:
-        """Return what a launch is told of the rows of groups."""
+        """Return the arguments of a launch that say which rows belong to which group."""
         if isinstance(pairs, Counts):
             return pairs._asdict()
         expected = self.config.expected_rows(pairs.inverse.shape[0])

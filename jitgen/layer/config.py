@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a layer of experts is, without its weights: sizes, activation, the share of a rank."""
+"""A layer of experts without its weights: sizes, activation, the share of a rank."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class MoEConfig:
 
     @property
     def gate(self) -> dict[str, Any]:
-        """What `jitgen.silu_mul_quantize` is told of the activation."""
+        """Arguments of `jitgen.silu_mul_quantize` that describe the activation."""
         return {
             "activation": str(self.activation),
             "interleaved": self.interleaved,

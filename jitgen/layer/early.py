@@ -150,7 +150,7 @@ def mean_rows(config: MoEConfig, tokens: int) -> int:
 
 
 def _form(b: Matrices) -> tuple[Any, ...]:
-    """Return what configs depend on of a matrix."""
+    """Return the properties of a matrix that configs depend on."""
     if isinstance(b, PreparedWeights):
         return b.layout, b.n, b.k
     return b.dtype, b.shape, _is_plain(b)

@@ -93,7 +93,7 @@ class MoELayer(nn.Module):
 
     @property
     def _chain(self) -> Chain:
-        """What runs for the buffers as they are now."""
+        """The chain for the buffers as they are now."""
         made, buffers = self._made, self._buffers
         for name, tensor in made.weights.tensors.items():
             if buffers.get(name) is not tensor:
@@ -300,7 +300,7 @@ class MoELayer(nn.Module):
         return cls(found, weights, max_tokens=max_tokens, workspace=workspace)
 
     def extra_repr(self) -> str:
-        """Return what ``repr`` says of it."""
+        """Return the text of this layer inside ``repr``."""
         config, weights = self.config, self.weights
         kind = weights.w13.dtype if isinstance(weights.w13, Tensor) else weights.w13.layout
         return (
@@ -329,7 +329,7 @@ class MoELayer(nn.Module):
         Return the chain over the buffers as they are now.
 
         Raises:
-            InputError: They are none for this layer.
+            InputError: The buffers do not fit this layer.
         """
         before = self._made.weights
         weights = before.replaced(self._tensors(before))

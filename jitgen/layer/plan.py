@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels a layer can ask for: its plan, whose rows follow from tokens and experts."""
+"""The plan of a layer: which kernels it needs, for rows that follow from tokens and experts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def of(
     masked: int | None = None,
 ) -> Plan:
     """
-    Return what `chain` can ask for on a target.
+    Return the plan of `chain` on a target.
 
     Args:
         chain: The chain.
@@ -71,7 +71,7 @@ def of(
 
 
 def _masked(chain: Chain, most: int | None) -> Iterator[Sweep]:
-    """Yield what experts with a matrix each ask for, of at most so many rows."""
+    """Yield the problems of experts with a matrix each, of at most `most` rows."""
     if most is None:
         return
     for problem in of_matrices(chain.config, chain.weights):

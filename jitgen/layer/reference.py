@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a layer of experts computes, in float32 torch over the weights as they are after quantising.
+Reference of a layer of experts, in float32 torch over the weights as they are after quantising.
 
 Nothing of it is rounded in between, so that a chain differs by what its formats round: tokens and
 activations to e4m3 (some 4 % of the norm), or to bfloat16 (0.4 %).
@@ -31,7 +31,7 @@ def moe(
     shared: Tensor | None = None,
 ) -> Tensor:
     """
-    Return what `jitgen.moe` computes, expert by expert: it waits for the device.
+    Compute the result of `jitgen.moe` expert by expert; this waits for the device.
 
     Args:
         x: (T, H), any float type.
@@ -57,7 +57,7 @@ def moe(
 
 def moe_experts(x: Tensor, weights: ExpertWeights, masked_m: Tensor, config: MoEConfig) -> Tensor:
     """
-    Return what `jitgen.moe_experts` computes, expert by expert: it waits for the device.
+    Compute the result of `jitgen.moe_experts` expert by expert; this waits for the device.
 
     Args:
         x: (G, M, H), any float type: what float8 tokens stand for.
@@ -75,7 +75,7 @@ def moe_experts(x: Tensor, weights: ExpertWeights, masked_m: Tensor, config: MoE
 
 
 def _expert(tokens: Tensor, weights: ExpertWeights, group: int, config: MoEConfig) -> Tensor:
-    """Return what one expert makes of rows of float32: (R, H)."""
+    """Return the output of one expert for rows of float32: (R, H)."""
     h = tokens @ matrix(weights.w13, weights.w13_scale, group).T
     if weights.w13_bias is not None:
         h += weights.w13_bias[group]
@@ -86,7 +86,7 @@ def _expert(tokens: Tensor, weights: ExpertWeights, group: int, config: MoEConfi
 
 
 def matrix(each: Matrices, scale: Tensor | None, group: int) -> Tensor:
-    """Return the numbers that one expert's weights stand for: (N, K) float32."""
+    """Return the numbers that one expert's weights represent: (N, K) float32."""
     if isinstance(each, PreparedWeights):
         return each.part(slice(group, group + 1)).weights()[0]
     values = each[group].float()

@@ -121,7 +121,7 @@ class ExpertWeights:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """Device of the weights."""
         return self.w13.device
 
     @property
@@ -206,7 +206,9 @@ def _shape(each: Matrices) -> tuple[int, int, int]:
 
 
 def _activations(name: str, each: Matrices, scale: Tensor | None) -> tuple[str, ...]:
-    """Return what may be multiplied with such weights, the usual one first."""
+    """
+    Return the types of activations that such weights can be multiplied with, the usual one first.
+    """
     if isinstance(each, PreparedWeights):
         return (NONE,) if each.layout is BLayout.WIDE1 else (BLOCK128, ROW)
     if scale is None:

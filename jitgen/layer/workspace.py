@@ -41,7 +41,7 @@ _PER_THREAD = 2
 @frozen
 class Buffers:
     """
-    Where the launches of a chain write; None: into new memory.
+    Output tensors of the launches of a chain; None: new memory.
 
     Attributes:
         a: (P, H), rows of the first product.
@@ -101,7 +101,7 @@ class _Blocks:
 
 class Lease:
     """
-    What one call has of a workspace: the blocks of its stream, or new memory.
+    Share of one call in a workspace: the blocks of its stream, or new memory.
 
     Attributes:
         tokens: Most tokens at once; None: any number.

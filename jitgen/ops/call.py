@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a public call is: one object of a subclass of `Call`, which everything about it follows from.
+The description of a public operation: one object of a subclass of `Call`.
 
 The arguments are a NamedTuple, whose names, types and defaults are written once. From it and the
 class come the operation of torch's dispatcher and its schema, what torch.compile and other tracers
@@ -52,7 +52,7 @@ Args = TypeVar("Args", bound=Any)
 """The NamedTuple of a call's arguments."""
 
 Validated = TypeVar("Validated", bound=Any)
-"""What follows from valid arguments."""
+"""Sizes, types and target of a valid call."""
 
 Result = TypeVar("Result")
 
@@ -63,22 +63,22 @@ class Call(Generic[Args, Validated, Result]):
 
     Attributes:
         name: The operation in ``torch.ops.jitgen``.
-        called: What errors call it; empty: `name`.
+        called: Name of the operation in errors; empty: `name`.
         arguments: The class of its arguments. A field `out` is what results are written to, a field
             `config` what the caller asks for.
         config: The class of its configs.
-        like: The argument whose device serves, and which has the rows.
+        like: Name of the tensor that decides the device and has the rows.
         outputs: Names of the results that `out` holds.
-        new_outputs: How many results it has besides, which are new in any case.
+        new_outputs: Number of further results, which are always new tensors.
         in_place: Tensors that `out` may be: see `jitgen.ops.dispatcher.require_apart`.
         fixed: Tensors whose sizes and strides decide, and are not in keys: see `launch.new_launch`.
         unguarded: Integer tensors that no guard looks at: see there.
-        gradients: What autograd does with it, as ``MODULE:NAME``; empty where it has no gradient.
+        gradients: Autograd of the operation, as ``MODULE:NAME``; empty if it has no gradient.
         tensors_of: Takes arguments; returns their tensors by name, in the order of `arguments`.
         validate: Takes arguments, the session that serves them, and `has_memory`: whether tensors
             have addresses, which a tracer's have not. Returns what follows from them, or raises the
             InputError of the first rule that is broken.
-        without_rows: What stands for a kernel where there are no rows.
+        without_rows: Function that is called instead of a kernel if there are no rows.
 
     Args:
         public: The public function, which takes the fields of `arguments` by their names.
@@ -148,7 +148,7 @@ class Call(Generic[Args, Validated, Result]):
 
     def prepare(self, args: Args, session: Session) -> tuple[AnyLaunch, Family, int]:
         """
-        Validate `args`, choose a config unless one is asked for, and get a kernel.
+        Validate `args`, choose a config unless the caller gives one, and get a kernel.
 
         Returns:
             The launch, the family that it belongs to, and its rows; 0 where there is nothing to
@@ -162,7 +162,7 @@ class Call(Generic[Args, Validated, Result]):
     def chosen(
         self, args: Args, valid: Validated, session: Session
     ) -> tuple[AnyLaunch, Family, int]:
-        """Return what `prepare` does, with arguments that are valid."""
+        """Do the part of `prepare` that follows validation."""
         arch: Arch = valid.arch
         asked, family = args.config, Family(arch=arch)
         wanted: Config
@@ -192,7 +192,7 @@ class Call(Generic[Args, Validated, Result]):
         """Look at values that kernels take on trust: with JITGEN_CHECK alone."""
 
     def problem(self, args: Args, valid: Validated) -> Any:
-        """Return what a config is chosen for."""
+        """Return the problem that the selector gets."""
         raise NotImplementedError
 
     def family(self, problem: Any, args: Args, valid: Validated) -> Family:
@@ -213,7 +213,7 @@ class Call(Generic[Args, Validated, Result]):
         raise NotImplementedError
 
     def fitting(self, config: Any, args: Args, valid: Validated) -> Config:
-        """Return what `config` would be if it were for this call."""
+        """Return the config that this call would need, with the tiling of `config`."""
         raise NotImplementedError
 
     def require_fit(self, asked: object, args: Args, valid: Validated) -> Any:
@@ -240,8 +240,8 @@ class Call(Generic[Args, Validated, Result]):
     def in_graph(self) -> list[tuple[str, str, Any]]:
         """
         Return name, type and default of each argument of the operation, in the order of its schema;
-        ``...`` stands for no default. Graphs that were saved hold them in this order: a new
-        argument comes last.
+        ``...`` means no default. Saved graphs hold the arguments in this order: a new argument
+        comes last.
         """
         kinds = self.arguments.__annotations__
         defaults = self.arguments._field_defaults

@@ -40,21 +40,21 @@ def read(
     in_place: Sequence[str] = (),
 ) -> dict[str, Any]:
     """
-    Return the arguments of an entry by their names, which are as many as it takes and of the right
-    kind, beside each other on a device that it is for. torch's dispatcher would do no more with
-    them: see `jitgen.ops.dispatcher`.
+    Return the arguments of a direct call of an entry, by name, after checking their number and
+    types, and that the tensors share a device of `arch`. torch's dispatcher would do nothing else
+    with them: see `jitgen.ops.dispatcher`.
 
     Args:
-        config: What the kernel was generated from.
-        arch: Its target.
-        session: What serves tensors.
+        config: Config that the kernel was generated from.
+        arch: Target of the device.
+        session: Session whose kernels and settings serve the call.
         given: The arguments.
-        tensors: What its tensors are called; the first one's device is all others'.
-        numbers: What is called that stands behind them, without the number of CTAs.
+        tensors: Names of the tensors; all are on the device of the first one.
+        numbers: Names of the numbers behind the tensors, without the number of CTAs.
         in_place: Which of its tensors a result may be, as `require_apart` has it.
 
     Raises:
-        InputError: They are others.
+        InputError: An argument is missing, or has another type or device.
     """
     names = (*tensors, *numbers, *([_COUNT] if arch.is_gpu else []))
     if len(given) != len(names):
@@ -123,7 +123,10 @@ def require_scales(
 
 
 def require_readable(name: str, scale: Tensor, form: ScaleFormat) -> None:
-    """Require scales in an order that kernels read: public calls copy others, and this is none."""
+    """
+    Require scales in an order that kernels read. A public call copies scales in another order; a
+    direct call does not.
+    """
     if not form.is_readable(scale):
         raise InputError(
             name,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What torch's dispatcher does for an operation, and what a call that goes round it does instead.
+The work of torch's dispatcher for an operation, and what a call does that bypasses it.
 
 An eager call of ours launches its kernel by itself, because the dispatcher would cost as much as
 the rest of the call. So all that the dispatcher would have seen to is seen to here, or refused with
@@ -39,9 +39,10 @@ def is_traced(tensors: Iterable[object]) -> bool:
     """
     Return whether torch's dispatcher has to see a call with `tensors`.
 
-    It does where a dispatch mode is on (fake tensors, make_fx), while torch.jit.trace records, in a
-    transform of torch.func, which wraps what is made inside of it, and where a tensor stands for
-    others: a fake one, a batch under vmap, a subclass that dispatches.
+    The dispatcher has to see a call in a dispatch mode (fake tensors, make_fx), while
+    torch.jit.trace records, and in a transform of torch.func, which wraps new tensors. It also has
+    to see tensors that represent others: fake ones, a batch under vmap, and those of a subclass
+    that dispatches.
     """
     if torch._C._is_tracing() or torch._C._are_functorch_transforms_active():
         return True
@@ -60,7 +61,7 @@ def is_traced(tensors: Iterable[object]) -> bool:
 
 def require_plain(tensors: Mapping[str, Tensor]) -> None:
     """
-    Do nothing where kernels may read the memory of `tensors`, which have these names, as it is.
+    Check that kernels may read the memory of `tensors`, given by name, as it is.
 
     Raises:
         InputError: One has a forward-mode derivative, a lazy sign, or a key of torch's dispatcher

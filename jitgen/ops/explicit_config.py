@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What `config=` of a call may be: a config of its operation, or an edited kernel of one.
+The values of `config=` in a call: a config of the operation, or an edited kernel of one.
 
 In a graph of torch's, which holds no objects of ours, the first is its kernel's name, and the
 second that with the digest of its source: only a process that has read the file can run it.
@@ -28,7 +28,8 @@ def explicit_config(
     config: object, kind: type[Config], arch: Arch, numerics: Numerics | str | None = None
 ) -> Any:
     """
-    Return the config that a caller asks for on `arch`: `config`, or what it stands for.
+    Return the config of an explicit `config` on `arch`: itself, or the original config of an edited
+    kernel.
 
     Raises:
         InputError: It is neither a `kind` nor the edited kernel of one, or for another target; or
@@ -41,7 +42,7 @@ def explicit_config(
 
 
 def plain_of(config: object, kind: type[Config], arch: Arch) -> Any:
-    """Return the same, whatever the order in which it adds up."""
+    """Return the config of an explicit `config`, in whatever order it adds up."""
     plain = config.on(arch) if isinstance(config, Override) else config
     if not isinstance(plain, kind):
         got = type(plain).__name__ + (f" in {config.path}" if isinstance(config, Override) else "")
@@ -57,7 +58,7 @@ def _is_path(value: object) -> bool:
 
 def graph_name(config: object, kind: type[Config], arch: Arch) -> str:
     """
-    Return what stands for `config` in a graph for `arch`.
+    Return the text that names `config` in a graph for `arch`.
 
     Raises:
         InputError: It is neither a `kind` nor the edited kernel of one, or for another target.
@@ -72,8 +73,8 @@ def graph_name(config: object, kind: type[Config], arch: Arch) -> str:
 @cache
 def of_graph(name: str, kind: type[Config], arch: Arch) -> Any:
     """
-    Return the config, or the edited kernel, that `name` stands for in a graph: the same object each
-    time, as launches are kept by it.
+    Return the config, or the edited kernel, that a graph calls `name`: the same object each time,
+    because launches are cached by its identity.
 
     Raises:
         InputError: It is for another target, or this process has not read the file.

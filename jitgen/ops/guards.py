@@ -42,7 +42,7 @@ def guard(
     tensor is given twice.
 
     Args:
-        tensors: What the dispatcher would treat alike from now on.
+        tensors: Tensors of a call; later ones must look the same to the dispatcher.
         sizes: Places of those that must have the same sizes.
         strides: Places of those that must have the same strides.
     """
@@ -96,13 +96,13 @@ class InPython:
 
 
 def _kind(tensor: Tensor) -> tuple[Any, ...]:
-    """Return what the dispatcher looks at of one tensor."""
+    """Return the properties of a tensor that the dispatcher looks at."""
     keys = torch._C._dispatch_keys(tensor).raw_repr()
     return type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, keys
 
 
 def _thread() -> tuple[Any, ...]:
-    """Return what the dispatcher looks at of this thread."""
+    """Return the properties of this thread that the dispatcher looks at."""
     return (
         torch.is_inference_mode_enabled(),
         torch._C._is_any_autocast_enabled(),

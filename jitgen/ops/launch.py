@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What calls remember: a launch for what a call looks like, and families of launches.
+Cached launches: a launch for calls that look alike, and families of launches.
 
 A launch is remembered under a small tuple of what it depends on and what the compiled entry does
 not check by itself, and with a guard against tensors that torch's dispatcher would treat in another
@@ -53,17 +53,17 @@ def never(*_: Tensor) -> bool:
 @frozen
 class AnyLaunch:
     """
-    What a call of any operation needs besides its tensors.
+    A cached launch, used again for all calls that look alike: all but the tensors.
 
     Attributes:
         function: The compiled entry.
-        tail: What the entry takes behind the tensors: on a GPU the number of SMs, for one CTA on
+        tail: Arguments of the entry behind the tensors: on a GPU the number of SMs, for one CTA on
             each.
         config: The config that serves.
         asked: The config that the caller asked for, whose identity the memo's key holds: this keeps
             that object alive.
         awaited: The config that was chosen, where another serves until its kernel is compiled.
-        fits: Says whether it serves such tensors, in the order in which calls give them.
+        fits: Returns whether it serves the given tensors, in the order of calls.
     """
 
     function: Callable[..., Any]
@@ -88,14 +88,14 @@ class Family:
     Launches that differ in their rows only.
 
     Attributes:
-        edges: Where the selector's buckets end: largest mean rows of a group.
-        groups: What rows are divided by for their mean.
-        mean: The mean, where it does not follow from the rows.
-        launches: By the edges of their buckets.
+        edges: Upper edges of the selector's buckets, in mean rows of a group.
+        groups: Divisor that turns rows into mean rows of a group.
+        mean: The mean, if the caller gives it (`expected_m`); 0: it follows from the rows.
+        launches: Launches by the edges of their buckets.
         arch: The target; None of calls that are not counted.
-        problem: One of those that are chosen for alike; None where a config was asked for.
-        tally: What counts the calls; None where they are not recorded.
-        fits: As of a launch.
+        problem: A problem of the family; None for an explicit config.
+        tally: Counter of the calls; None if calls are not recorded.
+        fits: As in `AnyLaunch`.
     """
 
     edges: tuple[int, ...] = (0,)
@@ -150,7 +150,7 @@ def chosen(
     Return the config for `problem`, and what may serve instead, best first.
 
     Raises:
-        InputError: There is none, for what the argument called `name` is.
+        InputError: No kernel serves the argument called `name`.
     """
     try:
         choice = session.select(problem, arch)
@@ -165,7 +165,7 @@ def nothing(*_: Any) -> None:
 
 
 def present(*tensors: Tensor | None) -> tuple[Tensor, ...]:
-    """Return those that are there, in their order."""
+    """Return the tensors that are not None, in their order."""
     return tuple([tensor for tensor in tensors if tensor is not None])
 
 
@@ -184,9 +184,9 @@ def new_launch(
     Return a new launch, remembered under `key` if later calls may have it.
 
     Args:
-        session: What remembers.
-        key: What the call looks like.
-        tensors: Those of the call by their names, in the order in which warm calls ask `fits`.
+        session: Session that caches the launch.
+        key: Properties of the call that decide the launch.
+        tensors: Tensors of the call by name, in the order in which warm calls pass them to `fits`.
         prepare: Checks the arguments; returns the launch, the family that it belongs to, and its
             rows; 0 where there is nothing to launch.
         written: Names of tensors that the call writes.

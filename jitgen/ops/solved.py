@@ -184,7 +184,7 @@ def compared(
     Args:
         name: The argument that it is.
         found: What the kernel wrote.
-        expected: What it must be.
+        expected: Right values of `out`.
         is_wrong: Which values are wrong, bool.
         group: The group of each row, -1 for a row of none; None: all are of group 0.
         row: Its number there; None: that of the row.
@@ -218,5 +218,5 @@ def relative_errors(found: Tensor, expected: Tensor) -> tuple[float, float]:
 
 
 def nothing_unreachable(config: Config) -> tuple[Excuse, ...]:  # noqa: ARG001
-    """Return what no problem can reach in kernels of `config`: nothing."""
+    """Return no excuse: problems reach every branch of kernels of `config`."""
     return ()

@@ -208,7 +208,7 @@ def check_out(
         shape: What `out` has, and why.
 
     Raises:
-        InputError: There is no kernel for such a result, or `out` has another type or shape.
+        InputError: No kernel gives such a result, or `out` has another type or shape.
     """
     if asked is not None and asked not in allowed:
         raise InputError("out_dtype", f"must be {describe(allowed)} on {arch} (got {asked})")
@@ -245,7 +245,7 @@ def refuse_gradients(
     in a call of `op`.
 
     Args:
-        tensors: Values by their names; those that are no tensors do not count.
+        tensors: Values by name; values that are not tensors are ignored.
         op: The operation.
         why: Why there is no gradient.
         advice: What else to do about it, and a comma.

@@ -78,7 +78,7 @@ def check_places(
 
 
 def _owned(values: Tensor, owners: Tensor) -> Tensor:
-    """Say which rows belong to a group: of (G, M) as masked_m says, of (M,) as offs does."""
+    """Return which rows belong to a group: rows of (G, M) by masked_m, rows of (M,) by offs."""
     rows = torch.arange(values.shape[-1])
     if values.dim() == 2:
         return rows < owners.unsqueeze(-1)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether what was made of tensors, and kept, still stands for them.
+Detects whether tensors have changed since a value was made of them and kept.
 
 What is kept refers to their memory, or copies their values. The first goes wrong when a tensor gets
 other memory, sizes, strides or another type: `Places` sees that. The second goes wrong when the
@@ -27,13 +27,13 @@ from jitgen.ops.dispatcher import is_traced
 
 class Places:
     """
-    Where some tensors were, and what they looked like there.
+    Memory, shape and type of some tensors at one time.
 
-    What keeps this keeps that memory, too (a ``detach()`` does), so that it is no other's
-    meanwhile and an address tells it from all other.
+    A holder of this must also hold that memory (a ``detach()`` does), so that no other tensor gets
+    it and the address identifies it.
 
     Args:
-        tensors: Those that something refers to; None stands for one that there is not.
+        tensors: Tensors that something refers to; None for an absent one.
     """
 
     __slots__ = ("_places",)
@@ -48,7 +48,7 @@ class Places:
 
 class Versions:
     """
-    Which tensors something was made of, where they were, and how often they had been written to.
+    Places of tensors that something was made of, and torch's count of writes to each.
 
     It holds neither a tensor nor its memory, but weak references to both, with which
     `torch.utils.swap_tensors` refuses a tensor.

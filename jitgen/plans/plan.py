@@ -159,9 +159,9 @@ def configs(
     those that `select` chooses, and what its operation launches beside one of them: by the number
     of their calls, most first, and by their names.
 
-    Complete, because the selector's answer is the same for a whole bucket, and every bucket is
-    asked, for every device: with what was measured there, as far as the store knows, and without.
-    Minimal, because each bucket holds a problem of the plan.
+    The list is complete: the selector gives one answer for a whole bucket, and every bucket is
+    asked for every device, with the measurements of the store and without. It is minimal: each
+    bucket holds a problem of the plan.
 
     Args:
         plan: The plan.
@@ -196,7 +196,7 @@ class Launch(NamedTuple):
     Attributes:
         problem: The problem that represents the bucket.
         is_early: Whether it starts early, as `Plan.asked` says.
-        calls: How often calls ask for that; 0 where they were not counted.
+        calls: Number of calls that ask for it; 0 where they were not counted.
         device: Name of the device that it is chosen for.
         config: The kernel's config.
         source: What the choice is based on; see `Choice`.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class PrewarmState(StrEnum):
-    """What prewarming did about a kernel."""
+    """Outcome of prewarming a kernel."""
 
     CACHED = "cached"
     FETCHED = "fetched"
@@ -58,7 +58,7 @@ _THERE = frozenset({PrewarmState.CACHED, PrewarmState.FETCHED, PrewarmState.COMP
 @frozen
 class PrewarmRow:
     """
-    What became of one kernel.
+    Outcome for one kernel.
 
     Attributes:
         config: Its config.
@@ -82,11 +82,11 @@ class PrewarmRow:
 @frozen
 class PrewarmReport:
     """
-    What a prewarm did.
+    Outcome of a prewarm.
 
     Attributes:
         arch: The target.
-        rows: One for each kernel, in the order in which they were asked for.
+        rows: One for each kernel, in the order in which they were given.
         wall_s: Seconds from beginning to end.
         jobs: Compile processes that worked at a time; 0 if none was needed.
         devices: Names of the devices that a plan's kernels were chosen for; none for other kernels.
@@ -156,7 +156,7 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
 
     Raises:
         PlanError: The plan cannot be found or read.
-        ConfigError: `shard` is none, or a device is not known.
+        ConfigError: `shard` is malformed, or a device is not known.
         UnsupportedConfig: `arch` cannot run one of the configs; nothing was compiled.
     """
     start = time.perf_counter()
@@ -214,7 +214,7 @@ def in_shard(
 @frozen
 class Wanted:
     """
-    The kernels that are asked for.
+    The kernels of a prewarm.
 
     Attributes:
         arch: The target.
@@ -241,7 +241,7 @@ def wanted(
     devices: Sequence[str] = (),
 ) -> Wanted:
     """
-    Return the kernels of a plan, as `devices` choose them, or the given ones, all of them legal.
+    Return the kernels of a plan, chosen for `devices`, or the given kernels; an illegal one raises.
     """
     if isinstance(what, (str, Path)):
         what = load_plan(what)

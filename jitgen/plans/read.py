@@ -37,7 +37,7 @@ class Key(NamedTuple):
     A key of an entry.
 
     Attributes:
-        fields: The fields of the problem that it stands for.
+        fields: Fields of the problem that the key sets.
         read: Returns the values of these, and raises the PlanError that begins with a text.
         default: Their values where the key is left out.
     """
@@ -54,7 +54,7 @@ class _Entry(NamedTuple):
     Attributes:
         op: Its operation.
         is_optional: Whether targets without a kernel for its types leave it out.
-        calls: How often each of its combinations was called; 0 if that was not counted.
+        calls: Number of times each of its combinations was called; 0 if that was not counted.
         is_early: Whether a chain calls them, whose kernels start early.
         values: For each of its keys the values that it lists.
     """
@@ -130,7 +130,7 @@ def _owner(name: str, op: str) -> str:
 
 
 def keys_of(op: str) -> dict[str, Key]:
-    """Return what an entry of an operation may have, in the order of its problem's fields."""
+    """Return the allowed keys of an operation's entry, in the order of its problem's fields."""
     specs = {spec.name: spec for spec in dataclasses.fields(operation(op).problem_type)}
     found = {}
     for name, spec in specs.items():

@@ -160,8 +160,8 @@ def added(recordings: Iterable[Recording]) -> Recording:
 
 def parts(path: Path) -> list[Path]:
     """
-    Return the files that JITGEN_RECORD=`path` stands for, one of each process; the file itself
-    where there is one of just this name.
+    Return the recordings that JITGEN_RECORD=`path` wrote, one of each process; or `path` itself if
+    it is a file.
     """
     if path.exists():
         return [path]

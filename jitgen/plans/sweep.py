@@ -18,7 +18,7 @@ class Sweep:
         min_rows: Smallest mean of rows a group.
         max_rows: Largest mean of rows a group; every mean in between may occur.
         is_optional: Whether targets without a kernel for its types or sizes leave it out.
-        calls: How often they were called; 0 if that was not counted.
+        calls: Number of times they were called; 0 if that was not counted.
         is_early: Whether a chain of launches calls them, whose kernels start early: see
             `jitgen.targets.early`.
     """

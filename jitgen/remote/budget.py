@@ -62,7 +62,7 @@ allowance = Allowance()
 
 def within(seconds: float, work: Callable[[], T], cancel: Callable[[], object]) -> T:
     """
-    Return what `work` returns, or raise what it raises, within `seconds`.
+    Call `work` and return its result, or raise its error, within `seconds`.
 
     Args:
         seconds: Time limit.

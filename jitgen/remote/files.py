@@ -39,7 +39,7 @@ class Files:
         Return the file at `path`.
 
         Raises:
-            NotFound: There is none, or it may not be read.
+            NotFound: The file does not exist, or may not be read.
             Unreachable: It cannot be read, is no regular file, or is larger than `max_bytes`.
             LocalFailure: This process has no descriptor or memory left.
         """

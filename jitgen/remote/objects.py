@@ -52,7 +52,7 @@ class Objects:
         Return the object at `path`.
 
         Raises:
-            NotFound: There is none.
+            NotFound: The object does not exist.
             Unreachable: It cannot be read, or is larger than `max_bytes`.
             LocalFailure: This process was forked, or has no descriptor or memory left.
         """

@@ -42,7 +42,7 @@ _UNREADABLE = "unreadable"
 
 
 class Wanted(Protocol):
-    """What a request needs to know of a kernel; a `KernelSpec` has it."""
+    """Properties of a kernel that a request needs; a `KernelSpec` has them."""
 
     @property
     def key(self) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 class _Backend:
     """
-    What both kinds of backends have in common.
+    Common part of both kinds of backends.
 
     Attributes:
         name: Its name in events and statistics.

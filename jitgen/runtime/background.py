@@ -118,7 +118,10 @@ class Background:
             self._tell_failure(spec, trouble)
 
     def _ensure_thread(self) -> str:
-        """Start the thread unless it runs; returns why there is none."""
+        """
+        Start the thread unless it runs; return the reason if it cannot be started, else an empty
+        text.
+        """
         self._changed.notify_all()
         if self._thread is not None and self._thread.is_alive():
             return ""

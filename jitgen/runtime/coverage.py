@@ -88,7 +88,7 @@ class Coverage:
         Return the record that `to_json` wrote.
 
         Raises:
-            BadCoverage: `document` is none.
+            BadCoverage: `document` is not a record of this schema.
         """
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise BadCoverage(f"it is no record of schema {SCHEMA}")
@@ -228,8 +228,9 @@ def tell(store: Store) -> bool:
 
 def _here() -> tuple[Arch, tuple[str, ...]] | None:
     """
-    Return the target of this process's GPU, the name of the device that kernels are chosen for, and
-    its own name if that differs; None without a GPU, or if CUDA is not initialised yet.
+    Return this process's target and device names: the name that kernels are chosen for, and the
+    device's own name if it differs. None without a GPU, or while CUDA is not initialised and no
+    JITGEN_DEVICE is set.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():

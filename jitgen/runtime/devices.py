@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tensors live on: the CPU, a GPU, or an emulated one, and how kernels are called there."""
+"""Devices of tensors: the CPU, a GPU, or an emulated one, and how kernels are called there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Entry = Callable[..., Any]
 
 class Device(Protocol):
     """
-    Where a call runs.
+    The device that a call runs on.
 
     Attributes:
         arch: The target that serves it.
@@ -109,7 +109,7 @@ class Emulated(NamedTuple):
         config: Wanted,
         neighbours: Sequence[Config],  # noqa: ARG002  # no fallback for an emulator
     ) -> tuple[Entry, Config]:
-        """Return what runs `config`."""
+        """Return the function that runs `config` in the emulator."""
         return self.function(config), plain(config)
 
 

@@ -137,7 +137,7 @@ def unsupported_isa(entry: Entry) -> str:
 
 
 def unsupported_levels(levels: Iterable[str]) -> list[str]:
-    """Return those of `levels`, as entries record them, that this CPU does not have."""
+    """Return the `levels`, as entries record them, that this CPU does not support."""
     return [level for level in levels if not toolchain.runs_level(level)]
 
 

@@ -157,7 +157,7 @@ class KernelLoader:
                 `default_arch` finds.
 
         Raises:
-            InputError: `config` is none.
+            InputError: `config` is not a config, an edited kernel or a name.
             ConfigError: A name is no kernel's.
             UnsupportedConfig: The target cannot run `config`.
             KernelMiss: It is nowhere compiled, and compiling is off; it names the places.
@@ -191,7 +191,8 @@ class KernelLoader:
 
     def _load(self, wanted: Wanted, arch: Arch) -> Kernel:
         """
-        Return a kernel that is not in memory: the whole order in which places are asked for it.
+        Get a kernel that is not in memory. This method has the whole order of places that are
+        searched.
 
         Events wait until the lock of the key is free again.
         """

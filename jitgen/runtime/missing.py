@@ -2,8 +2,8 @@
 """
 The error of a call that gets no kernel: every place that was asked, and what it answered.
 
-The search itself is quick and notes no reasons. So the places are asked again here, once no kernel
-was found and none may be compiled.
+The search itself is quick and notes no reasons. So when it finds no kernel and compiling is not
+allowed, the places are searched here once more, with reasons.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _function(tvm_ffi: Any, name: str) -> Any:
 
 
 def _sealed(content: bytes, name: str) -> int:
-    """Return the descriptor of a nameless file in memory that holds `content` for ever."""
+    """Return the descriptor of a nameless file in memory with the unchangeable bytes `content`."""
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     label = name.encode("ascii", "replace").replace(b"\0", b"?")[:_NAME].decode("ascii")
     try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-An edited kernel: a generated source that a person has changed, and the config that it stands for.
+Edited kernels: a generated source that a person has changed, and the config of the original.
 
 The lines that a source begins with say which config that is, and stay as they were written: jitgen
 checks calls by the config, chooses by it and names the kernel after it. Everything below them is
@@ -67,17 +67,17 @@ class Override:
 
     @property
     def name(self) -> str:
-        """The name of the kernel that it stands for."""
+        """Name of the kernel that it replaces."""
         return self.config.name(self.arch)
 
     @property
     def spec(self) -> KernelSpec:
-        """What is compiled and stored, under a key of its own."""
+        """The kernel spec of the edited source; it has a key of its own."""
         return spec_of(self.config, self.arch, self.text)
 
     def on(self, arch: Arch) -> Config:
         """
-        Return the config that it stands for, for a call on `arch`.
+        Return the config of the kernel that it replaces, for a call on `arch`.
 
         Raises:
             InputError: It is for another target.
@@ -199,7 +199,7 @@ def found(wanted: Wanted, arch: Arch) -> Override | None:
 
 
 def called(wanted: Wanted, arch: Arch) -> str:
-    """Return what messages call a kernel: its name, and the file of an edited one."""
+    """Return the name of a kernel in messages, with the file of an edited one."""
     edited, name = found(wanted, arch), plain(wanted).name(arch)
     return name if edited is None else f"{name} as edited in {edited.path}"
 

@@ -111,7 +111,7 @@ class Session:
 
     @property
     def store(self) -> Store:
-        """Where kernels are read from and published to."""
+        """Store of the session's kernels."""
         return self.loader.store
 
     @property
@@ -140,8 +140,8 @@ class Session:
         """
         End compiling (``error``) or allow it again (``off``); see `KernelLoader.freeze`.
 
-        Where plans were prewarmed, and none of it for the GPU of this process, that is a warning,
-        now or, where the process has not touched its GPU yet, with its first call.
+        Warn if plans were prewarmed, but none of them for the GPU of this process: now, or with the
+        first call if the process has not used its GPU yet.
         """
         self.loader.freeze(mode)
         with self.active():

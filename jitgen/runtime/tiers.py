@@ -63,7 +63,7 @@ class Memory:
         return self._entries.get(spec.key)
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry | None:  # noqa: ARG002
-        """Return None: the disk is asked first, see `keep`."""
+        """Return None: an entry goes to the disk first, see `keep`."""
         return None
 
     def keep(self, entry: Entry) -> None:
@@ -220,8 +220,9 @@ _WAIT_S = 0.01
 
 def fetch(tiers: Tiers, spec: KernelSpec) -> tuple[Entry, str] | str:
     """
-    Return the entry of `spec` that another process or host has compiled, and its tier's name; else
-    why there is none. One process of a host fetches a kernel while the others wait for it.
+    Return the entry of `spec` from another process or host that compiled it, and its tier's name;
+    else the reason why there is none. One process of a host fetches a kernel while the others wait
+    for it.
 
     Raises:
         As `Tiers.fetch`.

@@ -52,8 +52,8 @@ _Problem = TypeVar("_Problem", bound=Problem)
 
 def bucket(problem: _Problem, arch: Arch) -> _Problem:
     """
-    Return the problem that stands for all that are chosen alike: the same sizes at its bucket's
-    edge of rows.
+    Return the representative of the bucket of `problem`: the same sizes with the rows of the
+    bucket's upper edge.
     """
     return _at_edge(problem, edges_of(problem, arch))
 
@@ -99,7 +99,7 @@ def with_defaults(problem: _Problem) -> _Problem:
 
 
 def numerics_of(problem: Problem) -> Numerics:
-    """Return what is promised of the bits of a row: by the problem, else by JITGEN_NUMERICS."""
+    """Return the promise about the bits of a row: that of the problem, else JITGEN_NUMERICS."""
     asked = problem.numerics if isinstance(problem, GroupedGemmProblem) else None
     return Numerics(asked or settings.numerics)
 
@@ -142,7 +142,7 @@ _MOST_DOUBTS = 1000
 
 class Choice(NamedTuple):
     """
-    What was chosen for a problem.
+    The kernel chosen for a problem, and the reasons.
 
     Attributes:
         config: The best candidate's config.
@@ -217,7 +217,7 @@ class Chooser:
                 JITGEN_SELECT. See `jitgen.selection.modes`.
 
         Raises:
-            InputError: `problem` is none.
+            InputError: `problem` is not a problem.
             ConfigError: The target, the device or the mode is not known, or the target has no table
                 for ``static``.
             UnsupportedConfig: The target has no kernel for the problem's types or sizes, or each of
@@ -263,7 +263,7 @@ class Chooser:
         self._chosen.clear()
 
     def _measured(self, problem: Problem, arch: Arch, asked: str, mode: str) -> Measurements:
-        """Return what counts of the measurements for `problem`, which stands for its bucket."""
+        """Return the measurements that apply to `problem`, the representative of its bucket."""
 
         def lookup(of: Problem) -> Measurements:
             return tuned.lookup(of, arch, self._opened, asked)
@@ -303,7 +303,7 @@ def _choose(
     mode: str,
     numerics: Numerics,
 ) -> Choice:
-    """Return what the cost model chooses; `said` are the rules of the kernels for `problem`."""
+    """Return the choice of the cost model; `said` are the rules of the kernels for `problem`."""
     configs, left_out = _configs(problem, arch, said, numerics)
     every = [said.predict(problem, config, device, num_sms) for config in configs]
     candidates, rule = tuple(sorted(every, key=lambda candidate: candidate.cost)), ""
@@ -412,5 +412,5 @@ def prediction(candidates: tuple[Candidate, ...], note: str) -> str:
 
 
 def shape(candidate: Candidate) -> str:
-    """Return what tells a candidate from the others."""
+    """Return a short text that tells a candidate from the others."""
     return str(candidate.config.short)

@@ -27,9 +27,8 @@ _MEASURED = ("grouped_gemm",)
 @cache
 def device_name(arch: Arch) -> str:
     """
-    Return the name of the device: this processor's, the GPU's at hand, else that of the one that
-    stands for the target, so that kernels are prewarmed on one machine as they are chosen on
-    another.
+    Return the name of this machine's processor or GPU; without a GPU, that of the target's first
+    device, so that a machine without one prewarms what that device chooses.
 
     Asks torch where there is a GPU.
     """
@@ -40,14 +39,14 @@ def device_name(arch: Arch) -> str:
 
 def chosen_for(arch: Arch, name: str | None = None) -> tuple[Device, str]:
     """
-    Return the device that kernels are chosen for, and the name by which its measurements go; an
-    empty one is that of the device at hand.
+    Return the device that kernels are chosen for, and the name of its measurements; an empty name
+    means this machine's device.
 
     Args:
         arch: The target.
-        name: The device's, as `jitgen.targets.devices.find` takes it; an empty one: that of the
-            device at hand. None: JITGEN_DEVICE's, if it is of `arch`, else the one at hand. Where
-            that is none that the target knows, it is chosen for as the first.
+        name: Name as in `jitgen.targets.devices.find`; empty: this machine's device. None:
+            JITGEN_DEVICE if it is of `arch`, else this machine's device. If the target does not
+            know this machine's device, its first device is taken.
 
     Raises:
         ConfigError: The device is not known.
@@ -63,12 +62,13 @@ def chosen_for(arch: Arch, name: str | None = None) -> tuple[Device, str]:
 
 def covered(arch: Arch, names: Sequence[str] = ()) -> tuple[str, ...]:
     """
-    Return the names of the devices whose choices a plan stands for: those of `names` that are of
-    `arch`; where there is none, JITGEN_DEVICE's; else all that the target knows, and the one at
-    hand. What is at hand takes nothing away: the same command has the same kernels everywhere.
+    Return the names of the devices that a plan's kernels are chosen for: those of `names` that are
+    of `arch`; if there are none, JITGEN_DEVICE; if that is not set, all devices of the target and
+    this machine's. This machine's device only adds to the list, so that a command compiles the
+    target's kernels everywhere.
 
     Raises:
-        ConfigError: A name is no target's, or JITGEN_DEVICE's is none.
+        ConfigError: A name of `names` or JITGEN_DEVICE is not a device of any target.
     """
     asked = [target.find(arch, name) for name in names if target.arch_of(name) is arch]
     if not asked and (found := target.asked(arch)) is not None:
@@ -84,8 +84,8 @@ def covered(arch: Arch, names: Sequence[str] = ()) -> tuple[str, ...]:
 
 def asking(arch: Arch, name: str) -> str:
     """
-    Return the name by which one of the `covered` devices is chosen for: an empty one where it is
-    none that the target knows, and so the one at hand.
+    Return the name under which the selector is asked for one of the `covered` devices: empty, for
+    this machine's device, if the target does not know it.
     """
     return name if name in {device.name for device in legality.target(arch).devices} else ""
 
@@ -115,7 +115,7 @@ def cpu_name() -> str:
 
 
 def driver_version() -> str:
-    """Return the version of the NVIDIA driver; empty where there is none."""
+    """Return the version of the NVIDIA driver; empty without a driver."""
     text = _text(Path("/proc/driver/nvidia/version"))
     if not text:
         return ""
@@ -125,9 +125,8 @@ def driver_version() -> str:
 
 def fingerprint(arch: Arch, name: str = "") -> dict[str, Any]:
     """
-    Return what a measurement depends on besides the problem: the device, the one at hand where it
-    has no `name`, the generation of the kernels, and the compiler's release without its last
-    number.
+    Return the conditions of a measurement besides the problem: device (this machine's if `name` is
+    empty), generation of the kernels, and release of the compiler without its last number.
 
     Raises:
         ToolchainError: The compiler's distributions are not installed.
@@ -152,8 +151,8 @@ def generations(arch: Arch) -> dict[str, int]:
 @cache
 def folder(arch: Arch, name: str = "") -> str:
     """
-    Return where the measurements of the device called `name` are kept, of the one at hand where it
-    has none; raises as `fingerprint`.
+    Return the name of the folder with the measurements of the device called `name`, of this
+    machine's if it is empty; raises as `fingerprint`.
     """
     import hashlib
 

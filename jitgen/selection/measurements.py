@@ -50,7 +50,7 @@ _BUCKETS, _EXCLUDED = "buckets", "excluded"
 
 
 class Source(StrEnum):
-    """What decided."""
+    """Origin of a decision."""
 
     TUNED = "tuned"
     SHIPPED = "shipped"
@@ -77,7 +77,7 @@ class Measured(NamedTuple):
 
     def winner(self, usable: Set[str], first: Candidate, name: str) -> str | None:
         """
-        Return which of the `usable` kernels it is for; None if it does not say.
+        Return the kernel of `usable` that the measurements favour; None if they cover none.
 
         Args:
             usable: Names of kernels.
@@ -149,7 +149,7 @@ def lookup(
     problem: Problem, arch: Arch, store: Callable[[], Store | None], asked: str = ""
 ) -> Measurements:
     """
-    Return the measurements for `problem`, which stands for its bucket.
+    Return the measurements for `problem`, the representative of its bucket.
 
     Args:
         problem: The problem.
@@ -198,8 +198,8 @@ def _local(
 
 def recorded(store: Store, problem: Problem, arch: Arch, name: str = "") -> TuningRecord | None:
     """
-    Return what was measured for `problem` on the device called `name`, this one where it is empty;
-    None if nothing was.
+    Return the measurements of `problem` on the device called `name` (empty: this machine's); None
+    if there are none.
 
     Raises:
         ToolchainError: The compiler's distributions are not installed.
@@ -279,8 +279,8 @@ def readmit(store: Store, arch: Arch, name: str) -> None:
 @cache
 def shipped_device(arch: Arch, asked: str = "") -> str:
     """
-    Return the device whose shipped table serves `asked`, or this one: its own, else that of the
-    device that stands for the target.
+    Return the name of the device whose shipped table serves the device `asked` (empty: this
+    machine's): its own table if there is one, else that of the target's first device.
     """
     reference = target(arch).devices[0].name
     shipped = _shipped_devices(arch)
@@ -303,7 +303,9 @@ def file_of(arch: Arch, name: str) -> Path:
 
 @cache
 def _packed(arch: Arch, name: str) -> Packed | None:
-    """Return a shipped table; None where it is none. Raises OSError, which is not remembered."""
+    """
+    Return a shipped table; None if there is none for `name`. Raises OSError, which is not cached.
+    """
     path = file_of(arch, name)
     if not path.exists():
         return None

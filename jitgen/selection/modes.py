@@ -37,11 +37,11 @@ class Mode(StrEnum):
     @classmethod
     def of(cls, word: str, problem: Problem) -> Mode:
         """
-        Return the mode called `word`; ``dynamic`` for other operations, whose kernels have no tiles
-        of rows to choose among.
+        Return the mode called `word`. Operations other than grouped GEMMs have no tiles of rows to
+        choose among: their mode is always ``dynamic``.
 
         Raises:
-            ConfigError: There is none.
+            ConfigError: There is no mode of this name.
         """
         if word not in tuple(cls):
             raise ConfigError(f"mode must be one of {', '.join(cls)} (got {shown(word)})")

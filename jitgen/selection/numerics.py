@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which kernels may serve where a row's bits are not to depend on the batch.
+The kernels that may serve a call whose rows must not depend on the batch.
 
 The selector chooses by sizes, so the batch chooses the kernel. With invariant numerics it chooses
 among those alone that add up in the one order of their target (`jitgen.targets.sums`): whatever is
@@ -26,11 +26,11 @@ _Problem = TypeVar("_Problem", bound=Problem)
 
 class Kept(NamedTuple):
     """
-    What is left of some configs.
+    Configs that keep an order of summation, and reasons for those that do not.
 
     Attributes:
-        configs: Those that keep the order, in theirs.
-        left_out: Why the others do not.
+        configs: Configs that keep the order, in the order in which they were given.
+        left_out: The other configs, each with the reason.
     """
 
     configs: tuple[Config, ...]
@@ -55,7 +55,7 @@ def regardless(problem: _Problem) -> _Problem:
 
 
 def keeping(configs: Iterable[Config], order: SumOrder) -> Kept:
-    """Return those of `configs` that add up in `order`."""
+    """Return the `configs` that add up in `order`, and for each of the others the reason."""
     departures = {config: order.departure(config) for config in configs}
     return Kept(
         configs=tuple(config for config, departure in departures.items() if not departure),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured for one problem, and a table of that: their JSON forms, read with care."""
+"""Records: measurements of one problem, and tables of them, in JSON that is read with care."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TuningRecord:
     The kernels of one problem, measured.
 
     Attributes:
-        problem: The problem that stands for its bucket.
+        problem: The problem that represents its bucket.
         winner: Name of the fastest kernel.
         times_us: Microseconds of each kernel that was measured, by name.
         excluded: Why a kernel must not be chosen, by name: it failed, hung, or was wrong.

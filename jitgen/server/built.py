@@ -24,11 +24,13 @@ _WAIT_S = 5.0
 
 class Built:
     """
-    The database of one service. Its methods block, and may be called from any thread.
+    The database of the entries that a service has compiled itself. Its methods block, and may be
+    called from any thread.
 
     Args:
         folder: Folder of the database.
-        log: Receives errors: a record that is not stored costs a second compile one day.
+        log: Receives errors. A record that is not stored may cost a second compile of its kernel
+            later.
     """
 
     def __init__(self, folder: Path, log: Log) -> None:

@@ -68,7 +68,7 @@ def pool_of(service: Service, toolchain: Any) -> Pool:
     Return the pool whose toolchain equals `toolchain`.
 
     Raises:
-        HTTPError: There is none; the error has the difference to the nearest.
+        HTTPError: No pool has this toolchain; the error has the difference to the nearest one.
     """
     is_one = isinstance(toolchain, dict) and len(toolchain) <= _MAX_NAMES
     if not is_one or not all(isinstance(text, str) for text in toolchain.values()):

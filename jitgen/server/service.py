@@ -219,7 +219,7 @@ class Service:
         return ""
 
     def warnings(self) -> list[str]:
-        """Return what will make this service unready if it is not mended."""
+        """Return the problems that will make this service unready unless they are fixed."""
         found = self.vouching.standing
         return [found.reason] if found is not None and found.reason else []
 
@@ -306,7 +306,7 @@ def _private_folder(path: Path) -> None:
 
 
 def _confinement(settings: ServiceSettings) -> tuple[Confinement, str]:
-    """Return the confinement of compile processes, and why there is none, if so."""
+    """Return the confinement of compile processes, and the reason if there is none."""
     wishes = {each.confine for each in settings.toolchains}
     if wishes == {"off"}:
         return Confinement(), "the settings say so"

@@ -78,7 +78,7 @@ class Access:
 
 @frozen
 class Limits:
-    """How much runs at a time; a request beyond a limit is refused at once."""
+    """Limits on simultaneous work; a request beyond a limit is refused at once."""
 
     jobs: int = of(integer(1, 10**5), 1000, "kernels queued or compiling at a time; beyond: 503")
     per_token: int = of(integer(1, 10**5), 500, "the same for one token; beyond: 429")
@@ -163,7 +163,7 @@ class Uploads:
 
 @frozen
 class Replicas:
-    """What several services share."""
+    """Settings that several replicas of a service share."""
 
     shared: str = of(
         text, "", "URL of a bucket or folder for entries and leases, such as file:///..."

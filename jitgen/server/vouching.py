@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Decides which of the entries that it finds a service vouches for.
+Decides which entries a service hands out under its own signature.
 
 A service that signs hands out entries that a client accepts: those with a valid signature by its
 trust document, and its own, which it signs again when their signature is no longer valid. Any other

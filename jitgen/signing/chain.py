@@ -68,7 +68,7 @@ def _merged(first: dsse.Envelope, second: dsse.Envelope) -> dsse.Envelope:
 
 def _needed(proven: list[SealedTrust]) -> list[SealedTrust]:
     """
-    Return those of `proven`, latest first, that are needed besides the first one.
+    Return the documents of `proven`, latest first, that are needed besides the first one.
 
     A document is not needed if a later one has all of its signatures: a machine that accepts it
     accepts that one, too. A signature of an unknown key counts as absent from the later one.

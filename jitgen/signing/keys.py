@@ -71,7 +71,7 @@ class PublicKey:
     @classmethod
     def parse(cls, text: object) -> Self:
         """
-        Return the key that `text` stands for.
+        Parse a public key.
 
         Raises:
             SigningError: It is not base64 of 32 bytes.

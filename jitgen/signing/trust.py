@@ -303,7 +303,10 @@ def _parsed(data: bytes, max_bytes: int) -> Any:
 
 
 def is_comment(value: object) -> bool:
-    """Return whether `value` is a line of text that is allowed in a trust document."""
+    """
+    Return whether `value` is a comment that a trust document may hold: one line of printable text
+    of limited length.
+    """
     return isinstance(value, str) and len(value) <= _MAX_REASON and (value or " ").isprintable()
 
 

@@ -86,7 +86,7 @@ def _place(error: Exception) -> str:
 
 def on_fresh_stack(work: Callable[[], T]) -> T:
     """
-    Return what `work` returns; call it in a new thread if this thread's stack is nearly full.
+    Call `work` and return its result; in a new thread if this thread's stack is nearly full.
 
     Python limits the frames of a thread, and the compiler recurses. Near the limit it would fail,
     and the cache would take a good entry for one that cannot be parsed.

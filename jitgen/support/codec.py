@@ -46,14 +46,14 @@ Schema = dict[str, Any]
 
 class Rule:
     """
-    What the annotation of a type says of a value beyond its type.
+    A rule about a value, in the annotation of its type.
 
     Args:
-        read: Returns the value that a JSON value stands for; raises ValueError, whose message says
-            what is allowed: "an absolute path".
+        read: Converts a JSON value; raises ValueError, whose message says what is allowed: "an
+            absolute path".
         write: Returns the JSON value of a value.
-        keywords: Of JSON Schema. With ``type`` among them they describe the value completely,
-            without it they are added to what its type says. Reading checks ``minimum``,
+        keywords: Keywords of JSON Schema. With ``type`` among them they describe the value
+            completely, without it they are added to those of the type. Reading checks ``minimum``,
             ``maximum``, ``enum``, ``pattern``, ``minLength``, ``maxLength``, ``minItems`` and
             ``maxItems``.
     """
@@ -190,7 +190,7 @@ class _Refused(ValueError):
 
 class _Kind(NamedTuple):
     """
-    What is known of a type.
+    Description of a type: its schema, and how it is read and written.
 
     Attributes:
         describe: Returns its JSON Schema.
@@ -206,7 +206,7 @@ class _Kind(NamedTuple):
 
 
 def _kind_of(hint: Any) -> _Kind:
-    """Return what is known of a type annotation."""
+    """Return the description of a type annotation."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         kind = _kind_of(arguments[0])
@@ -257,7 +257,7 @@ _PLAIN: dict[Any, _Kind] = {
 
 
 def _ruled(kind: _Kind, rule: Rule) -> _Kind:
-    """Return `kind` with what a rule says of it."""
+    """Return `kind` with a rule added."""
     words = rule.keywords
     allowed = f"{kind.allowed}{_bounds(words)}"
     if "enum" in words:
@@ -401,7 +401,7 @@ def _nested(kind: Any, value: Any) -> Any:
 
 
 def _foreign(kind: Any, value: Any) -> Any:
-    """Return what a class reads that does it itself."""
+    """Read `value` by the ``from_json`` of a class that has one."""
     try:
         return kind.from_json(value)
     except ValueError as error:
@@ -412,7 +412,7 @@ def _foreign(kind: Any, value: Any) -> Any:
 
 
 class _Spec(NamedTuple):
-    """What is known of a field of a dataclass."""
+    """Description of a field of a dataclass."""
 
     name: str
     kind: _Kind
@@ -451,7 +451,10 @@ def _specs_of(kind: Any) -> dict[str, _Spec]:
 
 
 def _names_in(kind: Any) -> Mapping[str, Any]:
-    """Return what names in a class's annotations mean: its module's, the vocabulary's, these."""
+    """
+    Return the objects behind the names in a class's annotations: first of its module, then of the
+    vocabulary, then of this module.
+    """
     from jitgen.support import vocabulary
 
     own = vars(sys.modules[kind.__module__])

@@ -136,7 +136,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def read_stream(stream: IO[bytes], max_bytes: int = MAX_BYTES) -> bytes:
-    """Return what `stream` holds; raises as `read_bounded`."""
+    """Read all of `stream`; raises as `read_bounded`."""
     found = os.fstat(stream.fileno())
     if stat.S_ISBLK(found.st_mode) or stat.S_ISDIR(found.st_mode):
         raise BadDocument("it is no regular file")

@@ -104,7 +104,7 @@ def _says(text: str, numbers: frozenset[int]) -> bool:
 
 
 class Backoff:
-    """What failed in this process and may pass, by key. Safe to use from any thread."""
+    """Failures in this process that may pass, by key. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()

@@ -94,7 +94,7 @@ def idle() -> Iterator[None]:
 
 
 class _Fork(threading.local):
-    """What this thread's fork has run of the hooks below, and when it stops to wait."""
+    """State of a fork on this thread: the hooks that have run, and the end of its waiting."""
 
     hooks = 0
     deadline = 0.0
@@ -133,9 +133,9 @@ def wait_before(hooks_of: str) -> None:
     """
     Have forks wait here before they run the hooks of the package `hooks_of`, which was imported.
 
-    What is registered last runs first. Such hooks take locks, as those of filelock and of
-    concurrent.futures do, and a thread that a fork waits for may need these locks to come to an
-    end. Waiting twice does no harm.
+    The hook registered last runs first. Such hooks take locks, as those of filelock and of
+    concurrent.futures do, and a thread that a fork waits for may need these locks to finish.
+    Waiting twice does no harm.
     """
     del hooks_of
     os.register_at_fork(

@@ -101,7 +101,7 @@ class MovedFinder:
 
     @staticmethod
     def exec_module(module: ModuleType) -> None:
-        """Put the module that `module` stands for in its place, and warn."""
+        """Replace `module`, an old name, by the module that it was moved to, and warn."""
         old = module.__name__
         _warn(old, MOVED[old])
         sys.modules[old] = importlib.import_module(MOVED[old])

@@ -139,7 +139,7 @@ def seconds(most: float) -> Reader:
 
 
 def absolute(text: str) -> Path:
-    """Read an absolute path, in which ``~`` stands for the home folder."""
+    """Read an absolute path; ``~`` is the home folder."""
     try:
         return path(str(Path(text).expanduser()))
     except RuntimeError:  # the user has no home folder: the path stays relative
@@ -189,7 +189,7 @@ def remotes(text: str) -> tuple[str, ...]:
 
 
 def service(text: str) -> str:
-    """Read the URL of a service; an empty text stands for no service."""
+    """Read the URL of a service; an empty text means no service."""
     return _url(text, *_SERVICES) if text else ""
 
 

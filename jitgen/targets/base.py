@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What most rules of operations share: one template, sizes that are all taken, a fixed note on the
-cost model; and what rules share whose configs are some words and a tiling.
+Common parts of rules: one template, sizes that are all accepted, a fixed note on the cost model;
+and the rules of configs that consist of some words and a tiling.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ON_PAPER = "the model of an {device} is on paper: nothing was measured"
 
 class Cost(NamedTuple):
     """
-    What a config would take for a problem.
+    Predicted cost of a config for a problem.
 
     Attributes:
         us: Microseconds of the call.
@@ -73,13 +73,13 @@ class BaseRules(Generic[ConfigT, ProblemT]):
         raise NotImplementedError
 
     def cost(self, problem: ProblemT, config: ConfigT, device: Device, num_sms: int) -> Cost:
-        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
         raise NotImplementedError
 
     def predict(
         self, problem: ProblemT, config: ConfigT, device: Device, num_sms: int
     ) -> Candidate:
-        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
         cost = self.cost(problem, config, device, num_sms)
         return Candidate(
             config=config,
@@ -91,7 +91,7 @@ class BaseRules(Generic[ConfigT, ProblemT]):
         )
 
     def confidence_note(self, problem: ProblemT, device: Device) -> str:  # noqa: ARG002  # others look at it
-        """Return what the cost model was not fitted to, if so."""
+        """Return a note where the cost model was not fitted, else an empty text."""
         return self.note.format(device=device.name)
 
     def check_sizes(self, problem: ProblemT) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which target to work for when none is named, and which of its devices kernels are chosen for.
+Default targets and devices: the target if none is named, and the device that kernels are chosen
+for.
 """
 
 from __future__ import annotations
@@ -72,23 +73,23 @@ def require_arch() -> None:
 
 def find(arch: Arch, name: str | None = None) -> Device:
     """
-    Return the device called `name`; None for the one that JITGEN_DEVICE names, if it is of `arch`,
-    else the one that stands for the target.
+    Return the device called `name`; None: JITGEN_DEVICE if it is of `arch`, else the target's first
+    device.
 
     A name may be short, and in any case: ``rtx5090`` is the ``NVIDIA GeForce RTX 5090``, and the
     beginning of a name does where no other begins so.
 
     Raises:
-        ConfigError: The target has none of this name, or several; the message lists those that it
-            has.
+        ConfigError: No device of the target has this name, or several do; the message lists its
+            devices.
     """
     return asked(arch, name) or target(arch).devices[0]
 
 
 def asked(arch: Arch, name: str | None = None) -> Device | None:
     """
-    Return the device that is asked for: the one called `name`, as `find` takes it; None for the one
-    that JITGEN_DEVICE names. None where that names none, or one of another target.
+    Return the device that the caller or JITGEN_DEVICE names: the one called `name`, as in `find`;
+    if `name` is None, JITGEN_DEVICE. Returns None if that is not set, or of another target.
 
     Raises:
         ConfigError: As `find`.

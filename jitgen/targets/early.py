@@ -24,8 +24,9 @@ def joins(arch: Arch) -> bool:
 
 def early(config: Config, arch: Arch) -> Config:
     """
-    Return what a chain asks for in the place of the selector's `config`: the same kernel, but that
-    it starts early, a product's even with its weights; `config` where there is none on `arch`.
+    Return the config that a chain uses instead of the selector's `config`: the same kernel, but it
+    starts early, and a product even loads its weights early. Returns `config` if `arch` has no such
+    kernel.
 
     The promise of `early_b` is the chain's: its weights and the ends of its groups are written at
     least two launches before a product, by kernels for whose end the one before the product waits

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What targets share for `moe_fc2_dense`: its configs are grouped GEMMs' without a layout, so that the
-rules, the search for a legal one and the list of all of them are a grouped GEMM's, too.
+Common parts of targets for `moe_fc2_dense`. Its configs are those of a grouped GEMM without a
+layout, so that the rules, the search for a legal config and the list of all configs are a grouped
+GEMM's, too.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Fc2Rules(BaseRules[MoEFc2DenseConfig, MoEFc2DenseProblem]):
 
     @property
     def space(self) -> Space:
-        """What proposals are searched in."""
+        """The space that proposals are searched in."""
         return self.parts.space
 
     def nearest(self, config: MoEFc2DenseConfig) -> MoEFc2DenseConfig | None:
@@ -65,7 +66,7 @@ class Fc2Rules(BaseRules[MoEFc2DenseConfig, MoEFc2DenseProblem]):
         yield from map(MoEFc2DenseConfig.of_gemm, gemm.spanned(start, self.space))
 
     def legal(self, configs: Iterable[MoEFc2DenseConfig]) -> tuple[MoEFc2DenseConfig, ...]:
-        """Return those of `configs` that are legal, in their order."""
+        """Return the legal `configs`, in their order."""
         found = legal_of(tuple(config.gemm for config in configs), self.parts)
         return tuple(map(MoEFc2DenseConfig.of_gemm, found))
 

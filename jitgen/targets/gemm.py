@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What targets share for grouped GEMMs: rules of sizes and fields, the work that a problem asks for on
-any device, every config that can be asked for, and the search for a legal one.
+Common parts of targets for grouped GEMMs: rules of sizes and fields, the work of a problem on any
+device, the list of all configs, and the search for a legal one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def check_vectors(problem: Matrices, arch: str, *, vector_bytes: int) -> None:
     Require that rows of a, b and the output end with a whole vector: the grain of what moves them.
 
     Raises:
-        Refusal: K or N is none of the multiples, with the code ``E_SIZE``.
+        Refusal: K or N is not a multiple of the vector size; the code is ``E_SIZE``.
     """
     types = problem.operands
     of_n = [types.out_dtype, *([types.b_dtype] if types.b_layout is BLayout.N_MAJOR else [])]
@@ -223,18 +223,18 @@ class Space(NamedTuple):
         return (*(a for a, _ in self.operands), *(types.a_dtype for types in self.unscaled))
 
     def of_b(self, of_a: DType) -> tuple[DType, ...]:
-        """Element types that b may have beside such an a."""
+        """Element types that b may have beside an a of type `of_a`."""
         alike = [a for a, _ in self.operands if a is of_a]
         mixed = [b for a, b in self.mixed if a is of_a]
         return (*alike, *mixed, *(t.b_dtype for t in self.unscaled if t.a_dtype is of_a))
 
     def of_out(self, of_a: DType) -> tuple[DType, ...]:
-        """Element types that the output may have beside such an a."""
+        """Element types that the output may have beside an a of type `of_a`."""
         usual = [out for a, out in self.operands if a is of_a]
         return (*usual, *(t.out_dtype for t in self.unscaled if t.a_dtype is of_a))
 
     def is_unscaled(self, of_a: DType, of_b: DType) -> bool:
-        """Say whether such an a has no scales where b has some."""
+        """Return whether an a of type `of_a` has no scales although b has some."""
         return any((t.a_dtype, t.b_dtype) == (of_a, of_b) for t in self.unscaled)
 
     def has(self, types: Operands) -> bool:
@@ -298,7 +298,7 @@ Menu = Callable[[Layout, Operands], tuple[GroupedGemmConfig, ...]]
 def legal_for(
     problem: GroupedGemmProblem, menu: Menu, rules: GemmRules
 ) -> tuple[GroupedGemmConfig, ...]:
-    """Return what is legal of a menu, with the epilogue that `problem` asks for."""
+    """Return the legal configs of a menu, with the epilogue of `problem`."""
     return _legal_of_menu(menu, problem.layout, problem.operands, problem.bias, rules)
 
 

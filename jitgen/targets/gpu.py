@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What targets that are GPUs share: how they are compiled for, and where their rules are."""
+"""Common parts of targets that are GPUs: how they are compiled for, and where their rules are."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ class GpuTarget:
         return (major, minor) == self.capability
 
     def rules(self, op: str) -> AnyRules:
-        """Return what it says of an operation of `operations`."""
+        """Return the rules of `op`, one of `operations`."""
         return rules_in(f"jitgen.targets.{self.borrowed.get(op, self.folder)}", op, self.name)

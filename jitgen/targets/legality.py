@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which configs and sizes a target can run, why not, and what follows from a config that it can.
+Legality: which configs and sizes a target can run, why not the others, and the numbers derived from
+a legal config.
 
 The compiler accepts configs that overflow shared memory, deadlock or cannot launch, so this is the
 only thing between a config and an illegal-address crash. The rules are the targets' own: methods
@@ -61,7 +62,7 @@ def target(arch: Arch | str) -> Target:
 
 def rules(arch: Arch | str, op: str) -> AnyRules:
     """
-    Return what `arch` says of operation `op`.
+    Return the rules of `arch` for operation `op`.
 
     Raises:
         UnsupportedConfig: It has no kernels for it.
@@ -92,8 +93,8 @@ def _rules_of(found: Target, op: str) -> AnyRules:
 
 def rules_for(problem: Problem, arch: Arch) -> AnyRules:
     """
-    Return what `arch` says of the kernels for `problem`: where an operation has families of kernels
-    with rules of their own, those of its family.
+    Return the rules of `arch` for the kernels of `problem`: if an operation has families of
+    kernels, those of the family.
 
     Raises:
         UnsupportedConfig: It has no kernels for the operation, or none for such sizes, with the
@@ -170,10 +171,10 @@ def require(config: Config, arch: Arch | str) -> Verdict:
 
 def named(config: Config | str, arch: Arch | str | None) -> tuple[Config, Arch | str | None]:
     """
-    Return `config`, or the one that a name stands for, with the target: `arch`, else the name's.
+    Return `config`, or the config of a name, with its target: `arch`, else that of the name.
 
     Raises:
-        ConfigError: The name is none, or of another target than `arch`.
+        ConfigError: The text is not a kernel name, or the kernel is for another target than `arch`.
         InputError: `config` is neither a config nor a name.
     """
     if isinstance(config, Config):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a target is: one object, `TARGET`, in the package ``jitgen.targets.NAME`` or behind an entry
+A target as data: one object, `TARGET`, in the package ``jitgen.targets.NAME`` or behind an entry
 point of the group ``jitgen.targets``.
 
-What it says of one operation is an object of its own, `Rules`: which configs it can run and why not
-the others, which few may be chosen, how long each would take, and which sizes it takes.
+Each operation has an object of its own, `Rules`: which configs the target can run and why not the
+others, which few are candidates, how long each would take, and which sizes it accepts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Refusal(Exception):
 
 
 def refuse_unless(condition: bool, code: str, reason: str) -> None:
-    """State a rule: `condition` holds, or what is asked is refused with `code` and `reason`."""
+    """Check a rule: if `condition` is false, refuse with `code` and `reason`."""
     if not condition:
         raise Refusal(code, reason)
 
@@ -66,7 +66,7 @@ def _anything(_config: Config) -> bool:
 
 class Template(NamedTuple):
     """
-    Where a target's template of one operation is, and what it may ask for.
+    Place of a target's template of one operation, and the parameters that it may use.
 
     Attributes:
         root: Folder that file names start from.
@@ -132,7 +132,7 @@ class Candidate(NamedTuple):
 
 
 class Rules(Protocol[_Config, _Problem_contra]):
-    """What a target says of one operation, whose configs and problems are of two classes."""
+    """The rules of a target for one operation, whose configs and problems are of two classes."""
 
     generation: int
     """
@@ -171,11 +171,14 @@ class Rules(Protocol[_Config, _Problem_contra]):
     def predict(
         self, problem: _Problem_contra, config: _Config, device: Device, num_sms: int
     ) -> Candidate:
-        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
         ...
 
     def confidence_note(self, problem: _Problem_contra, device: Device) -> str:
-        """Return what the cost model was not fitted to, if so; it is part of a choice's reason."""
+        """
+        Return a note where the cost model was not fitted, else an empty text. The note is part of a
+        choice's reason.
+        """
         ...
 
     def check_sizes(self, problem: _Problem_contra) -> None:
@@ -196,7 +199,7 @@ AnyRules: TypeAlias = Rules[Any, Any]
 
 
 def legal_of(configs: Iterable[_Config], rules: Derives[_Config]) -> tuple[_Config, ...]:
-    """Return those of `configs` that `rules` take, in their order."""
+    """Return the `configs` that are legal by `rules`, in their order."""
     return tuple(config for config in configs if _is_legal(config, rules))
 
 
@@ -210,8 +213,8 @@ def _is_legal(config: _Config, rules: Derives[_Config]) -> bool:
 
 def rules_in(package: str, op: str, *arguments: str) -> AnyRules:
     """
-    Return what the target in `package` says of operation `op`: an object of the class of that name
-    in the module of that name, imported when it is asked for.
+    Return the rules for operation `op` of the target in `package`: an object of the class and
+    module of that name, imported on first use.
     """
     module = importlib.import_module(f"{package}.{op}")
     rules: AnyRules = getattr(module, op.title().replace("_", ""))(*arguments)
@@ -220,9 +223,7 @@ def rules_in(package: str, op: str, *arguments: str) -> AnyRules:
 
 @runtime_checkable
 class HasTable(Protocol):
-    """
-    What rules may say besides: kernels by rows alone, the same on every device of the target.
-    """
+    """Further rules, optional: kernels by rows alone, the same on every device of the target."""
 
     def of_table(self, problem: Any) -> Config:
         """Return the candidate that the table has for `problem`."""
@@ -231,7 +232,7 @@ class HasTable(Protocol):
 
 @runtime_checkable
 class HasFamilies(Protocol):
-    """What rules may say besides: families of kernels, each with rules of its own."""
+    """Further rules, optional: families of kernels, each with rules of its own."""
 
     def family_of(self, problem: Any) -> AnyRules:
         """Return the rules of the kernels that serve `problem`."""
@@ -240,8 +241,8 @@ class HasFamilies(Protocol):
 
 class HostLevel(StrEnum):
     """
-    What the host part of a target's kernels may use of the processor; the levels themselves are in
-    `jitgen.compile.toolchain`.
+    Processor features that the host part of a target's kernels may use; the levels themselves are
+    in `jitgen.compile.toolchain`.
     """
 
     BASE = "base"
@@ -284,7 +285,7 @@ class Target(Protocol):
         ...
 
     def rules(self, op: str) -> AnyRules:
-        """Return what it says of an operation of `operations`."""
+        """Return the rules of `op`, one of `operations`."""
         ...
 
     def __hash__(self) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every target says of `route`: which words of a config go together, and which sizes."""
+"""Rules of every target for `route`: which fields of a config go together, and which sizes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every target says of `silu_mul_quantize`: which words of a config go together."""
+"""Rules of every target for `silu_mul_quantize`: which fields of a config go together."""
 
 from __future__ import annotations
 

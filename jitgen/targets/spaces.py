@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What spaces of tilings share, whatever the operation: sides, combinations, the nearest one."""
+"""Common parts of spaces of tilings, for all operations: sides, combinations, the nearest one."""
 
 from __future__ import annotations
 

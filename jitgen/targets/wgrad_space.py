@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What targets share for `grouped_gemm_wgrad`: rules of layouts and types, every config that can be
-asked for, and the search for a legal one.
+Common parts of targets for `grouped_gemm_wgrad`: rules of layouts and types, the list of all
+configs, and the search for a legal one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LAYOUTS = (Layout.RAGGED, Layout.MASKED)
 
 
 class WgradSpace(NamedTuple):
-    """What a target's kernels have; `operands` are types of dy and a with those of gradients."""
+    """The kernels of a target; `operands` are types of dy and a with those of gradients."""
 
     operands: tuple[tuple[DType, DType], ...]
     tile_m: tuple[int, ...]

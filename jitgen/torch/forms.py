@@ -27,7 +27,7 @@ from jitgen.torch.rules import Given, shapes
 
 class Scales(NamedTuple):
     """
-    What the operands are multiplied with, as `jitgen.grouped_gemm` takes it.
+    Scales of the operands, in the form of `jitgen.grouped_gemm`.
 
     Attributes:
         of_a: Scales of mat_a.

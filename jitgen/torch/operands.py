@@ -35,13 +35,13 @@ WIDE = (torch.bfloat16, torch.float16, torch.float32)
 
 class Call(NamedTuple):
     """
-    What a call of one of torch's functions is to kernels.
+    Requirements of kernels for a call of one of torch's functions.
 
     Attributes:
         function: Its name, for warnings.
-        k_multiple: What K is a multiple of, in elements.
-        n_multiple: The same of the columns of a result.
-        alignment: Bytes that addresses and strides are multiples of.
+        k_multiple: K is a multiple of this, in elements.
+        n_multiple: The number of columns of a result is a multiple of this.
+        alignment: Addresses and strides are multiples of this, in bytes.
     """
 
     function: str
@@ -52,7 +52,7 @@ class Call(NamedTuple):
     @classmethod
     def of(cls, function: str, matrix: Tensor, out_dtype: torch.dtype) -> Call:
         """
-        Return what holds for operands like `matrix`, without scales.
+        Return the requirements for operands like `matrix`, without scales.
 
         Raises:
             InputError: There are no kernels for its device.
@@ -147,7 +147,7 @@ def widened(function: str, mat_a: Tensor, mat_b: Tensor) -> tuple[Tensor, Tensor
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _alignment(device: torch.device) -> int:
-    """Return what addresses and strides are multiples of; torch.compile asks once."""
+    """Return the alignment of addresses and strides, in bytes; torch.compile evaluates it once."""
     return _of_arch(devices.find(device, current.get(), "mat_a").arch)
 
 

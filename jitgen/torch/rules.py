@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's grouped products accept: rules about the arguments, by the names that they have."""
+"""Rules about the arguments of torch's grouped products, by the names that torch gives them."""
 
 from __future__ import annotations
 

@@ -276,7 +276,10 @@ _KINDS: dict[tuple[str, ...], Callable[[Tensor, Tensor, _Scales, _Scales], Scale
 
 
 def _listed(name: str, value: Any, kind: type) -> tuple[Any, ...]:
-    """Return what torch takes alone or in a list, each of one kind."""
+    """
+    Return an argument that torch takes alone or in a list as a tuple; each value must be of one
+    kind.
+    """
     if value is None:
         return ()
     found = tuple(value) if isinstance(value, (list, tuple)) else (value,)

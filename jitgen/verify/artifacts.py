@@ -84,7 +84,7 @@ def compiled(source: Source) -> Artifact:
 
 @lru_cache(maxsize=64)
 def compiled_once(source: Source) -> Artifact:
-    """Return what `compiled` returns; cached in this process."""
+    """Call `compiled` and keep its result in this process."""
     return compiled(source)
 
 

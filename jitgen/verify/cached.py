@@ -27,7 +27,7 @@ _TROUBLE = (OSError, CacheError, SettingError)
 
 
 def find(name: str) -> bytes | None:
-    """Return the content of file `name`; None if there is none, or it is damaged."""
+    """Return the content of file `name`; None if it does not exist or is damaged."""
     if settings.cache == "rw":
         with suppress(Damaged, *_TROUBLE), _opened() as (folder, _):
             content = folder.read(name, _MOST_BYTES_EACH)

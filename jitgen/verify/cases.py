@@ -88,7 +88,7 @@ class Case:
 @frozen
 class Parameters:
     """
-    What the parameters of an entry are, in their order.
+    The parameters of an entry, in their order.
 
     Attributes:
         compiled: The value that the entry is compiled with, by name: an argument, a sample, a
@@ -182,7 +182,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def _raised(path: Path, error: BaseException) -> str:
-    """Return what a file raised and where, in a line."""
+    """Return the error of a file and its place, in a line."""
     places = traceback.extract_tb(error.__traceback__)
     line = next((x.lineno for x in reversed(places) if x.filename == str(path)), None)
     if isinstance(error, SyntaxError) and error.filename == str(path):
@@ -193,7 +193,7 @@ def _raised(path: Path, error: BaseException) -> str:
 
 
 def _problems(case: Case) -> Iterator[str]:
-    """Yield what is wrong with a case, before anything is compiled."""
+    """Yield the faults of a case, before anything is compiled."""
     for name, value in case.arguments.items():
         if not isinstance(value, (Tensor, int, float)):
             yield f"argument {name!r} must be a torch tensor or a number, not {shown(value)}"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`jitgen.emulate`: one call of a compiled kernel of jitgen, on the CPU, in several modes.
+`jitgen.emulate`: runs one call of a compiled kernel of jitgen on the CPU, in several modes of the
+emulator.
 """
 
 from __future__ import annotations

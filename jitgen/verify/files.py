@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Verifies kernels of the user's own: a file with cases, compiled here or brought compiled.
+Verifies kernels of the user's own: a file with cases, whose kernels are compiled here or given as
+artifacts.
 """
 
 from __future__ import annotations

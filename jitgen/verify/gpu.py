@@ -84,8 +84,8 @@ def device(
 
 def _artifact(config: Wanted, arch: Arch) -> Artifact:
     """
-    Return the artifact of the cached kernel. If there is none, compile library and PTX at once: an
-    entry would have to be compiled a second time for its PTX.
+    Return the artifact of the cached kernel. If there is none, compile the library and the PTX
+    together: a cached entry has no PTX, so that it would take a second compile.
     """
     spec = serving(config, arch)
     found = readable(current.get().loader.tiers, spec)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where values of a result are wrong, and what they have in common.
+Places of wrong values in a result, and what these have in common.
 
 A count says that a kernel is wrong; that it is every second column of the last tile of each group
 says why. So wrong values are listed tile by tile: a mistake in a kernel is a mistake in the work of

@@ -52,7 +52,7 @@ def require_gpu(what: str) -> None:
     Do nothing where there is a GPU to measure on.
 
     Raises:
-        NoDevice: There is none; the message says that `what` needs it.
+        NoDevice: This machine has no such GPU; the message says that `what` needs it.
     """
     if not has_gpu():
         raise NoDevice(f"{what} needs a GPU that jitgen has kernels for")
@@ -129,9 +129,9 @@ def compete_in_batches(
 
     Args:
         batches: For each competitor the same number of calls.
-        rounds: As for `compete`.
+        rounds: As in `compete`.
         repetitions: As for `compete`; each replays a whole batch.
-        warmup: As for `compete`.
+        warmup: As in `compete`.
     """
     replays = [(batch.replay, len(batch.calls)) for batch in batches]
     return _on_device(replays, rounds, repetitions, warmup)

@@ -7,7 +7,7 @@ from jitgen.errors import JitgenError
 
 
 class WrongResult(JitgenError):
-    """What was to be timed computes the wrong thing, so its time means nothing."""
+    """A kernel to be timed computes wrong values, so its time means nothing."""
 
 
 class NoDevice(JitgenError):

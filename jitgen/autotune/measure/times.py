@@ -37,7 +37,7 @@ class Times:
     @classmethod
     def from_json(cls, seconds: Iterable[float]) -> Times:
         """
-        Return what `to_json` wrote.
+        Return the object from the document that `to_json` returned.
 
         Raises:
             TypeError, ValueError: It did not write `seconds`.

@@ -144,7 +144,10 @@ class Workload(Call):
         return distance((self.out[x.where][x.rows].to(dtype), x.values) for x in found)
 
     def reference(self, dtype: torch.dtype = torch.float32) -> Iterator[Expected]:
-        """Yield what valid rows of `out` should be, a few thousand of one group at a time."""
+        """
+        Yield the right values of the valid rows of `out`, a few thousand rows of one group at a
+        time.
+        """
         for group, where in self.valid_rows():
             for first in range(0, self.row_counts[group], _CHUNK_ROWS):
                 rows = slice(first, first + _CHUNK_ROWS)

@@ -68,7 +68,7 @@ class Routing:
         return _dealt(weights, rows)
 
     def _weights(self, groups: int, chance: random.Random) -> list[float]:
-        """Return how much each group is asked for."""
+        """Return the relative load of each group."""
         match self.kind:
             case Kind.EVEN:
                 return [1.0] * groups
@@ -92,7 +92,7 @@ class Routing:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
-        """Return what `to_json` wrote."""
+        """Return the object from the document that `to_json` returned."""
         return cls(
             kind=Kind(document["kind"]),
             amount=float(document["amount"]),
@@ -205,7 +205,7 @@ class Case:
     routing: Routing | Recorded
 
     def __str__(self) -> str:
-        """Return what reports call it."""
+        """Return its name in reports."""
         return f"{self.problem.slug} {self.routing}"
 
     @property
@@ -227,7 +227,7 @@ class Case:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
-        """Return what `to_json` wrote."""
+        """Return the object from the document that `to_json` returned."""
         routing = document["routing"]
         kind = Recorded if routing["kind"] == Recorded.KIND else Routing
         return cls(
@@ -240,8 +240,8 @@ def random_cases(count: int, seed: int) -> list[Case]:
     """
     Return `count` problems: groups, rows, N and K over all of their ranges, types and layouts.
 
-    What has more bytes than `MOST_BYTES`, or more operations than `MOST_FLOP`, is drawn again. The
-    first ones are the same whatever `count` is.
+    A case of more than `MOST_BYTES` or `MOST_FLOP` is drawn again. The first cases do not depend on
+    `count`.
     """
     chance = random.Random(seed)  # noqa: S311  # sizes, not secrets
     return [_drawn(chance) for _ in range(count)]
@@ -272,7 +272,7 @@ def _between(chance: random.Random, least: int, most: int) -> float:
 
 
 def _bytes(case: Case) -> float:
-    """Return what the tensors of a call take: masked rows to the largest group's."""
+    """Return the size of a call's tensors; masked matrices have the rows of the largest group."""
     problem, counts = case.asked, case.row_counts
     rows = max(counts) * len(counts) if problem.layout is Layout.MASKED else problem.m
     of_a, of_b, of_out = (
@@ -299,7 +299,7 @@ def layer_cases(count: int, seed: int) -> list[Case]:
     """
     Return `count` layers of FP8: matrices of experts that are served, with usual rows and layouts.
 
-    What has more bytes than `LAYER_BYTES`, or more operations than `LAYER_FLOP`, is drawn again.
+    A case of more than `LAYER_BYTES` or `LAYER_FLOP` is drawn again.
     """
     chance, found = random.Random(seed), list[Case]()  # noqa: S311  # sizes, not secrets
     while len(found) < count:

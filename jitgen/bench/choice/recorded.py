@@ -140,10 +140,11 @@ class Record:
 @frozen
 class Recorded:
     """
-    A record as the rows of a case: what `jitgen.bench.choice.cases.Routing` is to drawn ones.
+    A recorded batch as the routing of a case; `jitgen.bench.choice.cases.Routing` is its
+    counterpart for drawn batches.
 
     Attributes:
-        number: Which of its file it is, from 1 on: tells apart batches of one layer.
+        number: Its number in the file, from 1: tells batches of one layer apart.
         record: The record.
     """
 
@@ -161,7 +162,7 @@ class Recorded:
         Return the rows of each of `groups` groups, `rows` together.
 
         Raises:
-            ConfigError: The record has others.
+            ConfigError: The record has other numbers of groups or rows.
         """
         found = self.record.counts
         if (groups, rows) != (len(found), sum(found)):
@@ -177,7 +178,7 @@ class Recorded:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
-        """Return what `to_json` wrote."""
+        """Return the object from the document that `to_json` returned."""
         return cls(number=int(document["number"]), record=Record.from_json(document["record"]))
 
 

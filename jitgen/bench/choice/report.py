@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured, in a file; and what a rule of choosing loses there."""
+"""Measurements of the choice suite in a file, and the loss of each rule of choosing there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Measured:
 @frozen
 class Regret:
     """
-    What a choice costs.
+    Loss of a choice against the fastest measured kernel.
 
     Attributes:
         measured: The case.
@@ -99,7 +99,7 @@ class ChoiceReport(Report):
 
     @property
     def failures(self) -> list[str]:
-        """What could not be measured: one line each."""
+        """Cases that could not be measured: one line each."""
         return [f"{case}: {reason}" for case, reason in self.failed.items()]
 
     def to_json(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class ChoiceReport(Report):
 
     @classmethod
     def decoded(cls, document: Mapping[str, Any]) -> Self:
-        """Return what `to_json` wrote."""
+        """Return the object from the document that `to_json` returned."""
         names = [str(name) for name in document["kernels"]]
         return cls(
             family=str(document["family"]),
@@ -156,7 +156,7 @@ class ChoiceReport(Report):
             self.lost[rule] = sorted(found, key=lambda each: each.lost, reverse=True)
 
     def summary(self) -> dict[str, Any]:
-        """Return what every rule loses, and its worst cases."""
+        """Return the loss of every rule, and its worst cases."""
         return {
             "rules": {rule: summary(found) for rule, found in self.lost.items()},
             "worst": {
@@ -166,7 +166,7 @@ class ChoiceReport(Report):
         }
 
     def tables(self) -> Iterator[Table]:
-        """Yield what every rule loses, then its worst cases one by one."""
+        """Yield a table of the loss of every rule, then of its worst cases one by one."""
         sums = {rule: summary(found) for rule, found in self.lost.items()}
         yield Table(
             title="what is lost",
@@ -209,7 +209,10 @@ def _measured(document: Mapping[str, Any], names: list[str]) -> Measured:
 
 
 def regrets(report: ChoiceReport, choose: Callable[[Case], str]) -> Iterator[Regret]:
-    """Yield what `choose`, which names a kernel, loses; not where that one was not measured."""
+    """
+    Yield the loss of `choose`, which names a kernel for a case; cases without a measurement of that
+    kernel are skipped.
+    """
     for each in report.found:
         name = choose(each.case)
         if name in each.times_us:
@@ -240,6 +243,6 @@ def _cells(regret: Regret) -> tuple[str, ...]:
 
 
 def _shape(name: str) -> str:
-    """Return what tells a kernel from the others of its problem."""
+    """Return the part of a kernel's name that tells it from others of its problem."""
     config, _ = GroupedGemmConfig.parse(name)
     return config.short + f" split {config.schedule.split_k}" * (config.schedule.split_k > 1)

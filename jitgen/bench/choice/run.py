@@ -40,12 +40,12 @@ def run(
     save: Callable[[], None],
 ) -> Iterator[Case]:
     """
-    Measure those of `cases` that `report` does not have yet and add them to it; yields each.
+    Measure the `cases` that `report` lacks, add each to it, and yield it.
 
     Args:
-        report: What there is.
-        cases: What is asked for.
-        seconds: Begin no case after so many; None: measure all.
+        report: Measurements so far; new ones are added.
+        cases: Cases to measure.
+        seconds: No case is begun after this many; None: all are measured.
         save: Called after every case.
 
     Raises:

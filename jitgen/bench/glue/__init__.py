@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What an MoE layer does around its GEMMs, each step beside torch and beside a copy of as many bytes.
+The steps of an MoE layer around its GEMMs, each beside torch and beside a copy of as many bytes.
 
 Each module here is one operation: its function ``cases`` yields what is measured on a target. A
 new operation is a new file, and nothing else.
@@ -84,7 +84,7 @@ def case(
     Return a case of an operation.
 
     Args:
-        name: What tables call it.
+        name: Its name in tables.
         problem: What is computed; several are computed one after the other.
         operands: Returns a call with operands of its own, the same for the same seed, on a device.
         budgets: As those of every case.
@@ -121,7 +121,7 @@ def _sides(problem: Any, operands: Callable[[str, int], Operands], arch: Arch) -
 
 
 def compiled(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what inductor makes of `plain` for the sizes that it gets."""
+    """Compile `plain` with inductor for the sizes of its first call."""
     torch._dynamo.reset()
     return torch.compile(plain, dynamic=False)
 
@@ -129,7 +129,7 @@ def compiled(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _side(
     every: Sequence[Operands], calls: Sequence[Call], kernel: str = ""
 ) -> Callable[[], Ready]:
-    """Return what makes a side of calls, all of which are checked."""
+    """Return a function that makes a side of calls; the check covers all of them."""
 
     def check() -> None:
         for each, call in zip(every, calls, strict=True):

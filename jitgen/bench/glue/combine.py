@@ -46,7 +46,7 @@ def _operands(problem: CombineProblem, device: str, seed: int) -> Operands:
 
 
 def cases(arch: Arch) -> Iterator[KernelCase]:
-    """Yield what is measured on a device of `arch`: on a CPU both kinds once, and small."""
+    """Yield the cases to measure on a device of `arch`: on a CPU both kinds once, and small."""
     n = _GPU_N if arch.is_gpu else _CPU_N
     for top_k, has_shared in ((8, True), (8, False), (2, False)):
         is_first = (top_k, has_shared) == (8, True)
@@ -61,7 +61,7 @@ def cases(arch: Arch) -> Iterator[KernelCase]:
 
 
 def summed(y: Tensor, inverse: Tensor, weights: Tensor, shared: Tensor | None = None) -> Tensor:
-    """Return what models compute in torch where every place has a row."""
+    """Compute the step as models do it in torch, for pairs that all have a row."""
     total = (y[inverse].float() * weights.unsqueeze(-1)).sum(1)
     return (total if shared is None else total + shared.float()).bfloat16()
 

@@ -62,7 +62,7 @@ def _operands(problem: PermuteQuantizeProblem, device: str, seed: int) -> Operan
 
 
 def cases(arch: Arch) -> Iterator[KernelCase]:
-    """Yield what is measured on a device of `arch`: on a CPU every format once, and small."""
+    """Yield the cases to measure on a device of `arch`: on a CPU every format once, and small."""
     has = rules(arch, "permute_quantize").candidates
     k = _GPU_K if arch.is_gpu else _CPU_K
     for form, walk in _kinds():
@@ -91,7 +91,7 @@ def _kinds() -> Iterator[tuple[Format, Walk]]:
 def permuted(
     x: Tensor, permutation: Tensor, scale: Tensor | None = None, *, top_k: int, form: Format
 ) -> tuple[Tensor, Tensor | None]:
-    """Return what models compute in torch; rows of no group count as the last token's."""
+    """Compute the step as models do it in torch; rows of no group count as the last token's."""
     if form is Format.MXFP8:
         raise WrongResult("torch has no operation for scales in atoms")
     rows = x[permutation // top_k]

@@ -72,7 +72,7 @@ def operands(
 
 
 def cases(arch: Arch) -> Iterator[KernelCase]:
-    """Yield what is measured on a device of `arch`: on a CPU every model once, with few tokens."""
+    """Yield the cases to measure on a device of `arch`: on a CPU each model once, few tokens."""
     deepseek: dict[str, Any] = {
         "m": 1,
         "experts": 256,
@@ -113,7 +113,10 @@ def routed(
     top_groups: int,
     scale: float,
 ) -> tuple[Tensor, ...]:
-    """Return what models compute in torch; which of equal scores is chosen, torch leaves open."""
+    """
+    Compute the step as models do it in torch, which does not define which of equal scores is
+    chosen.
+    """
     values = scores.float().softmax(-1) if scoring == "softmax" else scores.float().sigmoid()
     ranks = values if bias is None else values + bias
     if expert_groups > 1:

@@ -37,7 +37,7 @@ def _operands(problem: SiluMulQuantizeProblem, device: str, seed: int) -> Operan
 
 
 def cases(arch: Arch) -> Iterator[KernelCase]:
-    """Yield what is measured on a device of `arch`: on a CPU once, and small."""
+    """Yield the cases to measure on a device of `arch`: on a CPU once, and small."""
     for tokens in _TOKENS if arch.is_gpu else (_CPU_TOKENS,):
         problem = SiluMulQuantizeProblem(
             layout=Layout.RAGGED,
@@ -51,5 +51,5 @@ def cases(arch: Arch) -> Iterator[KernelCase]:
 
 
 def activated(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what models compute in torch."""
+    """Compute the step as models do it in torch."""
     return quantized(reference.activated(x), 128)

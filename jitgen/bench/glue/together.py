@@ -62,7 +62,7 @@ class Layer:
     n: int
 
     def problems(self, arch: Arch) -> tuple[Any, ...]:
-        """Return what the four steps compute."""
+        """Return the problems of the four steps."""
         rows = self.tokens * TOP_K
         return (
             RouteProblem(
@@ -87,7 +87,7 @@ class Layer:
 
     @property
     def traffic_bytes(self) -> int:
-        """What the four steps move."""
+        """Bytes that the four steps move."""
         return sum(int(problem.traffic_bytes) for problem in self.problems(Arch.CPU))
 
     def operands(self, device: str, seed: int) -> Operands:
@@ -112,7 +112,7 @@ class Layer:
 
 
 def cases(arch: Arch) -> Iterator[KernelCase]:
-    """Yield what is measured on a device of `arch`."""
+    """Yield the cases to measure on a device of `arch`."""
     for tokens in (1, 16, 64, 512) if arch.is_gpu else (16,):
         k, n = (7168, 2048) if arch.is_gpu else (256, 128)
         layer = Layer(tokens=tokens, k=k, n=n)
@@ -123,7 +123,7 @@ def cases(arch: Arch) -> Iterator[KernelCase]:
 def _ours(
     scores: Tensor, bias: Tensor, x: Tensor, between: Tensor, y: Tensor, shared: Tensor
 ) -> tuple[Any, ...]:
-    """Return what the four give, with the routing that they hang on."""
+    """Return the results of jitgen's four steps, with the routing that the later ones depend on."""
     routing = jitgen.route(scores, bias=bias, **_CHOICE)
     weights, _, offs, permutation, inverse = routing
     return (

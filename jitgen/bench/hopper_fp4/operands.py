@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What sides multiply: weights of one size, activations of one case, and the product to compare with.
+Operands of the compared sides: weights of one size, activations of one case, and the product to
+compare with.
 
-Weights are random bits, scales within a factor of 2**8, as those of checkpoints are. A side's
-reference is the float32 product of what it was handed, after its own quantisation: its error is
-that of its kernel alone.
+Weights are random bits. Their scales lie within a factor of 2**8, as in checkpoints. The reference
+of a side is the float32 product of the side's own quantised operands, so that its error is that of
+its kernel alone.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Weights:
     Attributes:
         packed: (G, N, K / 2) uint8, of two neighbours along K the first in the low half.
         scale: (G, N, K / 32) uint8, UE8M0.
-        made: What sides made of them, under names: the cases of a size share it.
+        made: Tensors that sides made of the weights, by name: the cases of a size share them.
     """
 
     packed: Tensor
@@ -81,7 +82,9 @@ class Weights:
         return self.packed.nbytes + self.scale.nbytes
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """Return what `make` returned when it was asked for under this name first."""
+        """
+        Return ``make()``; the result of the first call with this `name` is kept for later ones.
+        """
         if name not in self.made:
             self.made[name] = make()
         found: T = self.made[name]
@@ -122,7 +125,7 @@ class Tokens:
 
     @cached_property
     def ends(self) -> list[int]:
-        """Where groups end."""
+        """Row behind the last one of each group."""
         return [int(end) for end in self.offs.tolist()]
 
     def groups(self) -> Iterator[tuple[int, slice]]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the hopper-fp4 suite measured, its tables, and what it is to show.
+Measurements, tables and targets of the hopper-fp4 suite.
 
 A ratio is the FP8 kernel's time over a side's, so that more than 1 means that FP4 pays.
 """
@@ -75,7 +75,7 @@ class SideTimes(Record):
     Attributes:
         times: Seconds of a call, one figure for each round.
         num_bytes: Weights, scales, activations and results, each once.
-        error: Of its result, in the Frobenius norm, as a part of the float32 product's.
+        error: Error of its result in the Frobenius norm, relative to the float32 product.
         kernel: Name of the kernel, where jitgen's selector chose it.
     """
 

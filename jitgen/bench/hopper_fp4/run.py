@@ -66,7 +66,7 @@ class Step:
             raise ConfigError(f"k must be a multiple of {VALUES}, as MXFP4's (got {self.case.k})")
 
     def __str__(self) -> str:
-        """Return what ``--only`` is compared with: ``ragged 32 x 8 N4096 K7168``."""
+        """Return the text that ``--only`` is compared with: ``ragged 32 x 8 N4096 K7168``."""
         return str(self.case)
 
 
@@ -109,7 +109,7 @@ def require_hopper() -> None:
     Do nothing on a Hopper.
 
     Raises:
-        NoDevice: There is none.
+        NoDevice: This machine has no Hopper GPU.
     """
     if not has_gpu() or default_arch() is not Arch.SM_90A:
         raise NoDevice(f"the {NAME} suite needs a Hopper GPU")

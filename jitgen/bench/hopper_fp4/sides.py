@@ -36,8 +36,8 @@ class Side:
     One way to multiply.
 
     Attributes:
-        name: What tables and JSON call it.
-        note: What a reader must know of it, if anything.
+        name: Its name in tables and JSON.
+        note: Caveat for readers; empty if there is none.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Own(Side):
     types: Mapping[str, Any]
 
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
-        """Return what makes the side with a kernel."""
+        """Return a function that makes the side of a kernel."""
         raise NotImplementedError
 
     def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
@@ -72,21 +72,21 @@ class Own(Side):
         return self.made(weights, tokens)(self.kernels(tokens.case)[0])
 
     def others(self, weights: Weights, tokens: Tokens) -> dict[str, Callable[[], Ready]]:
-        """Return what makes the call with each other kernel that might be chosen, by its name."""
+        """Return, by name, a function that makes the call with each other candidate kernel."""
         made, others = self.made(weights, tokens), self.kernels(tokens.case)[1:]
         return {config.short: partial(made, config) for config in others}
 
     def problem(self, case: Case) -> GroupedGemmProblem:
-        """Return what a kernel is chosen for."""
+        """Return the problem that the selector gets."""
         return replace(case.problem, m=sum(case.row_counts), **self.types)
 
     def kernels(self, case: Case, arch: Arch | None = None) -> list[GroupedGemmConfig]:
-        """Return what may be chosen for a case, first what the selector does choose."""
+        """Return the candidates for a case, the selector's choice first."""
         choice = jitgen.select(self.problem(case), arch or default_arch())
         return [cast("GroupedGemmConfig", candidate.config) for candidate in choice.candidates]
 
     def beside(self, case: Case, arch: Arch) -> list[Config]:  # noqa: ARG002  # most have none
-        """Return what the chosen kernel is launched together with."""
+        """Return the kernels that are launched together with the chosen one."""
         return []
 
 
@@ -98,7 +98,7 @@ class Fp8(Own):
     note = "e4m3 weights with block128 scales: 8 bits a weight"
 
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
-        """Return what makes the side with a kernel for FP8 operands."""
+        """Return a function that makes the side of a kernel for FP8 operands."""
         b, b_scale = weights.once(FP8, partial(_fp8_weights, weights))
 
         def values() -> Tensor:
@@ -141,7 +141,7 @@ class Mxfp4(Own):
         return jitgen.grouped_gemm(a, weights, *scales, **options)
 
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
-        """Return what makes the side with a kernel for its kind of activations."""
+        """Return a function that makes the side of a kernel for its kind of activations."""
         prepared = weights.once(self._layout, partial(_prepared, weights, self._layout))
         kind = self._kind
         a, *scales = kind.quantize(tokens.x)
@@ -159,7 +159,7 @@ class Unpacked(Mxfp4):
     """
     Prepared weights that each call unpacks before it multiplies them as FP8 ones.
 
-    What `grouped_gemm` does by itself where that is predicted to pay, it does here always.
+    `grouped_gemm` unpacks weights only where that is predicted to pay; this side does it always.
     """
 
     note = "what is timed unpacks the weights, too"
@@ -171,7 +171,7 @@ class Unpacked(Mxfp4):
         return jitgen.grouped_gemm(a, b, a_scale, b_scale, **options)
 
     def problem(self, case: Case) -> GroupedGemmProblem:
-        """Return what a kernel for weights that are unpacked is chosen for."""
+        """Return the problem of the kernel that multiplies unpacked weights."""
         return unpacked_problem(super().problem(case))
 
     def beside(self, case: Case, arch: Arch) -> list[Config]:
@@ -188,12 +188,12 @@ class Unpacked(Mxfp4):
 @frozen
 class Kind:
     """
-    What activations are when they reach a kernel.
+    Form of the activations that a kernel gets.
 
     Attributes:
-        dtype: Their type, as a problem says it.
-        scales: Their scales, likewise.
-        quantize: Returns a, and a_scale where there is one, of (M, K) bfloat16.
+        dtype: Type of the activations, as in a problem.
+        scales: Granularity of their scales.
+        quantize: Takes (M, K) bfloat16; returns a, and a_scale if the form has scales.
         values: Returns (M, K) float32 of (M, K) bfloat16 and of what `quantize` returned.
         product: Name of the reference.
     """

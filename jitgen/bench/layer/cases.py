@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers are measured: experts on the GPU, tokens, and the sizes of DeepSeek-V3."""
+"""The layers that are measured: experts on the GPU, tokens, and the sizes of DeepSeek-V3."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Case(Record):
     of: int = 0
 
     def __str__(self) -> str:
-        """Return what progress and errors call it: ``32 experts, 8 tokens``."""
+        """Return its name in progress and errors: ``32 experts, 8 tokens``."""
         return f"{self.layer}, {self.tokens} tokens"
 
     @property
     def layer(self) -> str:
-        """What the cases of one layer have in common: ``32 of 256 experts, routed``."""
+        """Text that the cases of one layer share: ``32 of 256 experts, routed``."""
         return (
             f"{self.experts} of {self.of} experts, routed" if self.of else f"{self.experts} experts"
         )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What stands around DeepGEMM's products, in Triton: one launch for each step.
+Triton kernels around DeepGEMM's products: one launch for each step.
 
 Rows of an expert begin at a multiple of 128 (contiguous) or in a matrix of their own (masked). A
 pair is a token with one of its slots; `place` says in which row it is.
@@ -225,5 +225,5 @@ def _steps(scale: Tensor) -> tuple[int, int]:
 
 
 def new_counts(experts: int, device: torch.device) -> Tensor:
-    """Return what `place_contiguous` counts in."""
+    """Return the buffer in which `place_contiguous` counts."""
     return torch.zeros(2 * experts, dtype=torch.int32, device=device)

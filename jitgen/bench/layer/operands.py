@@ -35,7 +35,7 @@ class Ready:
         call: Enqueues the layer on the current stream; waits for nothing.
         result: Returns what the last call, or replay of it, computed: (T, H) bfloat16.
         weights: What it multiplies with.
-        note: What a reader must know of this case, if anything.
+        note: Caveat for readers; empty if there is none.
     """
 
     call: Callable[[], object]
@@ -96,7 +96,7 @@ class Experts:
 
 class Operands:
     """
-    What every side of a case computes with.
+    Inputs that every side of a case computes with.
 
     Attributes:
         case: The sizes.
@@ -213,7 +213,7 @@ class Router:
         )
 
     def route(self, out: Routing | None = None) -> Routing:
-        """Return what jitgen's kernel makes of it."""
+        """Return the routing by jitgen's kernel."""
         return jitgen.route(self.logits, bias=self.bias, out=out, **self.choice)
 
     def expected(self) -> Routing:

@@ -300,7 +300,10 @@ def prepare_vllm(operands: Operands) -> Ready:
 
 
 def _router(operands: Operands) -> tuple[Callable[[], tuple[Tensor, Tensor]], dict[str, Any]]:
-    """Return what gives weights and experts of tokens, and which experts are here, for vLLM."""
+    """
+    Return a function that gives the weights and experts of tokens, and, for vLLM, the arguments
+    that say which experts are here.
+    """
     router, case = operands.router, operands.case
     if router is None:
         return lambda: (operands.topk_weights, operands.topk_ids), {}

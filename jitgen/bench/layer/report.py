@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured of each layer, its tables, and what it is to show."""
+"""Measurements, tables and targets of layers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Measured(Record):
         steps_us: Microseconds of each launch of ours, timed alone, with what an event costs: of one
             that sorts and gathers, and of the two that do so otherwise.
         missing: Sides that are not there, and why.
-        notes: What a reader must know of a side in this case.
+        notes: Caveats of sides in this case, for readers.
     """
 
     case: Case
@@ -56,7 +56,7 @@ class Measured(Record):
 
     @property
     def best_peer(self) -> str:
-        """The fastest side of others that is not torch's; empty where there is none."""
+        """Name of the fastest side that is neither jitgen's nor torch's; empty if there is none."""
         others = [side for side in self.times_us if not side.startswith((OURS, TORCH))]
         return min(others, key=self.times_us.__getitem__, default="")
 
@@ -71,7 +71,7 @@ class LayerReport(Report):
     found: list[Measured] = field(default_factory=list)
 
     def targets(self) -> Iterator[Row]:
-        """Yield what the cases are to show, each with its figure."""
+        """Yield the targets of the cases, each with its measured figure."""
         for each in self.found:
             case, ours = each.case, each.times_us.get(OURS)
             if ours is None:

@@ -30,8 +30,8 @@ class Peer:
     One implementation.
 
     Attributes:
-        name: What tables and JSON call it.
-        note: What a reader must know of it, if anything.
+        name: Its name in tables and JSON.
+        note: Caveat for readers; empty if there is none.
         function: What reasons call it.
         has_same_numerics: Whether it computes the same as jitgen but for rounding: its scales are
             those of blocks of 128.

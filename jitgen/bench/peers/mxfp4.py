@@ -43,7 +43,7 @@ DISTRIBUTIONS = ("vllm", "humming-kernels", "triton")
 
 
 def find_all() -> tuple[list[Side], dict[str, str]]:
-    """Return those that are here, and for the others why they are not."""
+    """Return the available peers, and for each missing one the reason."""
     return find_all_of(NAMES, _CLASSES)
 
 
@@ -52,7 +52,7 @@ def folder_of_vllm() -> Path:
     Return the folder of vLLM, without importing it: its parts are used alone.
 
     Raises:
-        Unavailable: There is none.
+        Unavailable: vLLM is not installed.
     """
     spec = importlib.util.find_spec("vllm")
     places = list(spec.submodule_search_locations or ()) if spec else []

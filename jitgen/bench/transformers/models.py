@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which models are measured, how one is made, and its experts in FP8 beside those in bfloat16."""
+"""
+The models that are measured, how each is made, and its experts in FP8 beside those in bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class Model:
     A model with two layers.
 
     Attributes:
-        name: What tables call it.
+        name: Its name in tables.
         kind: Its class of configs in transformers.
         hidden: Columns of a token.
         intermediate: Columns between an expert's products.

@@ -42,7 +42,7 @@ OF_GROUPED = 1.5
 @frozen
 class Work(Record):
     """
-    What a model does.
+    Work of a model: texts, prompt and new tokens.
 
     Attributes:
         texts: Texts at once.
@@ -55,7 +55,7 @@ class Work(Record):
     new: int = 0
 
     def __str__(self) -> str:
-        """Return what tables call it: ``generate 32 x 32 after 128``."""
+        """Return its name in tables: ``generate 32 x 32 after 128``."""
         if not self.new:
             return f"prefill {self.texts} x {self.prompt}"
         return f"generate {self.texts} x {self.new} after {self.prompt}"
@@ -105,7 +105,7 @@ class Measured(Record):
 
     @property
     def case(self) -> str:
-        """What tables call it."""
+        """Its name in tables."""
         return f"{self.model}, {self.work}"
 
 
@@ -179,7 +179,7 @@ def run(
     rounds: int = 5,
 ) -> Iterator[Measured]:
     """
-    Yield what was found of each model and piece of work.
+    Yield the results of each model and piece of work.
 
     Raises:
         NoDevice: There is no GPU that jitgen has kernels for.
@@ -267,7 +267,7 @@ def difference(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) ->
 
 
 def kernel_names(model: Model, works: Sequence[Work]) -> Iterator[str]:
-    """Yield the kernels that both formats ask for."""
+    """Yield the names of the kernels that the bfloat16 model and the FP8 model need."""
     config = MoEConfig(
         hidden=model.hidden,
         intermediate=model.intermediate,

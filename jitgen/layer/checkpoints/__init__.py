@@ -63,7 +63,7 @@ def load(  # noqa: PLR0913  # each is one thing to say
 
     Args:
         source: A folder or file of safetensors, or tensors by name.
-        prefix: What the layer's names begin with.
+        prefix: Prefix of the layer's names.
         top_k: Experts of a token; None: as the model's config says.
         config: The model's config; None: the ``config.json`` beside the files, if there is one.
         family: One of `FAMILIES`; None: found by the names.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a family of checkpoints says, and what is read of one."""
+"""A family of checkpoints: names and types of its tensors, and the part that is read of one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ EXPERT = ".E."
 @frozen
 class Part:
     """
-    What is read of a checkpoint.
+    The part of a checkpoint that is read.
 
     Attributes:
         source: Where it is.
-        prefix: What the layer's names begin with.
+        prefix: Prefix of the layer's names.
         experts: Which experts.
         device: Where they go.
         activations: What tokens are to be quantised to, where the weights leave a choice.
@@ -42,7 +42,7 @@ class Part:
 
     @property
     def maker(self) -> torch.device:
-        """Where weights are that are made of others, before they go to `device`."""
+        """Device on which weights are computed from others before they go to `device`."""
         return torch.device("cpu") if self.device.type == "meta" else self.device
 
     def name(self, name: str) -> str:
@@ -50,7 +50,7 @@ class Part:
         return below(self.prefix, name)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of the tensor of a name below the prefix."""
+        """Return the shape of the tensor called `name` below the prefix."""
         return self.source.shape(self.name(name))
 
     def read(

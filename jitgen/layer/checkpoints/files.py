@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which file of a checkpoint holds which tensor: as an index says, or the files themselves."""
+"""
+The files of a checkpoint: which one holds which tensor, by an index or by the files themselves.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ def places(path: Path) -> dict[str, Path]:
     Return the file of each tensor of a folder, or of a file.
 
     Raises:
-        InputError: They cannot be read, there are none, a tensor is in two of them, or one of
-            several numbered files is not there.
+        InputError: The files cannot be read, there are none, a tensor is in two of them, or one of
+            several numbered files is missing.
         ToolchainError: safetensors is not installed.
         OSError: A file cannot be opened.
     """
@@ -71,7 +73,7 @@ def opened(path: Path) -> Any:
     Return a file of safetensors, opened.
 
     Raises:
-        InputError: It is none.
+        InputError: The file does not exist, or is no safetensors file.
         ToolchainError: safetensors is not installed.
         OSError: It is not there, or cannot be read.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is computed between the two products of an expert: as the family has it, the model's config
-says, and the caller asks, which must not contradict each other.
+The activation between the two products of an expert: from the family, the model's config and the
+caller, which must not contradict each other.
 
 ===================================  ==========================================================
 the config says                      becomes
@@ -52,7 +52,7 @@ def fields(
     Return the fields of `MoEConfig` that say what is computed between the products.
 
     Args:
-        family: Those of the family, which count where nothing else is said.
+        family: Defaults of the family.
         said: What the model's config says.
         given: What the caller asks for, by the names of the fields.
 
@@ -80,7 +80,7 @@ def fields(
 
 
 def _told(said: Said, *, is_oai: bool) -> dict[str, Any]:
-    """Return what the config says of it."""
+    """Return the fields of the activation that the config states."""
     section = {name: value for name, value in said.section.items() if isinstance(name, str)}
     _refuse_unknown(said, section)
     limit, alpha = (_number(said, section, name) for name in (_LIMIT, _ALPHA))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What checkpoints with a tensor for each matrix of each expert share: reading them into one."""
+"""
+Common part of checkpoints with a tensor for each matrix of each expert: reading them into one
+tensor.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a model's ``config.json`` says of its experts, and what of it a layer would be wrong about.
+Reads a model's ``config.json``: what it says of experts, and what no layer computes.
 
 The part of the document that counts is the one that says how many experts there are: the document
 itself, or one inside of it such as ``text_config``. Other words of it are not looked at.
@@ -38,12 +38,12 @@ ModelConfig = str | Path | Mapping[str, Any]
 @frozen
 class Said:
     """
-    What a config says of a layer.
+    Statements of a config on a layer.
 
     Attributes:
-        what: What it is called in errors.
+        what: Its name in errors.
         section: The part of it that is about the experts.
-        quantised: What it says of quantised weights; None: nothing.
+        quantised: Section on quantised weights; None: there is none.
     """
 
     what: str
@@ -107,12 +107,12 @@ class Said:
 
 def said(config: ModelConfig | None, folder: Path | None, prefix: str) -> Said | None:
     """
-    Return what is said of the layer below `prefix`.
+    Return the statements of a config on the layer below `prefix`.
 
     Args:
         config: What the caller gave; None: the ``config.json`` in `folder`, if there is one.
         folder: Where the tensors are.
-        prefix: What their names begin with.
+        prefix: Prefix of their names.
 
     Raises:
         InputError: It cannot be read or understood, or says nothing of experts.
@@ -187,7 +187,7 @@ def _has_experts(section: Mapping[str, Any]) -> bool:
 def _quantised(
     document: Mapping[str, Any], path: tuple[str, ...], what: str
 ) -> Mapping[str, Any] | None:
-    """Return what is said of quantised weights on the way to a section."""
+    """Return the quantisation sections of the document on the way to a section."""
     found: list[Any] = []
     for length in range(len(path) + 1):
         section = document

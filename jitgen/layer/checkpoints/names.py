@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which tensors below a layer's prefix are read, which belong to others, and which are refused.
+Sorts the tensors below a layer's prefix: read, known to be of other layers, or refused.
 
 Everything below ``experts.`` is the experts', so a form reads it or it is refused: a bias, an
 adapter, a static scale would change what they compute. What stands beside ``experts.`` belongs
@@ -125,7 +125,7 @@ def count(source: Source, prefix: str, form: Form) -> int:
 
 
 def _advice(name: str) -> str:
-    """Return what to do about a tensor that is not read."""
+    """Return advice on a tensor that is not read."""
     otherwise = "leave it out if it does not, or build jitgen.ExpertWeights with it"
     return next((text for pattern, text in _ADVICE if pattern.search(name)), otherwise)
 

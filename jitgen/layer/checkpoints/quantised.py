@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a model's config says of quantised weights, beside the tensors that are there.
+Compares the statements of a model's config on quantised weights with the tensors.
 
-Of `quantization_config` those methods are known that a form has: ``fp8`` in blocks of 128 x 128
-with scales that are found for tokens, and ``mxfp4``. Modules that it says were not converted have
-plain weights.
+A form knows one method of `quantization_config`: ``fp8`` in blocks of 128 x 128 with activation
+scales computed at run time, or ``mxfp4``. Modules that the config lists as not converted have plain
+weights.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ELSEWHERE = {"quant_method", "modules_to_convert", "dequantize", "kv_cache_sche
 
 def scale_format(said: Said | None, prefix: str, form: Form) -> str | None:
     """
-    Return what the config says that scales are; None: nothing.
+    Return the format of scales that the config states; None if it states none.
 
     Raises:
         InputError: It is not understood, or contradicts the tensors.
@@ -92,7 +92,7 @@ def _lowered(value: Any) -> Any:
 
 
 def _is_skipped(said: Said, prefix: str, form: Form) -> bool:
-    """Say whether experts are named among the modules that were not converted."""
+    """Return whether the config lists the experts among the modules that were not converted."""
     entries: list[str] = []
     for name in _NOT_CONVERTED:
         value = (said.quantised or {}).get(name)

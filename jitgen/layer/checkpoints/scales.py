@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the scales and biases of a checkpoint may be: their types, and values that mean something.
+Checks the scales and biases of a checkpoint: their types, and that their values make sense.
 
 ==================  ===============================================================================
 type of scales      what they are

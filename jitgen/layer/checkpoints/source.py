@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the tensors of a checkpoint are: in files of safetensors, or in memory already."""
+"""Source of a checkpoint's tensors: safetensors files, or memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Source:
     Tensors by name, each read when it is asked for.
 
     Attributes:
-        what: What it is called in errors.
+        what: Its name in errors.
         files: For each name the file that holds it; empty for tensors in memory.
         tensors: Tensors in memory.
         folder: Where the files are; None for tensors in memory.
@@ -83,7 +83,7 @@ class Source:
         return name in self.files or name in self.tensors
 
     def __str__(self) -> str:
-        """Return what it is called in errors."""
+        """Return its name in errors."""
         return self.what
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ class Source:
         Return the shape of a tensor, without reading its values.
 
         Raises:
-            InputError: There is none, or it is none.
+            InputError: There is no such tensor, or it is not a tensor.
             OSError: Its file cannot be read.
         """
         self._require(name)
@@ -113,7 +113,7 @@ class Source:
             rows: Which of its first dimension; None: all.
 
         Raises:
-            InputError: There is none, it is no tensor with values, or has no such rows.
+            InputError: There is no such tensor, it has no values, or has no such rows.
             ResourceError: There is no memory for it.
             OSError: Its file cannot be read.
         """

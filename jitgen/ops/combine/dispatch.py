@@ -17,7 +17,7 @@ from jitgen.support.frozen import frozen
 
 @frozen
 class Launch(AnyLaunch):
-    """What a call needs besides its tensors."""
+    """A cached launch: all that a call needs but its tensors."""
 
     def call(
         self,
@@ -45,7 +45,7 @@ class Launch(AnyLaunch):
 
 
 class Combine(Call[Arguments, Validated, Tensor]):
-    """What a call of `combine` is."""
+    """Calls of `combine`: arguments, validation, choice and launch."""
 
     name = "combine"
     arguments = Arguments

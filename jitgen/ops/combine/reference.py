@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels of `combine` compute, in torch: float32 sums in the order of places."""
+"""Reference for the kernels of `combine`, in torch: float32 sums in the order of places."""
 
 from __future__ import annotations
 

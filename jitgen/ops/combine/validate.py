@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `combine` accepts: every rule about its arguments, each with one error."""
+"""Checks the arguments of `combine`: every rule, each with one error."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Arguments(NamedTuple):
 @frozen
 class Validated:
     """
-    What follows from valid arguments; a tracer's sizes may be symbols.
+    Sizes, types and target of a valid call; a tracer's sizes may be symbols.
 
     Attributes:
-        device: What serves the tensors.
-        arch: Its target.
+        device: Device that the call runs on.
+        arch: Target of the device.
         rows: Tokens.
         n: Columns.
         top_k: Places of a token.
@@ -54,11 +54,11 @@ class Validated:
 
 def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Return what follows from valid arguments.
+    Check the arguments and return the sizes, types and target of the call.
 
     Args:
         args: The arguments.
-        session: What serves them.
+        session: Session whose kernels and settings serve the call.
         has_memory: Whether tensors have addresses; a tracer's have none.
 
     Raises:

@@ -122,7 +122,7 @@ class Sizes(AnySizes):
 
 
 def unreachable(config: GroupedGemmConfig) -> tuple[Excuse, ...]:
-    """Return what no problem can reach in kernels of `config`."""
+    """Return the branches of kernels of `config` that no problem reaches."""
     # The other CTA of a cluster may have none, and a tile beyond N counts as one without rows.
     others = config.cluster.m if config.layout is Layout.CONTIGUOUS else config.cluster.size
     if config.tile.m != WAVE_ROWS or others > 1:

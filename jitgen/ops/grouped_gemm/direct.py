@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels of `grouped_gemm` are called with directly: see `jitgen.ops.direct`."""
+"""Arguments of direct calls of the kernels of `grouped_gemm`: see `jitgen.ops.direct`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check(config: GroupedGemmConfig, arch: Arch, arguments: tuple[Any, ...]) -> 
 
 
 def names_of(config: GroupedGemmConfig) -> tuple[str, ...]:
-    """Return what the tensors of an entry are called."""
+    """Return the names of an entry's tensors."""
     types = config.operands
     has_alpha = types.scale_granularity is ScaleGranularity.NV16
     return (

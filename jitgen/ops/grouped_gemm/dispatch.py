@@ -32,10 +32,10 @@ SCALED, SCALED_ON_GPU, UNSCALED, ANY = range(4)
 @frozen
 class Launch(AnyLaunch):
     """
-    What a call of `grouped_gemm` needs besides its tensors.
+    A cached launch: all that a call needs but its tensors.
 
     Attributes:
-        way: How a warm call launches it.
+        way: Form of a warm call's launch.
         copies_scales: Whether kernels cannot read a_scale with the strides that it has.
         unit_scales: Scales of one, for operands that come without.
         columns: N of an output that the caller leaves to us.
@@ -115,7 +115,7 @@ _PAIRS = torch.float4_e2m1fn_x2
 
 
 class AnyGroupedGemm(Call[Arguments[Weights], Validated, Tensor]):
-    """What calls of `grouped_gemm` with any weights share."""
+    """Common part of calls of `grouped_gemm` with plain and with prepared weights."""
 
     arguments = Arguments
     config = GroupedGemmConfig
@@ -126,9 +126,9 @@ class AnyGroupedGemm(Call[Arguments[Weights], Validated, Tensor]):
 
     def problem(self, args: Arguments[Weights], valid: Validated) -> GroupedGemmProblem:
         """
-        Return what is chosen for; unless told, groups share the rows and masked ones are full.
-        Numerics that the process asks for are the call's own, so that what is recorded asks for
-        them, too.
+        Return the problem that the selector gets. Without `expected_m`, groups share the rows, and
+        masked matrices are full. The process's default numerics are written into the problem, so
+        that a recording holds them.
         """
         rows = valid.rows * valid.groups if valid.layout is Layout.MASKED else valid.rows
         problem = GroupedGemmProblem(
@@ -175,7 +175,10 @@ class AnyGroupedGemm(Call[Arguments[Weights], Validated, Tensor]):
 
 
 class GroupedGemm(AnyGroupedGemm[Tensor]):
-    """What a call of `grouped_gemm` is, with weights that are a tensor."""
+    """
+    Calls of `grouped_gemm`, with weights that are a tensor: arguments, validation, choice and
+    launch.
+    """
 
     name = "grouped_gemm"
     fixed = ("b", "b_scale")
@@ -229,7 +232,7 @@ read them when the call that asked for them is long over, and its session gone.
 
 
 def _scales_of_one(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:
-    """Return scales of one: the same ones for every call, but for a call that a graph captures."""
+    """Return scales of one. Calls share them, except a call that a CUDA graph captures."""
     place = (device, groups)
     found = _unit_scales.get(place)
     if found is None:

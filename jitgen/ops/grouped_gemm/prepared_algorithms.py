@@ -43,15 +43,15 @@ Choose = Callable[..., Choice]
 @frozen
 class Algorithms:
     """
-    What either way takes; choices say which kernels.
+    The two algorithms for prepared weights: their kernels and predicted costs.
 
     Attributes:
         prepared: The kernel for prepared weights.
         unpack: The kernel that unpacks them.
-        gemm: The kernel for what is unpacked.
+        gemm: The kernel that multiplies the unpacked weights.
         unpack_us: Predicted microseconds of unpacking.
-        workspace_bytes: What unpacked weights take while a call runs: G N (K + 4).
-        max_bytes: What they may take.
+        workspace_bytes: Size of the unpacked weights, which exist while a call runs: G N (K + 4).
+        max_bytes: Largest size that they may have.
     """
 
     prepared: Choice
@@ -123,7 +123,7 @@ def algorithms(
     choose: Choose = select,
 ) -> Algorithms | None:
     """
-    Return what both ways take for `problem`; None where there is only one.
+    Return both algorithms for `problem`; None if there is only one.
 
     Weights are unpacked for e4m3 activations with scales of rows, if numerics are not invariant.
 
@@ -178,8 +178,8 @@ def kernels(
     problem: Any, arch: Arch, choose: Choose, device: str | None = None
 ) -> tuple[Config, ...]:
     """
-    Return what calls of `problem` may launch besides the kernel that is chosen for it; `device` is
-    as for `algorithms`.
+    Return the kernels that calls of `problem` may launch besides the chosen one; `device` is as in
+    `algorithms`.
     """
     if not problem.b_layout.is_prepared:
         return ()

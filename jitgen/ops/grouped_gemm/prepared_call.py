@@ -38,7 +38,7 @@ from jitgen.support.frozen import frozen
 @frozen
 class PreparedLaunch(AnyLaunch):
     """
-    What a call with prepared weights needs besides its tensors.
+    A cached launch: all that a call needs but its tensors.
 
     Attributes:
         copies_scales: Whether kernels cannot read a_scale with the strides that it has.
@@ -85,7 +85,7 @@ class PreparedLaunch(AnyLaunch):
 @frozen
 class UnpackedLaunch(AnyLaunch):
     """
-    What a call needs that unpacks the weights first; `function` multiplies them.
+    A cached launch that unpacks the weights first; `function` multiplies them.
 
     Attributes:
         unpack: The compiled entry that unpacks weights.
@@ -184,7 +184,7 @@ def _rows(args: PreparedArguments) -> Tensor:
 
 class PreparedGroupedGemm(AnyGroupedGemm[PreparedWeights]):
     """
-    What a call of `grouped_gemm` is, with prepared weights.
+    Calls of `grouped_gemm`, with prepared weights: arguments, validation, choice and launch.
 
     In a graph the weights are their two tensors, N and the name of their layout; K is a's. How far
     exponents of a row differ is not in it, for that is known of values, and a graph outlives those.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What `grouped_gemm` accepts beside prepared weights: every rule about its tensors, each with one
-error, as in `jitgen.ops.grouped_gemm.validate`.
+Checks the tensors of `grouped_gemm` with prepared weights: every rule, each with one error, as in
+`jitgen.ops.grouped_gemm.validate`.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def tensors_of(args: PreparedArguments) -> dict[str, Tensor]:
 
 def validate(args: PreparedArguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Return what follows from valid arguments.
+    Check the arguments and return the sizes, types and target of the call.
 
     Args:
         args: The arguments.
-        session: What serves them.
+        session: Session whose kernels and settings serve the call.
         has_memory: Whether tensors have addresses; a tracer's have none.
 
     Raises:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the kernels compute, in float32 torch.
+Reference for the kernels of `grouped_gemm`, in float32 torch.
 
     out[m, n] = sum over k of  a[m, k] * a_scale[m, k]  *  b[g, n, k] * b_scale[g, n, k]
 
@@ -45,7 +45,7 @@ def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
     config: GroupedGemmConfig | None = None,  # noqa: ARG001  # likewise
 ) -> Tensor:
     """
-    Return what `jitgen.grouped_gemm` returns for the same arguments, computed slowly and plainly.
+    Compute the result of `jitgen.grouped_gemm` for the same arguments, slowly and plainly.
 
     Waits for the device, and checks less than the kernels do. Rows of no group are 0, or untouched
     where `out` is given. `expected_m`, `min_latency`, `numerics` and `config`
@@ -65,7 +65,7 @@ def sums(
     given: Mapping[str, Any], dtype: torch.dtype = torch.float32, *, is_absolute: bool = False
 ) -> Tensor:
     """
-    Return what a result is rounded from.
+    Return the results before they are rounded to the output type.
 
     Args:
         given: Arguments of `grouped_gemm` by their names.

@@ -75,7 +75,7 @@ class Call:
 
     @property
     def group_argument(self) -> dict[str, Tensor]:
-        """The argument that says which rows belong to which group, by its name."""
+        """The argument that gives each group its rows, as a dict of one name and tensor."""
         return {ARGUMENT[self.layout]: self.groups}
 
     @property
@@ -120,7 +120,10 @@ class Call:
         return groups.where(is_owned, -1), (rows - first).where(is_owned, rows)
 
     def copy(self, device: str | torch.device | None = None) -> Self:
-        """Return the same values, as they lie, in memory of their own, there or on `device`."""
+        """
+        Return a copy with the same values and strides in new memory, on the same device or on
+        `device`.
+        """
         tensors: dict[str, Any] = {
             field.name: torch.empty_strided(
                 value.shape, value.stride(), dtype=value.dtype, device=device or value.device
@@ -153,7 +156,7 @@ def random_call(
     """
     Return a call with the layout, types, scales, groups, N and K of `problem`, made on `device`.
 
-    What is drawn says `jitgen.ops.grouped_gemm.draws`.
+    `jitgen.ops.grouped_gemm.draws` describes how values are drawn.
 
     Args:
         problem: The sizes; its m does not count.
@@ -299,7 +302,7 @@ class Solved(Compared):
 
     @property
     def out(self) -> Tensor:
-        """Where the result goes."""
+        """The output tensor."""
         return self.call.out
 
     def allowed(self, accumulator_bits: int = ACCUMULATOR_BITS) -> Tensor:

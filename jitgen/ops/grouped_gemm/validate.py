@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What `grouped_gemm` accepts: every rule about its tensors, each with one error.
+Checks the tensors of `grouped_gemm`: every rule, each with one error.
 
 A message names the argument, says what is required, and then what came. The compiled entry checks
 much of this by itself, so these rules run only for a combination of shapes that is new, and when
@@ -78,11 +78,11 @@ class Arguments(NamedTuple, Generic[Weights]):
 
 class Validated(NamedTuple):
     """
-    What follows from valid arguments; a tracer's sizes may be symbols.
+    Sizes, types and target of a valid call; a tracer's sizes may be symbols.
 
     Attributes:
-        device: What serves the tensors.
-        arch: Its target.
+        device: Device that the call runs on.
+        arch: Target of the device.
         layout: How rows belong to groups.
         operands: The types of its kernels.
         groups: Number of groups.
@@ -110,11 +110,11 @@ class Validated(NamedTuple):
 
 def validate(args: Arguments[Tensor], session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Return what follows from valid arguments.
+    Check the arguments and return the sizes, types and target of the call.
 
     Args:
         args: The arguments.
-        session: What serves them.
+        session: Session whose kernels and settings serve the call.
         has_memory: Whether tensors have addresses; a tracer's have none.
 
     Raises:
@@ -252,7 +252,7 @@ def check_the_rest(args: Arguments[Any]) -> None:
 
 
 def _space(arch: Arch) -> Space:
-    """Return what `arch` has kernels for."""
+    """Return the space of configs that `arch` has kernels for."""
     return rules(arch, _OP).space  # type: ignore[attr-defined,no-any-return]
 
 
@@ -262,7 +262,7 @@ def _torch_types(dtypes: Sequence[DType]) -> list[torch.dtype]:
 
 
 def _hint(a: Tensor, b: Tensor) -> str:
-    """Return what explains that K differs; empty where it does not, or for no known reason."""
+    """Return a likely reason why K differs, as text; empty if K agrees or the reason is unknown."""
     of_a, of_b = OF_TORCH[a.dtype], OF_TORCH[b.dtype]
     if of_a is not of_b:
         return f": {of_b} has two values a byte, {of_a} one"

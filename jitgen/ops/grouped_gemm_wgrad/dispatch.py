@@ -25,7 +25,7 @@ from jitgen.targets.legality import require
 @frozen
 class Launch(AnyLaunch):
     """
-    What a call of `grouped_gemm_wgrad` needs besides its tensors.
+    A cached launch: all that a call needs but its tensors.
 
     Attributes:
         columns: N and K of an output that the caller leaves to us.
@@ -50,7 +50,7 @@ def _zeros(_dy: Tensor, _a: Tensor, _groups: Tensor, out: Tensor, *_: Any) -> No
 
 
 class GroupedGemmWgrad(Call[Arguments, Validated, Tensor]):
-    """What a call of `grouped_gemm_wgrad` is."""
+    """Calls of `grouped_gemm_wgrad`: arguments, validation, choice and launch."""
 
     name = "grouped_gemm_wgrad"
     arguments = Arguments

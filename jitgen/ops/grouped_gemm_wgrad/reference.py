@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the kernels of `grouped_gemm_wgrad` compute, in plain torch.
+Reference for the kernels of `grouped_gemm_wgrad`, in plain torch.
 
     out[g, n, k] = sum over the rows m of group g of dy[m, n] * a[m, k]
 
@@ -28,7 +28,7 @@ def grouped_gemm_wgrad(  # the arguments of the real one
     config: GroupedGemmWgradConfig | None = None,  # noqa: ARG001  # likewise
 ) -> Tensor:
     """
-    Return what `jitgen.grouped_gemm_wgrad` returns for the same arguments, slowly and plainly.
+    Compute the result of `jitgen.grouped_gemm_wgrad` for the same arguments, slowly and plainly.
 
     Waits for the device. `expected_m` and `config` change nothing.
 

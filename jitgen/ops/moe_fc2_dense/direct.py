@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels of `moe_fc2_dense` are called with directly: see `jitgen.ops.direct`."""
+"""Arguments of direct calls of the kernels of `moe_fc2_dense`: see `jitgen.ops.direct`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from jitgen.targets.legality import require
 @frozen
 class Launch(AnyLaunch):
     """
-    What a call of `moe_fc2_dense` needs besides its tensors.
+    A cached launch: all that a call needs but its tensors.
 
     Attributes:
         form: The format of the scales.
@@ -68,7 +68,7 @@ _PAIRS = torch.float4_e2m1fn_x2
 
 
 class MoEFc2Dense(Call[Arguments, Validated, Tensor]):
-    """What a call of `moe_fc2_dense` is."""
+    """Calls of `moe_fc2_dense`: arguments, validation, choice and launch."""
 
     name = "moe_fc2_dense"
     arguments = Arguments
@@ -77,7 +77,9 @@ class MoEFc2Dense(Call[Arguments, Validated, Tensor]):
     validate = staticmethod(validate)
 
     def problem(self, args: Arguments, valid: Validated) -> MoEFc2DenseProblem:
-        """Return what is chosen for; how many experts a token has, no call says."""
+        """
+        Return the problem that the selector gets; no argument says how many experts a token has.
+        """
         return MoEFc2DenseProblem(
             groups=valid.groups,
             m=valid.rows,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the kernels of `moe_fc2_dense` compute, in plain torch.
+Reference for the kernels of `moe_fc2_dense`, in plain torch.
 
     out[t, n] = sum over e of  alpha[t, e] * sum over i of  a[t, e, i] * a_scale[e, t, i]
                                                           * b[e, n, i] * b_scale[e, n, i]
@@ -33,7 +33,7 @@ def moe_fc2_dense(  # the arguments of the real one
     config: MoEFc2DenseConfig | None = None,  # noqa: ARG001  # as in the real one
 ) -> Tensor:
     """
-    Return what `jitgen.moe_fc2_dense` returns for the same arguments, computed slowly and plainly.
+    Compute the result of `jitgen.moe_fc2_dense` for the same arguments, slowly and plainly.
 
     Sums are float32, or float64 where the scales and alpha are. `config` changes nothing.
 

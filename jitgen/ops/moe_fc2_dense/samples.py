@@ -103,7 +103,7 @@ class Sizes(AnySizes):
 
 
 def unreachable(config: MoEFc2DenseConfig) -> tuple[Excuse, ...]:
-    """Return what no problem can reach in kernels of `config`."""
+    """Return the branches of kernels of `config` that no problem reaches."""
     if config.tile.m != 64 or config.cluster.size > 1:
         return ()
     return (Excuse("waves == 0", "a tile of 64 tokens is one warpgroup's, and has one at least"),)

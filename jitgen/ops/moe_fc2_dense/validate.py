@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `moe_fc2_dense` accepts: every rule about its tensors, each with one error."""
+"""Checks the tensors of `moe_fc2_dense`: every rule, each with one error."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Arguments(NamedTuple):
 @frozen
 class Validated:
     """
-    What follows from valid arguments; a tracer's sizes may be symbols.
+    Sizes, types and target of a valid call; a tracer's sizes may be symbols.
 
     Attributes:
-        device: What serves the tensors.
-        arch: Its target.
+        device: Device that the call runs on.
+        arch: Target of the device.
         scale_granularity: How many values share a scale.
         a_dtype: Element type of a and b.
         out_dtype: Element type of the output.
@@ -76,11 +76,11 @@ class Validated:
 
 def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Return what follows from valid arguments.
+    Check the arguments and return the sizes, types and target of the call.
 
     Args:
         args: The arguments.
-        session: What serves them.
+        session: Session whose kernels and settings serve the call.
         has_memory: Whether tensors have addresses; a tracer's have none.
 
     Raises:

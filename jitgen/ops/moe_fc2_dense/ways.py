@@ -33,7 +33,7 @@ grouped GEMM changes it: `tests/unit/test_fc2_ways.py` has what was measured.
 @frozen
 class Ways:
     """
-    Predicted microseconds of each way; `select` says which kernels they are of.
+    Predicted microseconds of each algorithm; `select` returns their kernels.
 
     Attributes:
         dense_us: `moe_fc2_dense`.
@@ -55,7 +55,8 @@ def ways(
     problem: MoEFc2DenseProblem, arch: Arch | str | None = None, *, device: str | None = None
 ) -> Ways:
     """
-    Return what both ways take for `problem`, whose `top_k` says how many rows tokens have in all.
+    Predict the time of both algorithms for `problem`, whose `top_k` is the number of experts of a
+    token.
 
     Experts that no token has are left out by both; the rest share the rows evenly.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels of `permute_quantize` are called with directly: see `jitgen.ops.direct`."""
+"""Arguments of direct calls of the kernels of `permute_quantize`: see `jitgen.ops.direct`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ _WORDS = {Format.MXFP8: "mx32", Format.MXFP4: "mx32", Format.NVFP4: "nv16"}
 
 def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
-    Require x, what `config` walks over, q, the scales that are found and those that are given, and
-    what else it takes: see `PermuteQuantizeConfig.arguments`.
+    Check the arguments of a direct call; `PermuteQuantizeConfig.arguments` lists them.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
@@ -85,7 +84,10 @@ def _gathered(
 
 
 def _scattered(_: PermuteQuantizeConfig, found: dict[str, Any], __: Session) -> dict[str, Any]:
-    """Return the same with tensors for those that such a kernel does not ask for."""
+    """
+    Return the arguments of a call that scatters, with new tensors for those that the kernel does
+    not take.
+    """
     x, inverse = found["x"], found["inverse"]
     common.require("inverse", inverse, rank=(2, "(T, k)"))
     permutation = found.get("permutation")

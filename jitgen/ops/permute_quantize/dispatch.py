@@ -35,7 +35,7 @@ _WORD = 4
 @frozen
 class Launch(AnyLaunch):
     """
-    What a call needs besides its tensors.
+    A cached launch: all that a call needs but its tensors.
 
     Attributes:
         per_element: Values in an element of q.
@@ -126,10 +126,10 @@ def new_tensors(args: Arguments) -> Result:
 
 class PermuteQuantize(Call[Arguments, Validated, Result]):
     """
-    What a call of `permute_quantize` is.
+    Calls of `permute_quantize`: arguments, validation, choice and launch.
 
-    In a graph it returns q and scales. Where a kernel finds none, an empty tensor stands for them,
-    because results of an operation are neither None nor one of its arguments.
+    In a graph it returns q and scales. If the kernel computes no scales, an empty tensor takes
+    their place, because results of an operation are neither None nor one of its arguments.
     """
 
     name = "permute_quantize"
@@ -165,7 +165,10 @@ class PermuteQuantize(Call[Arguments, Validated, Result]):
     def fitting(
         self, config: PermuteQuantizeConfig, args: Arguments, valid: Validated
     ) -> PermuteQuantizeConfig:
-        """Return what `config` would be if it were for this call; one that gathers serves any."""
+        """
+        Return the config that this call would need, with the tiling of `config`; a config that
+        gathers serves any call.
+        """
         return PermuteQuantizeConfig(
             layout=valid.layout,
             format=valid.format,

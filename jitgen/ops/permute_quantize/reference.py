@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the kernels of `permute_quantize` compute, in torch: rows are gathered, then `jitgen.quantize`
+Reference for the kernels of `permute_quantize`, in torch: rows are gathered, then `jitgen.quantize`
 says what becomes of them. Scales and values are equal bit by bit.
 """
 
@@ -44,7 +44,7 @@ def permute_quantize(  # noqa: PLR0913  # the arguments of the real one
         offs: (G,) int32: where the rows of each group end. Exactly one of these three is given.
         m_indices: (M,) int32: the group of each row, -1 for padding.
         masked_m: (G,) int32: how many rows of each matrix count.
-        form: What values become.
+        form: Format of the result.
         scale: float32: (1,) for ``tensor``, (1,) or (G,) for ``nvfp4``, which has scales over its
             scales.
         power_of_two: Round float32 scales up to powers of two.

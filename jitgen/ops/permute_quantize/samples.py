@@ -107,7 +107,10 @@ def make(
 def solved(
     config: PermuteQuantizeConfig, x: Tensor, pairs: Tensor, sizes: Sizes, *, is_exact: bool
 ) -> Solved:
-    """Return the call for `x` and pairs in the order of the groups' rows."""
+    """
+    Return the call that permutes `x` by `pairs`, with its right results. `pairs` are numbers of
+    (token, place) in the order of the result's rows.
+    """
     is_sorting = config.walk is Walk.SORT
     if is_sorting:
         pairs = sorting.in_order(pairs, sizes.rows)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the samples of `permute_quantize` have besides where a kernel sorts the pairs itself."""
+"""Additions to the samples of `permute_quantize` for kernels that sort the pairs themselves."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def order_of(topk_ids: Tensor, groups: int) -> list[Output]:
 
 
 def named_of(topk_ids: Tensor, groups: int, given: Tensor | None, config: Any) -> dict[str, Any]:
-    """Return what `sort_quantize` takes besides x, by its names."""
+    """Return the arguments of `sort_quantize` by name, without x."""
     kind: PermuteQuantizeConfig = config
     return {
         "topk_ids": topk_ids,

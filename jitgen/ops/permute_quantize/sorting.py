@@ -54,7 +54,7 @@ class Sorted(NamedTuple):
 @frozen
 class Launch(AnyLaunch):
     """
-    What a call needs besides its tensors.
+    A cached launch: all that a call needs but its tensors.
 
     Attributes:
         q_dtype: Element type of q.
@@ -195,11 +195,11 @@ class SortArguments(NamedTuple):
 
 class ValidatedSort(NamedTuple):
     """
-    What follows from valid arguments.
+    A valid call that sorts.
 
     Attributes:
-        args: The same call where the pairs were sorted before, whose rules are those of this.
-        checked: What follows from that.
+        args: The same call as if its pairs were sorted already; it has the same rules.
+        checked: The validated form of `args`.
         local_experts: G.
     """
 
@@ -214,7 +214,7 @@ class ValidatedSort(NamedTuple):
 
     @property
     def device(self) -> Any:
-        """What serves the tensors."""
+        """Device that the call runs on."""
         return self.checked.device
 
     @property
@@ -225,7 +225,7 @@ class ValidatedSort(NamedTuple):
 
 def validated(args: SortArguments, session: Session) -> ValidatedSort:
     """
-    Return what follows from valid arguments.
+    Check the arguments and return the sizes, types and target of the call.
 
     Raises:
         InputError: Something is wrong.
@@ -258,7 +258,7 @@ def validated(args: SortArguments, session: Session) -> ValidatedSort:
 
 
 class SortQuantize(Call[SortArguments, ValidatedSort, Sorted]):
-    """What a call of `sort_quantize` is: tracers see two others in its place."""
+    """Calls of `sort_quantize`; tracers see two other operations in its place."""
 
     name = "sort_quantize"
     arguments = SortArguments
@@ -292,7 +292,7 @@ class SortQuantize(Call[SortArguments, ValidatedSort, Sorted]):
 
 
 def problem_of(args: Arguments, valid: Validated) -> PermuteQuantizeProblem:
-    """Return what is chosen for."""
+    """Return the problem that the selector gets."""
     return PermuteQuantizeProblem(
         layout=valid.layout,
         m=valid.rows,
@@ -307,7 +307,9 @@ def problem_of(args: Arguments, valid: Validated) -> PermuteQuantizeProblem:
 def fitting(
     config: PermuteQuantizeConfig, args: Arguments, valid: Validated
 ) -> PermuteQuantizeConfig:
-    """Return what `config` would be if it were for this call, whose pairs were sorted before."""
+    """
+    Return the config that this call would need, with the tiling of `config` and its own sorting.
+    """
     return PermuteQuantizeConfig(
         layout=valid.layout,
         format=valid.format,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `permute_quantize` accepts: every rule about its arguments, each with one error."""
+"""Checks the arguments of `permute_quantize`: every rule, each with one error."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Arguments(NamedTuple):
 @frozen
 class Validated:
     """
-    What follows from valid arguments; a tracer's sizes may be symbols.
+    Sizes, types and target of a valid call; a tracer's sizes may be symbols.
 
     Attributes:
-        device: What serves the tensors.
-        arch: Its target.
+        device: Device that the call runs on.
+        arch: Target of the device.
         layout: How rows belong to groups.
-        format: What values become.
+        format: Format of the result.
         walk: What kernels walk over.
         rounding: How scales of a byte that are powers of two are found.
         groups: 1, for what is chosen hangs on tokens alone.
@@ -83,7 +83,7 @@ class Validated:
 
 def format_of(scale_granularity: object, q_dtype: object) -> Format:
     """
-    Return what values become.
+    Return the format of the result.
 
     Raises:
         InputError: There is no such granularity, or no such type with it.
@@ -108,18 +108,21 @@ def format_of(scale_granularity: object, q_dtype: object) -> Format:
 
 
 def walk_of(form: Format, layout: Layout, inverse: Tensor | None, arch: Arch) -> Walk:
-    """Return what a kernel walks over: tokens, where it is told their rows and can."""
+    """
+    Return whether the kernel walks over tokens, which needs the inverse and a kernel for it, or
+    over rows.
+    """
     is_free = inverse is not None and layout is Layout.RAGGED and arch.is_gpu
     return Walk.SCATTER if is_free and not form.has_atoms else Walk.GATHER
 
 
 def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Return what follows from valid arguments.
+    Check the arguments and return the sizes, types and target of the call.
 
     Args:
         args: The arguments.
-        session: What serves them.
+        session: Session whose kernels and settings serve the call.
         has_memory: Whether tensors have addresses; a tracer's have none.
 
     Raises:

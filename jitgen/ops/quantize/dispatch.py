@@ -37,7 +37,7 @@ from jitgen.support.frozen import frozen
 @frozen
 class Launch(AnyLaunch):
     """
-    What a call needs besides its tensors.
+    A cached launch: all that a call needs but its tensors.
 
     Attributes:
         q_dtype: Element type of q.
@@ -81,10 +81,10 @@ class Launch(AnyLaunch):
 
 class Quantize(Call[Arguments, Any, Any]):
     """
-    What a call of `jitgen.quantize.mxfp8`, `mxfp4` or `nvfp4` is: one operation in a graph.
+    Calls of `jitgen.quantize.mxfp8`, `mxfp4` and `nvfp4`: one operation in a graph.
 
-    Where it runs it decides what does the work, a kernel or torch's operations: a graph that was
-    traced on a CPU serves a GPU.
+    The choice between a kernel and torch's operations is made where the operation runs: a graph
+    that was traced on a CPU serves a GPU.
     """
 
     name = "quantize"
@@ -105,7 +105,7 @@ class Quantize(Call[Arguments, Any, Any]):
         return _in_torch(args) if found is None else found
 
     def launched(self, args: Arguments, tensors: dict[str, Tensor], key: Key) -> Result | None:
-        """Return what a kernel computes; None where torch's operations are to."""
+        """Return the result of a kernel; None if torch's operations have to compute it."""
         require_storage(tensors)
         require_apart(tensors, [name for name in tensors if name.startswith("out[")])
         check_values(layout_of(args), groups_of(args), args.x.shape[-2])

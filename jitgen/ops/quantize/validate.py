@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `jitgen.quantize` accepts of activations and weights, and which of it kernels serve."""
+"""Checks the arguments of `jitgen.quantize`, and decides which calls a kernel serves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Arguments(NamedTuple):
 
     Attributes:
         x: What is quantised.
-        format: What values become.
+        format: Format of the result.
         offs: (G,) int32, for ragged rows.
         masked_m: (G,) int32, for masked ones.
         global_scale: (1,) or (G,) float32, for NVFP4.
@@ -54,7 +54,7 @@ class Arguments(NamedTuple):
 
 class Validated(NamedTuple):
     """
-    What follows from arguments that a kernel serves.
+    Sizes, types and target of a call that a kernel serves.
 
     Attributes:
         device: The GPU that has it.
@@ -98,7 +98,7 @@ def format_of(name: str) -> Format:
     Return the format called `name`.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no format of this name.
     """
     if name not in tuple(Format):
         raise InputError("format", f"must be one of {', '.join(Format)} (got {name!r})")
@@ -128,7 +128,10 @@ def shapes_of(
 
 
 def problem_of(args: Arguments) -> QuantizeProblem:
-    """Return what a kernel is chosen for: groups share ragged rows, and masked ones are full."""
+    """
+    Return the problem that the selector gets: groups share ragged rows, and masked matrices are
+    full.
+    """
     x, groups = args.x, groups_of(args)
     count = (x.shape[0] if x.dim() == 3 else 1) if groups is None else groups.shape[0]
     rows = x.shape[0] if x.dim() == 2 else x.shape[0] * x.shape[1]
@@ -144,7 +147,7 @@ def problem_of(args: Arguments) -> QuantizeProblem:
 
 def server(args: Arguments, session: Session) -> Device | None:
     """
-    Return the GPU that has a kernel for a call; None where torch's operations do what is asked.
+    Return the GPU whose kernel serves a call; None if torch's operations serve it.
 
     They do on a CPU, for other types than bf16, sizes that no vectors fit, and x that is empty or
     does not lie in rows of 16 bytes.

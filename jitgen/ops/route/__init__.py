@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which experts a token goes to, and where its rows are when they are sorted by them."""
+"""Routing: the experts of each token, and its rows after sorting by expert."""
 
 from jitgen.config.operation import Operation
 

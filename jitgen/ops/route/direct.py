@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels of `route` are called with directly: see `jitgen.ops.direct`."""
+"""Arguments of direct calls of the kernels of `route`: see `jitgen.ops.direct`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
 
 
 def _of_scores(config: RouteConfig, found: dict[str, Any], local: int) -> Arguments:
-    """Return what the public function would be given for these arguments of an entry."""
+    """Return the arguments of the public function for these arguments of an entry."""
     ids, renormalize = found["topk_ids"], found["renormalize"]
     common.require("topk_ids", ids, rank=(2, "(T, k)"))
     if type(renormalize) not in (int, bool) or renormalize not in (0, 1):

@@ -22,7 +22,7 @@ from jitgen.targets.legality import rules
 @frozen
 class Launch(AnyLaunch):
     """
-    What a call needs besides its tensors.
+    A cached launch: all that a call needs but its tensors.
 
     Attributes:
         top_k: k.
@@ -78,7 +78,7 @@ def without_tokens(*given: Any) -> None:
 
 
 class _Sorts(Call[Any, Validated, Any]):
-    """What `route` and `sort_pairs` share."""
+    """Common part of calls of `route` and `sort_pairs`."""
 
     config = RouteConfig
     results: ClassVar[type[Routing] | type[Sorting]]
@@ -136,7 +136,7 @@ class _Sorts(Call[Any, Validated, Any]):
 
 
 class Route(_Sorts):
-    """What a call of `route` is."""
+    """Calls of `route`: arguments, validation, choice and launch."""
 
     name = "route"
     arguments = Arguments
@@ -149,7 +149,7 @@ class Route(_Sorts):
 
 
 class SortPairs(_Sorts):
-    """What a call of `sort_pairs` is."""
+    """Calls of `sort_pairs`: arguments, validation, choice and launch."""
 
     name = "sort_pairs"
     arguments = SortArguments

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What `route` and `sort_pairs` compute, in torch, slowly and plainly.
+References of `route` and `sort_pairs`, in torch, slow and plain.
 
 Kernels compute exp() in their own way: their weights may differ in their last bits, and so may the
 choice where two scores are as near as that.
@@ -33,7 +33,7 @@ def route(  # noqa: PLR0913  # the arguments of the real one
     local_experts: int | None = None,
 ) -> Routing:
     """
-    Return what `jitgen.route` does with the same arguments, for any float type.
+    Compute the result of `jitgen.route` for the same arguments, for any float type.
 
     Raises:
         InputError: `scoring` is not known.
@@ -64,9 +64,10 @@ def scored(scores: Tensor, scoring: str) -> Tensor:
 
 def by_rank(scores: Tensor, scoring: str, bias: Tensor | None, expert_groups: int = 1) -> Tensor:
     """
-    Return what experts are chosen by: scores with the bias.
+    Return the values by which experts are chosen: scores with the bias.
 
-    Of a softmax alone, logits: their order is the same, and rounding makes fewer of them equal.
+    A softmax without bias is ranked by its logits: they have the same order, and fewer of them are
+    equal than after rounding.
     """
     if scoring == "softmax" and bias is None and expert_groups == 1:
         return scores if scores.dtype is torch.float64 else scores.float()
@@ -104,7 +105,7 @@ def sort_pairs(
     first_expert: int = 0,
     local_experts: int | None = None,
 ) -> Sorting:
-    """Return what `jitgen.sort_pairs` does with the same arguments."""
+    """Compute the result of `jitgen.sort_pairs` for the same arguments."""
     groups = experts if local_experts is None else local_experts
     local = topk_ids.flatten().long() - first_expert
     local = torch.where((local >= 0) & (local < groups), local, groups)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `route` and `sort_pairs` return."""
+"""Results of `route` and `sort_pairs`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 class Routing(NamedTuple):
     """
-    Where tokens go, and where their rows are when they are sorted by local experts.
+    Experts of tokens, and the rows of their pairs after sorting by local expert.
 
     A pair is a token with one of its experts: pair ``t * k + j`` is slot j of token t. P = T k.
 

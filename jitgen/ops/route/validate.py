@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `route` and `sort_pairs` accept: every rule about their arguments, each with one error."""
+"""Checks the arguments of `route` and `sort_pairs`: every rule, each with one error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Arguments(NamedTuple):
 
     @property
     def numbers(self) -> tuple[int | float, ...]:
-        """What kernels take besides tensors."""
+        """Arguments of a kernel that are numbers."""
         choice = (self.expert_groups, self.top_groups, int(self.renormalize), float(self.scale))
         return (*choice, self.first_expert)
 
@@ -61,23 +61,23 @@ class SortArguments(NamedTuple):
 
     @property
     def numbers(self) -> tuple[int | float, ...]:
-        """As of `Arguments`."""
+        """Arguments of a kernel that are numbers."""
         return (self.first_expert,)
 
 
 @frozen
 class Validated:
     """
-    What follows from valid arguments; a tracer's sizes may be symbols.
+    Sizes, types and target of a valid call; a tracer's sizes may be symbols.
 
     Attributes:
-        device: What serves the tensors.
-        arch: Its target.
+        device: Device that the call runs on.
+        arch: Target of the device.
         tokens: T.
         experts: E.
         top_k: k.
         local_experts: G.
-        scoring: What becomes of logits.
+        scoring: Function that turns logits into scores.
         scores_dtype: Their type; None where experts are given.
         bias: Whether there is one.
         expert_groups: Equal groups of experts.
@@ -97,11 +97,11 @@ class Validated:
 
     @property
     def sorted_experts(self) -> int:
-        """As of a `RouteProblem`."""
+        """Number of experts that pairs are sorted by; see `RouteProblem`."""
         return self.local_experts
 
     def problem(self) -> RouteProblem:
-        """Return what a kernel is chosen for."""
+        """Return the problem that the selector gets."""
         return RouteProblem(
             m=self.tokens,
             experts=self.experts,
@@ -121,7 +121,7 @@ def validate(
     has_memory: bool = True,  # noqa: ARG001  # no kernel asks for addresses of its own
 ) -> Validated:
     """
-    Return what follows from valid arguments.
+    Check the arguments and return the sizes, types and target of the call.
 
     Raises:
         InputError: Something is wrong; the first rule that is broken, in the order of this
@@ -177,7 +177,7 @@ def validate(
 
 
 def _check_choice(args: Arguments, experts: int, top_k: int) -> None:
-    """Require that there are as many experts as are asked for, and a bias for each."""
+    """Require at least as many experts as are chosen, and a bias for each expert."""
     groups = _number("expert_groups", args.expert_groups, 1)
     kept = _number("top_groups", args.top_groups, 1)
     if experts % groups or (groups > 1 and experts < 2 * groups):
@@ -252,7 +252,7 @@ def first_expert(value: object) -> int:
     Return the number of an expert.
 
     Raises:
-        InputError: `value` is none.
+        InputError: `value` is not the number of an expert.
     """
     return _number("first_expert", value, 0)
 

@@ -25,7 +25,7 @@ Result = tuple[Tensor, Tensor | None]
 @frozen
 class Launch(AnyLaunch):
     """
-    What a call needs besides its tensors.
+    A cached launch: all that a call needs but its tensors.
 
     Attributes:
         columns: I.
@@ -65,10 +65,10 @@ def new_tensors(x: Tensor, columns: int, scales: Scales) -> Result:
 
 class SiluMulQuantize(Call[Arguments, Validated, Result]):
     """
-    What a call of `silu_mul_quantize` is.
+    Calls of `silu_mul_quantize`: arguments, validation, choice and launch.
 
-    In a graph it returns q and scales. Where a kernel finds none, an empty tensor stands for them,
-    because results of an operation are neither None nor one of its arguments.
+    In a graph it returns q and scales. If the kernel computes no scales, an empty tensor takes
+    their place, because results of an operation are neither None nor one of its arguments.
     """
 
     name = "silu_mul_quantize"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the kernels of `silu_mul_quantize` compute, in float32 torch.
+Reference for the kernels of `silu_mul_quantize`, in float32 torch.
 
     swiglu      y = gate / (1 + exp(-gate)) * up
     swiglu_oai  y = gate / (1 + exp(-alpha * gate)) * (up + 1), gate at most limit, and up between
@@ -65,7 +65,8 @@ def of_gate(
     activation: Activation, gate: Tensor, up: Tensor, limit: float = 0.0, alpha: float = 0.0
 ) -> Tensor:
     """
-    Return what becomes of gates and ups, of one shape and one float type, which the result has.
+    Apply the activation to gates and ups, tensors of one shape and one float type; return the
+    result in that type.
 
     Args:
         activation: How they are joined.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `silu_mul_quantize` accepts: every rule about its arguments, each with one error."""
+"""Checks the arguments of `silu_mul_quantize`: every rule, each with one error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Arguments(NamedTuple):
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """What the activation takes at run time: limit and alpha, or nothing."""
+        """Run-time numbers of the activation: limit and alpha, or nothing."""
         if self.limit is None or self.alpha is None:
             return ()
         return float(self.limit), float(self.alpha)
@@ -56,14 +56,14 @@ class Arguments(NamedTuple):
 @frozen
 class Validated:
     """
-    What follows from valid arguments; a tracer's sizes may be symbols.
+    Sizes, types and target of a valid call; a tracer's sizes may be symbols.
 
     Attributes:
-        device: What serves the tensors.
-        arch: Its target.
+        device: Device that the call runs on.
+        arch: Target of the device.
         layout: How rows belong to groups.
         scale_granularity: How many results share one scale.
-        activation: What becomes of a gate and an up.
+        activation: Function of a gate and an up.
         groups: Number of groups; 1 for the contiguous layout, whose number is not known.
         rows: Rows of x; in the masked layout, of one group.
         n: Columns of q.
@@ -82,11 +82,11 @@ class Validated:
 
 def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Return what follows from valid arguments.
+    Check the arguments and return the sizes, types and target of the call.
 
     Args:
         args: The arguments.
-        session: What serves them.
+        session: Session whose kernels and settings serve the call.
         has_memory: Whether tensors have addresses; a tracer's have none.
 
     Raises:

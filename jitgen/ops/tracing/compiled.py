@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What torch.compile reads in the place of our calls: it can follow neither the memo nor a kernel.
+Replacement for jitgen's calls under torch.compile, which can follow neither the memo nor a kernel.
 
 Nothing else imports this module, because it imports the whole of torch.compile.
 """
@@ -19,7 +19,7 @@ _configs: dict[int, Any] = {}
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _name(of: Any, config: Any, device: torch.device) -> str | None:
     """
-    Return what stands for `config` in a graph.
+    Return the text that names `config` in a graph.
 
     torch.compile asks once, does not look into it, where it would take sizes of tiles for sizes of
     tensors, and guards on its identity. So it is kept: its address must not become another's.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What autograd does with `grouped_gemm` and `grouped_gemm_wgrad`: one node in its graph, whose
-backward are kernels.
+Autograd of `grouped_gemm` and `grouped_gemm_wgrad`: one node in the graph, whose backward launches
+kernels.
 
 It is registered with the operations, so that eager calls, torch.compile and torch.func find it in
-the same place. Eager calls come here only where a gradient is asked for.
+the same place. Eager calls come here only if a gradient is needed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jitgen.support.frozen import frozen
 @frozen
 class Gradients:
     """
-    What autograd does with an operation.
+    Autograd of an operation.
 
     Attributes:
         require: Takes its arguments by their names; refuses a gradient that there is not.
@@ -42,7 +42,7 @@ class Gradients:
     node: Any
 
     def called(self, op: Any) -> Callable[..., Any]:
-        """Return what autograd calls for `op`, a torch operation of this one."""
+        """Return the function that autograd calls for `op`, the torch operation of this one."""
         names = [argument.name for argument in op._schema.arguments]
         behind = torch._C._after_autograd_keyset
 
@@ -79,7 +79,7 @@ class _Node(_SingleLevelFunction):
 
     @staticmethod
     def forward(_names: tuple[str, ...], product: Callable[..., Tensor], *given: Any) -> Tensor:
-        """Return the product; no gradient of it is asked for here."""
+        """Return the product. Autograd is off inside."""
         return product(*given)
 
     @staticmethod
@@ -186,7 +186,7 @@ def _once(gradient: Tensor | None, op: str, *on: Tensor | None) -> Tensor | None
 
 
 class _Once(_SingleLevelFunction):
-    """What a gradient is, and that it has none itself."""
+    """A gradient that has no gradient itself."""
 
     @staticmethod
     def forward(gradient: Tensor, _op: str, *_on: Tensor | None) -> Tensor:

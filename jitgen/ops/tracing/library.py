@@ -58,7 +58,7 @@ class Operation:
 
     @property
     def name(self) -> str:
-        """What stands before the arguments, with the overload."""
+        """Part of the schema before the arguments: name and overload."""
         return self.schema[: self.schema.index("(")]
 
 
@@ -82,7 +82,10 @@ def _names(op: Any) -> list[str]:
 
 
 def _without_gradients(op: Any) -> Callable[..., Any]:
-    """Return what autograd calls: it refuses what needs a gradient, and steps aside."""
+    """
+    Return the function that autograd calls: it refuses tensors that need a gradient, and passes
+    other calls on.
+    """
     names, behind = _names(op), torch._C._after_autograd_keyset
     name = op._schema.name.partition("::")[2]
 
@@ -97,7 +100,7 @@ def _without_gradients(op: Any) -> Callable[..., Any]:
 
 
 def _refuse_batches(op: Any) -> Callable[..., Any]:
-    """Return what vmap calls."""
+    """Return the function that vmap calls; it raises an error."""
     names = _names(op)
 
     def refuse(_info: Any, in_dims: tuple[Any, ...], *_given: Any, **_named: Any) -> Any:
@@ -210,7 +213,7 @@ class Traced:
 
     def name_of(self, config: Config | Override | None, device: torch.device) -> str | None:
         """
-        Return what stands for `config` in a graph: the kernel's name on `device`.
+        Return the text that names `config` in a graph: the kernel's name on `device`.
 
         Raises:
             InputError: It is no config.
@@ -282,7 +285,9 @@ def _results(count: int) -> str:
 
 
 def _returned(tensors: tuple[Any, ...]) -> Any:
-    """Return what torch expects of an operation: a tensor, several, or nothing."""
+    """
+    Return results in the form that torch expects of an operation: a tensor, several, or nothing.
+    """
     if len(tensors) == 1:
         return tensors[0]
     return tensors or None

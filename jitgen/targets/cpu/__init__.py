@@ -35,7 +35,7 @@ class Cpu:
         return False
 
     def rules(self, op: str) -> AnyRules:
-        """Return what it says of an operation of `operations`."""
+        """Return the rules of `op`, one of `operations`."""
         return rules_in("jitgen.targets.cpu", op)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cpu target says of `combine`: see `jitgen.targets.protocol.Rules`."""
+"""Rules of the cpu target for `combine`: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ class Combine(CpuTiledRules[CombineConfig, CombineProblem]):
         return 2 * 128 * (2 + 4)
 
     def cost_of(self, problem: CombineProblem) -> Cost:
-        """Return what the kernel for `problem` would take on one core."""
+        """Estimate the time of the kernel for `problem` on one core."""
         added = problem.m * problem.n * (problem.top_k + problem.has_shared)
         return Cost(added * _VALUE_US, max(1, problem.m))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the cpu target says of the grouped GEMM: see `jitgen.targets.protocol.Rules`.
+Rules of the cpu target for the grouped GEMM: see `jitgen.targets.protocol.Rules`.
 
 A kernel is a host function of one thread, blocked over the tile, so only work counts.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cpu target says of `moe_fc2_dense`: see `jitgen.targets.protocol.Rules`."""
+"""Rules of the cpu target for `moe_fc2_dense`: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cpu target says of `permute_quantize`: see `jitgen.targets.protocol.Rules`."""
+"""Rules of the cpu target for `permute_quantize`: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PermuteQuantize(CpuTiledRules[PermuteQuantizeConfig, PermuteQuantizeProble
         return SCALE_BLOCK * (2 + 4)
 
     def cost_of(self, problem: PermuteQuantizeProblem) -> Cost:
-        """Return what the kernel for `problem` would take on one core: scales of rows take two."""
+        """Estimate the time on one core; scales of rows take two passes."""
         passes = 2 if problem.format is Format.ROW else 1
         us = problem.m * problem.top_k * problem.k * _VALUE_US * passes
         return Cost(us, max(1, problem.m), float(passes))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cpu target says of `route`: see `jitgen.targets.protocol.Rules`."""
+"""Rules of the cpu target for `route`: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Route(CpuTiledRules[RouteConfig, RouteProblem]):
         return 5 * 4 * config.experts
 
     def cost_of(self, problem: RouteProblem) -> Cost:
-        """Return what the kernel for `problem` would take on one core."""
+        """Estimate the time of the kernel for `problem` on one core."""
         looks = 1 + problem.top_k // 4
         return Cost(problem.m * problem.experts * _SCORE_US * looks, max(1, problem.m))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules of all cpu kernels share: a kernel is a host function of one thread."""
+"""Common part of the rules of all cpu kernels: a kernel is a host function of one thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jitgen.targets.protocol import Device, legal_of, refuse_unless
 @frozen
 class CpuDerived:
     """
-    What follows from a legal cpu config.
+    Numbers that follow from a legal cpu config.
 
     Attributes:
         scratch_bytes: Stack that one call takes for values that are decoded, and their sums.
@@ -29,7 +29,7 @@ class CpuRules(BaseRules[ConfigT, ProblemT]):
     limiter = "multiply"
 
     def work(self, problem: ProblemT, config: ConfigT) -> Cost:
-        """Return what `config` would take for `problem` on one core."""
+        """Estimate the time of `config` for `problem` on one core."""
         raise NotImplementedError
 
     def cost(
@@ -39,7 +39,7 @@ class CpuRules(BaseRules[ConfigT, ProblemT]):
         device: Device,  # noqa: ARG002  # one core is like another
         num_sms: int,  # noqa: ARG002  # and one thread does all of it
     ) -> Cost:
-        """Return what `config` would take for `problem` on one core."""
+        """Estimate the time of `config` for `problem` on one core."""
         return self.work(problem, config)
 
 
@@ -74,9 +74,9 @@ class CpuTiledRules(CpuRules[TiledT, ProblemT], TiledRules[TiledT, ProblemT]):
         return legal_of((self.kind_of(problem),), self)
 
     def cost_of(self, problem: ProblemT) -> Cost:
-        """Return what the kernel for `problem` would take on one core."""
+        """Estimate the time of the kernel for `problem` on one core."""
         raise NotImplementedError
 
     def work(self, problem: ProblemT, config: TiledT) -> Cost:  # noqa: ARG002  # there is one
-        """Return what `config` would take for `problem` on one core."""
+        """Estimate the time of `config` for `problem` on one core."""
         return self.cost_of(problem)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cpu target says of `silu_mul_quantize`: see `jitgen.targets.protocol.Rules`."""
+"""Rules of the cpu target for `silu_mul_quantize`: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SiluMulQuantize(CpuTiledRules[SiluMulQuantizeConfig, SiluMulQuantizeProble
         return SCALE_BLOCK * (2 * 2 + 4)
 
     def cost_of(self, problem: SiluMulQuantizeProblem) -> Cost:
-        """Return what the kernel for `problem` would take on one core: scales of rows take two."""
+        """Estimate the time on one core; scales of rows take two passes."""
         passes = 2 if problem.scale_granularity is Scales.ROW else 1
         us = problem.m * problem.n * _VALUE_US * passes
         return Cost(us, max(1, problem.m), float(passes))

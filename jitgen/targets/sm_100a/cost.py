@@ -66,7 +66,7 @@ class Cycles(NamedTuple):
 
     @property
     def promotion(self) -> float:
-        """What scaling and adding the sums of a k-block takes."""
+        """Cycles of scaling and adding the sums of a k-block."""
         return max(self.read, self.multiply, self.issue)
 
     def bound(self, num_acc_stage: int) -> float:
@@ -83,7 +83,7 @@ def cycles(
     promotions: float | None = None,
 ) -> Cycles:
     """
-    Return what a k-block costs a CTA.
+    Return the cycles of a k-block on a CTA.
 
     Args:
         config: A legal config.
@@ -118,7 +118,7 @@ def cycles(
 def predict(
     problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
 ) -> Candidate:
-    """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+    """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
     tile, cluster, ctas = config.tile, config.cluster, num_ctas(config)
     paper: Paper = device.constants["grouped_gemm"]
     split_k = config.schedule.split_k
@@ -157,7 +157,10 @@ def _clusters_of_rows(problem: GroupedGemmProblem, height: int) -> tuple[float, 
 
 
 def _update_instructions(config: GroupedGemmConfig) -> int:
-    """Return what an update warp issues for a k-block; plain multiply-adds beyond ragged rows."""
+    """
+    Return the instructions of an update warp for a k-block; only ragged kernels have packed
+    multiply-adds.
+    """
     n = config.tile.n
     packed = UPDATE_INSTRUCTIONS[n]
     return packed if config.layout is Layout.RAGGED else packed + n // 4

@@ -22,7 +22,7 @@ from jitgen.targets.sm_100a.sizes import CTA_ROWS, PART_M, has_atoms, num_ctas
 def predict(
     problem: MoEFc2DenseProblem, config: MoEFc2DenseConfig, device: Device, num_sms: int
 ) -> Candidate:
-    """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+    """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
     tile, cluster, split_k = config.tile, config.cluster, config.schedule.split_k
     paper: Paper = device.constants["grouped_gemm"]
     tokens = max(1, problem.m)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sm_100a says of the grouped GEMM: see `jitgen.targets.protocol.Rules`."""
+"""Rules of sm_100a for the grouped GEMM: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GroupedGemm(Sm100Rules):
     def predict(
         self, problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
     ) -> Candidate:
-        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
         return cost.predict(problem, config, device, num_sms)
 
     def check_sizes(self, problem: GroupedGemmProblem) -> None:

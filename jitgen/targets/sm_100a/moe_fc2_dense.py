@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sm_100a and sm_103a say of `moe_fc2_dense`: see `jitgen.targets.protocol.Rules`."""
+"""Rules of sm_100a and sm_103a for `moe_fc2_dense`: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _STAGES_BESIDE_ATOMS = 3
 @frozen
 class Sm100Fc2Derived(Sm100Derived):
     """
-    What follows from a legal config: all that does for a grouped GEMM, and more of the plan.
+    Numbers that follow from a legal config: those of a grouped GEMM, and more of the plan.
 
     Attributes:
         scanned_experts: Experts whose alpha is looked at at once.
@@ -183,5 +183,5 @@ class MoeFc2Dense(Fc2Rules):
         device: Device,
         num_sms: int,
     ) -> Candidate:
-        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
         return fc2_cost.predict(problem, config, device, num_sms)

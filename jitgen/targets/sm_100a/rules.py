@@ -61,7 +61,7 @@ from jitgen.targets.sm_100a.sizes import (
 @frozen
 class Sm100Derived:
     """
-    What follows from a legal config; what does not concern it is 0.
+    Numbers that follow from a legal config; those that do not apply to it are 0.
 
     Attributes:
         ctas: CTAs that multiply a tile together: 2 are a pair.

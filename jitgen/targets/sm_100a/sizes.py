@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What an SM of sm_100a and sm_103a has, what kernels are made of, and the sizes that follow from a
-config, whether it is legal or not.
+Sizes of an SM of sm_100a and sm_103a, of the parts of kernels, and those that follow from a config,
+legal or not.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ def candidates(
 
 def min_latency(listed: tuple[GroupedGemmConfig, ...]) -> tuple[GroupedGemmConfig, ...]:
     """
-    Return those of `listed` for the least latency of few rows: of the smallest tiles the narrowest,
-    which have the most CTAs, with depth that has the most bytes in flight.
+    Return the configs of `listed` with the least latency for few rows: the narrowest of the
+    smallest tiles, which give the most CTAs, with the depth that has the most bytes in flight.
     """
     place = min((each.tile.m, each.tile.n) for each in listed)
     return tuple(each for each in listed if (each.tile.m, each.tile.n) == place)

@@ -52,12 +52,12 @@ kernels that differ in nothing else.
 
 class Work(NamedTuple):
     """
-    What the rows of all groups ask for.
+    Work of the rows of all groups.
 
     Attributes:
         active: Groups that have rows.
         down: Tiles along M, in all of them.
-        readings: How often a group's weights are gone over, by all SMs together.
+        readings: Number of times that the SMs together read a group's weights.
     """
 
     active: float
@@ -68,7 +68,7 @@ class Work(NamedTuple):
 def predict(
     problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
 ) -> Candidate:
-    """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+    """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
     each = [_call(problem, part, config, device, num_sms) for part in _STANDS_FOR]
     paper, whole = paper_of(device), each[-1]
     cost = paper.call_us + sum(call.cycles for call in each) / len(each) / device.clock_mhz
@@ -87,7 +87,7 @@ def predict(
 
 class Call(NamedTuple):
     """
-    What a call is expected to take.
+    Predicted time and traffic of a call.
 
     Attributes:
         tiles: Tiles, of all CTAs.
@@ -135,7 +135,7 @@ def _call(
 
 
 def k_tile_cycles(config: GroupedGemmConfig, paper: Paper) -> float:
-    """Return what the warps that multiply take for a tile of K."""
+    """Return the cycles of the multiplying warps for a tile of K."""
     tile, types = config.tile, config.operands
     flop, depth = {
         4: (paper.fp4_flop, 64),
@@ -150,7 +150,7 @@ def k_tile_cycles(config: GroupedGemmConfig, paper: Paper) -> float:
 
 def instructions(config: GroupedGemmConfig) -> float:
     """
-    Return what a warp issues for a tile of K, within a fifth of what SASS has.
+    Return the instructions of a warp for a tile of K, within a fifth of the count in SASS.
 
     For each step along K: matrix instructions, one for 8 rows x 16 columns, and what is loaded and
     unpacked for its rows and columns. Besides, scales, the ring, and the loop.
@@ -180,7 +180,7 @@ def row_bytes(types: Operands, k: int) -> tuple[float, float]:
 
 
 def paper_of(device: Device) -> Paper:
-    """Return what an SM of `device` does in a cycle."""
+    """Return the rates of an SM of `device`."""
     paper: Paper = device.constants["grouped_gemm"]
     return paper
 
@@ -200,7 +200,7 @@ def _readings(
 def work_of(
     problem: GroupedGemmProblem, part: float, config: GroupedGemmConfig, num_sms: int
 ) -> Work:
-    """Return what the groups of `problem` are expected to ask for, with `part` of its rows."""
+    """Return the expected work of the groups of `problem`, with `part` of its rows."""
     mean = part * problem.m / problem.groups
     height, raster = config.tile.m, config.schedule.raster
     strip = height * raster * max(1, num_sms // (-(-problem.n // config.tile.n) * raster))

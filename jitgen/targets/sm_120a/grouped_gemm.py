@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sm_120a says of the grouped GEMM: see `jitgen.targets.protocol.Rules`."""
+"""Rules of sm_120a for the grouped GEMM: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class GroupedGemm(Sm120Rules):
         return legal_of(listed, self)
 
     def of_table(self, problem: GroupedGemmProblem) -> GroupedGemmConfig:
-        """Return what mode ``static`` takes, on every device."""
+        """Return the kernel of mode ``static``, which is the same on every device."""
         return static.choose(problem, self.candidates(problem))
 
     def predict(
         self, problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
     ) -> Candidate:
-        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
         return cost.predict(problem, config, device, num_sms)

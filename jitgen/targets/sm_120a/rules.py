@@ -54,7 +54,7 @@ Sums of a thread, partial ones and totals, from which on 168 registers are too f
 @frozen
 class Sm120Derived:
     """
-    What follows from a legal config; what does not concern it is 0.
+    Numbers that follow from a legal config; those that do not apply to it are 0.
 
     Attributes:
         warps_m: Math warps along M, the tokens.

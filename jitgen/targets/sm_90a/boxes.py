@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tile of sm_90a is made of: warpgroups, waves, and the boxes that the TMA unit copies."""
+"""Parts of a tile of sm_90a: warpgroups, waves, and the boxes that the TMA unit copies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Two of 256 rows take two blocks of 64 each, for with four a thread would have 96
 
 class Registers(NamedTuple):
     """
-    What a thread has (setmaxnreg); all of a CTA at most the 65,536 that it is launched with.
+    Registers of a thread (setmaxnreg); a CTA has at most the 65,536 that it is launched with.
 
     Attributes:
         load: Of the loading warpgroup.
@@ -118,7 +118,10 @@ def has_list(config: GroupedGemmConfig) -> bool:
 
 
 def short_m(config: GroupedGemmConfig) -> int:
-    """Return the rows of a tile that has boxes of its own; 0 where none has, as none is shared."""
+    """
+    Return the rows of a short tile, which has boxes of its own; 0 if no tile has them because none
+    is shared.
+    """
     has_table = config.layout is not Layout.CONTIGUOUS
     return SHORT_M if has_table and config.tile.m == 64 and config.cluster.size == 1 else 0
 

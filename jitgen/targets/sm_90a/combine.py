@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sm_90a says of `combine`: see `jitgen.targets.protocol.Rules`."""
+"""Rules of sm_90a for `combine`: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Combine(StreamRules[CombineConfig, CombineProblem]):
         return _NEEDED[config.tiling.rows][config.tiling.loads]
 
     def work_words(self, config: CombineConfig) -> str:
-        """Return what a warp has under way, for errors."""
+        """Describe the loads that a warp has in flight, for errors."""
         return f"{config.tiling.rows} rows of {config.tiling.loads} loads"
 
     def thread_bytes(self, config: CombineConfig) -> int:
@@ -73,8 +73,8 @@ class Combine(StreamRules[CombineConfig, CombineProblem]):
         self, problem: CombineProblem, config: CombineConfig, device: Device, num_sms: int
     ) -> Cost:
         """
-        Return what `config` would take, on paper: its launch, loads that wait for each other, and
-        bytes at memory's rate or as many as are under way.
+        Estimate the time of `config`, on paper: its launch, loads that wait for each other, and
+        bytes, at the rate of memory or of the loads in flight.
         """
         tiling = config.tiling
         tiles = -(-problem.m // tiling.rows) * -(-problem.n // (VECTOR * WARP))

@@ -62,8 +62,9 @@ class Deal(NamedTuple):
     A way in which the rows of a call may be dealt.
 
     Attributes:
-        rows: Of some groups, with the padding of contiguous ones; none without rows is among those.
-        times: Groups that each of them stands for.
+        rows: Rows of some groups, padding of contiguous ones included; groups without rows are left
+            out.
+        times: Number of groups that each entry of `rows` represents.
         owned: What part of them lies in parts of 64 rows of which a group has some.
     """
 
@@ -143,10 +144,10 @@ def _of_rows(deal: Deal, height: int) -> _Tiles:
 
 class Work(NamedTuple):
     """
-    What a kernel has to do for a problem, whatever its device.
+    Work of a kernel for a problem, independent of the device.
 
     Attributes:
-        k_blocks: Of a tile.
+        k_blocks: K-blocks of a tile.
         filled: Part of the tiles that has rows.
         clusters: Tiles, counted by clusters.
         slots: Clusters at work at a time.
@@ -180,7 +181,7 @@ class Cost(NamedTuple):
 
 
 def work(problem: GroupedGemmProblem, config: GroupedGemmConfig, num_sms: int, deal: Deal) -> Work:
-    """Return what `config` has to do for `problem` on `num_sms` SMs, its rows dealt like that."""
+    """Return the work of `config` for `problem` on `num_sms` SMs, with rows dealt as in `deal`."""
     tile, cluster, types = config.tile, config.cluster, problem.operands
     tiles = _tiles(problem, config, deal)
     columns = -(-problem.n // tile.n)
@@ -234,7 +235,7 @@ def cost(asked: Work, speed: Speed, fit: Fit) -> Cost:
 def predict(
     problem: GroupedGemmProblem, config: GroupedGemmConfig, fit: Fit, num_sms: int
 ) -> Candidate:
-    """Return what `config` would take for `problem` on `num_sms` SMs."""
+    """Estimate the time of `config` for `problem` on `num_sms` SMs."""
     if fit.bf16 and config.operands.a_dtype in {DType.BF16, DType.F16}:
         fit = fit.bf16
     speed = speed_of(config, fit)

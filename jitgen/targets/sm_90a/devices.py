@@ -320,12 +320,15 @@ def fit_of(device: Device, op: str = "grouped_gemm") -> Fit:
 
 @lru_cache(maxsize=64)  # asked for every candidate of every problem
 def _derived(device: Device, op: str) -> Fit:
-    """Return an H200's constants of an operation, as they are on a device that has none."""
+    """
+    Return the constants of an operation on `device`, on which it was not measured: an H200's,
+    scaled.
+    """
     return _elsewhere(H200.constants[op], device)
 
 
 def _elsewhere(fit: Fit, device: Device) -> Fit:
-    """Return what an H200's constants are at the clock and the rates of `device`."""
+    """Return an H200's constants scaled to the clock and the rates of `device`."""
     slower = H200.clock_mhz / device.clock_mhz
     return replace(
         _at_rate(fit, device.dram_gbps / H200.dram_gbps),
@@ -349,7 +352,10 @@ def silu_fit_of(device: Device) -> SiluFit:
 
 @lru_cache(maxsize=64)  # likewise
 def _derived_silu(device: Device) -> SiluFit:
-    """Return an H200's, as they are on a device that has none."""
+    """
+    Return the constants of `silu_mul_quantize` on `device`, on which it was not measured: an
+    H200's, scaled.
+    """
     fit: SiluFit = H200.constants["silu_mul_quantize"]
     part = device.dram_gbps / H200.dram_gbps
     return replace(

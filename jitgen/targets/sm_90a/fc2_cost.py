@@ -23,7 +23,7 @@ from jitgen.targets.sm_90a.devices import Fit
 def predict(
     problem: MoEFc2DenseProblem, config: MoEFc2DenseConfig, fit: Fit, num_sms: int
 ) -> Candidate:
-    """Return what `config` would take for `problem` on `num_sms` SMs."""
+    """Estimate the time of `config` for `problem` on `num_sms` SMs."""
     tile, cluster, split_k = config.tile, config.cluster, config.schedule.split_k
     speed = speed_of(config.gemm, fit)
     tokens = max(1, problem.m)

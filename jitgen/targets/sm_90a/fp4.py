@@ -61,7 +61,7 @@ _FACTORS = {BLayout.EXACT1: 20, BLayout.FOLDED1: 0, BLayout.WIDE1: 0}
 @frozen
 class Fp4Derived:
     """
-    What follows from a legal config; what does not concern it is 0.
+    Numbers that follow from a legal config; those that do not apply to it are 0.
 
     Attributes:
         math_warpgroups: Warpgroups that multiply, 64 columns of a tile each; one more loads.

@@ -84,7 +84,7 @@ off on average (root mean square), 6.7 % at most. Two rows of a for each token w
 
 class _Call(NamedTuple):
     """
-    What a call takes if its rows are dealt in one way.
+    Predicted time of a call whose rows are dealt in one way.
 
     Attributes:
         us: Microseconds.
@@ -102,7 +102,7 @@ class _Call(NamedTuple):
 def predict(
     problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
 ) -> Candidate:
-    """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+    """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
     calls = [_call(problem, config, device, num_sms, deal) for deal in _deals(problem)]
     tiles = sum(call.tiles for call in calls) / len(calls)
     return Candidate(
@@ -176,7 +176,7 @@ def _k_block_us(config: GroupedGemmConfig, tokens: float) -> float:
 
 
 def _loaded_bytes(config: GroupedGemmConfig, tokens: float) -> float:
-    """Return what a k-block of a tile brings from L2 where a is loaded of so many tokens."""
+    """Return the bytes that a k-block of a tile loads from L2, with `tokens` rows of a."""
     of_a = tokens * DEPTH * config.operands.a_dtype.bits / 8
     return of_a + config.tile.n / 64 * BLOCK_BYTES
 

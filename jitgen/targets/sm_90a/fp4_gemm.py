@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sm_90a says of grouped GEMMs with prepared MXFP4 weights."""
+"""Rules of sm_90a for grouped GEMMs with prepared MXFP4 weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCALED = 32
 
 
 class Fp4Gemm(Fp4Rules):
-    """The rules of such kernels, the few that may be chosen, and what they cost."""
+    """Rules of grouped GEMMs with prepared MXFP4 weights, their candidates and their cost model."""
 
     menu = staticmethod(fp4_candidates.candidates)
     row_edges = PlainGemm.row_edges
@@ -26,11 +26,11 @@ class Fp4Gemm(Fp4Rules):
     def predict(
         self, problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
     ) -> Candidate:
-        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
         return fp4_cost.predict(problem, config, device, num_sms)
 
     def confidence_note(self, problem: GroupedGemmProblem, device: Device) -> str:
-        """Return what the cost model was not fitted to, if so."""
+        """Return a note where the cost model was not fitted, else an empty text."""
         is_fitted = problem.layout is Layout.RAGGED and device is H200
         return "" if is_fitted else f"the model was fitted to ragged rows on an {H200.name}"
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What sm_90a says of the grouped GEMM: see `jitgen.targets.protocol.Rules`.
+Rules of sm_90a for the grouped GEMM: see `jitgen.targets.protocol.Rules`.
 
 Kernels for weights as they were quantised and for prepared ones are two families, each with rules,
 candidates, costs and a template of its own. Which is asked follows from how b lies in memory.
@@ -61,11 +61,11 @@ class GroupedGemm(GemmRules):
     def predict(
         self, problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
     ) -> Candidate:
-        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
         return _of(config).predict(problem, config, device, num_sms)
 
     def confidence_note(self, problem: GroupedGemmProblem, device: Device) -> str:
-        """Return what the cost model was not fitted to, if so."""
+        """Return a note where the cost model was not fitted, else an empty text."""
         return _of(problem).confidence_note(problem, device)
 
     def templates(self) -> tuple[Template, ...]:

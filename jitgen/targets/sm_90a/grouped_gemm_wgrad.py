@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What sm_90a says of `grouped_gemm_wgrad`: see `jitgen.targets.protocol.Rules`.
+Rules of sm_90a for `grouped_gemm_wgrad`: see `jitgen.targets.protocol.Rules`.
 
 WGMMA reads bf16 operands of either order, so that both are taken as they lie: (rows, columns) with
 the rows along the sums. FP8 operands it reads in one order only, and there they have no kernel.
@@ -64,7 +64,7 @@ _LISTED: tuple[tuple[int, int, Cluster, int | None], ...] = (
 @frozen
 class Sm90WgradDerived:
     """
-    What follows from a legal sm_90a config.
+    Numbers that follow from a legal sm_90a config.
 
     Attributes:
         math_warpgroups: Warpgroups that multiply; one more loads.
@@ -222,7 +222,7 @@ class GroupedGemmWgrad(WgradRules):
         device: Device,
         num_sms: int,
     ) -> Candidate:
-        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
         return wgrad_cost.predict(problem, config, fit_of(device, problem.op), num_sms)
 
     def check_sizes(self, problem: GroupedGemmWgradProblem) -> None:

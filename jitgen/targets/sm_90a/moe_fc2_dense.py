@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sm_90a says of `moe_fc2_dense`: see `jitgen.targets.protocol.Rules`."""
+"""Rules of sm_90a for `moe_fc2_dense`: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _LISTED = (
 @frozen
 class Sm90Fc2Derived(Sm90Derived):
     """
-    What follows from a legal config: all that does for a grouped GEMM, and more of the plan.
+    Numbers that follow from a legal config: those of a grouped GEMM, and more of the plan.
 
     Attributes:
         scanned_experts: Experts whose alpha is looked at at once.
@@ -160,5 +160,5 @@ class MoeFc2Dense(Fc2Rules):
         device: Device,
         num_sms: int,
     ) -> Candidate:
-        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
         return fc2_cost.predict(problem, config, fit_of(device, problem.op), num_sms)

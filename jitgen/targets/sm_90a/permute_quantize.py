@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sm_90a says of `permute_quantize`: see `jitgen.targets.protocol.Rules`."""
+"""Rules of sm_90a for `permute_quantize`: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
         return needed or 0
 
     def work_words(self, config: PermuteQuantizeConfig) -> str:
-        """Return what a warp has under way, for errors."""
+        """Describe the loads that a warp has in flight, for errors."""
         tiling = config.tiling
         return f"{tiling.rows} rows of {tiling.held} x {tiling.vector} columns"
 
@@ -224,12 +224,13 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
         num_sms: int,
     ) -> Cost:
         """
-        Return what `config` would take: its launch, and waves of loads or bytes at memory's rate.
+        Estimate the time of `config`: its launch, and waves of loads or bytes at the rate of
+        memory, whichever is slower.
 
-        A wave is three loads that wait for each other, of offs, permutation and x, or two
-        where tokens are walked over, or one where both are asked for at once; and one more for a
-        row that is loaded twice. Rates and times fit what 1 to 4096 tokens of 7168 columns with 8
-        places took on an H200.
+        A wave is a chain of loads that wait for each other: three (offs, permutation and x), two
+        for a walk over tokens, or one if both are loaded at once; and one more for a row that is
+        loaded twice. Rates and times fit the measured times of 1 to 4096 tokens of 7168 columns
+        with 8 places on an H200.
         """
         tiling, is_row = config.tiling, config.format is Format.ROW
         is_gather = config.walk is Walk.GATHER

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sm_90a says of grouped GEMMs whose weights are as they were quantised."""
+"""Rules of sm_90a for grouped GEMMs whose weights are as they were quantised."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from jitgen.templates import ROOT
 
 
 class PlainGemm(Sm90Rules):
-    """The rules of such kernels, the few that may be chosen, and what they cost."""
+    """
+    Rules of grouped GEMMs with weights as they were quantised, their candidates and their cost
+    model.
+    """
 
     menu = staticmethod(candidates.candidates)
     row_edges: tuple[int, ...] = (
@@ -32,11 +35,11 @@ class PlainGemm(Sm90Rules):
     def predict(
         self, problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
     ) -> Candidate:
-        """Return what `config` would take for `problem` on `num_sms` SMs of `device`."""
+        """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
         return cost.predict(problem, config, fit_of(device), num_sms)
 
     def confidence_note(self, problem: GroupedGemmProblem, device: Device) -> str:
-        """Return what the cost model was not fitted to, if so."""
+        """Return a note where the cost model was not fitted, else an empty text."""
         is_fitted = problem.operands.a_dtype is DType.E4M3 and device in (H200, H100)
         known = f"{H200.name} and an {H100.name}"
         return "" if is_fitted else f"the model was fitted to e4m3 operands on an {known}"

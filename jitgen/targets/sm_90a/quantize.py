@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sm_90a says of `quantize`: see `jitgen.targets.protocol.Rules`."""
+"""Rules of sm_90a for `quantize`: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Quantize(StreamRules[QuantizeConfig, QuantizeProblem]):
         return _NEEDED[config.format, config.tiling.vector][config.tiling.rows]
 
     def work_words(self, config: QuantizeConfig) -> str:
-        """Return what a warp has under way, for errors."""
+        """Describe the loads that a warp has in flight, for errors."""
         return f"{config.tiling.rows} rows of {config.tiling.vector} columns"
 
     def thread_bytes(self, config: QuantizeConfig) -> int:
@@ -126,7 +126,7 @@ class Quantize(StreamRules[QuantizeConfig, QuantizeProblem]):
     def cost(
         self, problem: QuantizeProblem, config: QuantizeConfig, device: Device, num_sms: int
     ) -> Cost:
-        """Return what `config` would take: its launch, and what crosses memory at its rate."""
+        """Estimate the time of `config`: its launch, and its traffic at the rate of memory."""
         tiling = config.tiling
         tiles = problem.groups * -(-problem.rows_per_group // tiling.rows)
         widths = -(-problem.k // (tiling.vector * WARP))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sm_90a says of `route`: see `jitgen.targets.protocol.Rules`."""
+"""Rules of sm_90a for `route`: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _INSTRUCTIONS_OF_PAIR = 4
 @frozen
 class Sm90RouteDerived:
     """
-    What follows from a legal sm_90a config.
+    Numbers that follow from a legal sm_90a config.
 
     Attributes:
         shared_bytes: Counts of warps and CTAs, for each expert, and experts of pairs.
@@ -148,7 +148,7 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
     def cost(
         self, problem: RouteProblem, config: RouteConfig, device: Device, num_sms: int
     ) -> Cost:
-        """Return what `config` would take: launches, and the instructions of one SM."""
+        """Estimate the time of `config`: launches, and the instructions of one SM."""
         tiling, ctas = config.tiling, config.tiling.cluster
         us = _LAUNCH_US + _CLUSTER_US * (ctas > 1)
         passes = 2

@@ -62,7 +62,7 @@ _SWIZZLE_BYTES = 1024
 @frozen
 class Sm90Derived:
     """
-    What follows from a legal sm_90a config; what does not concern it is 0.
+    Numbers that follow from a legal sm_90a config; those that do not apply to it are 0.
 
     Attributes:
         math_warpgroups: Warpgroups that multiply; one more loads.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sm_90a says of `silu_mul_quantize`: see `jitgen.targets.protocol.Rules`."""
+"""Rules of sm_90a for `silu_mul_quantize`: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
         return needed or 0
 
     def work_words(self, config: SiluMulQuantizeConfig) -> str:
-        """Return what a warp has under way, for errors."""
+        """Describe the loads that a warp has in flight, for errors."""
         return f"{config.tiling.rows} rows"
 
     def thread_bytes(self, config: SiluMulQuantizeConfig) -> int:
@@ -162,7 +162,7 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
         device: Device,
         num_sms: int,
     ) -> Cost:
-        """Return what `config` would take: its launch, and what crosses memory at its rate."""
+        """Estimate the time of `config`: its launch, and its traffic at the rate of memory."""
         fit, tiling = silu_fit_of(device), config.tiling
         sides = (tiling.rows, tiling.threads, tiling.ctas_per_sm, tiling.is_persistent)
         call_us, rate = fit.speeds.get(sides, fit.other)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the rules of all kernels share that stream rows through registers: what an SM holds of them,
-the tilings that are searched, and which sizes they take.
+Common rules of kernels that stream rows through registers: the resources of an SM, the tilings that
+are searched, and the sizes that are accepted.
 
 Nothing of it is of one generation: such a kernel has loads and stores of 16 bytes, shuffles, votes,
 stores to the shared memory of a cluster and float32 arithmetic. So Blackwell takes these rules from
@@ -38,7 +38,7 @@ _REGISTER_UNIT = 8  # a thread gets whole units
 @frozen
 class StreamDerived:
     """
-    What follows from a legal config of such a kernel.
+    Numbers that follow from a legal config.
 
     Attributes:
         registers: Of a thread, as many as `ctas_per_sm` CTAs leave it.
@@ -80,8 +80,8 @@ def share_of(device: Device, num_sms: int) -> float:
 
 class StreamRules(TiledRules[TiledT, ProblemT]):
     """
-    Rules of such kernels. An operation gives the data below, says what a config costs, and
-    overrides what it has besides.
+    Rules of kernels that stream rows. A subclass gives the data below and a cost model, and
+    overrides what differs.
 
     Attributes:
         sides: Numbers of a tiling and the values that each may have.
@@ -123,7 +123,7 @@ class StreamRules(TiledRules[TiledT, ProblemT]):
         raise NotImplementedError
 
     def work_words(self, config: TiledT) -> str:
-        """Return what a warp has under way, for errors."""
+        """Describe the loads that a warp has in flight, for errors."""
         raise NotImplementedError
 
     def thread_bytes(self, config: TiledT) -> int:
@@ -168,7 +168,7 @@ class StreamRules(TiledRules[TiledT, ProblemT]):
         return False
 
     def confidence_note(self, problem: ProblemT, device: Device) -> str:
-        """Return what the cost model was not fitted to, if so."""
+        """Return a note where the cost model was not fitted, else an empty text."""
         if self.arch != "sm_90a":
             return ON_PAPER.format(device=device.name)
         return "" if device is H200 and self.is_fitted(problem) else self.note

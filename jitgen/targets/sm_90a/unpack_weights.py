@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sm_90a says of `unpack_weights`: see `jitgen.targets.protocol.Rules`."""
+"""Rules of sm_90a for `unpack_weights`: see `jitgen.targets.protocol.Rules`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ROW_BYTES = 256
 @frozen
 class Sm90UnpackDerived:
     """
-    What follows from a legal sm_90a config.
+    Numbers that follow from a legal sm_90a config.
 
     Attributes:
         registers: Of a thread, as many as `ctas_per_sm` CTAs leave it.
@@ -102,7 +102,7 @@ class UnpackWeights(StreamRules[UnpackWeightsConfig, UnpackWeightsProblem]):
         num_sms: int,
     ) -> Cost:
         """
-        Return what `config` would take: its launch, what crosses memory at its rate, the scales
+        Estimate the time of `config`: its launch, its traffic at the rate of memory, the scales
         that each CTA of a row looks at, and half of a CTA's time while the last ones end.
         """
         rows, columns = problem.blocks

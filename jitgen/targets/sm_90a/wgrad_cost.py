@@ -25,7 +25,7 @@ _TILE_US = 0.3
 def predict(
     problem: GroupedGemmWgradProblem, config: GroupedGemmWgradConfig, fit: Fit, num_sms: int
 ) -> Candidate:
-    """Return what `config` would take for `problem` on `num_sms` SMs."""
+    """Estimate the time of `config` for `problem` on `num_sms` SMs."""
     tile, cluster = config.tile, config.cluster
     width = tile.m * cluster.m, tile.n * cluster.n
     clusters = problem.groups * -(-problem.n // width[0]) * -(-problem.k // width[1])
