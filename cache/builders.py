@@ -119,7 +119,7 @@ def _difference(base: Folder, document: Mapping[str, Any], builder: Mapping[str,
         if first is None:
             text = json.dumps(dict(builder), sort_keys=True).encode("ascii")
             with base.service("tmp") as drafts:
-                folder.discard(name)  # what is no record
+                folder.discard(name)  # a damaged record
                 _write_first(folder, name, _sealed(text), drafts)
             first = _record(folder, name) or dict(builder)
     return " and ".join(part for part in sorted(builder) if first.get(part) != builder[part])

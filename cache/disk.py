@@ -66,7 +66,7 @@ def disk_space(path: Path) -> DiskSpace:
     return DiskSpace(
         free_bytes=found.f_bavail * found.f_frsize,
         total_bytes=found.f_blocks * found.f_frsize,
-        has_inodes=found.f_favail > 0 or not found.f_files,  # some count none
+        has_inodes=found.f_favail > 0 or not found.f_files,  # some file systems report no inodes
     )
 
 

@@ -59,7 +59,9 @@ _WRONG = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR})
 
 
 ASIDE = ".aside-"
-"""Begins the name of what is in the way and could only be renamed, until a sweep removes it."""
+"""
+Prefix of the new name of a file that was in the way and could only be renamed; a sweep removes it.
+"""
 
 
 def unique_name() -> str:

@@ -46,7 +46,7 @@ _REST_S = 30.0  # to leave an index alone that could not be used
 _FAILURE = "failure:"
 _JOURNAL = "journal"
 _MAX_LINE = 4096  # bytes of a line of the journal
-_MAX_RECORDS = 2**16  # of the journal at once; what is beyond is lost, as beyond its size
+_MAX_RECORDS = 2**16  # read at once; further records are lost, as are those beyond its size
 MOST_JOURNAL_BYTES = 4 * 2**20
 """Uses are not recorded in a journal of this size, until a process opens the index."""
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jitgen.support.codec import one_of
 
 ABSENT = "(absent)"
-"""Stands for the value of a field that one of two key documents does not have."""
+"""Value shown for a field that one of two key documents does not have."""
 
 
 @frozen

@@ -211,7 +211,7 @@ def _lock_file(locks: Folder) -> int:
             return os.open(_LOCK, _READ, dir_fd=locks.descriptor)
         if error.errno not in _NO_FILE:
             raise
-    locks.discard(_LOCK)  # what is no file
+    locks.discard(_LOCK)  # not a regular file
     return os.open(_LOCK, flags, locks.mode(0o666), dir_fd=locks.descriptor)
 
 

@@ -199,7 +199,7 @@ class Root:
             raise FileNotFoundError(f"{base.path}/entries is no folder")
         except Untrusted as damage:
             raise self._unsafe(base.path / "entries", damage.reason) from None
-        except Damaged as damage:  # it is ours, but access is denied: that may pass
+        except Damaged as damage:  # the folder is ours, but access is denied: that may pass
             raise PermissionError(errno.EACCES, f"Permission denied: {damage}") from None
 
     def _walk(self, *, create: bool) -> Folder:
@@ -230,7 +230,7 @@ class Root:
             return os.open(name, _LIST if path == self.base else _SEARCH, dir_fd=above)
         except NotADirectoryError:
             found = os.stat(name, dir_fd=above, follow_symlinks=False)
-            if is_inner and stat.S_ISLNK(found.st_mode):  # it was none when the path was resolved
+            if is_inner and stat.S_ISLNK(found.st_mode):  # a folder when the path was resolved
                 raise self._unsafe(path, "is no folder but a link") from None
             raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(path)) from None
 

@@ -47,7 +47,7 @@ MAX_NAME = 256
 """Characters of a name that the index keeps; a config's own has 150 at most."""
 
 _TYPES = [str, str, int, int, int, float]
-_MOST = 2**62  # of any number: what is larger is neither a size nor a time
+_MOST = 2**62  # largest number: beyond any size or time
 
 Change = Callable[[IndexRow], IndexRow | None]
 """A change of a row: takes the old row, or None, and returns the new one; None removes it."""

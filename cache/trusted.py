@@ -34,7 +34,7 @@ from jitgen.signing.policy import judge
 from jitgen.signing.trust import MAX_BYTES, SealedTrust, opened
 from jitgen.support.documents import BadDocument, parse_json
 
-_LOOKED = "trust.looked"  # which places were asked, and when
+_LOOKED = "trust.looked"  # which backends were asked, and when
 _MAX_LOOKED = 2**14
 _EVERYWHERE = "*"
 FRESH_S = 60.0

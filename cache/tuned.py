@@ -57,7 +57,7 @@ class Tuned:
     """The measurements under one root; reading never raises for what the disk holds."""
 
     top, what = "tuned", "measurements"
-    """The folder, and what messages call its files."""
+    """The folder, and the name of its files in messages."""
 
     def __init__(self, root: Root, *, is_writable: bool) -> None:
         self._root = root

@@ -129,7 +129,7 @@ __all__ = [
 ]
 
 _MODULES = ("metrics", "quantize", "reference", "torch")
-"""What is public as a module, and loaded when it is first used."""
+"""Public modules, loaded on first use."""
 
 _NAMES = {
     "config": "Arch BLayout DType Layout ScaleGranularity",

@@ -158,6 +158,6 @@ def _parsed(setting: Setting, text: str, where: str) -> Any:
 
 
 _inside: ContextVar[Mapping[str, Any]] = ContextVar("jitgen.settings", default=MappingProxyType({}))
-"""What the session of this context says."""
+"""Settings of this context's session."""
 
 settings = Settings()

@@ -41,7 +41,7 @@ class Proof:
             WrongResult: It is wrong.
             JitgenError: The kernel is not here, or refuses.
         """
-        # What an earlier kernel left there must not pass for this one's result.
+        # The result of an earlier kernel must not pass for this one's.
         self.workload.out.fill_(torch.nan)
         call()
         bits = self.workload.out.view(-1).view(torch.uint8)

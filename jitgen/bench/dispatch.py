@@ -52,7 +52,7 @@ NEW_US = 6.0
 """Budget of a call with a new number of rows, in a bucket in which one was seen."""
 
 RECORDED_US = 0.3
-"""Budget of what JITGEN_RECORD adds to a call."""
+"""Budget of the time that JITGEN_RECORD adds to a call."""
 
 _CALLS = 100
 _SIZES = 50  # row counts of one run, each of them new

@@ -36,7 +36,10 @@ TENSOR_CORE_BITS = 12
 """Bits that Hopper's tensor cores keep of a sum of FP8 products, at least."""
 
 LARGEST_ERROR = 2.0**-6
-"""Of the grouped way, as a part of the largest result: its rows are rounded to bf16 before."""
+"""
+Largest error of `grouped_gemm` and combine, relative to the largest result: the rows are rounded to
+bf16 in between.
+"""
 
 _GPU_TOKENS, _CPU_TOKENS = (1, 8, 16, 32, 64, 96, 128, 192, 256, 288, 384), (8,)
 _GPU_SIZES, _CPU_SIZES = (256, 7168, 256, TOP_K), (6, 128, 128, 2)

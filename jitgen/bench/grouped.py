@@ -68,7 +68,7 @@ EDGES = tuple(
     )
     for layout in Layout
 )
-"""What each step of the check is called by: a layout, and N and K that end within a tile."""
+"""Cases of the check, one for each layout, with N and K that end within a tile."""
 
 
 KINDS = (

@@ -27,7 +27,7 @@ from jitgen.config import Arch, Layout
 from jitgen.support.frozen import frozen
 
 PADDING = "padding"
-"""The pass that a peer needs before its product, in the place of a side."""
+"""Name, instead of a side, of the pass that a peer needs before its product."""
 
 PREFILL_ROWS = 4096
 """Rows of a group from which a case counts as prefill."""

@@ -33,7 +33,10 @@ TRIALS = "jitgen.bench.kernel_trials:KernelTrials"
 """The class that the process serves."""
 
 _START_S = 120.0
-"""What it may take besides: importing torch, waking a GPU, compiling what cannot be kept."""
+"""
+Seconds that it may take in addition: importing torch, waking a GPU, compiling kernels that cannot
+be cached.
+"""
 
 PROBLEMS = {
     "grouped_gemm": ("4:128:512:512", "8:4096:4096:7168"),

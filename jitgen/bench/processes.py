@@ -36,7 +36,7 @@ a_scale = torch.ones(k // 128, m).T
 b_scale = torch.ones(groups, n // 128, k // 128)
 offs = torch.arange(m // groups, m + 1, m // groups, dtype=torch.int32)
 """
-"""What a script begins with that makes one small call, whose exact answer it knows."""
+"""Beginning of a script that makes one small call with a known exact result."""
 
 _FIRST_CALL = (
     PROBLEM

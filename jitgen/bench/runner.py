@@ -45,7 +45,7 @@ _COPY_BYTES = 2 * 2**30
 Tolerated = type[Exception] | tuple[type[Exception], ...]
 
 NEEDED: Tolerated = ()
-"""What a side may raise whose failure ends the suite: nothing."""
+"""Errors tolerated from a side whose failure ends the suite: none."""
 
 COPY, EAGER, INDUCTOR = "copy", "torch", "inductor"
 

@@ -46,7 +46,7 @@ OF_COPY = 0.9
 """Budget of the largest ragged case with block scales: this part of the copy's rate."""
 
 LARGEST_ERROR = 2.0**-3
-"""Of inductor's results, as a part of the largest: e4m3 rounds by 2**-4 of a value."""
+"""Largest error of inductor's results, relative to the largest: e4m3 rounds by 2**-4 of a value."""
 
 GROUPS = 8
 _KINDS = (

@@ -95,4 +95,4 @@ class Suite:
         for step in self.run(report, steps, given, save):
             save()
             yield step
-        save()  # with what is known at the end alone: clocks, the copy rate
+        save()  # now with values known only at the end: clocks, the copy rate

@@ -34,7 +34,7 @@ _ROWS = (*SUITES, *_LINES, "gradients")
 """Suites that yield rows."""
 
 _NAMED = ("kernel", "plan")
-"""What takes a kernel or a plan by its name."""
+"""Commands that take the name of a kernel or a plan."""
 
 Option = Callable[[Any], Any]
 

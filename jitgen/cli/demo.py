@@ -38,7 +38,7 @@ _GPU_SIZES, _CPU_SIZES = (4096, 2048, 1024), (64, 256, 256)
 """Tokens, values of a token, and values between the products."""
 
 _CROSS = GroupedGemmProblem(layout=Layout.RAGGED, groups=8, m=8 * 256, n=4096, k=7168)
-"""What the cross-compiled kernel is chosen for: an expert layer of DeepSeek-V3."""
+"""GroupedGemmProblem of the cross-compiled kernel: an expert layer of DeepSeek-V3."""
 
 
 @frozen

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jitgen.compile.compiler import Artifact
 
 INSTALLED = "installed"
-"""What stands for the folder of jitgen's own templates."""
+"""Name for the folder of jitgen's own templates."""
 
 _PTX = re.compile(r"^\s*(?:@!?%p\d+\s+)?([a-z][a-z0-9_.:]*)\s.*;", re.MULTILINE)
 """An instruction of PTX, without predicate and operands; directives begin with a point."""

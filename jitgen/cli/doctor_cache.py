@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jitgen.cache import Store
 
 _ENOUGH_BYTES = 2**26
-"""What is free should hold some hundred kernels; else it is told."""
+"""Free bytes below which a warning is given: some hundred kernels fit."""
 
 
 def cache_findings() -> Iterator[Finding]:
@@ -32,7 +32,7 @@ def cache_findings() -> Iterator[Finding]:
         kind = filesystem_type(store.root)
         yield about(section, "file system", kind or "unknown")
         totals = store.stats()
-        reason = store.index.reason  # it may have turned out just now that there can be none
+        reason = store.index.reason  # the index may just have turned out to be unusable
         yield about(
             section, "index", f"none: {reason}" if reason else "in use", Health.NOTE, when=reason
         )

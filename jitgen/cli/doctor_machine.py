@@ -39,7 +39,7 @@ def version_findings() -> Iterator[Finding]:
             when=not found,
         )
     for name in ("jinja2", toolchain.COMPILER, *toolchain.FLAVOURS.values()):
-        found = toolchain.version(name)  # who needs which of them: see `ability_findings`
+        found = toolchain.version(name)  # `ability_findings` says what each is needed for
         yield about(section, name, found or "not installed")
 
 
@@ -185,7 +185,7 @@ def _why_not_loading() -> str:
     try:
         toolchain.versions()
         load_runtime_library()
-        import tvm_ffi  # noqa: F401  # what loads a kernel, and calls it
+        import tvm_ffi  # noqa: F401  # it loads kernels and calls them
     except (ToolchainError, ImportError) as error:
         return str(error)
     return ""

@@ -67,7 +67,7 @@ def _signers(store: Store) -> Iterator[Finding]:
     trust = store.trusted.current().trust
     for found in signers(store):
         if found.reason:
-            continue  # it does not answer, which was said
+            continue  # it does not answer: reported already
         if found.unready:
             yield _about_signer(f"{found.url} is not ready: {found.unready}", Health.WARN)
         if not found.keyid:

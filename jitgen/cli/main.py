@@ -34,7 +34,7 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
 
 _USAGE_ERRORS = (ConfigError, InputError, PlanError, SettingError)
-"""What is wrong with the user's words rather than with the work."""
+"""Errors in the user's input, as opposed to failures of the work."""
 
 _HELP = frozenset({"-h", "--help"})
 

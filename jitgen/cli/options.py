@@ -225,7 +225,7 @@ OP = Parsed("op", lambda name: operation(name).name)
 SHARD = Parsed("i/n", Shard.parse)
 SIZE = Parsed("size", _bytes)
 SCALES = click.Choice([*dict.fromkeys(map(str, (*ScaleGranularity, *Scales)))])
-"""Of any operation; each says itself which it has."""
+"""Scale granularities of all operations; each operation checks its own."""
 
 DEVICE = click.option(
     "--device",

@@ -29,7 +29,7 @@ from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 from jitgen.targets.devices import default_arch
 
-_LONG = 80  # characters of what a table says about itself
+_LONG = 80  # characters of a table's description
 _MOST_SKIPPED = 20  # records of an imported table that are named on a terminal
 
 if TYPE_CHECKING:

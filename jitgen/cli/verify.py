@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TASK = "jitgen.verify.verification:verify_task"
 
 PRELOAD = (*EMULATOR_PRELOAD, "jitgen.verify.verification")
-"""What every task needs, beside the compiler."""
+"""Modules that every task needs in addition to the compiler."""
 
 _SHOWN_FINDINGS = 6
 

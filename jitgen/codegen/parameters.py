@@ -20,13 +20,13 @@ from jitgen.templates import contents
 
 RENDERING = 2
 """
-Version of what `jitgen.codegen.render` makes of a template and its parameters. Part of every key:
-raise it with every change that gives another text.
+Version of `jitgen.codegen.render`. Part of every key: raise it with every change that renders
+another text from the same template and parameters.
 """
 
 
 COMMENT_WIDTH = 94
-"""Letters in a line of the config that a source begins with."""
+"""Characters in a line of the config at the top of a source."""
 
 
 def rendering() -> dict[str, int]:
@@ -43,7 +43,7 @@ _STATED = re.compile(r"^(?:## |\{# )Parameters: (.*(?:\n##     .*)*)", re.MULTIL
 _CODE = re.compile(
     r"(?:^|\s)##[^\n]*|\{#.*?#\}|^[ \t]*#%[-+]?([^\n]*)|\{\{(.*?)\}\}", re.MULTILINE | re.DOTALL
 )
-"""Comments, which are no code; a statement; an expression."""
+"""Comments, which are not code; a statement; an expression."""
 
 _BINDING = re.compile(r"\s*(?:set ([\w, ]+?) =(.*)|(?:from .* )?import (\w+))")
 _STRING = re.compile(r'"[^"]*"')

@@ -33,11 +33,11 @@ _PROVIDES = re.compile(r"^## Provides: (?!none$)", re.MULTILINE)
 _HEADER = re.compile(r"((?:##[^\n]*\n)+)##[^\n]*\n")
 _INCLUDED = re.compile(r"^#% include (?!\"shared/header\.).+\.py\.jinja\"$", re.MULTILINE)
 _SECTION = re.compile(r"# [\w/]+\.py\.jinja")
-"""The comment that names the partial of what follows."""
+"""Comment that names the partial of the lines below it."""
 
 _SAFE_TEXT = re.compile(r"[A-Za-z0-9_]+")
 _SAFE_JSON = re.compile(r"[A-Za-z0-9_{}:,\"]+")
-"""What a config's canonical JSON has: nothing that could end the comment that it is written in."""
+"""Characters of a config's canonical JSON: none of them could end the comment that holds it."""
 
 
 @frozen

@@ -49,7 +49,7 @@ _HARMLESS = frozenset(
     )
     for name in names
 )
-"""What may be called where nothing reads the result; and what takes no arguments."""
+"""Functions without side effects: an unread call of them may go, as may any without arguments."""
 _FIELD = re.compile(r"^    (\w+): [^\n]*\n", re.MULTILINE)
 _COVERED = re.compile(r"\*\(.* in range\((\d+)\)\)")
 _KEYWORD = re.compile(r"\w+=[^=]")
@@ -71,7 +71,7 @@ class _Function(NamedTuple):
     at: int  # of its name
     parameters: tuple[tuple[int, int], ...]
     body: tuple[int, int]
-    is_fixed: bool  # its parameters are what the device or a caller of the file hands over
+    is_fixed: bool  # the device or a caller of the file gives its parameters
 
 
 def specialised(text: str, kept: frozenset[str]) -> str:
@@ -112,7 +112,7 @@ def constants(text: str) -> dict[str, Any]:
     for name, expression in _CONSTANT.findall(text):
         try:
             known[name] = _value(expression, known)
-        except Exception:  # noqa: S112  # whatever it is, it is not known here
+        except Exception:  # noqa: S112  # an expression that cannot be evaluated here
             continue
     return known
 
@@ -341,7 +341,7 @@ def _without_parameters(text: str, plain: str, kept: frozenset[str]) -> tuple[st
         calls = [place for place in names[function.name] if place != function.at]
         after = {place: plain[place + len(function.name)] for place in calls}
         if set(after.values()) - {"("}:
-            continue  # it is handed on as a value
+            continue  # passed on as a value
         given = [_parts(plain, place + len(function.name)) for place in calls]
         if any(plain[slice(*part)].strip().startswith("*") for parts in given for part in parts):
             continue

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jitgen.settings import settings
 
-FOLDER = "/"  # to start it in: the caller's may be gone, and holds up its unmounting
+FOLDER = "/"  # start folder: the caller's may be gone, or would be kept from unmounting
 
 _START = """\
 import json, sys

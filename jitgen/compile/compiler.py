@@ -49,7 +49,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LINES = "--generate-line-info"
 
 STREAM = object()
-"""Stands for the caller's stream among arguments to compile with."""
+"""Placeholder of the caller's stream in the arguments for compiling."""
 
 _TYPES = {
     "float32": "Float32",

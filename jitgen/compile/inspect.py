@@ -112,7 +112,7 @@ def resources(library: bytes) -> Resources:
         if name in sections:
             facts |= dict(_attributes(sections[name].content))
     text = sections[f".text.{kernel}"]
-    # those of a function begin with its number among the symbols
+    # sections of a function begin with its symbol number
     stack = max(facts.get(_FRAME_SIZE, (0, 0))[1], facts.get(_MIN_STACK_SIZE, (0, 0))[1])
     local = _size(sections, f".nv.local.{kernel}")
     threads = facts.get(_REQNTID, (0, 0, 0))

@@ -182,7 +182,7 @@ def _require_readable() -> None:
 
 def _forget_what_is_installed() -> None:
     """Clear the caches of importlib, which also remember folders that could not be read."""
-    # of an object, for in some versions of Python it is no method of the class
+    # of an object: in some versions of Python the class has no such method
     importlib.metadata.MetadataPathFinder().invalidate_caches()
 
 

@@ -192,7 +192,7 @@ def run(
             for answer in server.answers(line):
                 waiting.discard(answer["index"])
                 yield _outcome(tasks[answer["index"]], answer)
-                if not waiting:  # the end may never show, where a fork of this process holds a copy
+                if not waiting:  # the end may never show if a fork of this process holds a copy
                     break
         except TimeoutError:
             server.kill()

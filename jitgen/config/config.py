@@ -104,10 +104,10 @@ _SCALED = {
     ScaleGranularity.NV16: (DType.E2M1,),
 }
 FLOAT_SCALES = (ScaleGranularity.TENSOR, ScaleGranularity.ROW, ScaleGranularity.BLOCK128)
-"""Those that are float32."""
+"""Granularities of float32 scales."""
 
 SCALES = (*FLOAT_SCALES, ScaleGranularity.MX32, ScaleGranularity.NV16)
-"""Those that b can have."""
+"""Granularities that b can have."""
 
 
 class Layout(grammar.Vocabulary):
@@ -296,7 +296,7 @@ def of(
 
 
 MAX_SIZE = 2**48
-"""Most of a problem's size: beyond any memory, and products of two are exact enough as floats."""
+"""Largest size in a problem: beyond any memory, and products of two are exact enough as floats."""
 
 EXAMPLE = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_sm_90a"
 

@@ -93,7 +93,7 @@ class Operands(Part):
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
-        if self.a_scale_granularity == self.scale_granularity:  # said twice: one config, one name
+        if self.a_scale_granularity == self.scale_granularity:  # redundant: one config has one name
             object.__setattr__(self, "a_scale_granularity", None)
         if self.scale_granularity is ScaleGranularity.NONE:
             raise ConfigError(
@@ -244,7 +244,7 @@ _operands = cache(Operands)  # a plan asks for them thousands of times
 _USUAL = {"b_layout": "plain", "bias": False} | dict.fromkeys(
     ("b_dtype", "a_scale_granularity", "min_latency", "numerics")
 )
-"""Fields of a problem that its JSON form leaves out where they are so."""
+"""Values of fields that the JSON form of a problem leaves out."""
 
 
 @frozen
@@ -292,7 +292,7 @@ class GroupedGemmProblem(GroupedRows):
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
-        if self.b_dtype == self.a_dtype:  # said twice: one problem, one name
+        if self.b_dtype == self.a_dtype:  # redundant: one problem has one name
             object.__setattr__(self, "b_dtype", None)
         types = self.operands  # with a mistake in them it cannot be made
         object.__setattr__(self, "a_scale_granularity", types.a_scale_granularity)

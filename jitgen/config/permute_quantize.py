@@ -33,13 +33,13 @@ class Format(StrEnum):
     """Formats of the result, as the next GEMM takes its a; see `jitgen.formats`."""
 
     BLOCK128 = "block128"
-    """e4m3 with a float32 for each 1x128, which the kernel finds."""
+    """e4m3 with a float32 for each 1x128, computed by the kernel."""
 
     ROW = "row"
-    """e4m3 with a float32 for each row, which the kernel finds."""
+    """e4m3 with a float32 for each row, computed by the kernel."""
 
     TENSOR = "tensor"
-    """e4m3 with a float32 for all, which is given."""
+    """e4m3 with one float32 for all values, given by the caller."""
 
     NONE = "none"
     """bfloat16, as it was."""
@@ -51,7 +51,10 @@ class Format(StrEnum):
     """e2m1 with a power of two for every 32 along K, in atoms."""
 
     NVFP4 = "nvfp4"
-    """e2m1 with an e4m3 for every 16 along K, in atoms, and a float32 over them that is given."""
+    """
+    e2m1 with an e4m3 for every 16 along K, in atoms, and a global float32 scale given by the
+    caller.
+    """
 
     @property
     def q_dtype(self) -> DType:
@@ -103,11 +106,14 @@ class Walk(StrEnum):
     """Tokens, read and quantised once: each asks the inverse for its rows."""
 
     SORT = "sort"
-    """The same of few tokens, whose pairs the kernel sorts itself: each counts its rows."""
+    """
+    Tokens as in `SCATTER`, but few: the kernel sorts the pairs itself, and each token counts its
+    rows.
+    """
 
 
 SORTED = ("sorted_offs", "sorted_permutation", "sorted_inverse")
-"""What findings call the order of the pairs where the kernel finds it."""
+"""Names, in findings, of the tensors with the order of the pairs, if the kernel sorts."""
 
 
 @frozen

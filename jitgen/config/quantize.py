@@ -46,10 +46,10 @@ class Rounding(StrEnum):
     """How a scale that is a power of two is found."""
 
     UP = "up"
-    """The smallest with which nothing is clipped."""
+    """The smallest scale that clips no value."""
 
     FLOOR = "floor"
-    """The specification's, which clips the largest values."""
+    """The scale of the specification, which clips the largest values."""
 
 
 @frozen

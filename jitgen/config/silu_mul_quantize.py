@@ -31,13 +31,13 @@ class Scales(Vocabulary):
     """How many results share one scale: as the next GEMM takes its a, or not at all."""
 
     BLOCK128 = "block128"
-    """One float32 for each 1x128, which the kernel finds."""
+    """One float32 for each 1x128, computed by the kernel."""
 
     ROW = "row"
-    """One float32 for each row, which the kernel finds."""
+    """One float32 for each row, computed by the kernel."""
 
     TENSOR = "tensor"
-    """One float32 for all, which is given."""
+    """One float32 for all values, given by the caller."""
 
     NONE = "none"
     """None: results stay bfloat16."""

@@ -13,7 +13,10 @@ from jitgen.config.problem import GroupedRows
 from jitgen.support.frozen import frozen
 
 _BLOCK_BYTES = 4_352
-"""Of a block of 64 rows x 128 of K: `jitgen.formats.prepared_blocks`, which needs torch."""
+"""
+Bytes of a block of 64 rows x 128 of K; repeated from `jitgen.formats.prepared_blocks`, which needs
+torch.
+"""
 
 
 @frozen

@@ -97,7 +97,9 @@ class Rank:
         self._rows: dict[str, WarmUpRow] = {}
         self._known: dict[str, KernelRecord | None] = {}
         self._dead: set[str] = set()
-        self._rests: dict[str, float] = {}  # key -> time until which it is left to other ranks
+        self._rests: dict[
+            str, float
+        ] = {}  # key -> time until which other ranks may compile it first
         self._watched = 0.0
 
     def run(self) -> tuple[WarmUpRow, ...]:

@@ -22,7 +22,7 @@ def scale_of(largest: Tensor, *, power_of_two: bool) -> Tensor:
     Return the scale of values up to `largest`; never 0 and never subnormal, so that dividing by it
     is safe.
     """
-    # By a tensor: a number's reciprocal is what GPUs would multiply by, one rounding more.
+    # By a tensor: GPUs would multiply by a number's reciprocal, which is one rounding more.
     quotient = largest / torch.full((), MAX, dtype=largest.dtype, device=largest.device)
     scale = torch.where(largest == 0, 1.0, quotient.clamp_min(_TINY))
     if not power_of_two:

@@ -232,7 +232,7 @@ def state_of(tensor: Tensor) -> tuple[int, int] | None:
     return tensor.data_ptr(), tensor._version
 
 
-def _made(  # what `PreparedWeights.__reduce__` keeps
+def _made(  # the fields that `PreparedWeights.__reduce__` keeps
     values: Tensor, factor: Tensor, n: int, k: int, layout: BLayout, row_spread: int | None
 ) -> PreparedWeights:
     return PreparedWeights(

@@ -14,7 +14,7 @@ from jitgen.inspect.kernel import Inspected
 from jitgen.support.frozen import frozen
 
 ABSENT = ""
-"""Stands for a value that one of the two does not have."""
+"""Value shown where one of the two kernels has none."""
 
 _CONTEXT = 3
 

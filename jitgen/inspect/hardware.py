@@ -77,7 +77,10 @@ MULTIPROCESSORS = {
         flop=((4, 4096), (8, 2048), (16, 512)),
     ),
 }
-"""By the family of a target; one that is not here has no occupancy and no roofs on its page."""
+"""
+Multiprocessors by family of targets; a target of another family has no occupancy and no roofs on
+its page.
+"""
 
 
 @frozen

@@ -26,7 +26,10 @@ _SASS = re.compile(
     r"(?P<i>^[0-9a-f]{4,6}(?= )|/\*.*?\*/)|(?P<u>\b0x[0-9a-f]+\b)|(?P<em>\.L\w+)"
     r"|(?P<b>(?<![\w.@!])(?!U?P[\dT]\b)[A-Z][A-Z0-9_]*(?:\.\w+)*)"
 )
-"""Of machine code: addresses and comments, numbers, labels, and words, of which one is coloured."""
+"""
+Tokens of machine code: addresses and comments, numbers, labels, and words, one kind of which is
+coloured.
+"""
 
 
 def lines(listing: Listing) -> Iterator[Markup]:

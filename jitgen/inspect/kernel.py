@@ -126,7 +126,7 @@ def inspected(
             family,
             registers=found.registers,
             threads=found.threads,
-            # what the system reserves is counted by `hardware`, and as static memory by the cubin
+            # `hardware` counts the system's reserve, the cubin counts it as static memory
             shared_bytes=max(dynamic, found.shared_bytes - (sm.reserved_bytes if sm else 0)),
             tensor_columns=tensor.total if tensor else 0,
         )
@@ -195,7 +195,8 @@ def _host(source: Source, entry: Entry | None, *, emulates: bool) -> _Code:
 def numbers(derived: Any) -> list[Number]:
     """Return the numbers of a verdict, each with its line in the docstring of their class."""
     meanings: dict[str, str] = {}
-    for kind in reversed(type(derived).__mro__):  # those of parts are told where they are declared
+    # Fields of base classes are documented where they are declared.
+    for kind in reversed(type(derived).__mro__):
         meanings |= _meanings(kind.__doc__ or "")
     return [
         Number(

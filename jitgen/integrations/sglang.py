@@ -18,7 +18,7 @@ NAME = "jitgen"
 
 _RUNNERS = "sglang.srt.layers.moe.moe_runner"
 _PLACE = ("none", "triton")
-"""How SGLang calls what it replaces: tokens that stay on their rank, fused Triton experts."""
+"""SGLang's names for what jitgen replaces: tokens that stay on their rank, fused Triton experts."""
 
 
 def register() -> None:

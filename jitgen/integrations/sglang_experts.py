@@ -29,7 +29,7 @@ _DETERMINISTIC = "SGLANG_ENABLE_DETERMINISTIC_INFERENCE"
 _OTHER_LAYERS = ("gemm1_alpha", "gemm1_clamp_limit", "swiglu_limit")
 
 _MOST_LAYERS = 1024
-"""Whose chains are kept, each of which keeps the memory of its weights."""
+"""Most layers whose chains are kept; each chain keeps the memory of its weights."""
 
 Fused = Callable[[Any, Any, Any], Any]
 """Takes dispatched tokens, weights and the config of a runner; returns what is combined."""
@@ -43,7 +43,7 @@ def fused(usual: Fused) -> Fused:
     combine = importlib.import_module(
         "sglang.srt.layers.moe.token_dispatcher.standard"
     ).StandardCombineInput
-    # By the first weight of a layer; whether it is still there is asked at each call.
+    # By the first weight of a layer; each call checks that this weight still exists.
     chains: dict[int, tuple[tuple[int, int | None], Places, Chain]] = {}
 
     def experts(dispatched: Any, weights: Any, layer: Any) -> Any:

@@ -87,7 +87,7 @@ def chain_of(weights: ExpertWeights, experts: int, top_k: int) -> Chain:
 
 
 _seen: set[tuple[Sizes, int, Arch]] = set()
-"""Whose kernels all came into the store."""
+"""Layers whose kernels are all in the store."""
 
 
 def prewarmed(sizes: Sizes, *, max_tokens: int) -> None:

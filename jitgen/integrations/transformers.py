@@ -42,7 +42,7 @@ from jitgen.plans.prewarm import prewarm as prewarm_plan
 from jitgen.plans.sweep import Sweep
 
 IMPLEMENTATION = "jitgen"
-"""What models call it."""
+"""Name of the implementation in models."""
 
 
 def register() -> None:

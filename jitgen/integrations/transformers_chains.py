@@ -28,7 +28,7 @@ from jitgen.ops.versions import Places, Versions
 from jitgen.support.frozen import frozen
 
 NAMES = {"w13": "gate_up_proj", "w2": "down_proj"}
-"""What modules call the weights of a chain."""
+"""Names of a chain's weights in modules."""
 
 _BLOCK = (128, 128)
 
@@ -41,7 +41,7 @@ CHAINED = {
     "has_bias": False,
     "has_post_expert_norm": False,
 }
-"""What a module says of itself that there is a chain for."""
+"""Attributes of a module that there is a chain for."""
 
 
 @frozen
@@ -69,7 +69,10 @@ _kept: WeakKeyDictionary[nn.Module, _Kept] = WeakKeyDictionary()
 _held: WeakKeyDictionary[nn.Module, tuple[Versions, dict[str, PreparedWeights] | None]] = (
     WeakKeyDictionary()
 )
-"""The MXFP4 copies that were asked for, with what they were made of; None where it has none."""
+"""
+Requested MXFP4 copies of modules, with the weights they were made of; None for a module without
+copies.
+"""
 
 
 @frozen
@@ -129,7 +132,7 @@ def chain_of(module: Any, top_k: int) -> Chain:
         or not kept.places.hold(sources)
     ):
         kept = _made(module, top_k, activation, sources)
-    if activation is None:  # which holds the module, and so is not kept beside it
+    if activation is None:  # this chain holds the module, so it is not kept beside it
         return GatedChain(config=kept.config, weights=kept.weights, module=module)
     return Chain(config=kept.config, weights=kept.weights)
 

@@ -30,7 +30,7 @@ from jitgen.runtime.session import current
 from jitgen.targets.legality import rules
 
 _DEVICES = ("cpu", "cuda")
-"""Those of which autocast can be asked; a model in the build of an image is on none."""
+"""Devices that autocast knows; a model in the build of an image is on none of them."""
 
 
 def computed_in(weight: Tensor) -> torch.dtype:

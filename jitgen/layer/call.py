@@ -126,7 +126,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     return run(chain, x, topk_weights, topk_ids, shared, out, workspace, sorting)
 
 
-def run(  # what a call and a module have in common
+def run(  # shared by a call and a module
     chain: Chain,
     x: Tensor,
     topk_weights: Tensor,

@@ -33,7 +33,7 @@ _PARTS = {"route", "permute_quantize"}
 """With an explicit config for one of these, sorting and quantising are two launches."""
 
 Rows = tuple[Tensor, Tensor | None]
-"""What a product reads, and its scales."""
+"""Input of a product, and its scales."""
 
 
 class Counts(NamedTuple):

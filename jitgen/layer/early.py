@@ -32,13 +32,13 @@ launches do is 1 to 2 % faster up to 64 tokens, and 2 to 4 % slower at 4096.
 _MOST_KEPT = 1024
 
 PRODUCTS = ("gate_up", "down")
-"""What the configs of products go by; other launches go by their operation."""
+"""Names of the products' configs; other launches have the name of their operation."""
 
 SHARED = "combine, shared"
-"""And combine with the result of experts that all tokens share."""
+"""Name of combine with the result of shared experts."""
 
 JOINED = "sort, gather"
-"""And the launch that sorts pairs and gathers their rows, where one does both."""
+"""Name of the launch that both sorts pairs and gathers their rows."""
 
 JOINED_PAIRS = 8
 """

@@ -123,7 +123,7 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
     return run_experts(chain, x, masked_m, x_scale, expected_m, out, workspace)
 
 
-def run_experts(  # what a call and a module have in common
+def run_experts(  # shared by a call and a module
     chain: Chain,
     x: Tensor,
     masked_m: Tensor,

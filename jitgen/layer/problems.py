@@ -108,7 +108,7 @@ def _product(
         k=k,
         bias=getattr(weights, f"{name}_bias") is not None,
         min_latency=config.min_latency,
-        numerics=config.numerics,  # type: ignore[arg-type]  # a word, which becomes one
+        numerics=config.numerics,  # type: ignore[arg-type]  # a text, which the field converts
         **fields,
     )
 

@@ -35,7 +35,7 @@ STREAMS = 8
 """Streams that have blocks of their own; calls on any other one ask torch's allocator."""
 
 _PER_THREAD = 2
-"""What CUDA calls the stream that is another one in each thread (cudaStreamPerThread)."""
+"""CUDA's handle of the stream that differs from thread to thread (cudaStreamPerThread)."""
 
 
 @frozen
@@ -300,7 +300,7 @@ class Workspace:
             )
 
 
-def _like(  # what `Workspace.__reduce__` keeps
+def _like(  # the fields that `Workspace.__reduce__` keeps
     hidden: int,
     intermediate: int,
     top_k: int,

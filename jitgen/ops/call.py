@@ -186,7 +186,7 @@ class Call(Generic[Args, Validated, Result]):
         }
         return self.launch(args, valid, kernel), family, rows
 
-    # What each call says of itself.
+    # What each subclass overrides.
 
     def check_values(self, args: Args, valid: Validated) -> None:
         """Look at values that kernels take on trust: with JITGEN_CHECK alone."""
@@ -235,7 +235,7 @@ class Call(Generic[Args, Validated, Result]):
         require(config, valid.arch)
         return config
 
-    # What a graph of torch's holds of a call.
+    # A call in a graph of torch's.
 
     def in_graph(self) -> list[tuple[str, str, Any]]:
         """

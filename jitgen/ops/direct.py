@@ -27,7 +27,7 @@ from jitgen.runtime import devices
 from jitgen.runtime.session import Session
 
 _COUNT = "num_ctas"
-"""What the last argument of a GPU's entries is called: CTAs, at most one for each SM."""
+"""Name of the last argument of a GPU's entries: number of CTAs, at most one for each SM."""
 
 
 def read(

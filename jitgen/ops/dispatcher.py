@@ -32,7 +32,7 @@ _KEYS = {
     "Conjugate": ("a lazily conjugated view", "{}.resolve_conj()"),
     "ZeroTensor": ("a tensor of zeros without memory", "torch.zeros_like({})"),
 }
-"""What other keys mean, and what to give instead."""
+"""Meaning of other keys, and the tensor to pass instead."""
 
 
 def is_traced(tensors: Iterable[object]) -> bool:

@@ -18,10 +18,10 @@ from jitgen.runtime.spec import sha256
 from jitgen.selection.numerics import require_order
 
 _EDITED = "@"
-"""What stands between name and digest."""
+"""Separator of name and digest."""
 
 _read: dict[str, Override] = {}
-"""The edited kernels that graphs of this process hold, by what they are called there."""
+"""Edited kernels in graphs of this process, by their names there."""
 
 
 def explicit_config(

@@ -29,7 +29,10 @@ except ImportError:  # pragma: no cover  # torch promises nothing of it
     _TensorGuards = None
 
 Guard = Callable[..., bool]
-"""Says of tensors, in the order of those that it was made of, whether they are treated alike."""
+"""
+Returns whether tensors look the same to the dispatcher as those that the guard was made of, in the
+same order.
+"""
 
 
 def guard(

@@ -40,7 +40,7 @@ KINDS = 16
 """Launches that one key may have, for tensors that differ in what their guards look at."""
 
 ROWS = 1
-"""Place in a key of what depends on the number of rows, and of nothing else there."""
+"""Index, in a key, of the part that depends on the number of rows."""
 
 Key = tuple[Any, ...]
 

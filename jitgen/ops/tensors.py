@@ -174,7 +174,7 @@ def check_memory(
         require(name, tensor, like=like, contiguous=-1)
         size = tensor.element_size()
         if alignment <= size or _is_empty(tensor):
-            continue  # torch sees to that, and to what has no address
+            continue  # torch checks that, and tensors without an address
         if has_memory and tensor.data_ptr() % alignment:
             raise InputError(
                 name,

@@ -114,7 +114,7 @@ class PrewarmReport:
 
 
 Progress = Callable[[PrewarmRow, int, int], None]
-"""Called with a kernel that is done, how many are, and how many there are in all."""
+"""Called for each finished kernel, with the number of finished ones, and of all."""
 
 
 def prewarm(  # noqa: PLR0913  # each is one thing to say

@@ -19,7 +19,7 @@ from jitgen.support.text import shown
 
 _FORM = re.compile(r"(\d{1,9})/(\d{1,9})")
 _DIGITS = 16
-"""Digits of a key that are looked at: 64 bits, of which no shard count sees an end."""
+"""Digits of a key that decide its shard: 64 bits, far more than any number of shards needs."""
 
 
 @frozen

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _UNREADABLE = "unreadable"
-"""Stands for the digest of a trust document that cannot be read; no document has this digest."""
+"""
+Used instead of the digest of a trust document that cannot be read; no document has this digest.
+"""
 
 
 class Wanted(Protocol):

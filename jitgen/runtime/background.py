@@ -38,7 +38,7 @@ Deliver = Callable[[Config, Arch, "Entry", str], None]
 """Called on the background's thread with a kernel's entry, and the tier that it is from."""
 
 _THREAD = "thread"
-"""Stands among the keys of failed kernels for a thread that could not be started."""
+"""Key, among those of failed kernels, for a thread that could not be started."""
 
 _JOIN_S = 2.0
 """

@@ -133,7 +133,7 @@ def _settings_of(plan: Plan) -> Iterator[str]:
     problems = [each.problem for each in plan.sweeps]
     if any(each.op == "grouped_gemm" for each in problems):
         yield "JITGEN_SELECT"
-    for name in ("min_latency", "numerics"):  # those that leave it open
+    for name in ("min_latency", "numerics"):  # problems that leave the field open
         if any(getattr(each, name, "it has none") is None for each in problems):
             yield f"JITGEN_{name.upper()}"
     layouts = {getattr(each, "b_layout", BLayout.PLAIN) for each in problems}

@@ -207,7 +207,7 @@ class KernelLoader:
                 # JITGEN_SERVICE, the compiler, which publishes to the disk.
                 with self._backed_off(spec):
                     kernel = self._opened(spec, build(self.tiers, spec), start)
-                    if kernel is None:  # what was fetched is no library
+                    if kernel is None:  # the fetched file is no library
                         kernel = _kernel(spec, *build(self.tiers, spec, fetches=False))
             else:
                 # The same without the compiler.
@@ -231,7 +231,7 @@ class KernelLoader:
                 kernel = self._arrived.get((config, arch)) or self._from_tiers(
                     config, arch, tells_miss=tells_miss
                 )
-            if kernel is not None:  # several threads may have loaded it, and one of them was first
+            if kernel is not None:  # several threads may have loaded it; the first one counts
                 kernel = self._kernels.setdefault((config, arch), kernel)
         return kernel
 

@@ -59,7 +59,7 @@ def load(content: bytes, name: str) -> Any:
         return _load_copy(content)  # its error is about the library, not about the way
     finally:
         os.close(descriptor)
-    _function(tvm_ffi, _KEEPER)(module)  # when it is last used is not known
+    _function(tvm_ffi, _KEEPER)(module)  # its last use is not known
     return module
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jitgen.runtime.override import Override
 
     Wanted: TypeAlias = Config | Override
-    """What a call asks for."""
+    """A config, or an edited kernel."""
 
 SCHEMA = 2
 """2: host parts are compiled for a named level, not for whatever CPU compiled them."""

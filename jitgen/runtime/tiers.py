@@ -39,7 +39,7 @@ class Tier(Protocol):
     """One place with compiled kernels. Safe to use from any thread."""
 
     name: str
-    """What events and statistics call it."""
+    """Its name in events and statistics."""
 
     def get(self, spec: KernelSpec) -> Entry | None:
         """Return the verified entry of `spec`; None where there is none. Never compiles."""

@@ -44,7 +44,7 @@ MIN_LATENCY_ROWS = 8
 """Mean rows of a group up to which `min_latency` counts: those of the smallest tile there is."""
 
 _DYNAMIC = "dynamic"
-"""The usual one of `jitgen.selection.modes`, which nothing else of it is needed for."""
+"""The default mode; a name of its own so that `jitgen.selection.modes` need not be imported."""
 
 
 _Problem = TypeVar("_Problem", bound=Problem)
@@ -233,7 +233,7 @@ class Chooser:
         by = _mode(settings.select if mode is None else mode, problem)
         if not use_measured or num_sms not in (None, found.num_sms):
             return _choose(place, target, said, found, num_sms or found.num_sms, by, numerics)
-        # What was recorded counts at once.
+        # New records count at once.
         key = place, target, found, asked, by, numerics, tuned.generation()
         choice = self._chosen.get(key)
         if choice is None:
@@ -246,7 +246,7 @@ class Chooser:
                 choice = _combine(choice, measured, said.confidence_note(place, found))
             if troubles() == before or self.doubts >= _MOST_DOUBTS:
                 self._chosen[key] = choice
-            else:  # no descriptors left, say: what was measured may decide otherwise
+            else:  # for example no descriptors left: measurements may decide otherwise later
                 self.doubts += 1
         return choice
 
@@ -366,7 +366,7 @@ def _combine(by_model: Choice, measurements: Measurements, note: str) -> Choice:
             code="E_EXCLUDED",
         )
     times = {name: time for name, time in measurements.times_us.items() if name in usable}
-    # What is no candidate any more, or what failed since, decides nothing.
+    # Measurements of former candidates, and of kernels that failed since, decide nothing.
     believed, winner = None, next(iter(usable))
     first, name = by_model.candidates[0], by_model.config.name(arch)
     for measured in measurements.measured:

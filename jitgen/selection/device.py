@@ -55,7 +55,7 @@ def chosen_for(arch: Arch, name: str | None = None) -> tuple[Device, str]:
     if name != "" and (found := target.asked(arch, name)) is not None:
         return found, found.name
     if len(known) == 1:
-        return known[0], ""  # whatever is at hand: it need not be asked
+        return known[0], ""  # for any device: this machine's need not be found out
     own = device_name(arch)
     return next((device for device in known if device.name == own), known[0]), ""
 
@@ -76,7 +76,7 @@ def covered(arch: Arch, names: Sequence[str] = ()) -> tuple[str, ...]:
     if asked:
         return tuple(dict.fromkeys(device.name for device in asked))
     first, *others = (device.name for device in legality.target(arch).devices)
-    if not arch.is_gpu:  # what stands for it is this machine's processor, measured or not
+    if not arch.is_gpu:  # this machine's processor represents the target, measured or not
         return device_name(arch), *others
     own = gpu_at_hand(arch)
     return tuple(dict.fromkeys([first, *others, *filter(None, [own])]))

@@ -164,7 +164,7 @@ def lookup(
     if record is None:
         return here
     excluded = dict(record.excluded)
-    for measured in here.measured:  # what works here is not excluded by what failed elsewhere
+    for measured in here.measured:  # failures elsewhere do not exclude kernels that work here
         for name in measured.record.times_us:
             excluded.pop(name, None)
     return Measurements(
@@ -285,7 +285,7 @@ def shipped_device(arch: Arch, asked: str = "") -> str:
     reference = target(arch).devices[0].name
     shipped = _shipped_devices(arch)
     if not set(shipped) - {reference}:
-        return reference  # whatever the device is: it need not be asked
+        return reference  # for any device: this machine's need not be found out
     own = asked or device.device_name(arch)
     return next((name for name in shipped if name.lower() == own.lower()), reference)
 
@@ -336,4 +336,4 @@ def shipped(arch: Arch, name: str) -> Mapping[str, TuningRecord]:
         warn_once(f"table {arch}", "the shipped measurements of %s cannot be read: %s", name, error)
         note_trouble(error)
         return {}
-    return {} if found is None else found  # whether it is empty would read all of it
+    return {} if found is None else found  # `bool(found)` would read all of it

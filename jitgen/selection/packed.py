@@ -30,7 +30,7 @@ PACKED = 2
 
 
 _BEGIN = b',\n "records": {\n'
-"""What stands between the head and the first record."""
+"""Bytes between the head and the first record."""
 
 
 def pack(table: Table) -> bytes:
@@ -78,7 +78,7 @@ class Packed(Mapping[str, TuningRecord]):
             raise BadRecord("a shipped table must have a list of kernels")
         self._kernels: list[Any] = kernels
         self._records = b"\n" + records  # so that each of them follows a line's end
-        # Without its records it is a table as any other, and checked as that.
+        # Without its records it is an ordinary table, and is checked as one.
         self._shell = Table.from_json({**document, "schema": SCHEMA, "records": []})
         self._read: dict[str, TuningRecord] = {}
         self._searches = 0

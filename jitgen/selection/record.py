@@ -25,7 +25,7 @@ _MOST_US = 1e12
 """Eleven days; what takes longer was not measured."""
 
 _DEFAULT_OP = "grouped_gemm"
-"""What a problem is of that does not say it."""
+"""Operation of a problem that does not name one."""
 
 
 class BadRecord(ConfigError):

@@ -47,10 +47,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the connection; the time limit of the first request starts, too."""
         super().connection_made(transport)
-        self._since = time.monotonic()  # since when a request is due; 0: none is
+        self._since = time.monotonic()  # time since which a request is due; 0: none is due
         self._is_begun = False  # whether a request has begun to arrive
         self._unread = 0.0  # since when the client does not read; 0: it reads
-        self._ending = 0.0  # since when it is closing; 0: it is not
+        self._ending = 0.0  # time since which it is closing; 0: it is not closing
         self._loose = 0  # bytes since the last body part or end of a request: a head or trailers
         if self.slot is not None:
             self.slot.end = self.transport.abort

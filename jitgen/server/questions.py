@@ -15,7 +15,7 @@ class Question(StrEnum):
     """A question; its value is the word that is sent."""
 
     EXAMINE = "examine"
-    """What a config is on a target: `jitgen.server.supervisor.examine`."""
+    """Examine a config on a target: `jitgen.server.supervisor.examine`."""
 
     EXPAND = "expand"
     """Which kernels a plan can ask for: `jitgen.server.supervisor.expand`."""

@@ -313,7 +313,7 @@ _CONFLICTS: tuple[tuple[str, Callable[[ServiceSettings], object], str], ...] = (
 
 
 def _check_together(found: ServiceSettings, errors: ConfigErrors) -> None:
-    is_read = not errors.lines  # else a default stands where something was wrong
+    is_read = not errors.lines  # else wrong settings have been replaced by defaults
     for where, is_wrong, what in _CONFLICTS:
         if is_read and is_wrong(found):
             errors.add(where, what)

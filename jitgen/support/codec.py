@@ -229,7 +229,7 @@ def _class(kind: Any) -> _Kind:
         return word._replace(read=lambda value: kind(word.read(value)))
     if issubclass(kind, os.PathLike):
         return _PLAIN[str]._replace(read=lambda value: kind(_PLAIN[str].read(value)))
-    if hasattr(kind, "to_json") or not is_dataclass(kind):  # what is not can have a Rule
+    if hasattr(kind, "to_json") or not is_dataclass(kind):  # other types can have a Rule
         describe = _constant({"type": "object"})
         return _Kind(describe, "an object", partial(_foreign, kind))
     return _Kind(partial(_object_schema, kind), "an object", partial(_nested, kind), _write_object)

@@ -38,15 +38,21 @@ _OF_THIS_PROCESS = frozenset(
         *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOBUFS),
     }
 )
-"""Those that are no fault of the disk or network that was asked."""
+"""Errors that the disk or network is not to blame for."""
 
 _WORDS = ("can't start new thread", "out of memory", "bad_alloc", "Cannot allocate memory")
-"""What loaders, compilers and drivers, which know no errno, say besides the system's own words."""
+"""
+Texts of errors from loaders, compilers and drivers, which have no errno, in addition to the
+system's own texts.
+"""
 
 RETRY_FIRST_S = 1.0
 RETRY_MOST_S = 60.0
 RETRY_UNFORESEEN_MOST_S = 3600.0
-"""What was not foreseen may well fail for ever, and trying it costs a compile."""
+"""
+Longest wait after an unforeseen error, in seconds: it may well occur again each time, and a try
+costs a compile.
+"""
 
 
 def is_certain(error: BaseException) -> bool:

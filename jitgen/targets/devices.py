@@ -19,7 +19,10 @@ from jitgen.targets.legality import target
 from jitgen.targets.protocol import Device
 
 _GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
-"""Where there is none of these, there is no GPU, and torch need not be imported to know it."""
+"""
+Device files of NVIDIA GPUs. If neither exists, there is no GPU, and torch need not be imported to
+find out.
+"""
 
 
 def has_gpu() -> bool:

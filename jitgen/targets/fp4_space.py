@@ -32,7 +32,7 @@ OPERANDS = tuple(
         (DType.BF16, ScaleGranularity.NONE, BLayout.WIDE1),
     )
 )
-"""All that there are kernels for with prepared weights."""
+"""All operands with prepared weights that there are kernels for."""
 
 UNSCALED = tuple(
     Operands(

@@ -165,7 +165,7 @@ _SPREAD = tuple((2 * i + 9) / 16 for i in range(8))
 """Where the rows of a group may lie, in parts of their mean: from one half to three halves."""
 
 _BLOCKS = 16
-"""Contiguous groups that stand for all of them: as many of these have a block more than others."""
+"""Number of contiguous groups that represent all: the same part of these has one block more."""
 
 
 def sizes(problem: GroupedGemmProblem) -> tuple[float, ...]:

@@ -136,20 +136,20 @@ class Rules(Protocol[_Config, _Problem_contra]):
 
     generation: int
     """
-    Version of the kernels' speed: raise it with every change after which measured times are wrong.
+    Version of the kernels' speed: raise it with every change that makes measured times wrong.
     Measurements of another generation decide nothing, a user's own and shipped ones alike.
     """
 
     alignment: int
-    """Bytes that addresses and strides of tensors are multiples of."""
+    """Alignment of addresses and strides of tensors, in bytes."""
 
     row_edges: tuple[int, ...]
     """Largest mean rows of a group of each bucket; the last one also takes everything above it."""
 
     sums: SumOrder
     """
-    In which order its kernels add up, and which fields of a config leave that alone: where a call
-    asks for invariant numerics only such kernels serve (docs/numerics.md).
+    Order in which kernels add up, and fields of a config that do not change it. A call with
+    invariant numerics gets only kernels of this order (docs/numerics.md).
     """
 
     def derive(self, config: _Config) -> Derived:
@@ -195,7 +195,7 @@ class Rules(Protocol[_Config, _Problem_contra]):
 
 
 AnyRules: TypeAlias = Rules[Any, Any]
-"""Those of an operation that only its name tells: what they take is the operation's."""
+"""Rules of an operation that is known by name only, with its own types of configs and problems."""
 
 
 def legal_of(configs: Iterable[_Config], rules: Derives[_Config]) -> tuple[_Config, ...]:
@@ -246,10 +246,10 @@ class HostLevel(StrEnum):
     """
 
     BASE = "base"
-    """What every processor of the family has: for a host part that only passes arguments on."""
+    """Features of every processor of the family: for a host part that only passes arguments on."""
 
     OWN = "own"
-    """All that the processor has which compiles it: for a host part that is the kernel."""
+    """All features of the compiling processor: for a host part that is the kernel itself."""
 
 
 class Target(Protocol):
@@ -260,7 +260,7 @@ class Target(Protocol):
     """
 
     name: str
-    """As the compiler spells it: ``sm_90a``."""
+    """The compiler's name of the target: ``sm_90a``."""
 
     family: str
     """Word for targets whose templates are the same folder: ``sm90``."""
@@ -269,13 +269,13 @@ class Target(Protocol):
     """Whether its kernels run on a GPU."""
 
     compiler_options: tuple[str, ...]
-    """What the compiler is told, besides the calling convention: ``("--gpu-arch", "sm_90a")``."""
+    """Options of the compiler besides the calling convention: ``("--gpu-arch", "sm_90a")``."""
 
     host_level: HostLevel
     """For which processors the host part of its kernels is compiled."""
 
     devices: tuple[Device, ...]
-    """Named devices; the first stands for the target where none of them is at hand."""
+    """Named devices; the first represents the target on a machine without any of them."""
 
     operations: tuple[str, ...]
     """Names of the operations that it has kernels for."""

@@ -9,4 +9,4 @@ today would have lost.
 """
 
 NAME = "choice"
-"""What the suite is called."""
+"""Name of the suite."""

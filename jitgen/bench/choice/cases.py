@@ -112,13 +112,16 @@ def _dealt(weights: Sequence[float], rows: int) -> tuple[int, ...]:
 
 
 GROUPS, ROWS, N, K = (1, 512), (1, 8192), (512, 32_768), (512, 18_432)
-"""What random problems have, from and to; sizes are drawn by their logarithms."""
+"""Ranges of random problems; sizes are drawn uniformly in their logarithm."""
 
 STEP = 64
 """N and K are multiples of it."""
 
 MOST_BYTES, MOST_FLOP = 60e9, 6e12
-"""Of a problem: operands and results that a GPU holds, and what it multiplies in 4 ms."""
+"""
+Limits of a problem: bytes of operands and results that fit a GPU, and floating-point operations of
+4 ms.
+"""
 
 _TYPES: tuple[tuple[int, dict[str, Any]], ...] = (
     (6, {}),
@@ -134,7 +137,10 @@ _TYPES: tuple[tuple[int, dict[str, Any]], ...] = (
         },
     ),
 )
-"""Of so many problems each: FP8 with block scales, bfloat16, and MXFP4 weights beside bfloat16."""
+"""
+Weights of the kinds of problems: FP8 with block scales, bfloat16, and MXFP4 weights beside
+bfloat16.
+"""
 
 _LAYERS = (
     (Layout.RAGGED, 8, 16_384, 6144, 4096),  # Mixtral 8x22B, a half of each expert
@@ -188,7 +194,7 @@ _USUAL = (
 )
 
 LAYER_BYTES, LAYER_FLOP = 30e9, 4e12
-"""The same of layers: half a GPU's memory."""
+"""The same limits for layers: half a GPU's memory."""
 
 
 @frozen
@@ -339,7 +345,7 @@ DRAWN = {
 """Families whose cases are drawn, and how many without ``--count``."""
 
 FAMILIES = (*DRAWN, Recorded.KIND)
-"""What `--of` may ask for."""
+"""Allowed values of `--of`."""
 
 
 def kernels_of(cases: Sequence[Case], arch: Any) -> list[Any]:

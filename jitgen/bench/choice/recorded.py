@@ -41,7 +41,7 @@ MATRICES: dict[int, tuple[tuple[int, int], ...]] = {
 """N and K of gate and up, and of down, in the shipped plans, by the experts of their models."""
 
 MOST_BYTES = 2**24
-"""Of a file: 10,000 records of 512 experts."""
+"""Largest file: 10,000 records of 512 experts."""
 
 _MOST = {"layer": 9999, "experts": 4096, "top_k": 4096, "tokens": 2**20}
 _LARGEST, _MOST_MATRICES = 2**20, 8  # an N or a K; pairs of them

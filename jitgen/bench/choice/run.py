@@ -29,7 +29,10 @@ from jitgen.errors import ConfigError
 from jitgen.targets.devices import default_arch
 
 LOOP_S, ROUNDS = 0.06, 3
-"""Of prefill, and of what waits for memory: less than tuning takes, for many problems."""
+"""
+Seconds of a prefill loop, and rounds of memory-bound calls: fewer than in tuning, because there are
+many problems.
+"""
 
 
 def run(

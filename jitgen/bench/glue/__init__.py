@@ -39,10 +39,10 @@ from jitgen.config import Arch
 from jitgen.support.frozen import frozen
 
 _CALLS = 8
-"""Of a graph, each with operands of its own."""
+"""Calls of a graph, each with operands of its own."""
 
 _MOST_BYTES = 2 * 2**30
-"""Of the operands of one side; a case of much more has fewer calls in a graph."""
+"""Most bytes of the operands of one side; a larger case has fewer calls in a graph."""
 
 
 @frozen

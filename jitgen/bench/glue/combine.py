@@ -20,7 +20,7 @@ from jitgen.ops.combine import reference
 _TOKENS, _FEW_TOKENS, _CPU_TOKENS = (1, 16, 64, 512, 4096), (64, 4096), 16
 _GPU_N, _CPU_N = 7168, 256
 _ERROR = 2.0**-6
-"""Of the largest sum: two steps of bfloat16."""
+"""Largest error, relative to the largest sum: two steps of bfloat16."""
 
 
 def _operands(problem: CombineProblem, device: str, seed: int) -> Operands:

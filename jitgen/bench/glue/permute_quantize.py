@@ -24,7 +24,7 @@ EXPERTS, TOP_K = 256, 8
 """DeepSeek-V3's, all of them on this device."""
 
 _STEP = 2.0**-3
-"""How far inductor's results may be off, relative: to the next e4m3."""
+"""Largest relative error of inductor's results: one step of e4m3."""
 
 _TOKENS, _FEW_TOKENS, _CPU_TOKENS = (1, 16, 64, 512, 4096), (64, 4096), 16
 _GPU_K, _CPU_K = 7168, 256
@@ -123,7 +123,7 @@ def check(found: Any, *, expected: tuple[Tensor, Tensor | None]) -> None:
         if mine is None or right is None or mine.dim() != right.dim():
             continue
         is_code = right.dtype.itemsize == 1 and right.dtype is not torch.float8_e4m3fn
-        if is_code:  # of rows of no group there are none, but of padding in atoms
+        if is_code:  # rows of no group have no scales, except padding in atoms
             continue
         off = (mine.float() - right.float()).abs()
         if not bool((off <= _STEP * right.float().abs() + 2.0**-9).all()):

@@ -19,7 +19,7 @@ from jitgen.config.route import RouteProblem, Scoring
 from jitgen.ops.route.results import Routing
 
 LARGEST_ERROR = 2.0**-10
-"""Of weights, relative: inductor's exponential is another."""
+"""Largest relative error of weights: inductor's exponential differs."""
 
 _TOKENS, _FEW_TOKENS, _CPU_TOKENS = (1, 16, 64, 512, 4096, 16_384), (64, 4096), 16
 

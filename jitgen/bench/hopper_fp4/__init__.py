@@ -9,4 +9,4 @@ what was found, and says what it should be.
 """
 
 NAME = "hopper-fp4"
-"""The word of the command line, and of reports."""
+"""Name of the suite on the command line and in reports."""

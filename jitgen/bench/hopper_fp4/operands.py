@@ -30,8 +30,8 @@ SETS = 3
 
 LARGEST_ERROR = 4e-3
 """
-Of any row, in the Frobenius norm, as a part of the exact result: rounding to bfloat16 leaves
-1.65e-3, and one value of a row of 4096 that is lost 1.6e-2.
+Largest error of any row, in the Frobenius norm, relative to the exact result: rounding to bfloat16
+gives 1.65e-3, one lost value in a row of 4096 gives 1.6e-2.
 """
 
 LONG_ROWS = 1024

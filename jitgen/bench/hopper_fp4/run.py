@@ -170,7 +170,7 @@ def run(
             break
         sizes = (step.case.groups, step.case.n, step.case.k)
         if weights is None or weights.sizes != sizes:
-            weights = None  # those of the last size go before others come
+            weights = None  # free the last size before the next one is made
             torch.cuda.empty_cache()
             weights = Weights.random(*sizes, device())
         others = () if step.has_peers else peers

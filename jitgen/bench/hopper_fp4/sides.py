@@ -258,10 +258,13 @@ UNPACKED: tuple[Own, ...] = (
     Unpacked("e4m3 unpacked", BLayout.EXACT1, ROW),
     Unpacked("e4m3 folded unpacked", BLayout.FOLDED1, ROW),
 )
-"""Who takes part where a group has many rows."""
+"""Sides for groups of many rows."""
 
 UNPACKED_ROWS = 256
-"""Rows of a group from which on they do: with fewer, unpacking takes longer than multiplying."""
+"""
+Rows of a group from which these sides take part: with fewer, unpacking takes longer than
+multiplying.
+"""
 
 
 def ours(case: Case) -> tuple[Own, ...]:

@@ -16,7 +16,7 @@ ROUTED_EXPERTS, ROUTED_OF = (32,), 256
 """DeepSeek-V3's experts on one device of eight, behind its router."""
 
 QUICK_EXPERTS, QUICK_TOKENS = (32,), (1, 8, 64, 512)
-"""What a run of a minute measures."""
+"""Experts and tokens of a run of one minute."""
 
 
 @frozen

@@ -34,7 +34,7 @@ STEPS = ("sort", "gather", "gate and up", "swiglu", "down", "combine")
 _JOINED_OPS = ("route", "permute_quantize")
 
 ROUTE = "route"
-"""What takes the place of the first one behind a router."""
+"""Step that replaces the first one behind a router."""
 
 
 def chain(operands: Operands) -> Chain:

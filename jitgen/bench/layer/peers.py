@@ -38,12 +38,15 @@ MASKED, CONTIGUOUS = "deep-gemm-masked", "deep-gemm-contiguous"
 DEEP_GEMM_NOTE = "same numerics; glue in Triton, all of it replayed as one graph"
 
 _MOST_MASKED_ROWS = 2**17
-"""Of all experts together; with more rows this layout takes too much memory to be in use."""
+"""
+Most rows of all experts together; with more, this layout needs too much memory to be used in
+practice.
+"""
 
 _TILE_ROWS = 128
 """
-Rows of which a masked matrix has a multiple: DeepGEMM stores whole tiles of up to so many, and one
-that reached beyond its matrix would overwrite the next expert's rows.
+The rows of a masked matrix are a multiple of this: DeepGEMM stores whole tiles of up to 128 rows,
+and a tile that reached beyond its matrix would overwrite the next expert's rows.
 """
 
 _NAMES = {
@@ -201,7 +204,7 @@ def multiply(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, offs: Tenso
     )
 
 
-def torch_layer(  # noqa: PLR0913  # tensors, and what varies
+def torch_layer(  # noqa: PLR0913  # tensors, and options that vary
     x: Tensor,
     topk_weights: Tensor,
     topk_ids: Tensor,

@@ -16,10 +16,10 @@ from jitgen.bench.report import OURS, Report, Table, counted_words
 from jitgen.support.frozen import frozen
 
 FEW_TOKENS = 512
-"""Up to so many tokens weights are what a layer waits for."""
+"""Most tokens for which a layer is bound by reading its weights."""
 
 OVER_TORCH, OVER_PEERS = {True: 1.5, False: 1.2}, {True: 1.15, False: 1.03}
-"""What the others' times are to be, as parts of ours: for few tokens, and for more."""
+"""Targets of the others' times, relative to ours: for few tokens, and for more."""
 
 ONE_TOKEN_US = 94.0
 OF_FLOOR = 1.02

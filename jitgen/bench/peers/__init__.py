@@ -87,7 +87,7 @@ PEER = "deep_gemm"
 
 
 DISTRIBUTIONS = ("deep-gemm", "sgl-deep-gemm", "flashinfer-python", "triton")
-"""What most suites' peers come with."""
+"""Distributions of the peers of most suites."""
 
 
 def make(path: str) -> Any:

@@ -39,7 +39,7 @@ _CLASSES: Mapping[str, str] = {
 NAMES = tuple(_CLASSES)
 
 DISTRIBUTIONS = ("vllm", "humming-kernels", "triton")
-"""What they come with."""
+"""Distributions of these peers."""
 
 
 def find_all() -> tuple[list[Side], dict[str, str]]:
@@ -133,7 +133,7 @@ def _values(a: Tensor, a_scale: Tensor | None = None) -> Tensor:
 
 
 _NUM_WARPS = 8
-"""Of a program, which the order of scales depends on; what vLLM takes."""
+"""Warps of a program, as in vLLM; the order of scales depends on it."""
 
 
 class TritonKernels(Side):
@@ -246,7 +246,7 @@ class Marlin(Side):
         ]
 
         def call(packed: Tensor, out: Tensor) -> Call:
-            # Bias, scales of a and of groups, zero points, order of K: it has none of them.
+            # None of these: bias, scales of a and of groups, zero points, order of K.
             return partial(
                 self._gemm,
                 *(tokens.x, out, packed, None, scale, None, None, None, None, None, locks),

@@ -36,7 +36,7 @@ FP8_LIMIT, BF16_LIMIT = 0.08, 0.05
 """Largest errors of FP8 experts, which quantise tokens, and of others."""
 
 OF_GROUPED = 1.5
-"""Most that ours in bfloat16 may be off, as a part of what grouped_mm is."""
+"""Largest error of ours in bfloat16, relative to that of grouped_mm."""
 
 
 @frozen

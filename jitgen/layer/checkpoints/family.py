@@ -15,7 +15,7 @@ from jitgen.layer.weights import ExpertWeights
 from jitgen.support.frozen import frozen
 
 EXPERT = ".E."
-"""What stands for the number of an expert in the names of a form."""
+"""Placeholder for the number of an expert in the names of a form."""
 
 
 @frozen

@@ -17,10 +17,10 @@ from jitgen.support.text import printable, shown
 
 _INDEX = "model.safetensors.index.json"
 _MAX_INDEX_BYTES = 2**26
-"""Of an index: DeepSeek-V3's has 9 MB."""
+"""Largest index: DeepSeek-V3's has 9 MB."""
 
 _ADAPTER = "adapter_config.json"
-"""What stands beside an adapter, in a folder that transformers would load with it."""
+"""File beside an adapter, in a folder that transformers would load with the adapter."""
 
 _SHARD = re.compile(r"(.+)-(\d{1,6})-of-(\d{1,6})\.safetensors")
 
@@ -80,7 +80,7 @@ def opened(path: Path) -> Any:
     files = safetensors()
     if not path.exists():
         raise FileNotFoundError(ENOENT, "no such file of safetensors", str(path))
-    if not path.is_file():  # a pipe would never open, a folder has no words for what it is
+    if not path.is_file():  # a pipe would never open, a folder would give an unclear error
         raise InputError("source", f"{path} must be a file of safetensors, and is no regular file")
     try:
         return files.safe_open(str(path), framework="pt")

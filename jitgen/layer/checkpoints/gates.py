@@ -42,7 +42,7 @@ _ELSEWHERE = re.compile(
     r"logit|router|attn|attention|qkv|shared|dense|vision|audio|image|projector|conv|mamba|ssm"
     r"|pool|classifier|mtp"
 )
-"""What such words are about where they are not about experts that are routed to."""
+"""Words that show that a field is not about routed experts."""
 
 
 def fields(

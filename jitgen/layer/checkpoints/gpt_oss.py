@@ -24,10 +24,10 @@ from jitgen.ops.tensors import describe
 _LIMIT, _ALPHA = 7.0, 1.702
 _GATE_UP, _DOWN = "experts.gate_up_proj", "experts.down_proj"
 _VALUES = 32
-"""Of a block of MXFP4; two are in a byte."""
+"""Values of a block of MXFP4; a byte holds two."""
 
 _ROWS = 8
-"""Of which kernels for MXFP4 take a multiple."""
+"""The rows of a matrix must be a multiple of this for MXFP4 kernels."""
 
 
 def read_mxfp4(part: Part) -> ExpertWeights:

@@ -48,7 +48,7 @@ def stacked(  # each is one thing to say
     Raises:
         InputError: One is no such matrix; the message names it.
     """
-    out = torch.empty(0)  # until the first matrix says what they are
+    out = torch.empty(0)  # until the first matrix gives shape and type
     for place, expert in enumerate(part.experts):
         for number, name in enumerate(names):
             full = f"experts.{expert}.{name}.{suffix}"
@@ -93,7 +93,7 @@ def _room(whole: tuple[int, ...], dtype: torch.dtype, part: Part, name: str) -> 
             return torch.empty(whole, dtype=dtype, device=part.device)
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as error:  # what torch raises where the CPU has no memory left
+        except RuntimeError as error:  # torch's error if the CPU has no memory left
             raise MemoryError(str(error)) from error
 
 

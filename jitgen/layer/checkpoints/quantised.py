@@ -33,10 +33,10 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
     "expert_dtype": (_FP8,),
     "scale_fmt": tuple(_FORMATS),
 }
-"""What may be said of FP8; nothing, too."""
+"""Allowed statements on FP8; all may be absent."""
 
 _ELSEWHERE = {"quant_method", "modules_to_convert", "dequantize", "kv_cache_scheme"}
-"""What says nothing of how values and scales are to be read."""
+"""Fields that do not affect how values and scales are read."""
 
 
 def scale_format(said: Said | None, prefix: str, form: Form) -> str | None:

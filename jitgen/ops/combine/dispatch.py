@@ -52,7 +52,7 @@ class Combine(Call[Arguments, Validated, Tensor]):
     config = CombineConfig
     like = "y"
     validate = staticmethod(validate)
-    in_place = ("shared",)  # a thread reads what is shared where it writes the sum
+    in_place = ("shared",)  # a thread reads `shared` at the place where it writes the sum
 
     def check_values(self, args: Arguments, valid: Validated) -> None:
         check_places("inverse", args.inverse, args.y.shape[:-1].numel(), "rows of y")
@@ -69,7 +69,7 @@ class Combine(Call[Arguments, Validated, Tensor]):
         return Launch(**kernel)
 
     def start(self, launch: Launch, args: Arguments) -> Tensor:
-        # Of no rows strides mean nothing, to us; the entry wants them all the same.
+        # Without rows strides mean nothing, but the entry requires them.
         y = args.y if args.y.numel() else args.y.new_empty(args.y.shape)
         return launch.call(y, args.inverse, args.topk_weights, args.shared, args.out)
 

@@ -21,13 +21,13 @@ _UNROLLED = 8
 """Blocks of K that kernels do in one pass of their loop."""
 
 VECTOR_BITS = 128
-"""What rows of operands and results have in multiples."""
+"""Rows of operands and results are a multiple of this."""
 
 PREPARED_N = 8
-"""What rows of prepared weights are a multiple of."""
+"""Rows of prepared weights are a multiple of this."""
 
 UNPACKED_K = 128
-"""What rows of values have in multiples that the TMA unit unpacks to bytes."""
+"""Rows of values that the TMA unit unpacks to bytes are a multiple of this."""
 
 WAVE_ROWS = 64
 """Rows that a warpgroup multiplies at once."""
@@ -123,7 +123,7 @@ class Sizes(AnySizes):
 
 def unreachable(config: GroupedGemmConfig) -> tuple[Excuse, ...]:
     """Return the branches of kernels of `config` that no problem reaches."""
-    # The other CTA of a cluster may have none, and a tile beyond N counts as one without rows.
+    # The other CTA of a cluster may have no rows; a tile beyond N counts as one without rows.
     others = config.cluster.m if config.layout is Layout.CONTIGUOUS else config.cluster.size
     if config.tile.m != WAVE_ROWS or others > 1:
         return ()

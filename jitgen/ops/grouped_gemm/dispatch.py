@@ -111,7 +111,7 @@ class Launch(AnyLaunch):
 
 
 _PAIRS = torch.float4_e2m1fn_x2
-"""What kernels take as bytes."""
+"""Type whose tensors kernels take as bytes."""
 
 
 class AnyGroupedGemm(Call[Arguments[Weights], Validated, Tensor]):
@@ -142,7 +142,7 @@ class AnyGroupedGemm(Call[Arguments[Weights], Validated, Tensor]):
             out_dtype=valid.operands.out_dtype,
             scale_granularity=valid.operands.scale_granularity,
             min_latency=args.min_latency,
-            numerics=args.numerics,  # type: ignore[arg-type]  # a word, which becomes one
+            numerics=args.numerics,  # type: ignore[arg-type]  # a text, which the field converts
             a_scale_granularity=valid.operands.a_scale_granularity,
             b_layout=valid.operands.b_layout,
             bias=args.bias is not None,

@@ -89,7 +89,7 @@ class Draw:
         b_shape = form.b_shape(problem.groups, problem.n, problem.k)
         if not form.has_atoms:
             return form.readable(self.floats(*a_shape)), self.floats(*b_shape)
-        poison, places = POISON[form.dtype], a_shape[-2] * PLACES  # those beyond K are finite
+        poison, places = POISON[form.dtype], a_shape[-2] * PLACES  # scales beyond K are finite
         a_scale = self._bytes(form.dtype, (*rows.shape, places))
         a_scale.masked_fill_(~is_owned.unsqueeze(-1), poison)
         b_scale = self._bytes(form.dtype, (problem.groups, problem.n, places))

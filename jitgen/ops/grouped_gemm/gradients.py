@@ -86,7 +86,9 @@ def of_weights(
 
 
 _ONES = 8
-"""Columns of ones that stand for a: the fewest that kernels take, 16 bytes of bfloat16."""
+"""
+Columns of ones that take the place of a: the fewest that kernels accept, 16 bytes of bfloat16.
+"""
 
 
 def of_bias(

@@ -144,7 +144,7 @@ def grouped_gemm(args: PreparedArguments) -> Tensor:
             groups = offs if masked_m is None else masked_m
             groups = args.m_indices if groups is None else groups
             key = (
-                # Of mistakes, too: those are never remembered.
+                # Wrong arguments, too: they are never cached.
                 (offs is None, args.m_indices is None, masked_m is None),
                 a.numel(),  # in its place: `launch.ROWS`
                 (args.b_scale is None, args.alpha is None),

@@ -27,7 +27,7 @@ _UNROLLED = 4
 """k-blocks that kernels do in one pass of their loop."""
 
 VECTOR = 8
-"""Columns of dy and a in 16 bytes: what their rows have in multiples."""
+"""Columns of dy and a in 16 bytes: rows are a multiple of this."""
 
 
 @frozen

@@ -64,7 +64,7 @@ class Launch(AnyLaunch):
 
 
 _PAIRS = torch.float4_e2m1fn_x2
-"""What kernels take as bytes."""
+"""Type whose tensors kernels take as bytes."""
 
 
 class MoEFc2Dense(Call[Arguments, Validated, Tensor]):

@@ -29,7 +29,7 @@ _IDLE = 5
 """Every so many experts there is one that no token is routed to, whose weights are NaN."""
 
 VECTOR_BITS = 128
-"""What rows of operands and results have in multiples."""
+"""Rows of operands and results are a multiple of this."""
 
 
 @frozen

@@ -16,9 +16,9 @@ from jitgen.support.frozen import frozen
 _COMBINE_US = 9.0
 _COMBINE_SHARE = 0.16
 """
-What a combine takes besides its bytes, and the part of memory's rate at which it moves them. Of
-torch's multiplication and ``index_add_`` on an H200 (docs/fc2.md), to 6 % for 8 to 64 tokens, and
-to a third beyond.
+Fixed time of a combine, and the part of memory's rate at which it moves its bytes. Of torch's
+multiplication and ``index_add_`` on an H200 (docs/fc2.md), to 6 % for 8 to 64 tokens, and to a
+third beyond.
 """
 
 _SHORT_K = 512

@@ -25,7 +25,7 @@ from jitgen.runtime.session import Session, current
 _FIRST = "first_expert"
 _NUMBERS = {Walk.GATHER: ("top_k",), Walk.SCATTER: (), Walk.SORT: (_FIRST,)}
 _VECTOR = 16
-"""Bytes that memory of torch's begins with multiples of."""
+"""Alignment of torch's memory, in bytes."""
 
 _WORDS = {Format.MXFP8: "mx32", Format.MXFP4: "mx32", Format.NVFP4: "nv16"}
 

@@ -24,7 +24,7 @@ from jitgen.targets.legality import rules, size_refusal, target
 Result = tuple[Tensor, Tensor]
 
 COLUMNS_OF_LOAD = 8
-"""What strides of x are multiples of, in elements: 16 bytes."""
+"""Strides of x are a multiple of this, in elements: 16 bytes."""
 
 
 class Arguments(NamedTuple):

@@ -41,7 +41,7 @@ def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
         results = Sorting(*(found[name] for name in Sorting._fields))
         args: Arguments | SortArguments = SortArguments(
             topk_ids=found["ids"],
-            experts=first + local,  # how many there are elsewhere is not said
+            experts=first + local,  # the number of experts elsewhere is not an argument
             first_expert=first,
             local_experts=local,
             out=results,

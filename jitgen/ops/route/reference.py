@@ -16,7 +16,7 @@ from jitgen.ops.route.results import Routing, Sorting
 
 SCORINGS = ("softmax", "sigmoid")
 SMALLEST_SUM = 1e-20
-"""What is added to a sum of sigmoids before weights are divided by it: all of them may be 0."""
+"""Added to a sum of sigmoids before weights are divided by it, because all of them may be 0."""
 
 
 def route(  # noqa: PLR0913  # the arguments of the real one

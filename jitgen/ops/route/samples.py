@@ -25,14 +25,17 @@ from jitgen.ops.solved import (
 from jitgen.support.frozen import frozen
 
 TOLERANCE = 2.0**-17
-"""Of weights, relative: two exponentials and a sum, each its own way."""
+"""Largest relative error of weights: two exponentials and a sum, each rounded in its own way."""
 
 _DOUBT = 3e-6
 """Scores that are nearer than this, relative, may be chosen either way."""
 
 _LANES = 32
 _TOKENS = 20
-"""Of a CTA at least: their pairs are five warps', for loops over warps take four at a time."""
+"""
+Fewest tokens of a CTA: their pairs fill five warps, one more than a loop over warps takes at a
+time.
+"""
 
 
 @frozen

@@ -26,7 +26,7 @@ from jitgen.ops.tensors import owned_rows
 from jitgen.support.frozen import frozen
 
 LIMITS = {"limit": 7.0, "alpha": 1.702}
-"""What gpt-oss uses."""
+"""Values of gpt-oss."""
 
 _WARP = 32
 _VECTOR = 8

@@ -71,7 +71,7 @@ class Gradients:
 
 
 _BEFORE = 2
-"""What a node takes before the arguments of its operation."""
+"""Number of a node's arguments before those of its operation."""
 
 
 class _Node(_SingleLevelFunction):

@@ -71,7 +71,7 @@ class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
         n_major=(DType.BF16, DType.F16, DType.F32),
     )
 
-    check_sizes = BaseRules.check_sizes  # any: a host kernel reads what exists, value by value
+    check_sizes = BaseRules.check_sizes  # any size: a host kernel reads existing values one by one
 
     def derive(self, config: GroupedGemmConfig) -> CpuDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

@@ -58,7 +58,7 @@ class MoeFc2Dense(CpuRules[MoEFc2DenseConfig, MoEFc2DenseProblem], Fc2Rules):
         free=FREE_OF_FC2,
     )
     parts = _Parts()
-    check_sizes = BaseRules.check_sizes  # any: a host kernel reads what exists, value by value
+    check_sizes = BaseRules.check_sizes  # any size: a host kernel reads existing values one by one
 
     def derive(self, config: MoEFc2DenseConfig) -> CpuDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

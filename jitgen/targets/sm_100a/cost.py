@@ -42,15 +42,15 @@ from jitgen.targets.sm_100a.sizes import (
 
 UPDATE_INSTRUCTIONS = {32: 43, 64: 51, 128: 69, 192: 101, 256: 110}
 """
-What an update warp issues for a k-block, by the columns of a tile: counted in the SASS of ragged
-kernels, where multiply-adds are packed two to an instruction.
+Instructions of an update warp for a k-block, by the columns of a tile: counted in the SASS of
+ragged kernels, where multiply-adds are packed two to an instruction.
 """
 
 
 _WRONG_HINT = 0.01
 """
-Assumed: what it costs to stream weights past L2 that several tiles read, or to let weights that one
-tile reads push others out of it. It decides between kernels that differ in nothing else.
+Assumed: relative cost of streaming weights past L2 that several tiles read, or of letting weights
+that one tile reads push others out of it. It decides between kernels that differ in nothing else.
 """
 
 

@@ -45,7 +45,7 @@ PART_M = 32
 """Rows of a that one copy loads where a group does not fill its tile."""
 
 ATOM_BYTES = 512
-"""Of scales: 128 rows or columns, 4 places along K."""
+"""Bytes of an atom of scales: 128 rows or columns, 4 places along K."""
 
 ATOM_COLUMNS = 4
 """Columns of tensor memory that an atom takes, each with the scales of 32 rows or columns."""
@@ -60,7 +60,7 @@ PTX ISA, "Tensors": rows, boxes and coordinates of b4x16_p64 are whole multiples
 """
 
 UNPACKED_ALIGNMENT = 32
-"""And bytes at whole multiples of which such a matrix, and each row of it, begins."""
+"""Alignment of such a matrix and of each of its rows, in bytes."""
 
 VALUES = {ScaleGranularity.MX32: 32, ScaleGranularity.NV16: 16}
 """Values along K that share a scale."""
@@ -78,7 +78,7 @@ TILE_INFO_BYTES = 32
 """First row, tile along N, group and two ends of rows, in eight words."""
 
 SWIZZLE_BYTES = 1024
-"""What shared memory is a multiple of, as the 128-byte swizzle repeats after so much."""
+"""Alignment of operands in shared memory, in bytes: the 128-byte swizzle repeats after so many."""
 
 
 def align(size: int, to: int) -> int:

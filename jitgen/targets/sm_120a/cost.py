@@ -45,8 +45,8 @@ _QUANTILES = (-1.53, -0.89, -0.49, -0.16, 0.16, 0.49, 0.89, 1.53)
 
 _WRONG_HINT = 0.002
 """
-Assumed: what it costs to let weights that one tile reads push others out of L2. It decides between
-kernels that differ in nothing else.
+Assumed: relative cost of letting weights that one tile reads push others out of L2. It decides
+between kernels that differ in nothing else.
 """
 
 
@@ -173,7 +173,7 @@ def instructions(config: GroupedGemmConfig) -> float:
 def row_bytes(types: Operands, k: int) -> tuple[float, float]:
     """Return the bytes of a row of a and of b, each with its scales."""
     if types.scale_granularity is ScaleGranularity.BLOCK128:
-        return k * (1 + 4 / 128), float(k)  # those of b are a few for 128 rows
+        return k * (1 + 4 / 128), float(k)  # scales of b: a few for 128 rows
     scales = 1 / VALUES[types.scale_granularity]
     of_a = 0.0 if types.a_scale_granularity is ScaleGranularity.NONE else scales
     return k * (types.a_dtype.bits / 8 + of_a), k * (types.b_dtype.bits / 8 + scales)

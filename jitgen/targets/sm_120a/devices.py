@@ -99,10 +99,10 @@ DEVICES = (
     _device("NVIDIA RTX PRO 5000 Blackwell", 110, 2617, 1344.0, 96, _PRO),  # 384 x 28
     _device("NVIDIA RTX PRO 4500 Blackwell", 82, 2617, 896.0, 64, _PRO),  # 256 x 28
 )
-"""Of sm_120a."""
+"""Devices of sm_120a."""
 
 GB10 = _device("NVIDIA GB10", 48, 2418, 273.0, 24)
 """
-Of sm_121a: DGX Spark and its likes. SMs, clock and L2 as the driver tells them (public logs), 256
-bits of LPDDR5x at 8,533 Mbit/s (data sheet).
+Device of sm_121a: DGX Spark and similar machines. SMs, clock and L2 as the driver tells them
+(public logs), 256 bits of LPDDR5x at 8,533 Mbit/s (data sheet).
 """

@@ -54,7 +54,7 @@ RING_SLOT_BYTES = 16
 """The full and the free barrier of a slot."""
 
 SWIZZLE_BYTES = 1024
-"""What shared memory is a multiple of, as the 128-byte swizzle repeats after so much."""
+"""Alignment of operands in shared memory, in bytes: the 128-byte swizzle repeats after so many."""
 
 BANK_BYTES = 16
 """Rows of the staging area are so much longer than their values: no two share all banks."""

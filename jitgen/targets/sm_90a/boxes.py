@@ -127,7 +127,7 @@ def short_m(config: GroupedGemmConfig) -> int:
 
 
 MOST_SMS = 132
-"""What no chip with sm_90a has more of."""
+"""Most SMs of a chip with sm_90a."""
 
 
 def lane_tiles(config: GroupedGemmConfig) -> int:

@@ -47,7 +47,7 @@ _OWN_TILES = (
     (192, 128, Cluster(n=2), Schedule()),
     (256, 128, Cluster(n=2), _STRIPS),
 )
-"""Where every group has tiles of its own."""
+"""Candidates for layouts in which every group has tiles of its own."""
 
 _FP8 = {
     Layout.CONTIGUOUS: _CONTIGUOUS,

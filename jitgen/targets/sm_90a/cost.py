@@ -32,7 +32,7 @@ from jitgen.targets.sm_90a.boxes import has_list
 from jitgen.targets.sm_90a.devices import Fit, Speed
 
 _K_BYTES = 128
-"""Of a row of an operand in one k-block."""
+"""Bytes of a row of an operand in one k-block."""
 
 _LEAST_US, _CLOCKED = 0.12, 0.64
 """
@@ -41,7 +41,7 @@ A k-block of a tile that was not measured: what it takes at any size, and the pa
 """
 
 FILL_BYTES_PER_US = 7.5e6
-"""What L2 gave all SMs of an H200 in the largest cases, by its counters."""
+"""Rate at which L2 fed all SMs of an H200 in the largest cases, by its counters."""
 
 SKEW = 0.5
 """
@@ -51,7 +51,7 @@ that has all.
 """
 
 _MOST_PARTS = 16
-"""Groups that stand for all of them where there are more."""
+"""Number of groups that represent all if there are more."""
 
 HALF_EMPTY = 0.5
 """Part of contiguous groups whose last block has no more than 64 rows: a call cannot know it."""
@@ -245,7 +245,7 @@ def predict(
     computed = clusters * config.cluster.size * config.tile.m * config.tile.n
     return Candidate(
         config=config,
-        # The mean of the logarithms: what counts is by what part one is slower than another.
+        # The mean of the logarithms: the ratio of two times counts, not their difference.
         cost=math.prod(each.all_us for each in found) ** (1 / len(found)),
         padding_ratio=computed / (max(1, problem.m) * problem.n),
         waves=math.ceil(clusters / asked[0].slots),

@@ -21,7 +21,7 @@ from jitgen.targets.sm_90a.boxes import has_list
 from jitgen.targets.sm_90a.rules import MAX_ENTRIES, SMEM_BYTES
 
 BLOCK_BYTES = 4_352
-"""Of 64 rows x 128 of K: 4,096 of values and 256 of exponents."""
+"""Bytes of a block of 64 rows x 128 of K: 4,096 of values and 256 of exponents."""
 
 DEPTH = 128
 """Values along K of a block, and so of a stage."""
@@ -43,13 +43,15 @@ kernel that may be chosen has fewer stages than for ragged rows, whose table tak
 """
 
 REGISTERS = 65_536
-"""Of an SM."""
+"""Registers of an SM."""
 
 LOAD_REGISTERS = 24
-"""Of a thread of the loading warpgroup: as few as setmaxnreg can ask for."""
+"""Registers of a thread of the loading warpgroup: the minimum of setmaxnreg."""
 
 SPARE_REGISTERS = 16
-"""Of a thread, for words on their way, factors and places in rings; with less, loops spill."""
+"""
+Registers of a thread for words in flight, factors and positions in rings; with fewer, loops spill.
+"""
 
 _PARTIALS = {BLayout.EXACT1: 4, BLayout.FOLDED1: 1, BLayout.WIDE1: 0}
 """Partial sums of a k-block, which are promoted: one for each scale along K."""

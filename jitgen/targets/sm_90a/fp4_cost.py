@@ -28,16 +28,16 @@ from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.fp4 import BLOCK_BYTES, DEPTH, narrowest, narrowest_box
 
 Deal = tuple[tuple[float, float], ...]
-"""Rows that lie together from the start of a tile on, and how often there are so many."""
+"""Numbers of rows that lie together from the start of a tile, each with its frequency."""
 
 CALL_US = 8.0
-"""What a call takes besides its waves: its launch, the table of tiles, first loads, a last tile."""
+"""Time of a call besides its waves: launch, table of tiles, first loads, a last tile."""
 
 TILE_US = 1.5
-"""What starts and ends a tile, as far as nothing hides it."""
+"""Time to start and end a tile, as far as nothing hides it."""
 
 EXCHANGE_US = 0.6
-"""What the exchange of sums adds to a tile whose K is split, of FP8 kernels with 64 rows."""
+"""Time that the exchange of sums adds to a tile with split K, in FP8 kernels with 64 rows."""
 
 DRAM_BYTES_PER_US = 4.68e6
 """Rate at which the waves of a long call read."""
@@ -107,7 +107,7 @@ def predict(
     tiles = sum(call.tiles for call in calls) / len(calls)
     return Candidate(
         config=config,
-        # The mean of the logarithms: what counts is by what part one is slower than another.
+        # The mean of the logarithms: the ratio of two times counts, not their difference.
         cost=math.prod(call.us for call in calls) ** (1 / len(calls)),
         padding_ratio=tiles * config.tile.m * config.tile.n / (max(1, problem.m) * problem.n),
         waves=max(call.waves for call in calls),

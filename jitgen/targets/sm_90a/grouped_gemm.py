@@ -34,7 +34,7 @@ class GroupedGemm(GemmRules):
     generation = PlainGemm.generation
     row_edges = PlainGemm.row_edges
     sums = PlainGemm.sums
-    space = PlainGemm.space._replace(prepared=Fp4Gemm.space.prepared)  # what calls may ask for
+    space = PlainGemm.space._replace(prepared=Fp4Gemm.space.prepared)  # of both families
     spaces = (PlainGemm.space, Fp4Gemm.space)
 
     def family_of(self, problem: GroupedGemmProblem) -> PlainGemm | Fp4Gemm:

@@ -37,7 +37,7 @@ _LEAST_BOXES = 2
 """Places that a math warpgroup needs for the next box to be written while one leaves."""
 
 _SWIZZLE_BYTES = 1024
-"""What shared memory is a multiple of, as the 128-byte swizzle repeats after so much."""
+"""Alignment of operands in shared memory, in bytes: the 128-byte swizzle repeats after so many."""
 
 _RING_SLOT_BYTES = 16
 """The full and the free barrier of a stage."""

@@ -25,7 +25,7 @@ of whose registers ptxas spills some where there are more.
 """
 
 _REGISTERS = {64: (56, 248), 128: (56, 224)}
-"""Of a thread that loads or plans, and of one that multiplies, by rows of a tile."""
+"""Registers of a thread that loads or plans, and of one that multiplies, by rows of a tile."""
 
 FIRST_CHUNK = 8
 """k-blocks that are handed over first, so that work begins; then twice as many, up to a chunk."""
@@ -40,7 +40,7 @@ _CHUNK_WORDS = 2 * SCALE_CHUNK + 2
 """Of a chunk besides its scales: expert and place of each k-block, their number, and the end."""
 
 _PART_M = {64: 16, 128: 64}
-"""Rows of a that one copy loads where there are fewer tokens than a tile has rows."""
+"""Rows of a that one copy loads if a tile has fewer tokens than rows."""
 
 _STREAM = Schedule(stream_b=True)
 _SPLIT = Schedule(stream_b=True, split_k=2)
@@ -57,7 +57,7 @@ _LISTED = (
     (128, 192, Cluster(n=2), Schedule()),
     (128, 192, Cluster(m=2), Schedule()),
 )
-"""Not tuned yet: what fills 132 SMs at 32 to 384 tokens and N 7168, by the cost model."""
+"""Not tuned yet: tiles that fill 132 SMs at 32 to 384 tokens and N 7168, by the cost model."""
 
 
 @frozen

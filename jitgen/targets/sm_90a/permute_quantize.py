@@ -20,7 +20,7 @@ from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.streams import WARP, StreamRules, share_of
 
 COLUMNS = 16
-"""What K is a multiple of: the GEMMs that read the results take 16 bytes of e4m3, too."""
+"""K is a multiple of this: the GEMMs that read the results also take 16 bytes of e4m3."""
 
 _SIDES = {
     "rows": (1, 2, 4),
@@ -135,8 +135,8 @@ _RELAY_US, _RELAYED_PER_US = 1.4, 0.65e6
 
 _SECTOR_BYTES = 64
 """
-What a scale costs that is stored alone: its sector comes from memory, and goes back. As long as L2
-holds what lies between, neighbours meet there and cost nothing.
+Traffic of a scale that is stored alone: its sector is read from memory and written back. While L2
+holds the sector, stores of neighbours are free.
 """
 
 _UNWANTED = 0.25
@@ -243,7 +243,7 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
         slots = num_sms * tiling.ctas_per_sm * (1 if is_row else warps)
         loads_at_once = tiling.is_eager or config.walk is Walk.SORT
         chain = (3 if is_gather else 1 if loads_at_once else 2) + passes - 1
-        # Who gathers reads each copy, though perhaps from L2.
+        # A kernel that gathers reads each copy, though perhaps from L2.
         again = 2 * problem.k * problem.m * (problem.top_k - 1) if is_gather else 0
         unwanted = int(_UNWANTED * 2 * problem.k * problem.m) if loads_at_once else 0
         num_bytes = problem.traffic_bytes * passes + again + unwanted

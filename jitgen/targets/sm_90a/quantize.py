@@ -13,7 +13,7 @@ from jitgen.targets.sm_90a.streams import WARP, StreamRules, share_of
 from jitgen.targets.sums import SumOrder
 
 COLUMNS = 16
-"""What K is a multiple of: the GEMMs that read the results take 16 bytes of e4m3, too."""
+"""K is a multiple of this: the GEMMs that read the results also take 16 bytes of e4m3."""
 
 _SIDES = {"rows": (1, 2, 4, 8), "threads": (64, 128, 256), "vector": (8, 16)}
 _SPAN = {**_SIDES, "ctas_per_sm": (2, 3, 4, 5, 6, 7, 8, 9, 16)}

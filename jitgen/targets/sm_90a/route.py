@@ -24,7 +24,10 @@ _BARRIER_WORDS = 2
 _SHARED_BYTES = 227 * 1024
 
 _FEW_THREADS = 256
-"""Of a CTA that chooses for few tokens, unless experts are more: large ones take long to start."""
+"""
+Threads of a CTA that chooses for few tokens, unless there are more experts: large CTAs take long to
+start.
+"""
 
 _SPREAD = Tiling(threads=512, cluster=2, is_spread=True, use_pdl=True)
 """

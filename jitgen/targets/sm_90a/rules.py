@@ -56,7 +56,7 @@ _TILE_INFO_BYTES = 32
 """First row, tile along N, group and two ends of rows, in eight words."""
 
 _SWIZZLE_BYTES = 1024
-"""What shared memory is a multiple of, as the 128-byte swizzle repeats after so much."""
+"""Alignment of operands in shared memory, in bytes: the 128-byte swizzle repeats after so many."""
 
 
 @frozen
