@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch, Config
+from jitgen.config import Config
 from jitgen.config.combine import MOST_PLACES
 from jitgen.errors import InputError
 from jitgen.ops import tensors as common
-from jitgen.runtime import devices
-from jitgen.runtime.devices import Device
+from jitgen.ops.validated import AnyValidated, check_size, check_vectors, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
-from jitgen.targets.legality import rules, size_refusal, target
 
 
 class Arguments(NamedTuple):
@@ -32,21 +30,18 @@ class Arguments(NamedTuple):
 
 
 @frozen
-class Validated:
+class Validated(AnyValidated):
     """
-    Sizes, types and target of a valid call; a tracer's sizes may be symbols.
+    Sizes and types of a valid call; a tracer's sizes may be symbols.
 
     Attributes:
-        device: Device that the call runs on.
-        arch: Target of the device.
         rows: Tokens.
         n: Columns.
         top_k: Places of a token.
     """
 
-    op: ClassVar[str] = "combine"
-    device: Device
-    arch: Arch
+    op = "combine"
+
     rows: int
     n: int
     top_k: int
@@ -54,24 +49,14 @@ class Validated:
 
 def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Check the arguments and return the sizes, types and target of the call.
-
-    Args:
-        args: The arguments.
-        session: Session whose kernels and settings serve the call.
-        has_memory: Whether tensors have addresses; a tracer's have none.
+    Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: Something is wrong; the first rule that is broken, in the order of this
-            function.
+        InputError: The first rule that is broken, in the order of this function.
     """
     y, inverse = args.y, args.inverse
-    common.require("y", y)
-    device = devices.find(y.device, session, "y")
-    arch = device.arch
-    if Validated.op not in target(arch).operations:
-        raise InputError("y", f"must be on a device with kernels of combine (got {arch})")
-    common.require("y", y, [torch.bfloat16], arch=arch)
+    device = device_of(Validated.op, "y", y, session)
+    common.require("y", y, [torch.bfloat16], arch=device.arch)
     if y.dim() not in (2, 3):
         shape = tuple(y.shape)
         raise InputError(
@@ -93,21 +78,13 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     common.require(
         "topk_weights", weights, [torch.float32], shape=of_pairs, like=like, contiguous=-1
     )
-    valid = Validated(device=device, arch=arch, rows=tokens, n=y.shape[-1], top_k=top_k)
-    if reason := size_refusal(valid, arch):
-        raise InputError("y", reason)
-    _check_rows(args, valid, has_memory=has_memory)
+    valid = Validated(device=device, rows=tokens, n=y.shape[-1], top_k=top_k)
+    check_size(valid, "y")
+    of_result = ((tokens, valid.n), "tokens by columns of y")
+    for name in ("shared", "out"):
+        if (tensor := getattr(args, name)) is not None:
+            common.require(name, tensor, [torch.bfloat16], shape=of_result)
+    common.require_rows_apart(args.out)
+    check_vectors(args, valid, ("y", "shared", "out"), has_memory=has_memory)
     common.refuse_gradients(common.tensors_of(args), Validated.op)
     return valid
-
-
-def _check_rows(args: Arguments, valid: Validated, *, has_memory: bool) -> None:
-    """Require shared and out to fit, and memory that vectors can be read from."""
-    shape = ((valid.rows, valid.n), "tokens by columns of y")
-    for name, tensor in (("shared", args.shared), ("out", args.out)):
-        if tensor is not None:
-            common.require(name, tensor, [torch.bfloat16], shape=shape)
-    common.require_rows_apart(args.out)
-    alignment = rules(valid.arch, valid.op).alignment
-    tensors = [(name, getattr(args, name), alignment) for name in ("y", "shared", "out")]
-    common.check_memory(tensors, ("y", args.y.device), has_memory=has_memory)

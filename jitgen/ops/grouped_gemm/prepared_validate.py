@@ -27,9 +27,9 @@ from jitgen.ops.tensors import (
     refuse_gradients,
     require,
 )
-from jitgen.runtime import devices
+from jitgen.ops.validated import check_size, device_of
 from jitgen.runtime.session import Session
-from jitgen.targets.legality import rules, size_refusal
+from jitgen.targets.legality import rules
 
 _OP = "grouped_gemm"
 
@@ -50,25 +50,17 @@ def tensors_of(args: PreparedArguments) -> dict[str, Tensor]:
 
 def validate(args: PreparedArguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Check the arguments and return the sizes, types and target of the call.
-
-    Args:
-        args: The arguments.
-        session: Session whose kernels and settings serve the call.
-        has_memory: Whether tensors have addresses; a tracer's have none.
+    Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: Something is wrong; the first rule that is broken, in the order of this
-            function.
+        InputError: The first rule that is broken, in the order of this function.
     """
     a, b = args.a, args.b
-    if not isinstance(b, PreparedWeights):
-        require("a", a)
-        require("b", b)
-    require("a", a)
-    layout, groups = layout_of(args.offs, args.m_indices, args.masked_m)
-    device = devices.find(a.device, session)
+    device = device_of(_OP, "a", a, session)
     arch = device.arch
+    if not isinstance(b, PreparedWeights):
+        require("b", b)
+    layout, groups = layout_of(args.offs, args.m_indices, args.masked_m)
     if not _prepared(arch):
         raise InputError(
             "b",
@@ -94,7 +86,6 @@ def validate(args: PreparedArguments, session: Session, *, has_memory: bool = Tr
     )
     valid = Validated(
         device=device,
-        arch=arch,
         layout=layout,
         operands=operands,
         groups=b.groups,
@@ -103,8 +94,7 @@ def validate(args: PreparedArguments, session: Session, *, has_memory: bool = Tr
         k=b.k,
         shape=shape,
     )
-    if reason := size_refusal(valid, arch):
-        raise InputError("b", reason)
+    check_size(valid, "b")
     check_bias(args.bias, b.groups, b.n)
     alignment = rules(arch, _OP).alignment
     tensors = [("a", a), ("b", b.values), ("bias", args.bias), ("out", args.out)]

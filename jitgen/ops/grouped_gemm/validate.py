@@ -34,13 +34,13 @@ from jitgen.ops.tensors import (
     require_count,
     require_rows_apart,
 )
-from jitgen.runtime import devices
-from jitgen.runtime.devices import Device
+from jitgen.ops.validated import AnyValidated, check_size, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.selection.numerics import require_word
+from jitgen.support.frozen import frozen
 from jitgen.targets.gemm import Space
-from jitgen.targets.legality import rules, size_refusal
+from jitgen.targets.legality import rules
 
 _OP = "grouped_gemm"
 _TRAINED = (torch.bfloat16, torch.float16, torch.float32)
@@ -76,13 +76,12 @@ class Arguments(NamedTuple, Generic[Weights]):
     numerics: str | None = None
 
 
-class Validated(NamedTuple):
+@frozen
+class Validated(AnyValidated):
     """
-    Sizes, types and target of a valid call; a tracer's sizes may be symbols.
+    Sizes and types of a valid call; a tracer's sizes may be symbols.
 
     Attributes:
-        device: Device that the call runs on.
-        arch: Target of the device.
         layout: How rows belong to groups.
         operands: The types of its kernels.
         groups: Number of groups.
@@ -92,8 +91,8 @@ class Validated(NamedTuple):
         shape: Shape of the output.
     """
 
-    device: Device
-    arch: Arch
+    op = _OP
+
     layout: Layout
     operands: Operands
     groups: int
@@ -102,31 +101,19 @@ class Validated(NamedTuple):
     k: int
     shape: tuple[int, ...]
 
-    @property
-    def op(self) -> str:
-        """The operation."""
-        return _OP
-
 
 def validate(args: Arguments[Tensor], session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Check the arguments and return the sizes, types and target of the call.
-
-    Args:
-        args: The arguments.
-        session: Session whose kernels and settings serve the call.
-        has_memory: Whether tensors have addresses; a tracer's have none.
+    Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: Something is wrong; the first rule that is broken, in the order of this
-            function.
+        InputError: The first rule that is broken, in the order of this function.
     """
     a, b = args.a, args.b
-    require("a", a)
+    device = device_of(_OP, "a", a, session)
+    arch = device.arch
     require("b", b)
     layout, groups = layout_of(args.offs, args.m_indices, args.masked_m)
-    device = devices.find(a.device, session)
-    arch = device.arch
     space = _space(arch)
     is_masked = layout is Layout.MASKED
     rank = (3, f"(G, M, K) for {layout}") if is_masked else (2, f"(M, K) for {layout}")
@@ -155,7 +142,6 @@ def validate(args: Arguments[Tensor], session: Session, *, has_memory: bool = Tr
     b_layout = _b_layout(b, space, of_a)
     valid = Validated(
         device=device,
-        arch=arch,
         layout=layout,
         operands=Operands(
             a_dtype=of_a,
@@ -171,8 +157,7 @@ def validate(args: Arguments[Tensor], session: Session, *, has_memory: bool = Tr
         k=k,
         shape=shape[0],
     )
-    if reason := size_refusal(valid, arch):
-        raise InputError("b", reason)
+    check_size(valid, "b")
     if form is not None:
         _check_scales(form, args, valid)
     _check_alpha(form, args, num_groups)

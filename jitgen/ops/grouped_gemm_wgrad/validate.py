@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,12 +15,11 @@ from jitgen.errors import InputError
 from jitgen.formats.protocol import OF_TORCH, TORCH
 from jitgen.ops import tensors as common
 from jitgen.ops.tensors import Size
-from jitgen.runtime import devices
-from jitgen.runtime.devices import Device
+from jitgen.ops.validated import AnyValidated, check_size, check_vectors, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
-from jitgen.targets.legality import rules, size_refusal
+from jitgen.targets.legality import rules
 from jitgen.targets.wgrad_space import WgradSpace
 
 
@@ -38,13 +37,11 @@ class Arguments(NamedTuple):
 
 
 @frozen
-class Validated:
+class Validated(AnyValidated):
     """
-    Sizes, types and target of a valid call; a tracer's sizes may be symbols.
+    Sizes and types of a valid call; a tracer's sizes may be symbols.
 
     Attributes:
-        device: Device that the call runs on.
-        arch: Target of the device.
         layout: How rows belong to groups.
         a_dtype: Element type of dy and a.
         out_dtype: Element type of the gradient.
@@ -54,9 +51,8 @@ class Validated:
         k: Columns of a.
     """
 
-    op: ClassVar[str] = "grouped_gemm_wgrad"
-    device: Device
-    arch: Arch
+    op = "grouped_gemm_wgrad"
+
     layout: Layout
     a_dtype: DType
     out_dtype: DType
@@ -68,24 +64,17 @@ class Validated:
 
 def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Check the arguments and return the sizes, types and target of the call.
-
-    Args:
-        args: The arguments.
-        session: Session whose kernels and settings serve the call.
-        has_memory: Whether tensors have addresses; a tracer's have none.
+    Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: Something is wrong; the first rule that is broken, in the order of this
-            function.
+        InputError: The first rule that is broken, in the order of this function.
     """
     dy, a = args.dy, args.a
-    common.require("dy", dy)
+    device = device_of(Validated.op, "dy", dy, session)
     common.require("a", a)
     if args.offs is None and args.masked_m is None:
         raise InputError("offs", "one of offs and masked_m is required (got none)")
     layout, groups = common.layout_of(args.offs, None, args.masked_m)
-    device = devices.find(dy.device, session)
     arch = device.arch
     space: WgradSpace = rules(arch, Validated.op).space  # type: ignore[attr-defined]
     _check_types(dy, a, space, arch)
@@ -107,7 +96,6 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     out_dtype = common.check_out(args.out, args.out_dtype, known, arch, shape)
     valid = Validated(
         device=device,
-        arch=arch,
         layout=layout,
         a_dtype=OF_TORCH[a.dtype],
         out_dtype=OF_TORCH[out_dtype],
@@ -116,11 +104,8 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
         n=n,
         k=k,
     )
-    if reason := size_refusal(valid, arch):
-        raise InputError("dy", reason)
-    alignment = rules(arch, Validated.op).alignment
-    tensors = [(name, getattr(args, name), alignment) for name in ("dy", "a", "out")]
-    common.check_memory(tensors, ("dy", dy.device), has_memory=has_memory)
+    check_size(valid, "dy")
+    check_vectors(args, valid, ("dy", "a", "out"), has_memory=has_memory)
     _check_the_rest(args, n, k)
     require_differentiable(common.tensors_of(args))
     return valid

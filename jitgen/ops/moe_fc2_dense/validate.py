@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,12 +14,11 @@ from jitgen.errors import InputError
 from jitgen.formats import find_format, format_of_b
 from jitgen.formats.protocol import OF_TORCH, TORCH, Rows, ScaleFormat
 from jitgen.ops import tensors as common
-from jitgen.runtime import devices
-from jitgen.runtime.devices import Device
+from jitgen.ops.validated import AnyValidated, check_size, check_vectors, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
-from jitgen.targets.legality import rules, size_refusal
+from jitgen.targets.legality import rules
 
 
 class Arguments(NamedTuple):
@@ -36,13 +35,11 @@ class Arguments(NamedTuple):
 
 
 @frozen
-class Validated:
+class Validated(AnyValidated):
     """
-    Sizes, types and target of a valid call; a tracer's sizes may be symbols.
+    Sizes and types of a valid call; a tracer's sizes may be symbols.
 
     Attributes:
-        device: Device that the call runs on.
-        arch: Target of the device.
         scale_granularity: How many values share a scale.
         a_dtype: Element type of a and b.
         out_dtype: Element type of the output.
@@ -52,9 +49,8 @@ class Validated:
         k: Length of one expert's sums.
     """
 
-    op: ClassVar[str] = "moe_fc2_dense"
-    device: Device
-    arch: Arch
+    op = "moe_fc2_dense"
+
     scale_granularity: ScaleGranularity
     a_dtype: DType
     out_dtype: DType
@@ -76,22 +72,16 @@ class Validated:
 
 def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Check the arguments and return the sizes, types and target of the call.
-
-    Args:
-        args: The arguments.
-        session: Session whose kernels and settings serve the call.
-        has_memory: Whether tensors have addresses; a tracer's have none.
+    Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: Something is wrong; the first rule that is broken, in the order of this
-            function.
+        InputError: The first rule that is broken, in the order of this function.
     """
     a, b, alpha = args.a, args.b, args.alpha
-    for name in ("a", "b", "a_scale", "b_scale", "alpha"):
-        common.require(name, getattr(args, name))
-    device = devices.find(a.device, session)
+    device = device_of(Validated.op, "a", a, session)
     arch = device.arch
+    for name in ("b", "a_scale", "b_scale", "alpha"):
+        common.require(name, getattr(args, name))
     space = rules(arch, Validated.op).space  # type: ignore[attr-defined]
     known = {dtype for dtype, _ in space.operands}
     of_a = [each for each in OF_TORCH if OF_TORCH[each] in known]
@@ -117,7 +107,6 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     out_dtype = common.check_out(args.out, args.out_dtype, allowed, arch, of_out)
     valid = Validated(
         device=device,
-        arch=arch,
         scale_granularity=form.name,
         a_dtype=OF_TORCH[a.dtype],
         out_dtype=OF_TORCH[out_dtype],
@@ -126,14 +115,11 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
         n=n,
         k=k,
     )
-    if reason := size_refusal(valid, arch):
-        raise InputError("b", reason)
+    check_size(valid, "b")
     _check_scales(form, args, valid)
     shape = ((tokens, experts), "one weight for each token and expert")
     common.require("alpha", alpha, [torch.float32], shape=shape, like=("a", a.device))
-    alignment = rules(arch, Validated.op).alignment
-    tensors = [(name, getattr(args, name), alignment) for name in ("a", "b", "out")]
-    common.check_memory(tensors, ("a", a.device), has_memory=has_memory)
+    check_vectors(args, valid, ("a", "b", "out"), has_memory=has_memory)
     common.require_rows_apart(args.out)
     common.refuse_gradients(common.tensors_of(args), Validated.op)
     return valid

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,12 +15,10 @@ from jitgen.config.quantize import Rounding
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
 from jitgen.ops import tensors as common
-from jitgen.runtime import devices
-from jitgen.runtime.devices import Device
+from jitgen.ops.validated import AnyValidated, check_size, check_vectors, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
-from jitgen.targets.legality import rules, size_refusal, target
 
 GRANULARITIES = ("block128", "row", "tensor", "none", "mx32", "nv16")
 _FORMATS = {
@@ -51,13 +49,11 @@ class Arguments(NamedTuple):
 
 
 @frozen
-class Validated:
+class Validated(AnyValidated):
     """
-    Sizes, types and target of a valid call; a tracer's sizes may be symbols.
+    Sizes and types of a valid call; a tracer's sizes may be symbols.
 
     Attributes:
-        device: Device that the call runs on.
-        arch: Target of the device.
         layout: How rows belong to groups.
         format: Format of the result.
         walk: What kernels walk over.
@@ -68,9 +64,8 @@ class Validated:
         k: Columns.
     """
 
-    op: ClassVar[str] = "permute_quantize"
-    device: Device
-    arch: Arch
+    op = "permute_quantize"
+
     layout: Layout
     format: Format
     walk: Walk
@@ -118,24 +113,15 @@ def walk_of(form: Format, layout: Layout, inverse: Tensor | None, arch: Arch) ->
 
 def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Check the arguments and return the sizes, types and target of the call.
-
-    Args:
-        args: The arguments.
-        session: Session whose kernels and settings serve the call.
-        has_memory: Whether tensors have addresses; a tracer's have none.
+    Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: Something is wrong; the first rule that is broken, in the order of this
-            function.
+        InputError: The first rule that is broken, in the order of this function.
     """
     x, top_k = args.x, args.top_k
-    common.require("x", x)
-    layout, groups = common.layout_of(args.offs, args.m_indices, args.masked_m)
-    device = devices.find(x.device, session, "x")
+    device = device_of(Validated.op, "x", x, session)
     arch = device.arch
-    if Validated.op not in target(arch).operations:
-        raise InputError("x", f"must be on a device with kernels of permute_quantize (got {arch})")
+    layout, groups = common.layout_of(args.offs, args.m_indices, args.masked_m)
     common.require("x", x, [torch.bfloat16], arch=arch, rank=(2, "(T, K)"))
     if x.shape[1] == 0:
         raise InputError("x", "must have at least one column (got 0)")
@@ -146,7 +132,6 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     _check_options(args, form)
     valid = Validated(
         device=device,
-        arch=arch,
         layout=layout,
         format=form,
         walk=walk_of(form, layout, args.inverse, arch),
@@ -156,8 +141,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
         rows=x.shape[0],
         k=x.shape[1],
     )
-    if reason := size_refusal(valid, arch):
-        raise InputError("x", reason)
+    check_size(valid, "x")
     _check_tensors(args, valid, has_memory=has_memory)
     common.refuse_gradients(common.tensors_of(args), Validated.op)
     return valid
@@ -226,6 +210,4 @@ def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> No
         shape = (*args.permutation.shape, columns)
         common.require("out", out, types, shape=(shape, "rows of the permutation by columns of x"))
         common.require_rows_apart(out)
-    alignment = rules(valid.arch, valid.op).alignment
-    tensors = [("x", x, alignment), ("out", out, alignment)]
-    common.check_memory(tensors, ("x", x.device), has_memory=has_memory)
+    check_vectors(args, valid, ("x", "out"), has_memory=has_memory)

@@ -15,10 +15,12 @@ from jitgen.formats import e2m1, find_format, mx32
 from jitgen.formats.protocol import Rows
 from jitgen.ops import tensors as common
 from jitgen.ops.tensors import groups_of
+from jitgen.ops.validated import AnyValidated
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
+from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules, size_refusal, target
 
 Result = tuple[Tensor, Tensor]
@@ -52,26 +54,22 @@ class Arguments(NamedTuple):
     config: Config | Override | None = None
 
 
-class Validated(NamedTuple):
+@frozen
+class Validated(AnyValidated):
     """
     Sizes, types and target of a call that a kernel serves.
 
     Attributes:
-        device: The GPU that has it.
         layout: How rows belong to groups.
         groups: Number of groups, or of matrices.
         rows: Rows of x.
     """
 
-    device: Device
+    op = "quantize"
+
     layout: Layout
     groups: int
     rows: int
-
-    @property
-    def arch(self) -> Arch:
-        """The target."""
-        return self.device.arch
 
 
 def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated | None:

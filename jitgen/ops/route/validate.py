@@ -4,23 +4,21 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch, Config
+from jitgen.config import Config
 from jitgen.config.config import DType
 from jitgen.config.route import RouteProblem, Scoring
 from jitgen.errors import InputError
 from jitgen.ops import tensors as common
 from jitgen.ops.route.results import Routing, Sorting
-from jitgen.runtime import devices
-from jitgen.runtime.devices import Device
+from jitgen.ops.validated import AnyValidated, check_size, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
-from jitgen.targets.legality import size_refusal
 
 _SCORES = {torch.bfloat16: DType.BF16, torch.float32: DType.F32}
 _MOST = 2**31 - 1
@@ -66,13 +64,11 @@ class SortArguments(NamedTuple):
 
 
 @frozen
-class Validated:
+class Validated(AnyValidated):
     """
-    Sizes, types and target of a valid call; a tracer's sizes may be symbols.
+    Sizes and types of a valid call; a tracer's sizes may be symbols.
 
     Attributes:
-        device: Device that the call runs on.
-        arch: Target of the device.
         tokens: T.
         experts: E.
         top_k: k.
@@ -83,9 +79,8 @@ class Validated:
         expert_groups: Equal groups of experts.
     """
 
-    op: ClassVar[str] = "route"
-    device: Device
-    arch: Arch
+    op = "route"
+
     tokens: int
     experts: int
     top_k: int
@@ -129,8 +124,7 @@ def validate(
     """
     name, like = args._fields[0], args[0]
     is_sorted = isinstance(args, SortArguments)
-    common.require(name, like)
-    device = devices.find(like.device, session, name)
+    device = device_of(Validated.op, name, like, session)
     of = "(T, k)" if is_sorted else "(T, E)"
     common.require(name, like, rank=(2, of))
     experts = int(like.shape[1])  # a model's; tracers take it for a constant
@@ -158,7 +152,6 @@ def validate(
         )
     valid = Validated(
         device=device,
-        arch=device.arch,
         tokens=like.shape[0],
         experts=experts,
         top_k=top_k,
@@ -168,8 +161,7 @@ def validate(
         bias=not isinstance(args, SortArguments) and args.bias is not None,
         expert_groups=1 if isinstance(args, SortArguments) else args.expert_groups,
     )
-    if reason := size_refusal(valid, device.arch):
-        raise InputError(name, reason)
+    check_size(valid, name)
     if args.out is not None:
         _check_out(args, valid)
     common.refuse_gradients(common.tensors_of(args), "sort_pairs" if is_sorted else "route")

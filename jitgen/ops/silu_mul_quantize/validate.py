@@ -5,24 +5,23 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from jitgen.config import Arch, Config, Layout
+from jitgen.config import Config, Layout
 from jitgen.config.layouts import ARGUMENT
 from jitgen.config.silu_mul_quantize import Activation, Scales
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
 from jitgen.ops import tensors as common
 from jitgen.ops.tensors import Size
-from jitgen.runtime import devices
-from jitgen.runtime.devices import Device
+from jitgen.ops.validated import AnyValidated, check_size, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
-from jitgen.targets.legality import rules, size_refusal
+from jitgen.targets.legality import rules
 
 Word = TypeVar("Word", bound=StrEnum)
 
@@ -54,13 +53,11 @@ class Arguments(NamedTuple):
 
 
 @frozen
-class Validated:
+class Validated(AnyValidated):
     """
-    Sizes, types and target of a valid call; a tracer's sizes may be symbols.
+    Sizes and types of a valid call; a tracer's sizes may be symbols.
 
     Attributes:
-        device: Device that the call runs on.
-        arch: Target of the device.
         layout: How rows belong to groups.
         scale_granularity: How many results share one scale.
         activation: Function of a gate and an up.
@@ -69,9 +66,8 @@ class Validated:
         n: Columns of q.
     """
 
-    op: ClassVar[str] = "silu_mul_quantize"
-    device: Device
-    arch: Arch
+    op = "silu_mul_quantize"
+
     layout: Layout
     scale_granularity: Scales
     activation: Activation
@@ -82,23 +78,15 @@ class Validated:
 
 def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
-    Check the arguments and return the sizes, types and target of the call.
-
-    Args:
-        args: The arguments.
-        session: Session whose kernels and settings serve the call.
-        has_memory: Whether tensors have addresses; a tracer's have none.
+    Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: Something is wrong; the first rule that is broken, in the order of this
-            function.
+        InputError: The first rule that is broken, in the order of this function.
     """
     x = args.x
-    common.require("x", x)
+    device = device_of(Validated.op, "x", x, session)
     layout, groups = common.layout_of(args.offs, args.m_indices, args.masked_m)
-    device = devices.find(x.device, session, "x")
-    arch = device.arch
-    common.require("x", x, [torch.bfloat16], arch=arch)
+    common.require("x", x, [torch.bfloat16], arch=device.arch)
     is_masked = layout is Layout.MASKED
     of = f"{'(G, M, 2 I)' if is_masked else '(M, 2 I)'} for {layout}"
     common.require("x", x, rank=(3 if is_masked else 2, of))
@@ -119,7 +107,6 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     _check_options(args, scales, activation)
     valid = Validated(
         device=device,
-        arch=arch,
         layout=layout,
         scale_granularity=scales,
         activation=activation,
@@ -127,8 +114,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
         rows=x.shape[-2],
         n=columns // 2,
     )
-    if reason := size_refusal(valid, arch):
-        raise InputError("x", reason)
+    check_size(valid, "x")
     _check_tensors(args, valid, has_memory=has_memory)
     common.refuse_gradients(common.tensors_of(args), Validated.op)
     return valid
