@@ -64,7 +64,7 @@ KINDS: dict[str, Kind] = {
         "it has no effect, or may have none: nothing says how many registers the launch has"
     ),
     # matrix instructions
-    "fence": _error("accumulators were ordinary registers, and no wgmma.fence came since"),
+    "fence": _error("registers of a wgmma were accessed before it, and no wgmma.fence came since"),
     "register": _error("registers of a matrix instruction are used while it is in flight"),
     "scales": _error("the quarters of tensor memory hold different scale factors"),
     "scale ids": _warning("an address and the descriptor name different bytes of scale factors"),

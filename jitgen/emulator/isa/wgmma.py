@@ -24,8 +24,10 @@ from jitgen.emulator.isa import wgmma_product
 from jitgen.emulator.isa.wgmma_product import Product
 from jitgen.emulator.machine import operands
 from jitgen.emulator.machine.fragment import Fragment, Split, Wait, agree
+from jitgen.emulator.machine.in_flight import note_fence
 from jitgen.emulator.machine.operands import Place, Read
-from jitgen.emulator.machine.warpgroup import WARPS, Held, Member, Share, shares_of, warpgroup
+from jitgen.emulator.machine.unwritten import check_sums
+from jitgen.emulator.machine.warpgroup import WARPS, Member, Share, shares_of, warpgroup
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
@@ -43,21 +45,31 @@ def mma_async(builder: Builder, instruction: Instruction) -> None:
     target, a, b, is_added = instruction.operands[:4]
     names, a_names = builder.names(target), builder.names(a)
     product = wgmma_product.parse(instruction, _rows(builder, names))
-    arguments = [
-        builder.constant(product, "product"),
-        builder.value(b, "b64"),
-        builder.value(is_added, "pred"),
-    ]
+    added = builder.value(is_added, "pred")
+    arguments = [builder.constant(product, "product"), builder.value(b, "b64"), added]
     function: Callable[..., None] = multiply
     if a.startswith("{"):
         function = multiply_registers
         builder.flush(a_names)
+        builder.accesses.reads.update(a_names)
         arguments.append(builder.constant(_rows(builder, a_names), "registers_a"))
     else:
         arguments.append(builder.value(a, "b64"))
     builder.flush(names)
+    if is_added != "0":
+        _check_sums(builder, instruction, names, added)
     builder.do(builder.call(function, *arguments))
     builder.forget(names)
+
+
+def _check_sums(
+    builder: Builder, instruction: Instruction, names: list[str], is_added: str
+) -> None:
+    """Have it checked, where it is in doubt, that accumulators which are added to were written."""
+    builder.accesses.sums.update(names)
+    rows = builder.checks.sums(instruction.index)
+    if rows:
+        builder.do(builder.call(check_sums, is_added, repr(rows)))
 
 
 @emits("wgmma.fence", whole_warp=True)
@@ -162,8 +174,8 @@ def multiply_registers(
     for part in _parts(f, at, product, b, is_added):
         _plan_reads(part, [None] * len(part.members))
         registers = [f.cta.r[list(a), share.lanes] for share, _ in part.members]
-        for (share, group), values in zip(part.members, registers, strict=True):
-            group.held.append(Held(at, group.open_group(share), share, a, values))
+        for share, group in part.members:
+            group.hold(f, at, share, list(a))
         rows = fragments.rows_of_a(np.concatenate(registers, axis=1))
         _issue(part, partial(numbers.elements, rows, product.a_type))
 
@@ -203,7 +215,8 @@ def _issue(part: _Part, left: Callable[[], Matrix]) -> None:
     f, at, product = part.f, part.at, part.product
     values = []
     for share, group in part.members:
-        matrix = group.begin(f, at, share, product.target, part.is_added)
+        size = product.a.element_bytes
+        matrix = group.begin(f, at, share, product.target, size, part.is_added)
         values.append(matrix[share.rows])
         f.machine.counts["matrix_instructions"] += share.first == 0  # once for four warps
     action = partial(_multiply, part, left, values)
@@ -248,6 +261,7 @@ def fence_registers(f: Fragment, at: int) -> None:
     """Let products that are issued from now on use registers that were used otherwise before."""
     for share, group in _members(f, at):
         group.fence(share)
+    note_fence(f)
     f.cluster.clocks.representatives.meet(f.agents)
 
 
@@ -274,7 +288,7 @@ def wait_for_groups(f: Fragment, at: int, keep: int) -> Wait | Split | None:
     if late:
         return _wait_for_warps(f, at, keep, late)
     for share, group in members:
-        group.complete(f, at, share, keep)
+        group.complete(f, share, keep)
     f.cluster.clocks.representatives.meet(f.agents)
     return None
 

@@ -15,6 +15,7 @@ from jitgen.emulator.machine import exits
 from jitgen.emulator.machine.barriers import MBarrier, NamedBarrier
 from jitgen.emulator.machine.clocks import AsyncUnit
 from jitgen.emulator.machine.fragment import WARP, Fragment, Threads
+from jitgen.emulator.machine.in_flight import InFlight
 from jitgen.emulator.machine.lanes import ALL_LANES
 from jitgen.emulator.machine.lazy_zeros import lazy_zeros
 from jitgen.emulator.machine.live_barriers import LiveBarriers
@@ -105,6 +106,11 @@ class Cta:
     def tensor(self) -> TensorMemory:
         """Tensor memory, made on first use."""
         return TensorMemory(self)
+
+    @cached_property
+    def in_flight(self) -> InFlight:
+        """What wgmma owns of the registers, made on first use."""
+        return InFlight(self)
 
     @cached_property
     def local(self) -> NDArray[np.uint8]:

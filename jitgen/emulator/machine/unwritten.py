@@ -38,8 +38,33 @@ def check_written(
             f.warn(at, "undefined", f"thread {lane} reads {name}, to which it never wrote")
 
 
+def check_sums(
+    f: Fragment, at: int, is_added: NDArray[np.bool_] | np.bool_, rows: dict[int, str]
+) -> None:
+    """
+    Find threads that never wrote accumulators to which a product is added.
+
+    Args:
+        f: Who executes the instruction.
+        at: The instruction.
+        is_added: bool, or an array [n].
+        rows: Names of the accumulators by their rows in `Cta.unwritten`.
+    """
+    if np.count_nonzero(is_added) and np.count_nonzero(_rows(f, list(rows))):
+        check_written(f, at, f.spread(is_added), None, rows)
+
+
+def _rows(f: Fragment, rows: list[int]) -> NDArray[np.bool_]:
+    """Return some rows of `Cta.unwritten`, of the threads of a fragment."""
+    return f.cta.unwritten[rows][:, f.s]
+
+
 def note_written(f: Fragment, at: int, mask: Mask, rows: tuple[int, ...]) -> None:
     """Note that the threads under the mask wrote registers."""
     del at
+    if mask is None:
+        where = (np.array(rows)[:, None], f.s) if isinstance(f.s, np.ndarray) else (list(rows), f.s)
+        f.cta.unwritten[where] = False
+        return
     for row in rows:
-        f.cta.unwritten[row, f.s] &= False if mask is None else ~mask
+        f.cta.unwritten[row, f.s] &= ~mask

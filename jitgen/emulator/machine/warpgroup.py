@@ -21,7 +21,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jitgen.emulator.arrays import Numbers
 from jitgen.emulator.formats import fragments
@@ -66,6 +65,21 @@ class Share:
     def warps(self) -> slice:
         """Index of the warps, 0..3."""
         return slice(self.first, self.stop)
+
+    @property
+    def each(self) -> range:
+        """The warps, 0..3."""
+        return range(self.first, self.stop)
+
+    @property
+    def numbers(self) -> slice:
+        """Index of the warps among those of the CTA."""
+        return slice(WARPS * self.group + self.first, WARPS * self.group + self.stop)
+
+    @property
+    def each_number(self) -> range:
+        """The warps among those of the CTA."""
+        return range(WARPS * self.group + self.first, WARPS * self.group + self.stop)
 
     @property
     def rows(self) -> slice:
@@ -119,29 +133,21 @@ class Chain:
     Attributes:
         values: The matrix [64, columns].
         groups: For each warp the group of its latest product; 0 if none is in flight.
-        fences: For each warp its fences when it waited last.
+        latest: For each warp the bytes of an element of A in that product, which tell K, and the
+            number of its wgmma.fence before it.
     """
 
-    __slots__ = ("fences", "groups", "values")
+    __slots__ = ("groups", "latest", "values")
 
     def __init__(self, target: Accumulators) -> None:
         rows = fragments.ROWS * WARPS
         self.values: Numbers = np.zeros((rows, target.columns), target.dtype)
         self.groups = [_NONE] * WARPS
-        self.fences = [0] * WARPS
+        self.latest = [(0, 0)] * WARPS
 
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """
-    Registers of A [k, n] that products of a group read, which must not be written before the wait.
-    """
-
-    at: int
-    group: int
-    share: Share
-    registers: tuple[int, ...]
-    values: NDArray[np.uint32]
+    def has_other_shape(self, warp: int, size: int, fence: int) -> bool:
+        """Return whether the latest product of a warp has another K, and no fence came since."""
+        return self.latest[warp] != (size, fence) and self.latest[warp][1] == fence
 
 
 class Warpgroup:
@@ -157,7 +163,7 @@ class Warpgroup:
         chains: What is or was in flight, by accumulators.
         deferred: Work to do when a group must be complete, by group.
         reads: For each warp what the products of its open group read.
-        held: See `Held`.
+        held: For each warp the registers of A that products in flight read, with their groups.
     """
 
     def __init__(self, cta: Cta, number: int) -> None:
@@ -167,7 +173,7 @@ class Warpgroup:
         self.fences = [0] * WARPS
         self.chains: dict[Accumulators, Chain] = {}
         self.deferred: dict[int, list[Callable[[], None]]] = {}
-        self.held: list[Held] = []
+        self.held: list[list[tuple[int, list[int]]]] = [[] for _ in range(WARPS)]
         self.reads: list[list[Read]] = [[] for _ in range(WARPS)]
 
     def _unit(self, cta: Cta, warp: int) -> WarpUnit:
@@ -195,7 +201,7 @@ class Warpgroup:
         return reads
 
     def begin(
-        self, f: Fragment, at: int, share: Share, target: Accumulators, is_read: bool
+        self, f: Fragment, at: int, share: Share, target: Accumulators, size: int, is_read: bool
     ) -> Numbers:
         """
         Put accumulators in flight, if they are not, and return their values [64, columns].
@@ -205,45 +211,67 @@ class Warpgroup:
             at: See `f`.
             share: For which warps.
             target: The accumulators.
+            size: Bytes of an element of A, which tell K.
             is_read: Whether the product is added to what they hold.
         """
         chain = self.chains.get(target)
         if chain is None:
             chain = self.chains[target] = Chain(target)
-        if _NONE in chain.groups[share.warps]:
-            self._check_free(f, at, share, target)
+        free = [warp for warp in range(share.first, share.stop) if chain.groups[warp] == _NONE]
+        if free:
+            self._check_free(f, at, target, share.group, free)
             if is_read:
                 chain.values[share.rows] = target.load(f.cta, share.lanes)
             f.cta.r[target.index, share.lanes] = POISON
+            f.cta.in_flight.sums[target.index, share.numbers] = True
+        elif any(chain.has_other_shape(warp, size, self.fences[warp]) for warp in share.each):
+            f.warn(at, "fence", "no wgmma.fence since a product of another shape in flight")
         group = self.open_group(share)
-        chain.groups[share.warps] = [group] * share.num_warps
-        for unit in self._units[share.warps]:
-            unit.committed = group  # also if it is never closed, so that the exit finds it
+        for warp in share.each:
+            chain.groups[warp], chain.latest[warp] = group, (size, self.fences[warp])
+            self._units[warp].committed = group  # also if never closed, so that the exit finds it
         return chain.values
 
-    def _check_free(self, f: Fragment, at: int, share: Share, target: Accumulators) -> None:
-        """Find what forbids that registers become accumulators in flight."""
-        latest = self.chains[target].fences
-        if any(self.fences[warp] <= latest[warp] for warp in range(share.first, share.stop)):
+    def _check_free(
+        self, f: Fragment, at: int, target: Accumulators, group: int, warps: list[int]
+    ) -> None:
+        """Find what forbids that registers of some warps, 0..3, become accumulators in flight."""
+        flight, numbers = f.cta.in_flight, [WARPS * group + warp for warp in warps]
+        latest = flight.fences[target.index][:, numbers]
+        if np.count_nonzero(latest >= [self.fences[warp] for warp in warps]):
             f.warn(at, "fence", "no wgmma.fence since its accumulators were ordinary registers")
-        for other, chain in self.chains.items():
-            if other is not target and any(chain.groups[share.warps]):
-                common = other.registers & target.registers
-                if common:
-                    f.warn(at, "register", f"{len(common)} of its accumulators are still in flight")
+        for in_use, what in (
+            (flight.sums, "are still in flight"),
+            (flight.operands, "hold A of a wgmma in flight"),
+        ):
+            common = np.count_nonzero(in_use[target.index][:, numbers].any(axis=1))
+            if common:
+                f.warn(at, "register", f"{common} of its accumulators {what}")
+
+    def hold(self, f: Fragment, at: int, share: Share, registers: list[int]) -> None:
+        """Let a product own the registers of A, rows of the register file, that it reads."""
+        flight, group = f.cta.in_flight, self.open_group(share)
+        where = registers, share.numbers
+        if np.count_nonzero(flight.sums[where]):
+            f.warn(at, "register", "registers of A are accumulators of a wgmma in flight")
+        elif np.count_nonzero(flight.fences[where] >= self.fences[share.warps]):
+            f.warn(at, "fence", "no wgmma.fence since its registers of A were accumulators")
+        flight.operands[where] += 1
+        for warp in share.each:
+            self.held[warp].append((group, registers))
 
     def is_issued(self, share: Share, keep: int) -> bool:
         """Return whether all four warps have closed the groups that `wait_group keep` waits for."""
         return min(self.closed) >= self.closed[share.first] - keep
 
-    def complete(self, f: Fragment, at: int, share: Share, keep: int) -> None:
+    def complete(self, f: Fragment, share: Share, keep: int) -> None:
         """Let some warps have waited for all but the latest `keep` groups."""
         group = self.closed[share.first] - keep
         self.run_deferred(group)
         for target, chain in self.chains.items():
             if _NONE < max(chain.groups[share.warps]) <= group:
-                self._give_back(f, at, share, target, chain)
-        self._release_held(f, share, group)
+                self._give_back(f, share, target, chain)
+        self._release(f, share, group)
         agents = f.agents[share.agents]
         for agent in self.agents:
             f.cluster.clocks.learn(agents, agent, group)
@@ -254,25 +282,21 @@ class Warpgroup:
             for action in self.deferred.pop(number):
                 action()
 
-    def _give_back(
-        self, f: Fragment, at: int, share: Share, target: Accumulators, chain: Chain
-    ) -> None:
+    def _give_back(self, f: Fragment, share: Share, target: Accumulators, chain: Chain) -> None:
         """Put results into their registers."""
-        if np.count_nonzero(f.cta.r[target.index, share.lanes] != POISON):
-            f.warn(at, "register", "accumulators were written before this wait for them")
         target.store(f.cta, share.lanes, chain.values[share.rows])
         chain.groups[share.warps] = [_NONE] * share.num_warps
-        chain.fences[share.warps] = self.fences[share.warps]
+        where = target.index, share.numbers
+        f.cta.in_flight.sums[where] = False
+        f.cta.in_flight.fences[where] = self.fences[share.warps]
 
-    def _release_held(self, f: Fragment, share: Share, group: int) -> None:
-        """Check that registers of A still hold what products read, and let them go."""
-        kept = []
-        for held in self.held:
-            if held.group > group or not share.first <= held.share.first < share.stop:
-                kept.append(held)
-            elif np.count_nonzero(f.cta.r[list(held.registers), held.share.lanes] != held.values):
-                f.warn(held.at, "register", "registers of A were written before the wait")
-        self.held = kept
+    def _release(self, f: Fragment, share: Share, group: int) -> None:
+        """Let registers of A go that products up to a group read."""
+        for warp, number in zip(share.each, share.each_number, strict=True):
+            for last, registers in self.held[warp]:
+                if last <= group:
+                    f.cta.in_flight.operands[registers, number] -= 1
+            self.held[warp] = [held for held in self.held[warp] if held[0] > group]
 
 
 Member = tuple[Share, Warpgroup]

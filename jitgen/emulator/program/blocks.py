@@ -5,6 +5,7 @@ Basic blocks: stretches of instructions that are entered at the first and left a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -63,3 +64,25 @@ def cut(code: list[Instruction], labels: dict[str, int], rules: list[Rule]) -> l
         )
         for start, end in zip(ordered, [*ordered[1:], len(code)], strict=True)
     ]
+
+
+def successors(
+    code: list[Instruction], blocks: list[Block], block_of: Callable[[str], int]
+) -> list[list[int]]:
+    """
+    Return the blocks that may come next, of each block.
+
+    Args:
+        code: The instructions.
+        blocks: The basic blocks.
+        block_of: Returns the number of the block at a label.
+    """
+    follow = []
+    for number, block in enumerate(blocks):
+        last, found = code[block.end - 1], []
+        if last.parts[0] == "bra":
+            found.append(block_of(last.operands[0]))
+        if last.parts[0] not in {"bra", "ret", "exit"} or last.guard is not None:
+            found.append(number + 1)
+        follow.append([other for other in found if 0 <= other < len(blocks)])
+    return follow

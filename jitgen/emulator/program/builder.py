@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING
 
 from numpy import generic
 
-from jitgen.emulator.machine.unwritten import check_written, note_written
 from jitgen.emulator.program.batch import Batch, row_of
-from jitgen.emulator.program.definitions import Accesses, Doubts
+from jitgen.emulator.program.checks import Checks
+from jitgen.emulator.program.definitions import Accesses
 from jitgen.emulator.program.instruction import Instruction, split_operands
 from jitgen.emulator.program.local import LOCAL, Load, Pick, is_same, rendered
 from jitgen.emulator.program.parse import LOCAL_BASE, PARAM_BASE, wide_halves
@@ -56,6 +56,7 @@ __all__ = ["DTYPES", "PARAM_BASE", "Builder"]
 _ADDRESS = re.compile(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\w+))?\s*\]")
 _SYMBOL = re.compile(r"([A-Za-z_$][\w$]*)(?:\s*\+\s*(-?\w+))?")
 _CALL = "(f, "
+_NO_CHECKS = Checks()
 
 
 class Builder:
@@ -67,10 +68,17 @@ class Builder:
         namespace: The objects that generated code names.
         next_block: Number of the block that follows in the program, -1 if there is none.
         accesses: Registers of the instruction in hand.
+        checks: What is to be checked of registers.
     """
 
-    def __init__(self, program: Program, number: int, namespace: dict[str, object]) -> None:
-        self.program, self.namespace = program, namespace
+    def __init__(
+        self,
+        program: Program,
+        number: int,
+        namespace: dict[str, object],
+        checks: Checks = _NO_CHECKS,
+    ) -> None:
+        self.program, self.namespace, self.checks = program, namespace, checks
         self.next_block = number + 1 if number + 1 < len(program.blocks) else -1
         self._number = number
         self._lines: list[str | Load | Pick] = []
@@ -263,17 +271,8 @@ class Builder:
 
     # --- for the translator -----------------------------------------------------------------------
 
-    def emit(
-        self, instruction: Instruction, emitter: Emitter, doubts: Doubts | None = None
-    ) -> Accesses:
-        """
-        Let `emitter` translate `instruction`; return what it does with registers.
-
-        Args:
-            instruction: The next one of the block.
-            emitter: Of its rule.
-            doubts: Registers of which is to be checked whether they were written.
-        """
+    def emit(self, instruction: Instruction, emitter: Emitter) -> Accesses:
+        """Let `emitter` translate the next `instruction`; return what it does with registers."""
         self._at = instruction.index
         self.accesses = Accesses()
         self._lines.append(f"# {instruction.line}: {instruction.text}")
@@ -281,15 +280,9 @@ class Builder:
             at = instruction.index
             has_any = f"{self.mask(instruction)}.any()"
             self.do(f"if {at} not in f.machine.held and {has_any}: f.machine.held.add({at})")
-        if doubts and self._at in doubts.reads:
-            names = {doubts.rows[name]: name for name in doubts.reads[self._at]}
-            guard = str(doubts.rows.get(instruction.guard or ""))
-            self._lines.append(self.call(check_written, self.mask(instruction), guard, repr(names)))
+        self._lines += self.checks.before(self, instruction)
         emitter(self, instruction)
-        if doubts:
-            rows = tuple(doubts.rows[name] for name in self.accesses.writes & doubts.rows.keys())
-            if rows:
-                self._lines.append(self.call(note_written, self.mask(instruction), repr(rows)))
+        self._lines += self.checks.after(self, instruction)
         return self.accesses
 
     def source(self) -> str:

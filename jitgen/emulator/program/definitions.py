@@ -18,7 +18,7 @@ PTX ISA, section "State Spaces: Register State Space".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from jitgen.emulator.program.blocks import Block
@@ -41,16 +41,19 @@ class Accesses:
         guard: The predicate that guards it, or nothing.
         reads: Registers that it reads, besides.
         writes: Registers that it writes.
+        sums: Accumulators that it reads if the product is added to them.
     """
 
     guard: str = ""
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
+    sums: set[str] = field(default_factory=set)
 
     @property
     def everything_read(self) -> set[str]:
-        """The guard as well."""
-        return self.reads | {self.guard} if self.guard else self.reads
+        """The guard and the accumulators as well."""
+        everything = self.reads | self.sums
+        return everything | {self.guard} if self.guard else everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +64,24 @@ class Doubts:
     Attributes:
         rows: The registers, each with a number.
         reads: By index of the instruction the registers in doubt that it reads.
+        sums: The accumulators in doubt, likewise, to which its product may be added.
     """
 
-    rows: dict[str, int]
-    reads: dict[int, list[str]]
+    rows: dict[str, int] = field(default_factory=dict)
+    reads: dict[int, list[str]] = field(default_factory=dict)
+    sums: dict[int, list[str]] = field(default_factory=dict)
 
     def concern(self, at: int, accesses: Accesses) -> bool:
         """Return whether an instruction reads or writes one of the registers."""
-        return at in self.reads or not self.rows.keys().isdisjoint(accesses.writes)
+        is_read = at in self.reads or at in self.sums
+        return is_read or not self.rows.keys().isdisjoint(accesses.writes)
 
 
 def find_doubts(
     code: list[Instruction],
     blocks: list[Block],
     accesses: list[Accesses],
-    block_of: Callable[[str], int],
+    follow: list[list[int]],
     text: str,
 ) -> Doubts:
     """
@@ -85,16 +91,12 @@ def find_doubts(
         code: The instructions.
         blocks: The basic blocks.
         accesses: Of each instruction.
-        block_of: Returns the number of the block at a label.
+        follow: The blocks that may come next, of each block.
         text: The PTX, with its comments.
     """
     numbers = _numbers(accesses)
     written = [_bits(set() if one.guard else one.writes, numbers) for one in accesses]
     perhaps = [_bits(one.writes, numbers) for one in accesses]
-    follow = [
-        _successors(code[block.end - 1], number, len(blocks), block_of)
-        for number, block in enumerate(blocks)
-    ]
     maybe, never = _at_starts(_gains(blocks, written), _gains(blocks, perhaps), follow)
     ways = _Ways(_gains(blocks, perhaps), follow)
     exempt = {f"%{name}" for name in _IMPLICIT.findall(text)}
@@ -117,7 +119,17 @@ def find_doubts(
             here |= perhaps[at]
     reads = {at: names for at, names in reads.items() if names}
     tracked = sorted({name for names in reads.values() for name in names})
-    return Doubts({name: row for row, name in enumerate(tracked)}, reads)
+    sums = {
+        at: [name for name in names if name in accesses[at].sums] for at, names in reads.items()
+    }
+    others = {
+        at: [name for name in names if name not in accesses[at].sums] for at, names in reads.items()
+    }
+    return Doubts(
+        {name: row for row, name in enumerate(tracked)},
+        {at: names for at, names in others.items() if names},
+        {at: names for at, names in sums.items() if names},
+    )
 
 
 def _numbers(accesses: Iterable[Accesses]) -> dict[str, int]:
@@ -146,7 +158,7 @@ def _deciding(instruction: Instruction, accesses: Accesses) -> set[str]:
     if instruction.parts[0] == "mov":
         return found
     if instruction.parts[0] in _FAMILIES and instruction.parts[:2] != ("tcgen05", "st"):
-        return found | accesses.reads
+        return found | accesses.reads | accesses.sums
     for operand in instruction.operands:
         if operand.startswith("["):
             found.update(_REGISTER.findall(operand))
@@ -221,15 +233,3 @@ class _Ways:
                 waiting += new
             self._known[number] = found
         return self._known[number]
-
-
-def _successors(
-    last: Instruction, number: int, num_blocks: int, block_of: Callable[[str], int]
-) -> list[int]:
-    """Return the blocks that may follow one whose last instruction is `last`."""
-    found = []
-    if last.parts[0] == "bra":
-        found.append(block_of(last.operands[0]))
-    if last.parts[0] not in {"bra", "ret", "exit"} or last.guard is not None:
-        found.append(number + 1)
-    return [other for other in found if 0 <= other < num_blocks]

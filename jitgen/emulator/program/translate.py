@@ -13,10 +13,12 @@ from functools import cached_property, lru_cache
 from pathlib import PurePath
 from typing import cast
 
-from jitgen.emulator.program.blocks import cut
+from jitgen.emulator.program.blocks import cut, successors
 from jitgen.emulator.program.builder import Builder
+from jitgen.emulator.program.checks import Checks
 from jitgen.emulator.program.coverage import purpose_of
-from jitgen.emulator.program.definitions import Accesses, Doubts, find_doubts
+from jitgen.emulator.program.definitions import Accesses, find_doubts
+from jitgen.emulator.program.flights import find_flights
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.lines import functions_of, source_file
 from jitgen.emulator.program.parse import parse
@@ -25,6 +27,8 @@ from jitgen.emulator.program.types import NAMESPACE
 from jitgen.errors import UnsupportedPtx
 
 _REGISTER = re.compile(r"%[\w@]+")
+
+_NO_CHECKS = Checks()
 
 _NO_ROLE = "kernel"
 """Role of an instruction that no function of the source is known for."""
@@ -50,7 +54,8 @@ class Program:
         members: For each block the lanes without which a warp does not enter it, a bit each.
         guarded: Instructions that a test must execute and whose block may do without them.
         register_counts: Rows of each register file: r, q, h and p; and as "unwritten" registers
-            that may be read before they are written.
+            that may be read before they are written, as "touched" those that may lack a
+            wgmma.fence.
         functions: What executes each block; see `jitgen.emulator.machine.schedule`.
         python: Their text.
     """
@@ -164,17 +169,25 @@ class Program:
         sources = [self._source_of(n, rules, namespace, accesses, unknown) for n in numbers]
         if unknown:
             raise _refusal(unknown)
-        doubts = find_doubts(self.code, self.blocks, accesses, self.block_of, self.text)
-        self.register_counts["unwritten"] = len(doubts.rows)
+        checks = self._checks(accesses)
         for number, block in enumerate(self.blocks):
-            if any(doubts.concern(at, accesses[at]) for at in range(block.start, block.end)):
+            if any(checks.concern(at, accesses[at]) for at in range(block.start, block.end)):
                 sources[number] = self._source_of(
-                    number, rules, namespace, accesses, unknown, doubts
+                    number, rules, namespace, accesses, unknown, checks
                 )
         self.python = "\n".join(sources)
         exec(compile(self.python, "<ptx>", "exec"), namespace)  # noqa: S102  # written above
         functions = [namespace[f"block_{number}"] for number in numbers]
         return cast("list[Callable[..., object]]", functions)  # which the Python defines
+
+    def _checks(self, accesses: list[Accesses]) -> Checks:
+        """Return what is to be checked of the registers that instructions access."""
+        follow = successors(self.code, self.blocks, self.block_of)
+        doubts = find_doubts(self.code, self.blocks, accesses, follow, self.text)
+        flights = find_flights(self.code, self.blocks, follow)
+        self.register_counts["unwritten"] = len(doubts.rows)
+        self.register_counts["touched"] = len(flights.rows)
+        return Checks(doubts, flights)
 
     def _source_of(
         self,
@@ -183,7 +196,7 @@ class Program:
         namespace: dict[str, object],
         accesses: list[Accesses],
         unknown: list[str],
-        doubts: Doubts | None = None,
+        checks: Checks = _NO_CHECKS,
     ) -> str:
         """
         Return the Python of a block.
@@ -194,13 +207,13 @@ class Program:
             namespace: What the Python names.
             accesses: Of each instruction; those of the block are put here.
             unknown: Instructions that cannot be translated are added here.
-            doubts: Registers of which is to be checked whether they were written.
+            checks: What is to be checked of registers.
         """
-        builder, block = Builder(self, number, namespace), self.blocks[number]
+        builder, block = Builder(self, number, namespace, checks), self.blocks[number]
         for instruction in self.code[block.start : block.end]:
             at = instruction.index
             try:
-                accesses[at] = builder.emit(instruction, rules[at].emit, doubts)
+                accesses[at] = builder.emit(instruction, rules[at].emit)
             except (Unsupported, LookupError, ValueError) as error:
                 reason = str(error) if isinstance(error, Unsupported) else "operands"
                 unknown.append(f"line {instruction.line}: {instruction.text} ({reason})")

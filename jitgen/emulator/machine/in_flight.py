@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The registers that wgmma owns from the product to the wait for it, and what wgmma.fence orders.
+
+`jitgen.emulator.program.flights` says which instructions have to be looked at.
+
+PTX ISA, sections "wgmma.fence" and "wgmma.wait_group".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.cta import Cta
+    from jitgen.emulator.machine.fragment import Fragment
+
+Mask = NDArray[np.bool_] | None
+
+
+class InFlight:
+    """
+    The 32-bit registers of the warps of a CTA, as far as matrix products use them.
+
+    Attributes:
+        sums: Whether a register is an accumulator in flight [registers, warps].
+        operands: How many products in flight have it as a part of A [registers, warps].
+        fences: The number of the warp's wgmma.fence that came last when a product had it last as
+            accumulator [registers, warps].
+        touched: Whether a thread accessed it after its last wgmma.fence, of the registers of which
+            the program does not say that none does [registers in doubt, threads].
+    """
+
+    def __init__(self, cta: Cta) -> None:
+        count = cta.machine.program.register_counts
+        shape = count["r"], cta.num_warps
+        self.sums: NDArray[np.bool_] = np.zeros(shape, np.bool_)
+        self.operands: NDArray[np.int32] = np.zeros(shape, np.int32)
+        self.fences: NDArray[np.int32] = np.zeros(shape, np.int32)
+        self.touched: NDArray[np.bool_] = np.zeros(
+            (count.get("touched", 0), cta.num_threads), np.bool_
+        )
+
+
+def check_access(f: Fragment, at: int, mask: Mask, rows: dict[int, str]) -> None:
+    """
+    Find threads that access registers which matrix products in flight own.
+
+    Args:
+        f: Who executes the instruction.
+        at: The instruction.
+        mask: Its guard.
+        rows: Names of the registers by their rows of the register file.
+    """
+    flight, warps = f.cta.in_flight, f.selected_warps(mask) - f.cta.agent0
+    where = np.array(list(rows))[:, None], warps
+    is_owned = flight.sums[where] | (flight.operands[where] > 0)
+    if np.count_nonzero(is_owned):
+        row, warp = np.argwhere(is_owned)[0].tolist()
+        use = "is an accumulator" if flight.sums[list(rows)[row], warps[warp]] else "holds A"
+        name = list(rows.values())[row]
+        f.warn(
+            at, "register", f"warp {warps[warp]} accesses {name}, which {use} of a wgmma in flight"
+        )
+
+
+def note_touched(f: Fragment, at: int, mask: Mask, rows: tuple[int, ...]) -> None:
+    """Note that the threads under the mask access registers, given by their numbers in doubt."""
+    del at
+    for row in rows:
+        f.cta.in_flight.touched[row, f.s] |= True if mask is None else mask
+
+
+def note_fence(f: Fragment) -> None:
+    """Note that threads execute wgmma.fence."""
+    touched = f.cta.in_flight.touched
+    if touched.size:
+        touched[:, f.s] = False
+
+
+def check_touched(f: Fragment, at: int, rows: dict[int, str]) -> None:
+    """Find registers of a product, by their numbers in doubt, that were accessed since a fence."""
+    for row, name in rows.items():
+        is_late = f.cta.in_flight.touched[row, f.s]
+        if np.count_nonzero(is_late):
+            thread = int(f.lanes[is_late.argmax()])
+            f.warn(
+                at, "fence", f"no wgmma.fence since thread {thread} accessed its register {name}"
+            )
+            return

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Checks of registers that stand before and after an instruction in the function of its block.
+
+What is to be checked `definitions` and `flights` find on the whole program, so that blocks which it
+concerns are written twice: the first time to learn what their instructions access.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from jitgen.emulator.machine.in_flight import check_access, check_touched, note_touched
+from jitgen.emulator.machine.unwritten import check_written, note_written
+from jitgen.emulator.program.definitions import Accesses, Doubts
+from jitgen.emulator.program.flights import Flights
+from jitgen.emulator.program.instruction import Instruction
+
+if TYPE_CHECKING:
+    from jitgen.emulator.program.builder import Builder
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """
+    What is to be checked of the registers of a program.
+
+    Attributes:
+        doubts: Which may not have been written.
+        flights: Which may belong to a wgmma, or lack its fence.
+    """
+
+    doubts: Doubts = field(default_factory=Doubts)
+    flights: Flights = field(default_factory=Flights)
+
+    def concern(self, at: int, accesses: Accesses) -> bool:
+        """Return whether an instruction is to be checked."""
+        return self.doubts.concern(at, accesses) or self.flights.concern(at)
+
+    def before(self, builder: Builder, instruction: Instruction) -> list[str]:
+        """Return the statements that stand before an instruction."""
+        at, lines = instruction.index, []
+        if at in self.doubts.reads:
+            rows = {self.doubts.rows[name]: name for name in self.doubts.reads[at]}
+            guard = str(self.doubts.rows.get(instruction.guard or ""))
+            mask = builder.mask(instruction)
+            lines.append(builder.call(check_written, mask, guard, repr(rows)))
+        if at in self.flights.accesses:
+            rows = {builder.register(name)[1]: name for name in self.flights.accesses[at]}
+            lines.append(builder.call(check_access, builder.mask(instruction), repr(rows)))
+        if at in self.flights.products:
+            rows = {self.flights.rows[name]: name for name in self.flights.products[at]}
+            lines.append(builder.call(check_touched, repr(rows)))
+        return lines
+
+    def sums(self, at: int) -> dict[int, str]:
+        """Return the accumulators that a product may be the first to use, by rows in doubt."""
+        return {self.doubts.rows[name]: name for name in self.doubts.sums.get(at, ())}
+
+    def after(self, builder: Builder, instruction: Instruction) -> list[str]:
+        """Return the statements that stand after an instruction."""
+        at, lines = instruction.index, []
+        written = builder.accesses.writes & self.doubts.rows.keys()
+        if written:
+            rows = tuple(self.doubts.rows[name] for name in written)
+            lines.append(builder.call(note_written, builder.mask(instruction), repr(rows)))
+        if at in self.flights.touches:
+            rows = tuple(self.flights.rows[name] for name in self.flights.touches[at])
+            lines.append(builder.call(note_touched, builder.mask(instruction), repr(rows)))
+        return lines
