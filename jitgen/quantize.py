@@ -12,14 +12,18 @@ multiplying by it is exact. An infinity or NaN makes its whole block NaN.
 `to_atoms` and its like bring the scales of checkpoints and of other libraries into that order, and
 back: see `jitgen.formats.convert`.
 
-`prepare_mxfp4` reorders MXFP4 weights for Hopper, which has no tensor cores for them, and
+`prepack_mxfp4` reorders MXFP4 weights for Hopper, which has no tensor cores for them, and
 `split_bf16` turns bfloat16 activations into what its kernels multiply with them: see
-`jitgen.formats.prepared`. `unpack_mxfp4` turns prepared weights into FP8 ones.
+`jitgen.formats.prepacked`. `unpack_mxfp4` turns prepacked weights into FP8 ones.
 
 Everything runs on the device of its input and does not wait for it. On GPUs that have a kernel for
 them, `mxfp8`, `mxfp4` and `nvfp4` launch it: one pass over bfloat16. What each function does, and
 what its scales look like, stands in the file of its format, in `jitgen.formats`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout, per_block, per_token_group
 from jitgen.formats.convert import (
@@ -32,28 +36,29 @@ from jitgen.formats.convert import (
     to_trtllm,
     to_words,
 )
-from jitgen.formats.prepared import (
-    PreparedWeights,
-    prepare_mxfp4,
-    prepare_mxfp4_from,
+from jitgen.formats.prepacked import (
+    PrepackedWeights,
+    prepack_mxfp4,
+    prepack_mxfp4_from,
     spread,
 )
-from jitgen.formats.prepared_files import load_prepared, save_prepared
+from jitgen.formats.prepacked_files import load_prepacked, save_prepacked
 from jitgen.formats.row import per_row
 from jitgen.formats.split import split_bf16
 from jitgen.formats.tensor import per_matrix, per_tensor
 from jitgen.ops.quantize.call import mxfp4, mxfp8, nvfp4
 from jitgen.ops.unpack_weights.call import unpack_mxfp4
+from jitgen.support.moved import renamed
 
 __all__ = [
-    "PreparedWeights",
+    "PrepackedWeights",
     "from_atoms",
     "from_torch",
     "from_trtllm",
     "from_words",
     "is_kernel_layout",
     "kernel_layout",
-    "load_prepared",
+    "load_prepacked",
     "mxfp4",
     "mxfp8",
     "nvfp4",
@@ -62,9 +67,9 @@ __all__ = [
     "per_row",
     "per_tensor",
     "per_token_group",
-    "prepare_mxfp4",
-    "prepare_mxfp4_from",
-    "save_prepared",
+    "prepack_mxfp4",
+    "prepack_mxfp4_from",
+    "save_prepacked",
     "split_bf16",
     "spread",
     "to_atoms",
@@ -73,3 +78,9 @@ __all__ = [
     "to_words",
     "unpack_mxfp4",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker has the new names alone
+
+    def __getattr__(name: str) -> Any:
+        return renamed(__name__, name)

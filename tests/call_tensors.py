@@ -13,7 +13,7 @@ import jitgen
 import jitgen.torch
 from jitgen import quantize
 from jitgen.config import BLayout
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 
 GROUPS, ROWS, N, K = 3, 24, 128, 256
 TOKENS, EXPERTS, TOP_K, HIDDEN, INTERMEDIATE = 12, 4, 2, 256, 128
@@ -89,8 +89,8 @@ def with_out(found: Tensors, *shape: int, dtype: torch.dtype = torch.bfloat16) -
     return found | {"out": torch.zeros(shape, dtype=dtype, device=device)}
 
 
-def prepared(layout: BLayout, device: str) -> Tensors:
-    weights = quantize.prepare_mxfp4_from(normal("cpu", GROUPS, N, K).float(), layout=layout)
+def prepacked(layout: BLayout, device: str) -> Tensors:
+    weights = quantize.prepack_mxfp4_from(normal("cpu", GROUPS, N, K).float(), layout=layout)
     a: Tensors = {"a": normal(device, ROWS, K)}
     if layout is not BLayout.WIDE1:
         q, scale = quantize.per_row(a["a"])
@@ -99,10 +99,10 @@ def prepared(layout: BLayout, device: str) -> Tensors:
     return a | {"b": moved.values, "b.factor": moved.factor, "offs": ends(device)}
 
 
-def prepared_gemm(layout: BLayout) -> Callable[[Tensors], Any]:
+def prepacked_gemm(layout: BLayout) -> Callable[[Tensors], Any]:
     def run(tensors: Tensors) -> Tensor:
         rest = {name: each for name, each in tensors.items() if not name.startswith("b.")}
-        weights = PreparedWeights(
+        weights = PrepackedWeights(
             values=rest.pop("b"), factor=tensors["b.factor"], n=N, k=K, layout=layout
         )
         return jitgen.grouped_gemm(b=weights, **rest)  # type: ignore[arg-type]
@@ -207,7 +207,7 @@ def quantised(name: str) -> Callable[[Tensors], Any]:
 
 
 def unpacked_out(device: str) -> Tensors:
-    found = prepared(BLayout.EXACT1, device)
+    found = prepacked(BLayout.EXACT1, device)
     out = {
         "out[0]": new(device, GROUPS, N, K, dtype=torch.float8_e4m3fn),
         "out[1]": new(device, GROUPS, N, dtype=torch.float32),
@@ -217,7 +217,7 @@ def unpacked_out(device: str) -> Tensors:
 
 def unpacked(tensors: Tensors) -> Any:
     values, factor, *out = tensors.values()
-    weights = PreparedWeights(values=values, factor=factor, n=N, k=K, layout=BLayout.EXACT1)
+    weights = PrepackedWeights(values=values, factor=factor, n=N, k=K, layout=BLayout.EXACT1)
     return quantize.unpack_mxfp4(weights, out=tuple(out) if out else None)  # type: ignore[arg-type]
 
 

@@ -34,13 +34,13 @@ def candidates(
 def every_candidate(arch: Arch, layout: Layout) -> list[GroupedGemmConfig]:
     """
     Return the configs that may be chosen, each once, for all types and scales that `arch` has
-    kernels for; with prepared weights those that give bf16.
+    kernels for; with prepacked weights those that give bf16.
     """
     found = rules(arch, "grouped_gemm")
     configs: list[GroupedGemmConfig] = []
     for space in getattr(found, "spaces", (found.space,)):  # type: ignore[attr-defined]
         for operands in operands_of(space):
-            if operands.out_dtype is not DType.BF16 and operands.b_layout.is_prepared:
+            if operands.out_dtype is not DType.BF16 and operands.b_layout.is_prepacked:
                 continue
             try:
                 configs += candidates(arch, layout, operands)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 
 Numbers = list[tuple[Tensor, Tensor]]
 """Of each expert gates and ups, and downs."""
@@ -105,7 +105,7 @@ def of_layer(layer: jitgen.MoELayer) -> Numbers:
     weights, found = layer.weights, []
     for name in ("w13", "w2"):
         each, scale = getattr(weights, name), getattr(weights, f"{name}_scale")
-        if isinstance(each, PreparedWeights):
+        if isinstance(each, PrepackedWeights):
             found.append(each.weights())
         elif scale is None:
             found.append(each.float())

@@ -102,7 +102,7 @@ def _quantised(form: str, w13: Tensor, w2: Tensor) -> dict[str, Any]:
         (q13, s13), (q2, s2) = quantise(w13), quantise(w2)
         return {"w13": q13, "w2": q2, "w13_scale": s13, "w2_scale": s2}
     layout, _, activations = form.partition("_")
-    prepare = jitgen.quantize.prepare_mxfp4_from
+    prepare = jitgen.quantize.prepack_mxfp4_from
     return {
         "w13": prepare(w13, layout=layout),  # type: ignore[arg-type]
         "w2": prepare(w2, layout=layout),  # type: ignore[arg-type]

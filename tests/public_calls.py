@@ -118,14 +118,14 @@ CALLS = (
     ),
     Call(
         "grouped_gemm exact1 out",
-        of_call.prepared_gemm(BLayout.EXACT1),
-        lambda d: of_call.with_out(of_call.prepared(BLayout.EXACT1, d), *_ROWS_N),
+        of_call.prepacked_gemm(BLayout.EXACT1),
+        lambda d: of_call.with_out(of_call.prepacked(BLayout.EXACT1, d), *_ROWS_N),
         _OUT,
     ),
     Call(
         "grouped_gemm wide1",
-        of_call.prepared_gemm(BLayout.WIDE1),
-        lambda d: of_call.prepared(BLayout.WIDE1, d),
+        of_call.prepacked_gemm(BLayout.WIDE1),
+        lambda d: of_call.prepacked(BLayout.WIDE1, d),
     ),
     Call("silu_mul_quantize", of_call.of(jitgen.silu_mul_quantize), of_call.silu),
     Call(
@@ -216,8 +216,8 @@ CALLS = (
 OF_TORCH: Mapping[str, str] = dict.fromkeys(
     (
         *("from_atoms", "from_torch", "from_trtllm", "from_words", "is_kernel_layout"),
-        *("kernel_layout", "load_prepared", "per_block", "per_matrix", "per_row", "per_tensor"),
-        *("per_token_group", "prepare_mxfp4", "prepare_mxfp4_from", "save_prepared", "split_bf16"),
+        *("kernel_layout", "load_prepacked", "per_block", "per_matrix", "per_row", "per_tensor"),
+        *("per_token_group", "prepack_mxfp4", "prepack_mxfp4_from", "save_prepacked", "split_bf16"),
         *("spread", "to_atoms", "to_torch", "to_trtllm", "to_words"),
     ),
     "made of torch's own operations, which its dispatcher sees",

@@ -116,10 +116,10 @@ def _legal_sweep(arch: Arch) -> Iterator[GroupedGemmConfig]:
 
 
 @cache
-def prepared_sweep(arch: Arch) -> tuple[GroupedGemmConfig, ...]:
-    """Return every legal config with prepared weights, every second with a bias; none elsewhere."""
+def prepacked_sweep(arch: Arch) -> tuple[GroupedGemmConfig, ...]:
+    """Return every legal config with prepacked weights, every second with a bias, if any."""
     spaces = getattr(rules(arch, "grouped_gemm"), "spaces", ())
-    every = (config for space in spaces if space.prepared for config in gemm.every(space))
+    every = (config for space in spaces if space.prepacked for config in gemm.every(space))
     biased = (
         replace(config, epilogue=Epilogue(bias=number % 2 == 1))
         for number, config in enumerate(every)

@@ -13,7 +13,7 @@ from torch import Tensor
 import jitgen
 from jitgen import quantize
 from jitgen.config import BLayout
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 
 GROUPS, N, K = 3, 40, 160
 WHOLE_K = 256  # whole blocks of scales
@@ -78,29 +78,29 @@ _LAYOUT = BLayout.EXACT1
 
 
 @cache
-def _weights() -> PreparedWeights:
-    return quantize.prepare_mxfp4_from(normal(0, GROUPS, 64, K).float())
+def _weights() -> PrepackedWeights:
+    return quantize.prepack_mxfp4_from(normal(0, GROUPS, 64, K).float())
 
 
-def _prepared(a: Tensor, a_scale: Tensor, offs: Tensor, values: Tensor, factor: Tensor) -> Tensor:
-    b = PreparedWeights(values=values, factor=factor, n=64, k=K, layout=_LAYOUT)
+def _prepacked(a: Tensor, a_scale: Tensor, offs: Tensor, values: Tensor, factor: Tensor) -> Tensor:
+    b = PrepackedWeights(values=values, factor=factor, n=64, k=K, layout=_LAYOUT)
     return jitgen.grouped_gemm(a, b, a_scale, offs=offs) + 1
 
 
-def _prepared_into(
+def _prepacked_into(
     a: Tensor, a_scale: Tensor, offs: Tensor, values: Tensor, factor: Tensor, out: Tensor
 ) -> Tensor:
-    b = PreparedWeights(values=values, factor=factor, n=64, k=K, layout=_LAYOUT)
+    b = PrepackedWeights(values=values, factor=factor, n=64, k=K, layout=_LAYOUT)
     return jitgen.grouped_gemm(a, b, a_scale, offs=offs, out=out) + 1
 
 
-def _prepared_tensors(rows: int) -> tuple[Tensor, ...]:
+def _prepacked_tensors(rows: int) -> tuple[Tensor, ...]:
     b = _weights()
     return *quantize.split_bf16(normal(rows, rows, K)), ends(rows), b.values, b.factor
 
 
-def _prepared_out_tensors(rows: int) -> tuple[Tensor, ...]:
-    return *_prepared_tensors(rows), torch.zeros(rows, 64, dtype=torch.bfloat16)
+def _prepacked_out_tensors(rows: int) -> tuple[Tensor, ...]:
+    return *_prepacked_tensors(rows), torch.zeros(rows, 64, dtype=torch.bfloat16)
 
 
 def _silu(x: Tensor, offs: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,18 +186,18 @@ def _x_tensors(rows: int) -> tuple[Tensor, ...]:
     return normal(rows, rows, K), ends(rows)
 
 
-_GEMM, _PREPARED = "jitgen.grouped_gemm", "jitgen.grouped_gemm_prepared"
+_GEMM, _PREPACKED = "jitgen.grouped_gemm", "jitgen.grouped_gemm_prepacked"
 _SILU, _FC2 = "jitgen.silu_mul_quantize", "jitgen.moe_fc2_dense"
 _NONE = (None, None, None)
 OPERATIONS = [
     Traced("gemm", (f"{_GEMM}.default",), _gemm, _gemm_tensors, (0, None, None)),
     Traced("gemm_out", (f"{_GEMM}.out",), _gemm_into, _gemm_out_tensors, (0, None, None, 0)),
-    Traced("prepared", (f"{_PREPARED}.default",), _prepared, _prepared_tensors, (0, 0, *_NONE)),
+    Traced("prepacked", (f"{_PREPACKED}.default",), _prepacked, _prepacked_tensors, (0, 0, *_NONE)),
     Traced(
-        "prepared_out",
-        (f"{_PREPARED}.out",),
-        _prepared_into,
-        _prepared_out_tensors,
+        "prepacked_out",
+        (f"{_PREPACKED}.out",),
+        _prepacked_into,
+        _prepacked_out_tensors,
         (0, 0, *_NONE, 0),
     ),
     Traced("wgrad", (f"{_GEMM}_wgrad.default",), _wgrad, _wgrad_tensors, (0, 0, None), (0, "dy")),

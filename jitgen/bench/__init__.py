@@ -30,8 +30,8 @@ SUITES = {
     "silu": "SwiGLU and its quantisation beside a copy and torch's inductor.",
     "glue": "What an MoE layer does around its GEMMs, beside a copy and torch.",
     "quantize": "MXFP8, MXFP4 and NVFP4 beside a copy and torch's operations.",
-    "prepare": "Preparing MXFP4 weights for Hopper: seconds and memory.",
-    "unpack": "Unpacking prepared MXFP4 weights to FP8 ones beside a copy.",
+    "prepare": "Prepacking MXFP4 weights for Hopper: seconds and memory.",
+    "unpack": "Unpacking prepacked MXFP4 weights to FP8 ones beside a copy.",
     "invariance": "What rows with the same bits in every batch cost; needs a GPU.",
     "fc2": "FC2 of an MoE layer: one dense GEMM beside the grouped GEMM and a combine.",
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Suites of fresh processes: a serving process's start, light commands, the emulator, and preparing
+Suites of fresh processes: a serving process's start, light commands, the emulator, and prepacking
 MXFP4 weights. Each function is a suite.
 """
 
@@ -251,23 +251,23 @@ N, K = 5760, 2880
 _CPU_EXPERTS = 2
 _MB = 1e6
 
-LAYOUTS = tuple(layout for layout in BLayout if layout.is_prepared)
+LAYOUTS = tuple(layout for layout in BLayout if layout.is_prepacked)
 
 _PREPARE = """\
 import json, resource, sys, time
 from pathlib import Path
 import torch
 
-from jitgen.formats.prepared import prepare_mxfp4
+from jitgen.formats.prepacked import prepack_mxfp4
 
 layout, experts, n, k = sys.argv[1], *map(int, sys.argv[2:])
 packed = torch.randint(0, 256, (experts, n, k // 2), dtype=torch.uint8)
 scale = torch.randint(115, 124, (experts, n, k // 32), dtype=torch.uint8)
-prepare_mxfp4(packed[:1, :64], scale[:1, :64], layout=layout)
+prepack_mxfp4(packed[:1, :64], scale[:1, :64], layout=layout)
 pages = int(Path("/proc/self/statm").read_text().split()[1])
 before = pages * resource.getpagesize()
 start = time.perf_counter()
-found = prepare_mxfp4(packed, scale, layout=layout)
+found = prepack_mxfp4(packed, scale, layout=layout)
 seconds = time.perf_counter() - start
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps({"seconds": seconds, "peak": peak - before - found.nbytes, "held": found.nbytes}))
@@ -280,7 +280,7 @@ def prepare() -> Iterator[Row]:
     every layout.
 
     The matrices are the gate and up projections of gpt-oss: all 128 experts on a GPU, two on a CPU
-    in a fresh process. Preparation goes group by group, so that time grows with the experts and
+    in a fresh process. Prepacking goes group by group, so that time grows with the experts and
     memory beyond the result does not.
     """
     import torch
@@ -290,34 +290,34 @@ def prepare() -> Iterator[Row]:
         found = json.loads(python(_PREPARE, layout, *sizes))
         seconds = found["seconds"] / _CPU_EXPERTS * EXPERTS
         words = f"{EXPERTS} experts would take {seconds:.0f} s; {torch.get_num_threads()} threads"
-        yield from _prepared(layout, _CPU_EXPERTS, "CPU", found, words)
+        yield from _prepacked(layout, _CPU_EXPERTS, "CPU", found, words)
     if has_gpu():
         for layout in LAYOUTS:
-            yield from _prepared(layout, EXPERTS, "GPU", _on_gpu(layout), "")
+            yield from _prepacked(layout, EXPERTS, "GPU", _on_gpu(layout), "")
 
 
 def _on_gpu(layout: BLayout) -> dict[str, float]:
     """Return seconds, and bytes beyond operands and result at the peak and of the result."""
     import torch
 
-    from jitgen.formats.prepared import prepare_mxfp4
+    from jitgen.formats.prepacked import prepack_mxfp4
 
     sizes, bits = (EXPERTS, N), torch.uint8
     packed = torch.randint(0, 256, (*sizes, K // 2), dtype=bits, device="cuda")
     scale = torch.randint(115, 124, (*sizes, K // 32), dtype=bits, device="cuda")
-    prepare_mxfp4(packed[:1], scale[:1], layout=layout)  # loads torch's kernels
+    prepack_mxfp4(packed[:1], scale[:1], layout=layout)  # loads torch's kernels
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     start = time.perf_counter()
-    found = prepare_mxfp4(packed, scale, layout=layout)
+    found = prepack_mxfp4(packed, scale, layout=layout)
     torch.cuda.synchronize()
     seconds = time.perf_counter() - start
     peak = torch.cuda.max_memory_allocated() - before - found.nbytes
     return {"seconds": seconds, "peak": peak, "held": found.nbytes}
 
 
-def _prepared(
+def _prepacked(
     layout: BLayout, experts: int, where: str, found: dict[str, float], detail: str
 ) -> Iterator[Row]:
     what = f"{experts} experts N{N} K{K} as {layout}, {where}"

@@ -7,7 +7,7 @@ the same where there is no kernel.
 the selector chooses, so that a machine without the compiler can run the suite. Where a budget
 holds, the other kernels that may be chosen are measured, too, but for those that are missing.
 
-`unpack`: `jitgen.quantize.unpack_mxfp4`, what a call of many rows pays for multiplying prepared
+`unpack`: `jitgen.quantize.unpack_mxfp4`, what a call of many rows pays for multiplying prepacked
 MXFP4 weights as FP8 ones, by all kernels that may be chosen, the selector's first.
 """
 
@@ -39,7 +39,7 @@ from jitgen.config.unpack_weights import UnpackWeightsProblem
 from jitgen.errors import KernelMiss
 from jitgen.formats import mx32, nv16
 from jitgen.formats.convert import from_atoms
-from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
+from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4
 from jitgen.formats.unpacked import LAYOUTS, unpacked
 from jitgen.ops.quantize.call import mxfp4, mxfp8, nvfp4
 from jitgen.ops.solved import bits_differ
@@ -199,7 +199,7 @@ def unpack_cases(arch: Arch) -> Iterator[KernelCase]:
 def _unpack_sides(problem: UnpackWeightsProblem, arch: Arch) -> Iterator[Side]:
     """Yield a copy and every kernel that may be chosen; on a CPU torch's operations."""
     device = device_of(arch)
-    weights, out = _prepared_weights(problem, device)
+    weights, out = _prepacked_weights(problem, device)
     expected = unpacked(weights)
 
     def check(name: str, found: Any) -> None:
@@ -217,9 +217,9 @@ def _unpack_sides(problem: UnpackWeightsProblem, arch: Arch) -> Iterator[Side]:
         yield Side.of(name, ours, partial(check, name), tolerated=KernelMiss)
 
 
-def _prepared_weights(
+def _prepacked_weights(
     problem: UnpackWeightsProblem, device: str
-) -> tuple[PreparedWeights, tuple[torch.Tensor, torch.Tensor]]:
+) -> tuple[PrepackedWeights, tuple[torch.Tensor, torch.Tensor]]:
     """Return random weights, and where they go."""
     shape = (problem.groups, problem.rows_per_group)
     chance = torch.Generator(device).manual_seed(0)
@@ -228,7 +228,7 @@ def _prepared_weights(
         for low, high, size in ((0, 256, problem.k // 2), (*_EXPONENTS, problem.k // 32))
     )
     b = torch.empty((*shape, problem.k), dtype=torch.float8_e4m3fn, device=device)
-    weights = prepare_mxfp4(packed, scale, layout=problem.b_layout)
+    weights = prepack_mxfp4(packed, scale, layout=problem.b_layout)
     return weights, (b, torch.empty(shape, device=device))
 
 

@@ -21,7 +21,7 @@ from jitgen.cli.options import (
 from jitgen.cli.output import Output
 from jitgen.config import Arch, Numerics
 from jitgen.config.grouped_gemm import GroupedGemmProblem
-from jitgen.ops.grouped_gemm.prepared_algorithms import Algorithms, algorithms
+from jitgen.ops.grouped_gemm.prepacked_algorithms import Algorithms, algorithms
 from jitgen.runtime.session import select as choose
 from jitgen.selection.choice import Choice
 from jitgen.selection.modes import Mode
@@ -47,7 +47,7 @@ class _Candidate:
 
 @frozen
 class _Unpacked:
-    """The alternative for prepared weights: to unpack them first."""
+    """The alternative for prepacked weights: to unpack them first."""
 
     is_chosen: bool
     why: str
@@ -100,7 +100,7 @@ def select(
 
     COST is what the model predicts, TIME what `jitgen tune` measured, here or before jitgen was
     shipped; where there are times, they decide. What failed when it was measured is EXCLUDED, and
-    so is what would give a row other bits where numerics are to be invariant. For prepared weights
+    so is what would give a row other bits where numerics are to be invariant. For prepacked weights
     that may be unpacked first it says what either way takes.
     """
     if arch is None:
@@ -138,7 +138,7 @@ def _unpacked(other: Algorithms, arch: Arch) -> _Unpacked:
 def _other_way(
     problem: Any, arch: Arch, device: str | None, mode: Mode | None
 ) -> Algorithms | None:
-    """Return the cost of both ways if prepared weights may be unpacked first, else None."""
+    """Return the cost of both ways if prepacked weights may be unpacked first, else None."""
     if not isinstance(problem, GroupedGemmProblem):
         return None
     return algorithms(problem, arch, device=device, choose=partial(choose, mode=mode))

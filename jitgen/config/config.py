@@ -129,7 +129,7 @@ class BLayout(StrEnum):
 
     `PLAIN` and `N_MAJOR` are strides of a tensor, in which nothing was moved. All others are MXFP4
     weights that were reordered once, when they were loaded, for the way in which Hopper's kernels
-    read them: see `jitgen.formats.prepared`. They tell how a kernel uses the scales. The digit is
+    read them: see `jitgen.formats.prepacked`. They tell how a kernel uses the scales. The digit is
     the version of the layout: weights of another one are refused.
 
     A NaN among the scales costs kernels nothing: its byte stays 255, which they decode to infinity,
@@ -152,7 +152,7 @@ class BLayout(StrEnum):
     """(G, N, K), N contiguous: the transpose of weights (G, K, N), of 16 bits or more."""
 
     @property
-    def is_prepared(self) -> bool:
+    def is_prepacked(self) -> bool:
         """Whether weights were reordered, and their scales went with them."""
         return self not in {BLayout.PLAIN, BLayout.N_MAJOR}
 

@@ -70,8 +70,8 @@ class Operands(Part):
         out_dtype: Element type of the output.
         scale_granularity: How many values of b share one scale.
         a_scale_granularity: The same of a; None: as b's. ``none`` is a's alone.
-        b_layout: ``plain``; ``nmajor`` where N is contiguous and not K; or how b was prepared. Then
-            b has mx32 scales, which lie in it, and b_scale is one float32 for each group.
+        b_layout: ``plain``; ``nmajor`` where N is contiguous and not K; or how b was prepacked.
+            Then b has mx32 scales, which lie in it, and b_scale is one float32 for each group.
     """
 
     a_dtype: DType = of(DType, default=DType.E4M3)
@@ -112,7 +112,7 @@ class Operands(Part):
             text += f" of b, {self.a_scale_granularity} of a"
         if self.b_layout is BLayout.N_MAJOR:
             return text + ", b with N contiguous"
-        return text + f" and weights prepared as {self.b_layout}" * self.b_layout.is_prepared
+        return text + f" and weights prepacked as {self.b_layout}" * self.b_layout.is_prepacked
 
 
 @frozen
@@ -264,7 +264,7 @@ class GroupedGemmProblem(GroupedRows):
         out_dtype: Element type of the output.
         scale_granularity: How many values share one scale.
         a_scale_granularity: The same of a; None: as b's.
-        b_layout: ``plain``, ``nmajor``, or how b was prepared.
+        b_layout: ``plain``, ``nmajor``, or how b was prepacked.
         bias: Whether a vector of N is added for each group.
         min_latency: Whether few rows are to take the least time, whatever else that costs; None: as
             JITGEN_MIN_LATENCY says. See `jitgen.selection.choice`.

@@ -14,7 +14,7 @@ from jitgen.support.frozen import frozen
 
 _BLOCK_BYTES = 4_352
 """
-Bytes of a block of 64 rows x 128 of K; repeated from `jitgen.formats.prepared_blocks`, which needs
+Bytes of a block of 64 rows x 128 of K; repeated from `jitgen.formats.prepacked_blocks`, which needs
 torch.
 """
 
@@ -43,7 +43,7 @@ class UnpackWeightsConfig(TiledConfig):
     One kernel of `unpack_weights`, before its target is known.
 
     Attributes:
-        b_layout: Layout that the weights were prepared for.
+        b_layout: Layout that the weights were prepacked for.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -75,7 +75,7 @@ class UnpackWeightsProblem(GroupedRows):
         groups: Number of groups.
         m: Rows of all their matrices: G times N.
         k: Columns.
-        b_layout: Layout that the weights were prepared for.
+        b_layout: Layout that the weights were prepacked for.
     """
 
     op: ClassVar[str] = "unpack_weights"
@@ -103,7 +103,7 @@ class UnpackWeightsProblem(GroupedRows):
     @property
     def types(self) -> str:
         """The types in words, for errors."""
-        return f"weights prepared as {self.b_layout} -> e4m3"
+        return f"weights prepacked as {self.b_layout} -> e4m3"
 
     @property
     def slug(self) -> str:

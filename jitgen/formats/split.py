@@ -2,7 +2,7 @@
 """
 ``e4m3x2``: a bfloat16 value as two e4m3 parts, the high and the low four of its eight bits.
 
-Hopper's kernels for weights prepared as e4m3 multiply both parts as two rows and add the sums, so
+Hopper's kernels for weights prepacked as e4m3 multiply both parts as two rows and add the sums, so
 bfloat16 activations lose nothing in FP8.
 """
 

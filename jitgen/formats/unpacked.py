@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Prepared MXFP4 weights as plain FP8 ones: e4m3 values, and one float32 scale for each row.
+Prepacked MXFP4 weights as plain FP8 ones: e4m3 values, and one float32 scale for each row.
 
 Calls of many rows would decode each weight once for every tile of rows. Unpacked once, weights are
 what the FP8 kernels read. With the largest exponent of its row, t, and its own, e, a code of value
@@ -21,10 +21,10 @@ from torch import Tensor
 from jitgen.config import BLayout
 from jitgen.errors import InputError
 from jitgen.formats import e2m1
-from jitgen.formats import prepared_blocks as blocks
-from jitgen.formats import prepared_scales as scales
+from jitgen.formats import prepacked_blocks as blocks
+from jitgen.formats import prepacked_scales as scales
 from jitgen.formats.mx32 import VALUES, power
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 
 REACH = scales.ROW_REACH
 """Largest difference of exponents within a row that loses nothing."""
@@ -50,21 +50,21 @@ def least(layout: BLayout) -> int:
     return shift(layout) - scales.BIAS + 1
 
 
-def unpacked(weights: PreparedWeights) -> tuple[Tensor, Tensor]:
+def unpacked(weights: PrepackedWeights) -> tuple[Tensor, Tensor]:
     """
     Return weights as FP8 kernels with scales of rows read them.
 
     Works group by group on the device of `weights`.
 
     Args:
-        weights: Prepared as exact1 or folded1.
+        weights: Prepacked as exact1 or folded1.
 
     Returns:
         b: (G, N, K) float8_e4m3fn.
         b_scale: (G, N) float32.
 
     Raises:
-        InputError: They were prepared otherwise.
+        InputError: They were prepacked otherwise.
     """
     check(weights)
     shape = (weights.groups, weights.n, weights.k)
@@ -85,18 +85,18 @@ def unpacked(weights: PreparedWeights) -> tuple[Tensor, Tensor]:
     return b, b_scale
 
 
-def check(weights: PreparedWeights) -> None:
+def check(weights: PrepackedWeights) -> None:
     """
     Require weights that can be unpacked to e4m3.
 
     Raises:
-        InputError: `weights` are not prepared weights, or have a layout without e4m3 form.
+        InputError: `weights` are not prepacked weights, or have a layout without e4m3 form.
     """
-    if not isinstance(weights, PreparedWeights):
-        raise InputError("weights", f"must be PreparedWeights (got {type(weights).__name__})")
+    if not isinstance(weights, PrepackedWeights):
+        raise InputError("weights", f"must be PrepackedWeights (got {type(weights).__name__})")
     if weights.layout not in LAYOUTS:
         raise InputError(
             "weights",
-            f"must be prepared as {' or '.join(LAYOUTS)} (got {weights.layout}, which is for "
+            f"must be prepacked as {' or '.join(LAYOUTS)} (got {weights.layout}, which is for "
             "bfloat16 activations)",
         )

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from jitgen.errors import InputError
 from jitgen.formats.block128 import per_token_group
-from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4_from
+from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4_from
 from jitgen.layer.chain import Chain, Counts, Rows
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import NONE, ExpertWeights
@@ -66,7 +66,7 @@ class _Kept:
 
 _kept: WeakKeyDictionary[nn.Module, _Kept] = WeakKeyDictionary()
 
-_held: WeakKeyDictionary[nn.Module, tuple[Versions, dict[str, PreparedWeights] | None]] = (
+_held: WeakKeyDictionary[nn.Module, tuple[Versions, dict[str, PrepackedWeights] | None]] = (
     WeakKeyDictionary()
 )
 """
@@ -228,7 +228,7 @@ def drop_mxfp4(module: Any) -> None:
     _held.pop(module, None)
 
 
-def _held_by(module: Any) -> dict[str, PreparedWeights] | None:
+def _held_by(module: Any) -> dict[str, PrepackedWeights] | None:
     """Return the copies of a module's weights that are up to date; None if there are none."""
     if torch.compiler.is_compiling() or module not in _held:
         return None
@@ -242,15 +242,15 @@ def _held_by(module: Any) -> dict[str, PreparedWeights] | None:
     return _held[module][1]
 
 
-def _in_mxfp4(weights: dict[str, Any]) -> dict[str, PreparedWeights] | None:
+def _in_mxfp4(weights: dict[str, Any]) -> dict[str, PrepackedWeights] | None:
     """Return weights as MXFP4 has them; None where any has a value or a size that it has not."""
     if any(matrices.shape[2] % _MX_BLOCK for matrices in weights.values()):
         return None
     if not all(_is_exact(matrices[:1]) for matrices in weights.values()):  # most that are not
         return None
-    found: dict[str, PreparedWeights] = {}
+    found: dict[str, PrepackedWeights] = {}
     for name, matrices in weights.items():
-        found[name] = prepare_mxfp4_from(matrices, layout="wide1")
+        found[name] = prepack_mxfp4_from(matrices, layout="wide1")
         for group, each in enumerate(matrices):
             part = found[name].part(slice(group, group + 1))
             if not torch.equal(part.weights()[0], each.float()):
@@ -259,7 +259,7 @@ def _in_mxfp4(weights: dict[str, Any]) -> dict[str, PreparedWeights] | None:
 
 
 def _is_exact(matrices: Tensor) -> bool:
-    return torch.equal(prepare_mxfp4_from(matrices, layout="wide1").weights(), matrices.float())
+    return torch.equal(prepack_mxfp4_from(matrices, layout="wide1").weights(), matrices.float())
 
 
 def _config(weights: ExpertWeights, top_k: int, **activation: Any) -> MoEConfig:

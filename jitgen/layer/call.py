@@ -59,7 +59,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     Args:
         x: (T, H) bfloat16, H contiguous.
         w13: (G, 2 I, H): rows of gates, then rows of ups; bfloat16, or float8_e4m3fn with
-            `w13_scale`, or MXFP4 weights that `jitgen.quantize.prepare_mxfp4` prepared.
+            `w13_scale`, or MXFP4 weights that `jitgen.quantize.prepack_mxfp4` prepacked.
         w2: (G, H, I), of the same format.
         topk_weights: (T, k) float32: what each expert counts.
         topk_ids: (T, k) int32 or int64: the experts of each token, numbers of the whole layer.

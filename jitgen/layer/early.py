@@ -14,7 +14,7 @@ from torch.compiler import is_compiling
 
 from jitgen.config import Arch
 from jitgen.errors import UnsupportedConfig
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.problems import joined_problem, of_rows, of_tokens
 from jitgen.layer.weights import ExpertWeights, Matrices
@@ -118,7 +118,7 @@ def _join(found: dict[str, Any], problem: Any, arch: Arch) -> None:
 
 
 def _by_row(config: MoEConfig, weights: ExpertWeights) -> Iterator[tuple[str, Any]]:
-    """Yield the launches whose rows belong to experts, but products of prepared weights."""
+    """Yield the launches whose rows belong to experts, but products of prepacked weights."""
     products = zip(PRODUCTS, (weights.w13, weights.w2), strict=True)
     for problem in of_rows(config, weights):
         launch = problem.op
@@ -151,7 +151,7 @@ def mean_rows(config: MoEConfig, tokens: int) -> int:
 
 def _form(b: Matrices) -> tuple[Any, ...]:
     """Return the properties of a matrix that configs depend on."""
-    if isinstance(b, PreparedWeights):
+    if isinstance(b, PrepackedWeights):
         return b.layout, b.n, b.k
     return b.dtype, b.shape, _is_plain(b)
 

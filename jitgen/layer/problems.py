@@ -14,7 +14,7 @@ from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.permute_quantize import Format, PermuteQuantizeProblem, Walk
 from jitgen.config.route import RouteProblem, Scoring
 from jitgen.config.silu_mul_quantize import Activation, Scales, SiluMulQuantizeProblem
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import OF_TORCH
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import NONE, ExpertWeights, Matrices
@@ -99,7 +99,7 @@ def _product(
     n, k = 2 * weights.intermediate, weights.hidden
     if name == "w2":
         n, k = weights.hidden, weights.intermediate
-    fields = _prepared(weights) if isinstance(b, PreparedWeights) else _plain(b, weights)
+    fields = _prepacked(weights) if isinstance(b, PrepackedWeights) else _plain(b, weights)
     return GroupedGemmProblem(
         layout=layout,
         groups=weights.groups,
@@ -124,9 +124,9 @@ def _plain(b: Any, weights: ExpertWeights) -> dict[str, Any]:
     }
 
 
-def _prepared(weights: ExpertWeights) -> dict[str, Any]:
+def _prepacked(weights: ExpertWeights) -> dict[str, Any]:
     b = weights.w13
-    layout = b.layout if isinstance(b, PreparedWeights) else BLayout.PLAIN
+    layout = b.layout if isinstance(b, PrepackedWeights) else BLayout.PLAIN
     return {
         "a_dtype": OF_TORCH[weights.a_dtype],
         "b_dtype": DType.E2M1,

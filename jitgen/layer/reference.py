@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.ops.silu_mul_quantize.reference import activated
@@ -87,7 +87,7 @@ def _expert(tokens: Tensor, weights: ExpertWeights, group: int, config: MoEConfi
 
 def matrix(each: Matrices, scale: Tensor | None, group: int) -> Tensor:
     """Return the numbers that one expert's weights represent: (N, K) float32."""
-    if isinstance(each, PreparedWeights):
+    if isinstance(each, PrepackedWeights):
         return each.part(slice(group, group + 1)).weights()[0]
     values = each[group].float()
     if scale is None:

@@ -8,8 +8,8 @@ weights                      scales                               activations
 bfloat16 (G, N, K)           none                                 bfloat16
 float8_e4m3fn (G, N, K)      (G, ceil(N / 128), ceil(K / 128))    e4m3, a scale for each 1x128
 float8_e4m3fn (G, N, K)      (G, N)                               e4m3, a scale for each row
-PreparedWeights, wide1       in them                              bfloat16
-PreparedWeights, others      in them                              e4m3, for each 1x128, or each row
+PrepackedWeights, wide1       in them                              bfloat16
+PrepackedWeights, others      in them                              e4m3, for each 1x128, or each row
 ===========================  ===================================  ================================
 """
 
@@ -25,13 +25,13 @@ from torch.compiler import is_compiling
 
 from jitgen.config import BLayout
 from jitgen.errors import InputError
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import ceil_div
 from jitgen.ops import tensors as common
 from jitgen.ops.dispatcher import is_traced
 from jitgen.support.frozen import frozen
 
-Matrices = Tensor | PreparedWeights
+Matrices = Tensor | PrepackedWeights
 """One matrix for each expert."""
 
 NONE, BLOCK128, ROW = "none", "block128", "row"
@@ -135,7 +135,7 @@ class ExpertWeights:
         found: dict[str, Tensor] = {}
         for name in ("w13", "w2"):
             each = getattr(self, name)
-            if isinstance(each, PreparedWeights):
+            if isinstance(each, PrepackedWeights):
                 found |= {name: each.values, f"{name}_factor": each.factor}
             else:
                 found[name] = each
@@ -155,7 +155,7 @@ class ExpertWeights:
         """
         Return weights with other values, which `tensors` names as those of this one.
 
-        Of prepared ones that were looked at, the new values are, too, which waits for the device;
+        Of prepacked ones that were looked at, the new values are, too, which waits for the device;
         where they cannot be looked at now (on ``meta``, in a trace, while a CUDA graph is captured)
         nothing is known of their rows.
         """
@@ -164,13 +164,13 @@ class ExpertWeights:
     def _with(
         self,
         tensors: dict[str, Tensor],
-        known: Callable[[PreparedWeights, PreparedWeights], PreparedWeights],
+        known: Callable[[PrepackedWeights, PrepackedWeights], PrepackedWeights],
     ) -> ExpertWeights:
         fields: dict[str, Any] = {"activations": self.activations}
         for name in ("w13", "w2"):
             each = getattr(self, name)
             fields[name] = tensors[name]
-            if isinstance(each, PreparedWeights):
+            if isinstance(each, PrepackedWeights):
                 factor = tensors[f"{name}_factor"]
                 try:
                     made = replace(each, values=tensors[name], factor=factor, row_spread=None)
@@ -182,7 +182,7 @@ class ExpertWeights:
         return ExpertWeights(**fields)
 
 
-def _looked_at(before: PreparedWeights, made: PreparedWeights) -> PreparedWeights:
+def _looked_at(before: PrepackedWeights, made: PrepackedWeights) -> PrepackedWeights:
     """Return weights in the place of others, with what is known of their values."""
     if made.values is before.values and before.known_spread is not None:
         return replace(made, row_spread=before.known_spread)
@@ -199,7 +199,7 @@ def _can_be_seen(values: Tensor) -> bool:
 
 def _shape(each: Matrices) -> tuple[int, int, int]:
     """Return G, N, K."""
-    if isinstance(each, PreparedWeights):
+    if isinstance(each, PrepackedWeights):
         return each.groups, each.n, each.k
     groups, n, k = each.shape
     return groups, n, k
@@ -209,7 +209,7 @@ def _activations(name: str, each: Matrices, scale: Tensor | None) -> tuple[str, 
     """
     Return the types of activations that such weights can be multiplied with, the usual one first.
     """
-    if isinstance(each, PreparedWeights):
+    if isinstance(each, PrepackedWeights):
         return (NONE,) if each.layout is BLayout.WIDE1 else (BLOCK128, ROW)
     if scale is None:
         return (NONE,)
@@ -227,9 +227,9 @@ def _activations(name: str, each: Matrices, scale: Tensor | None) -> tuple[str, 
 
 def _require_matrices(name: str, each: Any, scale: Any) -> None:
     """Require weights of a format that chains have, and scales where they need some."""
-    if isinstance(each, PreparedWeights):
+    if isinstance(each, PrepackedWeights):
         if scale is not None:
-            raise InputError(f"{name}_scale", "must be left out: prepared weights have it in them")
+            raise InputError(f"{name}_scale", "must be left out: prepacked weights have it in them")
         return
     common.require(name, each, rank=(3, "(G, N, K)"))
     common.require(name, each, [torch.bfloat16, torch.float8_e4m3fn])

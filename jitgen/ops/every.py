@@ -8,7 +8,7 @@ from typing import Any
 from jitgen.ops.call import Call
 from jitgen.ops.combine.call import CALL as COMBINE
 from jitgen.ops.grouped_gemm.call import CALL as GROUPED_GEMM
-from jitgen.ops.grouped_gemm.prepared_call import CALL as GROUPED_GEMM_PREPARED
+from jitgen.ops.grouped_gemm.prepacked_call import CALL as GROUPED_GEMM_PREPACKED
 from jitgen.ops.grouped_gemm_wgrad.call import CALL as GROUPED_GEMM_WGRAD
 from jitgen.ops.moe_fc2_dense.call import CALL as MOE_FC2_DENSE
 from jitgen.ops.permute_quantize.call import CALL as PERMUTE_QUANTIZE
@@ -18,6 +18,6 @@ from jitgen.ops.route.call import SORT as SORT_PAIRS
 from jitgen.ops.silu_mul_quantize.call import CALL as SILU_MUL_QUANTIZE
 
 CALLS: tuple[Call[Any, Any, Any], ...] = (
-    *(COMBINE, GROUPED_GEMM, GROUPED_GEMM_PREPARED, GROUPED_GEMM_WGRAD, MOE_FC2_DENSE),
+    *(COMBINE, GROUPED_GEMM, GROUPED_GEMM_PREPACKED, GROUPED_GEMM_WGRAD, MOE_FC2_DENSE),
     *(PERMUTE_QUANTIZE, QUANTIZE, ROUTE, SORT_PAIRS, SILU_MUL_QUANTIZE),
 )

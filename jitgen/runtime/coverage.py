@@ -137,7 +137,7 @@ def _settings_of(plan: Plan) -> Iterator[str]:
         if any(getattr(each, name, "it has none") is None for each in problems):
             yield f"JITGEN_{name.upper()}"
     layouts = {getattr(each, "b_layout", BLayout.PLAIN) for each in problems}
-    if any(layout.is_prepared for layout in layouts):
+    if any(layout.is_prepacked for layout in layouts):
         yield "JITGEN_MAX_WORKSPACE"
 
 

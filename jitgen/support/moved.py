@@ -4,7 +4,9 @@ Modules, classes and methods that were renamed, by the names that others may sti
 
 A plug-in imports the protocol of operations and their configs, and defines methods of both. A
 process of another version sends a task by its module, or starts a process of this environment.
-`MOVED`, `NAMES` and `RENAMED` are the whole list; `DROPPED_IN` is the version without it.
+A pickle of weights names the module of their class, an exported graph operations.
+`MOVED`, `NAMES`, `OPERATIONS` and `RENAMED` are the whole list; `DROPPED_IN` is the version
+without it.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ _OPERATIONS = (
 MOVED = {
     "jitgen.ops.protocol": "jitgen.config.operation",
     **{f"jitgen.ops.{name}.config": f"jitgen.config.{name}" for name in _OPERATIONS},
+    "jitgen.formats.prepared": "jitgen.formats.prepacked",
     "jitgen.recording": "jitgen.plans",
     "jitgen.recording.files": "jitgen.plans.recording",
     "jitgen.runtime.prewarm": "jitgen.plans.prewarm",
@@ -41,13 +44,24 @@ _OF_FC2 = {
     "MoeFc2DenseConfig": "MoEFc2DenseConfig",
     "MoeFc2DenseProblem": "MoEFc2DenseProblem",
 }
+_OF_WEIGHTS = {
+    "PreparedWeights": "PrepackedWeights",
+    "prepare_mxfp4": "prepack_mxfp4",
+    "prepare_mxfp4_from": "prepack_mxfp4_from",
+}
 
 NAMES = {
     "jitgen": _OF_GEMM | _OF_FC2,
     "jitgen.config.grouped_gemm": _OF_GEMM,
     "jitgen.config.moe_fc2_dense": _OF_FC2,
+    "jitgen.formats.prepacked": _OF_WEIGHTS,
+    "jitgen.quantize": _OF_WEIGHTS
+    | {"load_prepared": "load_prepacked", "save_prepared": "save_prepacked"},
 }
 """Of each module, old names of what it has: their names now."""
+
+OPERATIONS = {"grouped_gemm_prepared": "grouped_gemm_prepacked"}
+"""Old name of an operation in ``torch.ops.jitgen``, which saved graphs hold: its name now."""
 
 RENAMED = {"words": "to_name", "of_words": "parse_name", "doubt": "confidence_note"}
 """Old name of a method that plug-ins define, of a config or of rules: its name now."""
@@ -63,7 +77,7 @@ def renamed(module: str, name: str) -> Any:
     new = NAMES[module].get(name)
     if new is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    _warn(f"{module}.{name}", new, stacklevel=4)
+    warn(f"{module}.{name}", new, stacklevel=4)
     return getattr(sys.modules[module], new)
 
 
@@ -71,15 +85,16 @@ def take_old_methods(kind: type) -> None:
     """Give a class of a plug-in the methods of `RENAMED` that it defines by their old names."""
     for old, new in RENAMED.items():
         if old in vars(kind) and new not in vars(kind):
-            _warn(f"{kind.__qualname__}.{old}", new)
+            warn(f"{kind.__qualname__}.{old}", new)
             setattr(kind, new, vars(kind)[old])
 
 
-def _warn(old: str, new: str, stacklevel: int = 3) -> None:
-    from warnings import warn
+def warn(old: str, new: str, stacklevel: int = 3) -> None:
+    """Say that `old` is now called `new`, `stacklevel` frames up."""
+    import warnings
 
     text = f"{old} is now {new}; jitgen {DROPPED_IN} drops the old name"
-    warn(text, DeprecationWarning, stacklevel=stacklevel)
+    warnings.warn(text, DeprecationWarning, stacklevel=stacklevel)
 
 
 class MovedFinder:
@@ -103,5 +118,5 @@ class MovedFinder:
     def exec_module(module: ModuleType) -> None:
         """Replace `module`, an old name, by the module that it was moved to, and warn."""
         old = module.__name__
-        _warn(old, MOVED[old])
+        warn(old, MOVED[old])
         sys.modules[old] = importlib.import_module(MOVED[old])

@@ -296,7 +296,7 @@ TABLE: tuple[Setting, ...] = (
         parse=values.parse_size,
         kind="size",
         shown_default="`2GiB`",
-        help="Most memory that a `grouped_gemm` with prepared weights may take for unpacked ones "
+        help="Most memory that a `grouped_gemm` with prepacked weights may take for unpacked ones "
         "while it runs; 0: none, so that they never are.",
     ),
     Setting(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of kernels for MXFP4 weights, prepared or beside bf16, which targets share."""
+"""Operands of kernels for MXFP4 weights, prepacked or beside bf16, which targets share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPERANDS = tuple(
         (DType.BF16, ScaleGranularity.NONE, BLayout.WIDE1),
     )
 )
-"""All operands with prepared weights that there are kernels for."""
+"""All operands with prepacked weights that there are kernels for."""
 
 UNSCALED = tuple(
     Operands(
@@ -48,7 +48,7 @@ UNSCALED = tuple(
 
 
 def refuse_other_operands(types: Operands, arch: str) -> None:
-    """Refuse prepared weights with operands that no kernel has."""
+    """Refuse prepacked weights with operands that no kernel has."""
     legal = [f"{each.a_dtype} {each.a_scale_granularity} {each.b_layout}" for each in OPERANDS]
     refuse_unless(
         types in OPERANDS,

@@ -72,14 +72,14 @@ def _bits(dtype: DType) -> int:
     return dtype.bits
 
 
-def refuse_prepared(
+def refuse_prepacked(
     config: GroupedGemmConfig,
     arch: str,
     unscaled: tuple[Operands, ...] = (),
     n_major: tuple[DType, ...] = (),
 ) -> None:
     """
-    Refuse scales of a that are not b's, and weights that were prepared; not an a without scales in
+    Refuse scales of a that are not b's, and weights that were prepacked; not an a without scales in
     `unscaled`. And N contiguous in b, but for types in `n_major`.
     """
     types = config.operands
@@ -196,8 +196,8 @@ class Space(NamedTuple):
     `operands` pairs the type of a and b with one of the output; `tile_k` has the depths of tiles
     for each type of a and b; `cluster` is (m, n). `mixed` has further pairs, of a's type and
     another one of b, with the output types of a; such a b lies at whole multiples of
-    `mixed_alignment` bytes. `prepared` has operands with prepared weights, whole: no combination of
-    the other fields, and none of them follows from those. `unscaled` has those whose a has no
+    `mixed_alignment` bytes. `prepacked` has operands with prepacked weights, whole: no combination
+    of the other fields, and none of them follows from those. `unscaled` has those whose a has no
     scales beside weights as they were quantised, whole, too. `n_major` has types of a and b of
     which b may have N contiguous.
     """
@@ -213,7 +213,7 @@ class Space(NamedTuple):
     two_cta: tuple[bool, ...] = (False,)
     mixed: tuple[tuple[DType, DType], ...] = ()
     mixed_alignment: int = 1
-    prepared: tuple[Operands, ...] = ()
+    prepacked: tuple[Operands, ...] = ()
     unscaled: tuple[Operands, ...] = ()
     n_major: tuple[DType, ...] = ()
 
@@ -257,7 +257,7 @@ def spanned(config: GroupedGemmConfig, space: Space) -> Iterator[GroupedGemmConf
 
 def operands_of(space: Space) -> Iterator[Operands]:
     """Yield every combination of types and scales that `space` has, legal or not."""
-    yield from space.prepared
+    yield from space.prepacked
     yield from space.unscaled
     for (a_dtype, out_dtype), scale in itertools.product(space.operands, space.scale_granularity):
         for b_dtype in (a_dtype, *(b for a, b in space.mixed if a is a_dtype)):

@@ -15,6 +15,7 @@ graph with some of them needs no more.
 
 from jitgen.ops.every import CALLS
 from jitgen.ops.tracing.library import traced
+from jitgen.support.moved import OPERATIONS
 from jitgen.torch.grouped import grouped_mm
 from jitgen.torch.scaled import scaled_grouped_mm
 
@@ -22,3 +23,5 @@ __all__ = ["grouped_mm", "scaled_grouped_mm"]
 
 for _call in CALLS:
     traced(_call)
+    for _old in (old for old, new in OPERATIONS.items() if new == _call.name):
+        traced(_call, _old)

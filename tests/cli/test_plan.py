@@ -105,7 +105,7 @@ def test_a_plan_asks_for_what_every_device_chooses(jitgen: Jitgen) -> None:
 
 
 def test_a_plan_shows_what_is_launched_beside(jitgen: Jitgen) -> None:
-    """Kernels that unpack prepared weights, which prewarm compiled, were not in the list."""
+    """Kernels that unpack prepacked weights, which prewarm compiled, were not in the list."""
     document = jitgen("plan show gpt-oss-hopper --device h200 --json").document
     wanted = jitgen("prewarm gpt-oss-hopper --device h200 --dry-run --json").document
 

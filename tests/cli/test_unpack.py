@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`jitgen select` says which of two ways prepared weights take; commands know `unpack_weights`."""
+"""`jitgen select` says which of two ways prepacked weights take; commands know `unpack_weights`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in how prepared weights are loaded, decoded, multiplied and handed back."""
+"""Mistakes in how prepacked weights are loaded, decoded, multiplied and handed back."""
 
 from __future__ import annotations
 
@@ -151,5 +151,5 @@ VALUES = (
     ),
 )
 
-PREPARED = (*LOADS, *MATRICES, *VALUES)
-"""In kernels for prepared weights."""
+PREPACKED = (*LOADS, *MATRICES, *VALUES)
+"""In kernels for prepacked weights."""

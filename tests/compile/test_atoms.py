@@ -69,7 +69,7 @@ def problem_of(name: str, layout: Layout, rows: list[int], n: int, k: int) -> Gr
 
 
 def _marks(name: str, layout: Layout) -> Any:
-    """Of kernels whose walk prepared weights have, too, one layout is enough on every push."""
+    """Of kernels whose walk prepacked weights have, too, one layout is enough on every push."""
     is_often = TYPES[name][0] is not DType.BF16 or layout is Layout.RAGGED
     return pytest.param(name, layout, marks=() if is_often else pytest.mark.nightly)
 

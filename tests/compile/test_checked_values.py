@@ -145,8 +145,8 @@ def test_right_values_change_nothing(call: Call) -> None:
             assert not current.get().memo
 
 
-def test_prepared_weights_are_checked() -> None:
-    b = quantize.prepare_mxfp4_from(torch.ones(3, 64, 96))
+def test_prepacked_weights_are_checked() -> None:
+    b = quantize.prepack_mxfp4_from(torch.ones(3, 64, 96))
     q, scale = quantize.split_bf16(torch.ones(8, 96).bfloat16())
     with settings.scope(check=True), pytest.raises(InputError, match="offs: must be at most the 8"):
         jitgen.grouped_gemm(q, b, scale, offs=int32(1, 2, 9))

@@ -54,7 +54,7 @@ def test_no_public_function_is_left_out() -> None:
         if inspect.isfunction(getattr(room, name))
         and any(
             word in str(inspect.signature(getattr(room, name)))
-            for word in ("Tensor", "PreparedWeights")
+            for word in ("Tensor", "PrepackedWeights")
         )
     }
 
@@ -71,11 +71,11 @@ def test_calls_are_right_to_begin_with(call: Call, is_warm: bool) -> None:
 
 @every
 def test_a_second_call_is_warm(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those with prepared weights were not: a guard was asked about tensors in another order."""
+    """Those with prepacked weights were not: a guard was asked about tensors in another order."""
     call.run(call.new())
 
     def launched(described: Any, *_: Any) -> None:
-        raise AssertionError(f"{described.name} was prepared once more")
+        raise AssertionError(f"{described.name} was prepacked once more")
 
     monkeypatch.setattr("jitgen.ops.call.Call.launched", launched)
     call.run(call.new())

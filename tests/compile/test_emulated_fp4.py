@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Kernels of sm_90a for prepared weights in the emulator, with problems that `jitgen verify` does not
+Kernels of sm_90a for prepacked weights in the emulator, with problems that `jitgen verify` does not
 take by itself: of every layout, kind of activation and edge.
 """
 

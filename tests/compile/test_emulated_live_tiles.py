@@ -44,7 +44,7 @@ FULL = GroupedGemmConfig(
 """Its stages leave room for a short list."""
 
 
-def prepared(tokens: int, **changes: object) -> GroupedGemmConfig:
+def prepacked(tokens: int, **changes: object) -> GroupedGemmConfig:
     """Return a kernel for MXFP4 weights with tiles of so many rows."""
     config = GroupedGemmConfig(
         layout="contiguous",
@@ -59,11 +59,11 @@ def prepared(tokens: int, **changes: object) -> GroupedGemmConfig:
     return replace(config, **changes)
 
 
-SHORT = prepared(8)
+SHORT = prepacked(8)
 KINDS = [
     pytest.param(ALONE, id="64"),
     pytest.param(SHORT, id="8"),
-    *(pytest.param(prepared(m), id=f"{m}", marks=pytest.mark.nightly) for m in (16, 32)),
+    *(pytest.param(prepacked(m), id=f"{m}", marks=pytest.mark.nightly) for m in (16, 32)),
 ]
 
 
@@ -78,7 +78,7 @@ def thinned(
     config: GroupedGemmConfig, groups: int, rows: slice | list[int], n: int = 40, k: int = 0
 ) -> Solved:
     """Return a problem with a block of 128 rows for each group, of which these are left."""
-    k = k or (32 if config.operands.b_layout.is_prepared else 16)
+    k = k or (32 if config.operands.b_layout.is_prepacked else 16)
     case = make_for(config, [128] * groups, n, k, is_exact=True)
     left = torch.full((128,), False)
     left[rows] = True
@@ -116,7 +116,7 @@ def test_rows_anywhere_in_a_block(config: GroupedGemmConfig, rows: slice) -> Non
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "config",
-    [PAIR, SPLIT, prepared(16, schedule=Schedule(split_k=2))],
+    [PAIR, SPLIT, prepacked(16, schedule=Schedule(split_k=2))],
     ids=["pair", "split K", "16, split K"],
 )
 def test_clusters_agree(config: GroupedGemmConfig) -> None:
@@ -189,7 +189,7 @@ def test_tiles_of_padding_are_not_dealt() -> None:
 @pytest.mark.parametrize("tokens", [8, pytest.param(16, marks=pytest.mark.nightly), 32])
 def test_short_tiles_of_padding_are_not_dealt(tokens: int) -> None:
     """Those of one whole block are as much work as one tile of each of several blocks."""
-    config, count = prepared(tokens), 128 // tokens
+    config, count = prepacked(tokens), 128 // tokens
     some = thinned(config, count, slice(tokens - 1, tokens))
     others = thinned(config, count, slice(128 - tokens, 128 - tokens + 1))
     whole = thinned(config, 1, slice(128))
@@ -204,11 +204,11 @@ def beside(
     types = replace(
         SHORT.operands, a_dtype=a_dtype, a_scale_granularity=a_scales, b_layout=b_layout
     )
-    return prepared(m, operands=types, tile=Tile(m=m, n=n, k=128), **changes)
+    return prepacked(m, operands=types, tile=Tile(m=m, n=n, k=128), **changes)
 
 
 TALL = {
-    "exact": prepared(32),
+    "exact": prepacked(32),
     "pairs": beside("e4m3x2", "row", "exact1", 16, 256),
     "folded": beside("e4m3", "row", "folded1", 128, 192),
     "blocks, split K": beside("e4m3", "block128", "folded1", 32, 128, schedule=Schedule(split_k=2)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepared weights unpacked by kernels on an emulated GPU, and multiplied as FP8 ones."""
+"""Prepacked weights unpacked by kernels on an emulated GPU, and multiplied as FP8 ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from jitgen.config import Arch
 from jitgen.config.unpack_weights import UnpackWeightsConfig
 from jitgen.emulator import Artifact
 from jitgen.errors import InputError
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.unpacked import unpacked
-from jitgen.ops.grouped_gemm import prepared_algorithms
-from jitgen.ops.grouped_gemm.prepared_call import PreparedLaunch, UnpackedLaunch
+from jitgen.ops.grouped_gemm import prepacked_algorithms
+from jitgen.ops.grouped_gemm.prepacked_call import PrepackedLaunch, UnpackedLaunch
 from jitgen.ops.solved import bits_differ
 from jitgen.ops.unpack_weights.samples import Sizes, make, solved
 from jitgen.runtime.session import current
@@ -86,7 +86,7 @@ class TestEveryKernel:
         codes = torch.arange(16, dtype=torch.uint8).repeat(1, 8, 2 * 24)
         packed = codes[..., 0::2] | codes[..., 1::2] << 4
         scale = (100 + torch.arange(24, dtype=torch.uint8)).repeat(1, 8, 1)
-        weights = quantize.prepare_mxfp4(packed, scale, layout=config.b_layout)
+        weights = quantize.prepack_mxfp4(packed, scale, layout=config.b_layout)
         case = solved(weights)
         jitgen.emulate(on_gpu(config), *case.tensors, 1, modes="eager", num_sms=1)
 
@@ -100,12 +100,12 @@ COUNTS = torch.tensor([13, 27])
 N, K = 72, 416
 
 
-def weights_of(layout: str, spread: int = 12) -> PreparedWeights:
+def weights_of(layout: str, spread: int = 12) -> PrepackedWeights:
     chance = torch.Generator().manual_seed(0)
     packed = torch.randint(256, (3, N, K // 2), dtype=torch.uint8, generator=chance)
     scale = torch.randint(112, 113 + spread, (3, N, K // 32), dtype=torch.uint8, generator=chance)
     scale[2, 5, 3] = 255  # which makes a column of group 2 NaN
-    return quantize.prepare_mxfp4(packed, scale, layout=layout)  # type: ignore[arg-type]
+    return quantize.prepack_mxfp4(packed, scale, layout=layout)  # type: ignore[arg-type]
 
 
 def tokens() -> tuple[Tensor, Tensor]:
@@ -128,7 +128,7 @@ def launches() -> set[type]:
 @pytest.fixture
 def unpacks(monkeypatch: pytest.MonkeyPatch, shared_cache: None) -> Iterator[None]:
     """An emulated GPU, where few rows are taken for many."""
-    monkeypatch.setattr(prepared_algorithms.Algorithms, "is_unpacked_faster", True)
+    monkeypatch.setattr(prepacked_algorithms.Algorithms, "is_unpacked_faster", True)
     with device("sm_90a", num_sms=2):
         yield
 
@@ -193,25 +193,25 @@ class TestCalls:
         expected = reference(a, weights, scale)
 
         assert torch.allclose(found.float(), expected, rtol=2.0**-8, atol=1e-4, equal_nan=True)
-        assert launches() == {PreparedLaunch}
+        assert launches() == {PrepackedLaunch}
 
     def test_no_workspace_no_unpacking(self) -> None:
         weights, (a, scale) = weights_of("exact1"), tokens()
         with jitgen.settings.scope(max_workspace=3 * N * (K + 4) - 1):
             jitgen.grouped_gemm(a, weights, scale, offs=OFFS)
-        assert launches() == {PreparedLaunch}
+        assert launches() == {PrepackedLaunch}
 
     def test_mistakes_are_told(self) -> None:
         """By the checks of every other call, warm or not."""
         weights, (a, scale) = weights_of("exact1"), tokens()
         jitgen.grouped_gemm(a, weights, scale, offs=OFFS)
-        with pytest.raises(InputError, match="as b was prepared with K = 416"):
+        with pytest.raises(InputError, match="as b was prepacked with K = 416"):
             jitgen.grouped_gemm(a.view(80, 208), weights, torch.ones(80), offs=OFFS)
         with pytest.raises(InputError, match="out: must have shape"):
             jitgen.grouped_gemm(a, weights, scale, offs=OFFS, out=torch.empty(40, 64).bfloat16())
 
 
-def pair(weights: PreparedWeights, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def pair(weights: PrepackedWeights, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return what stands for the weights in a call with FP8 ones: b, a_scale, b_scale."""
     b, b_scale = unpacked(weights)
     return b, scale, b_scale
@@ -223,7 +223,7 @@ def same(found: Tensor, expected: Tensor) -> bool:
     )
 
 
-def reference(a: Tensor, weights: PreparedWeights, scale: Tensor) -> Tensor:
+def reference(a: Tensor, weights: PrepackedWeights, scale: Tensor) -> Tensor:
     """Return the product in float64, of ragged rows."""
     x, w = a.double() * scale.double().unsqueeze(-1), weights.weights(torch.float64)
     parts = [x[:13] @ w[0].T, x[13:] @ w[2].T]

@@ -4,7 +4,7 @@ Pinned kernels and those of the menus of GPU targets, compiled and run in the em
 
 With every push two goldens: of sm_90a the lowest with a split K, of sm_100a the narrowest pair of
 CTAs. (`test_emulated_grouped_gemm`, `test_emulated_sm_100a` and `test_emulated_sm_120a` vary
-layouts, scales and types, `test_emulated_fp4` prepared weights; `test_emulator` has clusters of
+layouts, scales and types, `test_emulated_fp4` prepacked weights; `test_emulator` has clusters of
 either shape, with one problem each.) The others at night, those of sm_100a and sm_120a in every
 mode.
 """
@@ -42,10 +42,10 @@ SCALED = [
 ]
 """Operands whose scales the tensor core applies."""
 
-PREPARED = [types for types in OPERANDS if types.out_dtype is DType.BF16]
-"""Operands whose weights were prepared."""
+PREPACKED = [types for types in OPERANDS if types.out_dtype is DType.BF16]
+"""Operands whose weights were prepacked."""
 
-OTHERS = {SM_100A: SCALED, SM_120A: SCALED, Arch.SM_90A: PREPARED}
+OTHERS = {SM_100A: SCALED, SM_120A: SCALED, Arch.SM_90A: PREPACKED}
 
 
 def goldens(arch: Arch) -> list[str]:
@@ -77,7 +77,7 @@ def few(arch: Arch) -> set[str]:
     """Return the goldens for every push."""
     every = [Config.parse(name)[0] for name in goldens(arch)]
     configs = [config for config in every if isinstance(config, GroupedGemmConfig)]
-    configs = [config for config in configs if not config.operands.b_layout.is_prepared]
+    configs = [config for config in configs if not config.operands.b_layout.is_prepacked]
     if arch == SM_100A:
         configs = [config for config in configs if config.schedule.two_cta]
     configs.sort(key=lambda config: config.tile.n if arch == SM_100A else config.tile.m)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes made on purpose in kernels for prepared weights: the emulator finds every one."""
+"""Mistakes made on purpose in kernels for prepacked weights: the emulator finds every one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from jitgen.ops.grouped_gemm.cases import Sizes
 from tests import needs
 from tests.compile.mutations import Mutation
-from tests.compile.mutations_fp4 import PREPARED
+from tests.compile.mutations_fp4 import PREPACKED
 from tests.compile.mutations_live_rows import LIVE_ROWS
 from tests.compile.mutations_live_tiles import LIVE_TILES
 from tests.compile.programs import Programs, assert_found
@@ -39,7 +39,7 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
     ),
 }
 """Kernels, and problems that wrap every ring and give each CTA several tiles."""
-MUTATIONS = (*PREPARED, *LIVE_TILES, *LIVE_ROWS)
+MUTATIONS = (*PREPACKED, *LIVE_TILES, *LIVE_ROWS)
 
 
 @pytest.fixture(scope="module")

@@ -123,8 +123,8 @@ def difference(module: Any, given: tuple[Tensor, ...] = GIVEN) -> float:
 
 def mxfp4_values(weight: Tensor) -> Tensor:
     """Return values near those of transposed weights that MXFP4 holds."""
-    prepared = jitgen.quantize.prepare_mxfp4_from(weight.transpose(1, 2))
-    return prepared.weights().transpose(1, 2).contiguous().to(weight.dtype)
+    prepacked = jitgen.quantize.prepack_mxfp4_from(weight.transpose(1, 2))
+    return prepacked.weights().transpose(1, 2).contiguous().to(weight.dtype)
 
 
 def gpt_oss() -> Any:
@@ -201,7 +201,7 @@ class TestUseMxfp4:
         module = gpt_oss()
         assert self.multiplies(module) is Tensor
         assert integration.use_mxfp4(module) == 1
-        assert self.multiplies(module) is jitgen.quantize.PreparedWeights
+        assert self.multiplies(module) is jitgen.quantize.PrepackedWeights
         assert difference(module) < 0.02
         assert integration.use_mxfp4(module, False) == 0
         assert self.multiplies(module) is Tensor

@@ -255,7 +255,7 @@ def gpt_oss() -> Any:
         experts = made.get_submodule(name)
         for part in ("gate_up_proj", "down_proj"):
             weight = getattr(experts, part)
-            rounded = jitgen.quantize.prepare_mxfp4_from(weight.data.transpose(1, 2)).weights()
+            rounded = jitgen.quantize.prepack_mxfp4_from(weight.data.transpose(1, 2)).weights()
             weight.data = rounded.transpose(1, 2).contiguous().bfloat16()
             getattr(experts, f"{part}_bias").data.normal_()
     return made

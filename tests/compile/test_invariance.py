@@ -36,7 +36,7 @@ PLAIN = Operands(
     a_dtype=BF16, b_dtype=BF16, scale_granularity=ScaleGranularity.TENSOR, out_dtype=F32
 )
 COLUMNS = replace(PLAIN, b_layout=BLayout.N_MAJOR)
-PREPARED = [
+PREPACKED = [
     replace(MIXED, a_dtype=a_dtype, a_scale_granularity=of_a, b_layout=b)
     for a_dtype, of_a, b in (
         (E4M3, ROW, BLayout.EXACT1),
@@ -50,9 +50,9 @@ OF_SM_90A = [
     for b in (BLayout.EXACT1, BLayout.FOLDED1)
 ]
 KINDS = [
-    *((Arch.CPU, types) for types in (BLOCK128, MXFP8, NVFP4, PLAIN, *PREPARED)),
+    *((Arch.CPU, types) for types in (BLOCK128, MXFP8, NVFP4, PLAIN, *PREPACKED)),
     *((Arch.SM_90A, types) for types in (BLOCK128, replace(BLOCK128, scale_granularity=ROW))),
-    *((Arch.SM_90A, types) for types in (PLAIN, COLUMNS, *PREPARED, *OF_SM_90A)),
+    *((Arch.SM_90A, types) for types in (PLAIN, COLUMNS, *PREPACKED, *OF_SM_90A)),
     *((Arch("sm_100a"), types) for types in (BLOCK128, MXFP8, NVFP4, MIXED)),
     *((Arch("sm_120a"), types) for types in (BLOCK128, MXFP8, NVFP4, MIXED, WIDE)),
 ]
@@ -114,10 +114,10 @@ def test_every_candidate_at_every_place(arch: Arch, types: Operands, bias: bool)
 
 def test_a_bias_is_added_alike_everywhere() -> None:
     """The same for one kernel, whose last 8 tokens had a rounding more than the others."""
-    pool = Pool.draw(PREPARED[0], 1, 5, 128, 128, "cpu", bias=True)
+    pool = Pool.draw(PREPACKED[0], 1, 5, 128, 128, "cpu", bias=True)
     configs = [
         config
-        for config in allowed(Arch.SM_90A, PREPARED[0], (Layout.RAGGED,), bias=True)
+        for config in allowed(Arch.SM_90A, PREPACKED[0], (Layout.RAGGED,), bias=True)
         if (config.tile.m, config.tile.n) == (32, 128)
     ]
     with on(Arch.SM_90A):

@@ -128,7 +128,7 @@ def test_weights_of_another_layer_are_refused(wrong: Tensor | None, message: str
         layer(*case.given)
 
 
-def test_prepared_weights_of_another_layer_are_refused() -> None:
+def test_prepacked_weights_of_another_layer_are_refused() -> None:
     case = make("exact1_row")
     for wrong in (torch.zeros(3, dtype=torch.int32), torch.zeros(6, 4, 2, 1088)):
         layer = layer_of(case)
@@ -137,18 +137,18 @@ def test_prepared_weights_of_another_layer_are_refused() -> None:
             layer(*case.given)
 
 
-class TestWhatIsKnownOfPreparedWeights:
+class TestWhatIsKnownOfPrepackedWeights:
     """Rows of near exponents may be unpacked; others would be rounded if they were."""
 
     @pytest.fixture
-    def far(self) -> jitgen.quantize.PreparedWeights:
+    def far(self) -> jitgen.quantize.PrepackedWeights:
         w = torch.randn(2, 64, 64)
         w[..., :32] *= 2.0**30
-        return jitgen.quantize.prepare_mxfp4_from(w, layout="exact1")
+        return jitgen.quantize.prepack_mxfp4_from(w, layout="exact1")
 
     @pytest.fixture
-    def near(self) -> jitgen.quantize.PreparedWeights:
-        return jitgen.quantize.prepare_mxfp4_from(torch.ones(2, 64, 64), layout="exact1")
+    def near(self) -> jitgen.quantize.PrepackedWeights:
+        return jitgen.quantize.prepack_mxfp4_from(torch.ones(2, 64, 64), layout="exact1")
 
     def test_what_was_written_to_them_is_not_known(self, near: Any, far: Any) -> None:
         """Far rows that were written over near ones were rounded, without a word."""
@@ -180,7 +180,7 @@ class TestWhatIsKnownOfPreparedWeights:
     def test_nor_of_tensors_of_inference_mode(self) -> None:
         """Nothing counts what is written to those."""
         with torch.inference_mode():
-            made = jitgen.quantize.prepare_mxfp4_from(torch.ones(2, 64, 64), layout="exact1")
+            made = jitgen.quantize.prepack_mxfp4_from(torch.ones(2, 64, 64), layout="exact1")
 
         assert not made.has_near_rows
 

@@ -209,7 +209,7 @@ class TestAModule:
         near = jitgen.MoELayer(case.config, case.weights)
         far = torch.randn(EXPERTS, 2 * INTERMEDIATE, HIDDEN)
         far[..., :32] *= 2.0**30
-        w13 = jitgen.quantize.prepare_mxfp4_from(far, layout="exact1")
+        w13 = jitgen.quantize.prepack_mxfp4_from(far, layout="exact1")
         assert w13.row_spread is not None
         assert case.weights.w13.kind != w13.kind  # type: ignore[union-attr]
         other = jitgen.MoELayer(case.config, replace(case.weights, w13=w13))

@@ -50,7 +50,7 @@ class TestAPlan:
 
     @pytest.mark.parametrize("form", SOME_FORMATS)
     def test_hopper_has_its_kernels(self, form: str) -> None:
-        """Each launch of the chain has some; of e4m3 rows prefill unpacks prepared weights."""
+        """Each launch of the chain has some; of e4m3 rows prefill unpacks prepacked weights."""
         case = make(form)
         configs = jitgen.MoELayer(case.config, case.weights).configs("sm_90a")
         unpacks = {"unpack_weights"} if form == "exact1_row" else set()

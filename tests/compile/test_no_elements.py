@@ -60,9 +60,9 @@ def test_quantised_products(new: New, w: Tensor) -> None:
     b, b_scale = quantize.per_block(w)
     scale = new(0, K // 128, dtype=torch.float32)
     assert jitgen.grouped_gemm(new(0, K, dtype=FP8), b, scale, b_scale, offs=OFFS).shape == (0, N)
-    prepared = quantize.prepare_mxfp4_from(w.float(), layout=BLayout.WIDE1)
-    assert jitgen.grouped_gemm(new(0, K), prepared, offs=OFFS).shape == (0, N)
-    assert jitgen.grouped_gemm(new(GROUPS, 0, K), prepared, masked_m=OFFS).shape == (GROUPS, 0, N)
+    prepacked = quantize.prepack_mxfp4_from(w.float(), layout=BLayout.WIDE1)
+    assert jitgen.grouped_gemm(new(0, K), prepacked, offs=OFFS).shape == (0, N)
+    assert jitgen.grouped_gemm(new(GROUPS, 0, K), prepacked, masked_m=OFFS).shape == (GROUPS, 0, N)
 
 
 @strides

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What ptxas makes of the kernels of sm_90a for prepared weights: no spills, matrix instructions that
+What ptxas makes of the kernels of sm_90a for prepacked weights: no spills, matrix instructions that
 wait once a k-block, and no more instructions in a k-block than are written here.
 
 Four math warpgroups share the issue slots of an SM, so that each instruction of a k-block counts.
@@ -98,7 +98,7 @@ def test_menu(config: GroupedGemmConfig) -> None:
 
 
 def test_the_menu_has_every_kind() -> None:
-    prepared = {each for each in BLayout if each.is_prepared}
-    assert {config.operands.b_layout for config in MENU} == prepared
+    prepacked = {each for each in BLayout if each.is_prepacked}
+    assert {config.operands.b_layout for config in MENU} == prepacked
     assert {config.layout for config in MENU} == {*Layout}
     assert len(MENU) > 100

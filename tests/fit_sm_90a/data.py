@@ -116,5 +116,5 @@ def _is_whole(problem: GroupedGemmProblem, times_us: Mapping[str, float]) -> boo
 
 def _has(problem: GroupedGemmProblem, types: str) -> bool:
     dtype, scales = TYPES[types]
-    is_plain = not problem.b_layout.is_prepared and problem.operands.b_dtype is dtype
+    is_plain = not problem.b_layout.is_prepacked and problem.operands.b_dtype is dtype
     return is_plain and scales in (None, problem.scale_granularity)

@@ -44,7 +44,7 @@ To see it, check it and run it:
     jitgen show $NAME --ptx  # and --sass, --resources: what the compiler makes of it
     jitgen verify $NAME  # compile it and run it without a GPU, checked against float32 arithmetic
 
-    kernel = jitgen.get_kernel(*jitgen.KernelConfig.parse(NAME))
+    kernel = jitgen.get_kernel(*jitgen.GroupedGemmConfig.parse(NAME))
     kernel(a, b, a_scale, b_scale, groups, out, num_ctas)  # see grouped_gemm(), at the end
 
 To change all kernels of this kind, not just a copy of one, edit sm90/grouped_gemm.py.jinja or what

@@ -12,7 +12,7 @@
 # config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
 # under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
-Prepared MXFP4 weights (exact1) to e4m3 with one scale for each row, in one pass.
+Prepacked MXFP4 weights (exact1) to e4m3 with one scale for each row, in one pass.
 
     b[n, k] = code[n, k] * 2**(TOP - (largest[n] - exponent[n, k // 32])), rounded to e4m3
     b_scale[n] = factor * 2**(largest[n] - SHIFT)
@@ -20,7 +20,7 @@ Prepared MXFP4 weights (exact1) to e4m3 with one scale for each row, in one pass
 The largest exponent of a row is that of all of its K. Nothing is rounded where exponents of a row
 differ by at most 14. Where one is 255, a NaN, so are its values.
 
-Weights lie in blocks of 64 rows x 128 of K (jitgen/formats/prepared_blocks.py), in the order of the
+Weights lie in blocks of 64 rows x 128 of K (jitgen/formats/prepacked_blocks.py), in the order of the
 tensor cores' operand. A CTA has 64 rows, and a thread two neighbours of these and 16 columns: it
 looks for their largest exponents, together with 7 others, and then takes block after block. Its
 words of a block come from four threads' places; whole lines are stored.
@@ -237,7 +237,7 @@ def unpack_weights(values, factor, b, b_scale, num_sms, stream):  # noqa: ARG001
     """
     Launch the kernel on `stream`.
 
-    values: (G, ceil(N / 64), ceil(K / 128), 1088) int32, prepared. factor: (G,) float32.
+    values: (G, ceil(N / 64), ceil(K / 128), 1088) int32, prepacked. factor: (G,) float32.
     b: (G, N, K) e4m3. b_scale: (G, N) float32. num_sms: any, for each block has a CTA.
     """
     pairs = parts_of(cute.recast_tensor(values, cutlass.Uint32), 2)

@@ -31,7 +31,7 @@ from jitgen.layer import plan as layer_plan
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
-from jitgen.ops.grouped_gemm import prepared_algorithms
+from jitgen.ops.grouped_gemm import prepacked_algorithms
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import Session, current
 from jitgen.targets.legality import rules, target
@@ -74,9 +74,9 @@ def choices(arch: Arch) -> list[GroupedGemmConfig]:
     ]
 
 
-def prepared(arch: Arch) -> list[GroupedGemmConfig]:
-    """Return the kernels for prepared weights; none where a target has no such kernels."""
-    return getattr(of_family(arch), "PREPARED", [])
+def prepacked(arch: Arch) -> list[GroupedGemmConfig]:
+    """Return the kernels for prepacked weights; none where a target has no such kernels."""
+    return getattr(of_family(arch), "PREPACKED", [])
 
 
 def fc2(arch: Arch) -> tuple[MoEFc2DenseConfig, ...]:
@@ -203,7 +203,7 @@ MANY_ROWS = GroupedGemmProblem(
     a_scale_granularity="row",
     b_layout="exact1",
 )
-"""A call with prepared weights for which they are unpacked first."""
+"""A call with prepacked weights for which they are unpacked first."""
 
 
 def unpacking(arch: Arch) -> list[UnpackWeightsConfig]:
@@ -221,7 +221,7 @@ def unpacking(arch: Arch) -> list[UnpackWeightsConfig]:
 
 
 def of_many_rows(arch: Arch) -> list[Config]:
-    """Return the kernels of calls with prepared weights of many rows, with a bias and without."""
+    """Return the kernels of calls with prepacked weights of many rows, with a bias and without."""
     if not unpacking(arch):
         return []
     kinds = [
@@ -233,7 +233,7 @@ def of_many_rows(arch: Arch) -> list[Config]:
         config
         for kind in kinds
         for device in target(arch).devices
-        for config in prepared_algorithms.kernels(kind, arch, jitgen.select, device.name)
+        for config in prepacked_algorithms.kernels(kind, arch, jitgen.select, device.name)
     ]
 
 
@@ -241,7 +241,7 @@ ARCH = arch_of_gpu()
 UNPACK: list[UnpackWeightsConfig] = unpacking(ARCH)
 ACCUMULATOR_BITS: dict[DType, int] = of_family(ARCH).ACCUMULATOR_BITS
 CONFIGS: list[GroupedGemmConfig] = list(dict.fromkeys([*of_family(ARCH).CONFIGS, *choices(ARCH)]))
-PREPARED: list[GroupedGemmConfig] = prepared(ARCH)
+PREPACKED: list[GroupedGemmConfig] = prepacked(ARCH)
 OF_OTHER_TYPES: list[GroupedGemmConfig] = of_family(ARCH).OF_OTHER_TYPES
 OF_MENUS = menu(ARCH)
 
@@ -323,7 +323,7 @@ def main() -> None:
         *of_family(arch).CONFIGS,
         *menu(arch).values(),
         *choices(arch),
-        *prepared(arch),
+        *prepacked(arch),
         *fc2(arch),
         *wgrad(arch),
         *drop_ins(arch),

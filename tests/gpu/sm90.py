@@ -144,13 +144,13 @@ OF_BIASED = [
 ]
 """Some of everything, with a bias: each layout, kind of scales, parts of K, early b."""
 
-PREPARED = [
+PREPACKED = [
     config if types.out_dtype is DType.BF16 else replace(config, epilogue=_BIASED)
     for layout in Layout
     for types in OPERANDS
     for number, config in enumerate(candidates(Arch.SM_90A, layout, types))
     if types.out_dtype is DType.BF16 or number == 0
 ]
-"""What may be chosen for prepared weights; of results of other types one each, with a bias."""
+"""What may be chosen for prepacked weights; of results of other types one each, with a bias."""
 
 CONFIGS = [*OF_FP8_TO_BF16, *OF_OTHER_TYPES, *OF_N_MAJOR, *OF_EARLY, *OF_BIASED]

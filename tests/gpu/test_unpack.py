@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepared weights unpacked on the GPU: torch's bits; and calls of many rows that do it."""
+"""Prepacked weights unpacked on the GPU: torch's bits; and calls of many rows that do it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 import jitgen
 from jitgen import quantize
 from jitgen.config.unpack_weights import UnpackWeightsConfig
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.unpacked import unpacked
-from jitgen.ops.grouped_gemm.prepared_call import UnpackedLaunch
+from jitgen.ops.grouped_gemm.prepacked_call import UnpackedLaunch
 from jitgen.ops.solved import bits_differ
 from jitgen.ops.unpack_weights.samples import Sizes, make
 from jitgen.runtime.session import current
@@ -47,7 +47,7 @@ class TestEveryKernel:
         assert self.solve(config, Sizes(groups=5, n=1352, k=2912), is_exact) == 0
 
 
-def weights_of(layout: str) -> PreparedWeights:
+def weights_of(layout: str) -> PrepackedWeights:
     chance = torch.Generator("cuda").manual_seed(0)
     packed, scale = (
         torch.randint(
@@ -55,7 +55,7 @@ def weights_of(layout: str) -> PreparedWeights:
         )
         for low, high, size in ((0, 256, K // 2), (110, 125, K // 32))
     )
-    return quantize.prepare_mxfp4(packed, scale, layout=layout)  # type: ignore[arg-type]
+    return quantize.prepack_mxfp4(packed, scale, layout=layout)  # type: ignore[arg-type]
 
 
 def tokens() -> tuple[Tensor, Tensor, Tensor]:
@@ -66,7 +66,7 @@ def tokens() -> tuple[Tensor, Tensor, Tensor]:
     return *quantize.per_row(x.bfloat16()), torch.tensor(counts, device="cuda").cumsum(0).int()
 
 
-def reference(weights: PreparedWeights, given: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+def reference(weights: PrepackedWeights, given: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     a, scale, offs = given
     out, start = torch.empty(len(a), N, device="cuda"), 0
     for group, end in enumerate(offs.tolist()):

@@ -64,7 +64,7 @@ READS = {
     "emulator/__main__.py:main": "named by its user; nothing of it runs natively",
     "emulator/host/runtime.py:_version": _OWN,
     "emulator/host/runtime.py:compile_stub": _SCRATCH,
-    "formats/prepared_files.py:load_prepared": "weights: numbers, in a format without code",
+    "formats/prepacked_files.py:load_prepacked": "weights: numbers, in a format without code",
     "inspect/document.py:asset": _OWN,
     "layer/checkpoints/files.py:_indexed": "which file of a checkpoint has which tensor",
     "layer/checkpoints/files.py:opened": "weights: numbers, in a format without code",

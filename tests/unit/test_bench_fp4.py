@@ -127,10 +127,10 @@ def ready(tokens: Tokens, weights: Weights) -> Ready:
 
 
 @pytest.mark.parametrize("layout", processes.LAYOUTS)
-def test_prepared_weights_are_those_of_the_reference(layout: BLayout) -> None:
+def test_prepacked_weights_are_those_of_the_reference(layout: BLayout) -> None:
     """In every layout and every copy: the scales lie near enough for the folded one, too."""
     weights = Weights.random(2, 72, 160, "cpu")
-    found = sides._prepared(weights, layout)
+    found = sides._prepacked(weights, layout)
 
     assert len({each.values.data_ptr() for each in found}) == 3
     for each in found:

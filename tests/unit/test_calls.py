@@ -12,13 +12,13 @@ import torch
 
 from jitgen.ops.call import Call
 from jitgen.ops.every import CALLS
-from jitgen.ops.grouped_gemm.prepared_call import CALL as PREPARED
+from jitgen.ops.grouped_gemm.prepacked_call import CALL as PREPACKED
 from jitgen.ops.permute_quantize.sorting import SORTED
 from jitgen.ops.tracing.library import traced
 
 every = pytest.mark.parametrize("call", [*CALLS, SORTED], ids=lambda call: call.name)
-PUBLIC = [each for each in (*CALLS, SORTED) if each is not PREPARED]
-"""Those with a function of their own: prepared weights are given to `grouped_gemm`."""
+PUBLIC = [each for each in (*CALLS, SORTED) if each is not PREPACKED]
+"""Those with a function of their own: prepacked weights are given to `grouped_gemm`."""
 
 SCHEMAS = Path(__file__).parents[1] / "torch_schemas.txt"
 """Graphs that were saved hold arguments in this order: a new one comes last, with a default."""

@@ -91,7 +91,7 @@ class TestName:
         with pytest.raises(ConfigError, match="is no kernel name; one looks like"):
             GroupedGemmConfig.parse(name)
 
-    def test_names_of_prepared_weights(self) -> None:
+    def test_names_of_prepacked_weights(self) -> None:
         """Scales of a that are not b's, the layout of b, and a bias."""
         name = (
             "grouped_gemm_ragged_e4m3x2_e2m1_mx32_bf16_asrow_bexact1_t8x256x128_c1x1_acc1_bias"
@@ -110,7 +110,7 @@ class TestName:
         assert config.name("sm_90a") == name
 
     def test_another_version_of_a_layout_is_refused(self) -> None:
-        """A kernel for weights that were prepared otherwise is nobody's."""
+        """A kernel for weights that were prepacked otherwise is nobody's."""
         name = "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_asrow_bexact2_t8x256x128_c1x1_acc1_sm_90a"
         with pytest.raises(ConfigError, match="b_layout must be one of plain, exact1"):
             GroupedGemmConfig.parse(name)
@@ -195,7 +195,7 @@ class TestConstruction:
 
 def test_arguments_are_those_that_a_kernel_takes() -> None:
     """As findings call them: alpha and bias behind the scales, and no scales that are not there."""
-    plain, scaled, prepared = (
+    plain, scaled, prepacked = (
         GroupedGemmConfig.parse(f"grouped_gemm_ragged_{types}_t8x16x128_c1x1_acc1{bias}_cpu")
         for types, bias in (
             ("e2m1_e2m1_mx32_bf16", ""),
@@ -206,4 +206,4 @@ def test_arguments_are_those_that_a_kernel_takes() -> None:
 
     assert plain[0].arguments == ("a", "b", "a_scale", "b_scale", "groups", "out")
     assert scaled[0].arguments == ("a", "b", "a_scale", "b_scale", "alpha", "groups", "out")
-    assert prepared[0].arguments == ("a", "b", "b_scale", "bias", "groups", "out")
+    assert prepacked[0].arguments == ("a", "b", "b_scale", "bias", "groups", "out")

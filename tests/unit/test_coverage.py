@@ -123,8 +123,8 @@ class TestFreeze:
     def test_under_other_room_for_unpacked_weights(
         self, tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Which decides whether prepared ones are unpacked first."""
-        file = tmp_path / "prepared.toml"
+        """Which decides whether prepacked ones are unpacked first."""
+        file = tmp_path / "prepacked.toml"
         more = 'dtype = "e4m3"\nb_dtype = "e2m1"\nscale_granularity = "mx32"\n'
         more += 'a_scale_granularity = "row"\nb_layout = "exact1"\n'
         file.write_text(PLAN + more, encoding="utf-8")

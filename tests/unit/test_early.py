@@ -86,14 +86,14 @@ class TestLegality:
             a_dtype="bf16", b_dtype="bf16", scale_granularity="tensor", b_layout=BLayout.N_MAJOR
         )
         n_major = replace(config(operands=types), tile=Tile(m=64, n=128, k=64))
-        prepared = Operands(
+        prepacked = Operands(
             a_dtype=DType.BF16,
             b_dtype=DType.E2M1,
             scale_granularity="mx32",
             a_scale_granularity="none",
             b_layout=BLayout.WIDE1,
         )
-        wide = replace(config(operands=prepared), tile=Tile(m=16, n=128, k=128))
+        wide = replace(config(operands=prepacked), tile=Tile(m=16, n=128, k=128))
         for refused in (n_major, wide):
             assert check(replace(refused, schedule=Schedule()), "sm_90a")
             assert check(refused, "sm_90a").code == "E_EARLY_B"

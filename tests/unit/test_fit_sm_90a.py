@@ -110,7 +110,7 @@ def in_surveys(family: str) -> Iterator[tuple[GroupedGemmProblem, float | None]]
 
 def is_blind(asked: GroupedGemmProblem) -> bool:
     """Return whether a choice knows too little of the rows."""
-    return asked.layout is Layout.CONTIGUOUS and asked.b_layout.is_prepared
+    return asked.layout is Layout.CONTIGUOUS and asked.b_layout.is_prepacked
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepared weights as FP8 ones: the numbers that were prepared, and when they are just that."""
+"""Prepacked weights as FP8 ones: the numbers that were prepacked, and when they are just that."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from jitgen import quantize
 from jitgen.config import BLayout
 from jitgen.errors import InputError
-from jitgen.formats import prepared_files
-from jitgen.formats.prepared import PreparedWeights, spread_of_rows
+from jitgen.formats import prepacked_files
+from jitgen.formats.prepacked import PrepackedWeights, spread_of_rows
 from jitgen.formats.unpacked import LAYOUTS, REACH, least, shift, unpacked
 
 GROUPS, N, K = 2, 72, 416  # 3 k-blocks and a quarter
 
 
-def weights_of(spread: int, layout: str, *, base: int = 120) -> PreparedWeights:
+def weights_of(spread: int, layout: str, *, base: int = 120) -> PrepackedWeights:
     """Return weights of which some row's exponents differ by `spread`, others' by less."""
     chance = torch.Generator().manual_seed(spread)
     packed = torch.randint(256, (GROUPS, N, K // 2), dtype=torch.uint8, generator=chance)
@@ -31,7 +31,7 @@ def weights_of(spread: int, layout: str, *, base: int = 120) -> PreparedWeights:
     scale[0, 0, :4], scale[0, 0, 4:8] = base, base + spread
     packed[0, 0] |= 0x22  # no block of zeros, which would not count
     packed[1, 6], scale[1, 7, 2], scale[1, 8] = 0, 255, 255
-    return quantize.prepare_mxfp4(packed, scale.to(torch.uint8), layout=layout)  # type: ignore[arg-type]
+    return quantize.prepack_mxfp4(packed, scale.to(torch.uint8), layout=layout)  # type: ignore[arg-type]
 
 
 def values_of(b: Tensor, b_scale: Tensor) -> Tensor:
@@ -89,9 +89,9 @@ def test_scales_are_what_the_layouts_say() -> None:
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, BLayout.WIDE1])
 def test_the_spread_is_found_again(layout: BLayout) -> None:
-    """By who has the prepared weights alone; wide ones never count as near."""
+    """By who has the prepacked weights alone; wide ones never count as near."""
     weights = weights_of(9, layout)
-    bare = PreparedWeights(
+    bare = PrepackedWeights(
         values=weights.values, factor=weights.factor, n=N, k=K, layout=weights.layout
     )
 
@@ -112,9 +112,9 @@ def test_parts_and_copies_keep_the_spread() -> None:
 
 
 def test_wide_weights_are_refused() -> None:
-    with pytest.raises(InputError, match=r"must be prepared as exact1 or folded1 \(got wide1"):
+    with pytest.raises(InputError, match=r"must be prepacked as exact1 or folded1 \(got wide1"):
         unpacked(weights_of(3, "wide1"))
-    with pytest.raises(InputError, match=r"must be PreparedWeights \(got Tensor"):
+    with pytest.raises(InputError, match=r"must be PrepackedWeights \(got Tensor"):
         unpacked(torch.ones(2))  # type: ignore[arg-type]
 
 
@@ -122,7 +122,7 @@ def test_wide_weights_are_refused() -> None:
 def test_a_spread_that_is_none(spread: object) -> None:
     weights = weights_of(3, "exact1")
     with pytest.raises(InputError, match="row_spread: must be None or from 0 to 254"):
-        PreparedWeights(
+        PrepackedWeights(
             values=weights.values,
             factor=weights.factor,
             n=N,
@@ -137,19 +137,19 @@ def test_files_keep_the_spread_and_old_ones_get_it(
 ) -> None:
     pytest.importorskip("safetensors")
     path = tmp_path / "weights.safetensors"
-    bare = PreparedWeights(
+    bare = PrepackedWeights(
         **{name: getattr(weights_of(5, "exact1"), name) for name in ("values", "factor", "layout")},
         n=N,
         k=K,
     )
-    quantize.save_prepared({"old": bare, "new": weights_of(7, "folded1")}, path)
-    found = quantize.load_prepared(path)
+    quantize.save_prepacked({"old": bare, "new": weights_of(7, "folded1")}, path)
+    found = quantize.load_prepacked(path)
     assert {name: each.row_spread for name, each in found.items()} == {"old": 5, "new": 7}
 
     def refuse(*_: object) -> int:
         raise AssertionError("looked for what the file says")
 
-    quantize.save_prepared(found, path)
-    monkeypatch.setattr("jitgen.formats.prepared.spread_of_rows", refuse)
-    assert quantize.load_prepared(path)["old"].row_spread == 5
-    assert prepared_files._SPREAD == "row_spread"
+    quantize.save_prepacked(found, path)
+    monkeypatch.setattr("jitgen.formats.prepacked.spread_of_rows", refuse)
+    assert quantize.load_prepacked(path)["old"].row_spread == 5
+    assert prepacked_files._SPREAD == "row_spread"

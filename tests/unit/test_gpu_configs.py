@@ -18,7 +18,7 @@ GPUS = [arch for arch in Arch if arch.is_gpu]
 class TestKernels:
     def test_all_are_legal(self, arch: Arch) -> None:
         family = configs.of_family(arch)
-        found = [*family.CONFIGS, *configs.choices(arch), *configs.prepared(arch)]
+        found = [*family.CONFIGS, *configs.choices(arch), *configs.prepacked(arch)]
         refused = {
             config.name(arch): verdict.reason
             for config in found

@@ -47,7 +47,7 @@ KEPT = {
     "ops/explicit_config.py _read": _CONFIGS,
     "ops/explicit_config.py of_graph()": _CONFIGS,
     "ops/call.py self.public": "a function",
-    "ops/grouped_gemm/call.py _with_prepared()": "a function",
+    "ops/grouped_gemm/call.py _with_prepacked()": "a function",
     "ops/grouped_gemm/dispatch.py _unit_scales": "ones, written once, and the device waited for",
     "ops/grouped_gemm/draws.py self._options": "of tests and benchmarks",
     "ops/grouped_gemm/draws.py self.is_exact": "of tests and benchmarks",
@@ -58,7 +58,15 @@ KEPT = {
     "ops/tracing/compiled.py _configs": _CONFIGS,
     **{
         f"ops/tracing/library.py self.{name}": "operations of torch and names: no tensor"
-        for name in ("_call", "_gradients", "_names", "_sizes", "operation", "operation_out")
+        for name in (
+            "_call",
+            "_gradients",
+            "_names",
+            "_old",
+            "_sizes",
+            "operation",
+            "operation_out",
+        )
     },
     **{
         f"ops/tracing/gradients.py ctx.{name}": _ONE_CALL
@@ -70,7 +78,7 @@ KEPT = {
     "ops/versions.py self._marks": "Versions themselves",
     "ops/versions.py self._places": "Places themselves",
     "formats/__init__.py find_format()": _NUMBERS,
-    "formats/prepared_scales.py exponents": _ONE_CALL,
+    "formats/prepacked_scales.py exponents": _ONE_CALL,
     **{
         f"formats/{name}.py FORMAT": _NUMBERS
         for name in ("block128", "mx32", "nv16", "row", "tensor")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepared MXFP4 weights on sm_90a: rules, derived numbers, candidates and predictions."""
+"""Prepacked MXFP4 weights on sm_90a: rules, derived numbers, candidates and predictions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jitgen.targets.sm_90a import fp4_cost
 from jitgen.targets.sm_90a.devices import DEVICES, H200
 from jitgen.targets.sm_90a.fp4 import LISTED_ROWS, OPERANDS, Fp4Derived
 from jitgen.targets.sm_90a.rules import SMEM_BYTES
-from tests.strategies import prepared_sweep
+from tests.strategies import prepacked_sweep
 
 OF_BF16 = [types for types in OPERANDS if types.out_dtype is DType.BF16]
 ROW, BLOCK128, NONE = ScaleGranularity.ROW, ScaleGranularity.BLOCK128, ScaleGranularity.NONE
@@ -105,18 +105,18 @@ class TestRules:
 
         assert check(refused, "sm_90a").proposal == replace(refused, tile=Tile(m=32, n=192, k=128))
 
-    def test_unprepared_weights_have_no_kernel(self) -> None:
+    def test_unprepacked_weights_have_no_kernel(self) -> None:
         """Weights as they were quantised are the other family's, which refuses e2m1."""
         plain = replace(operands(), b_layout=BLayout.PLAIN, a_scale_granularity=None)
 
         assert check(config(8, types=plain), "sm_90a").code == "E_MMA"
 
-    def test_other_targets_refuse_prepared_weights(self) -> None:
+    def test_other_targets_refuse_prepacked_weights(self) -> None:
         assert check(config(8), "sm_100a").code == "E_SCALES"
 
     def test_derived_numbers_fit_the_chip(self) -> None:
         """Of every legal config; there are some of each kind and layout."""
-        legal = prepared_sweep(Arch.SM_90A)
+        legal = prepacked_sweep(Arch.SM_90A)
         for each in legal:
             found = derived(each)
             pool = 65_536 // found.threads // 8 * 8 * (found.math_warpgroups + 1)
@@ -154,7 +154,7 @@ class TestRules:
 
     def test_a_list_of_tiles_has_the_same_rows_in_every_kernel(self) -> None:
         """Where tiles are shorter than a group's block; blocks have some rows each."""
-        for each in prepared_sweep(Arch.SM_90A):
+        for each in prepacked_sweep(Arch.SM_90A):
             if each.layout is Layout.CONTIGUOUS:
                 listed = 0 if each.tile.m == 128 else LISTED_ROWS
 

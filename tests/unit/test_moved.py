@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import subprocess
 import sys
 from typing import Self
 
 import pytest
+import torch
 
+from jitgen import quantize
 from jitgen._version import __version__
 from jitgen.compile import worker_server
 from jitgen.config import Config
-from jitgen.support.moved import DROPPED_IN, MOVED, NAMES, take_old_methods
+from jitgen.support.moved import DROPPED_IN, MOVED, NAMES, OPERATIONS, take_old_methods
 
 
 @pytest.mark.parametrize("old", MOVED)
@@ -42,6 +45,31 @@ def test_an_old_name_gives_what_the_new_one_does(module: str, old: str) -> None:
 def test_a_name_that_never_was_is_missing_as_ever(module: str) -> None:
     with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'nothing'"):
         importlib.import_module(module).nothing  # noqa: B018
+
+
+def test_weights_of_an_older_pickle_are_read() -> None:
+    weights = quantize.prepack_mxfp4_from(torch.ones(1, 64, 128))
+    old = pickle.dumps(weights, 0)
+    for now, before in ((b"prepacked", b"prepared"), (b"Prepacked", b"Prepared")):
+        old = old.replace(now, before)
+    sys.modules.pop("jitgen.formats.prepared", None)
+    with pytest.warns(DeprecationWarning, match="formats.prepared is now jitgen.formats.prepacked"):
+        found = pickle.loads(old)  # noqa: S301  # what this test wrote
+
+    assert isinstance(found, quantize.PrepackedWeights)
+    assert torch.equal(found.weights(), weights.weights())
+
+
+@pytest.mark.parametrize("old", OPERATIONS)
+def test_an_operation_of_a_saved_graph_is_the_new_one(old: str) -> None:
+    importlib.import_module("jitgen.torch")
+    ops = torch.ops.jitgen
+    before, now = getattr(ops, old), getattr(ops, OPERATIONS[old])
+
+    assert before.overloads() == now.overloads()
+    for overload in now.overloads():
+        text = str(getattr(now, overload)._schema).replace(OPERATIONS[old], old)
+        assert str(getattr(before, overload)._schema) == text
 
 
 def test_a_task_of_an_older_version_is_run() -> None:

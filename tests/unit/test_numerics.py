@@ -20,7 +20,7 @@ from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Sc
 from jitgen.config.operation import operation
 from jitgen.errors import InputError, SettingError
 from jitgen.layer.config import MoEConfig
-from jitgen.ops.grouped_gemm.prepared_algorithms import algorithms
+from jitgen.ops.grouped_gemm.prepacked_algorithms import algorithms
 from jitgen.runtime.devices import Emulated
 from jitgen.runtime.session import current
 from jitgen.selection.choice import without_hints
@@ -133,7 +133,7 @@ class TestTheChoice:
         assert "numerics" not in problem().to_json()
         assert without_hints(asked) == problem() == without_hints(regardless(problem()))
 
-    def test_prepared_weights_are_never_unpacked(self) -> None:
+    def test_prepacked_weights_are_never_unpacked(self) -> None:
         """Whether they are hangs on the rows of a call."""
         many = problem(
             groups=8,

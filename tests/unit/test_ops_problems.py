@@ -145,7 +145,7 @@ def test_distances() -> None:
     assert all(map(math.isnan, distance([(have * math.nan, want)])))
 
 
-PREPARED = [
+PREPACKED = [
     ("bf16", "none", "wide1"),
     ("e4m3", "row", "folded1"),
     ("e4m3", "block128", "exact1"),
@@ -153,9 +153,9 @@ PREPARED = [
 ]
 
 
-@pytest.mark.parametrize(("a_dtype", "of_a", "b_layout"), PREPARED)
+@pytest.mark.parametrize(("a_dtype", "of_a", "b_layout"), PREPACKED)
 @pytest.mark.parametrize("layout", list(Layout))
-def test_prepared_weights_have_nans_to_find(
+def test_prepacked_weights_have_nans_to_find(
     layout: Layout, a_dtype: str, of_a: str, b_layout: str
 ) -> None:
     """One column of each group; all else is exact, and a column that is not NaN is wrong."""

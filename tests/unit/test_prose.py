@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import jitgen
-from jitgen.support.moved import MOVED
+from jitgen.support.moved import MOVED, NAMES
 
 from .test_layers import LEVEL
 
@@ -32,7 +32,11 @@ _NAME = re.compile(r"`(jitgen(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`")
 _STANDS_FOR = re.compile(r"[/._][A-Z]{3,}\b|\.\.\.")
 """In what stands for others, as ``jitgen/ops/NAME/__init__.py`` does."""
 
-_OTHERS = {"jitgen.prepared", "jitgen.none", *MOVED}
+_OTHERS = {
+    *("jitgen.prepared", "jitgen.none"),
+    *MOVED,
+    *(f"{module}.{old}" for module, names in NAMES.items() for old in names),
+}
 """A field in files of weights, what a test of links wants to be missing, and old names."""
 
 

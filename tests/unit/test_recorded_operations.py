@@ -32,9 +32,9 @@ Call = Callable[..., Any]
 
 
 def unpack(**options: Any) -> Any:
-    """Unpack weights that were prepared."""
+    """Unpack weights that were prepacked."""
     codes, scale = torch.zeros(2, 8, 64, dtype=torch.uint8), torch.full((2, 8, 4), 120)
-    weights = quantize.prepare_mxfp4(codes, scale.to(torch.uint8), layout=BLayout.EXACT1)
+    weights = quantize.prepack_mxfp4(codes, scale.to(torch.uint8), layout=BLayout.EXACT1)
     return quantize.unpack_mxfp4(weights, **options)
 
 

@@ -64,7 +64,7 @@ def test_the_choice_takes_longer_for_more() -> None:
 
 
 def test_wide_weights_have_no_kernel() -> None:
-    with pytest.raises(UnsupportedConfig, match="weights prepared as wide1 -> e4m3"):
+    with pytest.raises(UnsupportedConfig, match="weights prepacked as wide1 -> e4m3"):
         jitgen.select(replace(PROBLEM, b_layout=BLayout.WIDE1), "sm_90a")
 
 

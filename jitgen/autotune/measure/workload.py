@@ -162,7 +162,7 @@ class Workload(Call):
             "alpha": None if self.alpha is None else self.alpha[one],
             "bias": None if self.bias is None else self.bias[one],
         }
-        if self.b_layout.is_prepared:
+        if self.b_layout.is_prepacked:
             given["b"] = self.weights.part(one)
             given["a_scale"] = self.a_scale[where][rows] if self.has_a_scale else None
             return reference.sums(given, dtype)

@@ -20,10 +20,10 @@ from jitgen.config import Arch, Config, DType, ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK, BLayout
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.config.unpack_weights import UnpackWeightsProblem
-from jitgen.formats.prepared import prepare_mxfp4
+from jitgen.formats.prepacked import prepack_mxfp4
 from jitgen.formats.protocol import ceil_div
 from jitgen.formats.split import split_bf16
-from jitgen.ops.grouped_gemm.prepared_algorithms import unpacked_problem
+from jitgen.ops.grouped_gemm.prepacked_algorithms import unpacked_problem
 from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
 
@@ -116,7 +116,7 @@ class Fp8(Own):
 
 class Mxfp4(Own):
     """
-    jitgen's kernels for prepared MXFP4 weights.
+    jitgen's kernels for prepacked MXFP4 weights.
 
     A kind of activations says how they are made of bfloat16 ones, what their values are, and what
     the problem says of them; it shares its reference with the other layouts.
@@ -142,14 +142,14 @@ class Mxfp4(Own):
 
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
         """Return a function that makes the side of a kernel for its kind of activations."""
-        prepared = weights.once(self._layout, partial(_prepared, weights, self._layout))
+        prepacked = weights.once(self._layout, partial(_prepacked, weights, self._layout))
         kind = self._kind
         a, *scales = kind.quantize(tokens.x)
         exact = partial(kind.values, tokens.x, a, *scales)
         return partial(
             _ready,
             tokens,
-            [partial(self.multiply, a, each, *scales) for each in prepared],
+            [partial(self.multiply, a, each, *scales) for each in prepacked],
             tokens.product(kind.product, exact, weights.values),
             weights.num_bytes + sum(x.nbytes for x in (a, *scales)),
         )
@@ -157,7 +157,7 @@ class Mxfp4(Own):
 
 class Unpacked(Mxfp4):
     """
-    Prepared weights that each call unpacks before it multiplies them as FP8 ones.
+    Prepacked weights that each call unpacks before it multiplies them as FP8 ones.
 
     `grouped_gemm` unpacks weights only where that is predicted to pay; this side does it always.
     """
@@ -307,8 +307,8 @@ def _ready(
     )
 
 
-def _prepared(weights: Weights, layout: BLayout) -> list[Any]:
-    first = prepare_mxfp4(weights.packed, weights.scale, layout=layout)
+def _prepacked(weights: Weights, layout: BLayout) -> list[Any]:
+    first = prepack_mxfp4(weights.packed, weights.scale, layout=layout)
     return [first, *(replace(first, values=first.values.clone()) for _ in range(SETS - 1))]
 
 

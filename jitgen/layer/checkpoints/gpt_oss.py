@@ -2,7 +2,7 @@
 """
 gpt-oss in MXFP4: ``experts.gate_up_proj_blocks`` (E, 2 I, H / 32, 16) uint8, two codes a byte, with
 ``_scales`` (E, 2 I, H / 32) and ``_bias`` (E, 2 I); gates and ups take turns. ``down_proj`` alike.
-They are prepared as they are read: for bfloat16 tokens, unless others are asked for.
+They are prepacked as they are read: for bfloat16 tokens, unless others are asked for.
 
 And gpt-oss in bfloat16, as trainers save it: ``experts.gate_up_proj`` (E, H, 2 I) and ``down_proj``
 (E, I, H), which kernels read as they lie, with the same biases.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from jitgen.errors import InputError
-from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
+from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4
 from jitgen.layer.checkpoints import scales
 from jitgen.layer.checkpoints.family import Family, Form, Part
 from jitgen.layer.checkpoints.matrices import PLAIN
@@ -41,8 +41,8 @@ def read_mxfp4(part: Part) -> ExpertWeights:
     _require_even(part, f"{_GATE_UP}_blocks", twice)
     return _weights(
         part,
-        w13=_prepared(part, _GATE_UP, twice, hidden),
-        w2=_prepared(part, _DOWN, hidden, twice // 2),
+        w13=_prepacked(part, _GATE_UP, twice, hidden),
+        w2=_prepacked(part, _DOWN, hidden, twice // 2),
         sizes=(twice, hidden),
     )
 
@@ -89,7 +89,7 @@ def _sizes_of_blocks(part: Part, name: str) -> tuple[int, int]:
     return shape[1], shape[2] * _VALUES
 
 
-def _prepared(part: Part, name: str, n: int, k: int) -> PreparedWeights:
+def _prepacked(part: Part, name: str, n: int, k: int) -> PrepackedWeights:
     if n % _ROWS or k % _VALUES:
         raise InputError(
             "source",
@@ -104,7 +104,7 @@ def _prepared(part: Part, name: str, n: int, k: int) -> PreparedWeights:
     scale = part.read(f"{name}_scales", part.experts, part.maker)
     scales.require_bytes(scale, part.name(f"{name}_scales"))
     layout = "wide1" if part.activations in (None, NONE) else "exact1"
-    return prepare_mxfp4(blocks.flatten(-2), scale, layout=layout).to(part.device)  # type: ignore[arg-type]
+    return prepack_mxfp4(blocks.flatten(-2), scale, layout=layout).to(part.device)  # type: ignore[arg-type]
 
 
 def _plain(part: Part, name: str, k: int, n: int) -> Tensor:

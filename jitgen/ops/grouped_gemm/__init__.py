@@ -10,6 +10,6 @@ OPERATION = Operation(
     samples="jitgen.ops.grouped_gemm.cases",
     arguments=("a", "b", "a_scale", "b_scale", "groups", "out"),
     results=("out",),
-    beside="jitgen.ops.grouped_gemm.prepared_algorithms:kernels",
+    beside="jitgen.ops.grouped_gemm.prepacked_algorithms:kernels",
     direct="jitgen.ops.grouped_gemm.direct:check",
 )

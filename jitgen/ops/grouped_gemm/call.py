@@ -22,7 +22,7 @@ from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 
 if TYPE_CHECKING:
-    from jitgen.formats.prepared import PreparedWeights
+    from jitgen.formats.prepacked import PrepackedWeights
 
 
 _UNSCALED, _UNSCALED_OUT, _B_SCALED, _B_SCALED_OUT, _SCALED, _SCALED_OUT = range(6)
@@ -31,7 +31,7 @@ _UNSCALED, _UNSCALED_OUT, _B_SCALED, _B_SCALED_OUT, _SCALED, _SCALED_OUT = range
 
 def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a helper costs 0.06 us
     a: Tensor,
-    b: Tensor | PreparedWeights,
+    b: Tensor | PrepackedWeights,
     a_scale: Tensor | None = None,
     b_scale: Tensor | None = None,
     *,
@@ -75,7 +75,7 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
             beside float8_e4m3fn, too, and on sm_120a, sm_121a and cpu beside bfloat16, which has no
             scales and is multiplied as it is. On sm_90a N values of the output's type are a
             multiple of 16 bytes. Or MXFP4 weights for sm_90a and cpu that
-            `jitgen.quantize.prepare_mxfp4` prepared, which have their scales in them: leave out
+            `jitgen.quantize.prepack_mxfp4` prepacked, which have their scales in them: leave out
             `b_scale`. Beside those of layout
             wide1 a is bfloat16 and has no scales. Beside others it is float8_e4m3fn with row or
             block128 scales; or (M, 2, K) with (M, 2) scales, or both with G in front: bfloat16
@@ -229,13 +229,13 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
     )
     if isinstance(b, Tensor):
         return CALL.run(args, key)  # type: ignore[arg-type]  # its b is a tensor
-    return _with_prepared()(args)  # or with a mistake
+    return _with_prepacked()(args)  # or with a mistake
 
 
 @cache
-def _with_prepared() -> Callable[[Any], Tensor]:
-    """Return the calls with prepared weights: most programs have none, and start without them."""
-    from jitgen.ops.grouped_gemm.prepared_call import grouped_gemm
+def _with_prepacked() -> Callable[[Any], Tensor]:
+    """Return the calls with prepacked weights: most programs have none, and start without them."""
+    from jitgen.ops.grouped_gemm.prepacked_call import grouped_gemm
 
     return grouped_gemm
 

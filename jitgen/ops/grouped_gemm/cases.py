@@ -23,8 +23,8 @@ _UNROLLED = 8
 VECTOR_BITS = 128
 """Rows of operands and results are a multiple of this."""
 
-PREPARED_N = 8
-"""Rows of prepared weights are a multiple of this."""
+PREPACKED_N = 8
+"""Rows of prepacked weights are a multiple of this."""
 
 UNPACKED_K = 128
 """Rows of values that the TMA unit unpacks to bytes are a multiple of this."""
@@ -84,8 +84,8 @@ class Sizes(AnySizes):
             vector = UNPACKED_K
         across = types.b_dtype.bits if types.b_layout is BLayout.N_MAJOR else VECTOR_BITS
         tail = VECTOR_BITS // min(types.out_dtype.bits, across)
-        if types.b_layout.is_prepared:
-            tail = PREPARED_N
+        if types.b_layout.is_prepacked:
+            tail = PREPACKED_N
         sms = _NUM_CLUSTERS * cluster.size * split_k
         # samples put a row of padding ahead of the last contiguous one
         half_m = tile.m // 2 - (config.layout is Layout.CONTIGUOUS)
@@ -99,8 +99,8 @@ class Sizes(AnySizes):
         part = getattr(derived, "part_m", 0)
         is_alone = cluster.m == 1 or config.schedule.two_cta  # with its rows
         chunk = getattr(derived, "scale_chunk", 0)
-        # sums in registers begin with a block; prepared weights may take two at a time
-        peeled = int(types.a_dtype is not DType.E4M3 and not types.b_layout.is_prepared)
+        # sums in registers begin with a block; prepacked weights may take two at a time
+        peeled = int(types.a_dtype is not DType.E4M3 and not types.b_layout.is_prepacked)
         blocks = max(chunk, _UNROLLED) + _UNROLLED - 1 + peeled
         deep = cls(
             rows=(tile.m - (part if part and is_alone else 1), 2, *half, 0),

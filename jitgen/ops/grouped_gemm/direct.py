@@ -9,12 +9,12 @@ from jitgen.config import Arch, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands
 from jitgen.config.layouts import ARGUMENT
 from jitgen.formats import find_format
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.ops import direct
 from jitgen.ops import tensors as common
 from jitgen.ops.grouped_gemm.call import CALL
-from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments
-from jitgen.ops.grouped_gemm.prepared_validate import validate as validate_prepared
+from jitgen.ops.grouped_gemm.prepacked_validate import PrepackedArguments
+from jitgen.ops.grouped_gemm.prepacked_validate import validate as validate_prepacked
 from jitgen.ops.grouped_gemm.validate import Arguments, validate
 from jitgen.runtime.session import current
 
@@ -22,22 +22,22 @@ from jitgen.runtime.session import current
 def check(config: GroupedGemmConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
     Require a, b, scales as `config` has them, alpha, a bias, what says which rows belong to which
-    group, and out. Of prepared weights b and b_scale are the values and the factor.
+    group, and out. Of prepacked weights b and b_scale are the values and the factor.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
     """
     session, types = current.get(), config.operands
     found = direct.read(config, arch, session, arguments, names_of(config))
-    if types.b_layout.is_prepared:
-        args: Any = _prepared(config, found)
-        valid = validate_prepared(args, session)
+    if types.b_layout.is_prepacked:
+        args: Any = _prepacked(config, found)
+        valid = validate_prepacked(args, session)
     else:
         args = Arguments(**found)
         valid = validate(args, session)
     CALL.require_fit(config, args, valid)
     direct.require_rows("a", valid.rows)
-    if not types.b_layout.is_prepared:
+    if not types.b_layout.is_prepacked:
         direct.require_bytes("a", found["a"])
         direct.require_bytes("b", found["b"])
     if (scale := args.a_scale) is not None:
@@ -63,13 +63,13 @@ def _granularity_of_a(types: Operands) -> ScaleGranularity:
     return types.a_scale_granularity or types.scale_granularity
 
 
-def _prepared(config: GroupedGemmConfig, found: dict[str, Any]) -> PreparedArguments:
+def _prepacked(config: GroupedGemmConfig, found: dict[str, Any]) -> PrepackedArguments:
     """Return the public arguments: N and K of the weights are those of out and a."""
     out, a = found["out"], found["a"]
     for name, tensor in (("out", out), ("a", a)):
         if tensor.dim() < 2:
             common.require(name, tensor, rank=(2, "rows by columns"))
-    weights = PreparedWeights(
+    weights = PrepackedWeights(
         values=found["b"],
         factor=found["b_scale"],
         n=out.shape[-1],

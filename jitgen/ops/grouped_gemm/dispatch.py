@@ -115,7 +115,7 @@ _PAIRS = torch.float4_e2m1fn_x2
 
 
 class AnyGroupedGemm(Call[Arguments[Weights], Validated, Tensor]):
-    """Common part of calls of `grouped_gemm` with plain and with prepared weights."""
+    """Common part of calls of `grouped_gemm` with plain and with prepacked weights."""
 
     arguments = Arguments
     config = GroupedGemmConfig

@@ -5,7 +5,7 @@ Reference for the kernels of `grouped_gemm`, in float32 torch.
     out[m, n] = sum over k of  a[m, k] * a_scale[m, k]  *  b[g, n, k] * b_scale[g, n, k]
 
 where g is the group of row m and each scale is repeated over the values that share it; with nv16
-scales the sum is multiplied by alpha[g], and bias[g, n] is added where there is one. Prepared
+scales the sum is multiplied by alpha[g], and bias[g, n] is added where there is one. Prepacked
 weights stand for numbers that have their scales in them, and a's two parts for their sum. Kernels
 add in another order and round once, at the end, to the type of `out`.
 """
@@ -22,13 +22,13 @@ from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.errors import InputError
 from jitgen.formats import block128, format_of_b, row
 from jitgen.formats.e2m1 import values_of
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import Rows
 
 
 def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
     a: Tensor,
-    b: Tensor | PreparedWeights,
+    b: Tensor | PrepackedWeights,
     a_scale: Tensor | None = None,
     b_scale: Tensor | None = None,
     *,
@@ -85,8 +85,8 @@ def _products(
     given: Mapping[str, Any], dtype: torch.dtype, *, is_absolute: bool
 ) -> Iterator[tuple[Any, Tensor]]:
     """Yield the index of each group's rows, and their results."""
-    if isinstance(given["b"], PreparedWeights):
-        yield from _of_prepared(given, dtype, is_absolute=is_absolute)
+    if isinstance(given["b"], PrepackedWeights):
+        yield from _of_prepacked(given, dtype, is_absolute=is_absolute)
         return
     a_scale, b_scale, alpha = (given.get(name) for name in ("a_scale", "b_scale", "alpha"))
     offs, b, bias = given.get("offs"), given["b"], given.get("bias")
@@ -114,10 +114,10 @@ def _products(
         yield rows, _biased(product, bias, group, is_absolute=is_absolute)
 
 
-def _of_prepared(
+def _of_prepacked(
     given: Mapping[str, Any], dtype: torch.dtype, *, is_absolute: bool
 ) -> Iterator[tuple[Any, Tensor]]:
-    """Yield the same for prepared weights, whose scales are in them."""
+    """Yield the same for prepacked weights, whose scales are in them."""
     a, b = given["a"].to(dtype), given["b"].weights(dtype)
     if is_absolute:
         a, b = a.abs(), b.abs()
@@ -148,7 +148,7 @@ def _has_parts(given: Mapping[str, Any]) -> bool:
 def _shape(given: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the shape of the result."""
     a, b = given["a"], given["b"]
-    if isinstance(b, PreparedWeights):
+    if isinstance(b, PrepackedWeights):
         return (*a.shape[: -2 if _has_parts(given) else -1], b.n)
     return (*a.shape[:-1], b.shape[1])
 

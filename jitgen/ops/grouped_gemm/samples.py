@@ -22,9 +22,9 @@ from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.layouts import ARGUMENT, GROUP_ALIGNMENT
 from jitgen.config.operation import Result
 from jitgen.errors import ConfigError
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import TORCH, Rows
-from jitgen.ops.grouped_gemm import prepared_draws, reference
+from jitgen.ops.grouped_gemm import prepacked_draws, reference
 from jitgen.ops.grouped_gemm.draws import Draw
 from jitgen.ops.sizes import SPARE_ROWS
 from jitgen.ops.solved import Compared, compared
@@ -40,13 +40,13 @@ class Call:
     Attributes:
         layout: How rows belong to groups.
         a: (M, K), or (G, M, K) for the masked layout; of e2m1 K / 2 bytes, of e4m3x2 two rows.
-        b: (G, N, K), likewise; or the values of prepared weights.
+        b: (G, N, K), likewise; or the values of prepacked weights.
         a_scale: In the layout that kernels read; type and shape follow from the granularity. In
             atoms, what no row needs is a NaN. Empty where a has none.
-        b_scale: Likewise; or the factor of prepared weights.
+        b_scale: Likewise; or the factor of prepacked weights.
         alpha: (G,) float32 of nv16 scales; None with others.
         bias: (G, N) float32; None without.
-        b_layout: How b was prepared, or lies.
+        b_layout: How b was prepacked, or lies.
         has_a_scale: Whether a has scales.
         groups: int32; offs, m_indices or masked_m, by layout. In the contiguous layout groups start
             at multiples of 128, with -1 in the rows between.
@@ -82,7 +82,7 @@ class Call:
     def arguments(self) -> dict[str, Any]:
         """The arguments of `grouped_gemm` by their names."""
         given: dict[str, Any] = {"a": self.a, "b": self.b, "b_scale": self.b_scale}
-        if self.b_layout.is_prepared:
+        if self.b_layout.is_prepacked:
             given = {"a": self.a, "b": self.weights}
         if self.has_a_scale:
             given["a_scale"] = self.a_scale
@@ -91,10 +91,10 @@ class Call:
         return {**given, **self.group_argument, "out": self.out}
 
     @property
-    def weights(self) -> PreparedWeights:
-        """The prepared weights, as the caller gives them."""
+    def weights(self) -> PrepackedWeights:
+        """The prepacked weights, as the caller gives them."""
         n, k = self.out.shape[-1], self.a.shape[-1]
-        return PreparedWeights(values=self.b, factor=self.b_scale, n=n, k=k, layout=self.b_layout)
+        return PrepackedWeights(values=self.b, factor=self.b_scale, n=n, k=k, layout=self.b_layout)
 
     @property
     def is_owned(self) -> Tensor:
@@ -167,8 +167,8 @@ def random_call(
             masked layout, and in the contiguous layout in whole tiles between and behind groups,
             and before the last row of the last group that has several and is padded.
         spoils_idle: Let b be NaN for groups without rows: a kernel that reads it shows, and it need
-            not be drawn. Of e2m1, which has no NaN, the scales are; prepared weights have more
-            NaNs: see `jitgen.ops.grouped_gemm.prepared_draws`.
+            not be drawn. Of e2m1, which has no NaN, the scales are; prepacked weights have more
+            NaNs: see `jitgen.ops.grouped_gemm.prepacked_draws`.
         max_rows: Rows that a has for each group of the masked layout; None: as many as the largest
             group has, and the spare ones. Other layouts have none.
         device: Where the tensors are made.
@@ -198,15 +198,15 @@ def random_call(
         "bias": draw.floats(problem.groups, problem.n) if problem.bias else None,
         "has_a_scale": problem.a_scale_granularity is not ScaleGranularity.NONE,
     }
-    if problem.b_layout.is_prepared:
-        a, a_scale = prepared_draws.activations(draw, problem, rows)
-        prepared = prepared_draws.weights(draw, problem, is_idle)
+    if problem.b_layout.is_prepacked:
+        a, a_scale = prepacked_draws.activations(draw, problem, rows)
+        prepacked = prepacked_draws.weights(draw, problem, is_idle)
         return Call(
             a=a,
-            b=prepared.values,
+            b=prepacked.values,
             a_scale=a_scale,
-            b_scale=prepared.factor,
-            b_layout=prepared.layout,
+            b_scale=prepacked.factor,
+            b_layout=prepacked.layout,
             **common,
         )
     a_scale, b_scale = draw.scales(problem, rows, is_owned, is_idle)

@@ -48,7 +48,7 @@ _WITH_GRADIENTS = ("a", "b", "bias")
 
 
 Weights = TypeVar("Weights")
-"""A tensor, or `PreparedWeights`."""
+"""A tensor, or `PrepackedWeights`."""
 
 
 class Arguments(NamedTuple, Generic[Weights]):

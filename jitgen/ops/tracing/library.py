@@ -25,6 +25,7 @@ from jitgen.runtime import devices
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 from jitgen.support.frozen import frozen
+from jitgen.support.moved import warn
 
 if TYPE_CHECKING:
     from jitgen.ops.call import Call
@@ -152,10 +153,13 @@ class Traced:
 
     Args:
         call: The call.
+        old: What graphs of an earlier version call it, which warns where it runs.
     """
 
-    def __init__(self, call: Call[Any, Any, Any]) -> None:
+    def __init__(self, call: Call[Any, Any, Any], old: str = "") -> None:
         self._call = call
+        self._old = old
+        name = old or call.name
         self._names = [name for name, _, _ in call.in_graph()]
         self._sizes = [name for name, kind, _ in call.in_graph() if kind.startswith("Size")]
         self._gradients: Any = loaded(call.gradients) if call.gradients else None
@@ -166,7 +170,7 @@ class Traced:
         autograd = None if self._gradients is None else self._gradients.called
         self.operation = register(
             Operation(
-                schema=f"{call.name}({arguments}) -> {_results(outs + call.new_outputs)}",
+                schema=f"{name}({arguments}) -> {_results(outs + call.new_outputs)}",
                 run=lambda *given: _returned(self._run(None, given)),
                 fake=lambda *given: _returned(self._fake(None, given)),
                 autograd=autograd,
@@ -174,7 +178,7 @@ class Traced:
         )
         self.operation_out = register(
             Operation(
-                schema=f"{call.name}.out({written}, {arguments}) -> {_results(call.new_outputs)}",
+                schema=f"{name}.out({written}, {arguments}) -> {_results(call.new_outputs)}",
                 run=lambda *given: _returned(self._run(given[:outs], given[outs:])[outs:]),
                 fake=lambda *given: _returned(self._fake(given[:outs], given[outs:])[outs:]),
                 autograd=autograd,
@@ -233,6 +237,8 @@ class Traced:
         return call.of_graph(named | {"out": None if out is None else call.out_of(out)})
 
     def _run(self, out: tuple[Any, ...] | None, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self._old:
+            warn(f"torch.ops.jitgen.{self._old}", self._call.name)
         args = self._args(out, values)
         return self._call.to_results(args, self._call.public(**args._asdict()))
 

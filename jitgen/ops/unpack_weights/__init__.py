@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepared MXFP4 weights to FP8 ones, for calls of many rows: see `jitgen.formats.unpacked`."""
+"""Prepacked MXFP4 weights to FP8 ones, for calls of many rows: see `jitgen.formats.unpacked`."""
 
 from jitgen.config.operation import Operation
 

@@ -3,7 +3,7 @@
 `jitgen.quantize.unpack_mxfp4`: a kernel on GPUs that have one, torch elsewhere.
 
 Both give the same bits. `jitgen.grouped_gemm` launches the kernel itself: see
-`jitgen.ops.grouped_gemm.prepared_algorithms`.
+`jitgen.ops.grouped_gemm.prepacked_algorithms`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jitgen.config.unpack_weights import UnpackWeightsConfig, UnpackWeightsProbl
 from jitgen.errors import InputError, KernelMiss
 from jitgen.events import warn_once
 from jitgen.formats import unpacked as in_torch
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.ops import tensors as common
 from jitgen.ops.call import calling
 from jitgen.ops.dispatcher import is_traced, mark_written, require_apart, require_plain
@@ -35,13 +35,13 @@ _OP = UnpackWeightsProblem.op
 
 
 def unpack_mxfp4(
-    weights: PreparedWeights,
+    weights: PrepackedWeights,
     *,
     out: Result | None = None,
     config: UnpackWeightsConfig | Override | None = None,
 ) -> Result:
     """
-    Turn prepared MXFP4 weights into FP8 ones with scales of rows, as `grouped_gemm` takes them.
+    Turn prepacked MXFP4 weights into FP8 ones with scales of rows, as `grouped_gemm` takes them.
 
     `grouped_gemm` does this itself for many rows, where it loses nothing and is predicted to pay.
     This function is for callers that keep the result, or have a workspace of their own. On Hopper
@@ -49,8 +49,8 @@ def unpack_mxfp4(
     the device.
 
     Args:
-        weights: Prepared as exact1 or folded1. Where `weights.row_spread` is above 14, small values
-            of a row are rounded to e4m3's subnormal numbers.
+        weights: Prepacked as exact1 or folded1. Where `weights.row_spread` is above 14, small
+            values of a row are rounded to e4m3's subnormal numbers.
         out: Where the result goes: contiguous tensors as described below. None: new ones.
         config: The kernel to use, instead of the selector's, or an edited one, see
             `jitgen.override`; where one serves.
@@ -87,14 +87,14 @@ def unpack_mxfp4(
     return result
 
 
-def _new(weights: PreparedWeights) -> Result:
+def _new(weights: PrepackedWeights) -> Result:
     """Return tensors for a result."""
     shape = (weights.groups, weights.n, weights.k)
     b = weights.values.new_empty(shape, dtype=torch.float8_e4m3fn)
     return b, weights.factor.new_empty(shape[:2])
 
 
-def require_out(out: Any, weights: PreparedWeights) -> Result:
+def require_out(out: Any, weights: PrepackedWeights) -> Result:
     """Require tensors that a result fits into."""
     if not isinstance(out, tuple) or len(out) != 2:
         raise InputError("out", f"must be two tensors, b and b_scale (got {type(out).__name__})")
@@ -116,7 +116,7 @@ def require_out(out: Any, weights: PreparedWeights) -> Result:
     return out
 
 
-def _server(weights: PreparedWeights, session: Session) -> Device | None:
+def _server(weights: PrepackedWeights, session: Session) -> Device | None:
     """Return the GPU that has a kernel for weights; None where torch's operations do."""
     try:
         device = devices.find(weights.device, session, "weights")
@@ -127,7 +127,7 @@ def _server(weights: PreparedWeights, session: Session) -> Device | None:
 
 
 def _is_done(
-    weights: PreparedWeights,
+    weights: PrepackedWeights,
     result: Result,
     device: Device,
     config: UnpackWeightsConfig | Override | None,
@@ -164,7 +164,7 @@ def _is_done(
     return True
 
 
-def _require_fit(asked: object, weights: PreparedWeights, arch: Arch) -> UnpackWeightsConfig:
+def _require_fit(asked: object, weights: PrepackedWeights, arch: Arch) -> UnpackWeightsConfig:
     config: UnpackWeightsConfig = explicit_config(asked, UnpackWeightsConfig, arch)
     if config.b_layout is not weights.layout:
         raise InputError(

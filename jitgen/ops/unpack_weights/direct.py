@@ -7,7 +7,7 @@ from typing import Any
 
 from jitgen.config import Arch
 from jitgen.config.unpack_weights import UnpackWeightsConfig
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.ops import direct
 from jitgen.ops import tensors as common
 from jitgen.ops.unpack_weights.call import require_out
@@ -28,7 +28,7 @@ def check(config: UnpackWeightsConfig, arch: Arch, arguments: tuple[Any, ...]) -
     values, b = found["values"], found["b"]
     common.require("b", b, rank=(3, "(G, N, K)"))
     _, n, k = b.shape
-    weights = PreparedWeights(
+    weights = PrepackedWeights(
         values=values, factor=found["factor"], n=n, k=k, layout=config.b_layout
     )
     require_out((b, found["b_scale"]), weights)

@@ -9,10 +9,10 @@ import torch
 
 from jitgen.config import Arch
 from jitgen.config.unpack_weights import UnpackWeightsConfig
-from jitgen.formats import prepared_blocks as blocks
+from jitgen.formats import prepacked_blocks as blocks
 from jitgen.formats.mx32 import VALUES
-from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
-from jitgen.formats.prepared_scales import NAN
+from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4
+from jitgen.formats.prepacked_scales import NAN
 from jitgen.formats.unpacked import unpacked
 from jitgen.ops.sizes import AnySizes, Number
 from jitgen.ops.solved import Output, Solved, nothing_unreachable, untouched
@@ -97,14 +97,14 @@ def make(
     scale[:, 1::7, -1] = NAN
     scale[:, 3] = NAN
     packed[:, 5] = 0
-    weights = prepare_mxfp4(packed, scale.to(torch.uint8), layout=config.b_layout)
+    weights = prepack_mxfp4(packed, scale.to(torch.uint8), layout=config.b_layout)
     beyond = n - weights.values.shape[1] * blocks.ROWS
     if beyond:
         weights.values[:, -1, :, beyond:] = -1  # the scales of rows that there are not
     return solved(weights, is_exact=is_exact)
 
 
-def solved(weights: PreparedWeights, *, is_exact: bool = False) -> Solved:
+def solved(weights: PrepackedWeights, *, is_exact: bool = False) -> Solved:
     """Return the call for `weights`."""
     outputs = tuple(
         Output(name=name, found=untouched(torch.empty_like(each)), expected=each, of_groups=True)

@@ -19,7 +19,7 @@ from jitgen.targets.gemm import (
     Space,
     refuse_early,
     refuse_pairs,
-    refuse_prepared,
+    refuse_prepacked,
     refuse_scales,
     refuse_selectors,
     sizes,
@@ -66,7 +66,7 @@ class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
         ),
         scale_granularity=SCALES,
         mixed=((DType.E4M3, DType.E2M1),),
-        prepared=OPERANDS,
+        prepacked=OPERANDS,
         unscaled=UNSCALED,
         n_major=(DType.BF16, DType.F16, DType.F32),
     )
@@ -79,7 +79,7 @@ class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
         refuse_early(config, "a kernel of cpu")
         refuse_pairs(config, "cpu")
         space, tile, types = self.space, config.tile, config.operands
-        if types.b_layout.is_prepared:
+        if types.b_layout.is_prepacked:
             refuse_other_operands(types, "cpu")
         elif types not in space.unscaled:
             self._check_plain(config)
@@ -110,7 +110,7 @@ class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
     def _check_plain(self, config: GroupedGemmConfig) -> None:
         """Refuse operands as they were quantised that no kernel has."""
         types = config.operands
-        refuse_prepared(config, "cpu", n_major=self.space.n_major)
+        refuse_prepacked(config, "cpu", n_major=self.space.n_major)
         refuse_unless(
             self.space.has(types),
             "E_MMA",
@@ -151,7 +151,7 @@ class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
         )
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the templates: of weights as they are, beside bf16, and prepared."""
+        """Return the templates: of weights as they are, beside bf16, and prepacked."""
         return (
             Template(
                 root=ROOT,
@@ -166,13 +166,13 @@ class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
             Template(
                 root=ROOT,
                 entry="cpu/fp4_gemm.py.jinja",
-                takes=_is_prepared,
+                takes=_is_prepacked,
             ),
         )
 
 
-def _is_prepared(config: GroupedGemmConfig) -> bool:
-    return config.operands.b_layout.is_prepared
+def _is_prepacked(config: GroupedGemmConfig) -> bool:
+    return config.operands.b_layout.is_prepacked
 
 
 def _is_wide(config: GroupedGemmConfig) -> bool:
@@ -180,7 +180,7 @@ def _is_wide(config: GroupedGemmConfig) -> bool:
 
 
 def _is_plain(config: GroupedGemmConfig) -> bool:
-    return not _is_prepared(config) and not _is_wide(config)
+    return not _is_prepacked(config) and not _is_wide(config)
 
 
 def _whole(problem: GroupedGemmProblem, height: int) -> float:

@@ -41,7 +41,7 @@ class GroupedGemm(Sm100Rules):
         """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
         super().check_sizes(problem)
         types = problem.operands
-        if types.b_layout.is_prepared:  # of no size is there a kernel
+        if types.b_layout.is_prepacked:  # of no size is there a kernel
             return
         refuse_unless(
             types.a_dtype is types.b_dtype or problem.k % UNPACKED_K == 0,

@@ -17,7 +17,7 @@ from jitgen.targets.gemm import (
     GemmRules,
     Space,
     refuse_early,
-    refuse_prepared,
+    refuse_prepacked,
     refuse_scales,
     refuse_selectors,
 )
@@ -133,7 +133,7 @@ class Sm100Rules(GemmRules):
 
     def derive(self, config: GroupedGemmConfig) -> Sm100Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
-        refuse_prepared(config, self.arch)
+        refuse_prepacked(config, self.arch)
         refuse_selectors(config, self.arch)
         refuse_early(config, f"a kernel of {self.arch}")
         self._check_types(config)

@@ -19,7 +19,7 @@ from jitgen.targets.gemm import (
     Space,
     refuse_early,
     refuse_pairs,
-    refuse_prepared,
+    refuse_prepacked,
     refuse_scales,
 )
 from jitgen.targets.protocol import refuse_unless
@@ -117,7 +117,7 @@ class Sm120Rules(GemmRules):
 
     def derive(self, config: GroupedGemmConfig) -> Sm120Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
-        refuse_prepared(config, self.arch, self.space.unscaled)
+        refuse_prepacked(config, self.arch, self.space.unscaled)
         refuse_pairs(config, self.arch)
         refuse_early(config, f"a kernel of {self.arch}")
         if config.operands not in self.space.unscaled:

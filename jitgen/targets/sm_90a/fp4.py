@@ -2,7 +2,7 @@
 """
 The rules of sm_90a for MXFP4 weights, which WGMMA takes from registers, as its A.
 
-Weights were prepared for that (`jitgen.formats.prepared`): 64 rows x 128 of K are one block of
+Weights were prepacked for that (`jitgen.formats.prepacked`): 64 rows x 128 of K are one block of
 4,352 bytes, which a warpgroup decodes to e4m3 or bf16 and multiplies. Tokens are WGMMA's N, so that
 few of them make small instructions.
 
@@ -113,13 +113,13 @@ class Fp4Rules(GemmRules):
         split_k=(1, 2),
         operands=(),
         scale_granularity=(),
-        prepared=OPERANDS,
+        prepacked=OPERANDS,
     )
 
     def derive(self, config: GroupedGemmConfig) -> Fp4Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_pairs(config, "sm_90a")
-        refuse_early(config, "a kernel of prepared weights")
+        refuse_early(config, "a kernel of prepacked weights")
         self._check_operands(config)
         self._check_tile(config)
         self._check_cluster(config)
@@ -158,7 +158,7 @@ class Fp4Rules(GemmRules):
         refuse_unless(
             tile.k == DEPTH,
             "E_TILE_K",
-            f"tile_k={tile.k}: a stage has whole blocks of prepared weights, {DEPTH} deep",
+            f"tile_k={tile.k}: a stage has whole blocks of prepacked weights, {DEPTH} deep",
         )
         refuse_unless(
             tile.m in self.space.tile_m,

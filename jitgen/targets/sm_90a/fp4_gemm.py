@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of sm_90a for grouped GEMMs with prepared MXFP4 weights."""
+"""Rules of sm_90a for grouped GEMMs with prepacked MXFP4 weights."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SCALED = 32
 
 
 class Fp4Gemm(Fp4Rules):
-    """Rules of grouped GEMMs with prepared MXFP4 weights, their candidates and their cost model."""
+    """Rules of grouped GEMMs with prepacked MXFP4 weights, their candidates and their cost model."""
 
     menu = staticmethod(fp4_candidates.candidates)
     row_edges = PlainGemm.row_edges
-    sums = PlainGemm.sums  # prepared weights change how products come about, not their order
+    sums = PlainGemm.sums  # prepacked weights change how products come about, not their order
 
     def predict(
         self, problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
@@ -40,7 +40,7 @@ class Fp4Gemm(Fp4Rules):
             Template(
                 root=ROOT,
                 entry="sm90/fp4_gemm.py.jinja",
-                takes=_is_prepared,
+                takes=_is_prepacked,
             ),
         )
 
@@ -59,5 +59,5 @@ class Fp4Gemm(Fp4Rules):
             )
 
 
-def _is_prepared(config: GroupedGemmConfig) -> bool:
-    return config.operands.b_layout.is_prepared
+def _is_prepacked(config: GroupedGemmConfig) -> bool:
+    return config.operands.b_layout.is_prepacked

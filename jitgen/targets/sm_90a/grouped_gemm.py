@@ -2,7 +2,7 @@
 """
 Rules of sm_90a for the grouped GEMM: see `jitgen.targets.protocol.Rules`.
 
-Kernels for weights as they were quantised and for prepared ones are two families, each with rules,
+Kernels for weights as they were quantised and for prepacked ones are two families, each with rules,
 candidates, costs and a template of its own. Which is asked follows from how b lies in memory.
 """
 
@@ -34,7 +34,7 @@ class GroupedGemm(GemmRules):
     generation = PlainGemm.generation
     row_edges = PlainGemm.row_edges
     sums = PlainGemm.sums
-    space = PlainGemm.space._replace(prepared=Fp4Gemm.space.prepared)  # of both families
+    space = PlainGemm.space._replace(prepacked=Fp4Gemm.space.prepacked)  # of both families
     spaces = (PlainGemm.space, Fp4Gemm.space)
 
     def family_of(self, problem: GroupedGemmProblem) -> PlainGemm | Fp4Gemm:

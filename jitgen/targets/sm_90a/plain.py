@@ -56,4 +56,4 @@ class PlainGemm(Sm90Rules):
 
 
 def _is_plain(config: GroupedGemmConfig) -> bool:
-    return not config.operands.b_layout.is_prepared
+    return not config.operands.b_layout.is_prepacked

@@ -19,7 +19,7 @@ from jitgen.targets.gemm import (
     GemmRules,
     Space,
     refuse_pairs,
-    refuse_prepared,
+    refuse_prepacked,
     refuse_scales,
     refuse_selectors,
 )
@@ -145,7 +145,7 @@ class Sm90Rules(GemmRules):
 
     def derive(self, config: GroupedGemmConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
-        refuse_prepared(config, "sm_90a", n_major=self.space.n_major)
+        refuse_prepacked(config, "sm_90a", n_major=self.space.n_major)
         refuse_selectors(config, "sm_90a")
         refuse_pairs(config, "sm_90a")
         self._check_instruction(config)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-MXFP4 weights prepared for Hopper: reordered once, when they are loaded.
+MXFP4 weights prepacked for Hopper: reordered once, when they are loaded.
 
 Hopper has no tensor cores for e2m1, so its kernels decode weights in registers, and what they read
 is made for that. There are three layouts, of 4.25 bits a weight each; they differ in how scales are
-applied. None depends on tiles or sizes, so one preparation serves every kernel of its layout.
+applied. None depends on tiles or sizes: weights are prepacked once for all kernels of a layout.
 
 =============  ================================  ==================================================
 layout         activations                       scales
@@ -17,8 +17,8 @@ layout         activations                       scales
 ``wide1``      bfloat16                          become part of bfloat16 values: exact
 =============  ================================  ==================================================
 
-`jitgen.formats.prepared_blocks` describes the positions of the bits;
-`jitgen.formats.prepared_scales` how scales are stored, what is lost far below the largest one, and
+`jitgen.formats.prepacked_blocks` describes the positions of the bits;
+`jitgen.formats.prepacked_scales` how scales are stored, what is lost far below the largest one, and
 how a NaN is kept.
 """
 
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -38,22 +38,23 @@ from torch.nn.functional import pad
 from jitgen.config import BLayout
 from jitgen.errors import InputError
 from jitgen.formats import atoms, e2m1, e4m3, mx32
-from jitgen.formats import prepared_blocks as blocks
-from jitgen.formats import prepared_scales as scales
+from jitgen.formats import prepacked_blocks as blocks
+from jitgen.formats import prepacked_scales as scales
 from jitgen.formats.mx32 import VALUES, Rounding
-from jitgen.formats.prepared_scales import spread
+from jitgen.formats.prepacked_scales import spread
 from jitgen.support.frozen import frozen
+from jitgen.support.moved import renamed
 
-PreparedLayout = Literal["exact1", "folded1", "wide1", "auto"]
+PrepackedLayout = Literal["exact1", "folded1", "wide1", "auto"]
 
 _N_MULTIPLE = 8
 """Columns of a result of bfloat16 that end with 16 bytes."""
 
-_LAYOUTS = tuple(layout for layout in BLayout if layout.is_prepared)
+_LAYOUTS = tuple(layout for layout in BLayout if layout.is_prepacked)
 
 
 @frozen
-class PreparedWeights:
+class PrepackedWeights:
     """
     MXFP4 weights as Hopper's kernels read them: what `grouped_gemm` takes for b.
 
@@ -62,7 +63,7 @@ class PreparedWeights:
         factor: (G,) float32: what every result of a group is multiplied with.
         n: N, rows of each matrix; a multiple of 8.
         k: K; a multiple of 32.
-        layout: The layout that they were prepared for, with its version.
+        layout: The layout that they were prepacked for, with its version.
         row_spread: Largest difference of exponents within a row, over all of K, as `spread_of_rows`
             found it in `values`; None: unknown. Up to `jitgen.formats.unpacked.REACH` whole rows of
             exact1 and folded1 are e4m3 times one scale. It counts as long as `values` lie where
@@ -161,16 +162,16 @@ class PreparedWeights:
         """Bytes of the tensors."""
         return self.values.nbytes + self.factor.nbytes
 
-    def to(self, device: str | torch.device) -> PreparedWeights:
+    def to(self, device: str | torch.device) -> PrepackedWeights:
         """Return the same weights on `device`."""
         return self._like(self.values.to(device), self.factor.to(device))
 
-    def part(self, groups: slice) -> PreparedWeights:
+    def part(self, groups: slice) -> PrepackedWeights:
         """Return the weights of some groups, in the same memory: a share of experts."""
         return self._like(self.values[groups], self.factor[groups])
 
-    def _like(self, values: Tensor, factor: Tensor) -> PreparedWeights:
-        return PreparedWeights(
+    def _like(self, values: Tensor, factor: Tensor) -> PrepackedWeights:
+        return PrepackedWeights(
             values=values,
             factor=factor,
             n=self.n,
@@ -179,7 +180,7 @@ class PreparedWeights:
             row_spread=self.known_spread,
         )
 
-    def with_row_spread(self) -> PreparedWeights:
+    def with_row_spread(self) -> PrepackedWeights:
         """
         Return the same weights with `row_spread`, computed by `spread_of_rows` if it is unknown.
         """
@@ -187,7 +188,7 @@ class PreparedWeights:
             return self
         return replace(self, row_spread=spread_of_rows(self.values, self.layout))
 
-    def unprepare(self) -> tuple[Tensor, Tensor]:
+    def unpack(self) -> tuple[Tensor, Tensor]:
         """
         Return codes and scales as checkpoints have them.
 
@@ -196,7 +197,7 @@ class PreparedWeights:
             scale: (G, N, K / 32) uint8, UE8M0.
 
         They represent the numbers that kernels compute with: the original ones, except for those
-        that are rounded or lost according to `jitgen.formats.prepared_scales`. A block of 32 zeros
+        that are rounded or lost according to `jitgen.formats.prepacked_scales`. A block of 32 zeros
         has scale 0, and one under a NaN has codes of zero.
         """
         packed = self.values.new_empty((self.groups, self.n, self.k // 2), dtype=torch.uint8)
@@ -213,7 +214,7 @@ class PreparedWeights:
 
     def weights(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the numbers that kernels compute with, (G, N, K) of `dtype`."""
-        packed, scale = self.unprepare()
+        packed, scale = self.unpack()
         exponent = scale.double() - 127
         factor = torch.exp2(exponent).masked_fill(scale == scales.NAN, torch.nan)
         return (e2m1.unpack(packed, torch.float64) * factor.repeat_interleave(VALUES, -1)).to(dtype)
@@ -232,19 +233,19 @@ def state_of(tensor: Tensor) -> tuple[int, int] | None:
     return tensor.data_ptr(), tensor._version
 
 
-def _made(  # the fields that `PreparedWeights.__reduce__` keeps
+def _made(  # the fields that `PrepackedWeights.__reduce__` keeps
     values: Tensor, factor: Tensor, n: int, k: int, layout: BLayout, row_spread: int | None
-) -> PreparedWeights:
-    return PreparedWeights(
+) -> PrepackedWeights:
+    return PrepackedWeights(
         values=values, factor=factor, n=n, k=k, layout=layout, row_spread=row_spread
     )
 
 
-def prepare_mxfp4(
-    packed: Tensor, scale: Tensor, *, layout: PreparedLayout | BLayout = BLayout.EXACT1
-) -> PreparedWeights:
+def prepack_mxfp4(
+    packed: Tensor, scale: Tensor, *, layout: PrepackedLayout | BLayout = BLayout.EXACT1
+) -> PrepackedWeights:
     """
-    Prepare MXFP4 weights for Hopper's kernels, and the cpu's.
+    Prepack MXFP4 weights for Hopper's kernels, and the cpu's.
 
     Works group by group on the device of `packed`; besides the result it needs memory for one
     group's values at a time.
@@ -270,18 +271,18 @@ def prepare_mxfp4(
     parts = (
         (e2m1.as_bytes(packed[group]), scale[group].view(torch.uint8)) for group in range(groups)
     )
-    return _prepared(parts, (groups, n, k), packed.device, _layout(layout))
+    return _prepacked(parts, (groups, n, k), packed.device, _layout(layout))
 
 
-def prepare_mxfp4_from(
-    w: Tensor, *, layout: PreparedLayout | BLayout = BLayout.EXACT1, rounding: Rounding = "up"
-) -> PreparedWeights:
+def prepack_mxfp4_from(
+    w: Tensor, *, layout: PrepackedLayout | BLayout = BLayout.EXACT1, rounding: Rounding = "up"
+) -> PrepackedWeights:
     """
-    Quantise weights to MXFP4 and prepare them.
+    Quantise weights to MXFP4 and prepack them.
 
     Args:
         w: (G, N, K), any float type; N a multiple of 8, K of 32.
-        layout: As for `prepare_mxfp4`, but for ``auto``.
+        layout: As for `prepack_mxfp4`, but for ``auto``.
         rounding: As for `jitgen.quantize.mxfp4`.
 
     Raises:
@@ -296,16 +297,16 @@ def prepare_mxfp4_from(
             packed, scale = mx32.mxfp4(each, rounding=rounding)
             yield packed, atoms.plain(scale, k // VALUES)[:n].view(torch.uint8)
 
-    return _prepared(parts(), (groups, n, k), w.device, _layout(layout))
+    return _prepacked(parts(), (groups, n, k), w.device, _layout(layout))
 
 
-def _prepared(
+def _prepacked(
     parts: Iterator[tuple[Tensor, Tensor]],
     sizes: tuple[int, int, int],
     device: torch.device,
     layout: BLayout,
-) -> PreparedWeights:
-    """Prepare group after group: packed codes and scales of each."""
+) -> PrepackedWeights:
+    """Prepack group after group: packed codes and scales of each."""
     groups, n, k = sizes
     shape = blocks.shape_of(*sizes)
     values = torch.empty(shape, dtype=torch.int32, device=device)
@@ -318,7 +319,7 @@ def _prepared(
         blocks.blocked(blocks.joined(kept.codes, layout), kept.words, values[group])
         factor[group] = kept.factor
         spread_here = spread_here.maximum(scales.row_spread(kept.codes, kept.words, layout))
-    return PreparedWeights(
+    return PrepackedWeights(
         values=values, factor=factor, n=n, k=k, layout=layout, row_spread=int(spread_here)
     )
 
@@ -329,8 +330,8 @@ def spread_of_rows(values: Tensor, layout: BLayout) -> int:
     It waits for the device.
 
     Args:
-        values: As `PreparedWeights` has them.
-        layout: Layout that they were prepared for.
+        values: As `PrepackedWeights` has them.
+        layout: Layout that they were prepacked for.
     """
     found = values.new_zeros(())
     for each in values:
@@ -351,7 +352,7 @@ def _layout(layout: Any) -> BLayout:
     if found not in _LAYOUTS:
         raise InputError(
             "layout",
-            f"must be one of {', '.join(_LAYOUTS)}, which this jitgen reads; prepare the weights "
+            f"must be one of {', '.join(_LAYOUTS)}, which this jitgen reads; prepack the weights "
             f"again (got {layout!r})",
         )
     return found
@@ -393,10 +394,16 @@ def _require(x: Any, name: str, is_right: Callable[[Tensor], bool], what: str) -
 
 
 __all__ = [
-    "PreparedLayout",
-    "PreparedWeights",
-    "prepare_mxfp4",
-    "prepare_mxfp4_from",
+    "PrepackedLayout",
+    "PrepackedWeights",
+    "prepack_mxfp4",
+    "prepack_mxfp4_from",
     "spread",
     "spread_of_rows",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker has the new names alone
+
+    def __getattr__(name: str) -> Any:
+        return renamed(__name__, name)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Random operands of grouped GEMMs with prepared weights.
+Random operands of grouped GEMMs with prepacked weights.
 
-Weights are drawn as checkpoints have them and then prepared, so that the whole way is tested. Exact
-problems have exponents within what every layout keeps exactly; others differ by so much that
+Weights are drawn as checkpoints have them and then prepacked, so that the whole way is tested.
+Exact problems have exponents within what every layout keeps exactly; others differ by so much that
 folding rounds some.
 """
 
@@ -16,10 +16,10 @@ from torch import Tensor
 from jitgen.config import DType, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.formats import find_format
-from jitgen.formats import prepared_blocks as blocks
+from jitgen.formats import prepacked_blocks as blocks
 from jitgen.formats.mx32 import VALUES
-from jitgen.formats.prepared import PreparedWeights, prepare_mxfp4
-from jitgen.formats.prepared_scales import NAN
+from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4
+from jitgen.formats.prepacked_scales import NAN
 from jitgen.formats.protocol import Rows
 from jitgen.formats.split import PARTS, split_bf16
 from jitgen.ops.grouped_gemm.draws import Draw
@@ -48,7 +48,7 @@ def activations(draw: Draw, problem: GroupedGemmProblem, rows: Rows) -> tuple[Te
     return split_bf16(draw.values((*rows.shape, problem.k), DType.BF16))
 
 
-def weights(draw: Draw, problem: GroupedGemmProblem, is_idle: Tensor | None) -> PreparedWeights:
+def weights(draw: Draw, problem: GroupedGemmProblem, is_idle: Tensor | None) -> PrepackedWeights:
     """
     Return b.
 
@@ -62,14 +62,14 @@ def weights(draw: Draw, problem: GroupedGemmProblem, is_idle: Tensor | None) -> 
     packed = draw.values((groups, n, k), DType.E2M1)
     scale = draw.integers(*(_NEAR if draw.is_exact else _FAR), (groups, n, k // VALUES))
     if is_idle is None:
-        return prepare_mxfp4(packed, scale, layout=problem.b_layout)
+        return prepack_mxfp4(packed, scale, layout=problem.b_layout)
     for group, idle in enumerate(is_idle.tolist()):
         if idle:
             scale[group] = NAN
         else:
             scale[group, (7 * group + 3) % n, group % (k // VALUES)] = NAN
-    prepared = prepare_mxfp4(packed, scale, layout=problem.b_layout)
+    prepacked = prepack_mxfp4(packed, scale, layout=problem.b_layout)
     beyond = n - math.ceil(n / blocks.ROWS) * blocks.ROWS
     if beyond:
-        prepared.values[:, -1, :, beyond:] = -1  # the scales of rows that there are not
-    return prepared
+        prepacked.values[:, -1, :, beyond:] = -1  # the scales of rows that there are not
+    return prepacked

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`grouped_gemm` with prepared MXFP4 weights on real cpu kernels, against float64."""
+"""`grouped_gemm` with prepacked MXFP4 weights on real cpu kernels, against float64."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
 from itertools import product
 from typing import Any
@@ -92,7 +93,7 @@ def layer(a: Tensor, scale: Tensor, offs: Tensor) -> Tensor:
     return grouped_gemm(a, WEIGHTS, scale, offs=offs) + 1
 
 
-WEIGHTS = quantize.prepare_mxfp4_from(
+WEIGHTS = quantize.prepack_mxfp4_from(
     torch.randn(2, 64, 96, generator=torch.Generator().manual_seed(0))
 )
 OFFS = torch.tensor([3, 8], dtype=torch.int32)
@@ -108,9 +109,9 @@ def test_a_warm_call_sees_other_sizes() -> None:
     q, scale, offs = operands()
     first = grouped_gemm(q, WEIGHTS, scale, offs=offs)
     assert torch.equal(grouped_gemm(q, WEIGHTS, scale, offs=offs), first)
-    with pytest.raises(ValueError, match="as b was prepared with K = 96"):
+    with pytest.raises(ValueError, match="as b was prepacked with K = 96"):
         grouped_gemm(q.view(12, 2, 64), WEIGHTS, torch.ones(12, 2), offs=offs)
-    with pytest.raises(ValueError, match="b_scale: is part of prepared weights"):
+    with pytest.raises(ValueError, match="b_scale: is part of prepacked weights"):
         grouped_gemm(q, WEIGHTS, scale, torch.ones(2), offs=offs)
     fewer = grouped_gemm(q[:6], WEIGHTS, scale[:6], offs=offs.clamp(max=6))
     assert torch.equal(fewer, first[:6])
@@ -127,8 +128,23 @@ def test_a_tracer_sees_one_operation() -> None:
     graph = make_fx(layer)(*given)
 
     names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
-    assert names == ["jitgen.grouped_gemm_prepared.default", "aten.add.Tensor"]
+    assert names == ["jitgen.grouped_gemm_prepacked.default", "aten.add.Tensor"]
     assert torch.equal(graph(*given), layer(*given))
+
+
+def test_a_graph_that_an_older_version_saved_runs() -> None:
+    importlib.import_module("jitgen.torch")
+    given = operands()
+    graph = make_fx(layer)(*given)
+    for node in graph.graph.nodes:
+        if str(node.target) == "jitgen.grouped_gemm_prepacked.default":
+            node.target = torch.ops.jitgen.grouped_gemm_prepared.default
+    graph.recompile()
+
+    with pytest.warns(DeprecationWarning, match="grouped_gemm_prepared is now grouped_gemm_pre"):
+        found = graph(*given)
+
+    assert torch.equal(found, layer(*given))
 
 
 @pytest.mark.nightly

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`grouped_gemm` with prepared weights: the warm path of its own, and what stands behind it.
+`grouped_gemm` with prepacked weights: the warm path of its own, and what stands behind it.
 
 As in `jitgen.ops.grouped_gemm.call`, a launch is remembered under a tuple of what the compiled
 entry does not check: it sees blocks of weights, and not the N and K that these were made of.
@@ -21,12 +21,12 @@ from jitgen.config import Config
 from jitgen.errors import CaptureMiss, KernelMiss
 from jitgen.events import warn_once
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import TORCH
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.grouped_gemm.dispatch import AnyGroupedGemm
-from jitgen.ops.grouped_gemm.prepared_algorithms import Algorithms, algorithms
-from jitgen.ops.grouped_gemm.prepared_validate import PreparedArguments, tensors_of, validate
+from jitgen.ops.grouped_gemm.prepacked_algorithms import Algorithms, algorithms
+from jitgen.ops.grouped_gemm.prepacked_validate import PrepackedArguments, tensors_of, validate
 from jitgen.ops.grouped_gemm.validate import Arguments, Validated
 from jitgen.ops.launch import AnyLaunch, Family, Key, present, similar
 from jitgen.ops.tensors import groups_of
@@ -36,7 +36,7 @@ from jitgen.support.frozen import frozen
 
 
 @frozen
-class PreparedLaunch(AnyLaunch):
+class PrepackedLaunch(AnyLaunch):
     """
     A cached launch: all that a call needs but its tensors.
 
@@ -55,7 +55,7 @@ class PreparedLaunch(AnyLaunch):
     def run(
         self,
         a: Tensor,
-        b: PreparedWeights,
+        b: PrepackedWeights,
         a_scale: Tensor | None,
         bias: Tensor | None,
         groups: Tensor | None,
@@ -90,7 +90,7 @@ class UnpackedLaunch(AnyLaunch):
     Attributes:
         unpack: The compiled entry that unpacks weights.
         unpack_config: Its config.
-        front: As of `PreparedLaunch`, as are the others.
+        front: As of `PrepackedLaunch`, as are the others.
         columns: See there.
         out_dtype: See there.
     """
@@ -104,7 +104,7 @@ class UnpackedLaunch(AnyLaunch):
     def run(
         self,
         a: Tensor,
-        b: PreparedWeights,
+        b: PrepackedWeights,
         a_scale: Tensor | None,
         bias: Tensor | None,
         groups: Tensor | None,
@@ -128,9 +128,9 @@ class UnpackedLaunch(AnyLaunch):
         return out
 
 
-def grouped_gemm(args: PreparedArguments) -> Tensor:
+def grouped_gemm(args: PrepackedArguments) -> Tensor:
     """
-    Do what `jitgen.grouped_gemm` says with prepared weights.
+    Do what `jitgen.grouped_gemm` says with prepacked weights.
 
     Raises:
         InputError: An argument is wrong, or does not fit the explicit config.
@@ -175,29 +175,29 @@ def grouped_gemm(args: PreparedArguments) -> Tensor:
     return CALL.run(args, key)
 
 
-def _rows(args: PreparedArguments) -> Tensor:
+def _rows(args: PrepackedArguments) -> Tensor:
     """Return a tensor whose dimension -2 has the rows: of a in two parts that are its scales."""
     a, a_scale = args.a, args.a_scale
     has_parts = a.dim() > (2 if args.masked_m is None else 3)
     return a_scale if has_parts and a_scale is not None else a
 
 
-class PreparedGroupedGemm(AnyGroupedGemm[PreparedWeights]):
+class PrepackedGroupedGemm(AnyGroupedGemm[PrepackedWeights]):
     """
-    Calls of `grouped_gemm`, with prepared weights: arguments, validation, choice and launch.
+    Calls of `grouped_gemm`, with prepacked weights: arguments, validation, choice and launch.
 
     In a graph the weights are their two tensors, N and the name of their layout; K is a's. How far
     exponents of a row differ is not in it, for that is known of values, and a graph outlives those.
     So weights are not unpacked there.
     """
 
-    name = "grouped_gemm_prepared"
+    name = "grouped_gemm_prepacked"
     called = "grouped_gemm"
     tensors_of = staticmethod(tensors_of)
     validate = staticmethod(validate)
 
     def chosen(
-        self, args: PreparedArguments, valid: Validated, session: Session
+        self, args: PrepackedArguments, valid: Validated, session: Session
     ) -> tuple[AnyLaunch, Family, int]:
         """Do the same, or get two kernels: one that unpacks the weights, and one for FP8 ones."""
         rows = self.rows(args, valid)
@@ -210,14 +210,14 @@ class PreparedGroupedGemm(AnyGroupedGemm[PreparedWeights]):
         return super().chosen(args, valid, session)
 
     def launch(
-        self, args: PreparedArguments, valid: Validated, kernel: dict[str, Any]
-    ) -> PreparedLaunch:
+        self, args: PrepackedArguments, valid: Validated, kernel: dict[str, Any]
+    ) -> PrepackedLaunch:
         scale = args.a_scale
         is_blocked = valid.operands.a_scale_granularity == "block128"
         copies_scales = is_blocked and scale is not None and not is_kernel_layout(scale)
-        return _prepared(valid, kernel, copies_scales=copies_scales)
+        return _prepacked(valid, kernel, copies_scales=copies_scales)
 
-    def start(self, launch: PreparedLaunch | UnpackedLaunch, args: PreparedArguments) -> Tensor:
+    def start(self, launch: PrepackedLaunch | UnpackedLaunch, args: PrepackedArguments) -> Tensor:
         tensors = (args.a_scale, args.bias, groups_of(args), args.out)
         return launch.run(args.a, args.b, *tensors)
 
@@ -227,34 +227,34 @@ class PreparedGroupedGemm(AnyGroupedGemm[PreparedWeights]):
         weights = (("b_factor", "Tensor"), ("n", "int"), ("b_layout", "str"))
         found["b"] = ("b", "Tensor", ...)
         found |= {name: (name, kind, ...) for name, kind in weights}
-        for name in ("b_scale", "alpha"):  # parts of prepared weights
+        for name in ("b_scale", "alpha"):  # parts of prepacked weights
             del found[name]
         first = ("a", "b", *[name for name, _ in weights], "a_scale")
         first += ("offs", "m_indices", "masked_m", "bias")
         return [found.pop(name) for name in first] + [*found.values()]
 
-    def to_graph(self, args: PreparedArguments, config: str | None) -> tuple[Any, ...]:
+    def to_graph(self, args: PrepackedArguments, config: str | None) -> tuple[Any, ...]:
         b = args.b
         named = {**args._asdict(), "config": config, "b": b.values}
         named |= {"b_factor": b.factor, "n": b.n, "b_layout": str(b.layout)}
         return tuple([named[name] for name, _, _ in self.in_graph()])
 
-    def of_graph(self, named: dict[str, Any]) -> PreparedArguments:
+    def of_graph(self, named: dict[str, Any]) -> PrepackedArguments:
         values, factor, n, layout = (named[name] for name in ("b", "b_factor", "n", "b_layout"))
         k = int(named["a"].shape[-1])
-        weights = PreparedWeights(values=values, factor=factor, n=n, k=k, layout=layout)
+        weights = PrepackedWeights(values=values, factor=factor, n=n, k=k, layout=layout)
         rest = {name: each for name, each in named.items() if name in Arguments._fields}
         return Arguments(**rest | {"b": weights})
 
-    def new_results(self, args: PreparedArguments, valid: Validated | None) -> tuple[Tensor, ...]:
+    def new_results(self, args: PrepackedArguments, valid: Validated | None) -> tuple[Tensor, ...]:
         rank = 2 if args.masked_m is None else 3
         shape = (*args.a.shape[: rank - 1], args.b.n)
         return (args.a.new_empty(shape, dtype=args.out_dtype or torch.bfloat16),)
 
 
-def _prepared(valid: Validated, kernel: dict[str, Any], *, copies_scales: bool) -> PreparedLaunch:
-    """Return a launch of a kernel for prepared weights."""
-    return PreparedLaunch(
+def _prepacked(valid: Validated, kernel: dict[str, Any], *, copies_scales: bool) -> PrepackedLaunch:
+    """Return a launch of a kernel for prepacked weights."""
+    return PrepackedLaunch(
         **kernel,
         copies_scales=copies_scales,
         front=len(valid.shape) - 1,
@@ -265,31 +265,31 @@ def _prepared(valid: Validated, kernel: dict[str, Any], *, copies_scales: bool) 
 
 def _unpacked(
     valid: Validated, found: Algorithms, session: Session
-) -> PreparedLaunch | UnpackedLaunch:
+) -> PrepackedLaunch | UnpackedLaunch:
     """
     Return a launch of two kernels.
 
-    Where one of them is not compiled, it is one of the kernel for prepared weights, which computes
+    Where one of them is not compiled, it is one of the kernel for prepacked weights, which computes
     the same: until it is, with JITGEN_ON_MISS=fallback, else for good.
     """
-    device, prepared_configs = valid.device, _in_order(found.prepared)
+    device, prepacked_configs = valid.device, _in_order(found.prepacked)
     entries: list[Callable[..., Any]] = []
     configs: list[Config] = []
     for choice in (found.unpack, found.gemm):
         wanted, *others = _in_order(choice)
         try:
-            function, served = device.entry(session, wanted, (*others, *prepared_configs))
+            function, served = device.entry(session, wanted, (*others, *prepacked_configs))
         except CaptureMiss:
             raise
         except KernelMiss as miss:
             session.note_miss(miss)  # one that passes must not be remembered for good
             warn_once(f"unpacked {miss.kernel}", "weights are not unpacked first: %s", miss)
-            wanted, *others = prepared_configs
+            wanted, *others = prepacked_configs
             function, served = device.entry(session, wanted, others)
-        if served in prepared_configs:
+        if served in prepacked_configs:
             kernel = {"function": function, "tail": device.tail, "config": served}
             kernel["awaited"] = None if served == wanted else wanted
-            return _prepared(valid, kernel, copies_scales=False)
+            return _prepacked(valid, kernel, copies_scales=False)
         entries.append(function)
         configs.append(served)
     awaited = (each for each, served in zip(found.kernels, configs, strict=True) if each != served)
@@ -311,4 +311,4 @@ def _in_order(choice: Choice) -> list[Config]:
     return [candidate.config for candidate in choice.candidates]
 
 
-CALL = PreparedGroupedGemm(lambda **named: grouped_gemm(Arguments(**named)))
+CALL = PrepackedGroupedGemm(lambda **named: grouped_gemm(Arguments(**named)))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Two ways to a grouped GEMM with prepared MXFP4 weights, and what each is predicted to take.
+Two ways to a grouped GEMM with prepacked MXFP4 weights, and what each is predicted to take.
 
-The kernels for prepared weights decode each of them once for every tile of rows: little for few
+The kernels for prepacked weights decode each of them once for every tile of rows: little for few
 rows, most of the time for many. The other way unpacks all weights first (`unpack_weights`: e4m3
 with a scale for each row, into memory that it gives back) and multiplies those with the kernels for
-FP8 weights. It is taken by itself only where that loses nothing (`PreparedWeights.has_near_rows`).
+FP8 weights. It is taken by itself only where that loses nothing (`PrepackedWeights.has_near_rows`).
 Both kernels promote sums, that of FP8 weights and of folded1 once per 128 of K, that of exact1 once
 per 32.
 
@@ -43,10 +43,10 @@ Choose = Callable[..., Choice]
 @frozen
 class Algorithms:
     """
-    The two algorithms for prepared weights: their kernels and predicted costs.
+    The two algorithms for prepacked weights: their kernels and predicted costs.
 
     Attributes:
-        prepared: The kernel for prepared weights.
+        prepacked: The kernel for prepacked weights.
         unpack: The kernel that unpacks them.
         gemm: The kernel that multiplies the unpacked weights.
         unpack_us: Predicted microseconds of unpacking.
@@ -54,7 +54,7 @@ class Algorithms:
         max_bytes: Largest size that they may have.
     """
 
-    prepared: Choice
+    prepacked: Choice
     unpack: Choice
     gemm: Choice
     unpack_us: float
@@ -64,10 +64,10 @@ class Algorithms:
     @property
     def times_us(self) -> tuple[float, float]:
         """
-        Microseconds of the kernel for prepared weights, and of that for unpacked ones: measured
+        Microseconds of the kernel for prepacked weights, and of that for unpacked ones: measured
         where both were, else predicted.
         """
-        choices = (self.prepared, self.gemm)
+        choices = (self.prepacked, self.gemm)
         measured = [choice.times_us.get(choice.config) for choice in choices]
         if None not in measured:
             return tuple(measured)  # type: ignore[return-value]
@@ -82,8 +82,8 @@ class Algorithms:
     @property
     def is_unpacked_faster(self) -> bool:
         """Whether the way over unpacked weights is predicted to be the faster one."""
-        prepared_us, gemm_us = self.times_us
-        return self.unpack_us + gemm_us < prepared_us
+        prepacked_us, gemm_us = self.times_us
+        return self.unpack_us + gemm_us < prepacked_us
 
     @property
     def is_unpacked(self) -> bool:
@@ -98,11 +98,11 @@ class Algorithms:
     @property
     def why(self) -> str:
         """The reason in one sentence."""
-        prepared_us, gemm_us = self.times_us
+        prepacked_us, gemm_us = self.times_us
         text = (
             f"unpacking the weights ({self.unpack_us:.1f} us) and multiplying them as FP8 ones "
             f"({gemm_us:.1f} us) takes {self.unpack_us + gemm_us:.1f} us where the kernel for "
-            f"prepared weights takes {prepared_us:.1f}"
+            f"prepacked weights takes {prepacked_us:.1f}"
         )
         if not self.is_unpacked_faster:
             return f"not unpacked first: {text}"
@@ -128,7 +128,7 @@ def algorithms(
     Weights are unpacked for e4m3 activations with scales of rows, if numerics are not invariant.
 
     Args:
-        problem: The sizes, with prepared weights.
+        problem: The sizes, with prepacked weights.
         arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
         device: Name of the device; None for JITGEN_DEVICE, else the GPU at hand, else the target's
             first.
@@ -154,7 +154,7 @@ def algorithms(
     at, _ = chosen_for(found, device)
     predicted = rules(found, _OP).predict(weights, unpack.config, at, at.num_sms)
     return Algorithms(
-        prepared=choose(problem, found, device=device),
+        prepacked=choose(problem, found, device=device),
         unpack=unpack,
         gemm=gemm,
         unpack_us=predicted.cost,
@@ -181,7 +181,7 @@ def kernels(
     Return the kernels that calls of `problem` may launch besides the chosen one; `device` is as in
     `algorithms`.
     """
-    if not problem.b_layout.is_prepared:
+    if not problem.b_layout.is_prepacked:
         return ()
     found = algorithms(problem, arch, device=device, choose=choose)
     return found.kernels if found is not None and found.is_unpacked else ()

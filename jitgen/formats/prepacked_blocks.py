@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Positions of the bits of prepared weights: blocks of 64 rows x 128 of K, 4352 bytes each.
+Positions of the bits of prepacked weights: blocks of 64 rows x 128 of K, 4352 bytes each.
 
 Hopper's kernels make weights the first operand of WGMMA and decode them into registers. So a block
 holds, word by word, what one thread of a warpgroup decodes: 8 codes of one row and 32 of K. Thread
@@ -103,7 +103,7 @@ def joined(codes: Tensor, layout: BLayout) -> Tensor:
 
     Args:
         codes: (64 * blocks, 128 * columns) uint8, a code each.
-        layout: Layout that they are prepared for.
+        layout: Layout that they are prepacked for.
 
     Returns:
         (blocks, columns, 1024) int32.
@@ -128,7 +128,7 @@ def separated(words: Tensor, layout: BLayout) -> Tensor:
 
     Args:
         words: (blocks, columns, 1024) int32.
-        layout: Layout that they are prepared for.
+        layout: Layout that they are prepacked for.
 
     Returns:
         (64 * blocks, 128 * columns) uint8.
@@ -167,5 +167,5 @@ def scale_words(blocks: Tensor) -> Tensor:
 
 
 def shape_of(groups: int, n: int, k: int) -> tuple[int, int, int, int]:
-    """Return the shape of prepared weights of so many matrices (n, k)."""
+    """Return the shape of prepacked weights of so many matrices (n, k)."""
     return groups, ceil_div(n, ROWS), ceil_div(k, DEPTH), WORDS

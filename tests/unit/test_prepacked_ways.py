@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ways to a product with prepared weights: which is predicted to pay, and what it needs."""
+"""Two ways to a product with prepacked weights: which is predicted to pay, and what it needs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jitgen.bench.hopper_fp4.run import load
 from jitgen.config import Arch, BLayout, Layout
 from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.errors import CaptureMiss, KernelMiss, UnsupportedConfig
-from jitgen.ops.grouped_gemm import prepared_algorithms, prepared_call
-from jitgen.ops.grouped_gemm.prepared_algorithms import Algorithms, algorithms, unpacked_problem
-from jitgen.ops.grouped_gemm.prepared_call import PreparedLaunch, UnpackedLaunch
+from jitgen.ops.grouped_gemm import prepacked_algorithms, prepacked_call
+from jitgen.ops.grouped_gemm.prepacked_algorithms import Algorithms, algorithms, unpacked_problem
+from jitgen.ops.grouped_gemm.prepacked_call import PrepackedLaunch, UnpackedLaunch
 from jitgen.runtime.session import Session, select
 from jitgen.selection.choice import buckets
 
@@ -86,7 +86,7 @@ def test_a_bias_is_added_by_either_way() -> None:
     found = ways_of(4096, bias=True)
 
     assert found.is_unpacked
-    assert found.prepared.config.epilogue.bias
+    assert found.prepacked.config.epilogue.bias
     assert all(each.config.epilogue.bias for each in found.gemm.candidates)
 
 
@@ -103,8 +103,8 @@ def test_nothing_that_failed_is_taken() -> None:
 
 def test_measured_times_count_where_there_are_both() -> None:
     found = ways_of(4096)
-    prepared, gemm = found.prepared, found.gemm
-    one = replace(found, prepared=prepared._replace(times_us={prepared.config: 1.0}))
+    prepacked, gemm = found.prepacked, found.gemm
+    one = replace(found, prepacked=prepacked._replace(times_us={prepacked.config: 1.0}))
     both = replace(one, gemm=gemm._replace(times_us={gemm.config: 2.0}))
 
     assert one.times_us == found.times_us
@@ -183,7 +183,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     """A GPU for tensors of the CPU, where few rows are taken for many."""
     found = FakeGpu()
     monkeypatch.setattr("jitgen.runtime.devices.find", lambda *_: found)
-    monkeypatch.setattr(prepared_algorithms.Algorithms, "is_unpacked_faster", True)
+    monkeypatch.setattr(prepacked_algorithms.Algorithms, "is_unpacked_faster", True)
     with Session():
         yield found
 
@@ -193,10 +193,10 @@ def call(layout: BLayout = BLayout.EXACT1) -> type:
     chance = torch.Generator().manual_seed(0)
     w = torch.randn(2, 64, 64, generator=chance)
     a, scale = quantize.per_row(torch.randn(5, 64, generator=chance))
-    weights = quantize.prepare_mxfp4_from(w, layout=layout)
+    weights = quantize.prepack_mxfp4_from(w, layout=layout)
     offs = torch.tensor([2, 5], dtype=torch.int32)
     jitgen.grouped_gemm(a, weights, scale, offs=offs)
-    [[launch]] = prepared_call.current.get().memo.values()
+    [[launch]] = prepacked_call.current.get().memo.values()
     return type(launch)
 
 
@@ -208,10 +208,10 @@ def test_both_kernels_are_launched(gpu: FakeGpu) -> None:
 
 @pytest.mark.parametrize("lacking", ["unpack_weights", "_e4m3_e4m3_row_"])
 def test_a_frozen_process_without_them_goes_on(gpu: FakeGpu, lacking: str) -> None:
-    """A prewarm of the kernels for prepared weights alone is enough, as before."""
+    """A prewarm of the kernels for prepacked weights alone is enough, as before."""
     gpu.lacking = lacking
 
-    assert call() is PreparedLaunch
+    assert call() is PrepackedLaunch
     assert ["_bexact1_" in name for name in gpu.launched] == [True]
 
 
@@ -230,7 +230,7 @@ def test_the_bench_runs_without_a_gpu() -> None:
 
 
 def test_many_rows_need_the_kernels_that_unpack_weights() -> None:
-    """In `jitgen bench hopper-fp4`, beside those for prepared weights; few rows need none."""
+    """In `jitgen bench hopper-fp4`, beside those for prepacked weights; few rows need none."""
     case = replace(load()[0].case, rows_per_group=4096)
     prefill = sides.kernels([case])
     unpack = [name for name in prefill if name.startswith("unpack_weights_")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels for prepared weights on the GPU at hand, against float64 sums of what they decode."""
+"""Kernels for prepacked weights on the GPU at hand, against float64 sums of what they decode."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jitgen.config.config import BLayout
 from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.ops.grouped_gemm import cases as problem
 from jitgen.ops.grouped_gemm.samples import Solved
-from tests.gpu.configs import ACCUMULATOR_BITS, ARCH, PREPARED
+from tests.gpu.configs import ACCUMULATOR_BITS, ARCH, PREPACKED
 from tests.problems import verify, verify_exact
 
-pytestmark = pytest.mark.skipif(not PREPARED, reason=f"{ARCH} has no kernels for them")
+pytestmark = pytest.mark.skipif(not PREPACKED, reason=f"{ARCH} has no kernels for them")
 
 
 def solved(
@@ -56,7 +56,7 @@ def edge_rows(tile: int) -> list[int]:
     return [0, 1, tile - 1, 0, tile, tile + 1, 2 * tile + 3, 0]
 
 
-@pytest.mark.parametrize("config", PREPARED, ids=[config.name(ARCH) for config in PREPARED])
+@pytest.mark.parametrize("config", PREPACKED, ids=[config.name(ARCH) for config in PREPACKED])
 class TestEveryKernel:
     @pytest.mark.parametrize(("n", "k"), [(512, 1024), (200, 288), (8, 32)])
     def test_edges(self, config: GroupedGemmConfig, n: int, k: int) -> None:
@@ -89,7 +89,7 @@ class TestEveryKernel:
 @pytest.mark.parametrize("layout", Layout)
 def test_more_groups_than_the_table_has_entries(layout: Layout) -> None:
     """Entries then stand for several groups, most of them empty."""
-    config = next(config for config in PREPARED if config.layout is layout)
+    config = next(config for config in PREPACKED if config.layout is layout)
     chance = random.Random(5)
     rows = [chance.choice([0, 0, 0, 1, 9]) for _ in range(700)]
 

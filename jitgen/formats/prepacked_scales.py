@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How the scales of prepared weights are stored: a byte for each 32 along K, a factor for each group.
+How the scales of prepacked weights are stored: a byte for each 32 along K, a factor for each group.
 
 Exponents are stored relative to the largest one of their group, so that the numbers of kernels stay
 far from the ends of float32, and the factor scales results back. Blocks of 32 zeros are ignored.
@@ -27,7 +27,7 @@ from torch.nn.functional import pad
 from jitgen.config import BLayout
 from jitgen.formats import e2m1
 from jitgen.formats.mx32 import VALUES, power
-from jitgen.formats.prepared_blocks import runs
+from jitgen.formats.prepacked_blocks import runs
 
 NAN = 255
 BIAS = 127

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Prepared weights in files, so that a service need not prepare them at each start.
+Prepacked weights in files, so that a service need not prepack them at each start.
 
 A file is one of safetensors: of each weight two tensors, ``NAME.values`` and ``NAME.factor``, and
 in its metadata, under ``jitgen.prepared``, a JSON object with N, K, the layout and `row_spread` of
-each name. A file whose layout is of another version is refused: prepare the weights again. One that
+each name. A file whose layout is of another version is refused: prepack the weights again. One that
 an earlier jitgen wrote lacks `row_spread`, which then is found when it is loaded.
 """
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from jitgen.errors import InputError, ToolchainError
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.support.documents import BadDocument, canonical_json, parse_json
 from jitgen.support.text import shown
 
@@ -28,7 +28,7 @@ _PARTS = ("values", "factor")
 _SPREAD = "row_spread"
 
 
-def save_prepared(weights: Mapping[str, PreparedWeights], path: str | Path) -> None:
+def save_prepacked(weights: Mapping[str, PrepackedWeights], path: str | Path) -> None:
     """
     Write weights to a file.
 
@@ -46,9 +46,9 @@ def save_prepared(weights: Mapping[str, PreparedWeights], path: str | Path) -> N
     tensors: dict[str, Tensor] = {}
     facts: dict[str, dict[str, Any]] = {}
     for name, each in weights.items():
-        if not isinstance(each, PreparedWeights):
+        if not isinstance(each, PrepackedWeights):
             raise InputError(
-                "weights", f"must be PreparedWeights by name (got {type(each).__name__} at {name})"
+                "weights", f"must be PrepackedWeights by name (got {type(each).__name__} at {name})"
             )
         tensors |= {f"{name}.{part}": _alone(getattr(each, part)) for part in _PARTS}
         facts[name] = {"n": each.n, "k": each.k, "layout": str(each.layout)}
@@ -57,11 +57,11 @@ def save_prepared(weights: Mapping[str, PreparedWeights], path: str | Path) -> N
     files.save_file(tensors, str(path), metadata={_METADATA: canonical_json(facts)})
 
 
-def load_prepared(
+def load_prepacked(
     path: str | Path, device: str | torch.device = "cpu"
-) -> dict[str, PreparedWeights]:
+) -> dict[str, PrepackedWeights]:
     """
-    Read what `save_prepared` wrote.
+    Read what `save_prepacked` wrote.
 
     Args:
         path: The file.
@@ -77,7 +77,7 @@ def load_prepared(
         with files.safe_open(str(path), framework="pt", device=str(device)) as file:
             facts = _facts(path, (file.metadata() or {}).get(_METADATA))
             return {
-                name: PreparedWeights(
+                name: PrepackedWeights(
                     **{part: file.get_tensor(f"{name}.{part}") for part in _PARTS}, **fact
                 ).with_row_spread()
                 for name, fact in facts.items()
@@ -94,7 +94,7 @@ def _alone(tensor: Tensor) -> Tensor:
 def _facts(path: str | Path, text: str | None) -> dict[str, dict[str, Any]]:
     """Return N, K and layout of each weight, as the metadata of a file has them."""
     if text is None:
-        raise InputError("path", f"{path} has no weights that jitgen prepared")
+        raise InputError("path", f"{path} has no weights that jitgen prepacked")
     try:
         facts = parse_json(text.encode("utf-8", "replace"))
     except BadDocument:
@@ -113,6 +113,6 @@ def _safetensors(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise ToolchainError(
-            "prepared weights are kept in files of safetensors; run: pip install "
+            "prepacked weights are kept in files of safetensors; run: pip install "
             "'jitgen[safetensors]'"
         ) from None

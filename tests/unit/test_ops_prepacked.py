@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in calls with prepared weights: one error each, with the argument and what to do."""
+"""Mistakes in calls with prepacked weights: one error each, with the argument and what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jitgen.runtime.session import current
 
 G, M, N, K = 2, 5, 72, 96
 EXACT, WIDE = (
-    quantize.prepare_mxfp4_from(torch.ones(G, N, K), layout=layout)
+    quantize.prepack_mxfp4_from(torch.ones(G, N, K), layout=layout)
     for layout in ("exact1", "wide1")
 )
 
@@ -41,18 +41,21 @@ CONFIG = GroupedGemmConfig.parse(
     "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_asrow_bexact1_t8x128x128_c1x1_acc1_bias_cpu"
 )[0]
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"a": torch.ones(M, K)}, "a: must be float8_e4m3fn, which weights prepared as exact1 are for"),
+    (
+        {"a": torch.ones(M, K)},
+        "a: must be float8_e4m3fn, which weights prepacked as exact1 are for",
+    ),
     ({"a": torch.ones(M, K).bfloat16()}, r"or split it: jitgen.quantize.split_bf16"),
-    ({"b": WIDE, "a_scale": None}, "a: must be bfloat16, .*prepare them as exact1 or folded1"),
-    ({"a": e4m3(M, 128)}, "a: must have shape .*as b was prepared with K = 96"),
+    ({"b": WIDE, "a_scale": None}, "a: must be bfloat16, .*prepack them as exact1 or folded1"),
+    ({"a": e4m3(M, 128)}, "a: must have shape .*as b was prepacked with K = 96"),
     ({"a": e4m3(M, 3, K)}, r"a: must have shape \(5, 2, 96\)"),
     ({"a": e4m3(1, M, 2, K)}, "a: must have 2 dimensions.*or one more where bfloat16 was split"),
     ({"a_scale": None}, "a_scale: is required"),
     ({"a_scale": torch.ones(M, 2)}, r"a_scale: must have shape \(5, 1\), for block128 scales"),
     ({"a_scale": torch.ones(2 * M)[::2]}, "a_scale: must be contiguous"),
     ({"a_scale": torch.ones(M).double()}, "a_scale: must be float32"),
-    ({"b_scale": torch.ones(G)}, "b_scale: is part of prepared weights: leave it out"),
-    ({"alpha": torch.ones(G)}, "alpha: is part of prepared weights"),
+    ({"b_scale": torch.ones(G)}, "b_scale: is part of prepacked weights: leave it out"),
+    ({"alpha": torch.ones(G)}, "alpha: is part of prepacked weights"),
     ({"bias": torch.ones(N)}, r"bias: must have shape \(2, 72\), which is \(G, N\)"),
     ({"bias": torch.ones(G, N).half()}, "bias: must be float32"),
     ({"offs": None}, "offs: one of offs"),
@@ -90,5 +93,5 @@ def test_a_target_without_such_kernels_says_so(monkeypatch: pytest.MonkeyPatch) 
     b200 = Emulated(arch=Arch("sm_100a"), num_sms=148, function=lambda config: None)
     monkeypatch.setattr(current.get(), "emulated", b200)
 
-    with pytest.raises(InputError, match="b: was prepared, and sm_100a has no kernel for that"):
+    with pytest.raises(InputError, match="b: was prepacked, and sm_100a has no kernel for that"):
         jitgen.grouped_gemm(**good())

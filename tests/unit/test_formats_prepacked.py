@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights prepared for Hopper: bits, scales, the way back, and what is refused."""
+"""Weights prepacked for Hopper: bits, scales, the way back, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor
 from jitgen.config import BLayout
 from jitgen.errors import InputError
 from jitgen.formats import e2m1
-from jitgen.formats import prepared_blocks as blocks
-from jitgen.formats.prepared import (
-    PreparedWeights,
-    prepare_mxfp4,
-    prepare_mxfp4_from,
+from jitgen.formats import prepacked_blocks as blocks
+from jitgen.formats.prepacked import (
+    PrepackedWeights,
+    prepack_mxfp4,
+    prepack_mxfp4_from,
     spread,
 )
 from jitgen.formats.split import joined, split_bf16
 
-LAYOUTS = [layout for layout in BLayout if layout.is_prepared]
+LAYOUTS = [layout for layout in BLayout if layout.is_prepacked]
 SIZES = [(2, 72, 96), (1, 128, 256), (1, 200, 416)]
 
 
@@ -40,11 +40,11 @@ def numbers(packed: Tensor, scale: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("sizes", SIZES)
-def test_unprepare_is_the_inverse(sizes: tuple[int, int, int], layout: BLayout) -> None:
+def test_unpack_is_the_inverse(sizes: tuple[int, int, int], layout: BLayout) -> None:
     packed, scale = drawn(*sizes)
-    found = prepare_mxfp4(packed, scale, layout=layout)
+    found = prepack_mxfp4(packed, scale, layout=layout)
 
-    assert all(map(torch.equal, found.unprepare(), (packed, scale)))
+    assert all(map(torch.equal, found.unpack(), (packed, scale)))
     assert torch.equal(found.weights(torch.float64), numbers(packed, scale))
 
 
@@ -53,7 +53,7 @@ def test_a_thread_finds_its_codes_where_the_table_says(layout: BLayout) -> None:
     """Worked out anew for one thread: the places of its rows and of its neighbours along K."""
     packed, scale = drawn(1, 64, 128)
     codes = e2m1.single(packed)[0]
-    words = prepare_mxfp4(packed, scale, layout=layout).values[0, 0, 0]
+    words = prepack_mxfp4(packed, scale, layout=layout).values[0, 0, 0]
     warp, lane, half, quarter = 2, 13, 1, 3
     row = 16 * warp + 2 * (lane // 4) + half
     step = blocks.BITS[layout].neighbours
@@ -94,9 +94,9 @@ def test_values_are_decoded_as_kernels_do() -> None:
 def test_a_nan_is_infinity_times_zero(layout: BLayout) -> None:
     """Its byte stays 255, its values are zeros, and no other scale changes."""
     packed, scale = drawn(1, 64, 256)
-    clean = prepare_mxfp4(packed, scale, layout=layout)
+    clean = prepack_mxfp4(packed, scale, layout=layout)
     scale[0, 5, 6] = 255
-    found = prepare_mxfp4(packed, scale, layout=layout)
+    found = prepack_mxfp4(packed, scale, layout=layout)
 
     word = found.values[0, 0, 1, blocks.VALUE_WORDS + 5].reshape(1).view(torch.uint8)
     assert word[3 if layout is BLayout.FOLDED1 else 2] == 255
@@ -105,7 +105,7 @@ def test_a_nan_is_infinity_times_zero(layout: BLayout) -> None:
     assert is_nan[0, 5, spoilt].all()
     assert int(is_nan.sum()) == is_nan[0, 5, spoilt].numel()
     assert torch.equal(found.weights()[~is_nan], clean.weights()[~is_nan])
-    assert (e2m1.unpack(found.unprepare()[0])[0, 5, spoilt] == 0).all()
+    assert (e2m1.unpack(found.unpack()[0])[0, 5, spoilt] == 0).all()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -114,7 +114,7 @@ def test_scales_of_zeros_do_not_count(layout: BLayout) -> None:
     packed, scale = drawn(1, 64, 128)
     packed[0, :, :16] &= 0x88
     scale[0, :, 0] = 250
-    found = prepare_mxfp4(packed, scale, layout=layout)
+    found = prepack_mxfp4(packed, scale, layout=layout)
 
     assert torch.equal(found.weights(torch.float64), numbers(packed, scale))
     assert found.factor <= 1
@@ -126,7 +126,7 @@ def test_any_exponent_is_kept(layout: BLayout, least: int, most: int) -> None:
     packed, scale = drawn(1, 64, 128, least, most)
 
     assert torch.equal(
-        prepare_mxfp4(packed, scale, layout=layout).weights(torch.float64), numbers(packed, scale)
+        prepack_mxfp4(packed, scale, layout=layout).weights(torch.float64), numbers(packed, scale)
     )
 
 
@@ -135,27 +135,27 @@ def test_folding_rounds_beyond_its_reach() -> None:
     packed, scale = drawn(1, 64, 256, 104, 121)
     largest = torch.exp2(scale.view(1, 64, 2, 4).amax(-1).double() - 127).repeat_interleave(128, -1)
     wanted = numbers(packed, scale)
-    found = prepare_mxfp4(packed, scale, layout="folded1").weights(torch.float64)
+    found = prepack_mxfp4(packed, scale, layout="folded1").weights(torch.float64)
     is_near = (spread(packed, scale) <= 11).repeat_interleave(128, -1)
 
     assert is_near.any()
     assert not is_near.all()
     assert torch.equal(found[is_near], wanted[is_near])
     assert 0 < ((found - wanted).abs() / largest).max() <= 2.0**-13
-    assert prepare_mxfp4(packed, scale, layout="auto").layout is BLayout.EXACT1
-    assert prepare_mxfp4(packed, scale // 2 + 60, layout="auto").layout is BLayout.FOLDED1
+    assert prepack_mxfp4(packed, scale, layout="auto").layout is BLayout.EXACT1
+    assert prepack_mxfp4(packed, scale // 2 + 60, layout="auto").layout is BLayout.FOLDED1
 
 
 def test_weights_of_a_float_type_are_quantised_first() -> None:
     w = torch.randn(2, 72, 96, generator=torch.Generator().manual_seed(0)).bfloat16()
-    found = prepare_mxfp4_from(w).weights()
+    found = prepack_mxfp4_from(w).weights()
 
     assert float((found - w.float()).norm() / w.float().norm()) < 0.15
-    assert torch.equal(prepare_mxfp4_from(found, layout="wide1").weights(), found)
+    assert torch.equal(prepack_mxfp4_from(found, layout="wide1").weights(), found)
 
 
 def test_parts_of_groups_share_memory() -> None:
-    whole = prepare_mxfp4(*drawn(3, 64, 64))
+    whole = prepack_mxfp4(*drawn(3, 64, 64))
     part = whole.part(slice(1, 3))
 
     assert part.groups == 2
@@ -175,11 +175,11 @@ def test_parts_of_groups_share_memory() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, object], message: str) -> None:
-    whole = prepare_mxfp4(*drawn(1, 64, 64))
+    whole = prepack_mxfp4(*drawn(1, 64, 64))
     parts = {name: getattr(whole, name) for name in ("values", "factor", "n", "k", "layout")}
 
     with pytest.raises(InputError, match=message):
-        PreparedWeights(**{**parts, **change})
+        PrepackedWeights(**{**parts, **change})
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_what_does_not_fit_is_refused(change: dict[str, object], message: str) -
 )
 def test_what_is_no_mxfp4_is_refused(packed: object, scale: Tensor, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        prepare_mxfp4(packed, scale)  # type: ignore[arg-type]
+        prepack_mxfp4(packed, scale)  # type: ignore[arg-type]
 
 
 def test_two_parts_hold_a_bfloat16() -> None:

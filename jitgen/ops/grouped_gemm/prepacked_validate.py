@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Checks the tensors of `grouped_gemm` with prepared weights: every rule, each with one error, as in
+Checks the tensors of `grouped_gemm` with prepacked weights: every rule, each with one error, as in
 `jitgen.ops.grouped_gemm.validate`.
 """
 
@@ -15,7 +15,7 @@ from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import Operands
 from jitgen.config.layouts import ARGUMENT
 from jitgen.errors import InputError
-from jitgen.formats.prepared import PreparedWeights
+from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import OF_TORCH, TORCH, ceil_div
 from jitgen.formats.split import PARTS
 from jitgen.ops.grouped_gemm.validate import Arguments, Validated, check_bias, check_the_rest
@@ -34,21 +34,21 @@ from jitgen.targets.legality import rules
 _OP = "grouped_gemm"
 
 
-PreparedArguments = Arguments[PreparedWeights]
+PrepackedArguments = Arguments[PrepackedWeights]
 
 
-def tensors_of(args: PreparedArguments) -> dict[str, Tensor]:
+def tensors_of(args: PrepackedArguments) -> dict[str, Tensor]:
     """Return every tensor among the arguments, in their order; weights are two."""
     found: dict[str, Any] = {}
     for name, value in zip(args._fields, args, strict=True):
-        if isinstance(value, PreparedWeights):
+        if isinstance(value, PrepackedWeights):
             found |= {"b": value.values, "b.factor": value.factor}
         else:
             found[name] = value
     return {name: each for name, each in found.items() if isinstance(each, Tensor)}
 
 
-def validate(args: PreparedArguments, session: Session, *, has_memory: bool = True) -> Validated:
+def validate(args: PrepackedArguments, session: Session, *, has_memory: bool = True) -> Validated:
     """
     Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
@@ -58,24 +58,24 @@ def validate(args: PreparedArguments, session: Session, *, has_memory: bool = Tr
     a, b = args.a, args.b
     device = device_of(_OP, "a", a, session)
     arch = device.arch
-    if not isinstance(b, PreparedWeights):
+    if not isinstance(b, PrepackedWeights):
         require("b", b)
     layout, groups = layout_of(args.offs, args.m_indices, args.masked_m)
-    if not _prepared(arch):
+    if not _prepacked(arch):
         raise InputError(
             "b",
-            f"was prepared, and {arch} has no kernel for that: give weights and scales as they"
+            f"was prepacked, and {arch} has no kernel for that: give weights and scales as they"
             " were quantised",
         )
     for name in ("b_scale", "alpha"):
         if getattr(args, name) is not None:
-            raise InputError(name, "is part of prepared weights: leave it out")
+            raise InputError(name, "is part of prepacked weights: leave it out")
     a_dtype, front = _activations(args, layout)
     length = a.shape[0] if layout is Layout.CONTIGUOUS else b.groups
     check_groups(ARGUMENT[layout], groups, length, ("a", a.device))
     shape = (*front, b.n)
     of_out = (shape, "rows of a by columns of b")
-    known = {TORCH[each.out_dtype] for each in _prepared(arch)}
+    known = {TORCH[each.out_dtype] for each in _prepacked(arch)}
     operands = Operands(
         a_dtype=a_dtype,
         b_dtype=DType.E2M1,
@@ -105,25 +105,25 @@ def validate(args: PreparedArguments, session: Session, *, has_memory: bool = Tr
     return valid
 
 
-def _prepared(arch: Arch) -> tuple[Operands, ...]:
-    """Return the operands with prepared weights that `arch` has kernels for."""
-    return rules(arch, _OP).space.prepared  # type: ignore[attr-defined,no-any-return]
+def _prepacked(arch: Arch) -> tuple[Operands, ...]:
+    """Return the operands with prepacked weights that `arch` has kernels for."""
+    return rules(arch, _OP).space.prepacked  # type: ignore[attr-defined,no-any-return]
 
 
-def _activations(args: PreparedArguments, layout: Layout) -> tuple[DType, tuple[int, ...]]:
+def _activations(args: PrepackedArguments, layout: Layout) -> tuple[DType, tuple[int, ...]]:
     """Return the type of a, and its sizes in front of K and of parts."""
     a, b = args.a, args.b
     is_wide = b.layout is BLayout.WIDE1
     wanted = torch.bfloat16 if is_wide else torch.float8_e4m3fn
     if a.dtype is not wanted:
         advice = (
-            "prepare them as exact1 or folded1 for float8_e4m3fn"
+            "prepack them as exact1 or folded1 for float8_e4m3fn"
             if is_wide
-            else "prepare them as wide1 for bfloat16, or split it: jitgen.quantize.split_bf16"
+            else "prepack them as wide1 for bfloat16, or split it: jitgen.quantize.split_bf16"
         )
         raise InputError(
             "a",
-            f"must be {str(wanted).removeprefix('torch.')}, which weights prepared as {b.layout} "
+            f"must be {str(wanted).removeprefix('torch.')}, which weights prepacked as {b.layout} "
             f"are for (got {a.dtype}); {advice}",
         )
     rank = 3 if layout is Layout.MASKED else 2
@@ -135,12 +135,12 @@ def _activations(args: PreparedArguments, layout: Layout) -> tuple[DType, tuple[
     if layout is Layout.MASKED:
         front = (b.groups, a.shape[1])
     parts = (PARTS,) if has_parts else ()
-    require("a", a, shape=((*front, *parts, b.k), f"as b was prepared with K = {b.k}"))
+    require("a", a, shape=((*front, *parts, b.k), f"as b was prepacked with K = {b.k}"))
     require("b", b.values, like=("a", a.device))
     return DType.E4M3X2 if has_parts else OF_TORCH[a.dtype], front
 
 
-def _a_scales(args: PreparedArguments, a_dtype: DType, front: tuple[int, ...]) -> ScaleGranularity:
+def _a_scales(args: PrepackedArguments, a_dtype: DType, front: tuple[int, ...]) -> ScaleGranularity:
     """Return how a is scaled, which its type and the dimensions of its scales tell."""
     scale = args.a_scale
     if a_dtype is DType.BF16:
