@@ -160,8 +160,8 @@ def wgrad(device: str) -> Tensors:
 
 def routed(device: str) -> Tensors:
     return {
-        "scores": normal(device, TOKENS, EXPERTS).float(),
-        "bias": torch.zeros(EXPERTS, device=device),
+        "logits": normal(device, TOKENS, EXPERTS).float(),
+        "correction_bias": torch.zeros(EXPERTS, device=device),
     }
 
 

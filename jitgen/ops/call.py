@@ -73,6 +73,8 @@ class Call(Generic[Args, Validated, Result]):
         in_place: Tensors that `out` may be: see `jitgen.ops.dispatcher.require_apart`.
         fixed: Tensors whose sizes and strides decide, and are not in keys: see `launch.new_launch`.
         unguarded: Integer tensors that no guard looks at: see there.
+        graph_names: Of arguments, other names that graphs of torch's have for them; those do not
+            change, because a graph that was saved is read by them.
         gradients: Autograd of the operation, as ``MODULE:NAME``; empty if it has no gradient.
         tensors_of: Takes arguments; returns their tensors by name, in the order of `arguments`.
         validate: Takes arguments, the session that serves them, and `has_memory`: whether tensors
@@ -94,6 +96,7 @@ class Call(Generic[Args, Validated, Result]):
     in_place: ClassVar[tuple[str, ...]] = ()
     fixed: ClassVar[tuple[str, ...]] = ()
     unguarded: ClassVar[tuple[str, ...]] = ()
+    graph_names: ClassVar[dict[str, str]] = {}
     gradients: ClassVar[str] = ""
     tensors_of: ClassVar[Callable[..., dict[str, Tensor]]] = staticmethod(tensors_of)
     validate: ClassVar[Callable[..., Any]]

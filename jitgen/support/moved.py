@@ -5,8 +5,8 @@ Modules, classes and methods that were renamed, by the names that others may sti
 A plug-in imports the protocol of operations and their configs, and defines methods of both. A
 process of another version sends a task by its module, or starts a process of this environment.
 A pickle of weights names the module of their class, an exported graph operations.
-`MOVED`, `NAMES`, `OPERATIONS` and `RENAMED` are the whole list; `DROPPED_IN` is the version
-without it.
+`MOVED`, `NAMES`, `ARGUMENTS`, `OPERATIONS` and `RENAMED` are the whole list; `DROPPED_IN` is the
+version without it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -60,6 +61,18 @@ NAMES = {
 }
 """Of each module, old names of what it has: their names now."""
 
+ARGUMENTS = {
+    "route": {
+        "scores": "logits",
+        "scale": "routed_scaling_factor",
+        "bias": "correction_bias",
+    },
+}
+"""Of each call, old names of arguments: their names now."""
+
+MISSING: Any = object()
+"""The default of an argument that is required, and may be given by its old name."""
+
 OPERATIONS = {"grouped_gemm_prepared": "grouped_gemm_prepacked"}
 """Old name of an operation in ``torch.ops.jitgen``, which saved graphs hold: its name now."""
 
@@ -79,6 +92,38 @@ def renamed(module: str, name: str) -> Any:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     warn(f"{module}.{name}", new, stacklevel=4)
     return getattr(sys.modules[module], new)
+
+
+def with_new_names(call: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    """
+    Return the arguments of a call that has some in `old`, by the names of today, and warn.
+
+    Args:
+        call: The function.
+        given: Its ``locals()`` as it begins: `old` has what it has no parameter for.
+
+    Raises:
+        TypeError: It never had such an argument, or it is given twice.
+    """
+    from inspect import signature
+
+    old, parameters = given.pop("old"), signature(call).parameters
+    set_ = {name: value for name, value in given.items() if value is not parameters[name].default}
+    return set_ | _by_new_names(call.__name__, old, set_)
+
+
+def _by_new_names(call: str, old: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
+    """Return what `old` has by the names of today, if they are not in `given` as well."""
+    found = {}
+    for name, value in old.items():
+        new = ARGUMENTS[call].get(name)
+        if new is None:
+            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
+        if new in given or new in found:
+            raise TypeError(f"{call}() got {new!r} twice, once by its old name {name!r}")
+        warn(f"{name}= of {call}", f"{new}=", stacklevel=5)
+        found[new] = value
+    return found
 
 
 def take_old_methods(kind: type) -> None:

@@ -104,7 +104,7 @@ class TestACall:
         """What `route` sorted gives the same bits, also where chunks have to sort anew."""
         case = make("block128")
         logits = torch.randn(len(case.x), EXPERTS)
-        routing = jitgen.route(logits, top_k=TOP_K, scoring="sigmoid", scale=2.5)
+        routing = jitgen.route(logits, top_k=TOP_K, scoring="sigmoid", routed_scaling_factor=2.5)
         given = (case.x, routing.topk_weights, routing.topk_ids)
         layer = jitgen.MoELayer(case.config, case.weights)
         expected = layer(*given)

@@ -62,7 +62,7 @@ EDITS = {
         function=jitgen.route,
         before="all_scores) * scale\n",
         after="all_scores) * scale * 2.0\n",
-        given={"scores": torch.arange(60.0).view(5, 12) % 7, "top_k": 3},
+        given={"logits": torch.arange(60.0).view(5, 12) % 7, "top_k": 3},
         place=0,
         changed=doubled,
     ),

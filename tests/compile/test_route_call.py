@@ -143,30 +143,39 @@ def test_the_page_shows_what_happens() -> None:
         assert (found - expected).norm() < 0.01 * expected.norm()
 
 
-GOOD: dict[str, Any] = {"scores": logits(), "top_k": 2}
+GOOD: dict[str, Any] = {"logits": logits(), "top_k": 2}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scores": logits().half()}, r"scores: must be bfloat16 or float32 on cpu \(got torch.fl"),
-        ({"scores": logits().T}, r"scores: must be contiguous in its last dimension"),
-        ({"scores": logits()[0]}, r"scores: must have 2 dimensions, \(T, E\)"),
-        ({"scores": torch.empty(3, 0)}, r"scores: must have at least one column"),
-        ({"scores": logits(2, 513)}, r"scores: must be of at most 512 experts \(got 513\)"),
-        ({"scores": logits().requires_grad_()}, r"scores: must not require a gradient.*route"),
+        ({"logits": logits().half()}, r"logits: must be bfloat16 or float32 on cpu \(got torch.fl"),
+        ({"logits": logits().T}, r"logits: must be contiguous in its last dimension"),
+        ({"logits": logits()[0]}, r"logits: must have 2 dimensions, \(T, E\)"),
+        ({"logits": torch.empty(3, 0)}, r"logits: must have at least one column"),
+        ({"logits": logits(2, 513)}, r"logits: must be of at most 512 experts \(got 513\)"),
+        ({"logits": logits().requires_grad_()}, r"logits: must not require a gradient.*route"),
         ({"top_k": 65}, r"top_k: must be at most the 64 experts that are kept \(got 65\)"),
-        ({"top_k": 33}, r"scores: must have at most 32 experts a token \(got 33\)"),
+        ({"top_k": 33}, r"logits: must have at most 32 experts a token \(got 33\)"),
         ({"top_k": True}, r"top_k: must be an integer of at least 1 \(got True\)"),
         ({"scoring": "given"}, r"scoring: must be one of softmax, sigmoid \(got 'given'\)"),
-        ({"bias": torch.zeros(63)}, r"bias: must have shape \(64,\), one for each expert"),
-        ({"bias": torch.zeros(64).double()}, r"bias: must be float32 \(got torch.float64\)"),
+        (
+            {"correction_bias": torch.zeros(63)},
+            r"bias: must have shape \(64,\), one for each",
+        ),
+        (
+            {"correction_bias": torch.zeros(64).double()},
+            r"bias: must be float32 \(got torch.f",
+        ),
         ({"expert_groups": 7}, r"expert_groups: must divide the 64 experts into groups of two"),
         ({"expert_groups": 64}, r"expert_groups: must divide the 64 experts into groups of two"),
         ({"expert_groups": 4, "top_groups": 5}, r"top_groups: must be at most the 4 groups"),
         ({"expert_groups": 32, "top_k": 3}, r"top_k: must be at most the 2 experts that are kept"),
         ({"renormalize": "no"}, r"renormalize: must be True or False \(got 'no'\)"),
-        ({"scale": math.nan}, r"scale: must be a finite number \(got nan\)"),
+        (
+            {"routed_scaling_factor": math.nan},
+            r"_factor: must be a finite number \(got nan\)",
+        ),
         ({"first_expert": -1}, r"first_expert: must be an integer of at least 0 \(got -1\)"),
         ({"first_expert": 60, "local_experts": 5}, r"local_experts: must end with the last of 64"),
         ({"first_expert": 1}, r"local_experts: must end with the last of 64"),
@@ -265,7 +274,7 @@ class TestTracers:
         assert [each.dtype for each in found] == [torch.float32, *[torch.int32] * 4]
 
     def test_refusals(self) -> None:
-        with pytest.raises(InputError, match="scores: must not be batched by torch"):
+        with pytest.raises(InputError, match="logits: must not be batched by torch"):
             torch.vmap(lambda x: jitgen.route(x, top_k=2))(torch.randn(2, 3, 8))
         with pytest.raises(InputError, match="top_k: must be at most"), FakeTensorMode():
             jitgen.route(torch.empty(5, 4), top_k=5)

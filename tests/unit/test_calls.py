@@ -15,6 +15,7 @@ from jitgen.ops.every import CALLS
 from jitgen.ops.grouped_gemm.prepacked_call import CALL as PREPACKED
 from jitgen.ops.permute_quantize.sorting import SORTED
 from jitgen.ops.tracing.library import traced
+from jitgen.support.moved import MISSING
 
 every = pytest.mark.parametrize("call", [*CALLS, SORTED], ids=lambda call: call.name)
 PUBLIC = [each for each in (*CALLS, SORTED) if each is not PREPACKED]
@@ -38,8 +39,12 @@ def _operations(call: Call[Any, Any, Any]) -> tuple[Any, Any]:
 def test_the_public_function_takes_the_described_arguments(call: Call[Any, Any, Any]) -> None:
     if call.name == "quantize":
         return  # a function for each format
-    parameters = inspect.signature(call.public).parameters
-    defaults = {name: each.default for name, each in parameters.items()}
+    parameters = inspect.signature(call.public).parameters.values()
+    defaults = {
+        each.name: each.empty if each.default is MISSING else each.default
+        for each in parameters
+        if each.kind is not each.VAR_KEYWORD  # old names
+    }
     described = dict.fromkeys(call.arguments._fields, inspect.Parameter.empty)
 
     assert defaults == described | call.arguments._field_defaults

@@ -177,8 +177,12 @@ class TestReference:
         """The bias counts for groups and experts, and not for weights."""
         chance = torch.Generator().manual_seed(0)
         x, bias = torch.randn(50, 32, generator=chance), torch.randn(32, generator=chance)
-        options: dict[str, Any] = {"expert_groups": 8, "top_groups": 3, "scale": 2.5}
-        found = jitgen.reference.route(x, top_k=4, scoring="sigmoid", bias=bias, **options)
+        options: dict[str, Any] = {
+            "expert_groups": 8,
+            "top_groups": 3,
+            "routed_scaling_factor": 2.5,
+        }
+        found = jitgen.reference.route(x, top_k=4, scoring="sigmoid", **options)
         for token in range(50):
             scores = torch.sigmoid(x[token])
             groups = (scores + bias).view(8, 4)

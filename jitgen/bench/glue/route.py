@@ -58,10 +58,10 @@ def operands(
         "scoring": str(problem.scoring),
         "expert_groups": problem.expert_groups,
         "top_groups": top_groups,
-        "scale": scale,
+        "routed_scaling_factor": scale,
     }
-    expected = jitgen.reference.route(scores, bias=bias, **choice, **local)
-    ours = partial(jitgen.route, scores, bias=bias, **choice, **local)
+    expected = jitgen.reference.route(scores, correction_bias=bias, **choice, **local)
+    ours = partial(jitgen.route, scores, correction_bias=bias, **choice, **local)
     return Operands(
         ours=ours,
         others=others(problem, ours),
@@ -111,7 +111,7 @@ def routed(
     scoring: str,
     expert_groups: int,
     top_groups: int,
-    scale: float,
+    routed_scaling_factor: float,
 ) -> tuple[Tensor, ...]:
     """
     Compute the step as models do it in torch, which does not define which of equal scores is
@@ -127,7 +127,7 @@ def routed(
         ranks = groups.masked_fill(~mask, float("-inf")).view(ranks.shape)
     ids = ranks.topk(top_k, dim=-1).indices
     weights = values.gather(1, ids)
-    weights = weights / weights.sum(-1, keepdim=True) * scale
+    weights = weights / weights.sum(-1, keepdim=True) * routed_scaling_factor
     ids = ids.to(torch.int32)
     return weights, ids, *_sorted(ids, experts=scores.shape[1])
 

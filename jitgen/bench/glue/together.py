@@ -41,7 +41,7 @@ _CHOICE: dict[str, Any] = {
     "scoring": "sigmoid",
     "expert_groups": 8,
     "top_groups": 4,
-    "scale": 2.5,
+    "routed_scaling_factor": 2.5,
 }
 """DeepSeek-V3's router."""
 
@@ -124,7 +124,7 @@ def _ours(
     scores: Tensor, bias: Tensor, x: Tensor, between: Tensor, y: Tensor, shared: Tensor
 ) -> tuple[Any, ...]:
     """Return the results of jitgen's four steps, with the routing that the later ones depend on."""
-    routing = jitgen.route(scores, bias=bias, **_CHOICE)
+    routing = jitgen.route(scores, correction_bias=bias, **_CHOICE)
     weights, _, offs, permutation, inverse = routing
     return (
         *(weights, offs, permutation, inverse),

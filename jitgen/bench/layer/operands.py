@@ -207,18 +207,18 @@ class Router:
                 "scoring": str(Scoring.SIGMOID),
                 "expert_groups": GROUPS,
                 "top_groups": TOP_GROUPS,
-                "scale": SCALE,
+                "routed_scaling_factor": SCALE,
                 "local_experts": case.experts,
             },
         )
 
     def route(self, out: Routing | None = None) -> Routing:
         """Return the routing by jitgen's kernel."""
-        return jitgen.route(self.logits, bias=self.bias, out=out, **self.choice)
+        return jitgen.route(self.logits, correction_bias=self.bias, out=out, **self.choice)
 
     def expected(self) -> Routing:
         """Return the same in torch."""
-        return jitgen.reference.route(self.logits, bias=self.bias, **self.choice)
+        return jitgen.reference.route(self.logits, correction_bias=self.bias, **self.choice)
 
 
 def names_of_router(case: Case, arch: Arch) -> Iterator[str]:

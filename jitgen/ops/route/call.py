@@ -18,22 +18,24 @@ from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments, SortArguments
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
+from jitgen.support.moved import MISSING, with_new_names
 
 
 def route(  # noqa: PLR0913  # each is one thing to say
-    scores: Tensor,
+    logits: Tensor = MISSING,
     *,
     top_k: int,
     scoring: str = "softmax",
-    bias: Tensor | None = None,
+    correction_bias: Tensor | None = None,
     expert_groups: int = 1,
     top_groups: int = 1,
     renormalize: bool = True,
-    scale: float = 1.0,
+    routed_scaling_factor: float = 1.0,
     first_expert: int = 0,
     local_experts: int | None = None,
     out: Routing | None = None,
     config: RouteConfig | Override | None = None,
+    **old: Any,
 ) -> Routing:
     """
     Choose the experts of every token, and sort its pairs by them: what an MoE layer begins with.
@@ -48,23 +50,25 @@ def route(  # noqa: PLR0913  # each is one thing to say
     call depends on which thread was first: the same input gives the same bits.
 
     Args:
-        scores: (T, E) bfloat16 or float32, the router's logits; columns are neighbours. E is at
-            most 512.
+        logits: (T, E) bfloat16 or float32, the router's; columns are neighbours. E is at most 512.
         top_k: Experts of a token, k; at most 32.
-        scoring: What becomes of a token's logits: ``softmax`` over all E (Mixtral, Qwen3; gpt-oss's
-            softmax of the chosen is this one, renormalised) or ``sigmoid`` (DeepSeek-V3).
-        bias: (E,) float32, added to scores for choosing, and for nothing else.
+        scoring: How a token's scores come of its logits: ``softmax`` over all E (Mixtral, Qwen3;
+            gpt-oss's softmax of the chosen is this one, renormalised) or ``sigmoid`` (DeepSeek-V3).
+        correction_bias: (E,) float32, added to scores, not to logits, for choosing groups and
+            experts; weights are scores without it. (DeepSeek-V3 calls it
+            ``e_score_correction_bias``.) A bias of the router's product belongs to `logits`.
         expert_groups: Experts are in so many equal groups of neighbours, two or more in each.
         top_groups: Groups that a token may choose from: those whose two best scores, with the bias,
             sum up to the most.
         renormalize: Divide a token's weights by their sum (for sigmoid, plus 1e-20).
-        scale: What weights are multiplied with at last.
+        routed_scaling_factor: What weights are multiplied with at last, renormalised or not.
         first_expert: The first expert of this device.
         local_experts: Experts of this device, G; None: all from `first_expert` on, which is then 0.
             Pairs of others are not sorted.
         out: Tensors to write to, dense, instead of new ones.
         config: A config to use instead of the selector's, or an edited kernel: see
             `jitgen.override`.
+        **old: Arguments by names that they had before: docs/renamed.md.
 
     Returns:
         topk_weights: (T, k) float32: scores of the chosen, renormalised, scaled.
@@ -85,23 +89,25 @@ def route(  # noqa: PLR0913  # each is one thing to say
     Safe to call from any thread. torch's tracers see one operation, ``torch.ops.jitgen.route``; see
     `jitgen.ops.tracing`.
     """
+    if old:
+        return route(**with_new_names(route, locals()))
     key: tuple[Any, ...] = ()
     if not is_dynamo_compiling():
         try:
-            # Dtypes and strides are not in the key, nor that results have the rows of scores: the
+            # Dtypes and strides are not in the key, nor that results have the rows of logits: the
             # entry refuses others, and run() replaces it.
-            shape = scores.shape
+            shape = logits.shape
             key = (
                 "route",  # other operations remember in the same place
                 shape,  # in its place: `launch.ROWS`
                 shape[-1],
                 top_k,
                 scoring,
-                bias is None,
+                correction_bias is None,
                 expert_groups,
                 top_groups,
                 renormalize,
-                scale,
+                routed_scaling_factor,
                 first_expert,
                 local_experts,
                 None if config is None else id(config),
@@ -112,22 +118,22 @@ def route(  # noqa: PLR0913  # each is one thing to say
                 forward_ad._current_level,
             )
             session = current.get()
-            for launch in session.memo.get(key) or similar(session, key, scores):
-                if launch.fits(*present(scores, bias, *(out or ()))):
+            for launch in session.memo.get(key) or similar(session, key, logits):
+                if launch.fits(*present(logits, correction_bias, *(out or ()))):
                     if out is not None:
                         mark_written(out)
-                    return launch.route(scores, bias, out)  # type: ignore[no-any-return]
+                    return launch.route(logits, correction_bias, out)  # type: ignore[no-any-return]
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     args = Arguments(
-        scores=scores,
+        logits=logits,
         top_k=top_k,
         scoring=scoring,
-        bias=bias,
+        correction_bias=correction_bias,
         expert_groups=expert_groups,
         top_groups=top_groups,
         renormalize=renormalize,
-        scale=scale,
+        routed_scaling_factor=routed_scaling_factor,
         first_expert=first_expert,
         local_experts=local_experts,
         out=out,

@@ -62,14 +62,14 @@ def _of_scores(config: RouteConfig, found: dict[str, Any], local: int) -> Argume
     if type(renormalize) not in (int, bool) or renormalize not in (0, 1):
         raise InputError("renormalize", f"must be 0 or 1 (got {renormalize!r})")
     return Arguments(
-        scores=found["scores"],
+        logits=found["scores"],
         top_k=ids.shape[1],
         scoring=str(config.scoring),
-        bias=found.get("bias"),
+        correction_bias=found.get("bias"),
         expert_groups=found["expert_groups"],
         top_groups=found["top_groups"],
         renormalize=bool(renormalize),
-        scale=found["scale"],
+        routed_scaling_factor=found["scale"],
         first_expert=found[_FIRST],
         local_experts=local,
         out=Routing(*(found[name] for name in Routing._fields)),

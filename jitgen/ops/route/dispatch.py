@@ -34,16 +34,16 @@ class Launch(AnyLaunch):
     local_experts: int
     counts: int
 
-    def route(self, scores: Tensor, bias: Tensor | None, out: Routing | None) -> Routing:
+    def route(self, logits: Tensor, bias: Tensor | None, out: Routing | None) -> Routing:
         """Launch the kernel, into `out` if it is given."""
         if out is None:
-            tokens, top_k = scores.shape[0], self.top_k
+            tokens, top_k = logits.shape[0], self.top_k
             out = Routing(
-                scores.new_empty((tokens, top_k), dtype=torch.float32),
-                *new_indices(scores, tokens, top_k, self.local_experts, 1),
+                logits.new_empty((tokens, top_k), dtype=torch.float32),
+                *new_indices(logits, tokens, top_k, self.local_experts, 1),
             )
-        given = (scores,) if bias is None else (scores, bias)
-        self.function(*given, *out, *self._workspace(scores), *self.tail)
+        given = (logits,) if bias is None else (logits, bias)
+        self.function(*given, *out, *self._workspace(logits), *self.tail)
         return out
 
     def sort(self, topk_ids: Tensor, out: Sorting | None) -> Sorting:
@@ -140,12 +140,17 @@ class Route(_Sorts):
 
     name = "route"
     arguments = Arguments
-    like = "scores"
+    like = "logits"
+    graph_names: ClassVar[dict[str, str]] = {
+        "logits": "scores",
+        "correction_bias": "bias",
+        "routed_scaling_factor": "scale",
+    }
     results = Routing
     outputs = Routing._fields
 
     def start(self, launch: Launch, args: Arguments) -> Routing:
-        return launch.route(args.scores, args.bias, args.out)
+        return launch.route(args.logits, args.correction_bias, args.out)
 
 
 class SortPairs(_Sorts):

@@ -8,11 +8,14 @@ choice where two scores are as near as that.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from jitgen.errors import InputError
 from jitgen.ops.route.results import Routing, Sorting
+from jitgen.support.moved import MISSING, with_new_names
 
 SCORINGS = ("softmax", "sigmoid")
 SMALLEST_SUM = 1e-20
@@ -20,17 +23,18 @@ SMALLEST_SUM = 1e-20
 
 
 def route(  # noqa: PLR0913  # the arguments of the real one
-    scores: Tensor,
+    logits: Tensor = MISSING,
     *,
     top_k: int,
     scoring: str = "softmax",
-    bias: Tensor | None = None,
+    correction_bias: Tensor | None = None,
     expert_groups: int = 1,
     top_groups: int = 1,
     renormalize: bool = True,
-    scale: float = 1.0,
+    routed_scaling_factor: float = 1.0,
     first_expert: int = 0,
     local_experts: int | None = None,
+    **old: Any,
 ) -> Routing:
     """
     Compute the result of `jitgen.route` for the same arguments, for any float type.
@@ -38,31 +42,33 @@ def route(  # noqa: PLR0913  # the arguments of the real one
     Raises:
         InputError: `scoring` is not known.
     """
-    ranks = by_rank(scores, scoring, bias, expert_groups)
+    if old:
+        return route(**with_new_names(route, locals()))
+    ranks = by_rank(logits, scoring, correction_bias, expert_groups)
     ids = chosen(ranks, top_k, expert_groups, top_groups)
-    weights = scored(scores, scoring).gather(1, ids)
-    if renormalize and scoring == "softmax" and bias is None and expert_groups == 1:
+    weights = scored(logits, scoring).gather(1, ids)
+    if renormalize and scoring == "softmax" and correction_bias is None and expert_groups == 1:
         weights = (
-            scores.float().gather(1, ids).softmax(1)
+            logits.float().gather(1, ids).softmax(1)
         )  # a NaN that is not chosen spoils no weight
     elif renormalize:
         least = SMALLEST_SUM if scoring == "sigmoid" else 0.0
         weights = weights / (weights.sum(1, keepdim=True) + least)
     topk_ids = ids.to(torch.int32)
-    local = scores.shape[1] if local_experts is None else local_experts
+    local = logits.shape[1] if local_experts is None else local_experts
     sorting = sort_pairs(topk_ids, experts=local, first_expert=first_expert, local_experts=local)
-    return Routing(weights.float() * scale, topk_ids, *sorting)
+    return Routing(weights.float() * routed_scaling_factor, topk_ids, *sorting)
 
 
-def scored(scores: Tensor, scoring: str) -> Tensor:
+def scored(logits: Tensor, scoring: str) -> Tensor:
     """Return the score of every expert: float32, or float64 for that."""
-    values = scores if scores.dtype is torch.float64 else scores.float()
+    values = logits if logits.dtype is torch.float64 else logits.float()
     if scoring not in SCORINGS:
         raise InputError("scoring", f"must be one of {', '.join(SCORINGS)} (got {scoring!r})")
     return values.softmax(1) if scoring == "softmax" else values.sigmoid()
 
 
-def by_rank(scores: Tensor, scoring: str, bias: Tensor | None, expert_groups: int = 1) -> Tensor:
+def by_rank(logits: Tensor, scoring: str, bias: Tensor | None, expert_groups: int = 1) -> Tensor:
     """
     Return the values by which experts are chosen: scores with the bias.
 
@@ -70,8 +76,8 @@ def by_rank(scores: Tensor, scoring: str, bias: Tensor | None, expert_groups: in
     equal than after rounding.
     """
     if scoring == "softmax" and bias is None and expert_groups == 1:
-        return scores if scores.dtype is torch.float64 else scores.float()
-    values = scored(scores, scoring)
+        return logits if logits.dtype is torch.float64 else logits.float()
+    values = scored(logits, scoring)
     return values if bias is None else values + bias
 
 

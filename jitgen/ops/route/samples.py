@@ -189,11 +189,11 @@ def solved(
             "scores": given,
             "top_k": sizes.top_k,
             "scoring": str(config.scoring),
-            "bias": bias,
+            "correction_bias": bias,
             "expert_groups": sizes.expert_groups,
             "top_groups": sizes.top_groups,
             "renormalize": not is_exact,
-            "scale": 2.5,
+            "routed_scaling_factor": 2.5,
             **local,
         }
         expected = reference.route(**named)._asdict()

@@ -27,14 +27,14 @@ _MOST = 2**31 - 1
 class Arguments(NamedTuple):
     """The arguments of one `route`, as the caller gave them; see there."""
 
-    scores: Tensor
+    logits: Tensor
     top_k: int
     scoring: str = "softmax"
-    bias: Tensor | None = None
+    correction_bias: Tensor | None = None
     expert_groups: int = 1
     top_groups: int = 1
     renormalize: bool = True
-    scale: float = 1.0
+    routed_scaling_factor: float = 1.0
     first_expert: int = 0
     local_experts: int | None = None
     out: Routing | None = None
@@ -43,8 +43,8 @@ class Arguments(NamedTuple):
     @property
     def numbers(self) -> tuple[int | float, ...]:
         """Arguments of a kernel that are numbers."""
-        choice = (self.expert_groups, self.top_groups, int(self.renormalize), float(self.scale))
-        return (*choice, self.first_expert)
+        choice = (self.expert_groups, self.top_groups, int(self.renormalize))
+        return (*choice, float(self.routed_scaling_factor), self.first_expert)
 
 
 class SortArguments(NamedTuple):
@@ -158,7 +158,7 @@ def validate(
         local_experts=local,
         scoring=scoring,
         scores_dtype=_SCORES.get(like.dtype),
-        bias=not isinstance(args, SortArguments) and args.bias is not None,
+        bias=not isinstance(args, SortArguments) and args.correction_bias is not None,
         expert_groups=1 if isinstance(args, SortArguments) else args.expert_groups,
     )
     check_size(valid, name)
@@ -186,15 +186,16 @@ def _check_choice(args: Arguments, experts: int, top_k: int) -> None:
         )
     if type(args.renormalize) is not bool:
         raise InputError("renormalize", f"must be True or False (got {args.renormalize!r})")
-    if type(args.scale) not in (int, float) or not math.isfinite(args.scale):
-        raise InputError("scale", f"must be a finite number (got {args.scale!r})")
-    if args.bias is not None:
+    factor = args.routed_scaling_factor
+    if type(factor) not in (int, float) or not math.isfinite(factor):
+        raise InputError("routed_scaling_factor", f"must be a finite number (got {factor!r})")
+    if args.correction_bias is not None:
         common.require(
-            "bias",
-            args.bias,
+            "correction_bias",
+            args.correction_bias,
             [torch.float32],
             shape=((experts,), "one for each expert"),
-            like=("scores", args.scores.device),
+            like=("logits", args.logits.device),
             contiguous=0,
         )
 

@@ -50,11 +50,13 @@ class Operation:
             values. Sizes may be symbols.
         autograd: Takes what calls the operation, and returns what autograd calls in its place; None
             where there is no gradient.
+        names: What errors call the arguments, in their order.
     """
 
     schema: str
     run: Callable[..., Any]
     fake: Callable[..., Any]
+    names: tuple[str, ...]
     autograd: Callable[[Any], Callable[..., Any]] | None = None
 
     @property
@@ -70,24 +72,21 @@ def register(operation: Operation) -> Any:
     op = getattr(getattr(getattr(torch.ops, NAMESPACE), name), overload or "default")
     for device in _DEVICES:
         _library.impl(operation.name, operation.run, device)
-    autograd = (operation.autograd or _without_gradients)(op)
+    names = operation.names
+    autograd = operation.autograd(op) if operation.autograd else _without_gradients(op, names)
     _library.impl(operation.name, autograd, "Autograd", with_keyset=True)
     full_name = f"{NAMESPACE}::{operation.name}"
     torch.library.register_fake(full_name, operation.fake, lib=_library)
-    torch.library.register_vmap(full_name, _refuse_batches(op), lib=_library)
+    torch.library.register_vmap(full_name, _refuse_batches(names), lib=_library)
     return op
 
 
-def _names(op: Any) -> list[str]:
-    return [argument.name for argument in op._schema.arguments]
-
-
-def _without_gradients(op: Any) -> Callable[..., Any]:
+def _without_gradients(op: Any, names: tuple[str, ...]) -> Callable[..., Any]:
     """
     Return the function that autograd calls: it refuses tensors that need a gradient, and passes
     other calls on.
     """
-    names, behind = _names(op), torch._C._after_autograd_keyset
+    behind = torch._C._after_autograd_keyset
     name = op._schema.name.partition("::")[2]
 
     def call(keys: Any, *given: Any, **named: Any) -> Any:
@@ -100,9 +99,8 @@ def _without_gradients(op: Any) -> Callable[..., Any]:
     return call
 
 
-def _refuse_batches(op: Any) -> Callable[..., Any]:
+def _refuse_batches(names: tuple[str, ...]) -> Callable[..., Any]:
     """Return the function that vmap calls; it raises an error."""
-    names = _names(op)
 
     def refuse(_info: Any, in_dims: tuple[Any, ...], *_given: Any, **_named: Any) -> Any:
         batched = next(
@@ -132,7 +130,8 @@ _TYPES = {
 
 def schema_of(call: Call[Any, Any, Any]) -> str:
     """Return the arguments of a call in torch's language, without what it writes to."""
-    return ", ".join(_argument(*each) for each in call.in_graph())
+    names = call.graph_names
+    return ", ".join(_argument(names.get(name, name), *rest) for name, *rest in call.in_graph())
 
 
 def _argument(name: str, kind: str, default: Any) -> str:
@@ -173,6 +172,7 @@ class Traced:
                 schema=f"{name}({arguments}) -> {_results(outs + call.new_outputs)}",
                 run=lambda *given: _returned(self._run(None, given)),
                 fake=lambda *given: _returned(self._fake(None, given)),
+                names=(*self._names,),
                 autograd=autograd,
             )
         )
@@ -181,6 +181,7 @@ class Traced:
                 schema=f"{name}.out({written}, {arguments}) -> {_results(call.new_outputs)}",
                 run=lambda *given: _returned(self._run(given[:outs], given[outs:])[outs:]),
                 fake=lambda *given: _returned(self._fake(given[:outs], given[outs:])[outs:]),
+                names=(*call.outputs, *self._names),
                 autograd=autograd,
             )
         )

@@ -17,7 +17,7 @@ SCALED = 32
 
 
 class Fp4Gemm(Fp4Rules):
-    """Rules of grouped GEMMs with prepacked MXFP4 weights, their candidates and their cost model."""
+    """Rules of grouped GEMMs with prepacked MXFP4 weights: candidates and cost model."""
 
     menu = staticmethod(fp4_candidates.candidates)
     row_edges = PlainGemm.row_edges
