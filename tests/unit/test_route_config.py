@@ -180,6 +180,7 @@ class TestReference:
         options: dict[str, Any] = {
             "expert_groups": 8,
             "top_groups": 3,
+            "correction_bias": bias,
             "routed_scaling_factor": 2.5,
         }
         found = jitgen.reference.route(x, top_k=4, scoring="sigmoid", **options)
