@@ -35,7 +35,7 @@ Reading imports neither diskcache nor filelock; what needs them loads them on fi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.cache.entry import Entry, Meta
 from jitgen.cache.folder import Damaged, Untrusted
@@ -78,7 +78,7 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

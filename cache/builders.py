@@ -21,7 +21,6 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from jitgen.cache.entry import Meta, is_key
 from jitgen.cache.folder import Damaged, Folder, Unreadable, unique_name
@@ -105,7 +104,7 @@ def other_builder(base: Folder, meta: Meta, root: Path) -> str:
     return reason
 
 
-def _difference(base: Folder, document: Mapping[str, Any], builder: Mapping[str, str]) -> str:
+def _difference(base: Folder, document: Mapping[str, object], builder: Mapping[str, str]) -> str:
     """
     Compare `builder` with the first recorded builder of the versions in `document`; return the
     difference as text, empty if there is none.

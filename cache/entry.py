@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import field, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, TypedDict, TypeGuard
 
 from jitgen.cache.folder import Damaged, Folder, unique_name
 from jitgen.support.documents import BadDocument, canonical_json, parse_json
@@ -53,7 +53,7 @@ _NO_DIGEST = b"0" * 64
 _DIGEST_FIELD = b'\n  "digest": "%b"'
 
 
-def is_key(text: object) -> bool:
+def is_key(text: object) -> TypeGuard[str]:
     """Return whether `text` is a key: 64 lower-case hexadecimal digits."""
     return isinstance(text, str) and _HEX64.fullmatch(text) is not None
 
@@ -70,9 +70,16 @@ def check_key(key: str) -> str:
     return key
 
 
-def key_of(document: Mapping[str, Any]) -> str:
+def key_of(document: Mapping[str, object]) -> str:
     """Return the key of a key document: the SHA-256 of its canonical JSON."""
     return hashlib.sha256(canonical_json(document).encode("ascii")).hexdigest()
+
+
+class FileRecord(TypedDict):
+    """What a record says of a file: its digest, and its size."""
+
+    sha256: str
+    bytes: int
 
 
 @frozen
@@ -100,13 +107,13 @@ class Meta:
 
     schema: int = SCHEMA
     key: str
-    key_document: dict[str, Any]
+    key_document: dict[str, object]
     name: str
     arch: str
-    config: dict[str, Any]
+    config: dict[str, object]
     symbol: str
     library: str
-    files: dict[str, dict[str, Any]]
+    files: dict[str, FileRecord]
     created: str
     compile_s: float
     link_s: float
@@ -121,7 +128,7 @@ class Meta:
         Raises:
             Damaged: The source or the library is not among them, or the record contradicts itself.
         """
-        records = {
+        records: dict[str, FileRecord] = {
             name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
             for name, data in files.items()
         }
@@ -137,13 +144,13 @@ class Meta:
         """Whether its source was edited by a person; see `EDITED`."""
         return EDITED in self.key_document
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the record as JSON values."""
         document = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         return document | {"host_isa": list(self.host_isa)}
 
     @classmethod
-    def from_json(cls, document: Any) -> Self:
+    def from_json(cls, document: object) -> Self:
         """
         Return the record that `to_json` wrote.
 
@@ -244,7 +251,7 @@ class Entry:
         return self.files[SOURCE].decode("utf-8")
 
 
-def _check_files(files: dict[str, Any], library: str) -> None:
+def _check_files(files: dict[str, object], library: str) -> None:
     for name, record in files.items():
         if name not in (SOURCE, LIBRARY, OBJECT):
             raise Damaged(f"meta.json lists a file that no entry may hold: {shown(name)}")

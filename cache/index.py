@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from jitgen.cache.entry import is_key
 from jitgen.cache.folder import Damaged, Folder, unique_name
@@ -50,7 +50,7 @@ _MAX_RECORDS = 2**16  # read at once; further records are lost, as are those bey
 MOST_JOURNAL_BYTES = 4 * 2**20
 """Uses are not recorded in a journal of this size, until a process opens the index."""
 
-_inherited: list[Any] = []  # connections of a parent process, which a child must not even close
+_inherited: list[object] = []  # connections of a parent process, which a child must not even close
 
 
 class NullIndex:
@@ -137,7 +137,7 @@ class Index(NullIndex):
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._table: Table | None = None
-        self._closing: weakref.finalize[Any, Any] | None = None
+        self._closing: weakref.finalize[..., Index] | None = None
         self._inode = 0
         self._rests_until = 0.0
 
@@ -375,7 +375,7 @@ class Journal:
     def __init__(self, root: Root) -> None:
         self._root = root
 
-    def append(self, *records: tuple[Any, ...]) -> None:
+    def append(self, *records: tuple[object, ...]) -> None:
         """Add records of JSON values, each by a single append; where there is no root, nothing."""
         with suppress(OSError, CacheError):
             base = self._root.open()
@@ -395,7 +395,7 @@ class Journal:
                     return found is None or (stat.S_ISREG(found.st_mode) and not found.st_size)
         return True
 
-    def take(self) -> list[list[Any]]:
+    def take(self) -> list[list[object]]:
         """Remove the journal and return its records; what is no record is left out."""
         with suppress(OSError, CacheError):
             base = self._root.open()
@@ -417,7 +417,7 @@ def _taken(base: Folder) -> bytes:
         base.discard(mine)
 
 
-def _records(data: bytes) -> list[list[Any]]:
+def _records(data: bytes) -> list[list[object]]:
     records = []
     for line in data.split(b"\n", _MAX_RECORDS)[:_MAX_RECORDS]:
         if not line.startswith(b"["):

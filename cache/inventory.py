@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from jitgen.cache.entry import Meta, disk_bytes, is_key, read_entry, read_meta
 from jitgen.cache.folder import Damaged, Folder
@@ -94,8 +94,8 @@ class Difference:
     """One field in which two key documents differ; `ABSENT` where one of them lacks it."""
 
     field: str
-    wanted: Any
-    found: Any
+    wanted: object
+    found: object
 
 
 @frozen
@@ -295,7 +295,7 @@ def metas(base: Folder) -> Iterator[Meta]:
 
 
 def nearest(
-    found: Iterable[Meta], document: Mapping[str, Any], limit: int
+    found: Iterable[Meta], document: Mapping[str, object], limit: int
 ) -> list[tuple[Meta, tuple[Difference, ...]]]:
     """
     Return the records whose key documents are closest to `document`, and in what they differ.
@@ -315,7 +315,7 @@ def nearest(
     return [(meta, _differences(wanted, _flat(meta.key_document))) for meta in nearest]
 
 
-def _differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+def _differing(wanted: Mapping[str, object], found: Mapping[str, object]) -> list[str]:
     """Return in which fields two flat documents differ."""
     return [
         field
@@ -324,16 +324,18 @@ def _differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]
     ]
 
 
-def _differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[Difference, ...]:
+def _differences(
+    wanted: Mapping[str, object], found: Mapping[str, object]
+) -> tuple[Difference, ...]:
     return tuple(
         Difference(field=field, wanted=wanted.get(field, ABSENT), found=found.get(field, ABSENT))
         for field in sorted(_differing(wanted, found))
     )
 
 
-def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(document: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Return nested objects as one, with dotted names; lists stay whole."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for name, value in document.items():
         if isinstance(value, dict) and value:
             flat |= _flat(value, f"{prefix}{name}.")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from jitgen.cache.entry import is_key
 from jitgen.support.documents import BadDocument, parse_json
@@ -60,7 +60,7 @@ def merged(new: IndexRow) -> Change:
     )
 
 
-def parse_record(record: list[Any]) -> tuple[str, Change]:
+def parse_record(record: list[object]) -> tuple[str, Change]:
     """Return the key of a journal record, empty for a bad one, and its change of the row."""
     match record:
         case ["use", str(key), str(), int(when)] if 0 <= when < _MOST:
@@ -108,7 +108,7 @@ def load_rows(table: Table, shard: str) -> dict[str, IndexRow]:
     return rows
 
 
-def _is_row(values: Any) -> bool:
+def _is_row(values: object) -> bool:
     if not isinstance(values, list) or [type(value) for value in values] != _TYPES:
         return False
     return all(0 <= value < _MOST for value in values[2:])

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.cache.disk import cause
 from jitgen.cache.entry import Meta, check_key, entry_path
@@ -53,7 +53,7 @@ class Store(Serving):
             )
 
     def nearest(
-        self, document: Mapping[str, Any], limit: int = 3
+        self, document: Mapping[str, object], limit: int = 3
     ) -> list[tuple[Meta, tuple[Difference, ...]]]:
         """Return the entries closest to a key document, and field by field in what they differ."""
         from jitgen.cache import inventory
@@ -61,7 +61,7 @@ class Store(Serving):
         return inventory.nearest(self.metas(), document, limit)
 
     def differences(
-        self, key: str, document: Mapping[str, Any]
+        self, key: str, document: Mapping[str, object]
     ) -> list[tuple[Meta, tuple[Difference, ...]]]:
         """Return the same of entry `key` alone, nothing where it has no good record."""
         from jitgen.cache import inventory

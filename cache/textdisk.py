@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 import diskcache
 
@@ -45,7 +45,7 @@ class UnsafeRow(ValueError):
     """A row of the database is not one that jitgen wrote."""
 
 
-class TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
+class TextDisk(diskcache.Disk):  # diskcache has no types
     """Keys are text, values are text or bytes; nothing is pickled, and no file is ever named."""
 
     def put(self, key: object) -> tuple[str, bool]:
@@ -69,7 +69,12 @@ class TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
         """Return size, mode, file name and value as the database holds them."""
         if read or type(value) not in (str, bytes):
             raise UnsafeRow(f"a value must be text or bytes, not {type(value).__name__}")
-        return 0, _RAW, None, value if isinstance(value, str) else sqlite3.Binary(cast(Any, value))
+        return (
+            0,
+            _RAW,
+            None,
+            value if isinstance(value, str) else sqlite3.Binary(cast("bytes", value)),
+        )
 
     def fetch(self, mode: object, filename: object, value: object, read: bool) -> str | bytes:
         """Return the value of a row."""
@@ -85,7 +90,7 @@ class TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
         """Remove nothing, whatever a row names."""
 
 
-class _Cache(diskcache.Cache):  # type: ignore[misc]
+class _Cache(diskcache.Cache):
     """
     diskcache over one connection that refuses rows too long for memory, and statements that never
     end, because a database may have been tampered with.
@@ -96,7 +101,7 @@ class _Cache(diskcache.Cache):  # type: ignore[misc]
 
     _only: sqlite3.Connection | None = None
 
-    def __init__(self, *given: Any, **named: Any) -> None:
+    def __init__(self, *given: object, **named: object) -> None:
         try:
             super().__init__(*given, **named)
         except BaseException:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from jitgen.cache.disk import cause
 from jitgen.cache.folder import Folder, Untrusted
@@ -75,7 +74,7 @@ class Tuned:
             note_trouble(error)
             return True
 
-    def read(self, device: str, kind: str, name: str) -> dict[str, Any] | None:
+    def read(self, device: str, kind: str, name: str) -> dict[str, object] | None:
         """
         Return a document; None where there is none, or where it cannot be trusted, with a warning.
         """
@@ -94,7 +93,7 @@ class Tuned:
             return None
         return document
 
-    def write(self, device: str, kind: str, name: str, document: dict[str, Any]) -> None:
+    def write(self, device: str, kind: str, name: str, document: dict[str, object]) -> None:
         """
         Record a document, in place of an earlier one of that name.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen._version import __version__
 
@@ -174,7 +174,7 @@ _HOME = {name: f"jitgen.{module}" for module, names in _NAMES.items() for name i
 sys.meta_path.append(MovedFinder)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOME:
         value = getattr(importlib.import_module(_HOME[name]), name)
     elif name in _MODULES:

@@ -35,8 +35,6 @@ attributes too.
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class JitgenError(Exception):
     """Base of all errors that jitgen raises on purpose."""
@@ -55,7 +53,7 @@ class UnsupportedConfig(ConfigError):
         proposal: The nearest legal GroupedGemmConfig, or None if there is none.
     """
 
-    def __init__(self, message: str, *, code: str, proposal: Any = None) -> None:
+    def __init__(self, message: str, *, code: str, proposal: object = None) -> None:
         super().__init__(message)
         self.code = code
         self.proposal = proposal
@@ -69,7 +67,7 @@ class OverrideError(ConfigError):
         path: The file.
     """
 
-    def __init__(self, path: Any, message: str) -> None:
+    def __init__(self, path: object, message: str) -> None:
         super().__init__(f"{path} {message}")
         self.path = path
 

@@ -18,6 +18,7 @@ bounds the number of series. The multi-process mode of prometheus-client works.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jitgen._version import __version__
@@ -159,7 +160,7 @@ def _histogram(
     )
 
 
-def _client() -> Any:
+def _client() -> ModuleType:
     try:
         import prometheus_client
     except ImportError as error:

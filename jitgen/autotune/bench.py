@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import Self, cast
 
 from jitgen.autotune.process import Lost, Refused, Stuck, Worker
 from jitgen.config import Arch
@@ -72,7 +72,7 @@ class Bench:
         self._limit_s = time_limit_s
         self._stack = ExitStack()
         self._worker: Worker | None = None
-        self._problem: dict[str, Any] = {}
+        self._problem: dict[str, object] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -113,13 +113,13 @@ class Bench:
                     _reasons(found, failure)[name] = str(failure)
                 right = [name for name in right if name not in guilty]
             else:
-                found.times_us.update(zip(right, times, strict=True))
+                found.times_us.update(zip(right, cast("list[float]", times), strict=True))
                 return found
         reasons = {**found.missing, **found.unfit, **found.faulty}
         name, reason = next(iter(reasons.items()))
         raise NotMeasured(f"no kernel works; {name}: {reason}")
 
-    def _failure(self, method: str, argument: Any) -> Lost | Refused | None:
+    def _failure(self, method: str, argument: str | list[str]) -> Lost | Refused | None:
         """
         Send a request and return the failure, if any; after a failure the next request gets a new
         process.
@@ -135,11 +135,11 @@ class Bench:
             raise
         return None
 
-    def _ask(self, method: str, argument: Any, *, limit_s: float) -> Any:
+    def _ask(self, method: str, argument: object, *, limit_s: float) -> object:
         worker = self._worker or self._start()
         return worker.ask(method, argument, timeout_s=limit_s)
 
-    def _open(self, problem: dict[str, Any]) -> None:
+    def _open(self, problem: dict[str, object]) -> None:
         self._problem = problem
         if self._worker is not None:
             try:

@@ -102,7 +102,7 @@ class Worker:
             )
         return self
 
-    def ask(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+    def ask(self, method: str, *arguments: object, timeout_s: float) -> Any:
         """
         Call ``method(*arguments)`` in the worker and return its result; all of them are JSON
         values.

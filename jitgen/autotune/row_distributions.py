@@ -116,7 +116,7 @@ def row_counts(
 
 def _parts(distribution: Distribution, groups: int, seed: int) -> Iterator[float]:
     """Yield the rows of each group as a part of their mean, more or less."""
-    chance = random.Random(seed)  # noqa: S311  # no secret
+    chance = random.Random(seed)  # no secret
     for _ in range(groups):
         match distribution:
             case Distribution.EVEN:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, TypeGuard
 
 from jitgen.compile import capacity
 from jitgen.config import Arch, Config
@@ -243,8 +243,8 @@ def _like(chosen: Config, arch: Arch) -> Iterator[Config]:
     return (config for config in rules(arch, chosen.op).configs() if _call_of(config) == wanted)
 
 
-def _call_of(config: Any) -> tuple[Any, ...]:
-    return config.layout, config.operands, config.epilogue
+def _call_of(config: Config) -> tuple[object, ...]:
+    return tuple(getattr(config, name) for name in ("layout", "operands", "epilogue"))
 
 
 def _part(configs: Iterable[Config], part: Mapping[str, Sequence[str]]) -> Iterator[Config]:
@@ -268,7 +268,7 @@ def _part(configs: Iterable[Config], part: Mapping[str, Sequence[str]]) -> Itera
                 raise ConfigError(f"no config has {named}: {error}") from None
 
 
-def _path(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
+def _path(document: Mapping[str, object], name: str) -> tuple[str, ...]:
     """
     Return the path of a field, given as ``tile_m``, as ``tile.m``, or by its last word if only one
     field has that.
@@ -287,7 +287,7 @@ def _path(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return found[0]
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     try:
         return parse_json(text.lower().encode("utf-8", "replace"))
     except ValueError:
@@ -319,7 +319,16 @@ def _planned(config: Config, cost_us: float, arch: Arch, store: Store, times: _E
     )
 
 
-def _known(row: Planned, earlier: Mapping[str, Any], excluded: Mapping[str, str]) -> Trial | None:
+class _Row(TypedDict):
+    """The result of an earlier run; both numbers are None where the kernel was excluded."""
+
+    key: str
+    time_us: float | None
+    ratio: float | None
+    reason: str
+
+
+def _known(row: Planned, earlier: Mapping[str, _Row], excluded: Mapping[str, str]) -> Trial | None:
     """Return the earlier result of a kernel; None if it has to be tried."""
     if row.name in excluded:
         reason = excluded[row.name]
@@ -338,7 +347,7 @@ def _known(row: Planned, earlier: Mapping[str, Any], excluded: Mapping[str, str]
     )
 
 
-def _recorded(store: Store, problem: GroupedGemmProblem, arch: Arch) -> dict[str, Any]:
+def _recorded(store: Store, problem: GroupedGemmProblem, arch: Arch) -> dict[str, _Row]:
     """Return the results of earlier runs by kernel name; none if the document is damaged."""
     document = store.tuned.read(device.folder(arch), _KIND, _name(problem)) or {}
     rows = document.get("rows")
@@ -349,7 +358,7 @@ def _recorded(store: Store, problem: GroupedGemmProblem, arch: Arch) -> dict[str
     return {name: row for name, row in rows.items() if _is_row(row)}
 
 
-def _is_row(row: Any) -> bool:
+def _is_row(row: object) -> TypeGuard[_Row]:
     if not isinstance(row, dict) or row.keys() != {"key", "time_us", "ratio", "reason"}:
         return False
     numbers = (row["time_us"], row["ratio"])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen._version import __version__
 from jitgen.compile import toolchain
@@ -72,7 +72,7 @@ def export_table(store: Store, arch: Arch, problems: Iterable[Problem] | None = 
     )
 
 
-def import_table(store: Store, document: Any) -> Imported:
+def import_table(store: Store, document: object) -> Imported:
     """
     Import a table that `export_table` made, as if it had been measured here. Without such a GPU
     here it counts for the device that it was measured on, if the target knows that device: then a

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -73,7 +73,7 @@ class Trials:
         self._configs: dict[str, GroupedGemmConfig] = {}
         self._arch = Arch.CPU
 
-    def open(self, problem: dict[str, Any], arch: str) -> None:
+    def open(self, problem: dict[str, object], arch: str) -> None:
         """Make the operands of `problem`, the JSON form of one, in place of earlier ones."""
         self._proofs.clear()
         self._arch = Arch.parse(arch)

@@ -16,7 +16,7 @@ import json
 import os
 import signal
 import socket
-from typing import Any
+from typing import TypedDict
 
 from jitgen.errors import JitgenError
 from jitgen.support.failing import is_passing
@@ -38,7 +38,14 @@ def main(descriptor: str, trials: str, parent: str) -> None:
     os._exit(0)  # taking down an interpreter with torch in it takes a while
 
 
-def _answer(served: Any, request: dict[str, Any]) -> dict[str, Any]:
+class _Request(TypedDict):
+    """A call: a method of the served object, and its arguments."""
+
+    method: str
+    arguments: list[object]
+
+
+def _answer(served: object, request: _Request) -> dict[str, object]:
     try:
         result = getattr(served, request["method"])(*request["arguments"])
     except Exception as error:  # anything that a kernel raises is the answer

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.bench.protocol import Row
 
@@ -70,7 +70,7 @@ _PACKAGES = {
 }
 
 
-def run(suite: str, **options: Any) -> Iterator[Row]:
+def run(suite: str, **options: object) -> Iterator[Row]:
     """
     Yield the rows of `suite`.
 

@@ -173,7 +173,7 @@ def row_counts(groups: int, mean: int, spread: float) -> tuple[int, ...]:
     """Return the rows of each group, always the same: drawn uniformly where there is a spread."""
     if not spread:
         return (mean,) * groups
-    chance = random.Random(_SEED)  # noqa: S311  # sizes, not secrets
+    chance = random.Random(_SEED)  # sizes, not secrets
     low, high = ((1 + sign * spread) * mean for sign in (-1, 1))
     return tuple(round(chance.uniform(low, high)) for _ in range(groups))
 

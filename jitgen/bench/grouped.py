@@ -88,7 +88,7 @@ class Ours(Peer):
     def prepare(self, workload: Workload, expected_m: int) -> Ready:
         """Return `grouped_gemm`, which is told what to expect where the layout does not say it."""
         is_masked = workload.problem.layout is Layout.MASKED
-        options: dict[str, Any] = {"expected_m": expected_m} if is_masked else {}
+        options: dict[str, int] = {"expected_m": expected_m} if is_masked else {}
         call = partial(workload.call, jitgen.grouped_gemm, **options)
         return Ready(calls=(call,), check=partial(workload.check, OURS))
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jitgen.autotune.measure.times import Times
 from jitgen.bench import REPORTS
@@ -84,7 +84,7 @@ class Measured(Record):
         if len({len(each.seconds) for each in self.times.values()}) > 1:
             raise ValueError("the sides of a case have unequal numbers of rounds")
 
-    def derived(self) -> dict[str, Any]:
+    def derived(self) -> dict[str, object]:
         """Return medians and ratios."""
         return {
             "median_us": {side: times.median * 1e6 for side, times in self.times.items()},
@@ -163,7 +163,7 @@ class GroupedReport(Report):
     """
 
     SUITES: ClassVar[tuple[str, ...]] = tuple(REPORTS)
-    SCHEMA: ClassVar[Mapping[str, Any]] = {"report_schema": 2}
+    SCHEMA: ClassVar[Mapping[str, object]] = {"report_schema": 2}
     JSON: ClassVar[str] = (
         "conditions copy_bytes_per_s=copy_rate kernels measured=found accuracy notes"
     )
@@ -205,7 +205,7 @@ class GroupedReport(Report):
         """In how many cases a peer was left out for the same reason."""
         return counted_words((each.missing for each in self.found), OURS)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """Return the means."""
         return {
             "geometric_mean": {peer: self.geometric_mean(peer) for peer in self.peers},

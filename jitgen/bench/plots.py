@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.bench.cases import MATRICES
 from jitgen.bench.grouped_report import GroupedReport, Measured, Section
@@ -15,6 +15,8 @@ from jitgen.bench.report import OURS
 from jitgen.errors import ConfigError, JitgenError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from jitgen.bench.cases import Case
 
 PEAKS = {"H100": 1979e12, "H200": 1979e12, "GB200": 5000e12, "B200": 4500e12}
@@ -65,7 +67,7 @@ def _write(report: GroupedReport, folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _fill_times(report: GroupedReport, figure: Any) -> None:
+def _fill_times(report: GroupedReport, figure: Figure) -> None:
     """Plot microseconds against rows per group, one panel for each matrix."""
     panels = figure.subplots(1, len(MATRICES), sharey=True)
     for axes, (n, k) in zip(panels, MATRICES, strict=True):
@@ -95,7 +97,7 @@ def _fill_times(report: GroupedReport, figure: Any) -> None:
     figure.suptitle(_title(report, "Time of a grouped FP8 GEMM"))
 
 
-def _fill_roofline(report: GroupedReport, figure: Any) -> None:
+def _fill_roofline(report: GroupedReport, figure: Figure) -> None:
     """Plot operations a second against operations a byte, under what the device can do."""
     axes = figure.subplots()
     found = [each for each in report.of(Section.PUBLIC) if each.seconds]

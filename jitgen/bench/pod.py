@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import json
+import socket
 import statistics
 import subprocess
 import sys
@@ -24,8 +25,9 @@ from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from socketserver import BaseServer
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, TypedDict
 
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.autotune.measure.times import Times
@@ -152,7 +154,17 @@ def started(side: Side, root: Path) -> Start:
     return checked(side, found)
 
 
-def checked(side: Side, found: Mapping[str, Any]) -> Start:
+class _Found(TypedDict):
+    """What a pod prints."""
+
+    is_right: bool
+    tiers: list[str]
+    seconds: float
+    call_s: float
+    cpu_s: float
+
+
+def checked(side: Side, found: _Found) -> Start:
     """
     Return the start that a pod printed, once its result and tier are right; raises as `started`.
     """
@@ -341,8 +353,10 @@ class _Quiet(SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else each body waits 40 ms for the header's acknowledgement
 
-    def __init__(self, folder: Path, *arguments: object) -> None:
-        super().__init__(*arguments, directory=str(folder))  # type: ignore[arg-type]
+    def __init__(
+        self, folder: Path, request: socket.socket, address: tuple[str, int], server: BaseServer
+    ) -> None:
+        super().__init__(request, address, server, directory=str(folder))
 
     def log_message(self, *arguments: object) -> None:
         """Write nothing."""

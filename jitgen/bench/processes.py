@@ -10,10 +10,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from jitgen.autotune.measure.clock import has_gpu
 from jitgen.autotune.measure.errors import WrongResult
@@ -83,7 +82,7 @@ def start() -> Iterator[Row]:
     yield row_of("start", what, _times(found), "ms", START_MS)
 
 
-def _times(found: list[dict[str, Any]]) -> Times:
+def _times(found: Iterable[Mapping[str, float]]) -> Times:
     return Times(seconds=tuple(result["seconds"] for result in found))
 
 

@@ -82,7 +82,7 @@ def _decoded(kind: Any, value: Any) -> Any:
         return kind.from_json(value)
     origin, inner = get_origin(kind), get_args(kind)
     if origin is None:
-        return value if kind is Any else kind(value)
+        return value if kind in (Any, object) else kind(value)
     if issubclass(origin, Mapping):
         return {str(name): _decoded(inner[1], each) for name, each in value.items()}
     return origin(_decoded(inner[0], each) for each in value)

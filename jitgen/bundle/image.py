@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from jitgen._version import __version__
 from jitgen.bundle import archive, layer
@@ -201,7 +200,7 @@ def _loaded(read: _Read) -> Bundle:
     )
 
 
-def _checked_blob(described: Any, kind: str, read: _Read) -> tuple[str, bytes]:
+def _checked_blob(described: object, kind: str, read: _Read) -> tuple[str, bytes]:
     """Return digest and bytes of the blob that a descriptor of media type `kind` names."""
     if not isinstance(described, dict) or described.get("mediaType") != kind:
         found = described.get("mediaType") if isinstance(described, dict) else described
@@ -216,14 +215,14 @@ def _checked_blob(described: Any, kind: str, read: _Read) -> tuple[str, bytes]:
     return str(digest), data
 
 
-def _document(data: bytes) -> dict[str, Any]:
+def _document(data: bytes) -> dict[str, object]:
     document = parse_json(data, max_bytes=_MAX_DOCUMENT_BYTES)
     if not isinstance(document, dict):
         raise Damaged("it holds a document that is no object")
     return document
 
 
-def _descriptor(kind: str, data: bytes) -> dict[str, Any]:
+def _descriptor(kind: str, data: bytes) -> dict[str, object]:
     return {"mediaType": kind, "digest": _digest(data), "size": len(data)}
 
 
@@ -235,5 +234,5 @@ def _digest(data: bytes) -> str:
     return f"{_DIGEST}{hashlib.sha256(data).hexdigest()}"
 
 
-def _encoded(document: dict[str, Any]) -> bytes:
+def _encoded(document: dict[str, object]) -> bytes:
     return canonical_json(document).encode("ascii")

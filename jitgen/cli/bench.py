@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -24,6 +24,7 @@ from jitgen.cli.paths import TO_READ, TO_WRITE, ToRead
 from jitgen.errors import ConfigError
 
 if TYPE_CHECKING:
+    from jitgen.bench.grouped_report import GroupedReport
     from jitgen.bench.report import Report, Table
     from jitgen.bench.suite import Suite
 
@@ -42,7 +43,7 @@ Option = Callable[[Any], Any]
 class _BenchGroup(click.Group):
     """A group with a command for each suite."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the suites in the order in which `all` runs them."""
         return [*SUITES, *_APART, *_LINES]
 
@@ -58,7 +59,7 @@ class _BenchGroup(click.Group):
             return found
         return _of_rows(cmd_name) if cmd_name in _ROWS else _of_report(find(cmd_name))
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line for each suite."""
         with formatter.section("Suites"):
             formatter.write_dl([*SUITES.items(), *_APART.items(), *_LINES.items()])
@@ -285,7 +286,7 @@ def _tell(output: Output, suite: Suite, report: Report, given: dict[str, Any]) -
     if (folder := given.get("plot_at")) is not None:
         from jitgen.bench.plots import draw
 
-        for plot in draw(report, folder):  # type: ignore[arg-type]  # of the suites with plots
+        for plot in draw(cast("GroupedReport", report), folder):  # only its suites have plots
             output.note(f"wrote {plot}")
     if (path := given.get("report_at")) is not None:
         _write(path, report.markdown(rows))
@@ -294,7 +295,7 @@ def _tell(output: Output, suite: Suite, report: Report, given: dict[str, Any]) -
         from jitgen.cli.doctor import about_machine
 
         facts = [(each.name, each.value) for each in about_machine()]
-        _write(path, report.to_send(facts))  # type: ignore[attr-defined]  # likewise
+        _write(path, cast("GroupedReport", report).to_send(facts))  # likewise
         output.note(f"wrote {path}: look it over, and send it with an issue")
     saved = report.to_json()
     if "schema" in saved:  # a document's own is that of all documents

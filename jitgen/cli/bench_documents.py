@@ -8,7 +8,7 @@ Nothing is an instance of these classes: suites make JSON values of their report
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from jitgen.cli.run import Check, Times
 from jitgen.support import vocabulary as v
@@ -244,7 +244,7 @@ class _ChoiceFound:
     """What the kernels take for a problem and a routing."""
 
     problem: v.ProblemValues
-    routing: Mapping[str, Any]
+    routing: Mapping[str, object]
     times_us: Annotated[Sequence[Sequence[float]], v.said("number of a kernel, and its time")]
     took_s: v.Seconds
 

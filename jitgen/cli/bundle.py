@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -29,6 +29,7 @@ from jitgen.targets.devices import default_arch
 
 if TYPE_CHECKING:
     from jitgen.bundle.image import Bundle
+    from jitgen.signing.keys import PrivateKey
 
 _HERE = "jitgen.cli.bundle"
 _COMMANDS = {
@@ -130,7 +131,8 @@ def export(
     archs: tuple[Arch, ...] | None,
     devices: tuple[str, ...],
     path: Path,
-    **signing: Any,
+    key: Path | None,
+    builder: str,
 ) -> int:
     """
     Write every kernel that the selector can choose for plans to one file, and no other.
@@ -141,7 +143,7 @@ def export(
     from jitgen.bundle import export as exporting
     from jitgen.cache import Store
 
-    store, signer = Store.open(), _signer(**signing)
+    store, signer = Store.open(), _signer(key, builder)
     if signer is not None:
         warn_of_key(output, signer.keyid, store)
     start = time.perf_counter()
@@ -154,7 +156,7 @@ def export(
             store,
             devices=devices,
             signer=signer,
-            builder=signing["builder"],
+            builder=builder,
         )
     except exporting.MissingKernels as error:
         rows = [("would compile", name) for name in error.names]
@@ -310,7 +312,7 @@ def _keyids(signatures: bytes) -> list[str]:
     return sorted({one.keyid for envelope in envelopes for one in envelope.signatures})
 
 
-def _signer(key: Path | None, builder: str) -> Any:
+def _signer(key: Path | None, builder: str) -> PrivateKey | None:
     if (key is None) != (not builder):
         raise click.UsageError("--sign and --builder are given together")
     if key is None:

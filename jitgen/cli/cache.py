@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -92,7 +92,7 @@ class _Totals:
     bases: Sequence[v.File]
     mode: Annotated[str, one_of("rw", "ro", "off")]
     totals: Stats = inline()
-    elsewhere: Sequence[Annotated[Any, "jitgen.remote.probe:BackendStatus"]]
+    elsewhere: Sequence[Annotated[object, "jitgen.remote.probe:BackendStatus"]]
 
 
 @click.group(cls=LazyGroup, commands_at=_COMMANDS)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -46,7 +46,7 @@ class _Explained(KernelId):
     reason: str
     key_document: v.Values
     damaged: Sequence[Damage]
-    elsewhere: Sequence[Annotated[Any, "jitgen.remote.probe:ProbeResult"]]
+    elsewhere: Sequence[Annotated[object, "jitgen.remote.probe:ProbeResult"]]
     nearest: Sequence[_NearEntry]
 
 
@@ -256,7 +256,7 @@ def _described(output: Output, damage: Damage) -> str:
     return f"{damage.key[:KEY_DIGITS]} {how}: {damage.reason}; it lies in {damage.path}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """Return a value of a key document as text, with long digests shortened."""
     text = value if isinstance(value, str) else str(value)
     return text if len(text) <= 40 else f"{text[:KEY_DIGITS]}..."

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -262,7 +262,7 @@ def backend_of(url: str | None, *, is_written: bool = True) -> Objects:
     from jitgen.remote.objects import Objects
 
     try:
-        places: Any = settings.remote if url is None else remotes(url)
+        places = settings.remote if url is None else remotes(url)
     except ValueError as error:
         raise click.UsageError(f"{url!r} is not allowed: it must be {error}") from None
     if not places:

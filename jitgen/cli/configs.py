@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 
@@ -63,7 +63,7 @@ def configs(
     show_all: bool,
     op: str,
     fields: dict[str, str],
-    **words: Any,
+    **words: object,
 ) -> None:
     """
     List the configs that a target can run, one name a line.

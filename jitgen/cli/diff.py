@@ -38,8 +38,8 @@ class _FieldDiffers:
     """A field that differs, and both values."""
 
     field: str
-    a: Any
-    b: Any
+    a: object
+    b: object
 
 
 @frozen

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.cli.lookup import Named
 from jitgen.cli.output import Output
@@ -55,7 +55,7 @@ def entry_of(store: Store, named: Named, output: Output) -> Entry:
     return build(Tiers(store), spec)[0]
 
 
-def document_of(store: Store, named: Named) -> dict[str, Any]:
+def document_of(store: Store, named: Named) -> dict[str, object]:
     """Return the key document: of the entry whose key was given, else as it would be made now."""
     entry = store.read(named.key) if named.is_key else None
     return named.spec.document if entry is None else entry.meta.key_document

@@ -20,13 +20,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from jitgen.support.codec import to_json
 from jitgen.support.text import json_safe, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+    from rich.text import Text
 
 SCHEMA = 1
 """Version of every JSON document; it grows when a field changes its meaning."""
@@ -98,7 +101,9 @@ class Output:
 
     # data
 
-    def result(self, command: str, document: dict[str, Any], human: Callable[[], object]) -> None:
+    def result(
+        self, command: str, document: dict[str, object], human: Callable[[], object]
+    ) -> None:
         """
         Print the result of `command`: `document` with ``--json``, else what `human` prints.
 
@@ -238,7 +243,7 @@ class _PlainProgress:
 class _FancyProgress:
     """Progress for people: a bar, with the last item behind it."""
 
-    def __init__(self, output: Output, bar: Any, task: Any, room: int) -> None:
+    def __init__(self, output: Output, bar: Bar, task: TaskID, room: int) -> None:
         self._output = output
         self._bar = bar
         self._task = task
@@ -317,7 +322,7 @@ def _fancy_table(
         console.width = width
 
 
-def _plain(cell: str) -> Any:
+def _plain(cell: str) -> Text:
     """Return a cell that rich does not read as markup."""
     from rich.text import Text
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -28,7 +27,12 @@ class ToWrite(click.Path):
     def __init__(self, *, allow_dash: bool = False) -> None:
         super().__init__(dir_okay=False, allow_dash=allow_dash, path_type=Path)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Path:
         """Return the path, or fail with what is wrong and what to do."""
         if not os.fspath(value):
             self.fail("'' names no file", param, ctx)
@@ -56,9 +60,14 @@ class ToRead(click.Path):
         super().__init__(dir_okay=False, path_type=Path)
         self._advice = advice
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Path:
         """Return the path, or fail with what is wrong and what to do."""
-        path = super().convert(value, param, ctx)
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not os.fspath(value) or not os.path.exists(path):  # noqa: PTH110  # it may be any path
             advice = f"; {self._advice}" if self._advice else ""
             self.fail(f"there is no file {os.fspath(value)!r}{advice}", param, ctx)

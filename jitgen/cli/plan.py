@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import click
 
@@ -13,6 +13,7 @@ from jitgen.cli.options import ARCH, DEVICES, with_output
 from jitgen.cli.output import Output, counted
 from jitgen.cli.paths import TO_WRITE, write_text
 from jitgen.config import Arch, Config
+from jitgen.config.problem import Problem
 from jitgen.errors import PlanError
 from jitgen.plans import recording as files
 from jitgen.plans.plan import launches as plan_launches
@@ -148,7 +149,7 @@ def show(output: Output, name: str, arch: Arch | None, devices: tuple[str, ...])
 class _Row(NamedTuple):
     """A problem, whether its kernel starts early, its calls, its kernel and what chose it."""
 
-    problem: Any
+    problem: Problem
     is_early: bool
     calls: float
     config: Config
@@ -264,7 +265,7 @@ def _parts(paths: Sequence[Path]) -> list[Path]:
 
 def _tell(output: Output, recording: Recording, kept: int) -> None:
     """Print which calls of the recording are not in the plan."""
-    counts: dict[str, Any] = dict(
+    counts: dict[str, int] = dict(
         sorted(recording.kernels.items(), key=lambda item: (-item[1], item[0]))
     )
     for name in list(counts)[:_MOST_NAMED]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 
@@ -93,7 +93,7 @@ def select(
     mode: Mode | None,
     op: str,
     fields: dict[str, str],
-    **sizes: Any,
+    **sizes: object,
 ) -> None:
     """
     Say which config serves a problem, why, and what else was considered.
@@ -136,7 +136,7 @@ def _unpacked(other: Algorithms, arch: Arch) -> _Unpacked:
 
 
 def _other_way(
-    problem: Any, arch: Arch, device: str | None, mode: Mode | None
+    problem: object, arch: Arch, device: str | None, mode: Mode | None
 ) -> Algorithms | None:
     """Return the cost of both ways if prepacked weights may be unpacked first, else None."""
     if not isinstance(problem, GroupedGemmProblem):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import click
 
@@ -21,7 +21,7 @@ from jitgen.support.codec import absent, inline, like
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require, rules
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -245,7 +245,8 @@ def _key(store: Store, named: Named, _: Output) -> tuple[_KeyDocument, str]:
     return _KeyDocument(kernel=named.id, key_document=document_of(store, named)), named.key
 
 
-_Shown = Callable[["Store", Named, Output], tuple[Any, str]]
+_Document = _Summary | _SourceText | _Ptx | _Sass | _Resources | _KeyDocument
+_Shown = Callable[["Store", Named, Output], tuple[_Document, str]]
 _SHOWN: dict[str, _Shown] = {
     "summary": _summary,
     "source": _source,

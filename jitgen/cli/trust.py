@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
 import click
 
@@ -31,7 +31,10 @@ from jitgen.support.frozen import frozen
 _MOST_DAYS = 36500
 
 
-def _days(name: str, default: timedelta, text: str) -> Callable[[Any], Any]:
+Command = TypeVar("Command", bound=Callable[..., object] | click.Command)
+
+
+def _days(name: str, default: timedelta, text: str) -> Callable[[Command], Command]:
     return click.option(
         name,
         type=click.IntRange(1, _MOST_DAYS),

@@ -27,7 +27,7 @@ _MOST_ROWS = 20  # kernels that are shown; --json has all
 _FEWEST_WITHIN = 1.0
 
 
-_Trial = Annotated[Any, "jitgen.autotune.space:Trial"]
+_Trial = Annotated[object, "jitgen.autotune.space:Trial"]
 
 
 @frozen

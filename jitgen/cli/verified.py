@@ -8,7 +8,7 @@ Nothing is an instance of these classes: processes that verify hand back JSON va
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from jitgen.support import vocabulary as v
 from jitgen.support.codec import absent
@@ -44,7 +44,7 @@ class Trial:
     """See `jitgen.verify.verification.Trial`."""
 
     problem: str
-    sizes: Mapping[str, Any]
+    sizes: Mapping[str, object]
     values: Annotated[str, v.said("integers, random, or the name of a case")]
     right: bool
     wrong: v.Count

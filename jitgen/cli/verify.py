@@ -79,7 +79,8 @@ class Row:
     @property
     def trials(self) -> list[dict[str, Any]]:
         """Each problem that it was run with."""
-        return self.document.get("trials", [])  # type: ignore[no-any-return]
+        found: list[dict[str, Any]] = self.document.get("trials", [])
+        return found
 
     @property
     def executed(self) -> tuple[int, int]:
@@ -91,7 +92,8 @@ class Row:
     @property
     def coverage(self) -> list[dict[str, Any]]:
         """Executed instructions of each of its entries."""
-        return self.document.get("coverage", [])  # type: ignore[no-any-return]
+        found: list[dict[str, Any]] = self.document.get("coverage", [])
+        return found
 
     def largest(self, field: str) -> float:
         """Return the largest value of a field of its trials."""

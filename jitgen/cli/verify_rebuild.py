@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import click
 
@@ -24,6 +24,7 @@ from jitgen.targets.devices import default_arch
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
+    from jitgen.plans.rebuild import Compared
 
 OPTION = click.option(
     "--rebuild",
@@ -104,7 +105,7 @@ def _compare(output: Output, store: Store, wanted: dict[str, str], jobs: int | N
     rows: dict[int, _Row] = {}
     with output.progress(len(wanted), "compiling again") as progress:
         for outcome in outcomes:
-            result: dict[str, Any] = outcome.result or {}
+            result = cast("Compared", outcome.result or {})
             own = outcome.task["key"]
             error, differences = outcome.error or result.get("error", ""), result.get("differences")
             row = rows[outcome.index] = _Row(

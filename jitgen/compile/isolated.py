@@ -9,7 +9,7 @@ the compiler's last word, while an end by a signal, or for lack of memory, is no
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from jitgen.cache.entry import LIMITS, SOURCE
 from jitgen.cache.scratch import scratch
@@ -76,13 +76,25 @@ def compile_isolated(
     )
 
 
-def _answer(name: str, outcome: Outcome) -> dict[str, Any]:
+class _Answer(TypedDict, total=False):
+    """What `compile_task` returns: the fields of an artifact, or the kind of a failure."""
+
+    library: str
+    compile_s: float
+    link_s: float
+    doubt: str
+    templates: str
+    kind: str
+    error: str
+
+
+def _answer(name: str, outcome: Outcome) -> _Answer:
     """Return the answer of the process, or raise the error that its end means."""
     if outcome.kind is OutcomeKind.TIMEOUT:
         raise CompileTimeout(f"compiling {name} took too long: {outcome.error}")
     if outcome.kind is not OutcomeKind.OK:
         raise ResourceError(f"compiling {name}: {outcome.error}")
-    answer: dict[str, Any] = outcome.result
+    answer: _Answer = outcome.result
     match answer.get("kind"):
         case None:
             return answer
@@ -94,7 +106,14 @@ def _answer(name: str, outcome: Outcome) -> dict[str, Any]:
             raise ResourceError(f"compiling {name}: {answer['error']}")
 
 
-def compile_task(task: dict[str, Any]) -> dict[str, Any]:
+class _Task(TypedDict):
+    config: object
+    arch: str
+    text: str
+    directory: str
+
+
+def compile_task(task: _Task) -> _Answer:
     """
     Do what `compile_isolated` asks for, in a worker process.
 

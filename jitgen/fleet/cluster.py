@@ -15,10 +15,12 @@ the responsibility of its owner.
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from jitgen.cache.folder import Damaged
 from jitgen.config import Arch, Config
@@ -31,6 +33,8 @@ from jitgen.runtime.spec import key, spec_of
 from jitgen.settings import settings
 
 if TYPE_CHECKING:
+    from distributed import Client, Future
+
     from jitgen.cache import Store
 
 CONNECT_S = 10.0
@@ -114,7 +118,9 @@ def prewarm(
     )
 
 
-def _submitted(client: Any, row: PrewarmRow, arch: Arch, timeout_s: float, retries: int) -> Any:
+def _submitted(
+    client: Client, row: PrewarmRow, arch: Arch, timeout_s: float, retries: int
+) -> Future:
     """Submit a kernel; returns its future."""
     return client.submit(
         compile_on_worker,
@@ -126,7 +132,7 @@ def _submitted(client: Any, row: PrewarmRow, arch: Arch, timeout_s: float, retri
     )
 
 
-def compile_on_worker(config: dict[str, Any], arch: str, timeout_s: float) -> dict[str, Any]:
+def compile_on_worker(config: dict[str, object], arch: str, timeout_s: float) -> dict[str, object]:
     """
     Compile one kernel in a process of its own on this machine: the task of a Dask worker.
 
@@ -149,7 +155,7 @@ def compile_on_worker(config: dict[str, Any], arch: str, timeout_s: float) -> di
     outcome = outcomes[0]
     if outcome.error is not None:
         raise ResourceError(f"{outcome.error}\n{outcome.log}".strip())
-    answer: dict[str, Any] = outcome.result
+    answer = outcome.result
     if why := answer.get("error") or answer.get("why_private"):
         if answer.get("is_certain"):
             return {"error": why}
@@ -161,7 +167,7 @@ def compile_on_worker(config: dict[str, Any], arch: str, timeout_s: float) -> di
     return {"entry": packed, "seconds": outcome.seconds}
 
 
-def _received(row: PrewarmRow, future: Any, store: Store) -> PrewarmRow:
+def _received(row: PrewarmRow, future: Future, store: Store) -> PrewarmRow:
     """Return the row of a kernel; publish its entry to the store if it was compiled."""
     if future.status != "finished":
         error = future.exception() if future.status == "error" else None
@@ -185,7 +191,7 @@ def _received(row: PrewarmRow, future: Any, store: Store) -> PrewarmRow:
     return replace(row, state=PrewarmState.COMPILED, bytes=size, seconds=seconds)
 
 
-def _client(distributed: Any, address: str) -> Any:
+def _client(distributed: ModuleType, address: str) -> Client:
     try:
         return distributed.Client(
             address, timeout=CONNECT_S, set_as_default=False, name="jitgen-prewarm"
@@ -198,12 +204,11 @@ def _client(distributed: Any, address: str) -> Any:
         ) from error
 
 
-def _distributed() -> Any:
+def _distributed() -> ModuleType:
     try:
-        import distributed
+        return importlib.import_module("distributed")
     except ImportError as error:
         raise ToolchainError(
             f"a Dask cluster needs the package distributed ({error}); run: pip install "
             "'jitgen[dask]'"
         ) from error
-    return distributed

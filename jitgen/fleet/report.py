@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import TypedDict
 
 from jitgen.config import Arch
 from jitgen.fleet.coordination import KernelRecord
@@ -80,7 +80,7 @@ class WarmUpReport:
     rows: tuple[WarmUpRow, ...]
     lost: tuple[int, ...]
     wall_s: float
-    manifest: dict[str, Any]
+    manifest: dict[str, object]
 
     @property
     def ok(self) -> bool:
@@ -94,7 +94,7 @@ class WarmUpReport:
 
 def manifest(
     arch: Arch, world: int, rows: Iterable[WarmUpRow], records: Mapping[str, KernelRecord | None]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the manifest of the kernels in `rows`, by their `records`; see `WarmUpReport`."""
     kernels = [_line(row, records.get(row.key)) for row in rows]
     return {
@@ -116,7 +116,18 @@ def lost(records: Mapping[str, KernelRecord | None]) -> list[int]:
     )
 
 
-def _line(row: WarmUpRow, record: KernelRecord | None) -> dict[str, Any]:
+class _Line(TypedDict):
+    """A kernel, as the manifest has it; see `WarmUpReport`."""
+
+    name: str
+    key: str
+    rank: int
+    host: str
+    seconds: float
+    error: str
+
+
+def _line(row: WarmUpRow, record: KernelRecord | None) -> _Line:
     settled = record if _is_settled(record) else None
     return {
         "name": row.name,

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.config import Arch, Config
 from jitgen.errors import CacheError
@@ -212,7 +212,7 @@ def _distributed(group: ProcessGroup | None) -> tuple[int, int, RankStore | None
     torch = sys.modules.get("torch")  # a program that initialised torch.distributed has imported it
     if torch is None or not torch.distributed.is_available():
         return 0, 1, None
-    distributed: Any = torch.distributed
+    distributed = torch.distributed
     if not distributed.is_initialized():
         return 0, 1, None
     members = distributed.group.WORLD if group is None else group

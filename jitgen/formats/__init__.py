@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def find_format(granularity: ScaleGranularity) -> ScaleFormat:
     """Return the format of `granularity`: ``FORMAT`` of the file of its name."""
     module = importlib.import_module(f"jitgen.formats.{granularity}")
-    return module.FORMAT  # type: ignore[no-any-return]
+    found: ScaleFormat = module.FORMAT
+    return found
 
 
 def every_format() -> tuple[ScaleFormat, ...]:

@@ -12,16 +12,12 @@ need no scale; places beyond K hold zero bytes, which are finite in every format
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import getitem
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from jitgen.formats.e4m3 import check
-from jitgen.formats.protocol import Rows, Shape, ceil_div
+from jitgen.formats.protocol import Index, Rows, Shape, at, ceil_div
 
 ROWS = 128
 """Rows of an atom."""
@@ -211,9 +207,9 @@ class Atoms:
         """Return (blocks, ceil(S / 4), 512), with G in front of masked rows."""
         return like.new_empty(self.a_shape(rows, k), dtype=self.dtype)
 
-    def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Any) -> Tensor:
+    def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Index) -> Tensor:
         """Return the scales of the rows, in atoms of their own."""
-        return swizzled(reduce(getitem, where, by_row(scale, rows, ceil_div(k, self.values))))
+        return swizzled(at(by_row(scale, rows, ceil_div(k, self.values)), *where))
 
     def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:
         """Return (M, K) or (G, M, K) float32; any value in padding rows."""

@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import getitem
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling, is_exporting
@@ -15,7 +11,7 @@ from torch.nn.functional import pad
 from jitgen.config import ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.formats.e4m3 import check, check_block, rounded, scale_of
-from jitgen.formats.protocol import Rows, Shape, ceil_div
+from jitgen.formats.protocol import Index, Rows, Shape, at, ceil_div
 
 _ROWS_OF_STRIDE = 4
 """Scales in 16 bytes: what the TMA unit asks of strides."""
@@ -161,9 +157,9 @@ class Block128:
         """Return (M, KB) or (G, M, KB), M contiguous."""
         return _new(like, rows.shape[:-1], rows.shape[-1], ceil_div(k, SCALE_BLOCK))
 
-    def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Any) -> Tensor:
+    def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Index) -> Tensor:
         """Return the scales of the rows."""
-        return reduce(getitem, where, scale)
+        return at(scale, *where)
 
     def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:
         """Return (M, K) or (G, M, K)."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -113,7 +113,7 @@ class PrepackedWeights:
         object.__setattr__(self, "_kinds", (kind, f"{kind} rows"))
         object.__setattr__(self, "_state", state_of(self.values))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """
         Support `copy` and `pickle`; the version counter belongs to one tensor and is left out.
         """
@@ -344,7 +344,7 @@ def _spread(packed: Tensor, scale: Tensor, group: int) -> Tensor:
     return spread(packed[group : group + 1], scale[group : group + 1])
 
 
-def _layout(layout: Any) -> BLayout:
+def _layout(layout: str) -> BLayout:
     try:
         found = BLayout(layout)
     except ValueError:
@@ -386,7 +386,7 @@ def _is_scale(x: Tensor) -> bool:
     return x.dtype in {torch.uint8, torch.float8_e8m0fnu}
 
 
-def _require(x: Any, name: str, is_right: Callable[[Tensor], bool], what: str) -> None:
+def _require(x: object, name: str, is_right: Callable[[Tensor], bool], what: str) -> None:
     if not isinstance(x, Tensor):
         raise InputError(name, f"must be a torch tensor (got {type(x).__name__})")
     if x.dim() != 3 or not is_right(x):

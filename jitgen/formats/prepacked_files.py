@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def save_prepacked(weights: Mapping[str, PrepackedWeights], path: str | Path) ->
     if not weights:
         raise InputError("weights", "must have at least one name (got none)")
     tensors: dict[str, Tensor] = {}
-    facts: dict[str, dict[str, Any]] = {}
+    facts: dict[str, dict[str, object]] = {}
     for name, each in weights.items():
         if not isinstance(each, PrepackedWeights):
             raise InputError(
@@ -107,7 +108,7 @@ def _facts(path: str | Path, text: str | None) -> dict[str, dict[str, Any]]:
     return facts
 
 
-def _safetensors(name: str) -> Any:
+def _safetensors(name: str) -> ModuleType:
     """Return a module of safetensors, which is not needed for anything else."""
     try:
         return importlib.import_module(name)

@@ -8,7 +8,7 @@ The functions beside the object quantise values; their arguments and results dif
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -28,6 +28,16 @@ def ceil_div(size: int, by: int) -> int:
 
 
 Shape = tuple[int, ...]
+
+Index = slice | tuple[int, slice]
+"""Some rows of a tensor, or of one group of it."""
+
+
+def at(x: Tensor, *where: Index) -> Tensor:
+    """Return ``x[where[0]][where[1]]``, and so on."""
+    for index in where:
+        x = x[index]
+    return x
 
 
 class Rows(NamedTuple):
@@ -90,7 +100,7 @@ class ScaleFormat(Protocol):
         """Return scales of a as kernels read them, beside `like`, not initialised."""
         ...
 
-    def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Any) -> Tensor:
+    def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Index) -> Tensor:
         """
         Return the scales of some rows of a, laid out as if a had no other rows.
 

@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import getitem
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from jitgen.config import ScaleGranularity
 from jitgen.formats.e4m3 import check, rounded, scale_of
-from jitgen.formats.protocol import Rows, Shape
+from jitgen.formats.protocol import Index, Rows, Shape, at
 
 
 def per_row(x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
@@ -63,9 +59,9 @@ class PerRow:
         """Return (M,) or (G, M)."""
         return like.new_empty(rows.shape, dtype=torch.float32)
 
-    def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Any) -> Tensor:
+    def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Index) -> Tensor:
         """Return the scales of the rows."""
-        return reduce(getitem, where, scale)
+        return at(scale, *where)
 
     def repeated_a(self, scale: Tensor, rows: Rows, k: int) -> Tensor:
         """Return (M, 1) or (G, M, 1)."""

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from jitgen.config import ScaleGranularity
 from jitgen.formats.e4m3 import check, rounded, scale_of
-from jitgen.formats.protocol import Rows, Shape
+from jitgen.formats.protocol import Index, Rows, Shape
 
 
 def per_tensor(x: Tensor, *, power_of_two: bool = False) -> tuple[Tensor, Tensor]:
@@ -79,7 +77,7 @@ class PerTensor:
         """Return (1,)."""
         return like.new_empty((1,), dtype=torch.float32)
 
-    def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Any) -> Tensor:
+    def part_of_a(self, scale: Tensor, rows: Rows, k: int, *where: Index) -> Tensor:
         """Return (1,)."""
         return scale
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 from jitgen._version import __version__
 from jitgen.inspect import plots
@@ -177,13 +176,13 @@ def _entries(report: CacheReport) -> Markup:
         tag("output", aria_live="polite"),
         class_="tools",
     )
-    parts: list[Any] = [tools, table(heads, rows, [2, 3, 6], id="rows")]
+    parts: list[object] = [tools, table(heads, rows, [2, 3, 6], id="rows")]
     if rest > 0:
         parts.append(tag("p", f"{rest:,} more, which were used longer ago, are not shown."))
     return joined(parts)
 
 
-def _cells(row: Row) -> Iterator[Any]:
+def _cells(row: Row) -> Iterator[object]:
     info = row.info
     yield _key(info.key)
     yield _name(info.name or "(damaged)")

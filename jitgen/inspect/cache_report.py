@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.cache import inventory
 from jitgen.config import Config
@@ -152,7 +152,7 @@ def _state(meta: Meta) -> tuple[State, str]:
     return State.FOUND, ""
 
 
-def _fields(meta: Meta, wanted: dict[str, Any]) -> Iterator[str]:
+def _fields(meta: Meta, wanted: dict[str, object]) -> Iterator[str]:
     """
     Yield the fields in which a key document differs from the one that calls look for, briefly.
     """
@@ -168,5 +168,5 @@ def _fields(meta: Meta, wanted: dict[str, Any]) -> Iterator[str]:
             yield text
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     return "none" if value == inventory.ABSENT else str(value)

@@ -7,7 +7,6 @@ import dataclasses
 import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from jitgen.inspect import code
 from jitgen.inspect.kernel import Inspected
@@ -84,11 +83,11 @@ def between(one: Inspected, other: Inspected) -> Difference:
     )
 
 
-def _numbers(kernel: Inspected) -> dict[str, Any]:
+def _numbers(kernel: Inspected) -> dict[str, object]:
     return {number.name: number.value for number in kernel.numbers}
 
 
-def _resources(kernel: Inspected) -> dict[str, Any]:
+def _resources(kernel: Inspected) -> dict[str, object]:
     found = {} if kernel.resources is None else dataclasses.asdict(kernel.resources)
     if kernel.occupancy is not None:
         found["ctas on an SM"] = kernel.occupancy.ctas
@@ -100,7 +99,7 @@ def _source(kernel: Inspected) -> list[str]:
     return [line.text for line in listing.lines] if listing else []
 
 
-def _changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Change]:
+def _changes(one: Mapping[str, object], other: Mapping[str, object]) -> Iterator[Change]:
     left, right = dict(_flat(one)), dict(_flat(other))
     for field in dict.fromkeys((*left, *right)):
         values = left.get(field, ABSENT), right.get(field, ABSENT)
@@ -108,7 +107,7 @@ def _changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Chang
             yield Change(field=field, one=values[0], other=values[1])
 
 
-def _flat(document: Any, field: str = "") -> Iterator[tuple[str, str]]:
+def _flat(document: object, field: str = "") -> Iterator[tuple[str, str]]:
     if not isinstance(document, Mapping):
         yield field, str(document)
         return

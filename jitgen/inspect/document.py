@@ -12,7 +12,6 @@ import base64
 import hashlib
 from functools import cache
 from importlib import resources
-from typing import Any
 
 from jitgen._version import __version__
 from jitgen.inspect.markup import Markup, escaped, tag
@@ -21,7 +20,7 @@ MAX_BYTES = 3 * 2**20
 """Limit in bytes for a page; a browser opens it at once."""
 
 
-def document(title: str, *body: Any) -> str:
+def document(title: str, *body: object) -> str:
     """Return the page with `body`, which may be markup, and a title."""
     style, script = asset("page.css"), asset("page.js")
     policy = (

@@ -9,7 +9,6 @@ of tensor cores from the data sheets that the cost models cite.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from jitgen.support.frozen import frozen
 from jitgen.targets.protocol import Device
@@ -209,7 +208,9 @@ def roofs(family: str, device: Device, bits: int) -> Roofs | None:
     sm = MULTIPROCESSORS.get(family)
     if sm is None:
         return None
-    own: Any = getattr(device.constants, "bf16_flop" if bits == 16 else f"fp{bits}_flop", None)
+    own: float | None = getattr(
+        device.constants, "bf16_flop" if bits == 16 else f"fp{bits}_flop", None
+    )
     rate = own or dict(sm.flop).get(bits)
     if not rate:
         return None

@@ -11,13 +11,17 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jitgen.errors import ToolchainError
 from jitgen.inspect import code
 from jitgen.inspect.code import Listing
 from jitgen.inspect.markup import Markup
 from jitgen.support.text import printable
+
+if TYPE_CHECKING:
+    from pygments.lexer import Lexer
+    from pygments.token import _TokenType
 
 COMMENT, KEYWORD, NUMBER, STRING, NAME = "i", "b", "u", "s", "em"
 """Elements by what they hold."""
@@ -68,7 +72,7 @@ def _lexed(texts: list[str], language: str) -> Iterator[Markup]:
     yield from map(Markup, found)
 
 
-def _lexer(language: str) -> tuple[Any, list[tuple[Any, str]]]:
+def _lexer(language: str) -> tuple[Lexer, list[tuple[_TokenType, str]]]:
     try:
         from pygments.lexers import get_lexer_by_name
         from pygments.token import Comment, Keyword, Name, Number, String

@@ -7,7 +7,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from jitgen.codegen.render import Source
 from jitgen.compile import inspect
@@ -25,6 +25,8 @@ from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require, target
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from jitgen.cache import Entry, Store
 
 _ATTRIBUTE = re.compile(r" {4}(\w[\w, ]*): ")
@@ -64,9 +66,9 @@ class Inspected:
     name: str
     arch: str
     key: str
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     numbers: tuple[Number, ...]
-    key_document: Mapping[str, Any]
+    key_document: Mapping[str, object]
     listings: tuple[Listing, ...]
     resources: Resources | None
     shared: MemoryMap | None
@@ -192,7 +194,7 @@ def _host(source: Source, entry: Entry | None, *, emulates: bool) -> _Code:
     return tuple(listings), None, tuple(notes)
 
 
-def numbers(derived: Any) -> list[Number]:
+def numbers(derived: object) -> list[Number]:
     """Return the numbers of a verdict, each with its line in the docstring of their class."""
     meanings: dict[str, str] = {}
     # Fields of base classes are documented where they are declared.
@@ -202,7 +204,7 @@ def numbers(derived: Any) -> list[Number]:
         Number(
             name=spec.name, value=getattr(derived, spec.name), meaning=meanings.get(spec.name, "")
         )
-        for spec in dataclasses.fields(derived)
+        for spec in dataclasses.fields(cast("DataclassInstance", derived))
     ]
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
-from typing import Any
 
 from jitgen.support.text import printable
 
@@ -23,7 +22,7 @@ class Markup(str):
     __slots__ = ()
 
 
-def escaped(value: Any) -> Markup:
+def escaped(value: object) -> Markup:
     """
     Return `value` as markup: itself if it is some, else its text with every special character
     escaped, and what reorders or hides text shown as an escape.
@@ -33,12 +32,12 @@ def escaped(value: Any) -> Markup:
     return Markup(html.escape(printable(str(value), keep="\n\t"), quote=True))
 
 
-def joined(parts: Iterable[Any]) -> Markup:
+def joined(parts: Iterable[object]) -> Markup:
     """Return `parts` one behind the other."""
     return Markup("".join(map(escaped, parts)))
 
 
-def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
+def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     """
     Return an element.
 
@@ -59,12 +58,15 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
 
 
 def table(
-    heads: Iterable[Any], rows: Iterable[Iterable[Any]], numbers: Iterable[int] = (), **more: Any
+    heads: Iterable[object],
+    rows: Iterable[Iterable[object]],
+    numbers: Iterable[int] = (),
+    **more: object,
 ) -> Markup:
     """Return a table; `numbers` are the columns that are aligned to the right."""
     right = set(numbers)
 
-    def cells(name: str, values: Iterable[Any], **extra: Any) -> Markup:
+    def cells(name: str, values: Iterable[object], **extra: object) -> Markup:
         return joined(
             tag(name, value, class_="number" if at in right else None, **extra)
             for at, value in enumerate(values)
@@ -75,7 +77,7 @@ def table(
     return tag("div", tag("table", head, body, **more), class_="scroll")
 
 
-def fields(pairs: Iterable[tuple[Any, Any]]) -> Markup:
+def fields(pairs: Iterable[tuple[object, object]]) -> Markup:
     """Return names and values in two columns."""
     return tag("dl", *(joined((tag("dt", name), tag("dd", value))) for name, value in pairs))
 

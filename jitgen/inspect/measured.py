@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.config import Arch, Config
+from jitgen.config.problem import Problem
 from jitgen.errors import JitgenError, ToolchainError
 from jitgen.inspect.hardware import Roofs, roofs
 from jitgen.plans.plan import load as load_plan
@@ -27,6 +28,7 @@ from jitgen.targets.legality import rules, target
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
+    from jitgen.config.grouped_gemm import Operands
     from jitgen.selection.record import TuningRecord
 
 MOST = 200
@@ -56,7 +58,7 @@ class Measurement:
         traffic: Bytes that cross memory, as the cost model counts them.
     """
 
-    problem: Any
+    problem: Problem
     time_us: float
     winner: str
     best_us: float
@@ -96,7 +98,7 @@ class Reason:
         device: Name of the device that it is chosen for.
     """
 
-    problem: Any
+    problem: Problem
     source: str
     why: str
     plan: str = ""
@@ -138,7 +140,7 @@ def speed_of(
     found = sorted(_measured(config, arch, store), key=lambda each: each.problem.kind)
     chooser = Chooser(lambda: store)
     named = shipped_plans() if plan_names is None else plan_names
-    reasons: dict[Any, Reason] = {}
+    reasons: dict[Problem, Reason] = {}
     for device in here.covered(arch):
         choose = partial(chooser.select, device=here.asking(arch, device))
         every = chain(
@@ -200,23 +202,23 @@ def _exclusions(store: Store, arch: Arch) -> dict[str, str]:
         return {}
 
 
-def _flop(problem: Any) -> int:
+def _flop(problem: Problem) -> int:
     n, k = getattr(problem, "n", 0), getattr(problem, "k", 0)
     return 2 * problem.m * n * k if n and k else 0
 
 
-def _traffic(problem: Any, config: Config, arch: Arch, name: str) -> int:
+def _traffic(problem: Problem, config: Config, arch: Arch, name: str) -> int:
     device = devices.find(arch, name)
     return rules(arch, config.op).predict(problem, config, device, device.num_sms).traffic_bytes
 
 
 def _bits(config: Config) -> int:
     """Return the bits of the wider operand, at whose rate tensor cores multiply."""
-    operands: Any = getattr(config, "operands", None)
+    operands: Operands | None = getattr(config, "operands", None)
     return max(operands.a_dtype.bits, operands.b_dtype.bits) if operands else 0
 
 
-def _may_serve(config: Config, problem: Any) -> bool:
+def _may_serve(config: Config, problem: Problem) -> bool:
     """Say whether a config and a problem agree in all that both have, their types included."""
     if problem.op != config.op:
         return False
@@ -245,7 +247,7 @@ def _of_plans(config: Config, arch: Arch, choose: Choose, names: Iterable[str]) 
                     yield replace(reason, plan=name)
 
 
-def _reason(problem: Any, config: Config, arch: Arch, choose: Choose) -> Reason | None:
+def _reason(problem: Problem, config: Config, arch: Arch, choose: Choose) -> Reason | None:
     try:
         choice = choose(problem, arch)
     except JitgenError:  # sizes of other targets

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from jitgen.support.frozen import frozen
 
@@ -30,14 +29,14 @@ _BITS = {
     "Uint32": 32,
     "Boolean": 8,
 }
-_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+_OPERATORS: dict[type, Callable[[object, object], object]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-_CALLS: dict[str, Callable[..., Any]] = {"min": min, "max": max}
+_CALLS: dict[str, Callable[..., object]] = {"min": min, "max": max}
 _STRUCT = "SharedStorage"
 
 
@@ -131,18 +130,18 @@ def tensor(source: str, limit: int) -> MemoryMap | None:
     return MemoryMap(regions=tuple(regions), total=total, limit=limit, unit="columns")
 
 
-def _integers(known: Mapping[str, Any], *names: str) -> list[int] | None:
+def _integers(known: Mapping[str, object], *names: str) -> list[int] | None:
     """Return the values of constants; None where one of them is no integer."""
-    found: list[Any] = [known.get(name) for name in names]
-    return found if all(isinstance(each, int) for each in found) else None
+    found = [each for name in names if isinstance(each := known.get(name), int)]
+    return found if len(found) == len(names) else None
 
 
-def constants(tree: ast.Module) -> dict[str, Any]:
+def constants(tree: ast.Module) -> dict[str, object]:
     """
     Return the constants of a file by name: integers and booleans, and the bits of types as
     `_Type`.
     """
-    known: dict[str, Any] = {name: _Type(name=name, width=bits) for name, bits in _BITS.items()}
+    known: dict[str, object] = {name: _Type(name=name, width=bits) for name, bits in _BITS.items()}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             try:
@@ -160,7 +159,7 @@ class _Type:
     width: int
 
 
-def _regions(struct: ast.ClassDef, known: Mapping[str, Any]) -> Iterator[Region]:
+def _regions(struct: ast.ClassDef, known: Mapping[str, object]) -> Iterator[Region]:
     position = 0
     for node in struct.body:
         if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
@@ -174,7 +173,7 @@ def _regions(struct: ast.ClassDef, known: Mapping[str, Any]) -> Iterator[Region]
         position = start + size
 
 
-def _field(node: ast.expr, known: Mapping[str, Any]) -> tuple[_Type, int, int]:
+def _field(node: ast.expr, known: Mapping[str, object]) -> tuple[_Type, int, int]:
     """Return element type, count and alignment in bytes of a field."""
     match _called(node):
         case "Align", [inner, boundary]:
@@ -195,21 +194,21 @@ def _called(node: ast.expr) -> tuple[str, list[ast.expr]]:
     return "", []
 
 
-def _of_type(node: ast.expr, known: Mapping[str, Any]) -> _Type:
+def _of_type(node: ast.expr, known: Mapping[str, object]) -> _Type:
     found = _value(node, known)
     if not isinstance(found, _Type):
         raise _Unknown
     return found
 
 
-def _integer(node: ast.expr, known: Mapping[str, Any]) -> int:
+def _integer(node: ast.expr, known: Mapping[str, object]) -> int:
     found = _value(node, known)
     if not isinstance(found, int):
         raise _Unknown
     return found
 
 
-def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
+def _value(node: ast.expr, known: Mapping[str, object]) -> object:
     """Return the value of an expression; raises _Unknown where it is anything but arithmetic."""
     match node:
         case ast.Constant(value=bool() | int() as value):
@@ -227,7 +226,7 @@ def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
     raise _Unknown
 
 
-def _applied(function: Callable[[Any, Any], Any], left: int, right: int) -> Any:
+def _applied(function: Callable[[object, object], object], left: int, right: int) -> object:
     try:
         return function(left, right)
     except ZeroDivisionError:

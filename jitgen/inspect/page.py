@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from jitgen._version import __version__
 from jitgen.errors import ResourceError
@@ -39,7 +38,7 @@ def page(kernel: Inspected, against: Inspected | None = None) -> str:
 def _page(kernel: Inspected, against: Inspected | None, colours: Highlight) -> str:
     kernels = [kernel] if against is None else [kernel, against]
     title = " and ".join(each.name for each in kernels)
-    body: list[Any] = [
+    body: list[object] = [
         tag("a", "To the code", href="#code", class_="skip"),
         _header(kernels),
         _navigation(has_difference=against is not None),
@@ -112,14 +111,14 @@ def _id(name: str, number: int) -> str:
     return name if not number else f"{name}-{number}"
 
 
-def _section(name: str, title: str, *children: Any) -> Markup:
+def _section(name: str, title: str, *children: object) -> Markup:
     return tag("section", tag("h2", title), *children, id=name, aria_label=title)
 
 
 def _difference(found: Difference) -> Markup:
     if found.is_empty:
         return tag("p", "There is none.")
-    parts: list[Any] = []
+    parts: list[object] = []
     groups = [_changes(what, changes) for what, changes in found.changes.items() if changes]
     parts.append(tag("div", *groups, class_="beside"))
     if found.operations:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from jitgen.inspect import code, plots
 from jitgen.inspect.emulated import Emulation
@@ -28,7 +27,7 @@ def cards(kernel: Inspected) -> Markup:
     )
 
 
-def _cards(kernel: Inspected) -> Iterator[tuple[str, Any]]:
+def _cards(kernel: Inspected) -> Iterator[tuple[str, object]]:
     found, machine = kernel.resources, kernel.listing(code.SASS)
     if found is not None:
         yield "registers a thread", found.registers
@@ -141,7 +140,7 @@ def speed(found: Speed, name: str) -> Markup:
     Return the measurements, under the device's roofs, and the problems that the kernel is chosen
     for.
     """
-    parts: list[Any] = []
+    parts: list[object] = []
     if drawing := plots.roofline(f"Roofline of {name}", found.measurements, found.roofs):
         words = [
             f"{each.device}: {each.flop_rate / 1e12:,.0f} TFLOP/s at the clock under load, "
@@ -246,7 +245,7 @@ def emulation(found: Emulation | None, number: int) -> Markup:
 
 
 def _links(number: int, never: tuple[int, ...]) -> Markup:
-    parts: list[Any] = []
+    parts: list[object] = []
     for line in never:
         parts += [", "] * bool(parts) + [lines_to(number, line)]
     return joined(parts)

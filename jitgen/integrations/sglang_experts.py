@@ -100,11 +100,11 @@ def _sources(given: Any) -> tuple[Tensor | None, ...]:
 
 def _chain(given: Any, layer: Any, top_k: int) -> Chain:
     """Return the chain of a layer's weights, with its kernels in the store."""
-    found = (None if each is None else each.detach() for each in _sources(given))
-    w13, w2, w13_scale, w2_scale = found
+    scales = (None if each is None else each.detach() for each in _sources(given)[2:])
+    w13_scale, w2_scale = scales
     weights = ExpertWeights(
-        w13=w13,  # type: ignore[arg-type]  # a weight is there
-        w2=w2,  # type: ignore[arg-type]
+        w13=given.w13_weight.detach(),
+        w2=given.w2_weight.detach(),
         w13_scale=w13_scale,
         w2_scale=w2_scale,
     )

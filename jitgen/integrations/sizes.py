@@ -71,7 +71,12 @@ class Sizes:
             if self.is_fp8:
                 blocks = (self.local_experts, ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK))
                 found[f"{name}_scale"] = torch.empty(blocks, device="meta")
-        return ExpertWeights(**found)  # type: ignore[arg-type]
+        return ExpertWeights(
+            w13=found["w13"],
+            w2=found["w2"],
+            w13_scale=found.get("w13_scale"),
+            w2_scale=found.get("w2_scale"),
+        )
 
 
 def chain_of(weights: ExpertWeights, experts: int, top_k: int) -> Chain:

@@ -96,7 +96,7 @@ def experts_forward(
     return products.forward(self, hidden_states, top_k_index, top_k_weights)
 
 
-def _is_chained(module: Any, hidden_states: Tensor, top_k_weights: Tensor) -> bool:
+def _is_chained(module: nn.Module, hidden_states: Tensor, top_k_weights: Tensor) -> bool:
     """Say whether a call goes through the launches of `jitgen.moe`."""
     if not has_chain(module):
         return False
@@ -190,14 +190,14 @@ def prewarm(
     return prewarm_plan(plan(model, max_tokens=max_tokens, arch=arch), arch=arch, **options)
 
 
-def _experts(model: nn.Module) -> Iterator[Any]:
+def _experts(model: nn.Module) -> Iterator[nn.Module]:
     """Yield every module of experts behind transformers' interface."""
     for module in model.modules():
         if hasattr(module, "down_proj") and hasattr(module, "_is_expert_parallel"):
             yield module
 
 
-def _top_k(config: Any) -> int:
+def _top_k(config: object) -> int:
     for name in ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk"):
         if isinstance(found := getattr(config, name, None), int):
             return found

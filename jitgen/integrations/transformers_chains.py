@@ -89,8 +89,8 @@ class GatedChain(Chain):
     def activate(
         self,
         h: Tensor,
-        pairs: Sorting | Counts,  # noqa: ARG002
-        into: Buffers = NEW,  # noqa: ARG002
+        pairs: Sorting | Counts,
+        into: Buffers = NEW,
     ) -> Rows:
         """
         Apply the module's activation to gates and ups, and quantise the result as the product reads

@@ -10,7 +10,7 @@ transformers has: transposed weights, a bias, experts without a gate, a norm beh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ from jitgen.plans.sweep import Sweep
 from jitgen.runtime import devices
 from jitgen.runtime.session import current
 from jitgen.targets.legality import rules
+
+if TYPE_CHECKING:
+    from jitgen.targets.gemm import GemmRules
 
 _DEVICES = ("cpu", "cuda")
 """Devices that autocast knows; a model in the build of an image is on none of them."""
@@ -148,7 +151,8 @@ def _require_kernels(module: Any, dtype: torch.dtype, arch: Arch) -> None:
             f"jitgen has no kernels for experts of {of_weights}{''.join(other)} ({name}): take "
             "grouped_mm for this model",
         )
-    if OF_TORCH.get(dtype) not in rules(arch, "grouped_gemm").space.of_a:  # type: ignore[attr-defined]
+    gemm = cast("GemmRules", rules(arch, "grouped_gemm"))
+    if OF_TORCH.get(dtype) not in gemm.space.of_a:
         raise InputError(
             "experts_implementation",
             f"{arch} has no kernels for products of {dtype} ({name}): load the model in bfloat16, "
@@ -197,7 +201,7 @@ class _Gathered(Function):
         return x.index_select(0, permutation.clamp(min=0) // inverse.shape[1])
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG004
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         """Keep which rows are whose."""
         ctx.save_for_backward(inputs[2])
 
@@ -219,7 +223,7 @@ class _Weighted(Function):
         return (_picked(y, inverse) * weights[..., None]).sum(1, dtype=torch.float32)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG004
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         """Keep what both gradients need."""
         ctx.save_for_backward(*inputs)
 

@@ -13,6 +13,7 @@ import importlib
 import logging
 import os
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 NAME = "jitgen"
@@ -40,10 +41,12 @@ def register() -> None:
             oracle.backend_to_kernel_cls = extended(choose, backends)
 
 
-def extended(choose: Callable[[Any], list[Any]], backends: tuple[str, ...]) -> Callable[..., Any]:
+def extended(
+    choose: Callable[[Enum], list[type]], backends: tuple[str, ...]
+) -> Callable[[Enum], list[type]]:
     """Return a function like `choose`, which puts jitgen's experts first for some backends."""
 
-    def backend_to_kernel_cls(backend: Any) -> list[Any]:
+    def backend_to_kernel_cls(backend: Enum) -> list[type]:
         found = choose(backend)
         if backend.name not in backends:
             return found

@@ -33,7 +33,7 @@ _HOPPER = 90
 _SCHEMES = ((None, None), (kFp8Static128BlockSym, kFp8Dynamic128Sym))
 
 
-class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # type: ignore[misc]  # vLLM is untyped
+class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
     """
     The experts of one layer, in vLLM's terms.
 
@@ -95,7 +95,7 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # type: ignore[misc
         return bool(activation == MoEActivation.SILU)
 
     @staticmethod
-    def _supports_parallel_config(moe_parallel_config: Any) -> bool:  # noqa: ARG004
+    def _supports_parallel_config(moe_parallel_config: Any) -> bool:
         return True
 
     @staticmethod
@@ -103,7 +103,7 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # type: ignore[misc
         """Say whether JITGEN_NUMERICS promises what VLLM_BATCH_INVARIANT asks for."""
         return bool(settings.numerics == Numerics.INVARIANT)
 
-    def workspace_shapes(self, M: int, N: int, K: int, *rest: Any) -> Any:  # noqa: N803, ARG002
+    def workspace_shapes(self, M: int, N: int, K: int, *rest: Any) -> Any:  # noqa: N803
         """Return that vLLM need not bring memory but for the result."""
         return (0,), (0,), (M, K)
 

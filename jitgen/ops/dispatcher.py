@@ -117,7 +117,7 @@ def _has_tangent(tensor: Tensor) -> bool:
     """Say whether a tensor has a forward-mode derivative that counts."""
     if not _are_tangents_on():
         return False
-    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
+    return forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def _are_tangents_on() -> bool:

@@ -32,7 +32,7 @@ docs/plans.md is the reference. `recorder` counts the calls of a program, `recor
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jitgen.plans.plan import Plan, configs, launches, load, names
@@ -54,7 +54,7 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import the module of a name: the recorder and the workers of prewarm need none of them."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,10 +7,11 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jitgen.config import Arch, Config
 from jitgen.config.operation import operation
+from jitgen.config.problem import Problem
 from jitgen.errors import PlanError, UnsupportedConfig
 from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
@@ -68,7 +69,7 @@ class Plan:
             if not sweep.is_optional or _has_kernels(target, sweep.problem)
         )
 
-    def problems(self, arch: Arch | str) -> Iterator[Any]:
+    def problems(self, arch: Arch | str) -> Iterator[Problem]:
         """
         Yield one problem for each bucket of the selector that the plan's problems fall into,
         without repeats; those that `arch` serves, most calls first where they were counted.
@@ -76,22 +77,22 @@ class Plan:
         found = self.calls(arch)
         yield from sorted(found, key=lambda problem: -found[problem])
 
-    def calls(self, arch: Arch | str) -> dict[Any, float]:
+    def calls(self, arch: Arch | str) -> dict[Problem, float]:
         """
         Return the same problems, each with the number of its calls: those of a sweep count evenly
         for all buckets that it falls into. 0 where they were not counted.
         """
         target = Arch.parse(arch)
-        found: dict[Any, float] = {}
+        found: dict[Problem, float] = {}
         for (place, _), calls in self.asked(target).items():
             found[place] = found.get(place, 0.0) + calls
         return found
 
-    def asked(self, target: Arch) -> dict[tuple[Any, bool], float]:
+    def asked(self, target: Arch) -> dict[tuple[Problem, bool], float]:
         """
         Return each problem with whether its kernel starts early; some problems occur both ways.
         """
-        found: dict[tuple[Any, bool], float] = {}
+        found: dict[tuple[Problem, bool], float] = {}
         for sweep in self.served(target):
             rows = sweep.min_rows, sweep.max_rows
             places = [(place, sweep.is_early) for place in buckets(sweep.problem, target, rows)]
@@ -100,7 +101,7 @@ class Plan:
         return found
 
 
-def _has_kernels(arch: Arch, problem: Any) -> bool:
+def _has_kernels(arch: Arch, problem: Problem) -> bool:
     """Say whether a target has a kernel for the types of `problem`, and takes its sizes."""
     if problem.op not in legality.target(arch).operations:
         return False
@@ -202,7 +203,7 @@ class Launch(NamedTuple):
         source: What the choice is based on; see `Choice`.
     """
 
-    problem: Any
+    problem: Problem
     is_early: bool
     calls: float
     device: str
@@ -229,5 +230,5 @@ def launches(
                     yield Launch(problem, is_early, calls, name, config, str(choice.source))
 
 
-def _of_problem(launch: Launch) -> tuple[Any, bool]:
+def _of_problem(launch: Launch) -> tuple[Problem, bool]:
     return launch.problem, launch.is_early

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from jitgen.cache.entry import LIBRARY, SOURCE
 from jitgen.compile import elf
@@ -35,6 +35,16 @@ TASK = "jitgen.plans.rebuild:rebuild_task"
 
 _MOST_SECTIONS = 6
 _LINE = 80  # characters of a line that are shown
+
+
+class Compared(TypedDict, total=False):
+    """A `Rebuilt` as JSON values."""
+
+    key: str
+    name: str
+    same: bool
+    differences: list[str]
+    error: str
 
 
 @frozen
@@ -59,7 +69,7 @@ class Rebuilt:
         """Whether it was compiled again, and every byte is the same."""
         return not self.error and not self.differences
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Compared:
         """Return it as JSON values."""
         return {
             "key": self.key,
@@ -188,7 +198,15 @@ def _library(before: bytes, after: bytes) -> str:
 _COMPARE = {SOURCE: _text, LIBRARY: _library}
 
 
-def rebuild_task_of(store: Store, key: str) -> dict[str, Any]:
+class RebuildTask(TypedDict):
+    """An entry, the root that has it, and settings that the compile reads."""
+
+    root: str
+    key: str
+    settings: dict[str, list[str]]
+
+
+def rebuild_task_of(store: Store, key: str) -> RebuildTask:
     """Return the task that compiles entry `key` of `store` again, in a worker process."""
     return {
         "root": str(store.root),
@@ -201,7 +219,7 @@ def rebuild_task_of(store: Store, key: str) -> dict[str, Any]:
     }
 
 
-def rebuild_task(task: dict[str, Any]) -> dict[str, Any]:
+def rebuild_task(task: RebuildTask) -> Compared:
     """Do what `rebuild_task_of` says; returns `Rebuilt.to_json`."""
     from jitgen.cache import Store
     from jitgen.compile.compile import Where

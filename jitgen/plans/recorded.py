@@ -9,8 +9,8 @@ number of calls for each.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from jitgen.config.problem import Problem
 from jitgen.errors import PlanError
 from jitgen.plans.plan import Plan
 from jitgen.plans.recording import Calls, Recording
@@ -30,7 +30,7 @@ def from_recording(recording: Recording, name: str = "recorded", *, least: int =
     Raises:
         PlanError: No call is left.
     """
-    found: dict[tuple[Any, int, int], int] = {}
+    found: dict[tuple[Problem, int, int], int] = {}
     for calls in recording.calls:
         for low, high, count in _buckets(calls):
             place = calls.problem.with_mean(low), low, high

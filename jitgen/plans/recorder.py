@@ -19,10 +19,10 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from jitgen._version import __version__
 from jitgen.config import Arch, Config
+from jitgen.config.problem import Problem
 from jitgen.events import warn_once
 from jitgen.plans.recording import Calls, Recording, part
 from jitgen.settings import settings
@@ -40,20 +40,20 @@ Cell = list[int]
 class Tally:
     """Calls that differ in their rows only, or of a kernel that was asked for by its config."""
 
-    def __init__(self, recorder: Recorder, arch: Arch, of: Any) -> None:
+    def __init__(self, recorder: Recorder, arch: Arch, of: Problem | Config) -> None:
         self.arch = arch
         self.of = of
         self.cells: dict[int, Cell] = {}
         self._recorder = recorder
 
-    def counting(self, function: Callable[..., Any], rows: int) -> Callable[..., None]:
+    def counting(self, function: Callable[..., object], rows: int) -> Callable[..., None]:
         """
         Return a function that calls `function` and counts a call with a mean of `rows` rows a
         group.
         """
         cell = self._cell(0 if isinstance(self.of, Config) else rows)
 
-        def call(*arguments: Any) -> None:
+        def call(*arguments: object) -> None:
             function(*arguments)  # a call that it refuses does not count
             cell[0] += 1
 
@@ -80,7 +80,7 @@ class Recorder:
         self.others: Cell = [0]
         self._asked = path
         self._lock = threading.Lock()
-        self._tallies: dict[tuple[Arch, Any], Tally] = {}
+        self._tallies: dict[tuple[Arch, Problem | Config], Tally] = {}
         self._room = MAX_CELLS
         self._written = -1  # calls that are in the file; there is none yet
         if "multiprocessing.util" in sys.modules:  # its forked children run no atexit
@@ -95,7 +95,7 @@ class Recorder:
         self._room -= 1
         return self._room >= 0
 
-    def tally(self, arch: Arch, of: Any) -> Tally:
+    def tally(self, arch: Arch, of: Problem | Config) -> Tally:
         """Return the tally of problems like `of`, or of a config."""
         place = arch, of if isinstance(of, Config) else of.with_mean(1)
         with self._lock:
@@ -109,9 +109,11 @@ class Recorder:
         calls, kernels = [], {}
         for tally in list(self._tallies.values()):
             rows = {rows: cell[0] for rows, cell in list(tally.cells.items()) if cell[0]}
-            if rows and isinstance(tally.of, Config):
+            if not rows:
+                continue
+            if isinstance(tally.of, Config):
                 kernels[tally.of.name(tally.arch)] = rows[0]
-            elif rows:
+            else:
                 calls.append(Calls(arch=tally.arch, problem=tally.of, rows=rows))
         return Recording(
             calls=tuple(calls),
@@ -187,7 +189,7 @@ _recorders: dict[Path, Recorder] = {}
 _lock = threading.Lock()
 
 
-def tally(arch: Arch, of: Any) -> Tally | None:
+def tally(arch: Arch, of: Problem | Config) -> Tally | None:
     """
     Return the tally of problems like `of`, or of a config; None if recording is off.
     """

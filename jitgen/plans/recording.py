@@ -24,10 +24,10 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from jitgen.config import Arch
 from jitgen.config.operation import operation
+from jitgen.config.problem import Problem
 from jitgen.errors import ConfigError, PlanError
 from jitgen.support.documents import BadDocument, parse_json, read_bounded
 from jitgen.support.frozen import frozen
@@ -53,7 +53,7 @@ class Calls:
     """
 
     arch: Arch
-    problem: Any
+    problem: Problem
     rows: Mapping[int, int]
 
     @property
@@ -141,7 +141,7 @@ def read(path: Path) -> Recording:
 
 def added(recordings: Iterable[Recording]) -> Recording:
     """Return the sum of several recordings."""
-    rows: dict[tuple[Arch, Any], dict[int, int]] = {}
+    rows: dict[tuple[Arch, Problem], dict[int, int]] = {}
     kernels: dict[str, int] = {}
     others = 0
     for recording in recordings:
@@ -182,7 +182,7 @@ def _escaped(text: str) -> str:
     return glob.escape(text)
 
 
-def _recording(document: Any) -> Recording:
+def _recording(document: object) -> Recording:
     found = _table("the document", document, _KEYS)
     if found["recording"] != SCHEMA:
         raise ConfigError(
@@ -193,18 +193,24 @@ def _recording(document: Any) -> Recording:
         raise ConfigError(f"calls must be a list (got {shown(found['calls'])})")
     if not isinstance(found["kernels"], dict):
         raise ConfigError(f"kernels must be a table of counts (got {shown(found['kernels'])})")
-    for name in ("jitgen", "began", "written"):
-        if not isinstance(found[name], str):
-            raise ConfigError(f"{name} must be a text (got {shown(found[name])})")
+    jitgen, began, written = (_text(name, found[name]) for name in ("jitgen", "began", "written"))
     return Recording(
         calls=tuple(_calls(each) for each in found["calls"]),
         kernels={name: _count(name, count) for name, count in found["kernels"].items()},
         others=_count("others", found["others"]),
-        **{name: found[name] for name in ("jitgen", "began", "written")},
+        jitgen=jitgen,
+        began=began,
+        written=written,
     )
 
 
-def _calls(document: Any) -> Calls:
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a text (got {shown(value)})")
+    return value
+
+
+def _calls(document: object) -> Calls:
     found = _table("a call", document, _CALL_KEYS)
     if not isinstance(found["op"], str) or not isinstance(found["arch"], str):
         raise ConfigError(f"arch and op of a call must be texts (got {shown(document)})")
@@ -221,13 +227,13 @@ def _calls(document: Any) -> Calls:
     return Calls(arch=Arch.parse(found["arch"]), problem=problem, rows=counts)
 
 
-def _table(what: str, document: Any, keys: set[str]) -> dict[str, Any]:
+def _table(what: str, document: object, keys: set[str]) -> dict[str, object]:
     if not isinstance(document, dict) or set(document) != keys:
         raise ConfigError(f"{what} must have {', '.join(sorted(keys))} (got {shown(document)})")
     return document
 
 
-def _count(name: str, value: Any) -> int:
+def _count(name: str, value: object) -> int:
     if type(value) is not int or value < 0:
         raise ConfigError(f"{shown(name)}: must be a whole number (got {shown(value)})")
     return value

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from jitgen.config.problem import Problem
 from jitgen.support.frozen import frozen
 
 
@@ -23,7 +22,7 @@ class Sweep:
             `jitgen.targets.early`.
     """
 
-    problem: Any
+    problem: Problem
     min_rows: int
     max_rows: int
     is_optional: bool = False

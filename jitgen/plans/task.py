@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jitgen.cache import Store
 from jitgen.compile.compile import Where
@@ -75,6 +75,6 @@ def build_task(task: dict[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _store(root: str, mode: Any) -> Store:
+def _store(root: str, mode: Literal["rw", "ro", "off"]) -> Store:
     """Return the store of the tasks; a worker process opens it once."""
     return Store.open(Path(root), mode=mode)

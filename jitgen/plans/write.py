@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any
 
 from jitgen.errors import PlanError
 from jitgen.plans.plan import MAX_BYTES, Plan
@@ -70,7 +69,7 @@ def _of_key(name: str, key: Key, sweep: Sweep) -> str | None:
     return f"{{ {', '.join(f'{field} = {_value(value)}' for field, value in pairs)} }}"
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, (str, StrEnum)):
         return _quoted(str(value))
     return json.dumps(value)  # integers and flags are alike in both

@@ -22,7 +22,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.errors import CacheError
 from jitgen.remote.outcomes import LocalFailure, RemoteError, Unreachable
@@ -171,7 +171,7 @@ class Breaker:
 
 def _decoded(data: bytes) -> State | None:
     try:
-        document: Any = parse_json(data, max_bytes=_MAX_BYTES)
+        document = parse_json(data, max_bytes=_MAX_BYTES)
         until, wait_s = float(document["until"]), float(document["wait_s"])
         return State(
             until=until, wait_s=min(MOST_S, max(FIRST_S, wait_s)), reason=document["reason"]

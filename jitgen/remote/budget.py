@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from jitgen.remote.outcomes import LocalFailure, Unreachable
 
@@ -73,13 +73,13 @@ def within(seconds: float, work: Callable[[], T], cancel: Callable[[], object]) 
         Unreachable: The time limit was reached.
         LocalFailure: No thread can be started.
     """
-    outcome: list[Any] = []
+    outcome: list[tuple[T | None, BaseException | None]] = []
 
     def run() -> None:
         try:
-            outcome.extend((work(), None))
+            outcome.append((work(), None))
         except BaseException as error:  # raised again on the caller's thread
-            outcome.extend((None, error))
+            outcome.append((None, error))
 
     thread = threading.Thread(
         target=copy_context().run, args=(run,), name="jitgen-fetch", daemon=True
@@ -89,10 +89,10 @@ def within(seconds: float, work: Callable[[], T], cancel: Callable[[], object]) 
     except (RuntimeError, MemoryError) as error:
         raise LocalFailure(f"no thread can be started: {error}") from None
     thread.join(seconds)
-    if len(outcome) != 2:
+    if not outcome:
         cancel()
         raise Unreachable(f"no answer within {seconds:g} s")
-    result, raised = outcome
+    result, raised = outcome[0]
     if raised is not None:
         raise raised
     return cast("T", result)

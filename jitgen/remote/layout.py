@@ -15,7 +15,7 @@ first and the record last, so that a record never refers to absent contents. Not
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from jitgen.cache.entry import LIBRARY, LIMITS, META, SIGNATURES, SOURCE, Meta
 from jitgen.cache.folder import Damaged
@@ -25,6 +25,7 @@ from jitgen.support.documents import BadDocument, canonical_json, parse_json
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry
+    from jitgen.cache.entry import FileRecord
 
 MAX_RECORD_BYTES = 2 * (LIMITS[META] + LIMITS[SIGNATURES])
 """Largest object under ``v1/ac``: record and signatures, and the escapes that JSON adds."""
@@ -88,8 +89,8 @@ def fetch(backend: Readable, key: str, judge: Judge) -> wire.Packed:
         raise Corrupt(str(error)) from None
 
 
-def _content(backend: Readable, name: str, said: dict[str, Any]) -> bytes:
-    size: int = said["bytes"]
+def _content(backend: Readable, name: str, said: FileRecord) -> bytes:
+    size = said["bytes"]
     if name not in (SOURCE, LIBRARY) or not 0 <= size <= min(LIMITS[name], wire.MAX_BYTES):
         raise Damaged(f"{name} may not travel, or not with {size} bytes")
     # zstd never makes more bytes than this

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from jitgen.cache.entry import is_key
 from jitgen.errors import ToolchainError
 from jitgen.remote.budget import ANSWER_S, CONNECT_S, PUSH_S
 from jitgen.remote.outcomes import LocalFailure, NotFound, RemoteError, Unreachable, remote_error
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore
 
 _first_user: list[int] = []
 """Id of the process that first used obstore; its forked children cannot use it."""
@@ -42,7 +46,7 @@ class Objects:
         self.url = url
         self._is_patient = is_patient
         self._is_written = is_patient if is_written is None else is_written
-        self._store: Any = None
+        self._store: ObjectStore | None = None
 
     def cancel(self) -> None:
         """Do nothing: obstore's own time limits end a request."""
@@ -120,7 +124,7 @@ class Objects:
         except (obstore.exceptions.BaseError, OSError) as error:
             raise _remote_error(error) from None
 
-    def _obstore(self) -> Any:
+    def _obstore(self) -> ModuleType:
         try:
             import obstore
         except ImportError as error:
@@ -135,7 +139,7 @@ class Objects:
             )
         return obstore
 
-    def _opened(self) -> Any:
+    def _opened(self) -> ObjectStore:
         if self._store is None:
             from obstore.store import LocalStore, from_url
 
@@ -144,7 +148,7 @@ class Objects:
                 self._store = LocalStore(unquote(parts.path), mkdir=self._is_written)
             else:
                 answer_s = PUSH_S if self._is_patient else ANSWER_S
-                options: Any = {
+                options: ClientConfig = {
                     "connect_timeout": f"{CONNECT_S * 1000:.0f}ms",
                     "timeout": f"{answer_s * 1000:.0f}ms",
                     # for a private store; S3 itself is used over TLS in any case

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from jitgen.cache.folder import Damaged
@@ -82,12 +82,12 @@ class Fetching:
         session = self._server.session()
         return self._policy.ask(wanted, lambda: self._refreshed(session), session.cancel)
 
-    def described(self, wanted: Wanted) -> dict[str, Any] | Miss:
+    def described(self, wanted: Wanted) -> dict[str, object] | Miss:
         """Return the service's ``/v1/info``, or a miss."""
         session = self._server.session()
         return self._policy.ask(wanted, lambda: self._info(session), session.cancel, purpose="info")
 
-    def _info(self, session: Session) -> dict[str, Any]:
+    def _info(self, session: Session) -> dict[str, object]:
         answer = session.request("GET", "v1/info", _MAX_TEXT, headers=self._headers())
         if answer.status != 200:
             self._raise_for(answer)
@@ -286,7 +286,7 @@ def _job_path(location: str, server: Server, key: str) -> str:
     return location.removeprefix(base) if location.startswith(base) else fallback
 
 
-def _document(answer: Answer) -> dict[str, Any]:
+def _document(answer: Answer) -> dict[str, object]:
     try:
         document = parse_json(answer.body, max_bytes=_MAX_TEXT)
     except BadDocument:

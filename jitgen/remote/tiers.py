@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.remote import layout
 from jitgen.remote.files import Files
@@ -119,7 +119,7 @@ class Service(_Backend):
 
         return Fetching(_server(self.url), spec.key, self._policy, self._store).fetched(spec)
 
-    def describe(self, wanted: Wanted) -> dict[str, Any] | Miss:
+    def describe(self, wanted: Wanted) -> dict[str, object] | Miss:
         """Return the service's ``/v1/info``, or a miss; raises as `fetch`."""
         from jitgen.remote.service import Fetching
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from types import ModuleType
 
 from jitgen.cache.entry import LIBRARY, LIMITS, META, SIGNATURES, SOURCE, Meta
 from jitgen.cache.folder import Damaged
@@ -199,7 +199,7 @@ def decompress(data: bytes, max_bytes: int = MAX_BYTES) -> bytes:
         raise Damaged(f"it is no zstd frame that can be read: {error}") from None
 
 
-def _zstandard() -> Any:
+def _zstandard() -> ModuleType:
     try:
         import zstandard
     except ImportError as error:

@@ -11,7 +11,7 @@ warning with the first one beyond, with the fields in which the kernels differ m
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.config import Arch, Config
 from jitgen.events import Event, EventKind, events, warn_once
@@ -70,7 +70,7 @@ def varied(configs: Collection[Config]) -> str:
     return ", ".join(f"{field} has {len(values[field])} values" for field in most)
 
 
-def _leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(document: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for name, value in document.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{name}.")

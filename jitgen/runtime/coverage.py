@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from jitgen._version import __version__
 from jitgen.config import Arch, BLayout
@@ -83,7 +83,7 @@ class Coverage:
         )
 
     @classmethod
-    def from_json(cls, document: Any) -> Self:
+    def from_json(cls, document: object) -> Self:
         """
         Return the record that `to_json` wrote.
 
@@ -109,7 +109,7 @@ class Coverage:
             conditions=conditions,
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the record as JSON values."""
         return {
             "schema": SCHEMA,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from jitgen.config import Arch, Config
 from jitgen.errors import InputError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jitgen.runtime.session import Session
     from jitgen.runtime.spec import Wanted
 
-Entry = Callable[..., Any]
+Entry = Callable[..., object]
 
 
 class Device(Protocol):
@@ -96,7 +96,7 @@ class Emulated(NamedTuple):
 
     arch: Arch
     num_sms: int
-    function: Callable[[Any], Entry]
+    function: Callable[[Wanted], Entry]
 
     @property
     def tail(self) -> tuple[int, ...]:
@@ -184,7 +184,7 @@ def on_device(function: Entry, index: int) -> Entry:
     """
     import torch
 
-    def call(*arguments: Any) -> None:
+    def call(*arguments: object) -> None:
         if torch.cuda.current_device() == index:
             function(*arguments)
             return

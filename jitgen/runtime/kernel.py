@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.compile import toolchain
 from jitgen.config import Arch, Config
@@ -52,9 +52,9 @@ class Kernel:
     key: str
     tier: str
     entry: Entry = field(repr=False)
-    function: Callable[..., Any] = field(repr=False)
+    function: Callable[..., object] = field(repr=False)
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(self, *arguments: object) -> None:
         """
         Launch the kernel.
 
@@ -110,7 +110,7 @@ class Kernel:
         return inspect.resources(self.entry.library)
 
 
-def _check(kernel: Kernel, arguments: tuple[Any, ...]) -> None:
+def _check(kernel: Kernel, arguments: tuple[object, ...]) -> None:
     """Check arguments that the native function of `kernel` does not check itself."""
     found = operation(kernel.config.op)
     if not found.direct:
@@ -141,14 +141,14 @@ def unsupported_levels(levels: Iterable[str]) -> list[str]:
     return [level for level in levels if not toolchain.runs_level(level)]
 
 
-_loaded: dict[tuple[str, str, str], Callable[..., Any]] = {}
+_loaded: dict[tuple[str, str, str], Callable[..., object]] = {}
 """
 Functions by the kind of library, the symbol, and the digest of the bytes that were loaded, for
 every session and thread: nothing is ever unloaded. The bytes themselves are not kept in memory.
 """
 
 
-def load(entry: Entry) -> Callable[..., Any]:
+def load(entry: Entry) -> Callable[..., object]:
     """
     Return the function of a verified entry: this runs its code, the very bytes that were checked.
 
@@ -168,14 +168,14 @@ def load(entry: Entry) -> Callable[..., Any]:
     return _loaded.setdefault(what, _load(entry)) if function is None else function
 
 
-def _load(entry: Entry) -> Callable[..., Any]:
+def _load(entry: Entry) -> Callable[..., object]:
     load_runtime_library()
     try:
         if entry.meta.library.endswith(".o"):
             module = _load_object(entry.library)
         else:
             module = native.load(entry.library, entry.meta.name)
-        function: Callable[..., Any] = module[entry.meta.symbol]
+        function: Callable[..., object] = module[entry.meta.symbol]
     except (AttributeError, KeyError, ValueError) as error:
         raise ArtifactError(f"{entry.meta.name} cannot be loaded: {describe(error)}") from error
     except (OSError, RuntimeError) as error:
@@ -185,7 +185,7 @@ def _load(entry: Entry) -> Callable[..., Any]:
     return function
 
 
-def _load_object(content: bytes) -> Any:
+def _load_object(content: bytes) -> native.Library:
     """Load an object that could not be linked: the compiler's own loader can."""
     try:
         from cutlass.cute.runtime import load_module
@@ -199,7 +199,8 @@ def _load_object(content: bytes) -> Any:
     with scratch() as folder:
         path = folder / "kernel.o"
         path.write_bytes(content)
-        return load_module(str(path), enable_tvm_ffi=True)
+        module: native.Library = load_module(str(path), enable_tvm_ffi=True)
+        return module
 
 
 @cache

@@ -77,7 +77,7 @@ class KernelLoader:
         self.store = store
         self.tiers = Tiers(store)
         self._on_arrival = on_arrival
-        self._kernels: dict[tuple[Wanted, Arch], Kernel] = {}
+        self._kernels: dict[tuple[Wanted | str, Arch], Kernel] = {}
         self._arrived: dict[tuple[Wanted, Arch], Kernel] = {}  # not served yet
         self._wanted: set[tuple[Config, Arch]] = set()
         self._background: Background | None = None
@@ -169,7 +169,7 @@ class KernelLoader:
             ToolchainError: The compiler, or its runtime library, is not installed.
             UnsafeCacheRoot: Another user could put code into the cache.
         """
-        kernel = self._kernels.get((config, arch)) if type(arch) is Arch else None  # type: ignore[arg-type]
+        kernel = self._kernels.get((config, arch)) if type(arch) is Arch else None
         if kernel is None:
             with boundary("serving a kernel"):
                 if isinstance(config, Override):

@@ -17,7 +17,9 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
-from typing import Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Protocol, cast
 
 from jitgen.compile import elf
 from jitgen.errors import ToolchainError
@@ -32,7 +34,15 @@ _LOADER, _KEEPER = "ffi.Module.load_from_file.so", "ffi.ModuleGlobalsAdd"
 _numbers = itertools.count()
 
 
-def load(content: bytes, name: str) -> Any:
+class Library(Protocol):
+    """A loaded module of tvm-ffi."""
+
+    def __getitem__(self, name: str) -> Callable[..., object]:
+        """Return the function of that name."""
+        ...
+
+
+def load(content: bytes, name: str) -> Library:
     """
     Return the tvm-ffi module of the shared library `content`; it stays for the process's life.
 
@@ -63,23 +73,24 @@ def load(content: bytes, name: str) -> Any:
     return module
 
 
-def _load_file(tvm_ffi: Any, path: str) -> Any:
+def _load_file(tvm_ffi: ModuleType, path: str) -> Library:
     """Load `path` as a shared library; it has no ending .so for tvm-ffi to recognise."""
-    return _function(tvm_ffi, _LOADER)(path, "so")
+    return cast("Library", _function(tvm_ffi, _LOADER)(path, "so"))
 
 
-def _function(tvm_ffi: Any, name: str) -> Any:
+def _function(tvm_ffi: ModuleType, name: str) -> Callable[..., object]:
     """
     Return a function of tvm-ffi. A missing one is a ToolchainError: a ValueError would blame the
     library, which would be quarantined.
     """
     try:
-        return tvm_ffi.get_global_func(name)
+        found: Callable[..., object] = tvm_ffi.get_global_func(name)
     except ValueError as error:
         raise ToolchainError(
             f"the apache-tvm-ffi that is installed cannot load kernels ({error}); run: pip install "
             "--force-reinstall 'apache-tvm-ffi>=0.1.15,<0.2'"
         ) from None
+    return found
 
 
 def _sealed(content: bytes, name: str) -> int:
@@ -114,7 +125,7 @@ def _unique_path(descriptor: int) -> str:
     return f"/proc/self/fd{spelled}/{descriptor}"
 
 
-def _load_copy(content: bytes) -> Any:
+def _load_copy(content: bytes) -> Library:
     import tvm_ffi
 
     from jitgen.cache.scratch import scratch
@@ -122,4 +133,5 @@ def _load_copy(content: bytes) -> Any:
     with scratch() as folder:
         path = folder / f"{os.urandom(16).hex()}.so"
         path.write_bytes(content)
-        return tvm_ffi.load_module(str(path))
+        module: Library = tvm_ffi.load_module(str(path))
+        return module

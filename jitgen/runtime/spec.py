@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from jitgen.cache.entry import EDITED
 from jitgen.codegen.parameters import derived, rendering, template_of
@@ -35,7 +35,7 @@ SCHEMA = 2
 """2: host parts are compiled for a named level, not for whatever CPU compiled them."""
 
 
-def document(config: Config, arch: Arch, text: str = "") -> dict[str, Any]:
+def document(config: Config, arch: Arch, text: str = "") -> dict[str, object]:
     """
     Return the key document of `config` on `arch`: only JSON values, in no particular order.
 
@@ -59,7 +59,7 @@ def document(config: Config, arch: Arch, text: str = "") -> dict[str, Any]:
     return document | {"plugins": plugins} if plugins else document
 
 
-def _rendered(config: Config, arch: Arch) -> dict[str, Any]:
+def _rendered(config: Config, arch: Arch) -> dict[str, object]:
     """Return the inputs of the rendering, besides the config."""
     return {
         "derived": derived(config, arch) if check(config, arch) else None,
@@ -73,7 +73,7 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def digest(key_document: dict[str, Any]) -> str:
+def digest(key_document: dict[str, object]) -> str:
     """Return the SHA-256 of the canonical JSON of `key_document`, in hexadecimal."""
     return hashlib.sha256(canonical_json(key_document).encode("ascii")).hexdigest()
 
@@ -109,12 +109,12 @@ class KernelSpec:
         return bool(self.text)
 
     @property
-    def derived(self) -> dict[str, Any]:
+    def derived(self) -> dict[str, object]:
         """The numbers that its template is given besides the config."""
         return derived(self.config, self.arch)
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """The key document."""
         return document(self.config, self.arch, self.text)
 

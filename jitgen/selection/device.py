@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jitgen.config import Arch
 from jitgen.support.documents import canonical_json
@@ -123,7 +122,7 @@ def driver_version() -> str:
     return next((word for word in words if word[0].isdigit() and "." in word), "unknown")
 
 
-def fingerprint(arch: Arch, name: str = "") -> dict[str, Any]:
+def fingerprint(arch: Arch, name: str = "") -> dict[str, object]:
     """
     Return the conditions of a measurement besides the problem: device (this machine's if `name` is
     empty), generation of the kernels, and release of the compiler without its last number.

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from jitgen.events import warn_once
 from jitgen.selection.record import MAX_TABLE_BYTES, SCHEMA, BadRecord, Table, TuningRecord
@@ -76,7 +75,7 @@ class Packed(Mapping[str, TuningRecord]):
         kernels = document.get("kernels")
         if not isinstance(kernels, list):
             raise BadRecord("a shipped table must have a list of kernels")
-        self._kernels: list[Any] = kernels
+        self._kernels: list[str] = kernels
         self._records = b"\n" + records  # so that each of them follows a line's end
         # Without its records it is an ordinary table, and is checked as one.
         self._shell = Table.from_json({**document, "schema": SCHEMA, "records": []})
@@ -151,7 +150,7 @@ class Packed(Mapping[str, TuningRecord]):
             raise BadRecord("it belongs to another problem")
         return record
 
-    def _name(self, number: Any) -> Any:
+    def _name(self, number: str | int) -> str:
         place = int(number)
         if place < 0:
             raise IndexError(f"there is no kernel {place}")

@@ -14,7 +14,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from jitgen.cache import Entry
 from jitgen.compile.compile import Where, compile_kernel
@@ -34,7 +34,16 @@ resource ran out; the result is not reliable enough to store.
 """
 
 
-def compile_task(task: dict[str, Any]) -> dict[str, Any]:
+class Task(TypedDict):
+    """What is compiled, for which target, in how many seconds, and a folder for digests."""
+
+    config: object
+    arch: str
+    timeout_s: float
+    scratch: str
+
+
+def compile_task(task: Task) -> dict[str, object]:
     """
     Compile ``task["config"]`` for ``task["arch"]``.
 

@@ -63,15 +63,18 @@ async def order_of(service: Service, request: Request, document: Mapping[str, An
     )
 
 
-def pool_of(service: Service, toolchain: Any) -> Pool:
+def pool_of(service: Service, toolchain: object) -> Pool:
     """
     Return the pool whose toolchain equals `toolchain`.
 
     Raises:
         HTTPError: No pool has this toolchain; the error has the difference to the nearest one.
     """
-    is_one = isinstance(toolchain, dict) and len(toolchain) <= _MAX_NAMES
-    if not is_one or not all(isinstance(text, str) for text in toolchain.values()):
+    if (
+        not isinstance(toolchain, dict)
+        or len(toolchain) > _MAX_NAMES
+        or not all(isinstance(text, str) for text in toolchain.values())
+    ):
         raise HTTPError(400, "E_FIELDS", "toolchain is an object of versions by name")
     ready = [pool for pool in service.pools.values() if pool.hello]
     for pool in ready:
@@ -92,7 +95,7 @@ def pool_of(service: Service, toolchain: Any) -> Pool:
     )
 
 
-async def ask(pool: Pool, question: Question, **details: Any) -> dict[str, Any]:
+async def ask(pool: Pool, question: Question, **details: object) -> dict[str, Any]:
     """Return the answer of `pool` to a question; raises HTTPError if there is none."""
     try:
         return await pool.ask(question, **details)
@@ -100,7 +103,7 @@ async def ask(pool: Pool, question: Question, **details: Any) -> dict[str, Any]:
         raise HTTPError(503, "E_POOL", str(error), retry_s=5) from error
 
 
-async def examine(pool: Pool, config: dict[str, Any], arch: str) -> dict[str, Any]:
+async def examine(pool: Pool, config: dict[str, object], arch: str) -> dict[str, Any]:
     """
     Return name, key and key document of a config, by the rules of `pool`'s jitgen.
 
@@ -144,9 +147,9 @@ def refusal(failure: JobFailed, job: Job) -> HTTPError:
     return HTTPError(status, failure.code, failure.reason, retry_s=retry_s, kernel=job.order.name)
 
 
-def state_of(service: Service, job: Job) -> dict[str, Any]:
+def state_of(service: Service, job: Job) -> dict[str, object]:
     """Return a job's state as its JSON document."""
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "key": job.order.key,
         "kernel": job.order.name,
         "arch": job.order.arch,
@@ -164,7 +167,7 @@ def state_of(service: Service, job: Job) -> dict[str, Any]:
     return document
 
 
-def plan_of(value: Any) -> str | dict[str, Any]:
+def plan_of(value: object) -> str | dict[str, object]:
     """Return the plan of a request: a name, or a table; raises HTTPError for anything else."""
     if isinstance(value, str) and len(value) <= 100:
         return value

@@ -9,7 +9,7 @@ are reported together, a line for each.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jitgen.errors import SettingError
 from jitgen.ownership.files import read_trusted
@@ -20,7 +20,7 @@ from jitgen.support.text import shown
 T = TypeVar("T")
 
 
-def read_toml(file: Path, max_bytes: int) -> dict[str, Any]:
+def read_toml(file: Path, max_bytes: int) -> dict[str, object]:
     """Return the document in the trusted file `file`; raises SettingError if there is none."""
     try:
         return parse_toml(read_trusted(file, max_bytes), max_bytes=max_bytes)
@@ -45,7 +45,7 @@ class ConfigErrors:
         """Report that the value at `where` is wrong."""
         self.lines.append(f"{where}: {what}")
 
-    def table(self, kind: type[T], values: Any, where: str) -> T:
+    def table(self, kind: type[T], values: object, where: str) -> T:
         """
         Return the TOML table `values` as a `kind`, and report each field that is wrong.
 
@@ -61,7 +61,7 @@ MAX_NAME = 200
 """Characters of a name, as of a builder in a signed statement; it also fits into a lease."""
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
     """Read a name; names appear in signed statements, leases, logs and pages."""
     if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= MAX_NAME:
         raise ValueError(f"a text of 1 to {MAX_NAME} printable characters")

@@ -11,9 +11,8 @@ serve one request each and only the paths in `VITAL`.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Any
 
 from jitgen.server.metrics import Metrics
 
@@ -180,15 +179,16 @@ class _Idle:
         return next(iter(self._of.get(address, ()) if address else self._all), None)
 
 
-def address_of(peer: Any) -> str:
+def address_of(peer: object) -> str:
     """
     Return the address by which a client's connections are counted.
 
     For IPv6 it is the /64 network, since any host can use all addresses of its network.
     """
     try:
-        found = ip_address(str(peer[0]).partition("%")[0])
-    except (ValueError, IndexError, TypeError):
+        host = peer[0] if isinstance(peer, Sequence) else None
+        found = ip_address(str(host).partition("%")[0])
+    except (ValueError, IndexError):
         return str(peer)
     if not isinstance(found, IPv6Address):
         return str(found)

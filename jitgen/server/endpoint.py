@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette import routing
 from starlette.responses import Response
@@ -26,6 +26,8 @@ from jitgen.server.tokens import Token
 from jitgen.support.boundary import describe
 
 if TYPE_CHECKING:
+    from prometheus_client import Counter
+
     from jitgen.server.service import Service
 
 _NO_TOKEN = Token(name="nobody", scopes=())
@@ -39,7 +41,7 @@ class Endpoint:
         self._service = service
         self._route = route
         self._latency = service.metrics.latency.labels(route.name)
-        self._counts: dict[int, Any] = {}
+        self._counts: dict[int, Counter] = {}
         requests = service.settings.log.requests
         self._logs_all = requests == "all" or (requests == "work" and not route.is_quiet)
         self._has_quota = bool(route.scope) and route.path not in VITAL
@@ -123,7 +125,7 @@ class Endpoint:
         token: Token,
         trace: str,
         start: float,
-        note: dict[str, Any],
+        note: dict[str, object],
     ) -> None:
         client = scope.get("client")
         self._service.log.event(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
@@ -155,7 +155,7 @@ async def _taken(service: Service, request: Request, key: str) -> Response:
                 {"key": key, "state": "kept before", "attested": False, "reason": reason}
             )
     request.note |= {"key": key, "attested": not reason}
-    document: dict[str, Any] = {"key": key, "state": "kept", "attested": not reason}
+    document: dict[str, object] = {"key": key, "state": "kept", "attested": not reason}
     return JSONResponse(document | ({"reason": reason} if reason else {}), status_code=201)
 
 

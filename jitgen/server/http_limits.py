@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -44,9 +44,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     slot: Slot | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the connection; the time limit of the first request starts, too."""
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", transport))
         self._since = time.monotonic()  # time since which a request is due; 0: none is due
         self._is_begun = False  # whether a request has begun to arrive
         self._unread = 0.0  # since when the client does not read; 0: it reads
@@ -135,7 +135,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-def end_late(connections: Iterable[Any]) -> None:
+def end_late(connections: Iterable[object]) -> None:
     """Close each of `connections` that exceeds a time limit."""
     now = time.monotonic()
     for connection in list(connections):

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -130,12 +130,12 @@ async def _prewarm_events(prewarm: Prewarm) -> AsyncGenerator[bytes]:
     async for row in prewarm.follow(_BEAT_S):
         yield _event("kernel", row) if row is not None else _BEAT
     summary = {name: value for name, value in prewarm.to_json().items() if name != "kernels"}
-    yield _event(summary["state"], summary)
+    yield _event(str(summary["state"]), summary)
 
 
 _BEAT = b": still here\n\n"
 
 
-def _event(name: str, document: dict[str, Any]) -> bytes:
+def _event(name: str, document: dict[str, object]) -> bytes:
     # A line break would end the field; JSON in ASCII has none.
     return f"event: {name}\ndata: {json.dumps(document)}\n\n".encode("ascii")

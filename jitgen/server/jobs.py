@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import field
 from enum import StrEnum
-from typing import Any
 
 from jitgen.server.settings import Limits
 from jitgen.support.frozen import frozen
@@ -54,7 +53,7 @@ class Order:
     key: str
     name: str
     arch: str
-    config: dict[str, Any] = field(repr=False)
+    config: dict[str, object] = field(repr=False)
     pool: str
     token: str
     trace: str

@@ -23,7 +23,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jitgen.cache import Entry
 from jitgen.server.bucket import MAX_BYTES, SharedBucket
@@ -157,7 +157,7 @@ class Leases:
         ends = round(time.time() + self._lease_s, 3)
         return json.dumps({"owner": self.owner, "ends": ends}).encode("ascii")
 
-    async def _ask(self, ask: Callable[..., T], *details: Any) -> T:
+    async def _ask(self, ask: Callable[..., T], *details: object) -> T:
         """Call `ask` on one of the store's threads; raises _Resting after a failure."""
 
         def asked() -> T:  # checked when a thread is free: many calls may be waiting by then
@@ -189,7 +189,7 @@ def _name(key: str, number: int) -> str:
 def _is_over(data: bytes) -> bool:
     """Return whether a lease has ended by its own statement, or cannot be read."""
     try:
-        found: Any = parse_json(data, max_bytes=MAX_BYTES)
+        found = parse_json(data, max_bytes=MAX_BYTES)
         return float(found["ends"]) <= time.time()
     except (BadDocument, TypeError, KeyError, ValueError):
         return True

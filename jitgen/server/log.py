@@ -14,7 +14,7 @@ import re
 import secrets
 import sys
 import time
-from typing import IO, Any
+from typing import IO
 
 from jitgen.support.text import printable
 
@@ -46,7 +46,7 @@ class Log:
     def __init__(self, stream: IO[str] | None = None) -> None:
         self._stream = stream
 
-    def event(self, event: str, *, level: str = "info", **fields: Any) -> None:
+    def event(self, event: str, *, level: str = "info", **fields: object) -> None:
         """Write one line; fields that are None or empty are left out."""
         line = {
             "time": round(time.time(), 3),
@@ -62,5 +62,5 @@ class Log:
             return
 
 
-def _short(value: Any) -> Any:
+def _short(value: object) -> object:
     return printable(value[:_MOST], keep="\n") if isinstance(value, str) else value

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any
 
 from jitgen._version import __version__
 from jitgen.remote.wire import TAR
@@ -13,7 +12,7 @@ from jitgen.server.routes import ROUTES, Route
 
 _HEX = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
-_BODIES: dict[str, dict[str, Any]] = {
+_BODIES: dict[str, dict[str, object]] = {
     "compile": {
         "config": {"type": "object", "description": "a config in its JSON form, never source"},
         "arch": {"type": "string", "description": "a target that ``jitgen configs`` knows"},
@@ -28,7 +27,7 @@ _BODIES: dict[str, dict[str, Any]] = {
     "missing": {"keys": {"type": "array", "items": _HEX}},
     "revoke": {"revoked": _TEXTS},
 }
-_QUERIES: dict[str, list[dict[str, Any]]] = {
+_QUERIES: dict[str, list[dict[str, object]]] = {
     "entry": [
         {
             "name": "unattested",
@@ -46,9 +45,9 @@ _ERROR = {
 
 
 @cache
-def document() -> dict[str, Any]:
+def document() -> dict[str, object]:
     """Return the document."""
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, dict[str, object]] = {}
     for route in ROUTES:
         for method in route.methods:
             paths.setdefault(route.path, {})[method.lower()] = _operation(route, method)
@@ -63,21 +62,21 @@ def document() -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, method: str) -> dict[str, Any]:
-    operation: dict[str, Any] = {
+def _operation(route: Route, method: str) -> dict[str, object]:
+    parameters: list[object] = [
+        {"name": name, "in": "path", "required": True, "schema": _HEX}
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
+    parameters += _QUERIES.get(route.name, [])
+    operation: dict[str, object] = {
         "operationId": f"{route.name}_{method.lower()}",
         "summary": route.summary,
-        "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": _HEX}
-            for name in re.findall(r"{(\w+)}", route.path)
-        ],
+        "parameters": parameters,
         "responses": {
             str(status): _response(route, status, words)
             for status, words in sorted(route.all_answers.items())
         },
     }
-    if route.name in _QUERIES:
-        operation["parameters"] += _QUERIES[route.name]
     if route.scope:
         operation["security"] = [{"token": []}]
         operation["x-scope"] = route.scope
@@ -93,8 +92,8 @@ def _operation(route: Route, method: str) -> dict[str, Any]:
     return operation
 
 
-def _response(route: Route, status: int, words: str) -> dict[str, Any]:
-    response: dict[str, Any] = {"description": words}
+def _response(route: Route, status: int, words: str) -> dict[str, object]:
+    response: dict[str, object] = {"description": words}
     if status >= 400:
         schema = {"$ref": "#/components/schemas/Error"}
         response["content"] = {"application/json": {"schema": schema}}

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.server.compiles import ask, examine, submit
 from jitgen.server.jobs import Order
@@ -48,7 +48,7 @@ class Prewarm:
         self.number = secrets.token_hex(32)
         self.plan, self.arch, self.toolchain, self.token = plan, arch, toolchain, token
         self.total = total
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[dict[str, object]] = []
         self.error = ""
         self.created = time.time()
         self.is_over = False
@@ -59,7 +59,7 @@ class Prewarm:
         before, self.changed = self.changed, asyncio.Event()
         before.set()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return its state as a JSON document."""
         failed = sum(row["state"] == "failed" for row in self.rows)
         state = "compiling" if not self.is_over else "failed" if failed or self.error else "done"
@@ -76,7 +76,7 @@ class Prewarm:
         }
         return document | ({"reason": self.error} if self.error else {})
 
-    async def follow(self, beat_s: float) -> AsyncIterator[dict[str, Any] | None]:
+    async def follow(self, beat_s: float) -> AsyncIterator[dict[str, object] | None]:
         """Yield each row as it comes, until the end; None each `beat_s` seconds without one."""
         sent = 0
         while True:
@@ -112,7 +112,7 @@ class Prewarms:
         return list(reversed(self._known.values()))
 
     async def begin(
-        self, request: Request, plan: str | dict[str, Any], arch: str, pool: Pool
+        self, request: Request, plan: str | dict[str, object], arch: str, pool: Pool
     ) -> Prewarm:
         """
         Start a prewarm.
@@ -144,7 +144,7 @@ class Prewarms:
         return prewarm
 
     async def _run(
-        self, prewarm: Prewarm, request: Request, configs: list[dict[str, Any]], pool: Pool
+        self, prewarm: Prewarm, request: Request, configs: list[dict[str, object]], pool: Pool
     ) -> None:
         slots = asyncio.Semaphore(_AHEAD)
         try:
@@ -164,11 +164,11 @@ class Prewarms:
         self,
         prewarm: Prewarm,
         request: Request,
-        config: dict[str, Any],
+        config: dict[str, object],
         pool: Pool,
         slots: asyncio.Semaphore,
     ) -> None:
-        row: dict[str, Any] = {"state": "failed"}
+        row: dict[str, object] = {"state": "failed"}
         async with slots:
             try:
                 examined = await examine(pool, config, prewarm.arch)
@@ -188,7 +188,7 @@ class Prewarms:
         prewarm.rows.append(row)
         prewarm.tell()
 
-    async def _brought(self, order: Order) -> dict[str, Any]:
+    async def _brought(self, order: Order) -> dict[str, object]:
         """Return the result for one kernel: ``cached``, ``compiled`` or ``failed``."""
         if not await self._service.entry_store.missing([order.key]):
             return {"state": "cached"}

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.responses import Response
@@ -43,7 +42,7 @@ class HTTPError(Exception):
         reason: str,
         headers: Mapping[str, str] | None = None,
         retry_s: float | None = None,
-        **more: Any,
+        **more: object,
     ) -> None:
         super().__init__(reason)
         self.status = status
@@ -81,7 +80,7 @@ class Request:
         self.parameters: Mapping[str, str] = scope["path_params"]
         self.token = token
         self.trace = trace
-        self.note: dict[str, Any] = {}
+        self.note: dict[str, object] = {}
         self.scope = scope
         self._headers = headers
         self._receive = receive
@@ -149,7 +148,7 @@ class Request:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    async def document(self, *fields: str) -> dict[str, Any]:
+    async def document(self, *fields: str) -> dict[str, object]:
         """
         Return the body as a JSON object with exactly `fields`.
 
@@ -195,6 +194,6 @@ class JSONResponse(Response):
 
     media_type = "application/json"
 
-    def render(self, content: Any) -> bytes:
+    def render(self, content: object) -> bytes:
         """Return the bytes of the document."""
         return json.dumps(content, ensure_ascii=True, allow_nan=False).encode("ascii")

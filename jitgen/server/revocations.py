@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from jitgen.cache.entry import Meta, is_key
 from jitgen.cache.remembered import Remembered
@@ -137,7 +136,7 @@ class Revocations:
 
     def _read(self) -> dict[str, Revocation]:
         try:
-            found: Any = parse_json(read_trusted(self._path, _MAX_BYTES), max_bytes=_MAX_BYTES)
+            found = parse_json(read_trusted(self._path, _MAX_BYTES), max_bytes=_MAX_BYTES)
             return {row["digest"]: Revocation(**row) for row in found["revoked"]}
         except FileNotFoundError:
             return {}
@@ -172,7 +171,7 @@ class Revocations:
             os.close(folder)
 
 
-def parse_revocations(document: Any) -> dict[str, str]:
+def parse_revocations(document: object) -> dict[str, str]:
     """
     Return the reasons by digest of a request's ``{"revoked": {digest: reason}}``.
 
@@ -183,8 +182,9 @@ def parse_revocations(document: Any) -> dict[str, str]:
         f'an object {{"revoked": {{digest: reason}}}} of at most {MOST} digests (SHA-256 of a '
         "meta.json or a file, or an entry's key), each with a line of text"
     )
-    revoked = document.get("revoked") if isinstance(document, dict) else None
-    if not isinstance(revoked, dict) or set(document) != {"revoked"} or len(revoked) > MOST:
+    given = document if isinstance(document, dict) else {}
+    revoked = given.get("revoked")
+    if not isinstance(revoked, dict) or set(given) != {"revoked"} or len(revoked) > MOST:
         raise ValueError(allowed)
     if not all(is_key(digest) and is_comment(reason) for digest, reason in revoked.items()):
         raise ValueError(allowed)

@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import signal
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import cast
 
 import uvicorn
 from starlette.types import Receive, Scope, Send
@@ -93,8 +94,9 @@ class Server(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    async def startup(self, sockets: Any = None) -> None:  # noqa: ARG002 - it opens its own sockets
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the service, listen, and log the address."""
+        del sockets  # it opens its own
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise SystemExit(_NOT_STARTED)
@@ -105,7 +107,7 @@ class Server(uvicorn.Server):
             await self.lifespan.shutdown()
             raise _no_listener(config, error) from error
         acceptor = Acceptor(listeners, self._protocol, config.ssl, self._service.connections)
-        self.servers = [acceptor]  # type: ignore[list-item]  # as far as uvicorn asks
+        self.servers = [cast("asyncio.base_events.Server", acceptor)]  # as far as uvicorn asks
         self.started = True
         self.port = listeners[0].getsockname()[1]
         self._service.log.event("listening", host=config.host, port=self.port)
@@ -121,7 +123,7 @@ class Server(uvicorn.Server):
             end_late(self.server_state.connections)
         return await super().on_tick(counter)
 
-    async def shutdown(self, sockets: Any = None) -> None:
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let running compiles end, within the grace period, then shut down."""
         await self._service.queue.close(self._service.settings.limits.grace_s)
         await super().shutdown(sockets)

@@ -183,7 +183,7 @@ class Log:
     )
 
 
-SECTIONS: dict[str, type[Any]] = {
+SECTIONS: dict[str, type[object]] = {
     "listen": Listen,
     "store": Storage,
     "access": Access,
@@ -231,7 +231,7 @@ def read_settings(file: Path) -> ServiceSettings:
     return found
 
 
-def parse_settings(document: dict[str, Any]) -> tuple[ServiceSettings, list[str]]:
+def parse_settings(document: dict[str, object]) -> tuple[ServiceSettings, list[str]]:
     """Return the settings in `document`, and a line for each error."""
     errors = ConfigErrors()
     allowed = (*SECTIONS, "toolchains", "ui")
@@ -251,7 +251,7 @@ def parse_settings(document: dict[str, Any]) -> tuple[ServiceSettings, list[str]
     return found, errors.lines
 
 
-def _toolchains(values: Any, errors: ConfigErrors) -> tuple[Toolchain, ...]:
+def _toolchains(values: object, errors: ConfigErrors) -> tuple[Toolchain, ...]:
     if not isinstance(values, list) or not values:
         errors.add("toolchains", "must be one [[toolchains]] table or more")
         return (Toolchain(),)

@@ -23,7 +23,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from jitgen.errors import JitgenError, ResourceError, SigningError
 from jitgen.server.confine import undumpable
@@ -38,7 +37,7 @@ MAX_LINE = 2**15
 _MOST_CLIENTS = 64
 
 
-def answer(line: bytes, key: PrivateKey, log: Log) -> dict[str, Any]:
+def answer(line: bytes, key: PrivateKey, log: Log) -> dict[str, object]:
     """Return ``{"envelope": ...}`` for a line that holds a statement, else ``{"error": ...}``."""
     try:
         # Signed is the statement as parsed, encoded again, with the present time.

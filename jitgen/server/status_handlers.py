@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from jitgen.server.service import Service
 
 
-async def livez(service: Service, request: Request) -> Response:  # noqa: ARG001
+async def livez(service: Service, request: Request) -> Response:
     """Answer that the process is alive."""
     return JSONResponse({"live": True})
 
 
-async def readyz(service: Service, request: Request) -> Response:  # noqa: ARG001
+async def readyz(service: Service, request: Request) -> Response:
     """Answer whether this service should get requests, and why not."""
     reason = await service.unready()
-    document: dict[str, Any] = {"ready": not reason} | ({"reason": reason} if reason else {})
+    document: dict[str, object] = {"ready": not reason} | ({"reason": reason} if reason else {})
     if not reason and (warnings := service.warnings()):
         document["warnings"] = warnings
     return JSONResponse(document, status_code=503 if reason else 200)
 
 
-async def info(service: Service, request: Request) -> Response:  # noqa: ARG001
+async def info(service: Service, request: Request) -> Response:
     """Answer with versions, toolchains, limits, and what is enforced."""
     limits = service.settings.limits
     return JSONResponse(
@@ -75,7 +75,7 @@ async def info(service: Service, request: Request) -> Response:  # noqa: ARG001
     )
 
 
-def _standing(service: Service) -> dict[str, Any] | None:
+def _standing(service: Service) -> dict[str, object] | None:
     """Return the standing of the signing key; None if it is not known."""
     found = service.vouching.standing
     if found is None:
@@ -84,13 +84,13 @@ def _standing(service: Service) -> dict[str, Any] | None:
     return {"state": str(found.state), "reason": found.reason, "ends": ends}
 
 
-async def metrics(service: Service, request: Request) -> Response:  # noqa: ARG001
+async def metrics(service: Service, request: Request) -> Response:
     """Answer with the metrics."""
     service.count()
     return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
 
-async def openapi(service: Service, request: Request) -> Response:  # noqa: ARG001
+async def openapi(service: Service, request: Request) -> Response:
     """Answer with the OpenAPI document."""
     from jitgen.server.openapi import document
 
@@ -129,7 +129,7 @@ async def revoke(service: Service, request: Request) -> Response:
     return JSONResponse({"revoked": number})
 
 
-async def revocations(service: Service, request: Request) -> Response:  # noqa: ARG001
+async def revocations(service: Service, request: Request) -> Response:
     """Answer with all revocations."""
     rows = service.entry_store.revocations.all()
     return JSONResponse(

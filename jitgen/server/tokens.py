@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from datetime import time as clock
 from pathlib import Path
-from typing import Any
 
 from jitgen.cache.entry import is_key
 from jitgen.errors import SettingError
@@ -41,13 +40,13 @@ _MAX_BYTES = 2**20
 _MAX_TOKEN = 256  # characters; those of `new_token` have 50
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     if not is_key(value):
         raise ValueError("a SHA-256: 64 hexadecimal digits in lower case")
     return str(value)
 
 
-def _moment(value: Any) -> float:
+def _moment(value: object) -> float:
     """Read a TOML date, or date and time, as seconds since 1970; without an offset it is UTC."""
     if isinstance(value, datetime):
         moment = value
@@ -124,7 +123,7 @@ def read_tokens(file: Path | None, anonymous: tuple[str, ...] = ()) -> Tokens:
     return Tokens(found, stranger)
 
 
-def _parsed(document: dict[str, Any], errors: ConfigErrors) -> dict[str, Token]:
+def _parsed(document: dict[str, object], errors: ConfigErrors) -> dict[str, Token]:
     rows = document.get("token", [])
     for name in sorted(set(document) - {"token"}):
         errors.add(name, "is not known; allowed: [[token]] tables")

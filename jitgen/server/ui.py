@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from datetime import datetime
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
@@ -49,7 +50,7 @@ _HOUR_S = 3600.0
 _SOURCES = ("memory", "disk", "shared", "unattested", "missing")
 
 
-async def overview(service: Service, request: Request) -> Response:  # noqa: ARG001
+async def overview(service: Service, request: Request) -> Response:
     """Show the queue, recent compiles, hit rates and misses."""
     counts = {source: _count(service, source) for source in _SOURCES}
     total = sum(counts.values())
@@ -71,7 +72,7 @@ async def entries(service: Service, request: Request) -> Response:
     """List the entries whose name or key contains the search text."""
     wanted = request.query("q")
 
-    def found() -> list[Any]:
+    def found() -> list[object]:
         rows = (
             i for i in service.entry_store.store.entries() if wanted in i.name or wanted in i.key
         )
@@ -98,7 +99,7 @@ async def entry(service: Service, request: Request) -> Response:
     )
 
 
-async def revocations(service: Service, request: Request) -> Response:  # noqa: ARG001
+async def revocations(service: Service, request: Request) -> Response:
     """Show what is revoked, and the trust document."""
     rows = sorted(service.entry_store.revocations.all().values(), key=lambda row: -row.at)
     trust = service.entry_store.revocations.trust
@@ -111,7 +112,7 @@ async def revocations(service: Service, request: Request) -> Response:  # noqa: 
     )
 
 
-async def style(service: Service, request: Request) -> Response:  # noqa: ARG001
+async def style(service: Service, request: Request) -> Response:
     """Answer with the style sheet."""
     text = (_FOLDER / "style.css").read_text(encoding="utf-8")
     return Response(text, headers={**_HEADERS, "Content-Type": "text/css; charset=utf-8"})
@@ -137,7 +138,7 @@ def _signatures(entry: Entry) -> list[dict[str, str]]:
         return [{"keyid": "unreadable", "builder": str(error), "at": ""}]
 
 
-def _page(name: str, **values: Any) -> Response:
+def _page(name: str, **values: object) -> Response:
     html = _templates().get_template(name).render(version=__version__, now=time.time(), **values)
     return Response(html, headers={**_HEADERS, "Content-Type": "text/html; charset=utf-8"})
 
@@ -153,7 +154,7 @@ def _templates() -> jinja2.Environment:
     return made
 
 
-def _moment(at: Any) -> str:
+def _moment(at: float | datetime) -> str:
     """Return a time in UTC, to the second."""
     if not isinstance(at, float):
         return str(at.strftime("%Y-%m-%d %H:%M:%S"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Self
 
 from jitgen.errors import SigningError
 from jitgen.signing.keys import SIGNATURE_BYTES, PrivateKey, PublicKey, Sign, is_digest, unbase64
@@ -63,7 +63,7 @@ class Envelope:
             for signature in self.signatures
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the envelope as JSON values, in the form of DSSE."""
         return {
             "payload": base64.b64encode(self.payload).decode("ascii"),
@@ -75,7 +75,7 @@ class Envelope:
         }
 
     @classmethod
-    def from_json(cls, document: Any) -> Self:
+    def from_json(cls, document: object) -> Self:
         """
         Return the envelope that `to_json` wrote, without verifying its signatures.
 
@@ -97,7 +97,7 @@ class Envelope:
         )
 
 
-def _signature(document: Any) -> Signature:
+def _signature(document: object) -> Signature:
     fields = _fields(document, {"keyid", "sig"}, "a signature")
     keyid, sig = fields["keyid"], unbase64(fields["sig"], "a signature")
     if not is_digest(keyid) or len(sig) != SIGNATURE_BYTES:
@@ -105,7 +105,7 @@ def _signature(document: Any) -> Signature:
     return Signature(keyid=keyid, sig=sig)
 
 
-def _fields(document: Any, names: set[str], what: str) -> Mapping[str, Any]:
+def _fields(document: object, names: set[str], what: str) -> Mapping[str, object]:
     if not isinstance(document, dict) or document.keys() != names:
         raise SigningError(f"{what} has missing or unknown fields: it has {sorted(names)}")
     return document

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from jitgen.errors import SigningError
 from jitgen.signing import times
@@ -30,9 +29,9 @@ def begun(root: PublicKey, valid: timedelta = VALID) -> Trust:
     return Trust(version=1, issued=now, expires=now + valid, roots=(root,))
 
 
-def _next(trust: Trust, valid: timedelta, **changes: Any) -> Trust:
+def _next(trust: Trust, valid: timedelta) -> Trust:
     now = times.now().replace(microsecond=0)
-    return replace(trust, version=trust.version + 1, issued=now, expires=now + valid, **changes)
+    return replace(trust, version=trust.version + 1, issued=now, expires=now + valid)
 
 
 def added(
@@ -63,7 +62,7 @@ def added(
         not_after=now + signs,
         comment=comment or ("" if before is None else before.comment),
     )
-    return _next(trust, valid, keys={**trust.keys, key.keyid: mine})
+    return _next(replace(trust, keys={**trust.keys, key.keyid: mine}), valid)
 
 
 def rotated(
@@ -106,7 +105,7 @@ def rotated(
 
 def with_root(trust: Trust, root: PublicKey, valid: timedelta = VALID) -> Trust:
     """Return the next version, whose one root is `root`; a previous root must sign it, too."""
-    return _next(trust, valid, roots=(root,))
+    return _next(replace(trust, roots=(root,)), valid)
 
 
 def revoked(
@@ -132,9 +131,11 @@ def revoked(
     others = {digest: reason for digest in digests if digest not in known}
     least = max(filter(None, (trust.min_signed_at, before)), default=None)
     return _next(
-        trust,
+        replace(
+            trust,
+            revoked_keys={**trust.revoked_keys, **keys},
+            revoked={**trust.revoked, **others},
+            min_signed_at=least,
+        ),
         valid,
-        revoked_keys={**trust.revoked_keys, **keys},
-        revoked={**trust.revoked, **others},
-        min_signed_at=least,
     )

@@ -18,12 +18,16 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Self, TypeGuard
 
 from jitgen.errors import SigningError, ToolchainError
 from jitgen.ownership.files import Unsafe, read_trusted
 from jitgen.support.documents import BadDocument
 from jitgen.support.frozen import frozen
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PUBLIC_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -31,12 +35,12 @@ _MAX_FILE_BYTES = 2**14
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
-def is_digest(value: object) -> bool:
+def is_digest(value: object) -> TypeGuard[str]:
     """Return whether `value` is a SHA-256 in lower-case hexadecimal, like a keyid."""
     return isinstance(value, str) and _HEX64.fullmatch(value) is not None
 
 
-def _ed25519() -> Any:
+def _ed25519() -> ModuleType:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
@@ -104,7 +108,7 @@ class PrivateKey:
         public: Its public half.
     """
 
-    def __init__(self, key: Any) -> None:
+    def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
         self.public = PublicKey(raw=key.public_key().public_bytes_raw())
 

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime
-from typing import Any, Self
+from typing import Self
 
 from jitgen.errors import SigningError
 from jitgen.signing import times
@@ -130,7 +130,7 @@ class Statement:
             SigningError: It is malformed.
         """
         try:
-            document: Any = parse_json(payload, max_bytes=_MAX_BYTES)
+            document: object = parse_json(payload, max_bytes=_MAX_BYTES)
         except BadDocument as error:
             raise SigningError(f"a statement cannot be read: {error}") from None
         if not isinstance(document, dict) or document.keys() != _FIELDS:

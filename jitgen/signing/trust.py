@@ -21,7 +21,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from datetime import datetime
-from typing import Any, Self
+from typing import Self, TypeGuard
 
 from jitgen.errors import SigningError
 from jitgen.signing import dsse, times
@@ -65,7 +65,7 @@ class TrustedKey:
     not_after: datetime
     comment: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the key as JSON values."""
         return {
             "keyid": self.public.keyid,
@@ -76,7 +76,7 @@ class TrustedKey:
         }
 
     @classmethod
-    def from_json(cls, document: Any) -> Self:
+    def from_json(cls, document: object) -> Self:
         """Return the key that `to_json` wrote; raises SigningError."""
         values = _object(document, {"keyid", "public", "not_before", "not_after", "comment"})
         public = PublicKey.parse(values["public"])
@@ -121,7 +121,7 @@ class Trust:
         """The roots that are not revoked: only they can sign a later document."""
         return tuple(root for root in self.roots if root.keyid not in self.revoked_keys)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the document as JSON values, as they are signed."""
         return {
             "type": TYPE,
@@ -136,7 +136,7 @@ class Trust:
         }
 
     @classmethod
-    def from_json(cls, document: Any) -> Self:
+    def from_json(cls, document: object) -> Self:
         """
         Return the document that `to_json` wrote.
 
@@ -263,7 +263,7 @@ def opened(data: bytes, before: SealedTrust | None = None) -> SealedTrust:
     return found
 
 
-def _alone(document: Any) -> SealedTrust:
+def _alone(document: object) -> SealedTrust:
     """Return one trust document without ``before``; one of its own roots must have signed it."""
     envelope = dsse.Envelope.from_json(document)
     if envelope.payload_type != PAYLOAD_TYPE:
@@ -295,14 +295,14 @@ def _check_steps(found: SealedTrust) -> None:
         proven.append(one)
 
 
-def _parsed(data: bytes, max_bytes: int) -> Any:
+def _parsed(data: bytes, max_bytes: int) -> object:
     try:
         return parse_json(data, max_bytes=max_bytes)
     except BadDocument as error:
         raise SigningError(f"the trust document cannot be read: {error}") from None
 
 
-def is_comment(value: object) -> bool:
+def is_comment(value: object) -> TypeGuard[str]:
     """
     Return whether `value` is a comment that a trust document may hold: one line of printable text
     of limited length.
@@ -310,20 +310,20 @@ def is_comment(value: object) -> bool:
     return isinstance(value, str) and len(value) <= _MAX_REASON and (value or " ").isprintable()
 
 
-def _object(document: Any, names: set[str]) -> Mapping[str, Any]:
+def _object(document: object, names: set[str]) -> Mapping[str, object]:
     if not isinstance(document, dict) or document.keys() != names:
         found = sorted(document.keys() ^ names) if isinstance(document, dict) else "no object"
         raise SigningError(f"the trust document has missing or unknown fields: {shown(found)}")
     return document
 
 
-def _list(value: Any, least: int, most: int) -> list[Any]:
+def _list(value: object, least: int, most: int) -> list[object]:
     if not isinstance(value, list) or not least <= len(value) <= most:
         raise SigningError(f"the trust document has a list that is not of {least} to {most}")
     return value
 
 
-def _reasons(value: Any) -> dict[str, str]:
+def _reasons(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or not all(
         is_digest(name) and is_comment(reason) for name, reason in value.items()
     ):

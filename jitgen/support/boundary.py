@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from jitgen.errors import InternalError, JitgenError, ResourceError
 from jitgen.support.failing import is_passing
@@ -96,13 +96,13 @@ def on_fresh_stack(work: Callable[[], T]) -> T:
         frames, frame = frames + 1, frame.f_back
     if frames < sys.getrecursionlimit() - _FRAMES:
         return work()
-    outcome: list[Any] = []
+    outcome: list[tuple[T | None, BaseException | None]] = []
 
     def run() -> None:
         try:
-            outcome.extend((work(), None))
+            outcome.append((work(), None))
         except BaseException as error:  # raised again below, in the caller's thread
-            outcome.extend((None, error))
+            outcome.append((None, error))
 
     thread = threading.Thread(target=run, name="jitgen-stack")
     try:
@@ -110,7 +110,7 @@ def on_fresh_stack(work: Callable[[], T]) -> T:
     except RuntimeError as error:
         raise ResourceError(f"the stack is deep and no thread can be started: {error}") from error
     thread.join()
-    result, raised = outcome
+    result, raised = outcome[0]
     if raised is not None:
         raise raised
     return cast("T", result)

@@ -17,10 +17,11 @@ type says more: bounds, a description, or how a value of another type is written
 that both keep to. `read` is `from_json` for files that people write: it goes on after an error, so
 that each wrong field is reported.
 
-Types: ``str``, ``int``, ``float``, ``bool``, ``None``, ``Any``, ``Path``, enums of texts,
-``X | None``, ``tuple[X, ...]``, ``list[X]``, ``Mapping[str, X]``, dataclasses, and classes that
-have `to_json` and `from_json` of their own. ``Annotated[Any, Server]`` has the schema of a class,
-and may be JSON already; ``Annotated[Any, "module:Server"]`` is not imported before it is described.
+Types: ``str``, ``int``, ``float``, ``bool``, ``None``, ``object`` or ``Any`` for any value,
+``Path``, enums of texts, ``X | None``, ``tuple[X, ...]``, ``list[X]``, ``Mapping[str, X]``,
+dataclasses, and classes that have `to_json` and `from_json` of their own.
+``Annotated[object, Server]`` has the schema of a class, and may be JSON already;
+``Annotated[object, "module:Server"]`` is not imported before it is described.
 """
 
 from __future__ import annotations
@@ -246,8 +247,11 @@ def _plain(allowed: str, name: str, *kinds: type) -> _Kind:
     return _Kind(lambda: {"type": name}, allowed, check)
 
 
+_ANYTHING = _Kind(dict, "any value", lambda value: value)
+
 _PLAIN: dict[Any, _Kind] = {
-    Any: _Kind(dict, "any value", lambda value: value),
+    Any: _ANYTHING,
+    object: _ANYTHING,
     str: _plain("a text", "string", str),
     bool: _plain("true or false", "boolean", bool),
     int: _plain("an integer", "integer", int),
@@ -441,7 +445,7 @@ def _specs_of(kind: Any) -> dict[str, _Spec]:
         value = None if each.default is MISSING else each.default
         found[each.metadata.get("key", each.name)] = _Spec(
             name=each.name,
-            kind=_ruled(_PLAIN[Any], Rule(reader)) if reader else _kind_of(hint),
+            kind=_ruled(_ANYTHING, Rule(reader)) if reader else _kind_of(hint),
             default=_constant(value) if each.default_factory is MISSING else each.default_factory,
             is_required=each.default is MISSING and each.default_factory is MISSING,
             is_absent=is_absent,

@@ -35,7 +35,8 @@ def frozen(cls: _Class) -> _Class:
     made: Any = dataclass(eq=False, repr=False, slots=True, kw_only=True)(cls)
     names = [spec.name for spec in fields(made) if spec.compare]
     made.__compared__ = staticmethod(attrgetter(*names) if names else _nothing)
-    return made  # type: ignore[no-any-return]
+    frozen_class: _Class = made
+    return frozen_class
 
 
 def _nothing(_: Any) -> tuple[()]:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -146,16 +147,16 @@ class MovedFinder:
     """Import hook for the modules of `MOVED`; the last of ``sys.meta_path``."""
 
     @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG004
+    def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
         """Return how to import `name` from where it is now; None for any other name."""
         if name not in MOVED:
             return None
         from importlib.util import spec_from_loader
 
-        return spec_from_loader(name, MovedFinder)  # type: ignore[arg-type]
+        return spec_from_loader(name, cast("Loader", MovedFinder))
 
     @staticmethod
-    def create_module(spec: ModuleSpec) -> ModuleType | None:  # noqa: ARG004
+    def create_module(_spec: ModuleSpec) -> ModuleType | None:
         """Let the import system make an empty module, which `exec_module` replaces."""
         return None
 

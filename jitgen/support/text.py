@@ -10,8 +10,6 @@ whatever Unicode counts as not printable is shown as an escape.
 
 from __future__ import annotations
 
-from typing import Any
-
 _MOST = 120  # characters of a value in a message
 
 
@@ -59,7 +57,7 @@ def _json_escape(letter: str) -> str:
     return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """
     Return the ``repr`` of `value` for a message, cut to a readable length.
 

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jitgen.errors import SettingError
 from jitgen.support import values
@@ -51,8 +51,8 @@ class Setting(NamedTuple):
     """
 
     name: str
-    default: Any
-    parse: Callable[[str], Any]
+    default: object
+    parse: Callable[[str], object]
     kind: str
     help: str
     shown_default: str

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from jitgen.support.codec import Rule
 
@@ -57,11 +57,11 @@ Reason: TypeAlias = Annotated[
 ]
 File: TypeAlias = Annotated[str | Path, said("the path of a file that was read or written")]
 Url: TypeAlias = Annotated[str, said("where something is: s3://bucket/prefix, say")]
-Values: TypeAlias = Mapping[str, Any]
+Values: TypeAlias = Mapping[str, object]
 """An object of anything: a key document, for example."""
 
 ConfigValues: TypeAlias = Annotated[
-    Mapping[str, Any],
+    Mapping[str, object],
     Rule(
         type="object",
         properties={"op": {"type": "string"}},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from jitgen.config.config import Config, Part, TiledConfig
 from jitgen.config.problem import SizedProblem
@@ -90,7 +90,7 @@ class BaseRules(Generic[ConfigT, ProblemT]):
             limiter=self.limiter,
         )
 
-    def confidence_note(self, problem: ProblemT, device: Device) -> str:  # noqa: ARG002  # others look at it
+    def confidence_note(self, problem: ProblemT, device: Device) -> str:  # others look at it
         """Return a note where the cost model was not fitted, else an empty text."""
         return self.note.format(device=device.name)
 
@@ -127,7 +127,7 @@ class TiledRules(BaseRules[TiledT, ProblemT]):
     def kind_of(self, problem: ProblemT) -> TiledT:
         """Return the kind of every kernel for `problem`, with the default tiling."""
         names = (spec.name for spec in fields(self.usual))
-        same: dict[str, Any] = {n: getattr(problem, n) for n in names if hasattr(problem, n)}
+        same: dict[str, object] = {n: getattr(problem, n) for n in names if hasattr(problem, n)}
         return replace(self.usual, **same)
 
     def legal(self, kind: TiledT, tilings: Iterable[Part]) -> tuple[TiledT, ...]:
@@ -145,7 +145,7 @@ def tiled(config: _TiledT, tiling: Part) -> _TiledT:
 
 def kinds_of(usual: _TiledT) -> Iterator[_TiledT]:
     """Yield `usual` with every combination of its enumerations and booleans, legal or not."""
-    values: dict[str, tuple[Any, ...]] = {}
+    values: dict[str, tuple[object, ...]] = {}
     for spec in fields(usual):
         kind = spec.metadata["type"]
         if kind is bool:

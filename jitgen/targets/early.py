@@ -33,12 +33,12 @@ def early(config: Config, arch: Arch) -> Config:
     before it lets the product start.
     """
     found: Any = config
+    tiling: Any = getattr(config, "tiling", None)
     if arch is not Arch.SM_90A:  # likewise
         return config
     if isinstance(config, GroupedGemmConfig):
         if config.tile.m == _ROWS:
             found = replace(config, schedule=replace(config.schedule, early_b=True))
-    elif hasattr(getattr(config, "tiling", None), "use_pdl"):
-        tiling: Any = config.tiling  # type: ignore[attr-defined]
+    elif hasattr(tiling, "use_pdl"):
         found = replace(found, tiling=replace(tiling, use_pdl=True))
     return found if check(found, arch) else config

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jitgen.config.config import Part
 from jitgen.targets.protocol import refuse_unless
@@ -36,7 +36,7 @@ def check_sides(part: Part, sides: Sides, prefix: str = "") -> None:
 def tilings(like: _Tiling, sides: Sides) -> Iterator[_Tiling]:
     """Yield the tilings with every combination of `sides`, legal or not, the rest as in `like`."""
     for values in itertools.product(*sides.values()):
-        found: dict[str, Any] = dict(zip(sides, values, strict=True))
+        found: dict[str, object] = dict(zip(sides, values, strict=True))
         yield replace(like, **found)
 
 

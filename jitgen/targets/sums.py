@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jitgen.config.config import Part
 
@@ -46,7 +46,7 @@ class SumOrder(NamedTuple):
         return ""
 
 
-def _fields(part: Part, prefix: str) -> Iterator[tuple[str, Any, Any]]:
+def _fields(part: Part, prefix: str) -> Iterator[tuple[str, object, object]]:
     """Yield the fields of a part and of its parts: path, value, default."""
     for spec in dataclasses.fields(part):
         value = getattr(part, spec.name)

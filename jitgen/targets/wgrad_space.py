@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jitgen.config import DType, Layout
 from jitgen.config.grouped_gemm import Cluster, Tile
@@ -96,7 +96,7 @@ def nearest(config: GroupedGemmWgradConfig, rules: WgradRules) -> GroupedGemmWgr
     )
     legal = legal_of((each for kind in kinds for each in _tiled(kind, rules.space)), rules)
 
-    def distance(other: GroupedGemmWgradConfig) -> tuple[Any, ...]:
+    def distance(other: GroupedGemmWgradConfig) -> tuple[object, ...]:
         names = ("layout", "a_dtype", "out_dtype")
         kind = sum(getattr(other, name) != getattr(config, name) for name in names)
         sides = [(getattr(other.tile, side), getattr(config.tile, side)) for side in ("m", "n")]

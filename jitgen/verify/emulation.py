@@ -7,7 +7,6 @@ emulator.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from jitgen.emulator import NUM_SMS, TIME_LIMIT_S, Artifact, Mode, Report, parse_modes
 from jitgen.emulator import emulate as emulate_artifact
@@ -18,7 +17,7 @@ from jitgen.verify.host import HOST
 
 def emulate(
     kernel: Kernel | Artifact,
-    *tensors: Any,
+    *tensors: object,
     modes: str | Mode | Sequence[str | Mode] = "quick",
     num_sms: int = NUM_SMS,
     time_limit_s: float = TIME_LIMIT_S,

@@ -129,7 +129,7 @@ def verify_file(
     if brought is None:
         target_of(arch)
         _import_compiler()  # before the file does, and in a neutral environment
-    kernels: dict[Any, _Kernel] = {}
+    kernels: dict[object, _Kernel] = {}
     for number, case in enumerate(cases.load(path)):
         name = case.name or f"case {number}"
         try:
@@ -212,7 +212,7 @@ def _compiled(case: Case, wanted: Parameters, path: Path, arch: str) -> _Kernel:
     )
 
 
-def _key(case: Case, wanted: Parameters) -> Any:
+def _key(case: Case, wanted: Parameters) -> object:
     """Return a key that is equal for cases that share a kernel."""
     return id(case.entry), *(
         _signature(value, is_dynamic=name in wanted.called)
@@ -220,7 +220,7 @@ def _key(case: Case, wanted: Parameters) -> Any:
     )
 
 
-def _signature(value: Any, *, is_dynamic: bool) -> Any:
+def _signature(value: object, *, is_dynamic: bool) -> object:
     if isinstance(value, Tensor):
         return value.dtype, tuple(value.shape), value.stride()
     if isinstance(value, (bool, int, float, str, NoneType)):

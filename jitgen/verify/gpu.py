@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitgen.codegen.render import source_of
 from jitgen.config import Arch
@@ -57,12 +57,12 @@ def device(
     reports: list[Report] = []
     artifacts: dict[Wanted, Artifact] = {}
 
-    def function(config: Wanted) -> Callable[..., Any]:
+    def function(config: Wanted) -> Callable[..., object]:
         artifact = artifacts.get(config)
         if artifact is None:
             artifact = artifacts[config] = _artifact(config, target)
 
-        def call(*arguments: Any) -> None:
+        def call(*arguments: object) -> None:
             report = emulate(
                 artifact,
                 *arguments,

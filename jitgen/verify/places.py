@@ -9,8 +9,8 @@ a CTA.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ def describe(result: Result, tile: tuple[int, int]) -> list[str]:
 
 
 def _describe_tile(
-    result: Result, tile: tuple[int, int], name: list[int], places: NDArray[Any]
+    result: Result, tile: tuple[int, int], name: list[int], places: NDArray[np.integer]
 ) -> str:
     """
     Return in words what is wrong in a tile, given by group and by tile along M and N; rows count
@@ -90,7 +90,7 @@ def _name(group: int) -> str:
     return {UNOWNED: "rows of nobody", UNGROUPED: "the tensor"}.get(group, f"group {group}")
 
 
-def _series(indices: NDArray[Any], what: str) -> str:
+def _series(indices: NDArray[np.integer], what: str) -> str:
     """Return ascending indices in words: "row 3", "columns 0..7", "every 2nd column from 1 on"."""
     first, last, n = int(indices[0]), int(indices[-1]), len(indices)
     if n == 1:
@@ -109,7 +109,11 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def of_case(case: Any, tile: tuple[int, int]) -> Iterator[str]:
+class _Case(Protocol):
+    def results(self) -> Iterable[Result]: ...
+
+
+def of_case(case: _Case, tile: tuple[int, int]) -> Iterator[str]:
     """Yield where the results of a call are wrong."""
     for result in case.results():
         yield from describe(result, tile)

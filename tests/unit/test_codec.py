@@ -130,6 +130,18 @@ def test_what_was_written_is_read() -> None:
     assert from_json(Whole, to_json(whole)) == whole
 
 
+@frozen
+class Opaque:
+    value: object
+
+
+def test_an_object_is_any_value() -> None:
+    document = {"value": [1, {"a": None}]}
+
+    assert to_json(from_json(Opaque, document)) == document
+    assert schema(Opaque)["properties"] == {"value": {}}
+
+
 def test_a_field_may_be_absent() -> None:
     assert to_json(from_json(Whole, {**WHOLE, "note": "n"}))["note"] == "n"
     with pytest.raises(BadDocument, match=r"note must be a text \(got None\)"):

@@ -25,11 +25,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jitgen.autotune.measure.errors import NoDevice
 from jitgen.autotune.measure.times import Times
 from jitgen.support.frozen import frozen
+
+if TYPE_CHECKING:
+    import torch
 
 FLUSH_BYTES = 512 * 2**20
 """Bytes read to empty L2: ten times what the largest one holds."""
@@ -81,7 +84,7 @@ class Batch:
         """
         import torch
 
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for call in calls:
@@ -219,7 +222,7 @@ def _on_device(
     import torch
 
     flush = torch.zeros(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
-    events: list[list[tuple[Any, Any]]] = [[] for _ in timed]
+    events: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in timed]
     with _no_garbage():
         for turn in range(warmup + rounds):
             for place in range(len(timed)):
@@ -244,10 +247,10 @@ def _on_device(
     ]
 
 
-def _event() -> Any:
+def _event() -> torch.cuda.Event:
     import torch
 
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)
 
 
 def _medians(seconds: Sequence[float], repetitions: int, warmup: int) -> Times:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from jitgen.config import Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.formats import find_format
-from jitgen.formats.protocol import Rows, ceil_div
+from jitgen.formats.protocol import Index, Rows, ceil_div
 from jitgen.ops.grouped_gemm import reference
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm.samples import Call, random_call
@@ -43,7 +43,7 @@ class Expected(NamedTuple):
         values: (rows, N) in the reference's type.
     """
 
-    where: Any
+    where: Index
     rows: slice
     values: Tensor
 
@@ -109,15 +109,15 @@ class Workload(Call):
         used = sum(count > 0 for count in self.row_counts)
         return sum(self.row_counts) * a_row + used * a_group
 
-    def call(self, function: Callable[..., Any] = grouped_gemm, **options: Any) -> Any:
+    def call(self, function: Callable[..., object] = grouped_gemm, **options: object) -> object:
         """Call what takes the arguments of `jitgen.grouped_gemm`; `options` are further ones."""
         return function(**{**self.arguments, **options})
 
-    def valid_rows(self) -> Iterator[tuple[int, Any]]:
+    def valid_rows(self) -> Iterator[tuple[int, Index]]:
         """Yield each group that has rows, and the index of these in a and out."""
         start = 0
         for group, count in enumerate(self.row_counts):
-            rows: Any = slice(start, start + count)
+            rows: Index = slice(start, start + count)
             match self.problem.layout:
                 case Layout.MASKED:
                     rows = (group, slice(0, count))
@@ -153,10 +153,10 @@ class Workload(Call):
                 rows = slice(first, first + _CHUNK_ROWS)
                 yield Expected(where, rows, self._expected(group, where, rows, dtype))
 
-    def _expected(self, group: int, where: Any, rows: slice, dtype: torch.dtype) -> Tensor:
+    def _expected(self, group: int, where: Index, rows: slice, dtype: torch.dtype) -> Tensor:
         """Return the reference for `rows` of a group, counted from its first: (rows, N) `dtype`."""
         a, one = self.a[where][rows], slice(group, group + 1)
-        given: dict[str, Any] = {
+        given: dict[str, object] = {
             "a": a,
             "offs": torch.tensor([len(a)], dtype=torch.int32, device=a.device),
             "alpha": None if self.alpha is None else self.alpha[one],

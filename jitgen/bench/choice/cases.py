@@ -60,7 +60,7 @@ class Routing:
 
     def deal(self, groups: int, rows: int) -> tuple[int, ...]:
         """Return the rows of each of `groups` groups, `rows` together."""
-        chance = random.Random(self.seed)  # noqa: S311  # sizes, not secrets
+        chance = random.Random(self.seed)  # sizes, not secrets
         weights = self._weights(groups, chance)
         if self.kind is Kind.ROUTED:
             drawn = Counter(chance.choices(range(groups), weights, k=rows))
@@ -249,7 +249,7 @@ def random_cases(count: int, seed: int) -> list[Case]:
     A case of more than `MOST_BYTES` or `MOST_FLOP` is drawn again. The first cases do not depend on
     `count`.
     """
-    chance = random.Random(seed)  # noqa: S311  # sizes, not secrets
+    chance = random.Random(seed)  # sizes, not secrets
     return [_drawn(chance) for _ in range(count)]
 
 
@@ -307,7 +307,7 @@ def layer_cases(count: int, seed: int) -> list[Case]:
 
     A case of more than `LAYER_BYTES` or `LAYER_FLOP` is drawn again.
     """
-    chance, found = random.Random(seed), list[Case]()  # noqa: S311  # sizes, not secrets
+    chance, found = random.Random(seed), list[Case]()  # sizes, not secrets
     while len(found) < count:
         n, k = chance.choice(_MATRICES)
         groups, layout = chance.choice(_SHARES), chance.choice(tuple(Layout))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -112,7 +111,7 @@ def quantized(values: Tensor, group: int) -> tuple[Tensor, Tensor]:
     return q.view(padded.shape)[..., : values.shape[-1]], scale
 
 
-def check(found: Any, *, expected: tuple[Tensor, Tensor | None]) -> None:
+def check(found: tuple[Tensor, Tensor | None], *, expected: tuple[Tensor, Tensor | None]) -> None:
     """
     Require results no more than a step away.
 

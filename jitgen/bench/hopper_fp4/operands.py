@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -55,7 +55,7 @@ class Weights:
 
     packed: Tensor
     scale: Tensor
-    made: dict[str, Any] = field(default_factory=dict)
+    made: dict[str, object] = field(default_factory=dict)
 
     @classmethod
     def random(cls, groups: int, n: int, k: int, device: str) -> Self:
@@ -87,8 +87,7 @@ class Weights:
         """
         if name not in self.made:
             self.made[name] = make()
-        found: T = self.made[name]
-        return found
+        return cast("T", self.made[name])
 
     def values(self) -> Tensor:
         """Return (G, N, K) float32."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jitgen.autotune.measure.times import Times
 from jitgen.bench.cases import DOWN, UP, Case
@@ -91,7 +91,7 @@ class SideTimes(Record):
         """Bytes a second."""
         return self.num_bytes / self.times.median
 
-    def derived(self) -> dict[str, Any]:
+    def derived(self) -> dict[str, object]:
         """Return the median."""
         return {"median_us": self.times.median * 1e6}
 
@@ -133,7 +133,7 @@ class Measured(Record):
             return None
         return self.sides[FP8].num_bytes / self.sides[side].num_bytes
 
-    def derived(self) -> dict[str, Any]:
+    def derived(self) -> dict[str, object]:
         """Return the ratios."""
         return {"ratio": {name: self.ratio(name) for name in self.sides}}
 
@@ -150,7 +150,7 @@ class Fp4Report(Report):
     """
 
     SUITES: ClassVar[tuple[str, ...]] = (NAME,)
-    SCHEMA: ClassVar[Mapping[str, Any]] = {"report_schema": 1}
+    SCHEMA: ClassVar[Mapping[str, object]] = {"report_schema": 1}
     NEEDED: ClassVar[str] = FP8
     JSON: ClassVar[str] = "conditions copy_bytes_per_s=copy_rate found notes absent launching"
 

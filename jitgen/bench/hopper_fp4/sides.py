@@ -174,7 +174,7 @@ class Unpacked(Mxfp4):
         """Return the problem of the kernel that multiplies unpacked weights."""
         return unpacked_problem(super().problem(case))
 
-    def beside(self, case: Case, arch: Arch) -> list[Config]:
+    def beside(self, case: Case, arch: Arch) -> list[Config]:  # most have none
         """Return the kernel that unpacks them."""
         weights = UnpackWeightsProblem(
             groups=case.groups,

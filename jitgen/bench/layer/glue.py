@@ -8,8 +8,6 @@ pair is a token with one of its slots; `place` says in which row it is.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -25,8 +23,8 @@ _SCAN = 1024
 """Pairs that a program looks at at once."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _count(ids, counts, pairs, SCAN: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+@triton.jit
+def _count(ids, counts, pairs, SCAN: tl.constexpr):
     """Count the pairs of one expert."""
     expert = tl.program_id(0)
     found = tl.zeros((SCAN,), dtype=tl.int32)
@@ -37,17 +35,17 @@ def _count(ids, counts, pairs, SCAN: tl.constexpr):  # type: ignore[no-untyped-d
     tl.store(counts + expert, tl.sum(found, 0))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _place(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  # a kernel's
+@triton.jit
+def _place(
     ids,
     counts,
     place,
     owners,
     pairs,
     height,
-    SCAN: tl.constexpr,  # noqa: N803
-    EXPERTS: tl.constexpr,  # noqa: N803
-    IS_MASKED: tl.constexpr,  # noqa: N803
+    SCAN: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    IS_MASKED: tl.constexpr,
 ):
     """Give the pairs of one expert their rows, in ascending order; one more program: the rest."""
     expert = tl.program_id(0)
@@ -75,12 +73,12 @@ def _place(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  # a kerne
 
 
 @triton.jit
-def _scales_of(values):  # type: ignore[no-untyped-def]
+def _scales_of(values):
     return tl.maximum(tl.max(tl.abs(values), 1), 1e-10) / 448.0
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _gather(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  # likewise
+@triton.jit
+def _gather(
     x,
     place,
     q,
@@ -88,9 +86,9 @@ def _gather(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  # likewi
     height,
     scale_matrix,
     scale_step,
-    H: tl.constexpr,  # noqa: N803
-    TOP_K: tl.constexpr,  # noqa: N803
-    PART: tl.constexpr,  # noqa: N803
+    H: tl.constexpr,
+    TOP_K: tl.constexpr,
+    PART: tl.constexpr,
 ):
     """Quantise eight blocks of a pair's token into its row."""
     pair, part = tl.program_id(0), tl.program_id(1)
@@ -105,8 +103,8 @@ def _gather(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  # likewi
     tl.store(scale + scale_row + block * scale_step, found, mask=block * 128 < H)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _swiglu(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  # likewise
+@triton.jit
+def _swiglu(
     h,
     place,
     q,
@@ -114,8 +112,8 @@ def _swiglu(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  # likewi
     height,
     scale_matrix,
     scale_step,
-    I: tl.constexpr,  # noqa: E741, N803
-    PART: tl.constexpr,  # noqa: N803
+    I: tl.constexpr,
+    PART: tl.constexpr,
 ):
     """Gate and quantise eight blocks of a pair's row."""
     pair, part = tl.program_id(0), tl.program_id(1)
@@ -131,15 +129,15 @@ def _swiglu(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  # likewi
     tl.store(scale + scale_row + block * scale_step, found, mask=block * 128 < I)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _combine(  # type: ignore[no-untyped-def]
+@triton.jit
+def _combine(
     y,
     place,
     weights,
     out,
-    H: tl.constexpr,  # noqa: N803
-    TOP_K: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
+    H: tl.constexpr,
+    TOP_K: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     """Add up the rows of one token."""
     token = tl.program_id(0).to(tl.int64)
@@ -162,7 +160,7 @@ def place_masked(ids: Tensor, counts: Tensor, place: Tensor, *, height: int) -> 
         place: (T * k,) int32, written.
         height: Rows of each expert's matrix.
     """
-    grid: Any = (len(counts),)
+    grid = (len(counts),)
     _place[grid](
         *(ids, counts, place, counts, ids.numel(), height),
         SCAN=_SCAN,
@@ -183,7 +181,7 @@ def place_contiguous(ids: Tensor, counts: Tensor, place: Tensor, *, owners: Tens
         owners: (rows,) int32, written: the expert of each row, -1 behind the last.
     """
     experts = counts.numel() // 2
-    grid: Any = (experts,)
+    grid = (experts,)
     _count[grid](ids, counts, ids.numel(), SCAN=_SCAN)
     grid = (experts + 1,)
     _place[grid](
@@ -197,7 +195,7 @@ def place_contiguous(ids: Tensor, counts: Tensor, place: Tensor, *, owners: Tens
 def gather(x: Tensor, place: Tensor, q: Tensor, scale: Tensor, top_k: int) -> None:
     """Quantise the token of every pair into its row of `q`, (rows, H) or (G, rows, H)."""
     hidden = x.shape[1]
-    grid: Any = (len(place), triton.cdiv(hidden, _PART * BLOCK))
+    grid = (len(place), triton.cdiv(hidden, _PART * BLOCK))
     _gather[grid](
         *(x, place, q, scale, q.shape[-2], *_steps(scale)), H=hidden, TOP_K=top_k, PART=_PART
     )
@@ -206,14 +204,14 @@ def gather(x: Tensor, place: Tensor, q: Tensor, scale: Tensor, top_k: int) -> No
 def swiglu(h: Tensor, place: Tensor, q: Tensor, scale: Tensor) -> None:
     """Gate and quantise the row of every pair."""
     columns = q.shape[-1]
-    grid: Any = (len(place), triton.cdiv(columns, _PART * BLOCK))
+    grid = (len(place), triton.cdiv(columns, _PART * BLOCK))
     _swiglu[grid](*(h, place, q, scale, q.shape[-2], *_steps(scale)), I=columns, PART=_PART)
 
 
 def combine(y: Tensor, place: Tensor, weights: Tensor, out: Tensor) -> None:
     """Add up the rows of every token, weighted, into `out`."""
     (tokens, hidden), top_k = out.shape, weights.shape[1]
-    grid: Any = (tokens, triton.cdiv(hidden, 1024))
+    grid = (tokens, triton.cdiv(hidden, 1024))
     _combine[grid](y, place, weights, out, H=hidden, TOP_K=top_k, COLUMNS=1024)
 
 

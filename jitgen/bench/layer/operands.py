@@ -79,7 +79,7 @@ class Experts:
         """The same numbers with a scale for each row, which takes as much memory again."""
         return self._quantised(per_row)
 
-    def _quantised(self, function: Any) -> ExpertWeights:
+    def _quantised(self, function: Callable[[Tensor], tuple[Tensor, Tensor]]) -> ExpertWeights:
         count, hidden, intermediate = self._sizes
         generator = torch.Generator(self._device).manual_seed(1)
         parts: dict[str, Tensor] = {}
@@ -91,7 +91,12 @@ class Experts:
                     if key not in parts:
                         parts[key] = each.new_empty((count, *each.shape[1:]))
                     parts[key][expert] = each[0]
-        return ExpertWeights(**parts)  # type: ignore[arg-type]
+        return ExpertWeights(
+            w13=parts["w13"],
+            w2=parts["w2"],
+            w13_scale=parts["w13_scale"],
+            w2_scale=parts["w2_scale"],
+        )
 
 
 class Operands:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,14 +110,19 @@ def without_memory(
     experts: int, intermediate: int, hidden: int, *, is_fp8: bool = True
 ) -> ExpertWeights:
     """Return weights with sizes and nothing in them, as far as plans look at them."""
-    tensors: dict[str, Any] = {}
+    tensors: dict[str, Tensor] = {}
     for name, n, k in (("w13", 2 * intermediate, hidden), ("w2", hidden, intermediate)):
         dtype = torch.float8_e4m3fn if is_fp8 else torch.bfloat16
         tensors[name] = torch.empty(experts, n, k, dtype=dtype, device="meta")
         if is_fp8:
             blocks = ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK)
             tensors[f"{name}_scale"] = torch.empty(experts, *blocks, device="meta")
-    return ExpertWeights(**tensors)
+    return ExpertWeights(
+        w13=tensors["w13"],
+        w2=tensors["w2"],
+        w13_scale=tensors.get("w13_scale"),
+        w2_scale=tensors.get("w2_scale"),
+    )
 
 
 def steps(operands: Operands) -> dict[str, Callable[[], object]]:

@@ -204,7 +204,7 @@ def multiply(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, offs: Tenso
     )
 
 
-def torch_layer(  # noqa: PLR0913  # tensors, and options that vary
+def torch_layer(  # tensors, and options that vary
     x: Tensor,
     topk_weights: Tensor,
     topk_ids: Tensor,
@@ -234,7 +234,7 @@ def torch_layer(  # noqa: PLR0913  # tensors, and options that vary
     return found.sum(1).to(torch.bfloat16)
 
 
-def torch_routed(  # noqa: PLR0913  # likewise
+def torch_routed(  # likewise
     x: Tensor,
     logits: Tensor,
     bias: Tensor,

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from jitgen.autotune.measure.workload import Workload
@@ -17,7 +18,7 @@ from jitgen.bench.runner import Ready
 from jitgen.config import Layout, ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.config.layouts import GROUP_ALIGNMENT
-from jitgen.formats.protocol import ceil_div
+from jitgen.formats.protocol import Index, ceil_div
 
 _ROWS = 16
 """Rows of a at whose multiples cuBLASLt has its fast kernels; groups are padded to it."""
@@ -42,7 +43,7 @@ class CublasLt(Peer):
         has_both = self._scaled_mm is not None and hasattr(self._recipes, "BlockWise1x128")
         require(has_both, "this torch has no scaled_mm with block scales")
 
-    def take(self, workload: Workload, expected_m: int) -> Ready:  # noqa: ARG002
+    def take(self, workload: Workload, expected_m: int) -> Ready:
         """Return a loop over the groups that have rows; each group's rows are a copy of its own."""
         is_aligned = not workload.b_scale.shape[2] % 4
         require(is_aligned, "scaled_mm wants K of a multiple of 512 for scales of 128x128")
@@ -72,7 +73,7 @@ class CublasLt(Peer):
         return Ready(calls=(call,), check=check)
 
 
-def _operands(workload: Workload, group: int, where: Any) -> tuple[Any, ...]:
+def _operands(workload: Workload, group: int, where: Index) -> tuple[Tensor, ...]:
     """Return one group's a, b as (K, N), and their scales, outer dimension contiguous."""
     a = workload.a[where].view(torch.uint8)
     rows = ceil_div(len(a), _ROWS) * _ROWS
@@ -104,7 +105,7 @@ class TorchGrouped(Peer):
     def __init__(self) -> None:
         require(hasattr(torch, self.function), f"this torch has no {self.function}")
 
-    def take(self, workload: Workload, expected_m: int) -> Ready:  # noqa: ARG002
+    def take(self, workload: Workload, expected_m: int) -> Ready:
         """Return the product of the same operands with random scales for rows."""
         problem, device = workload.problem, workload.a.device
         by_row = replace(

@@ -220,7 +220,7 @@ class Marlin(Side):
         if not library.exists():
             raise Unavailable(f"this vllm has no {_LIBRARY}")
         try:
-            torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+            torch.ops.load_library(str(library))
         except OSError as error:
             raise Unavailable(f"{_LIBRARY} does not go with this torch: {error}") from None
         self._gemm: Any = torch.ops._moe_C.moe_wna16_marlin_gemm

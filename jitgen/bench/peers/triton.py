@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,6 @@ from jitgen.autotune.measure.clock import Call, compete
 from jitgen.autotune.measure.workload import Workload
 from jitgen.bench.peers import Peer, imported, require
 from jitgen.bench.runner import Ready
-from jitgen.config import Layout
 from jitgen.config.config import SCALE_BLOCK
 
 _SHAPES: tuple[dict[str, int], ...] = (
@@ -41,7 +39,7 @@ class Triton(Peer):
     function = "the Triton kernel"
 
     def __init__(self) -> None:
-        self._kernel: Any = imported("jitgen.bench.peers.triton_kernel", "triton")
+        self._kernel = imported("jitgen.bench.peers.triton_kernel", "triton")
         self._best: dict[tuple[object, ...], dict[str, int]] = {}
 
     def take(self, workload: Workload, expected_m: int) -> Ready:
@@ -75,11 +73,12 @@ def suited(expected_m: int) -> list[dict[str, int]]:
 
 def tile_table(workload: Workload, block_m: int) -> Tensor:
     """Return group, first row, rows and offset of the first scale, of each tile: (T, 4) int32."""
-    is_masked = workload.problem.layout is Layout.MASKED
     tiles: list[Sequence[int]] = []
     for group, where in workload.valid_rows():
-        start = group * workload.a.shape[1] if is_masked else where.start
-        scale = group * workload.a_scale.stride(0) if is_masked else where.start
+        if isinstance(where, slice):
+            start = scale = where.start
+        else:  # the masked layout
+            start, scale = group * workload.a.shape[1], group * workload.a_scale.stride(0)
         count = workload.row_counts[group]
         tiles += [
             (group, start + row, min(block_m, count - row), scale + row)

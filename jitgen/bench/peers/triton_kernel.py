@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -14,8 +12,8 @@ BLOCK_K = 128
 
 
 # Counts of tiles are not specialised on: each would be compiled anew for 1 and multiples of 16.
-@triton.jit(do_not_specialize=["num_tiles", "a_scale_step"])  # type: ignore[untyped-decorator]
-def _grouped_gemm(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
+@triton.jit(do_not_specialize=["num_tiles", "a_scale_step"])
+def _grouped_gemm(
     a,
     b,
     a_scale,
@@ -26,10 +24,10 @@ def _grouped_gemm(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
     n,
     k,
     a_scale_step,
-    BLOCK_M: tl.constexpr,  # noqa: N803
-    BLOCK_N: tl.constexpr,  # noqa: N803
-    BLOCK_K: tl.constexpr,  # noqa: N803
-    RASTER: tl.constexpr,  # noqa: N803
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    RASTER: tl.constexpr,
 ):
     """Compute one tile; programs run down RASTER tiles of rows before the next tile of columns."""
     place = tl.program_id(0)
@@ -93,7 +91,7 @@ def launch(
     """
     b = operands[1]
     _, n, k = b.shape
-    grid: Any = (len(tiles) * triton.cdiv(n, BLOCK_K),)
+    grid = (len(tiles) * triton.cdiv(n, BLOCK_K),)
     _grouped_gemm[grid](
         *operands,
         tiles,

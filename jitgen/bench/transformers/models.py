@@ -44,7 +44,7 @@ class Model:
     intermediate: int
     experts: int
     top_k: int
-    fields: dict[str, Any]
+    fields: dict[str, object]
 
 
 _LAYERS = {"num_hidden_layers": 2, "max_position_embeddings": 8192}

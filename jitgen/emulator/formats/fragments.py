@@ -69,7 +69,7 @@ def matrix_of(accumulators: NDArray[Scalar]) -> NDArray[Scalar]:
     Register ``4 j + 2 i + v`` of lane ``4 q + c`` is row ``q + 8 i``, column ``8 j + 2 c + v``.
 
     Args:
-        accumulators: Of any type of one element to a register, [columns / 2, 32 * warps]. For those
+        accumulators: Any type of one element to a register, [columns / 2, 32 * warps]. For those
             of two see `unpack`.
 
     Returns:

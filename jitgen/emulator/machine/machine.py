@@ -134,7 +134,7 @@ class Machine:
         self.memory: GlobalMemory = memory
         self.launch: Launch = launch
         self.mode: Mode = mode
-        self.chance = None if mode.seed is None else random.Random(mode.seed)  # noqa: S311
+        self.chance = None if mode.seed is None else random.Random(mode.seed)
         self.counts: Counter[str] = Counter()
         self.block_counts: NDArray[np.int64] = np.zeros(len(program.blocks), np.int64)
         self.held: set[int] = set()

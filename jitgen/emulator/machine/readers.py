@@ -125,7 +125,7 @@ class Readers:
 
         Args:
             at: The instruction.
-            kind: A word of the caller.
+            kind: Any word.
             granules: Granules [k].
             agents: The agents: one for all granules, or one for each [k].
             epochs: When, by the agents' clocks; as `agents`.
@@ -156,7 +156,7 @@ class Readers:
 
         Args:
             at: The instruction.
-            kind: A word of the caller.
+            kind: Any word.
             granules: Granules [k], ascending.
             agents: Who [m], ascending.
             epochs: When, by the agents' clocks [m].

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NAMESPACE = "jitgen"
 
-_library: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
+_library: Any = torch.library.Library(NAMESPACE, "FRAGMENT")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 _DEVICES = ("CPU", "CUDA")
 

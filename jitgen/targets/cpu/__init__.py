@@ -30,7 +30,7 @@ class Cpu:
         *("permute_quantize", "combine", "route"),
     )
 
-    def runs_on(self, major: int, minor: int) -> bool:  # noqa: ARG002  # whatever GPU it is
+    def runs_on(self, major: int, minor: int) -> bool:  # whatever GPU it is
         """Return whether a GPU runs its kernels: none does."""
         return False
 

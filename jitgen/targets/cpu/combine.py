@@ -22,7 +22,7 @@ class Combine(CpuTiledRules[CombineConfig, CombineProblem]):
     entry = "cpu/combine.py.jinja"
     usual = CombineConfig()
 
-    def scratch_bytes(self, config: CombineConfig) -> int:  # noqa: ARG002  # all are alike
+    def scratch_bytes(self, config: CombineConfig) -> int:  # all are alike
         """Return the bytes of a block of values and one of sums, as bits and as float32."""
         return 2 * 128 * (2 + 4)
 

@@ -51,7 +51,7 @@ class PermuteQuantize(CpuTiledRules[PermuteQuantizeConfig, PermuteQuantizeProble
         kind = permute_space.legal_kind(plain)
         return replace(kind, walk=Walk.GATHER) if kind.walk is Walk.SCATTER else kind
 
-    def scratch_bytes(self, config: PermuteQuantizeConfig) -> int:  # noqa: ARG002  # all are alike
+    def scratch_bytes(self, config: PermuteQuantizeConfig) -> int:  # all are alike
         """Return the bytes of a block of values, as bits and as float32."""
         return SCALE_BLOCK * (2 + 4)
 

@@ -36,8 +36,8 @@ class CpuRules(BaseRules[ConfigT, ProblemT]):
         self,
         problem: ProblemT,
         config: ConfigT,
-        device: Device,  # noqa: ARG002  # one core is like another
-        num_sms: int,  # noqa: ARG002  # and one thread does all of it
+        device: Device,  # one core is like another
+        num_sms: int,  # and one thread does all of it
     ) -> Cost:
         """Estimate the time of `config` for `problem` on one core."""
         return self.work(problem, config)
@@ -77,6 +77,6 @@ class CpuTiledRules(CpuRules[TiledT, ProblemT], TiledRules[TiledT, ProblemT]):
         """Estimate the time of the kernel for `problem` on one core."""
         raise NotImplementedError
 
-    def work(self, problem: ProblemT, config: TiledT) -> Cost:  # noqa: ARG002  # there is one
+    def work(self, problem: ProblemT, config: TiledT) -> Cost:  # there is one
         """Estimate the time of `config` for `problem` on one core."""
         return self.cost_of(problem)

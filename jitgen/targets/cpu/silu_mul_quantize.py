@@ -22,7 +22,7 @@ class SiluMulQuantize(CpuTiledRules[SiluMulQuantizeConfig, SiluMulQuantizeProble
     check_kind = staticmethod(silu_space.check_kind)
     legal_kind = staticmethod(silu_space.legal_kind)
 
-    def scratch_bytes(self, config: SiluMulQuantizeConfig) -> int:  # noqa: ARG002  # all are alike
+    def scratch_bytes(self, config: SiluMulQuantizeConfig) -> int:  # all are alike
         """Return the bytes of a block of gates and ups, as bits, and of its y."""
         return SCALE_BLOCK * (2 * 2 + 4)
 

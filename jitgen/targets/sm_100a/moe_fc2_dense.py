@@ -110,7 +110,7 @@ class _Parts(Sm100Rules):
         )
         return super().derive(config)
 
-    def _is_promoted(self, config: GroupedGemmConfig) -> bool:  # noqa: ARG002
+    def _is_promoted(self, config: GroupedGemmConfig) -> bool:
         """Return that every expert's sum is: it is weighted then."""
         return True
 

@@ -344,9 +344,9 @@ def _elsewhere(fit: Fit, device: Device) -> Fit:
 
 def silu_fit_of(device: Device) -> SiluFit:
     """Return the same for `silu_mul_quantize`: its own, else the H200's at its memory rate."""
-    own = (device.constants or {}).get("silu_mul_quantize")
+    own: SiluFit | None = (device.constants or {}).get("silu_mul_quantize")
     if own is not None:
-        return own  # type: ignore[no-any-return]
+        return own
     return _derived_silu(device)
 
 

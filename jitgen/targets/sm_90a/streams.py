@@ -159,11 +159,11 @@ class StreamRules(TiledRules[TiledT, ProblemT]):
         """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
         return self.legal(self.kind_of(problem), self.listed_for(problem))
 
-    def listed_for(self, problem: ProblemT) -> tuple[Part, ...]:  # noqa: ARG002  # some look at it
+    def listed_for(self, problem: ProblemT) -> tuple[Part, ...]:  # some look at it
         """Return the tilings that may be chosen, as far as they are legal."""
         return self.listed
 
-    def is_fitted(self, problem: ProblemT) -> bool:  # noqa: ARG002  # some look at it
+    def is_fitted(self, problem: ProblemT) -> bool:  # some look at it
         """Say whether the cost model was fitted to calls like `problem`, on an H200."""
         return False
 
