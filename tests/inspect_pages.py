@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
+from jitgen.codegen.partials import Part
 from jitgen.compile.inspect import Resources
 from jitgen.config import Layout
 from jitgen.config.grouped_gemm import GroupedGemmProblem
@@ -109,6 +110,7 @@ def kernel(name: str = EVIL, **changes: Any) -> Inspected:
         "config": {"tile": {"n": 128}, EVIL: EVIL},
         "numbers": (Number(name=EVIL, value=7, meaning=EVIL),),
         "key_document": {EVIL: {EVIL: EVIL}},
+        "parts": (Part(partial=EVIL, depth=1, first=3, last=9, own_lines=5),),
         "listings": (code.source(SOURCE), code.ptx(PTX), code.sass(SASS, PTX)),
         "resources": Resources(
             registers=168,

@@ -40,7 +40,8 @@ _BENCH = {
 DOCUMENTS: dict[str, str] = {
     "configs": "configs:_Configs",
     "select": "select:_Selected",
-    "show": "show:_Summary show:_SourceText show:_Ptx show:_Sass show:_Resources show:_KeyDocument",
+    "show": "show:_Summary show:_SourceText show:_Partials show:_Ptx show:_Sass show:_Resources "
+    "show:_KeyDocument",
     "inspect": "inspect:_Page",
     "diff": "diff:_Diff",
     "run": "run:_Ran",

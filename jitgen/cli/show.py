@@ -53,9 +53,38 @@ class _Summary:
 
 
 @frozen
+class _Origin:
+    """A line of a template's file, from 1 on."""
+
+    partial: v.File
+    line: v.Count
+
+
+@frozen
 class _SourceText:
+    """What ``show --source`` prints; with ``--from`` the origin of each line, or null."""
+
     kernel: KernelId = inline()
     source: str
+    origins: Sequence[_Origin | None] | None = absent()
+    file: v.File | None = absent()
+
+
+@frozen
+class _Part:
+    """A file of a template, and the first and last line of the source that it makes."""
+
+    partial: v.File
+    depth: v.Count
+    first: int | None
+    last: int | None
+    own_lines: v.Count
+
+
+@frozen
+class _Partials:
+    kernel: KernelId = inline()
+    partials: Sequence[_Part]
     file: v.File | None = absent()
 
 
@@ -100,6 +129,7 @@ def _stage(name: str, text: str) -> Callable[[Decorated], Decorated]:
 @click.command()
 @click.argument("config_or_key", metavar="CONFIG|KEY|FILE")
 @_stage("source", "The generated Python source.")
+@_stage("partials", "The templates that the source is made of, and the lines that each makes.")
 @_stage("ptx", "The PTX (GPU targets).")
 @_stage("sass", "The disassembly (GPU targets; needs jitgen[inspect]).")
 @_stage("resources", "Registers, stack, shared memory, barriers (GPU targets).")
@@ -109,10 +139,22 @@ def _stage(name: str, text: str) -> Callable[[Decorated], Decorated]:
     is_flag=True,
     help="With --ptx or --sass: which line of the source each instruction is from.",
 )
+@click.option(
+    "--from",
+    "with_origins",
+    is_flag=True,
+    help="With --source: which template and line of it each line is from.",
+)
 @click.option("-o", "--output", "file", type=TO_WRITE, help="Write to FILE.")
 @with_output
 def show(
-    output: Output, config_or_key: str, stage: str | None, file: Path | None, line_info: bool
+    output: Output,
+    config_or_key: str,
+    *,
+    stage: str | None,
+    file: Path | None,
+    line_info: bool,
+    with_origins: bool,
 ) -> None:
     """
     Show a kernel, named by its config, by the first digits of its key, or by the FILE.py of an
@@ -121,7 +163,8 @@ def show(
     Without a flag: what is known about it. A kernel that is not in the cache is compiled where
     machine code is asked for; the source and the key need no compiler. With --line-info the source
     is compiled once more, which leaves the instructions as they are, and every line of it stands
-    before the instructions that it became.
+    before the instructions that it became. --partials and --from are of a source that the templates
+    give: not of an edited one, nor of an entry that another version made.
     """
     from jitgen.cache import Store
 
@@ -130,9 +173,13 @@ def show(
     require(named.config, named.arch)
     if line_info and stage not in _LINED:
         raise click.UsageError("--line-info goes with --ptx or --sass")
+    if with_origins and stage != "source":
+        raise click.UsageError("--from goes with --source")
     if stage in ("ptx", "sass", "resources") and not named.arch.is_gpu:
         raise ConfigError(f"{named.name} runs on the host: it has a source, but no {stage}")
     shown = _LINED[stage or ""] if line_info else _SHOWN[stage or "summary"]
+    if with_origins:
+        shown = _source_with_origins
     document, text = shown(store, named, output)
     if file is not None:
         write_text(file, text.rstrip("\n") + "\n")
@@ -188,6 +235,42 @@ def _summary(store: Store, named: Named, output: Output) -> tuple[_Summary, str]
 def _source(store: Store, named: Named, _: Output) -> tuple[_SourceText, str]:
     text = source_of(store, named).text
     return _SourceText(kernel=named.id, source=text), text
+
+
+def _source_with_origins(store: Store, named: Named, _: Output) -> tuple[_SourceText, str]:
+    from jitgen.codegen.partials import origins
+
+    source = source_of(store, named)
+    found = origins(source).lines
+    margins, before = [], ""
+    for origin in found:
+        name = "" if origin is None or origin.partial == before else origin.partial
+        before = before if origin is None else origin.partial
+        margins.append("" if origin is None else f"{name}:{origin.line}")
+    width = max(map(len, margins))
+    rows = zip(margins, source.text.rstrip("\n").split("\n"), strict=True)
+    text = "\n".join(f"{margin:>{width}} | {row}".rstrip() for margin, row in rows)
+    document = _SourceText(
+        kernel=named.id,
+        source=source.text,
+        origins=[None if each is None else like(_Origin, each) for each in found],
+    )
+    return document, text
+
+
+def _partials(store: Store, named: Named, _: Output) -> tuple[_Partials, str]:
+    from jitgen.codegen.partials import origins
+
+    found = origins(source_of(store, named)).parts
+    lines = ["-" if part.first is None else f"{part.first}-{part.last}" for part in found]
+    width = max(map(len, lines))
+    text = "\n".join(
+        f"{line:>{width}}  {part.own_lines:>5}  {'  ' * part.depth}{part.partial}"
+        for line, part in zip(lines, found, strict=True)
+    )
+    head = f"{'lines':>{width}}    own  template"
+    document = _Partials(kernel=named.id, partials=[like(_Part, part) for part in found])
+    return document, f"{head}\n{text}"
 
 
 def _ptx(store: Store, named: Named, _: Output) -> tuple[_Ptx, str]:
@@ -250,6 +333,7 @@ _Shown = Callable[["Store", Named, Output], tuple[_Document, str]]
 _SHOWN: dict[str, _Shown] = {
     "summary": _summary,
     "source": _source,
+    "partials": _partials,
     "ptx": _ptx,
     "sass": _sass,
     "resources": _resources,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jitgen.codegen import parameters as given
 from jitgen.codegen.parameters import parameters, template_of
@@ -32,7 +32,7 @@ _BLANK = re.compile(r"\n{3,}")
 _PROVIDES = re.compile(r"^## Provides: (?!none$)", re.MULTILINE)
 _HEADER = re.compile(r"((?:##[^\n]*\n)+)##[^\n]*\n")
 _INCLUDED = re.compile(r"^#% include (?!\"shared/header\.).+\.py\.jinja\"$", re.MULTILINE)
-_SECTION = re.compile(r"# [\w/]+\.py\.jinja")
+SECTION = re.compile(r"# ([\w/]+\.py\.jinja)")
 """Comment that names the partial of the lines below it."""
 
 _SAFE_TEXT = re.compile(r"[A-Za-z0-9_]+")
@@ -65,7 +65,7 @@ class Source:
             object.__setattr__(self, "entry", self.config.op)
 
 
-class _Loader(jinja2.FileSystemLoader):
+class Loader(jinja2.FileSystemLoader):
     """Templates as they lie, with the name of a partial before what comes of it."""
 
     def get_source(
@@ -73,7 +73,11 @@ class _Loader(jinja2.FileSystemLoader):
     ) -> tuple[str, str, Callable[[], bool]]:
         """Return a template's text, which names its partial where that begins and goes on."""
         text, path, is_current = super().get_source(environment, template)
-        return _named(text, template), path, is_current
+        return self.prepacked(text, template), path, is_current
+
+    def prepacked(self, text: str, template: str) -> str:
+        """Return what Jinja is to read for the text of a template."""
+        return _named(text, template)
 
 
 def _named(text: str, name: str) -> str:
@@ -100,8 +104,16 @@ def environment(root: Path) -> jinja2.Environment:
     Return the Jinja environment of the templates below `root`, which may include jitgen's own: line
     statements, so that a template parses as Python unrendered.
     """
-    made = jinja2.Environment(
-        loader=_Loader(roots(root)),
+    return configured(jinja2.Environment, Loader(roots(root)))
+
+
+_Environment = TypeVar("_Environment", bound=jinja2.Environment)
+
+
+def configured(kind: type[_Environment], loader: Loader) -> _Environment:
+    """Return an environment of a class, as templates are written for it."""
+    made = kind(
+        loader=loader,
         line_statement_prefix="#%",
         line_comment_prefix="##",
         undefined=jinja2.StrictUndefined,
@@ -109,7 +121,7 @@ def environment(root: Path) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         auto_reload=False,  # as digests of templates are taken once
-        autoescape=False,  # noqa: S701  # the output is Python; `_plain` guards what gets into it
+        autoescape=False,  # the output is Python; `_plain` guards what gets into it
     )
     made.filters["comment_lines"] = _comment_lines
     return made
@@ -147,6 +159,17 @@ def used_parameters(template: Template) -> frozenset[str]:
     return frozenset(used)
 
 
+def values(config: Config, arch: Arch) -> dict[str, Any]:
+    """
+    Return what a kernel's template is given, by name.
+
+    Raises:
+        UnsupportedConfig: `arch` cannot run `config`.
+        RenderError: A value may not be written into a source.
+    """
+    return {key: _plain(key, value) for key, value in parameters(config, arch).items()}
+
+
 def render(config: Config, arch: Arch | str, root: Path | None = None) -> Source:
     """
     Return the source of `config` for `arch`.
@@ -163,12 +186,11 @@ def render(config: Config, arch: Arch | str, root: Path | None = None) -> Source
     """
     arch = Arch.parse(arch)
     start = time.perf_counter()
-    template, values = template_of(config, arch), parameters(config, arch)
+    template, declared = template_of(config, arch), values(config, arch)
     is_own = template.root == ROOT
     if root is not None:
         template = template._replace(root=root)
     name = config.name(arch)
-    declared = {key: _plain(key, value) for key, value in values.items()}
     try:
         text = _tidy(environment(template.root).get_template(template.entry).render(declared))
         # Not ast.parse(): up to Python 3.11.7 two threads in it at once raise SystemError.
@@ -211,7 +233,7 @@ def _sections(text: str) -> str:
     kept: list[str] = []
     current, waiting = "", ""
     for line in text.split("\n"):
-        if _SECTION.fullmatch(line):
+        if SECTION.fullmatch(line):
             waiting = line
         elif waiting and line:
             if waiting != current and kept:

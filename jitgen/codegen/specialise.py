@@ -531,8 +531,8 @@ def _span(text: str, plain: str, match: re.Match[str]) -> tuple[int, int]:
         while plain[end] != "\n":
             end = _closing(plain, end) + 1 if plain[end] in _OPENING else end + 1
         return start, end + 1
-    found = _NEXT_TOP.search(
-        plain, plain.index("(" if plain[match.start()] == "d" else "\n", match.end())
+    found = _NEXT_TOP.search(  # in the text, where the comment of what follows is not masked
+        text, plain.index("(" if plain[match.start()] == "d" else "\n", match.end())
     )
     return start, found.end() if found else len(text)
 

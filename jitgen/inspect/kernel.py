@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from inspect import cleandoc
 from typing import TYPE_CHECKING, cast
 
+from jitgen.codegen.partials import Part, origins
 from jitgen.codegen.render import Source
 from jitgen.compile import inspect
 from jitgen.compile.inspect import Resources
 from jitgen.config import Arch, Config
-from jitgen.errors import ToolchainError
+from jitgen.errors import ConfigError, RenderError, ToolchainError
 from jitgen.inspect import code, emulated, hardware, measured, memory
 from jitgen.inspect.code import Listing
 from jitgen.inspect.emulated import Emulation
@@ -53,6 +54,8 @@ class Inspected:
         config: Its config in JSON form.
         numbers: What follows from the config.
         key_document: All that the artifact's bytes depend on.
+        parts: The templates that its source is made of; empty where the source is not what they
+            give now.
         listings: Source, PTX and SASS; of a kernel for the host, source and its code.
         resources: What the GPU kernel occupies; None for the host.
         shared, tensor: Its memory; None where it has none, or the source does not say.
@@ -69,6 +72,7 @@ class Inspected:
     config: Mapping[str, object]
     numbers: tuple[Number, ...]
     key_document: Mapping[str, object]
+    parts: tuple[Part, ...]
     listings: tuple[Listing, ...]
     resources: Resources | None
     shared: MemoryMap | None
@@ -118,6 +122,7 @@ def inspected(
         listings, found, notes = _gpu(source, entry)
     else:
         listings, found, notes = _host(source, entry, emulates=emulates)
+    parts, why = _parts(source)
     family = target(arch).family
     sm = hardware.MULTIPROCESSORS.get(family)
     dynamic = int(getattr(derived, "smem_bytes", 0))
@@ -139,6 +144,7 @@ def inspected(
         config=config.to_json(),
         numbers=tuple(numbers(derived)),
         key_document=document(config, arch) if entry is None else entry.meta.key_document,
+        parts=parts,
         listings=listings,
         resources=found,
         shared=memory.shared(source.text, dynamic, sm.cta_shared_bytes) if sm else None,
@@ -147,8 +153,16 @@ def inspected(
         speed=measured.speed_of(config, arch, store, plan_names),
         emulation=_emulation(config, arch, source) if emulates and arch.is_gpu else None,
         entry=_facts(entry, store),
-        notes=notes,
+        notes=(*notes, *why),
     )
+
+
+def _parts(source: Source) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+    """Return the templates that a source is made of, or a note why there are none."""
+    try:
+        return origins(source).parts, ()
+    except (ConfigError, RenderError) as error:
+        return (), (f"Without its templates: {error}.",)
 
 
 _Code = tuple[tuple[Listing, ...], Resources | None, tuple[str, ...]]

@@ -65,6 +65,7 @@ def _header(kernels: list[Inspected]) -> Markup:
 
 _TITLES = {
     "code": "Code",
+    "templates": "Templates",
     "instructions": "Instructions",
     "memory": "Memory",
     "occupancy": "Occupancy",
@@ -92,6 +93,7 @@ def _choice(kernels: list[Inspected]) -> Markup:
 def _article(kernel: Inspected, number: int, colours: Highlight) -> Iterator[Markup]:
     nothing = tag("p", "There is none of this for such a kernel.", class_="note")
     parts = {
+        "templates": sections.templates(kernel, number),
         "instructions": sections.instructions(kernel),
         "memory": sections.memory(kernel),
         "occupancy": sections.occupancy(kernel),

@@ -56,6 +56,27 @@ def notes(kernel: Inspected) -> Markup:
     return tag("ul", *(tag("li", note) for note in every), class_="notes") if every else joined(())
 
 
+def templates(kernel: Inspected, number: int) -> Markup | None:
+    """Return the templates that the source is made of, each with a link to its first line."""
+    if not kernel.parts:
+        return None
+    rows = [
+        (
+            tag("span", "\u2003" * part.depth, part.partial, class_="name"),
+            "" if part.first is None else lines_to(number, part.first),
+            "" if part.last is None else part.last,
+            part.own_lines,
+        )
+        for part in kernel.parts
+    ]
+    words = tag(
+        "p",
+        "Each with what it includes below it. Own lines are those that no included file makes.",
+        class_="note",
+    )
+    return joined((words, table(("template", "from", "to line", "own lines"), rows, [2, 3])))
+
+
 def instructions(kernel: Inspected) -> Markup | None:
     """Return the classes of machine instructions."""
     machine = kernel.listing(code.SASS)

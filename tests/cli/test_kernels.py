@@ -208,6 +208,25 @@ def test_show_source_needs_no_compiler(jitgen: Jitgen, tmp_path: Path) -> None:
     assert list(Store.open().entries()) == []
 
 
+def test_show_what_a_source_is_made_of(jitgen: Jitgen) -> None:
+    """The templates with their lines, and each line with its template."""
+    done, document = jitgen("show", CPU, "--partials"), jitgen("show", CPU, "--partials", "--json")
+    rows = [line.split() for line in done.out.splitlines()]
+    parts = document.document["partials"]
+    lined = jitgen("show", CPU, "--source", "--from")
+    with_lines = jitgen("show", CPU, "--source", "--from", "--json").document
+    first, last = parts[-1]["first"], parts[-1]["last"]
+
+    assert rows[0] == ["lines", "own", "template"]
+    assert rows[1][2] == parts[0]["partial"] == "cpu/grouped_gemm.py.jinja"
+    assert rows[-1] == [f"{first}-{last}", str(parts[-1]["own_lines"]), parts[-1]["partial"]]
+    assert lined.out.lstrip().startswith("shared/header.py.jinja:")
+    sources = [line.partition("|")[2][1:] for line in lined.out.splitlines()]
+    assert sources == with_lines["source"].splitlines()
+    assert with_lines["origins"][first - 1]["partial"] == parts[-1]["partial"]
+    assert jitgen("show", CPU, "--from").code == 2
+
+
 def test_show_key(jitgen: Jitgen) -> None:
     done, document = jitgen("show", GPU, "--key"), jitgen("show", GPU, "--key", "--json").document
 

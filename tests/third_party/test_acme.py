@@ -74,6 +74,16 @@ class TestCommands:
         ]
         assert refused[0]["proposal"] == NAME
 
+    def test_what_a_source_is_made_of(self, jitgen: Jitgen) -> None:
+        """Templates of plug-ins are followed as jitgen's own."""
+        parts = jitgen("show", NAME, "--partials", "--json").document["partials"]
+        lines = jitgen("show", NAME, "--source", "--from").out
+
+        found = [(part["partial"], part["depth"]) for part in parts]
+        assert found[0] == ("acme/scale_rows.py.jinja", 0)
+        assert ("acme/_arguments.py.jinja", 1) in found
+        assert "acme/_arguments.py.jinja:" in lines
+
     def test_configs_of_what_it_has_not(self, jitgen: Jitgen) -> None:
         done = jitgen("configs --arch acme_cpu")
 

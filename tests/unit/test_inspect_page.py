@@ -49,6 +49,7 @@ def test_a_kernel_with_nothing_known_has_a_page() -> None:
         emulation=None,
         entry={},
         notes=(),
+        parts=(),
         listings=(code.source(SOURCE),),
         **nothing,
     )
@@ -70,6 +71,14 @@ def test_lines_are_linked_by_the_line_of_the_source() -> None:
     assert [x.get("class") for x in source[7:9]] == [None, "never wrong"]
     ptx = {x["data-n"]: x.get("class") for x in lines if "id" not in x and "data-n" in x}
     assert ptx == {"8": None, "10": "never wrong", "11": "never"}
+
+
+def test_templates_are_linked_to_their_lines() -> None:
+    read = Page(page(kernel()))
+    links = [x for x in read.all("a") if x.get("href") == "#k0-3"]
+
+    assert len(links) == 1
+    assert "Own lines are those that no included file makes" in read.words
 
 
 def test_listings_keep_what_findings_count_by() -> None:
