@@ -110,7 +110,7 @@ def plugin_findings() -> Iterator[Finding]:
         value, trouble = "nothing", ""
         try:
             brought = [
-                f"{room.word} {each}" for room in (TARGETS, OPERATIONS) for each in room.of(name)
+                f"{kind.word} {each}" for kind in (TARGETS, OPERATIONS) for each in kind.of(name)
             ]
             value = ", ".join(brought) or value
         except ConfigError as error:

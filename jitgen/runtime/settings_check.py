@@ -53,8 +53,8 @@ def check_names() -> None:
     """
     if settings.plugins:
         try:
-            for room in (TARGETS, OPERATIONS):
-                room.names()  # raises where a distribution is not installed, or a name is taken
+            for kind in (TARGETS, OPERATIONS):
+                kind.names()  # raises where a distribution is not installed, or a name is taken
         except ConfigError as error:
             raise SettingError(f"JITGEN_PLUGINS is not allowed: {error}") from None
     require_arch()

@@ -52,9 +52,9 @@ def document(config: Config, arch: Arch, text: str = "") -> dict[str, object]:
         "host": toolchain.host(arch),
     }
     plugins = {
-        room.package: origin
-        for room, name in ((TARGETS, arch), (OPERATIONS, config.op))
-        if (origin := room.origin(name)) is not None
+        kind.package: origin
+        for kind, name in ((TARGETS, arch), (OPERATIONS, config.op))
+        if (origin := kind.origin(name)) is not None
     }
     return document | {"plugins": plugins} if plugins else document
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers that all rooms use: text, settings' values, documents, frozen classes, forks, errors."""
+"""Helpers of all folders: text, settings' values, documents, frozen classes, forks, errors."""

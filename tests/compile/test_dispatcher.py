@@ -42,18 +42,18 @@ pytestmark = [
 
 def test_no_public_function_is_left_out() -> None:
     """A new one must say what it does about all of this: add it to tests/public_calls.py."""
-    rooms = {
+    modules = {
         "": (jitgen, jitgen.__all__),
         "torch.": (jitgen.torch, jitgen.torch.__all__),
         "quantize.": (quantize, quantize.__all__),
     }
     takes_tensors = {
         f"{prefix}{name}"
-        for prefix, (room, names) in rooms.items()
+        for prefix, (module, names) in modules.items()
         for name in names
-        if inspect.isfunction(getattr(room, name))
+        if inspect.isfunction(getattr(module, name))
         and any(
-            word in str(inspect.signature(getattr(room, name)))
+            word in str(inspect.signature(getattr(module, name)))
             for word in ("Tensor", "PrepackedWeights")
         )
     }

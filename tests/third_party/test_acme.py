@@ -190,10 +190,10 @@ def test_a_program_that_trusts_it(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert report.ok, report.rows
 
 
-@pytest.mark.parametrize("room", [TARGETS, OPERATIONS], ids=lambda room: room.package)
-def test_what_is_built_in_keeps_the_protocol(room: PluginKind) -> None:
-    assert room.built_in()
-    for name in room.built_in():
-        assert room.lacks(room.get(name)) == ()
-        assert room.get(name).name == name
-        assert room.origin(name) is None
+@pytest.mark.parametrize("kind", [TARGETS, OPERATIONS], ids=lambda kind: kind.package)
+def test_what_is_built_in_keeps_the_protocol(kind: PluginKind) -> None:
+    assert kind.built_in()
+    for name in kind.built_in():
+        assert kind.lacks(kind.get(name)) == ()
+        assert kind.get(name).name == name
+        assert kind.origin(name) is None

@@ -96,7 +96,7 @@ for words in (
 
 
 def test_only_these_files_name_a_target() -> None:
-    """A rule that asks for a target by its name stands outside of its room."""
+    """A rule that asks for a target by its name stands outside of the target's folder."""
     files = [*ROOT.glob("jitgen/**/*.py"), *ROOT.glob("cache/*.py")]
     files += [*ROOT.glob("templates/*.py"), *ROOT.glob("templates/shared/**/*")]
     found = {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the rooms that tensors come into keep beyond a call: each place is known here, and how it finds
-out that what it was made of has changed, or that its memory is in use.
+Everything made of tensors that is kept beyond a call is listed here, with how its place finds out
+that the tensors have changed, or that their memory is in use.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ KEPT = {
 }
 """A new place belongs here, with `jitgen.ops.versions` or a reason why it needs none."""
 
-ROOMS = ("integrations", "torch", "layer", "ops", "formats")
+FOLDERS = ("integrations", "torch", "layer", "ops", "formats")
 APART = ("samples.py", "reference.py")
 """Of tests and benchmarks."""
 
@@ -124,8 +124,8 @@ def _empty(body: list[ast.stmt]) -> Iterator[str]:
 
 def test_every_place_is_known() -> None:
     found = set()
-    for room in ROOMS:
-        for path in sorted((ROOT / room).rglob("*.py")):
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
             if path.name.endswith(APART):
                 continue
             name = path.relative_to(ROOT).as_posix()

@@ -40,7 +40,7 @@ LAYERS = [
     {"bench"},
     {"cli"},
 ]
-"""The rooms, from the lowest up; those of a line import nothing of each other."""
+"""The folders, from the lowest up; those of a line import nothing of each other."""
 
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 _NAMED = re.compile(r"jitgen(\.[a-z_0-9]+)+:\w+")
@@ -61,8 +61,8 @@ def modules() -> list[tuple[str, ast.Module]]:
     ]
 
 
-def room(module: str) -> str:
-    """Return the room of a module: what follows `jitgen`; empty for the facade itself."""
+def folder(module: str) -> str:
+    """Return the folder of a module: what follows `jitgen`; empty for the facade itself."""
     return [*module.split("."), ""][1]
 
 
@@ -99,14 +99,14 @@ def named(tree: ast.AST) -> set[str]:
 
 
 def test_imports_point_one_way() -> None:
-    """A module imports from its own room or from lower ones, also within functions and as text."""
+    """A module imports from its own folder or lower ones, also within functions and as text."""
     wrong = []
     for name, tree in modules():
         own = Path(name).with_suffix("").parts[0]
         if own in ("__init__", "__main__"):
             continue
         for other in imported(tree, with_types=False) | named(tree):
-            theirs = room(other) if other.split(".")[0] == "jitgen" else own
+            theirs = folder(other) if other.split(".")[0] == "jitgen" else own
             if theirs == "" and LEVEL[own] < LEVEL["bench"]:
                 wrong.append(f"{name} imports the facade")
             elif theirs not in ("", own) and LEVEL.get(theirs, 0) >= LEVEL[own]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What prose names is there: files, modules, what they hold, and the rooms of CONTRIBUTING.md."""
+"""What prose names is there: files, modules, what they hold, and the folders of CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -110,30 +110,30 @@ def _has(held: tuple[Any, list[str]]) -> bool:
     return True
 
 
-def test_the_rooms_of_contributing_are_those_of_the_code() -> None:
-    """Bottom first, as `LAYERS` has them; the page told of rooms that were gone."""
+def test_the_folders_of_contributing_are_those_of_the_code() -> None:
+    """Bottom first, as `LAYERS` has them; the page named folders that were gone."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rule = re.search(r"- Imports point one way: (.*?)\. Tests check it", text, re.DOTALL)
     assert rule is not None
     floors = [re.findall(r"`([\w.]+)`", floor) for floor in rule[1].split(";")]
-    rooms = [name for floor in floors for name in floor]
+    names = [name for floor in floors for name in floor]
 
     folders = {path.name for path in (ROOT / "jitgen").iterdir() if (path / "__init__.py").exists()}
-    assert {name.split(".")[0] for name in rooms} >= folders
-    assert len(rooms) == len({*rooms})
-    assert [name for name in rooms if name not in LEVEL] == []
+    assert {name.split(".")[0] for name in names} >= folders
+    assert len(names) == len({*names})
+    assert [name for name in names if name not in LEVEL] == []
     for floor in floors:
         assert len({LEVEL[name] for name in floor}) == 1, floor
     for lower, higher in pairwise(floors):
         assert LEVEL[lower[0]] < LEVEL[higher[0]], (lower, higher)
 
 
-def test_the_rooms_of_the_design_are_those_of_the_code() -> None:
-    """docs/design.md lists every room once, and each above those that it may be imported by."""
+def test_the_folders_of_the_design_are_those_of_the_code() -> None:
+    """docs/design.md lists every folder once, and each above those that it may be imported by."""
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-    table = text.partition("## The rooms")[2].partition("\n## ")[0]
+    table = text.partition("## The folders")[2].partition("\n## ")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    rooms = [name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)]
+    names = [name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)]
 
-    assert sorted(rooms) == sorted(LEVEL.keys() - {"_version"})
-    assert [LEVEL[name] for name in rooms] == sorted(LEVEL[name] for name in rooms)
+    assert sorted(names) == sorted(LEVEL.keys() - {"_version"})
+    assert [LEVEL[name] for name in names] == sorted(LEVEL[name] for name in names)

@@ -46,8 +46,8 @@ from .unreadable import PASSED_OVER, passes_over
 __all__ = ["command", "plan", "store"]
 
 PRODUCT = Path(jitgen.__file__).parent
-ROOMS = (
-    *(f"{room}/*.py" for room in ("cache", "signing", "remote", "server", "bundle", "fleet")),
+WATCHED = (
+    *(f"{name}/*.py" for name in ("cache", "signing", "remote", "server", "bundle", "fleet")),
     *("runtime/*.py", "plans/*.py", "ownership/*.py", "support/documents.py"),
     *("cli/trust*.py", "cli/cache_remote.py"),
 )
@@ -243,8 +243,8 @@ def test_every_place_that_passes_over_an_error_says_why_it_may() -> None:
     """A new place is entered in the list, with what it means there that nothing can be read."""
     found = {
         f"{path.relative_to(PRODUCT)}:{place}"
-        for room in ROOMS
-        for path in sorted(PRODUCT.glob(room))
+        for pattern in WATCHED
+        for path in sorted(PRODUCT.glob(pattern))
         for place in passes_over(ast.parse(path.read_text(encoding="utf-8")))
     }
 
