@@ -14,7 +14,7 @@ from jitgen.autotune.process import Stuck
 from jitgen.autotune.report import TuningReport, TuningRow, TuningState
 from jitgen.config import Arch, Config
 from jitgen.config.grouped_gemm import GroupedGemmProblem
-from jitgen.config.problem import GroupedGemmProblem as AnyProblem
+from jitgen.config.problem import Problem
 from jitgen.errors import CacheError, ConfigError, SettingError
 from jitgen.plans import prewarm as compiling
 from jitgen.runtime.session import current, select
@@ -37,7 +37,7 @@ TIME_LIMIT_S = 60.0
 def buckets_of(
     problems: Iterable[GroupedGemmProblem],
     arch: Arch,
-    calls: Mapping[AnyProblem, float] | None = None,
+    calls: Mapping[Problem, float] | None = None,
 ) -> list[GroupedGemmProblem]:
     """
     Return the problems that represent the buckets of `problems`, each once, in order; if calls were
@@ -52,7 +52,7 @@ def buckets_of(
             f"only {GroupedGemmProblem.op} can be measured, not {others[0]}, which the model alone "
             "chooses for"
         )
-    counts: dict[AnyProblem, float] = {}
+    counts: dict[Problem, float] = {}
     for problem, count in (calls or {}).items():
         counts[without_hints(problem)] = counts.get(without_hints(problem), 0.0) + count
     every = {without_hints(bucket(problem, arch)) for problem in problems}
@@ -65,7 +65,7 @@ def tune(
     arch: Arch | str | None = None,
     again: bool = False,
     time_limit_s: float = TIME_LIMIT_S,
-    calls: Mapping[AnyProblem, float] | None = None,
+    calls: Mapping[Problem, float] | None = None,
     on_compile: Callable[[compiling.PrewarmRow, int, int], None] | None = None,
     on_progress: Callable[[TuningRow, int, int], None] | None = None,
     store: Store | None = None,

@@ -19,7 +19,7 @@ from jitgen.autotune.trials import Trials
 from jitgen.bench.protocol import Record
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import GroupedGemmProblem
-from jitgen.config.problem import GroupedGemmProblem as AnyProblem
+from jitgen.config.problem import Problem
 from jitgen.errors import ConfigError, JitgenError
 from jitgen.plans.plan import Plan
 from jitgen.runtime.session import current
@@ -250,7 +250,7 @@ class Measured(Record):
         return self.calls * self.time_us * 1e-6
 
 
-def measurable(plan: Plan, arch: Arch) -> tuple[list[GroupedGemmProblem], list[AnyProblem]]:
+def measurable(plan: Plan, arch: Arch) -> tuple[list[GroupedGemmProblem], list[Problem]]:
     """Return the problems of `plan` that can be timed, most calls first, and the others."""
     every = list(plan.problems(arch))
     return (

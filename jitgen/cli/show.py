@@ -328,7 +328,7 @@ def _key(store: Store, named: Named, _: Output) -> tuple[_KeyDocument, str]:
     return _KeyDocument(kernel=named.id, key_document=document_of(store, named)), named.key
 
 
-_Document = _Summary | _SourceText | _Ptx | _Sass | _Resources | _KeyDocument
+_Document = _Summary | _SourceText | _Ptx | _Sass | _Resources | _KeyDocument | _Partials
 _Shown = Callable[["Store", Named, Output], tuple[_Document, str]]
 _SHOWN: dict[str, _Shown] = {
     "summary": _summary,

@@ -18,7 +18,7 @@ from jitgen.cli.output import ExitCode, Output, counted, human_time
 from jitgen.cli.paths import ToWrite
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import GroupedGemmProblem
-from jitgen.config.problem import GroupedGemmProblem as AnyProblem
+from jitgen.config.problem import Problem
 from jitgen.errors import ConfigError
 from jitgen.plans.plan import load as load_plan
 from jitgen.plans.plan import names as plan_names
@@ -156,7 +156,7 @@ def tune(
     space that --set names, is timed beside the selector's choice, best predicted first, as far as
     the model and --budget let it. It begins with an estimate, and goes on where it was.
     """
-    calls: dict[AnyProblem, float] = {}
+    calls: dict[Problem, float] = {}
     problems = _problems(names, sizes, arch, calls)
     if space is not None:
         if problems is None or export_to is not None or import_from is not None:
@@ -189,7 +189,7 @@ def tune(
 
 
 def _problems(
-    names: tuple[str, ...], sizes: dict[str, Any], arch: Arch | None, calls: dict[AnyProblem, float]
+    names: tuple[str, ...], sizes: dict[str, Any], arch: Arch | None, calls: dict[Problem, float]
 ) -> list[GroupedGemmProblem] | None:
     """
     Return the problems to measure; None if the command line names none. Plans' numbers of calls are
@@ -208,9 +208,8 @@ def _problems(
         for plan in loaded:
             for problem, count in plan.calls(arch or default_arch()).items():
                 calls[problem] = calls.get(problem, 0.0) + count
-        return cast(
-            "list[GroupedGemmProblem]", list(calls)
-        )  # those of other operations are refused later
+        # Problems of other operations are refused later.
+        return cast("list[GroupedGemmProblem]", list(calls))
     return None
 
 
@@ -220,7 +219,7 @@ def _run(
     arch: Arch,
     problems: list[GroupedGemmProblem],
     *,
-    calls: dict[AnyProblem, float],
+    calls: dict[Problem, float],
     again: bool,
     time_limit_s: float,
 ) -> TuningReport:

@@ -73,9 +73,9 @@ class Loader(jinja2.FileSystemLoader):
     ) -> tuple[str, str, Callable[[], bool]]:
         """Return a template's text, which names its partial where that begins and goes on."""
         text, path, is_current = super().get_source(environment, template)
-        return self.prepacked(text, template), path, is_current
+        return self.prepared(text, template), path, is_current
 
-    def prepacked(self, text: str, template: str) -> str:
+    def prepared(self, text: str, template: str) -> str:
         """Return what Jinja is to read for the text of a template."""
         return _named(text, template)
 

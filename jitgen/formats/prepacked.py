@@ -405,5 +405,5 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker has the new names alone
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         return renamed(__name__, name)
