@@ -115,7 +115,7 @@ def silu(device: str) -> Tensors:
 
 
 def silu_tensor(device: str) -> Tensors:
-    return silu(device) | {"scale": torch.ones(1, device=device)}
+    return silu(device) | {"global_scale": torch.ones(1, device=device)}
 
 
 def topk_ids(device: str) -> Tensor:

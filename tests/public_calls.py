@@ -130,7 +130,7 @@ CALLS = (
     Call("silu_mul_quantize", of_call.of(jitgen.silu_mul_quantize), of_call.silu),
     Call(
         "silu_mul_quantize tensor out",
-        of_call.of(jitgen.silu_mul_quantize, scale_granularity="tensor"),
+        of_call.of(jitgen.silu_mul_quantize, format="tensor"),
         lambda d: of_call.with_out(of_call.silu_tensor(d), *_ROWS_N, dtype=FP8),
         _OUT,
     ),

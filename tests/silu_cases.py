@@ -15,7 +15,7 @@ from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize import reference
 from jitgen.ops.tensors import owned_rows
 
-LIMITS = {"limit": 7.0, "alpha": 1.702}
+LIMITS = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
 """What gpt-oss uses."""
 
 GARBAGE, POISON = 77, -3.0
@@ -38,7 +38,7 @@ def limits_of(kernel: SiluMulQuantizeConfig) -> dict[str, float]:
 def options_of(kernel: SiluMulQuantizeConfig) -> dict[str, Any]:
     """Return what a call that the kernel is for takes, besides tensors."""
     words = {
-        "scale_granularity": str(kernel.scale_granularity),
+        "format": str(kernel.scale_granularity),
         "activation": str(kernel.activation),
     }
     switches = {"interleaved": kernel.interleaved, "power_of_two": kernel.power_of_two}
@@ -116,7 +116,7 @@ def of_input(kernel: SiluMulQuantizeConfig, x: Tensor, groups: dict[str, Tensor]
     granularity = kernel.scale_granularity
     static = torch.tensor([0.0117], device=x.device) if granularity == "tensor" else None
     expected_q, expected_scale = reference.silu_mul_quantize(
-        x, **groups, scale=static, **options_of(kernel)
+        x, **groups, global_scale=static, **options_of(kernel)
     )
     q, scale = torch.empty_like(expected_q), static
     if expected_scale is not None and static is None:

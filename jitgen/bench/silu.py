@@ -145,10 +145,10 @@ SUITE = KernelSuite(name="silu", cases=cases)
 def _inductor(solved: Solved, config: SiluMulQuantizeConfig) -> Ready:
     """Return a side that does the same work with inductor, which computes padding rows as well."""
     torch._dynamo.reset()
-    x, scale = solved.tensors[0], solved.arguments["scale"]
+    x, scale = solved.tensors[0], solved.arguments["global_scale"]
     granularity = str(config.scale_granularity)
     given = solved.arguments
-    limits = {name: given[name] for name in ("limit", "alpha") if name in given}
+    limits = {name: given[name] for name in samples.LIMITS if name in given}
 
     def plain(x: Tensor) -> tuple[Tensor, Tensor | None]:
         y = reference.activated(

@@ -115,8 +115,8 @@ class MoEConfig:
         return {
             "activation": str(self.activation),
             "interleaved": self.interleaved,
-            "limit": self.limit,
-            "alpha": self.alpha,
+            "swiglu_limit": self.limit,
+            "swiglu_alpha": self.alpha,
         }
 
 

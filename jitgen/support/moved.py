@@ -68,11 +68,25 @@ ARGUMENTS = {
         "scale": "routed_scaling_factor",
         "bias": "correction_bias",
     },
+    "silu_mul_quantize": {
+        "scale_granularity": "format",
+        "scale": "global_scale",
+        "limit": "swiglu_limit",
+        "alpha": "swiglu_alpha",
+    },
+    "permute_quantize": {
+        "scale_granularity": "format",
+        "form": "format",
+        "scale": "global_scale",
+    },
 }
 """Of each call, old names of arguments: their names now."""
 
 MISSING: Any = object()
 """The default of an argument that is required, and may be given by its old name."""
+
+FORMATS = {"mx32": "mxfp8", "nv16": "nvfp4"}
+"""Old words of `permute_quantize` for a format: its words now."""
 
 OPERATIONS = {"grouped_gemm_prepared": "grouped_gemm_prepacked"}
 """Old name of an operation in ``torch.ops.jitgen``, which saved graphs hold: its name now."""

@@ -31,7 +31,7 @@ def ids(*runs: tuple[int, int]) -> Tensor:
     return torch.cat([torch.full((count,), group, dtype=torch.int32) for group, count in runs])
 
 
-PAIRS = {"top_k": 2, "scale_granularity": "none"}
+PAIRS = {"top_k": 2, "format": "none"}
 FEW = torch.ones(3, 64).bfloat16()
 ROWS = torch.ones(300, 64).bfloat16()
 Call = Callable[[], Any]

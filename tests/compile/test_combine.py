@@ -83,7 +83,7 @@ def test_the_way_there_and_back() -> None:
     ids = torch.arange(9, dtype=torch.int32)[:, None] % 4 + torch.arange(3, dtype=torch.int32)
     offs, permutation, inverse = jitgen.sort_pairs(ids, experts=8, local_experts=5)
     y, _ = jitgen.permute_quantize(
-        x, permutation, top_k=3, offs=offs, inverse=inverse, scale_granularity="none"
+        x, permutation, top_k=3, offs=offs, inverse=inverse, format="none"
     )
     found = jitgen.combine(y, inverse, torch.ones(9, 3), shared=-x)
 

@@ -26,6 +26,23 @@ CALLS: dict[str, dict[str, Any]] = {
         "correction_bias": _numbers(8),
         "routed_scaling_factor": 2.5,
     },
+    "silu_mul_quantize": {
+        "x": _numbers(4, 32).bfloat16(),
+        "offs": torch.tensor([4], dtype=torch.int32),
+        "format": "tensor",
+        "global_scale": torch.ones(1),
+        "activation": "swiglu_oai",
+        "swiglu_limit": 7.0,
+        "swiglu_alpha": 1.702,
+    },
+    "permute_quantize": {
+        "x": _numbers(4, 32).bfloat16(),
+        "permutation": torch.arange(4, dtype=torch.int32),
+        "top_k": 1,
+        "offs": torch.tensor([4], dtype=torch.int32),
+        "format": "tensor",
+        "global_scale": torch.ones(1),
+    },
 }
 """Of each call arguments, those among them that have an old name."""
 

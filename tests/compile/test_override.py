@@ -55,7 +55,7 @@ OTHERS: dict[str, Callable[[Any], torch.Tensor]] = {
         jitgen.route(SOME.float()[:, :20], top_k=2, config=config).inverse
     ),
     "permute_quantize_ragged_none_gather_cpu": lambda config: jitgen.permute_quantize(
-        SOME, PAIRS, top_k=2, offs=PAIRS[3:] + 1, scale_granularity="none", config=config
+        SOME, PAIRS, top_k=2, offs=PAIRS[3:] + 1, format="none", config=config
     )[0],
     "combine_bf16_cpu": lambda config: jitgen.combine(
         SOME, PAIRS[1:3].view(1, 2), torch.ones(1, 2), config=config

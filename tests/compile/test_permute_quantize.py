@@ -13,7 +13,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitgen
-from jitgen.config.permute_quantize import Format, PermuteQuantizeConfig, Walk
+from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.errors import InputError
 from jitgen.ops.permute_quantize.samples import Sizes, make
 from jitgen.ops.permute_quantize.sorting import sort_quantize
@@ -132,7 +132,7 @@ def test_the_gemm_takes_the_result_without_a_copy(granularity: str) -> None:
         "none": lambda w: (w.bfloat16(), None),
     }
     b, b_scale = quantizers[granularity](w)
-    a, a_scale = jitgen.permute_quantize(**given, scale_granularity=granularity)
+    a, a_scale = jitgen.permute_quantize(**given, format=granularity)
     out = jitgen.grouped_gemm(a, b, a_scale, b_scale, offs=given["offs"])
     end = int(given["offs"][-1])
     tokens = given["permutation"][:end] // 2
@@ -147,21 +147,20 @@ def test_the_gemm_takes_the_result_without_a_copy(granularity: str) -> None:
 @pytest.mark.parametrize(
     "granularity",
     [
-        *("block128", "mx32"),
-        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("nv16", "none")),
+        *("block128", "mxfp8"),
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("nvfp4", "none")),
     ],
 )
 def test_an_emulated_gpu_gives_the_bits_of_the_reference(granularity: str) -> None:
     """With the inverse and without; the kernel that the selector takes for so few tokens."""
     given = ragged()
-    scale = torch.tensor([0.002]) if granularity == "nv16" else None
+    scale = torch.tensor([0.002]) if granularity == "nvfp4" else None
     rows = {name: value for name, value in given.items() if name != "inverse"}
-    form = {"mx32": "mxfp8", "nv16": "nvfp4"}.get(granularity, granularity)
-    expected, _ = jitgen.reference.permute_quantize(**rows, form=Format(form), scale=scale)
+    expected, _ = jitgen.reference.permute_quantize(**rows, format=granularity, global_scale=scale)
     end = int(given["offs"][-1])
     with device("sm_90a", num_sms=1):
         for each in (given, rows):
-            q, _ = jitgen.permute_quantize(**each, scale_granularity=granularity, scale=scale)
+            q, _ = jitgen.permute_quantize(**each, format=granularity, global_scale=scale)
 
             assert torch.equal(q[:end].view(torch.uint8), expected[:end].view(torch.uint8))
 
@@ -212,7 +211,7 @@ def test_other_token_counts_are_warm() -> None:
 @pytest.mark.parametrize("granularity", ["block128", "row", "tensor", "none"])
 def test_warm_calls_validate_nothing(granularity: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scale = torch.ones(1) if granularity == "tensor" else None
-    call = partial(jitgen.permute_quantize, scale_granularity=granularity, scale=scale)
+    call = partial(jitgen.permute_quantize, format=granularity, global_scale=scale)
     given = ragged()
     out, _ = call(**given)
     call(**given, out=out)
@@ -240,15 +239,15 @@ def test_warm_calls_validate_nothing(granularity: str, monkeypatch: pytest.Monke
         ({"masked_m": torch.zeros(2, dtype=torch.int32)}, "exactly one of"),
         ({"offs": torch.zeros(0, dtype=torch.int32)}, "at least one group"),
         ({"inverse": torch.zeros(6, 3, dtype=torch.int32)}, "inverse: must have shape"),
-        ({"scale_granularity": "block64"}, "must be one of block128, row, tensor, none, mx32"),
+        ({"format": "block64"}, "must be one of block128, row, tensor, none, mxfp8"),
         ({"q_dtype": torch.bfloat16}, "q_dtype: must be float8_e4m3fn for block128"),
-        ({"scale": torch.ones(1)}, "scale: is found by the kernel"),
-        ({"scale_granularity": "tensor"}, "scale: is required"),
-        ({"scale_granularity": "none", "power_of_two": True}, "power_of_two: is for"),
-        ({"rounding": "floor"}, "rounding: is for mx32"),
+        ({"global_scale": torch.ones(1)}, "global_scale: is found by the kernel"),
+        ({"format": "tensor"}, "global_scale: is required"),
+        ({"format": "none", "power_of_two": True}, "power_of_two: is for"),
+        ({"rounding": "floor"}, "rounding: is for mxfp8 and mxfp4"),
         ({"out": torch.zeros(12, 128).to(torch.float8_e4m3fn)}, "out: must have shape"),
         ({"out": torch.zeros(12, 256)}, "out: must be float8_e4m3fn"),
-        ({"scale_granularity": "mx32"}, "x: cpu has no kernel"),
+        ({"format": "mxfp8"}, "x: cpu has no kernel"),
         ({"config": jitgen.PermuteQuantizeConfig(layout="masked")}, "config: must be for"),
         ({"config": "permute"}, "config: must be a PermuteQuantizeConfig"),
         ({"x": torch.zeros(6, 256, dtype=torch.bfloat16, requires_grad=True)}, "gradient"),
@@ -299,7 +298,7 @@ def test_tracers_see_one_operation(granularity: str) -> None:
             top_k=top_k,
             offs=offs,
             inverse=inverse,
-            scale_granularity=granularity,
+            format=granularity,
         )
         return q.float()
 
@@ -328,12 +327,13 @@ def test_the_operations_of_torch_are_sound(granularity: str) -> None:
         "permutation": permutation,
         "top_k": 2,
         "offs": torch.tensor([5, 12], dtype=torch.int32),
-        "scale_granularity": granularity,
+        "format": granularity,
     }
     checks = ["test_autograd_registration", "test_faketensor"]
     if granularity == "none":
         checks += ["test_schema", "test_aot_dispatch_dynamic"]
     q, _ = jitgen.permute_quantize(**given)
+    given["scale_granularity"] = given.pop("format")  # as graphs call it
     torch.library.opcheck(traced(CALL).operation, (), given, test_utils=checks)
     torch.library.opcheck(
         traced(CALL).operation_out, (torch.zeros_like(q),), given, test_utils=checks
@@ -351,5 +351,5 @@ def test_rows_after_none_are_written(layout: str) -> None:
         else:
             groups = torch.zeros(2 * rows, dtype=torch.int32)
         given: dict[str, Any] = {layout: groups}
-        q, _ = jitgen.permute_quantize(x, order, top_k=1, scale_granularity="none", **given)
+        q, _ = jitgen.permute_quantize(x, order, top_k=1, format="none", **given)
         assert torch.equal(q.reshape(2 * rows, 64), x[: 2 * rows])

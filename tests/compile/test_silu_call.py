@@ -34,7 +34,7 @@ CASES = [
 
 def options(kernel: SiluMulQuantizeConfig, scale: Tensor | None) -> dict[str, Any]:
     found = options_of(kernel)
-    return found | {"scale": scale} if kernel.scale_granularity == "tensor" else found
+    return found | {"global_scale": scale} if kernel.scale_granularity == "tensor" else found
 
 
 def ragged(rows: int = 20, columns: int = 512) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_the_next_gemm_takes_the_result_without_a_copy(granularity: str) -> None
     w = torch.randn(2, 64, 256, generator=torch.Generator().manual_seed(0))
     quantize = jitgen.quantize.per_block if granularity == "block128" else jitgen.quantize.per_row
     b, b_scale = quantize(w)
-    q, scale = jitgen.silu_mul_quantize(**given, scale_granularity=granularity)
+    q, scale = jitgen.silu_mul_quantize(**given, format=granularity)
 
     assert scale is not None
     assert granularity == "row" or jitgen.quantize.is_kernel_layout(scale)
@@ -112,7 +112,7 @@ def of_layout(layout: str) -> dict[str, Any]:
 def test_warm_calls_validate_nothing(granularity: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every layout, with and without an output."""
     scale = torch.ones(1) if granularity == "tensor" else None
-    named = {"scale_granularity": granularity, "scale": scale}
+    named = {"format": granularity, "global_scale": scale}
     given = [of_layout(layout) | named for layout in ("ragged", "masked", "contiguous")]
     results = [jitgen.silu_mul_quantize(**each) for each in given]
     for each, (q, _) in zip(given, results, strict=True):
@@ -135,7 +135,7 @@ def test_both_operations_remember_in_one_place() -> None:
     given = of_layout("masked")
     jitgen.silu_mul_quantize(**given)
     jitgen.silu_mul_quantize(given["x"].view(4, 5, 512), masked_m=torch.ones(4, dtype=torch.int32))
-    q, scale = jitgen.silu_mul_quantize(**ragged(), scale_granularity="row")
+    q, scale = jitgen.silu_mul_quantize(**ragged(), format="row")
     b = torch.zeros(2, 16, 256).to(q.dtype)
     jitgen.grouped_gemm(q, b, scale, torch.ones(2, 16), offs=ragged()["offs"])
 
@@ -154,11 +154,11 @@ def test_contiguous_calls_choose_by_their_own_rows() -> None:
 @pytest.mark.parametrize(
     ("given", "change", "message"),
     [
-        ({"scale_granularity": "tensor"}, {"scale": torch.ones(2)}, "scale: must have shape"),
+        ({"format": "tensor"}, {"global_scale": torch.ones(2)}, "global_scale: must have shape"),
         (
-            {"scale_granularity": "tensor"},
-            {"scale": torch.ones(1).half()},
-            "scale: must be float32",
+            {"format": "tensor"},
+            {"global_scale": torch.ones(1).half()},
+            "global_scale: must be float32",
         ),
         ({}, {"offs": torch.tensor([10, 20])}, "offs: must be int32"),
         ({}, {"x": torch.zeros(20, 1024).bfloat16()[:, ::2]}, "x: must be contiguous"),
@@ -168,7 +168,7 @@ def test_what_the_entry_refuses_is_told(
     given: dict[str, Any], change: dict[str, Any], message: str
 ) -> None:
     """The key of a warm call does not hold these: the entry sees them, and the rules are asked."""
-    scale = {"scale": torch.ones(1)} if given else {}
+    scale = {"global_scale": torch.ones(1)} if given else {}
     jitgen.silu_mul_quantize(**(ragged() | given | scale))
 
     with pytest.raises(InputError, match=message) as caught:
@@ -184,14 +184,14 @@ def test_what_the_entry_refuses_is_told(
         ({"offs": None}, "one of offs, m_indices and masked_m is required"),
         ({"masked_m": torch.zeros(2, dtype=torch.int32)}, "exactly one of"),
         ({"offs": torch.zeros(0, dtype=torch.int32)}, "at least one group"),
-        ({"scale_granularity": "block64"}, "must be one of block128, row, tensor, none"),
+        ({"format": "block64"}, "must be one of block128, row, tensor, none"),
         ({"activation": "gelu"}, "must be one of swiglu, swiglu_oai"),
         ({"activation": "swiglu_oai"}, "limit: is required for swiglu_oai"),
-        ({"limit": 7.0}, "limit: belongs to swiglu_oai"),
-        ({"activation": "swiglu_oai", "limit": 7.0, "alpha": float("nan")}, "finite"),
-        ({"scale": torch.ones(1)}, "scale: is found by the kernel"),
-        ({"scale_granularity": "tensor"}, "scale: is required"),
-        ({"scale_granularity": "none", "power_of_two": True}, "power_of_two: is for"),
+        ({"swiglu_limit": 7.0}, "swiglu_limit: belongs to swiglu_oai"),
+        ({"activation": "swiglu_oai", "swiglu_limit": 7.0, "swiglu_alpha": float("nan")}, "finite"),
+        ({"global_scale": torch.ones(1)}, "global_scale: is found by the kernel"),
+        ({"format": "tensor"}, "global_scale: is required"),
+        ({"format": "none", "power_of_two": True}, "power_of_two: is for"),
         ({"interleaved": "yes"}, "interleaved: must be True or False"),
         ({"out": torch.zeros(20, 128).to(torch.float8_e4m3fn)}, "out: must have shape"),
         ({"out": torch.zeros(20, 256)}, "out: must be float8_e4m3fn"),
@@ -247,7 +247,7 @@ def test_make_fx_records_the_operation(granularity: str) -> None:
     given = ragged()
 
     def layer(x: Tensor, offs: Tensor) -> Tensor:
-        return jitgen.silu_mul_quantize(x, offs=offs, scale_granularity=granularity)[0].float()
+        return jitgen.silu_mul_quantize(x, offs=offs, format=granularity)[0].float()
 
     graph = make_fx(layer)(*given.values())
 

@@ -68,21 +68,21 @@ def test_the_same_as_two_launches(granularity: str) -> None:
     """Cold, warm and warm for other tokens."""
     for tokens in (5, 5, 7):
         call = given(tokens)
-        found = sort_quantize(**call, scale_granularity=granularity)
+        found = sort_quantize(**call, format=granularity)
 
         assert int(found.order.offs[-1]) > 0
-        assert same(found, in_two(call, scale_granularity=granularity))
+        assert same(found, in_two(call, format=granularity))
 
 
 def test_a_given_scale_and_out() -> None:
     call, scale = given(), torch.tensor([0.02])
     out = torch.empty(15, 256, dtype=torch.float8_e4m3fn)
     for _ in range(2):
-        found = sort_quantize(**call, scale_granularity="tensor", scale=scale, out=out)
+        found = sort_quantize(**call, format="tensor", global_scale=scale, out=out)
 
         assert found.q is out
         assert found.scale is scale
-        assert same(found, in_two(call, scale_granularity="tensor", scale=scale))
+        assert same(found, in_two(call, format="tensor", global_scale=scale))
 
 
 def test_on_an_emulated_gpu() -> None:
@@ -118,8 +118,8 @@ def test_tracers_see_two_operations() -> None:
     ("options", "message"),
     [
         (
-            {"scale_granularity": "mx32"},
-            "^scale_granularity: must be block128, row, tensor or none",
+            {"format": "mxfp8"},
+            "^format: must be block128, row, tensor or none",
         ),
         ({"local_experts": 7}, "^local_experts: must end with the last of 8 experts"),
         ({"topk_ids": torch.zeros(4, 3, dtype=torch.int32)}, "^topk_ids: .* a row for each token"),

@@ -68,7 +68,7 @@ def test_a_captured_chain_follows_its_inputs() -> None:
             top_k=top_k,
             offs=offs,
             inverse=inverse,
-            scale_granularity="none",
+            format="none",
         )
         return jitgen.combine(y, inverse, torch.ones(ids.shape, device="cuda"), shared=-x)
 

@@ -153,7 +153,7 @@ def test_frozen(stand: Stand) -> None:
 
     assert stand.call() == CHOSEN
     with pytest.raises(KernelMiss, match="frozen"):
-        stand.call(scale_granularity="row")
+        stand.call(format="row")
 
 
 class OnGpu(torch.Tensor):

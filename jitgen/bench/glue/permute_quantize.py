@@ -27,7 +27,6 @@ _STEP = 2.0**-3
 
 _TOKENS, _FEW_TOKENS, _CPU_TOKENS = (1, 16, 64, 512, 4096), (64, 4096), 16
 _GPU_K, _CPU_K = 7168, 256
-_WORDS = {Format.MXFP8: "mx32", Format.MXFP4: "mx32", Format.NVFP4: "nv16"}
 
 
 def _operands(problem: PermuteQuantizeProblem, device: str, seed: int) -> Operands:
@@ -40,7 +39,11 @@ def _operands(problem: PermuteQuantizeProblem, device: str, seed: int) -> Operan
     is_given = problem.format is Format.TENSOR
     scale = torch.tensor([0.01], device=device) if is_given else None
     expected = reference.permute_quantize(
-        x, permutation, top_k=problem.top_k, offs=offs, form=problem.format, scale=scale
+        *(x, permutation),
+        top_k=problem.top_k,
+        offs=offs,
+        format=str(problem.format),
+        global_scale=scale,
     )
     ours = partial(
         jitgen.permute_quantize,
@@ -48,8 +51,8 @@ def _operands(problem: PermuteQuantizeProblem, device: str, seed: int) -> Operan
         top_k=problem.top_k,
         offs=offs,
         inverse=inverse if problem.walk is Walk.SCATTER else None,
-        scale_granularity=_WORDS.get(problem.format, str(problem.format)),
-        scale=scale,
+        format=str(problem.format),
+        global_scale=scale,
     )
     return Operands(
         ours=ours,

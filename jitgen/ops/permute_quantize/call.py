@@ -18,6 +18,7 @@ from jitgen.ops.permute_quantize.dispatch import PermuteQuantize
 from jitgen.ops.permute_quantize.validate import Arguments
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
+from jitgen.support.moved import with_new_names
 
 
 def permute_quantize(  # noqa: PLR0913  # each is one thing to say
@@ -29,13 +30,14 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
     m_indices: Tensor | None = None,
     masked_m: Tensor | None = None,
     inverse: Tensor | None = None,
-    scale_granularity: str = "block128",
+    format: str = "block128",  # noqa: A002  # as quantising calls name it
     q_dtype: torch.dtype | None = None,
-    scale: Tensor | None = None,
+    global_scale: Tensor | None = None,
     power_of_two: bool = False,
     rounding: str = "up",
     out: Tensor | None = None,
     config: PermuteQuantizeConfig | Override | None = None,
+    **old: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """
     Copy the rows of tokens to where their experts want them, and quantise them on the way.
@@ -62,31 +64,35 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
         inverse: (T, top_k) int32, as `jitgen.route` gives it: the row of each pair, -1 where it has
             none. Results are the same without it. With it kernels for ragged rows, but those with
             scales in atoms, read and quantise each token once for all of its copies.
-        scale_granularity: How many values share a scale:
+        format: What values become, with the scales that they share:
 
             =============  =========================  ===================  =============
-            granularity    scale                      q                    found by
+            format         scale                      q                    found by
             =============  =========================  ===================  =============
             block128       (M, KB) or (G, M, KB)      float8_e4m3fn        the kernel
             row            (M,) or (G, M)             float8_e4m3fn        the kernel
             tensor         (1,)                       float8_e4m3fn        the caller
             none           None                       bfloat16
-            mx32           atoms, float8_e8m0fnu      float8_e4m3fn        the kernel
-            nv16           atoms, float8_e4m3fn       uint8, e2m1 pairs    the kernel
+            mxfp8          atoms, float8_e8m0fnu      float8_e4m3fn        the kernel
+            mxfp4          atoms, float8_e8m0fnu      uint8, e2m1 pairs    the kernel
+            nvfp4          atoms, float8_e4m3fn       uint8, e2m1 pairs    the kernel
             =============  =========================  ===================  =============
 
             with KB = ceil(K / 128), float32, M contiguous. Atoms are those of
             `jitgen.quantize.mxfp8` and `nvfp4`, for ragged and masked rows, on GPUs.
-        q_dtype: torch.float4_e2m1fn_x2 with ``mx32`` makes MXFP4 of MXFP8: q is uint8.
-        scale: float32 on the same device: (1,), which values are divided by, for ``tensor``; for
-            ``nv16`` what is over the scales, (1,), or (G,) with masked rows.
+        q_dtype: Element type of q; None: as `format` says. With ``mx32``, an old name of ``mxfp8``,
+            torch.float4_e2m1fn_x2 makes it ``mxfp4``.
+        global_scale: float32 on the same device, what dequantised values are multiplied with: (1,)
+            for ``tensor``, where values are divided by it; for ``nvfp4``, (1,), or (G,) with masked
+            rows, what stands over the scales, as of `jitgen.quantize.nvfp4`.
         power_of_two: Round float32 scales that the kernel finds up to powers of two.
-        rounding: ``up`` or ``floor``, for ``mx32``: as for `jitgen.quantize.mxfp8`.
+        rounding: ``up`` or ``floor``, for ``mxfp8`` and ``mxfp4``: as for `jitgen.quantize.mxfp8`.
         out: Where q goes: the shape of `permutation` by K (by K / 2 for e2m1), last dimension
             contiguous; on a GPU address and strides are multiples of 16 bytes. Rows of no group are
             not written.
         config: A config to use instead of the selector's, or an edited kernel: see
             `jitgen.override`.
+        **old: Arguments by names that they had before: docs/renamed.md.
 
     Returns:
         q: `out`, or a new tensor. Rows of no group are not written: those from ``offs[-1]`` on,
@@ -105,6 +111,8 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
     Safe to call from any thread. torch's tracers see one operation,
     ``torch.ops.jitgen.permute_quantize``; see `jitgen.ops.tracing`.
     """
+    if old:
+        return permute_quantize(**with_new_names(permute_quantize, locals()))
     key: tuple[Any, ...] = ()
     if not is_dynamo_compiling():
         try:
@@ -135,25 +143,25 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
                 top_k,
                 None if m_indices is not None else groups.numel(),  # type: ignore[union-attr]
                 None if out is None else out.shape[-1],
-                scale_granularity,
+                format,
                 q_dtype,
                 power_of_two,
                 rounding,
                 None if config is None else id(config),
                 "permute_quantize",  # other operations remember in the same place
                 None if inverse is None else inverse.shape[-1],
-                scale is None,
+                global_scale is None,
                 num_modes(),
                 is_grad_enabled(),
                 forward_ad._current_level,
             )
             session = current.get()
             for launch in session.memo.get(key) or similar(session, key, x):
-                if launch.fits(*present(x, permutation, groups, inverse, scale, out)):
+                if launch.fits(*present(x, permutation, groups, inverse, global_scale, out)):
                     if out is not None:
                         mark_written((out,))
                     return launch.call(  # type: ignore[no-any-return]
-                        x, permutation, top_k, groups, inverse, scale, out
+                        x, permutation, top_k, groups, inverse, global_scale, out
                     )
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
@@ -165,9 +173,9 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
         m_indices=m_indices,
         masked_m=masked_m,
         inverse=inverse,
-        scale_granularity=scale_granularity,
+        format=format,
         q_dtype=q_dtype,
-        scale=scale,
+        global_scale=global_scale,
         power_of_two=power_of_two,
         rounding=rounding,
         out=out,

@@ -27,8 +27,6 @@ _NUMBERS = {Walk.GATHER: ("top_k",), Walk.SCATTER: (), Walk.SORT: (_FIRST,)}
 _VECTOR = 16
 """Alignment of torch's memory, in bytes."""
 
-_WORDS = {Format.MXFP8: "mx32", Format.MXFP4: "mx32", Format.NVFP4: "nv16"}
-
 
 def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
@@ -46,9 +44,8 @@ def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
     args = Arguments(
         **where,
         x=x,
-        scale_granularity=_WORDS.get(form, str(form)),
-        q_dtype=torch.uint8 if form is Format.MXFP4 else None,
-        scale=found.get("given"),
+        format=str(form),
+        global_scale=found.get("given"),
         power_of_two=config.power_of_two,
         rounding=str(config.rounding),
         out=q,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -114,7 +114,7 @@ def new_tensors(args: Arguments) -> Result:
     Return q and scales as the next GEMM reads them, not initialised; no scales where a kernel finds
     none.
     """
-    form, groups = format_of(args.scale_granularity, args.q_dtype), groups_of(args)
+    form, groups = format_of(args.format, args.q_dtype), groups_of(args)
     rows, columns = tuple(args.permutation.shape), args.x.shape[-1]
     shape = (*rows, columns // form.q_dtype.values_per_element)
     q = args.x.new_empty(shape, dtype=stored_as(form))
@@ -136,6 +136,7 @@ class PermuteQuantize(Call[Arguments, Validated, Result]):
     arguments = Arguments
     config = PermuteQuantizeConfig
     like = "x"
+    graph_names: ClassVar[dict[str, str]] = {"format": "scale_granularity", "global_scale": "scale"}
     new_outputs = 1
     validate = staticmethod(validate)
 
@@ -196,7 +197,7 @@ class PermuteQuantize(Call[Arguments, Validated, Result]):
     def start(self, launch: Launch, args: Arguments) -> Result:
         return launch.call(
             *(args.x, args.permutation, args.top_k, groups_of(args)),
-            *(args.inverse, args.scale, args.out),
+            *(args.inverse, args.global_scale, args.out),
         )
 
     def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
@@ -204,11 +205,11 @@ class PermuteQuantize(Call[Arguments, Validated, Result]):
 
     def to_results(self, args: Arguments, result: Result) -> tuple[Tensor, ...]:
         q, scale = result
-        if scale is None or scale is args.scale:
+        if scale is None or scale is args.global_scale:
             scale = args.x.new_empty(0, dtype=torch.float32)
         return q, scale
 
     def of_results(self, args: Arguments, tensors: tuple[Tensor, ...]) -> Result:
         q, scale = tensors
-        form = format_of(args.scale_granularity, args.q_dtype)
-        return q, scale if form.has_own_scales else args.scale
+        form = format_of(args.format, args.q_dtype)
+        return q, scale if form.has_own_scales else args.global_scale

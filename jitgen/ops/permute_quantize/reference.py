@@ -6,6 +6,8 @@ says what becomes of them. Scales and values are equal bit by bit.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,7 @@ from jitgen.formats.mx32 import Rounding, mxfp4, mxfp8
 from jitgen.formats.nv16 import nvfp4
 from jitgen.formats.row import per_row
 from jitgen.ops.tensors import owned_rows
+from jitgen.support.moved import with_new_names
 
 
 def permute_quantize(  # noqa: PLR0913  # the arguments of the real one
@@ -27,10 +30,11 @@ def permute_quantize(  # noqa: PLR0913  # the arguments of the real one
     offs: Tensor | None = None,
     m_indices: Tensor | None = None,
     masked_m: Tensor | None = None,
-    form: Format = Format.BLOCK128,
-    scale: Tensor | None = None,
+    format: str = "block128",  # noqa: A002  # as of the real one
+    global_scale: Tensor | None = None,
     power_of_two: bool = False,
     rounding: Rounding = "up",
+    **old: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """
     Return rows of tokens in the order of a permutation, quantised, computed slowly and plainly.
@@ -44,21 +48,29 @@ def permute_quantize(  # noqa: PLR0913  # the arguments of the real one
         offs: (G,) int32: where the rows of each group end. Exactly one of these three is given.
         m_indices: (M,) int32: the group of each row, -1 for padding.
         masked_m: (G,) int32: how many rows of each matrix count.
-        form: Format of the result.
-        scale: float32: (1,) for ``tensor``, (1,) or (G,) for ``nvfp4``, which has scales over its
+        format: Format of the result.
+        global_scale: float32: (1,) for ``tensor``, (1,) or (G,) for ``nvfp4``, whose scales it
             scales.
         power_of_two: Round float32 scales up to powers of two.
         rounding: Of scales that are powers of two anyway.
+        **old: Arguments by names that they had before.
 
     Returns:
         q: Values in the order of `permutation`.
         scale: As `jitgen.quantize` returns it; for ``tensor`` the one given; None for ``none``.
 
     Raises:
-        InputError: A scale is given that does not belong here, or lacks.
+        InputError: There is no such format; a scale is given that does not belong here, or lacks.
     """
-    if (scale is not None) != form.has_given_scale:
-        raise InputError("scale", f"is given for tensor and nvfp4, and only there (got {form})")
+    if old:
+        return permute_quantize(**with_new_names(permute_quantize, locals()))
+    if format not in tuple(Format):
+        raise InputError("format", f"must be one of {', '.join(Format)} (got {format!r})")
+    form = Format(format)
+    if (global_scale is not None) != form.has_given_scale:
+        raise InputError(
+            "global_scale", f"is given for tensor and nvfp4, and only there (got {form})"
+        )
     owned = owned_rows(permutation.shape[-1], offs, m_indices, masked_m)
     tokens = (permutation.long() // top_k).clamp(0, max(0, len(x) - 1))
     rows = x[tokens.flatten()].view(*tokens.shape, -1).where(owned.unsqueeze(-1), 0.0)
@@ -67,9 +79,10 @@ def permute_quantize(  # noqa: PLR0913  # the arguments of the real one
     if form is Format.ROW:
         return per_row(rows, power_of_two=power_of_two)
     if form is Format.NVFP4:
-        return nvfp4(rows, offs=offs, global_scale=scale)[:2]
+        return nvfp4(rows, offs=offs, global_scale=global_scale)[:2]
     if form in (Format.MXFP8, Format.MXFP4):
         return (mxfp8 if form is Format.MXFP8 else mxfp4)(rows, offs=offs, rounding=rounding)
-    if scale is not None:
-        return (rows.float() / scale).clamp(-MAX, MAX).to(torch.float8_e4m3fn), scale
+    if global_scale is not None:
+        q = (rows.float() / global_scale).clamp(-MAX, MAX).to(torch.float8_e4m3fn)
+        return q, global_scale
     return rows, None

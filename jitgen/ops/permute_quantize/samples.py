@@ -23,12 +23,6 @@ from jitgen.ops.tensors import owned_rows
 from jitgen.support.frozen import frozen
 
 _WARP = 32
-_WORDS = {
-    Format.BLOCK128: "block128",
-    Format.MXFP8: "mx32",
-    Format.MXFP4: "mx32",
-    Format.NVFP4: "nv16",
-}
 
 
 @frozen
@@ -129,16 +123,15 @@ def solved(
     options: dict[str, Any] = {
         "top_k": sizes.top_k,
         **rows,
-        "scale": given,
+        "format": str(form),
+        "global_scale": given,
         "power_of_two": config.power_of_two,
         "rounding": str(config.rounding),
     }
-    expected_q, expected_scale = reference.permute_quantize(x, permutation, form=form, **options)
+    expected_q, expected_scale = reference.permute_quantize(x, permutation, **options)
     named = options | {
         "permutation": permutation,
         "inverse": inverse.view(len(x), -1) if config.walk is Walk.SCATTER else None,
-        "scale_granularity": _WORDS.get(form, str(form)),
-        "q_dtype": torch.float4_e2m1fn_x2 if form is Format.MXFP4 else None,
     }
     q, scale = new_tensors(Arguments(x=x, **named))
     outputs = [Output(name="q", found=untouched(q), expected=expected_q, owned=owned)]

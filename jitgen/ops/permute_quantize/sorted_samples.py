@@ -54,7 +54,7 @@ def named_of(topk_ids: Tensor, groups: int, given: Tensor | None, config: Any) -
         "experts": FIRST + groups + 2,
         "first_expert": FIRST,
         "local_experts": groups,
-        "scale_granularity": str(kind.format),
-        "scale": given,
+        "format": str(kind.format),
+        "global_scale": given,
         "power_of_two": kind.power_of_two,
     }

@@ -87,8 +87,8 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
     experts: int,
     first_expert: int = 0,
     local_experts: int | None = None,
-    scale_granularity: str = "block128",
-    scale: Tensor | None = None,
+    format: str = "block128",  # noqa: A002  # as of `jitgen.permute_quantize`
+    global_scale: Tensor | None = None,
     power_of_two: bool = False,
     out: Tensor | None = None,
     config: PermuteQuantizeConfig | Override | None = None,
@@ -107,8 +107,8 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
         experts: Experts of all devices.
         first_expert: The first local one.
         local_experts: How many follow it here, at most 512; None: all up to the last one.
-        scale_granularity: ``block128``, ``row``, ``tensor`` or ``none``.
-        scale: (1,) float32 for ``tensor``.
+        format: ``block128``, ``row``, ``tensor`` or ``none``.
+        global_scale: (1,) float32 for ``tensor``.
         power_of_two: Round scales that the kernel finds up to powers of two.
         out: (T * k, K), where q goes.
         config: A config to use instead of the selector's, or an edited kernel.
@@ -123,7 +123,7 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
             captured.
         CompileError: The kernel cannot be compiled.
     """
-    if is_traced((x, topk_ids, scale, out)):
+    if is_traced((x, topk_ids, global_scale, out)):
         named: dict[str, Any] = {"first_expert": first_expert, "local_experts": local_experts}
         order = sort_pairs(topk_ids, experts=experts, **named)
         rows = permute_quantize(
@@ -131,8 +131,8 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
             top_k=topk_ids.shape[1],
             offs=order.offs,
             inverse=order.inverse,
-            scale_granularity=scale_granularity,
-            scale=scale,
+            format=format,
+            global_scale=global_scale,
             power_of_two=power_of_two,
             out=out,
         )
@@ -146,7 +146,7 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
             shape[-1],
             topk_ids.shape[-1],
             *(experts, first_expert, local_experts),
-            *(scale_granularity, scale is None, power_of_two),
+            *(format, global_scale is None, power_of_two),
             out is None,
             None if config is None else id(config),
             num_modes(),
@@ -156,10 +156,10 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
         session = current.get()
         launch: Launch
         for launch in session.memo.get(key) or similar(session, key, x):
-            if launch.fits(*present(x, topk_ids, scale, out)):
+            if launch.fits(*present(x, topk_ids, global_scale, out)):
                 if out is not None:
                     mark_written((out,))
-                return launch.call(x, topk_ids, scale, out)
+                return launch.call(x, topk_ids, global_scale, out)
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     args = SortArguments(
@@ -168,8 +168,8 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
         experts=experts,
         first_expert=first_expert,
         local_experts=local_experts,
-        scale_granularity=scale_granularity,
-        scale=scale,
+        format=format,
+        global_scale=global_scale,
         power_of_two=power_of_two,
         out=out,
         config=config,
@@ -186,8 +186,8 @@ class SortArguments(NamedTuple):
     experts: int
     first_expert: int = 0
     local_experts: int | None = None
-    scale_granularity: str = "block128"
-    scale: Tensor | None = None
+    format: str = "block128"
+    global_scale: Tensor | None = None
     power_of_two: bool = False
     out: Tensor | None = None
     config: Config | Override | None = None
@@ -242,17 +242,17 @@ def validated(args: SortArguments, session: Session) -> ValidatedSort:
         top_k=top_k,
         offs=offs,
         inverse=inverse,
-        scale_granularity=args.scale_granularity,
-        scale=args.scale,
+        format=args.format,
+        global_scale=args.global_scale,
         power_of_two=args.power_of_two,
         out=args.out,
     )
     valid = validate(rows, session)
     if valid.format.has_atoms:
         raise InputError(
-            "scale_granularity",
+            "format",
             f"must be block128, row, tensor or none, whose scales lie where a row does (got "
-            f"{args.scale_granularity})",
+            f"{args.format})",
         )
     return ValidatedSort(rows, valid, local_experts)
 
@@ -288,7 +288,7 @@ class SortQuantize(Call[SortArguments, ValidatedSort, Sorted]):
         )
 
     def start(self, launch: Launch, args: SortArguments) -> Sorted:
-        return launch.call(args.x, args.topk_ids, args.scale, args.out)
+        return launch.call(args.x, args.topk_ids, args.global_scale, args.out)
 
 
 def problem_of(args: Arguments, valid: Validated) -> PermuteQuantizeProblem:

@@ -19,13 +19,9 @@ from jitgen.ops.validated import AnyValidated, check_size, check_vectors, device
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
+from jitgen.support.moved import FORMATS, warn
 
-GRANULARITIES = ("block128", "row", "tensor", "none", "mx32", "nv16")
-_FORMATS = {
-    **{name: Format(name) for name in GRANULARITIES[:4]},
-    "mx32": Format.MXFP8,
-    "nv16": Format.NVFP4,
-}
+_FORMATS = {str(each): each for each in Format} | {old: Format(new) for old, new in FORMATS.items()}
 _PAIRS = (torch.float4_e2m1fn_x2, torch.uint8)
 
 
@@ -39,9 +35,9 @@ class Arguments(NamedTuple):
     m_indices: Tensor | None = None
     masked_m: Tensor | None = None
     inverse: Tensor | None = None
-    scale_granularity: str = "block128"
+    format: str = "block128"
     q_dtype: torch.dtype | None = None
-    scale: Tensor | None = None
+    global_scale: Tensor | None = None
     power_of_two: bool = False
     rounding: str = "up"
     out: Tensor | None = None
@@ -76,28 +72,23 @@ class Validated(AnyValidated):
     k: int
 
 
-def format_of(scale_granularity: object, q_dtype: object) -> Format:
+def format_of(name: object, q_dtype: object) -> Format:
     """
     Return the format of the result.
 
     Raises:
-        InputError: There is no such granularity, or no such type with it.
+        InputError: There is no such format, or no such type with it.
     """
-    form = _FORMATS.get(scale_granularity) if isinstance(scale_granularity, str) else None
+    form = _FORMATS.get(name) if isinstance(name, str) else None
     if form is None:
-        allowed = ", ".join(GRANULARITIES)
-        raise InputError(
-            "scale_granularity", f"must be one of {allowed} (got {scale_granularity!r})"
-        )
-    if form is Format.MXFP8 and q_dtype in _PAIRS:
+        raise InputError("format", f"must be one of {', '.join(Format)} (got {name!r})")
+    if name == "mx32" and q_dtype in _PAIRS:
         form = Format.MXFP4
     usual = TORCH[form.q_dtype]
     allowed_types = _PAIRS if usual in _PAIRS else (usual,)
     if q_dtype is not None and q_dtype not in allowed_types:
-        more = " or float4_e2m1fn_x2" if form is Format.MXFP8 else ""
         raise InputError(
-            "q_dtype",
-            f"must be {common.describe({usual})}{more} for {scale_granularity} (got {q_dtype})",
+            "q_dtype", f"must be {common.describe({usual})} for {name} (got {q_dtype})"
         )
     return form
 
@@ -127,7 +118,9 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
         raise InputError("x", "must have at least one column (got 0)")
     if type(top_k) is not int or not 1 <= top_k <= MOST_PLACES:
         raise InputError("top_k", f"must be an integer from 1 to {MOST_PLACES} (got {top_k!r})")
-    form = format_of(args.scale_granularity, args.q_dtype)
+    form = format_of(args.format, args.q_dtype)
+    if args.format in FORMATS:
+        warn(f"format={args.format!r} of permute_quantize", repr(str(form)))
     _check_rows(args, layout, groups)
     _check_options(args, form)
     valid = Validated(
@@ -189,21 +182,22 @@ def _check_options(args: Arguments, form: Format) -> None:
     if args.rounding not in tuple(Rounding):
         raise InputError("rounding", f"must be up or floor (got {args.rounding!r})")
     if args.rounding != Rounding.UP and form not in (Format.MXFP8, Format.MXFP4):
-        raise InputError("rounding", f"is for mx32 (got {args.rounding} for {form})")
+        raise InputError("rounding", f"is for mxfp8 and mxfp4 (got {args.rounding} for {form})")
 
 
 def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> None:
     """Require scale and out to fit, and memory that vectors can be read from."""
-    x, out, scale, form = args.x, args.out, args.scale, valid.format
+    x, out, scale, form = args.x, args.out, args.global_scale, valid.format
     if (scale is not None) != form.has_given_scale:
         what = "is required for" if scale is None else "is found by the kernel, but for"
-        raise InputError("scale", f"{what} tensor and nv16 (got {args.scale_granularity})")
+        raise InputError("global_scale", f"{what} tensor and nvfp4 (got {args.format})")
     if scale is not None:
         is_each = form is Format.NVFP4 and valid.layout is Layout.MASKED
         length = valid.num_groups if is_each else 1
-        common.require("scale", scale, [torch.float32])
+        common.require("global_scale", scale, [torch.float32])
         why = "one for each matrix" if is_each else "one for all"
-        common.require("scale", scale, shape=((length,), why), like=("x", x.device), contiguous=0)
+        shape = (length,), why
+        common.require("global_scale", scale, shape=shape, like=("x", x.device), contiguous=0)
     if out is not None:
         types = list(_PAIRS) if TORCH[form.q_dtype] in _PAIRS else [TORCH[form.q_dtype]]
         columns = valid.k // form.q_dtype.values_per_element

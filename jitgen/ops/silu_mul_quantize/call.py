@@ -17,24 +17,26 @@ from jitgen.ops.silu_mul_quantize.dispatch import SiluMulQuantize
 from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
+from jitgen.support.moved import with_new_names
 
 
-def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
+def silu_mul_quantize(  # noqa: C901, PLR0913  # each is one thing to say
     x: Tensor,
     *,
     offs: Tensor | None = None,
     m_indices: Tensor | None = None,
     masked_m: Tensor | None = None,
-    scale_granularity: str = "block128",
-    scale: Tensor | None = None,
+    format: str = "block128",  # noqa: A002  # as quantising calls name it
+    global_scale: Tensor | None = None,
     activation: str = "swiglu",
     interleaved: bool = False,
-    limit: float | None = None,
-    alpha: float | None = None,
+    swiglu_limit: float | None = None,
+    swiglu_alpha: float | None = None,
     power_of_two: bool = False,
     out: Tensor | None = None,
     expected_m: int | None = None,
     config: SiluMulQuantizeConfig | Override | None = None,
+    **old: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """
     Activate and quantise the rows of every group: what an MoE layer does between its two GEMMs.
@@ -57,10 +59,10 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
             ``offs[-1]`` on belong to no group.
         m_indices: (M,) int32, the contiguous layout: the group of each row, -1 for padding.
         masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
-        scale_granularity: How many results share a scale:
+        format: What results become, by how many of them share a scale:
 
             =============  ===============================  ==================  ================
-            granularity    scale                            q                   found by
+            format         scale                            q                   found by
             =============  ===============================  ==================  ================
             block128       (M, IB) or (G, M, IB)            float8_e4m3fn       the kernel
             row            (M,) or (G, M)                   float8_e4m3fn       the kernel
@@ -72,12 +74,15 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
             and 1 where all are zero, bit by bit what `jitgen.quantize` gives for the same y. Block
             scales have M contiguous and the stride of IB a multiple of 4, which GEMMs read
             without a copy.
-        scale: (1,) float32 on the same device, which results are divided by; for ``tensor`` alone.
-        activation: ``swiglu``, or gpt-oss's ``swiglu_oai``: ``gate / (1 + exp(-alpha * gate)) *
-            (up + 1)``, where gate is at most `limit` and up between -limit and limit.
+        global_scale: (1,) float32 on the same device, for ``tensor`` alone: what dequantised values
+            are multiplied with, so that results are divided by it. (As of `jitgen.quantize.nvfp4`;
+            the global scales of TRT-LLM and compressed-tensors are its reciprocal.)
+        activation: ``swiglu``, or gpt-oss's ``swiglu_oai``:
+            ``gate / (1 + exp(-swiglu_alpha * gate)) * (up + 1)``, where gate is at most
+            `swiglu_limit` and up between -swiglu_limit and swiglu_limit.
         interleaved: Gates are in the even columns of x and ups in the odd ones.
-        limit: For ``swiglu_oai`` alone, which needs it; at least 0.
-        alpha: Likewise.
+        swiglu_limit: For ``swiglu_oai`` alone, which needs it; at least 0.
+        swiglu_alpha: Likewise, of any sign.
         power_of_two: Round scales that the kernel finds up to powers of two.
         out: (M, I) or (G, M, I), I contiguous: where q goes. On sm_90a address and strides are
             multiples of 8 values. Rows of no group are not written.
@@ -85,6 +90,7 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
             gives right results. Without it groups count as equally large, and masked ones as full.
         config: A config to use instead of the selector's, or an edited kernel: see
             `jitgen.override`.
+        **old: Arguments by names that they had before: docs/renamed.md.
 
     Returns:
         q: `out`, or a new tensor. Rows of no group are not written: those from ``offs[-1]`` on,
@@ -103,6 +109,8 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
     Safe to call from any thread. torch's tracers see one operation,
     ``torch.ops.jitgen.silu_mul_quantize``; see `jitgen.ops.tracing`.
     """
+    if old:
+        return silu_mul_quantize(**with_new_names(silu_mul_quantize, locals()))
     key: tuple[Any, ...] = ()
     if not is_dynamo_compiling():
         try:
@@ -126,30 +134,30 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
                 None if out is None else out.shape[-1],
                 # Contiguous calls have one for each row, and do not know their groups.
                 None if m_indices is not None else groups.numel(),  # type: ignore[union-attr]
-                scale_granularity,
+                format,
                 activation,
                 interleaved,
                 power_of_two,
-                limit,  # of these two the launch holds the values
-                alpha,
+                swiglu_limit,  # of these two the launch holds the values
+                swiglu_alpha,
                 expected_m,
                 None if config is None else id(config),
                 "silu_mul_quantize",  # other operations remember in the same place
-                scale is None,
+                global_scale is None,
                 num_modes(),
                 is_grad_enabled(),
                 forward_ad._current_level,
             )
             session = current.get()
             for launch in session.memo.get(key) or similar(session, key, x):
-                if scale is not None:
-                    is_for = launch.fits(*present(x, groups, scale, out))
+                if global_scale is not None:
+                    is_for = launch.fits(*present(x, groups, global_scale, out))
                 else:
                     is_for = launch.fits(x, groups) if out is None else launch.fits(x, groups, out)
                 if is_for:
                     if out is not None:
                         mark_written((out,))
-                    return launch.call(x, groups, scale, out)  # type: ignore[no-any-return]
+                    return launch.call(x, groups, global_scale, out)  # type: ignore[no-any-return]
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     args = Arguments(
@@ -157,12 +165,12 @@ def silu_mul_quantize(  # noqa: PLR0913  # each is one thing to say
         offs=offs,
         m_indices=m_indices,
         masked_m=masked_m,
-        scale_granularity=scale_granularity,
-        scale=scale,
+        format=format,
+        global_scale=global_scale,
         activation=activation,
         interleaved=interleaved,
-        limit=limit,
-        alpha=alpha,
+        swiglu_limit=swiglu_limit,
+        swiglu_alpha=swiglu_alpha,
         power_of_two=power_of_two,
         out=out,
         expected_m=expected_m,

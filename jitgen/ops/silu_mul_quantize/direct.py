@@ -32,10 +32,14 @@ def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
         ("limit", "alpha") if config.activation is Activation.SWIGLU_OAI else (),
     )
     written = found.pop("scale") if scales.is_found else None
-    found["out"] = found.pop("q")
     args = Arguments(
-        **found,
-        scale_granularity=str(scales),
+        x=found["x"],
+        **{name: found.get(name) for name in ARGUMENT.values()},
+        out=found["q"],
+        format=str(scales),
+        global_scale=found.get("scale"),
+        swiglu_limit=found.get("limit"),
+        swiglu_alpha=found.get("alpha"),
         activation=str(config.activation),
         interleaved=config.interleaved,
         power_of_two=config.power_of_two,

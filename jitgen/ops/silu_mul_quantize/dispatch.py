@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -75,6 +75,12 @@ class SiluMulQuantize(Call[Arguments, Validated, Result]):
     arguments = Arguments
     config = SiluMulQuantizeConfig
     like = "x"
+    graph_names: ClassVar[dict[str, str]] = {
+        "format": "scale_granularity",
+        "global_scale": "scale",
+        "swiglu_limit": "limit",
+        "swiglu_alpha": "alpha",
+    }
     new_outputs = 1
     validate = staticmethod(validate)
 
@@ -122,21 +128,21 @@ class SiluMulQuantize(Call[Arguments, Validated, Result]):
         )
 
     def start(self, launch: Launch, args: Arguments) -> Result:
-        return launch.call(args.x, groups_of(args), args.scale, args.out)
+        return launch.call(args.x, groups_of(args), args.global_scale, args.out)
 
     def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
-        scales = Scales(args.scale_granularity)
+        scales = Scales(args.format)
         return self.to_results(args, new_tensors(args.x, args.x.shape[-1] // 2, scales))
 
     def to_results(self, args: Arguments, result: Result) -> tuple[Tensor, ...]:
         q, scale = result
-        if scale is None or scale is args.scale:
+        if scale is None or scale is args.global_scale:
             scale = args.x.new_empty(0, dtype=torch.float32)
         return q, scale
 
     def of_results(self, args: Arguments, tensors: tuple[Tensor, ...]) -> Result:
         q, scale = tensors
-        return q, scale if args.scale_granularity in ("block128", "row") else args.scale
+        return q, scale if args.format in ("block128", "row") else args.global_scale
 
 
 def _mean(args: Arguments, valid: Validated) -> int | None:

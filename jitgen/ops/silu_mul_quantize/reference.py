@@ -12,6 +12,8 @@ for y, bit by bit. Kernels compute exp() in their own way: their y may differ in
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,7 @@ from jitgen.formats.block128 import per_token_group
 from jitgen.formats.e4m3 import MAX
 from jitgen.formats.row import per_row
 from jitgen.ops.tensors import owned_rows
+from jitgen.support.moved import with_new_names
 
 
 def activated(
@@ -28,8 +31,8 @@ def activated(
     *,
     activation: str = "swiglu",
     interleaved: bool = False,
-    limit: float | None = None,
-    alpha: float | None = None,
+    swiglu_limit: float | None = None,
+    swiglu_alpha: float | None = None,
 ) -> Tensor:
     """
     Return the activated values of every row.
@@ -38,27 +41,31 @@ def activated(
         x: (M, 2 I) or (G, M, 2 I), any float type: gates in columns 0 to I - 1, ups in the others.
         activation: ``swiglu`` or ``swiglu_oai``.
         interleaved: Gates are in the even columns instead, ups in the odd ones.
-        limit: Of gates and ups; for ``swiglu_oai`` alone.
-        alpha: Steepness of the gate; for ``swiglu_oai`` alone.
+        swiglu_limit: Of gates and ups; for ``swiglu_oai`` alone.
+        swiglu_alpha: Steepness of the gate; for ``swiglu_oai`` alone.
 
     Returns:
         (M, I) or (G, M, I) float32.
 
     Raises:
-        InputError: `activation` is not known, or `limit` and `alpha` do not belong to it.
+        InputError: `activation` is not known, or `swiglu_limit` and `swiglu_alpha` do not
+            belong to it.
     """
     if activation not in tuple(Activation):
         allowed = " or ".join(Activation)
         raise InputError("activation", f"must be {allowed} (got {activation!r})")
     is_limited = activation == Activation.SWIGLU_OAI
-    if not is_limited and (limit is not None or alpha is not None):
-        raise InputError("limit", "limit and alpha belong to swiglu_oai: leave them out")
-    if is_limited and (limit is None or alpha is None):
-        raise InputError("limit", "swiglu_oai needs limit and alpha")
+    limits = swiglu_limit, swiglu_alpha
+    if not is_limited and limits != (None, None):
+        raise InputError(
+            "swiglu_limit", "swiglu_limit and swiglu_alpha belong to swiglu_oai: leave them out"
+        )
+    if is_limited and None in limits:
+        raise InputError("swiglu_limit", "swiglu_oai needs swiglu_limit and swiglu_alpha")
     columns = x.shape[-1] // 2
     gate = (x[..., 0::2] if interleaved else x[..., :columns]).float()
     up = (x[..., 1::2] if interleaved else x[..., columns:]).float()
-    return of_gate(Activation(activation), gate, up, limit or 0.0, alpha or 0.0)
+    return of_gate(Activation(activation), gate, up, swiglu_limit or 0.0, swiglu_alpha or 0.0)
 
 
 def of_gate(
@@ -89,13 +96,14 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
     offs: Tensor | None = None,
     m_indices: Tensor | None = None,
     masked_m: Tensor | None = None,
-    scale_granularity: str = "block128",
-    scale: Tensor | None = None,
+    format: str = "block128",  # noqa: A002  # as of the real one
+    global_scale: Tensor | None = None,
     activation: str = "swiglu",
     interleaved: bool = False,
-    limit: float | None = None,
-    alpha: float | None = None,
+    swiglu_limit: float | None = None,
+    swiglu_alpha: float | None = None,
     power_of_two: bool = False,
+    **old: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """
     Return activated and quantised rows, computed slowly and plainly.
@@ -107,13 +115,14 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
         offs: (G,) int32: where the rows of each group end. Exactly one of these three is given.
         m_indices: (M,) int32: the group of each row, -1 for padding.
         masked_m: (G,) int32: how many rows of each matrix count.
-        scale_granularity: ``block128``, ``row``, ``tensor`` or ``none``.
-        scale: (1,) float32, which values are divided by; for ``tensor`` alone.
+        format: ``block128``, ``row``, ``tensor`` or ``none``.
+        global_scale: (1,) float32, which values are divided by; for ``tensor`` alone.
         activation: As for `activated`.
         interleaved: As for `activated`.
-        limit: As for `activated`.
-        alpha: As for `activated`.
+        swiglu_limit: As for `activated`.
+        swiglu_alpha: As for `activated`.
         power_of_two: Round scales up to powers of two.
+        **old: Arguments by names that they had before.
 
     Returns:
         q: (M, I) or (G, M, I) float8_e4m3fn, row-major; bfloat16 for ``none``.
@@ -124,17 +133,25 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
     Raises:
         InputError: The arguments do not fit each other.
     """
-    y = activated(x, activation=activation, interleaved=interleaved, limit=limit, alpha=alpha)
-    if scale_granularity not in tuple(Scales):
+    if old:
+        return silu_mul_quantize(**with_new_names(silu_mul_quantize, locals()))
+    y = activated(
+        x,
+        activation=activation,
+        interleaved=interleaved,
+        swiglu_limit=swiglu_limit,
+        swiglu_alpha=swiglu_alpha,
+    )
+    if format not in tuple(Scales):
         allowed = ", ".join(Scales)
-        raise InputError("scale_granularity", f"must be one of {allowed}")
-    if (scale is not None) != (scale_granularity == "tensor"):
-        raise InputError("scale", "is given for scales of a whole tensor, and only there")
+        raise InputError("format", f"must be one of {allowed}")
+    if (global_scale is not None) != (format == "tensor"):
+        raise InputError("global_scale", "is given for scales of a whole tensor, and only there")
     y = y.where(owned_rows(x.shape[-2], offs, m_indices, masked_m).unsqueeze(-1), 0.0)
-    if scale_granularity == "block128":
+    if format == "block128":
         return per_token_group(y, power_of_two=power_of_two)
-    if scale_granularity == "row":
+    if format == "row":
         return per_row(y, power_of_two=power_of_two)
-    if scale is not None:
-        return (y / scale).clamp(-MAX, MAX).to(torch.float8_e4m3fn), scale
+    if global_scale is not None:
+        return (y / global_scale).clamp(-MAX, MAX).to(torch.float8_e4m3fn), global_scale
     return y.to(torch.bfloat16), None

@@ -25,7 +25,7 @@ from jitgen.ops.solved import (
 from jitgen.ops.tensors import owned_rows
 from jitgen.support.frozen import frozen
 
-LIMITS = {"limit": 7.0, "alpha": 1.702}
+LIMITS = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
 """Values of gpt-oss."""
 
 _WARP = 32
@@ -106,8 +106,8 @@ def make(
     given = torch.tensor([0.0117], device=device) if is_given else None
     named: dict[str, Any] = {
         ARGUMENT[config.layout]: groups,
-        "scale": given,
-        "scale_granularity": str(config.scale_granularity),
+        "global_scale": given,
+        "format": str(config.scale_granularity),
         "activation": str(config.activation),
         "interleaved": config.interleaved,
         "power_of_two": config.power_of_two,

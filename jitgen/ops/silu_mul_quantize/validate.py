@@ -33,12 +33,12 @@ class Arguments(NamedTuple):
     offs: Tensor | None = None
     m_indices: Tensor | None = None
     masked_m: Tensor | None = None
-    scale_granularity: str = "block128"
-    scale: Tensor | None = None
+    format: str = "block128"
+    global_scale: Tensor | None = None
     activation: str = "swiglu"
     interleaved: bool = False
-    limit: float | None = None
-    alpha: float | None = None
+    swiglu_limit: float | None = None
+    swiglu_alpha: float | None = None
     power_of_two: bool = False
     out: Tensor | None = None
     expected_m: Size | None = None
@@ -47,9 +47,9 @@ class Arguments(NamedTuple):
     @property
     def limits(self) -> tuple[float, ...]:
         """Run-time numbers of the activation: limit and alpha, or nothing."""
-        if self.limit is None or self.alpha is None:
+        if self.swiglu_limit is None or self.swiglu_alpha is None:
             return ()
-        return float(self.limit), float(self.alpha)
+        return float(self.swiglu_limit), float(self.swiglu_alpha)
 
 
 @frozen
@@ -102,7 +102,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
         raise InputError("x", "must have at least one group: it has no matrix")
     length = groups.shape[0] if layout is Layout.RAGGED else x.shape[0]
     common.check_groups(ARGUMENT[layout], groups, length, ("x", x.device))
-    scales = _word("scale_granularity", Scales, args.scale_granularity)
+    scales = _word("format", Scales, args.format)
     activation = _word("activation", Activation, args.activation)
     _check_options(args, scales, activation)
     valid = Validated(
@@ -129,15 +129,16 @@ def _check_options(args: Arguments, scales: Scales, activation: Activation) -> N
             "power_of_two", f"is for block128 and row, whose scales are found here (got {scales})"
         )
     is_limited = activation is Activation.SWIGLU_OAI
-    for name in ("limit", "alpha"):
+    for name in ("swiglu_limit", "swiglu_alpha"):
         value = getattr(args, name)
         if (value is not None) != is_limited:
             what = "is required for" if is_limited else "belongs to"
             raise InputError(name, f"{what} swiglu_oai (got {value!r} for {activation})")
         if value is not None and not is_number(value):
             raise InputError(name, f"must be a finite number (got {value!r})")
-    if args.limit is not None and args.limit < 0:
-        raise InputError("limit", f"must be at least 0 (got {args.limit!r})")
+    limit = args.swiglu_limit
+    if limit is not None and limit < 0:
+        raise InputError("swiglu_limit", f"must be at least 0 (got {limit!r})")
     common.require_count("expected_m", args.expected_m)
 
 
@@ -148,13 +149,13 @@ def is_number(value: object) -> bool:
 
 def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> None:
     """Require scale and out to fit, and memory that vectors can be read from."""
-    x, out, scale, scales = args.x, args.out, args.scale, valid.scale_granularity
+    x, out, scale, scales = args.x, args.out, args.global_scale, valid.scale_granularity
     if (scale is not None) != (scales is Scales.TENSOR):
         what = "is required for" if scale is None else "is found by the kernel, but for"
-        raise InputError("scale", f"{what} scales of a tensor (got {scales})")
+        raise InputError("global_scale", f"{what} tensor (got {scales})")
     if scale is not None:
         common.require(
-            "scale",
+            "global_scale",
             scale,
             [torch.float32],
             shape=((1,), "for a scale of the whole tensor"),
