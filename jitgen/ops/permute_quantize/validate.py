@@ -196,8 +196,13 @@ def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> No
         length = valid.num_groups if is_each else 1
         common.require("global_scale", scale, [torch.float32])
         why = "one for each matrix" if is_each else "one for all"
-        shape = (length,), why
-        common.require("global_scale", scale, shape=shape, like=("x", x.device), contiguous=0)
+        common.require(
+            "global_scale",
+            scale,
+            shape=((length,), why),
+            like=("x", x.device),
+            contiguous=0,
+        )
     if out is not None:
         types = list(_PAIRS) if TORCH[form.q_dtype] in _PAIRS else [TORCH[form.q_dtype]]
         columns = valid.k // form.q_dtype.values_per_element
