@@ -400,10 +400,10 @@ class Config(Part):
         Raises:
             ConfigError: `name` is no kernel name, or not one of this class; the message shows one.
         """
-        found = _read(name) if isinstance(name, str) else None
-        if found is None or not isinstance(found[0], cls):
+        config, arch = (_read(name) if isinstance(name, str) else None) or (None, None)
+        if arch is None or not isinstance(config, cls):
             raise ConfigError(f"{shown(name)} is no kernel name; one looks like {EXAMPLE}")
-        return found  # type: ignore[return-value]
+        return config, arch
 
 
 class TiledConfig(Config):

@@ -10,6 +10,8 @@ And gpt-oss in bfloat16, as trainers save it: ``experts.gate_up_proj`` (E, H, 2 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -103,8 +105,8 @@ def _prepacked(part: Part, name: str, n: int, k: int) -> PrepackedWeights:
         raise InputError("source", f"{part.name(name)}_blocks must be uint8 (got {blocks.dtype})")
     scale = part.read(f"{name}_scales", part.experts, part.maker)
     scales.require_bytes(scale, part.name(f"{name}_scales"))
-    layout = "wide1" if part.activations in (None, NONE) else "exact1"
-    return prepack_mxfp4(blocks.flatten(-2), scale, layout=layout).to(part.device)  # type: ignore[arg-type]
+    layout: Literal["wide1", "exact1"] = "wide1" if part.activations in (None, NONE) else "exact1"
+    return prepack_mxfp4(blocks.flatten(-2), scale, layout=layout).to(part.device)
 
 
 def _plain(part: Part, name: str, k: int, n: int) -> Tensor:

@@ -156,13 +156,15 @@ class Source:
         reader = self._reader(name)
         try:
             if rows is None:  # a slice of all would refuse a number alone
-                return reader.get_tensor(name)  # type: ignore[no-any-return]
-            return reader.get_slice(name)[rows.start : rows.stop]  # type: ignore[no-any-return]
+                found: Tensor = reader.get_tensor(name)
+            else:
+                found = reader.get_slice(name)[rows.start : rows.stop]
         except files.safetensors().SafetensorError as error:
             raise self._unreadable(name, error) from error
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             # torch's own words, for a header with sizes that no tensor has
             raise self._unreadable(name, error) from error
+        return found
 
     def _reader(self, name: str) -> Any:
         path = self.files[name]

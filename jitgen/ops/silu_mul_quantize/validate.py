@@ -144,7 +144,11 @@ def _check_options(args: Arguments, scales: Scales, activation: Activation) -> N
 
 def is_number(value: object) -> bool:
     """Say whether `value` can be a limit or an alpha."""
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    return (
+        isinstance(value, (int, float))
+        and type(value) in (int, float)  # no bool
+        and math.isfinite(value)
+    )
 
 
 def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> None:
