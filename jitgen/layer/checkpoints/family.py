@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,7 +94,7 @@ class Family:
     """
 
     forms: tuple[Form, ...]
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)
 
 
 def below(prefix: str, name: str) -> str:

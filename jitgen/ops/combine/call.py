@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
@@ -65,7 +63,7 @@ def combine(
     Safe to call from any thread. torch's tracers see one operation, ``torch.ops.jitgen.combine``;
     see `jitgen.ops.tracing`.
     """
-    key: tuple[Any, ...] = ()
+    key: tuple[object, ...] = ()
     if not is_dynamo_compiling():
         try:
             # What a guard knows is not in the key, nor strides, nor that the tensors agree about

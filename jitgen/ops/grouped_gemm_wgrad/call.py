@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
@@ -75,7 +73,7 @@ def grouped_gemm_wgrad(  # each is one thing to say
     Safe to call from any thread. torch's tracers see one operation,
     ``torch.ops.jitgen.grouped_gemm_wgrad``; see `jitgen.ops.tracing`.
     """
-    key: tuple[Any, ...] = ()
+    key: tuple[object, ...] = ()
     if not is_dynamo_compiling():
         try:
             groups = masked_m if offs is None else offs

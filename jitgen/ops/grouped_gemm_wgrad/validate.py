@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -111,7 +111,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     return valid
 
 
-def require_differentiable(given: Mapping[str, Any]) -> None:
+def require_differentiable(given: Mapping[str, object]) -> None:
     """
     Do nothing where autograd asks for no gradient, or for those of dy and a.
 

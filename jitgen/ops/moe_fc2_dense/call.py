@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
@@ -85,7 +83,7 @@ def moe_fc2_dense(  # each is one thing to say
     Safe to call from any thread. torch's tracers see one operation,
     ``torch.ops.jitgen.moe_fc2_dense``; see `jitgen.ops.tracing`.
     """
-    key: tuple[Any, ...] = ()
+    key: tuple[object, ...] = ()
     if not is_dynamo_compiling():
         try:
             # What a guard knows is not in the key, nor strides, nor that the tensors agree about

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
@@ -113,14 +111,14 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
     """
     if old:
         return permute_quantize(**with_new_names(permute_quantize, locals()))
-    key: tuple[Any, ...] = ()
+    key: tuple[object, ...] = ()
     if not is_dynamo_compiling():
         try:
             groups: Tensor | None = None
             if m_indices is None and masked_m is None:
                 layout, groups = "ragged", offs
                 # In the family's key, too, where the number of tokens is not.
-                rows: Any = permutation.shape[0] - x.shape[0] * top_k
+                rows: object = permutation.shape[0] - x.shape[0] * top_k
             elif offs is None and masked_m is None:
                 layout, groups = "contiguous", m_indices
                 rows = permutation.numel() == 0  # nothing is launched then

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
@@ -111,7 +109,7 @@ def silu_mul_quantize(  # noqa: C901, PLR0913  # each is one thing to say
     """
     if old:
         return silu_mul_quantize(**with_new_names(silu_mul_quantize, locals()))
-    key: tuple[Any, ...] = ()
+    key: tuple[object, ...] = ()
     if not is_dynamo_compiling():
         try:
             groups: Tensor | None = None
