@@ -152,6 +152,6 @@ def _sealed(content: bytes) -> bytes:
 
 
 def _unsealed(data: bytes) -> bytes | None:
-    """Return the content of what `_sealed` returned; None of anything else."""
+    """Return the content inside `data`, which `_sealed` made; None if `data` is anything else."""
     content = data.partition(b"\n")[2]
     return content if data == _sealed(content) else None

@@ -72,8 +72,8 @@ def disk_space(path: Path) -> DiskSpace:
 
 def probe(root: Root) -> None:
     """
-    Write as much as a kernel has, where kernels are written, and remove it again. If the root does
-    not exist it is not created: a folder is created beside it instead.
+    Write as much as a kernel has, in the place of kernels, and remove it again. A root that does
+    not exist is not created: a folder is created beside it instead.
 
     Raises:
         OSError, CacheError: It cannot be written, and why.

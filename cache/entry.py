@@ -212,7 +212,8 @@ class Meta:
 @frozen
 class Entry:
     """
-    An artifact, in memory, whose digests were checked: these bytes are what is used of it.
+    An artifact in memory whose digests were checked; these checked bytes are the ones that are
+    used.
 
     Attributes:
         key: Its key.

@@ -31,7 +31,7 @@ from jitgen.ownership import distrust
 
 class Damaged(CacheError):
     """
-    Something in the cache is not what was put there; the message says in which way.
+    A file in the cache has other contents than were stored; the message says how it differs.
 
     Attributes:
         reason: The message without its subject, where that is a folder or file.
@@ -166,7 +166,7 @@ class Folder:
             yield found
 
     def mode(self, most: int) -> int:
-        """Return the mode of what is created here: private, or as the umask allows if shared."""
+        """Return the mode for new files: private, or by the umask if the folder is shared."""
         return most if self.is_shared else most & 0o700
 
     def read(self, name: str, limit: int, *, num_bytes: int | None = None) -> bytes:
@@ -259,8 +259,8 @@ class Folder:
 
     def replace_durably(self, name: str, data: bytes) -> None:
         """
-        Write the file `name`, in place of an earlier one, in one step that a power failure does not
-        undo: afterwards it is there, in a root that was new a moment before, too.
+        Write the file `name`, in place of an earlier one, in one step that survives a power
+        failure, also in a newly created root.
         """
         for is_last in (False, True):
             draft = f"{ASIDE}{unique_name()}"  # here: to sync one folder is enough

@@ -70,7 +70,7 @@ class NullIndex:
         """Note that entries are gone."""
 
     def learn(self, rows: Mapping[str, IndexRow]) -> None:
-        """Take over what was read from the entries; uses that are known are kept."""
+        """Add rows that were read from the entries; recorded uses are kept."""
 
     def rows(self) -> dict[str, IndexRow]:
         """
@@ -155,7 +155,7 @@ class Index(NullIndex):
             self._journal.append(*records)
 
     def learn(self, rows: Mapping[str, IndexRow]) -> None:
-        """Take over what was read from the entries; uses that are known are kept."""
+        """Add rows that were read from the entries; recorded uses are kept."""
         from jitgen.cache.rows import change_rows, merged
 
         if rows:
@@ -317,7 +317,7 @@ def _close(table: Table, pid: int) -> None:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether the file exists; False if that cannot be told, where Path raises."""
+    """Return whether the file exists; False if that cannot be found out, where Path raises."""
     try:
         path.lstat()
     except OSError:
@@ -376,7 +376,7 @@ class Journal:
         self._root = root
 
     def append(self, *records: tuple[object, ...]) -> None:
-        """Add records of JSON values, each by a single append; where there is no root, nothing."""
+        """Add records of JSON values, each by a single append. Does nothing without a root."""
         with suppress(OSError, CacheError):
             base = self._root.open()
             if base is not None:
@@ -396,7 +396,7 @@ class Journal:
         return True
 
     def take(self) -> list[list[object]]:
-        """Remove the journal and return its records; what is no record is left out."""
+        """Remove the journal and return its records, without malformed ones."""
         with suppress(OSError, CacheError):
             base = self._root.open()
             if base is not None:

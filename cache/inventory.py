@@ -288,7 +288,7 @@ def fate(base: Folder, key: str) -> str:
 
 
 def metas(base: Folder) -> Iterator[Meta]:
-    """Yield the record of every entry that has a good one."""
+    """Yield the record of every entry whose record is good."""
     for key, folder in each(base):
         with suppress(OSError, Damaged):
             yield read_meta(folder, key)
@@ -334,7 +334,7 @@ def _differences(
 
 
 def _flat(document: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Return nested objects as one, with dotted names; lists stay whole."""
+    """Return nested objects as a single object with dotted names; lists stay whole."""
     flat: dict[str, object] = {}
     for name, value in document.items():
         if isinstance(value, dict) and value:

@@ -127,13 +127,15 @@ class Layers:
                             yield key, folder, root
 
     def metas(self, prefix: str = "") -> Iterator[Meta]:
-        """Yield the record of every entry in sight that has a good one; `prefix` as of `each`."""
+        """Yield the record of every entry in sight whose record is good; `prefix` as in `each`."""
         for key, folder, _ in self.each(prefix):
             with suppress(OSError, Damaged):
                 yield read_meta(folder, key)
 
     def verify(self, *, hides: bool) -> list[Verification]:
-        """Return for each entry in sight whether it is good; `hides` those that are not."""
+        """
+        Return for each entry in sight whether it is good; with `hides`, bad entries are hidden.
+        """
         from jitgen.cache.inventory import verification
 
         results = []
@@ -213,7 +215,7 @@ class Layers:
 
     def _hidden(self, key: str) -> frozenset[str]:
         """
-        Return the marks of what is out of sight of `key`.
+        Return the marks of the hidden entries of `key`.
 
         Raises:
             OSError, CacheError: They cannot be read. Then all entries of `key` count as hidden,

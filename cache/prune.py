@@ -129,7 +129,7 @@ def prune(
 
 
 def _spared(base: Folder) -> frozenset[str] | None:
-    """Return the keys that are pinned; None where that cannot be read, so that all are spared."""
+    """Return the pinned keys; None if they cannot be read: then every entry is spared."""
     try:
         with base.folder("pins") as pins:
             return frozenset(pins.names())
@@ -155,7 +155,7 @@ class Removing:
         self._gone: list[str] = []
 
     def __enter__(self) -> Self:
-        """Open what is there."""
+        """Open the folders."""
         with suppress(OSError, Damaged):
             self._locks = self._opened.enter_context(self._base.folder("locks"))
         if not self._is_dry_run:
@@ -169,7 +169,7 @@ class Removing:
             self._drafts = self._for_drafts.enter_context(self._base.service("tmp"))
 
     def __exit__(self, *_: object) -> None:
-        """Tell the index what is gone."""
+        """Remove the rows of removed entries from the index."""
         self._for_drafts.close()
         self._opened.close()
         self._forget()
@@ -180,8 +180,8 @@ class Removing:
 
     def remove(self, key: str, row: IndexRow | None = None) -> inventory.EntryInfo | None:
         """
-        Remove entry `key`, of which the index knows `row`; returns what is gone, or would be, and
-        None where nothing is.
+        Remove entry `key` with the index row `row`; return its line, also in a dry run, or None if
+        there is no such entry.
         """
         with suppress(OSError, Damaged), self._base.below("entries", key[:2]) as shard:
             info = inventory.line_in(shard, key, row, is_pinned=False)

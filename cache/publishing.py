@@ -66,7 +66,7 @@ def remove(parent: Folder, name: str, drafts: Folder) -> bool:
 
 
 def _remove_in_place(parent: Folder, name: str) -> bool:
-    """Remove `name` file by file, the record first: without it, the rest is no entry any more."""
+    """Remove `name` file by file, the record first: without its record it is no longer an entry."""
     with suppress(OSError, Damaged), parent.folder(name) as folder:
         folder.discard(META)
     return parent.discard(name)

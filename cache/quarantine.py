@@ -94,7 +94,7 @@ def damage_in(folder: Folder, key: str, *, otherwise: str = "") -> Damage | None
 
 
 def empty(base: Folder) -> int:
-    """Remove what lies in quarantine; returns how much of it is gone."""
+    """Remove the contents of the quarantine; return how many entries were removed."""
     with suppress(OSError, Damaged), base.folder("quarantine") as quarantine:
         return len(sweep(quarantine, ALL_S))
     return 0

@@ -63,14 +63,17 @@ class Store(Serving):
     def differences(
         self, key: str, document: Mapping[str, object]
     ) -> list[tuple[Meta, tuple[Difference, ...]]]:
-        """Return the same of entry `key` alone, nothing where it has no good record."""
+        """
+        Compare a key document with entry `key`; return the differing fields, nothing without a good
+        record.
+        """
         from jitgen.cache import inventory
 
         meta = self.meta(key)
         return [] if meta is None else inventory.nearest([meta], document, 1)
 
     def metas(self) -> Iterator[Meta]:
-        """Yield the record of every entry that has a good one, in read-only roots too."""
+        """Yield the record of every entry whose record is good, in read-only roots too."""
         from jitgen.cache import inventory
 
         with self._opened() as base:
@@ -146,8 +149,8 @@ class Store(Serving):
 
     def damages(self, key: str) -> list[Damage]:
         """
-        Return why there is no good entry `key`, from what is left of it in its place, in quarantine
-        and in read-only roots. Changes nothing.
+        Return the reasons why there is no good entry `key`: from its place, the quarantine and
+        read-only roots. Changes nothing.
         """
         from jitgen.cache import quarantine
 
@@ -250,7 +253,7 @@ class Store(Serving):
 
     def remove(self, key: str) -> EntryInfo | None:
         """
-        Remove entry `key`, its pin and its remembered failure; returns what is gone.
+        Remove entry `key`, its pin and its remembered failure; return what was removed.
 
         An entry in a read-only root is hidden instead.
 

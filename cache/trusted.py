@@ -145,8 +145,8 @@ class Trusted:
 
     def refusal(self, record: bytes, signatures: bytes) -> str:
         """
-        Return why the entry with this ``meta.json`` and ``signatures.json`` is not to be loaded;
-        empty if it is.
+        Return why the entry with this ``meta.json`` and ``signatures.json`` must not be loaded;
+        empty if it may be.
 
         Raises:
             SettingError: JITGEN_TRUST is not set.

@@ -49,7 +49,7 @@ def serve(device: str) -> None:
 
 
 def main() -> None:
-    """Prewarm, freeze, serve, and meet a kernel that nobody prewarmed."""
+    """Prewarm, freeze, serve, and meet a kernel that was not prewarmed."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     arch = Arch.SM_90A if device == "cuda" else Arch.CPU
     prewarm(arch)

@@ -27,7 +27,7 @@ Every error that jitgen raises on purpose.
     ├── SigningError                      a key, an envelope or a trust document cannot be used
     ├── KernelMiss (LookupError)          the kernel is not compiled and may not be compiled now
     │   └── CaptureMiss                   ... because a CUDA graph is being captured
-    └── InternalError                     nobody foresaw it: a mistake in jitgen, or below
+    └── InternalError                     an unexpected error: a mistake in jitgen, or below
 
 A message says what was asked, what is allowed, and what to do, in one line; the facts are
 attributes too.
@@ -176,7 +176,7 @@ class CacheError(JitgenError):
 
 
 class UnsafeCacheRoot(CacheError, PermissionError):
-    """The cache root could be written by somebody else; native code is never loaded from there."""
+    """Another user could write to the cache root; native code is never loaded from there."""
 
 
 class SigningError(JitgenError):
@@ -204,7 +204,7 @@ class CaptureMiss(KernelMiss):
 
 class InternalError(JitgenError):
     """
-    Something raised what nobody foresaw: a mistake in jitgen, or in what it stands on.
+    An unexpected error: a mistake in jitgen, or in a library that it uses.
 
     The message says what was being done, and where; the cause is chained.
     """

@@ -95,7 +95,7 @@ class Settings:
 
     def check_environment(self) -> None:
         """
-        Look at every variable that is set, whoever may read it, so that a mistake in one is told
+        Look at every variable that is set, read or not, so that a mistake in one is told
         when a program starts and not hours later. One whose name no setting has is warned of, once.
 
         Raises:

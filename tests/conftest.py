@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Every test has a cache of its own, and no JITGEN_* variable of whoever runs it.
+Every test has a cache of its own, and no JITGEN_* variable of the user's.
 
 Tests that are not about misses share the kernels of the session instead: see `kernel_root`.
 """

@@ -39,7 +39,7 @@ NOWHERE = {
     "tests/service/running.py has both",
     "signer --key /etc/jitgen/signing.pem --socket /run/jitgen/signer.sock": "an end; "
     "tests/server/test_signer.py ends one",
-    "verify kernel.so --ptx kernel.ptx --symbol scale --cases cases.py": "what somebody compiled; "
+    "verify kernel.so --ptx kernel.ptx --symbol scale --cases cases.py": "compiled elsewhere; "
     "tests/compile/test_verify_files.py compiles it",
     "tune deepseek-v3": "a GPU: its sizes take hours on a CPU; tests/compile/test_tune.py has "
     "small ones",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that nobody compiled, with texts that nobody means well with; and a reader of pages."""
+"""Kernels that are not compiled, with hostile texts; and a reader of pages."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def allowed(
 
 
 def departing(arch: Arch | str, operands: Operands, layout: Layout) -> list[GroupedGemmConfig]:
-    """Return what may be chosen besides where nobody asks for them."""
+    """Return what may be chosen besides where no call asks for them."""
     target = Arch.parse(arch)
     return list(
         keeping(candidates(target, layout, operands), rules(target, "grouped_gemm").sums).left_out
@@ -114,7 +114,7 @@ class Pool:
         return [list(range(self.rows))] * self.groups
 
     def batch(self, layout: Layout, lists: Lists) -> Batch:
-        """Return a batch of these rows, with some that are nobody's between and behind."""
+        """Return a batch of these rows, with padding rows between and behind."""
         counts = tuple(map(len, lists))
         lead, owners = samples._rows(layout, counts, None, has_spare=True)
         device = self.call.a.device

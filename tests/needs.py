@@ -2,7 +2,7 @@
 """
 What tests need of the machine.
 
-Nothing is imported to find out: where somebody else than jitgen imported the compiler first, jitgen
+Nothing is imported to find out: where other code than jitgen imported the compiler first, jitgen
 compiles in a process of its own, and so would all tests after that, for a second more each time.
 """
 

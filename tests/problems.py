@@ -36,7 +36,7 @@ def make(
     Return a problem of `rows` for each group.
 
     Args:
-        layout: How rows belong to groups; every layout gets rows that nobody owns.
+        layout: How rows belong to groups; every layout gets padding rows.
         scales: How many values share one scale.
         rows: Rows of each group.
         n: Columns of the output.

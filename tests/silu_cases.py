@@ -87,7 +87,7 @@ def make(
     device: str = "cpu",
 ) -> Case:
     """
-    Return a problem of `rows` for each group, with rows that nobody owns, and I = `columns`.
+    Return a problem of `rows` for each group, with padding rows, and I = `columns`.
 
     Args:
         kernel: What computes it.
@@ -160,7 +160,7 @@ def _groups(layout: str, rows: Sequence[int]) -> tuple[tuple[int, ...], str, Ten
 
 
 def _unowned(case: Case) -> str:
-    """Say whether a row that nobody owns was written."""
+    """Say whether a padding row was written."""
     others = ~case.owned
     if not bool((case.q[others].view(torch.uint8) == GARBAGE).all()):
         return "q of rows that belong to no group was written"

@@ -261,7 +261,7 @@ def _shared(pace: Array, needs: Array, rate: float) -> Array:
     wanted = pace * needs
     if wanted.sum() <= rate:
         return pace
-    # Everybody gets the same, but nobody more than it can take.
+    # Each gets the same, but none more than it can take.
     order = np.sort(wanted)
     before = np.concatenate([[0.0], np.cumsum(order)[:-1]])
     levels = (rate - before) / np.arange(len(order), 0, -1)

@@ -122,7 +122,7 @@ def toxic(poison: Poison) -> Iterator[Toxic]:
 
 @contextmanager
 def refusing() -> Iterator[str]:
-    """Yield the address of a port at which nobody listens."""
+    """Yield the address of a port at which no process listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"

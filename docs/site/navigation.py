@@ -95,6 +95,6 @@ PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def documents() -> Iterator[str]:
-    """Yield every page of the menu that somebody wrote, besides the home page."""
+    """Yield every page of the menu that is not generated, besides the home page."""
     for _, pages in PAGES:
         yield from pages

@@ -50,7 +50,7 @@ def built(home: str, out: Path) -> list[Path]:
         for name in _tracked():
             source, target = stage.ROOT / name, copy / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            if source.exists():  # not where somebody just deleted it
+            if source.exists():  # it may just have been deleted
                 shutil.copy2(source, target, follow_symlinks=False)
         (copy / README).write_text(readme(home), encoding="utf-8")
         command = [sys.executable, "-c", _BUILD, str(out.resolve())]

@@ -160,7 +160,7 @@ class Worker:
 
     def _kill(self) -> None:
         """
-        End the process and what it started.
+        End the process and all processes that it started.
 
         Raises:
             Stuck: The driver does not let it go.

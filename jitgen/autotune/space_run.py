@@ -71,7 +71,7 @@ def search(
     on_trial: Progress | None = None,
 ) -> SpaceReport:
     """
-    Try the kernels of `plan`, as far as the time goes; each result is stored at once.
+    Try the kernels of `plan` until the time limit; store each result at once.
 
     Args:
         plan: What to do.

@@ -157,7 +157,7 @@ def _silu(arch: Arch, device: str) -> Iterator[Row]:
 def _sides(
     workload: Workload, arch: Arch
 ) -> tuple[Callable[[_Tensors], object], Callable[[_Tensors], object]]:
-    """Return the bare call and the public one, which were checked and take what `_of` returns."""
+    """Return the bare call and the public one, both checked; they take what `_of` returns."""
     workload.call()
     workload.check("the kernel of the dispatch suite")
     config = jitgen.select(workload.problem, arch).config
@@ -219,7 +219,7 @@ def _compete(
 
 
 def _above(times: Sequence[Times], budget: float, what: str, calls: int, each: int = 1) -> Row:
-    """Return the row of a difference; what was timed made `each` calls."""
+    """Return the row of a difference between two timed functions, which made `each` calls."""
     pairs = list(zip(times[0].seconds, times[1].seconds, strict=True))
     return Row(
         suite="dispatch",

@@ -71,7 +71,7 @@ def cases(arch: Arch) -> Iterator[KernelCase]:
 
 
 def _predicted(problem: MoEFc2DenseProblem, arch: Arch) -> Ratio:
-    """Return the time of the grouped way as a part of the dense one's, and what is predicted."""
+    """Return the grouped GEMM's time relative to the dense one's, and the predicted ratio."""
     found = ways(problem, arch)
     return Ratio(
         what=f"{COMBINE} over {DENSE}",
@@ -110,7 +110,9 @@ def _sides(
 
 
 def _check(solved: SolvedSums, name: str, config: MoEFc2DenseConfig | None) -> None:
-    """Raise WrongResult where a kernel computes something wrong; None: the one that is chosen."""
+    """
+    Raise WrongResult if a kernel computes wrong values; `config` None means the selector's choice.
+    """
     solved.out.fill_(float("nan"))
     jitgen.moe_fc2_dense(**solved.arguments, config=config)
     bits = TENSOR_CORE_BITS if solved.out.is_cuda else ACCUMULATOR_BITS
@@ -122,8 +124,8 @@ def _grouped(
     solved: SolvedSums, name: str
 ) -> tuple[Call, Callable[[], Tensor], Callable[[Tensor], None]]:
     """
-    Return the grouped GEMM over the rows that are routed, the same with the sum over them, and what
-    raises a WrongResult where the sum is not what is expected.
+    Return the grouped GEMM over the routed rows, the same with the sum over experts, and a function
+    that raises WrongResult if that sum is wrong.
     """
     a, b, a_scale, b_scale, alpha, _ = solved.tensors
     rows, n = solved.out.shape

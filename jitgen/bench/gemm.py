@@ -65,7 +65,7 @@ _MOST = 1.03
 
 class Pair(NamedTuple):
     """
-    A case, and what is chosen for it.
+    A case and its two chosen kernels.
 
     Attributes:
         case: The case.
@@ -79,7 +79,7 @@ class Pair(NamedTuple):
 
 
 def pairs() -> list[Pair]:
-    """Return every case with both of its kernels, which are often one."""
+    """Return every case with both of its kernels, which are often the same."""
     arch = default_arch()
     return [
         Pair(

@@ -51,7 +51,7 @@ class GpuState:
 
 def look() -> GpuState | None:
     """
-    Return the state of torch's current GPU, as nvidia-smi has it; None where that cannot tell.
+    Return the state of torch's current GPU by nvidia-smi; None if that is not available.
 
     Costs some 50 ms on the host and nothing on the device.
     """

@@ -86,7 +86,7 @@ class Ours(Peer):
     name = OURS
 
     def prepare(self, workload: Workload, expected_m: int) -> Ready:
-        """Return `grouped_gemm`, which is told what to expect where the layout does not say it."""
+        """Return `grouped_gemm`, with `expected_m` if the layout does not imply it."""
         is_masked = workload.problem.layout is Layout.MASKED
         options: dict[str, int] = {"expected_m": expected_m} if is_masked else {}
         call = partial(workload.call, jitgen.grouped_gemm, **options)
@@ -154,7 +154,7 @@ def run(report: GroupedReport, steps: Sequence[Step], peers: Sequence[Peer]) -> 
 
 
 def check(case: Case) -> Iterator[Checked]:
-    """Yield for each kernel that may be chosen for the layout of `case` what it computed."""
+    """Yield the result of each candidate kernel for the layout of `case`."""
     for dtype, scales in KINDS:
         problem = replace(case.problem, m=sum(_ROWS), a_dtype=dtype, scale_granularity=scales)
         yield from _check(problem)
@@ -231,7 +231,7 @@ def sustained(case: Case, peers: Sequence[Peer]) -> Measured:
 
 
 def host(case: Case, peers: Sequence[Peer]) -> Measured:
-    """Time what a warm call costs the host; no group has rows, so that the GPU is always idle."""
+    """Measure the host time of a warm call; no group has rows, so that the GPU is always idle."""
     operands = [workload(case)]
     found = _rivals(case, peers, operands)
     operands[0].groups.zero_()

@@ -202,7 +202,7 @@ class GroupedReport(Report):
 
     @property
     def left_out(self) -> Counter[tuple[str, str]]:
-        """In how many cases a peer was left out for the same reason."""
+        """Number of cases in which a peer was left out, by reason."""
         return counted_words((each.missing for each in self.found), OURS)
 
     def summary(self) -> dict[str, object]:
@@ -228,7 +228,7 @@ class GroupedReport(Report):
             yield f"noise: rounds lie {self.noise:.1%} apart"
 
     def remarks(self) -> Iterator[str]:
-        """Yield how to read ratios, what peers are, and which are not there."""
+        """Yield notes on how to read ratios, on the peers, and on missing ones."""
         if self.peers:
             yield "under a peer's name: its time over jitgen's, so above 1 jitgen is faster"
         yield from super(GroupedReport, self).remarks()
@@ -300,7 +300,7 @@ class GroupedReport(Report):
         )
 
     def _figures(self, each: Measured) -> tuple[str, ...]:
-        """Return jitgen's time, and what follows from it where that is the device's."""
+        """Return jitgen's time, and figures computed from it if it is a device time."""
         us = _cell(each.seconds, "{:.1f}", 1e6)
         if each.section is Section.HOST:
             return (us, "", "", "", "")

@@ -108,7 +108,7 @@ class Tried:
 
 
 def obstacle(arch: Arch) -> str:
-    """Return why kernels for `arch` cannot be run here; empty where they can."""
+    """Return why kernels for `arch` cannot be run on this machine; empty if they can."""
     if not arch.is_gpu or device.gpu_at_hand(arch):
         return ""
     return f"no GPU for {arch} is here"
@@ -136,7 +136,7 @@ def parse_problem(text: str, spec: KernelSpec) -> None:
 
 def together(contenders: Sequence[Contender]) -> None:
     """
-    Do nothing where kernels can be compared: they compute the same, on the same target.
+    Check that kernels can be compared: they compute the same, on the same target.
 
     Raises:
         ConfigError: They do not.
@@ -158,7 +158,7 @@ def _call_of(spec: KernelSpec) -> tuple[Any, ...]:
 
 
 def missing(contenders: Sequence[Contender]) -> Contender | None:
-    """Return the first kernel that would have to be compiled where that is off; else None."""
+    """Return the first kernel that is not compiled, if compiling is off; else None."""
     if settings.on_miss != "error":
         return None
     store = current.get().store

@@ -98,7 +98,7 @@ def _fill_times(report: GroupedReport, figure: Figure) -> None:
 
 
 def _fill_roofline(report: GroupedReport, figure: Figure) -> None:
-    """Plot operations a second against operations a byte, under what the device can do."""
+    """Plot operations a second against operations a byte, below the limits of the device."""
     axes = figure.subplots()
     found = [each for each in report.of(Section.PUBLIC) if each.seconds]
     intensities = [each.flop / each.num_bytes for each in found]

@@ -107,7 +107,7 @@ class Start:
 
 
 def rows() -> Iterator[Row]:
-    """Yield the time to the first result for each side, and what that is beyond a local hit."""
+    """Yield the time to the first result for each side, and its difference from a local hit."""
     with TemporaryDirectory(prefix="jitgen-bench-") as name, Places(Path(name)) as places:
         found, missing = sides(places)
         for place, side in enumerate(found):
@@ -121,7 +121,7 @@ def rows() -> Iterator[Row]:
 
 
 def sides(places: Places) -> tuple[list[Side], list[str]]:
-    """Return the sides that can be measured here, and of the others what is missing."""
+    """Return the sides that can be measured here, and for each other side the reason."""
     compiled = Side(what="a compile here", tier="compiled", environment=_COMPILES)
     started(compiled, places.root)
     filled = str(places.root)
@@ -348,7 +348,7 @@ class Places:
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    """Gives out files over kept connections, as a web server does, and says nothing."""
+    """Serves files over kept connections, as a web server does, without logging."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else each body waits 40 ms for the header's acknowledgement

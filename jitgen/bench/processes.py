@@ -119,7 +119,7 @@ def cache() -> Iterator[Row]:
 
 
 def fabricate(root: Path, count: int) -> None:
-    """Write `count` well-formed entries with small files: what a store looks like that is full."""
+    """Write `count` well-formed entries with small files, as in a full store."""
     from jitgen.cache import Meta
     from jitgen.cache.entry import META, entry_path, key_of
     from jitgen.cache.root import Root

@@ -153,7 +153,7 @@ def temporary_cache() -> Iterator[Path]:
 
 def python(script: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
     """
-    Run `script` in a fresh Python process and return what it printed.
+    Run `script` in a fresh Python process and return its output.
 
     Raises:
         WrongResult: It failed; the message holds the last line of its complaint.

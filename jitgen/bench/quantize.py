@@ -114,7 +114,7 @@ def cases(arch: Arch) -> Iterator[KernelCase]:
 
 
 def _tensors(problem: QuantizeProblem, device: str) -> tuple[Tensor, dict[str, Any]]:
-    """Return x, and what calls take besides, but for the config."""
+    """Return x and the further arguments of calls, except the config."""
     rows, chance = problem.m // GROUPS, torch.Generator(device).manual_seed(0)
     each = torch.full((GROUPS,), rows, dtype=torch.int32, device=device)
     lead = (GROUPS, rows) if problem.layout is Layout.MASKED else (problem.m,)
@@ -220,7 +220,7 @@ def _unpack_sides(problem: UnpackWeightsProblem, arch: Arch) -> Iterator[Side]:
 def _prepacked_weights(
     problem: UnpackWeightsProblem, device: str
 ) -> tuple[PrepackedWeights, tuple[torch.Tensor, torch.Tensor]]:
-    """Return random weights, and where they go."""
+    """Return random weights, and the tensors that receive them."""
     shape = (problem.groups, problem.rows_per_group)
     chance = torch.Generator(device).manual_seed(0)
     packed, scale = (

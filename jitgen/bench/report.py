@@ -122,7 +122,7 @@ class Report(Record):
         return {"targets": [row.to_json() for row in self.targets()]}
 
     def differs(self, other: Self) -> str:  # noqa: ARG002  # most have nothing that could
-        """Return in words of what else this report is than `other`; empty: of the same."""
+        """Return, as text, in which cases this report differs from `other`; empty if in none."""
         return ""
 
     def to_json(self) -> dict[str, Any]:

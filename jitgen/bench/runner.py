@@ -134,7 +134,7 @@ class Contest:
             return attempt(name, check, self.missing, tolerated)
 
     def batch(self, calls: Sequence[Call]) -> Batch:
-        """Return calls as they are timed."""
+        """Return the calls of one timed batch."""
         if self.in_graphs and self.on_gpu:
             return Batch.capture(calls)
         return Batch(calls=tuple(calls), replay=calls[0])
@@ -155,12 +155,12 @@ class Contest:
 
 
 def device() -> str:
-    """Return where operands of the suites of one GPU live, as torch calls it."""
+    """Return the device of operands in suites of one GPU, by torch's name."""
     return _DEVICE
 
 
 def begin(report: Report, distributions: Sequence[str] = ()) -> None:
-    """Write down what the figures of `report` depend on, and the rate of a copy."""
+    """Record in `report` the conditions of its figures, and the rate of a copy."""
     report.conditions.update({**conditions(distributions), **gpu.conditions()})
     report.copy_rate = report.copy_rate or copy_rate()
 
@@ -233,7 +233,10 @@ class Side:
 
 
 def copy_side(num_bytes: float, device: str, *, count: int = 1, has_notes: bool = False) -> Side:
-    """Return copies of `num_bytes`, read and written ones together: the rate that is possible."""
+    """
+    Return copies of `num_bytes`, bytes read and written counted together: the highest rate
+    possible.
+    """
 
     def call() -> Call:
         size = max(1, int(num_bytes) // 2)
@@ -252,7 +255,7 @@ def device_of(arch: Arch) -> str:
 @frozen
 class Ratio:
     """
-    How fast one side of a case is beside another.
+    Speed of one side of a case relative to another.
 
     Attributes:
         what: In words.

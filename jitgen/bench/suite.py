@@ -59,7 +59,7 @@ class Suite:
 
     def begin(self, path: Path | None, given: Given) -> Report:
         """
-        Return the report in `path` to go on with; one of nothing yet where there is none.
+        Return the report in `path`, to be continued; a new one if there is no such file.
 
         Raises:
             ConfigError: The file holds no such report, or one of something else.

@@ -212,7 +212,7 @@ class _Contender:
 
 @frozen
 class _Attempt:
-    """Whether the kernels are right for a problem, and what they take."""
+    """Whether the kernels are right for a problem, and their times."""
 
     checks: Sequence[Check]
     times: Times | None
@@ -272,7 +272,7 @@ class _ChoiceListed:
 
 @frozen
 class _Work:
-    """What a model is to do."""
+    """Work of a model."""
 
     texts: v.Count
     prompt: v.Count

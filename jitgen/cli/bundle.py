@@ -232,7 +232,7 @@ def inspect(output: Output, path: Path) -> int:
                 (
                     packed.meta.key[:12],
                     output.size(packed.meta.size_bytes),
-                    ",".join(keyid[:12] for keyid in _keyids(packed.signatures)) or "nobody",
+                    ",".join(keyid[:12] for keyid in _keyids(packed.signatures)) or "no key",
                     packed.meta.name,
                 )
                 for packed in loaded.entries

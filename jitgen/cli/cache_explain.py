@@ -216,7 +216,7 @@ def quarantine(output: Output, empty: bool) -> int:
     """
     List what was set aside: damaged entries, and what stood in the place of one.
 
-    None of it is ever loaded; it is kept for a day, for whoever wants to know what happened to the
+    None of it is ever loaded; it is kept for a day, to find out what happened to the
     disk. With --empty it is removed, and the exit code is 1 if some of it cannot be.
     """
     store = open_store(changes=empty)

@@ -157,7 +157,7 @@ def push(
         output.line(f"{len(pushed)} pushed to {backend.url}, {len(there)} were there")
         if unsigned:
             output.warn(
-                f"{counted(len(unsigned), 'of them is', 'of them are')} signed by nobody, and will "
+                f"{counted(len(unsigned), 'of them is', 'of them are')} not signed, and will "
                 "be refused; sign with --key FILE"
             )
 

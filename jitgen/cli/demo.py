@@ -79,7 +79,7 @@ class Step:
 
 @frozen
 class _CrossCompiled:
-    """A kernel for a GPU that is not here, and what it takes of one."""
+    """A kernel for a GPU that is not here, and its resources there."""
 
     name: v.Name
     source: str
@@ -250,7 +250,7 @@ def _largest_error(found: Tensor, expected: Tensor) -> float:
 
 
 def _timed(call: Callable[[], Tensor]) -> Call:
-    """Call, wait for the result, and say where the kernel came from."""
+    """Call, wait for the result, and return the time and where the kernel came from."""
     import torch
 
     seen: list[Event] = []
@@ -277,7 +277,7 @@ def _try_cross_compile(output: Output) -> tuple[_CrossCompiled | None, str]:
 
 
 def _cross_compile(output: Output) -> _CrossCompiled:
-    """Compile one sm_90a kernel, unless it is in the cache, and return what it takes."""
+    """Compile one sm_90a kernel, unless it is in the cache, and return its resources."""
     from jitgen.compile import inspect
     from jitgen.runtime.session import select
     from jitgen.runtime.spec import spec_of

@@ -168,7 +168,7 @@ def compared(a: Side, b: Side, *, compiles: bool, context: int) -> dict[str, Any
 
 
 def is_same(found: Mapping[str, Any]) -> bool:
-    """Say whether nothing of what was compared differs."""
+    """Return whether all compared parts are equal."""
     parts = [found[name] for name in ("source", "ptx", "sass") if found[name] is not None]
     lists = [found[name] or [] for name in ("config", "derived", "key_document", "resources")]
     return all(part["same"] for part in parts) and not any(lists)

@@ -113,7 +113,7 @@ def _trust(store: Store) -> Iterator[Finding]:
         yield about(
             _SECTION,
             "trust",
-            "JITGEN_VERIFY=off: whoever can write to one of these places can run code here",
+            "JITGEN_VERIFY=off: everyone who can write to one of these places can run code here",
             Health.WARN,
         )
         return

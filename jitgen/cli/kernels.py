@@ -56,6 +56,8 @@ def entry_of(store: Store, named: Named, output: Output) -> Entry:
 
 
 def document_of(store: Store, named: Named) -> dict[str, object]:
-    """Return the key document: of the entry whose key was given, else as it would be made now."""
+    """
+    Return the key document: that of the entry if its key was given, else that of a compile now.
+    """
     entry = store.read(named.key) if named.is_key else None
     return named.spec.document if entry is None else entry.meta.key_document

@@ -60,7 +60,7 @@ class Parsed(click.ParamType[Any]):
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value, or fail with what is allowed."""
+        """Return the value; a value that is not allowed fails with the allowed ones."""
         if not isinstance(value, str):
             return value  # a default
         try:
@@ -104,7 +104,7 @@ class NumberType(click.FloatRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the number, or fail with what is allowed."""
+        """Return the number; a number that is not allowed fails with the allowed range."""
         number: float = super().convert(value, param, ctx)
         if math.isnan(number):
             self.fail(f"{value!r} is no number of {self.name}", param, ctx)
@@ -260,5 +260,7 @@ def confirm(question: str, *, is_agreed: bool) -> bool:
     if is_agreed:
         return True
     if not sys.stdin.isatty():
-        raise click.UsageError("standard input is no terminal, so nobody can be asked; add --yes")
+        raise click.UsageError(
+            "standard input is no terminal, so no question can be asked; add --yes"
+        )
     return click.confirm(question, err=True)

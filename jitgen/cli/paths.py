@@ -33,7 +33,7 @@ class ToWrite(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Path:
-        """Return the path, or fail with what is wrong and what to do."""
+        """Return the path, or fail with the reason and a remedy."""
         if not os.fspath(value):
             self.fail("'' names no file", param, ctx)
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
@@ -66,7 +66,7 @@ class ToRead(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Path:
-        """Return the path, or fail with what is wrong and what to do."""
+        """Return the path, or fail with the reason and a remedy."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not os.fspath(value) or not os.path.exists(path):  # noqa: PTH110  # it may be any path
             advice = f"; {self._advice}" if self._advice else ""

@@ -53,7 +53,7 @@ class _Prewarmed:
 
 @frozen
 class _BeyondBudget:
-    """The document where more kernels are asked for than the budget allows."""
+    """The document for a prewarm of more kernels than the budget allows."""
 
     ok: v.Ok
     budget: v.Count
@@ -172,7 +172,7 @@ def _tell(
     wall_s: float,
     how: _How,
 ) -> int:
-    """Print what was done, and return the exit code."""
+    """Print the results and return the exit code."""
     rows = [row for report in reports for row in report.rows]
     jobs = max((report.jobs for report in reports), default=0)
 

@@ -34,7 +34,7 @@ _MOST_PLACES = 4  # lines about wrong values of one problem
 @frozen
 class _Step:
     """
-    One row of what was done.
+    One row of the results.
 
     Attributes:
         name: ``compile``, ``emulate``, ``check`` or ``time``.

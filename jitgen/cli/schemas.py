@@ -105,7 +105,7 @@ class _Error:
 
 
 def schema_of(commands: Iterable[str]) -> Schema:
-    """Return the schema of what commands print, each named by its words: ``cache ls``."""
+    """Return the schema of the output of commands, each named by its words: ``cache ls``."""
     names = list(commands)
     variants = [_begun(name, each) for name in names for each in _documents(name)]
     return {

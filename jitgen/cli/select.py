@@ -34,7 +34,7 @@ from jitgen.targets.devices import default_arch
 
 @frozen
 class _Candidate:
-    """A kernel that may be chosen, and what the model says of it."""
+    """A candidate kernel, and what the cost model predicts for it."""
 
     name: v.Name
     cost_us: v.Microseconds

@@ -43,7 +43,7 @@ class _Signer:
 
 @contextmanager
 def _extra() -> Iterator[None]:
-    """Raise ToolchainError with what to install if the service's packages are missing."""
+    """Raise a ToolchainError with the install command if the service's packages are missing."""
     try:
         yield
     except ImportError as error:

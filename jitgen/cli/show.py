@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @frozen
 class _EntryFacts:
-    """What is known of an entry of the cache."""
+    """Facts of an entry of the cache."""
 
     directory: v.File
     created: v.When
@@ -90,7 +90,7 @@ class _Partials:
 
 @frozen
 class _Ptx:
-    """What ``show --ptx`` prints; with ``--line-info`` the source line of each line, or null."""
+    """Output of ``show --ptx``; with ``--line-info`` the source line of each line, or null."""
 
     kernel: KernelId = inline()
     ptx: str
@@ -100,7 +100,7 @@ class _Ptx:
 
 @frozen
 class _Sass:
-    """What ``show --sass`` prints; `lines` as of `_Ptx`."""
+    """Output of ``show --sass``; `lines` as in `_Ptx`."""
 
     kernel: KernelId = inline()
     sass: str
@@ -189,7 +189,7 @@ def show(
 
 
 def _summary(store: Store, named: Named, output: Output) -> tuple[_Summary, str]:
-    """What is known without compiling: derived numbers, and the entry if there is one."""
+    """Facts known without compiling: derived numbers, and the entry if there is one."""
     from jitgen.runtime.override import found
 
     derived = require(named.config, named.arch).numbers

@@ -129,7 +129,7 @@ def key(output: Output, path: Path) -> None:
 @stacked(_new_file, _new_root, _valid)
 @with_output
 def init(output: Output, path: Path | None, root_key: Path, valid: int) -> None:
-    """Make a trust document, and its root key where there is none yet; nobody signs by it yet."""
+    """Make a trust document, and its root key where there is none yet; no key signs by it yet."""
     path = document_path(path)
     if is_there(path):
         raise SigningError(f"{path} exists; a new document would forget what is revoked in it")
@@ -273,7 +273,7 @@ def adopt(output: Output) -> None:
 @click.option("--to", "url", help="Where to; the first of JITGEN_REMOTE where none is named.")
 @with_output
 def push(output: Output, path: Path | None, url: str | None) -> None:
-    """Put a trust document where kernels are fetched from: whoever fetches there then has it."""
+    """Put a trust document where kernels are fetched from, for every host that fetches there."""
     from jitgen.cli.cache_remote import backend_of
     from jitgen.remote.layout import TRUST_PATH
     from jitgen.remote.outcomes import RemoteError

@@ -34,7 +34,7 @@ class _Written:
 
 
 def document_path(path: Path | None) -> Path:
-    """Return `path`, or what JITGEN_TRUST says; raises click's error where there is neither."""
+    """Return `path`, or the path in JITGEN_TRUST; raises click's error if both are missing."""
     found = settings.trust if path is None else path
     if found is None:
         raise click.UsageError("name the trust document: --file FILE, or JITGEN_TRUST")

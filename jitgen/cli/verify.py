@@ -212,7 +212,7 @@ def _default_gpu() -> Arch:
 
 
 def _check(tasks: list[dict[str, Any]], problem: str | None) -> None:
-    """Refuse what cannot be verified before anything is compiled."""
+    """Refuse kernels that cannot be verified, before anything is compiled."""
     for task in tasks:
         config, target = Config.from_json(task["config"]), Arch(task["arch"])
         if not target.is_gpu:
@@ -313,7 +313,9 @@ def _print(output: Output, rows: list[Row], modes: list[str], wall_s: float) -> 
 
 
 def _print_counts(output: Output, row: Row) -> None:
-    """Print what one kernel executed, in the first mode of its first problem that ended."""
+    """
+    Print the executed instructions of a kernel, in the first mode of the first problem that ended.
+    """
     runs = [run for trial in row.trials for run in trial["runs"]]
     if not runs:
         return
@@ -333,7 +335,9 @@ def _print_counts(output: Output, row: Row) -> None:
 
 
 def _print_coverage(output: Output, row: Row) -> None:
-    """Print what all problems together executed, and why some of it cannot be."""
+    """
+    Print the executed instructions of all problems together, and why others cannot be executed.
+    """
     for kernel in row.coverage:
         output.line()
         output.line("executed by all problems together", style="bold")
@@ -356,7 +360,7 @@ def _print_coverage(output: Output, row: Row) -> None:
 
 
 def _findings(row: Row) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield where and what, for each finding of a kernel."""
+    """Yield place and message of each finding of a kernel."""
     for trial in row.trials:
         if trial["fault"] is not None:
             yield trial["values"], trial["fault"]

@@ -53,7 +53,10 @@ class _Rebuilt:
 
 
 def run(output: Output, names: tuple[str, ...], arch: Arch | None, jobs: int | None) -> int:
-    """Compare what `names` stand for, and print a row for each kernel; returns the exit code."""
+    """
+    Compile the entries for `names` again and compare the bytes; print a row for each kernel; return
+    the exit code.
+    """
     from jitgen.cache import Store
 
     store = Store.open()
@@ -78,7 +81,7 @@ def run(output: Output, names: tuple[str, ...], arch: Arch | None, jobs: int | N
 
 
 def _wanted(names: tuple[str, ...], arch: Arch | None, store: Store) -> dict[str, str]:
-    """Return the keys that `names` stand for, and the name of each kernel."""
+    """Return the keys of the entries for `names`, and the name of each kernel."""
     found = {}
     for name in names:
         if name in plan_names() or name.endswith(".toml"):

@@ -66,12 +66,15 @@ class Source:
 
 
 class Loader(jinja2.FileSystemLoader):
-    """Templates as they lie, with the name of a partial before what comes of it."""
+    """Templates with a comment that names each partial before its text."""
 
     def get_source(
         self, environment: jinja2.Environment, template: str
     ) -> tuple[str, str, Callable[[], bool]]:
-        """Return a template's text, which names its partial where that begins and goes on."""
+        """
+        Return a template's text, with its name where it begins and where it continues after an
+        include.
+        """
         text, path, is_current = super().get_source(environment, template)
         return self.prepared(text, template), path, is_current
 
@@ -81,7 +84,7 @@ class Loader(jinja2.FileSystemLoader):
 
 
 def _named(text: str, name: str) -> str:
-    """Return a template's text with comments that say which lines come of it."""
+    """Return a template's text with comments that name the template of the lines below."""
     if _PROVIDES.search(text) is not None:
         text = _HEADER.sub(lambda header: f"{header[1]}# {name}\n", text, count=1)
     return _INCLUDED.sub(lambda line: f"{line[0]}\n##\n\n# {name}", text)
@@ -212,8 +215,8 @@ def render(config: Config, arch: Arch | str, root: Path | None = None) -> Source
 
 def source_of(config: Config, arch: Arch, text: str = "") -> Source:
     """
-    Return the source of `config` for `arch`: `text`, which a person has edited, or is in an entry;
-    where it is empty, what the templates give.
+    Return the source of `config` for `arch`: `text` if it is given (edited, or from an entry), else
+    as the templates render it.
 
     Raises:
         As `render`.

@@ -76,7 +76,7 @@ class _Function(NamedTuple):
 
 def specialised(text: str, kept: frozenset[str]) -> str:
     """
-    Return `text`, the source of a kernel, without what is unused.
+    Return `text`, the source of a kernel, without unused code.
 
     Args:
         text: A Python module, formatted.
@@ -124,7 +124,7 @@ def _value(expression: str, known: dict[str, Any]) -> Any:
 
 
 def _known(expression: str, known: dict[str, Any]) -> bool | None:
-    """Return whether a condition holds; None where only a run tells."""
+    """Return whether a condition holds; None if only a run can tell."""
     if not re.search(r"[A-Z]", expression):
         return None
     try:
@@ -294,7 +294,7 @@ def _closing(plain: str, place: int) -> int:
 
 
 def _parts(plain: str, place: int) -> tuple[tuple[int, int], ...]:
-    """Return the places of what stands between the bracket at `place` and its end, by commas."""
+    """Return the spans between commas, from the bracket at `place` to its end."""
     parts, start, depth = [], place + 1, 0
     for match in _BRACKETS_AND_COMMAS.finditer(plain, place):
         if match[0] == "," and depth == 1:
@@ -417,7 +417,10 @@ def _without_fields(text: str, plain: str) -> tuple[str, str]:
 def _unread(
     text: str, plain: str, record: str
 ) -> tuple[tuple[int, int], list[tuple[int, int]]] | None:
-    """Return the place of a field that nothing reads and those of its values; None if all are."""
+    """
+    Return the place of a field that is never read and the places of its values; None if all are
+    read.
+    """
     start = plain.find(f"\nclass {record}(NamedTuple):\n") + 1
     end = _NEXT_TOP.search(plain, start)
     if not start or end is None:
@@ -560,7 +563,7 @@ _WRAPPED = re.compile(r"^( *)(.*(?:= |return ))\(\n +([^\n]*[^,\n])\n\1\)$", re.
 
 
 def _joined(text: str) -> str:
-    """Return `text` with lines joined that fit into one, as the formatter has them."""
+    """Return `text` with lines joined that fit into one, as the formatter does."""
 
     def one(match: re.Match[str]) -> str:
         line = f"{match[1]}{match[2] or ''}{match[3]}{match[4]}{match[5]}"

@@ -12,7 +12,8 @@ WORKER_BYTES = 600 * 2**20
 
 def default_jobs(requested: int = 0) -> int:
     """
-    Return how many compile processes to run: `requested`, or if that is 0 what the machine allows.
+    Return how many compile processes to run: `requested`; if it is 0, the number that suits the
+    machine.
 
     That is one for each core that this process may use, as far as the free memory goes;
     the limits of its control group (version 2) count.

@@ -53,7 +53,7 @@ def environment() -> dict[str, str]:
 
 def _import_path() -> str:
     """
-    Return this process's import path as JSON, without what stands for the working folder.
+    Return this process's import path as JSON, without entries that mean the working folder.
 
     A program that found jitgen in its working folder finds it behind everything else.
     """

@@ -34,7 +34,7 @@ class Where(StrEnum):
 
 def usual() -> Where:
     """
-    Return where calls compile: as JITGEN_COMPILE says.
+    Return where calls compile, by JITGEN_COMPILE.
 
     ``auto`` means a worker if JITGEN_ON_MISS=fallback: LLVM must not end a process that serves.
     """
@@ -53,7 +53,7 @@ def compile_kernel(
     text: str = "",
 ) -> Artifact:
     """
-    Render and compile `config` for `arch` where it is to be compiled.
+    Render and compile `config` for `arch` in the process that `where` says.
 
     Args:
         config: What to compile.

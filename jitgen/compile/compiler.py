@@ -329,7 +329,7 @@ def unfit() -> str:
     if "cutlass" not in sys.modules:
         return ""
     if _settings_at_import is None:
-        return "the compiler was imported by somebody else, who may have changed its settings"
+        return "the compiler was imported by other code, which may have changed its settings"
     if other := _other_generator():
         return other
     now = _compiler_settings()
@@ -342,7 +342,7 @@ def unfit() -> str:
 
 
 def _other_generator() -> str:
-    """Return a reason if the code generator is not the one that keys name; else empty."""
+    """Return a reason if the code generator is not the one in keys; else an empty text."""
     generator = sys.modules.get("cutlass._mlir._mlir_libs._cutlass_ir")
     path = str(getattr(generator, "__file__", ""))
     used = re.search(r"\.cu(\d+)\.", Path(path).name)

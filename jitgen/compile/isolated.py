@@ -115,7 +115,7 @@ class _Task(TypedDict):
 
 def compile_task(task: _Task) -> _Answer:
     """
-    Do what `compile_isolated` asks for, in a worker process.
+    Run the compile of `compile_isolated` in a worker process.
 
     Returns:
         The fields of the artifact, whose files are left in ``directory``; or ``{"kind": ...,

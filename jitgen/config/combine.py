@@ -20,7 +20,7 @@ MOST_PLACES = 32
 @frozen
 class Tiling(Part):
     """
-    How a GPU's threads share the work; what is at its default does not show in a kernel's name.
+    How a GPU's threads share the work; default values do not appear in a kernel's name.
 
     A warp takes `rows` tokens times 256 columns, of which each lane has 8 neighbouring ones.
 
@@ -98,7 +98,7 @@ class CombineProblem(UngroupedTokens):
 
     @property
     def traffic_bytes(self) -> int:
-        """Bytes of what is added, if every place is wanted, and of the result."""
+        """Bytes of the rows that are added, if every place is used, and of the result."""
         return self.m * (2 * self.n * (self.top_k + 1 + self.has_shared) + 8 * self.top_k)
 
     @property

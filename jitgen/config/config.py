@@ -95,7 +95,7 @@ class ScaleGranularity(grammar.Vocabulary):
 
     @property
     def operands(self) -> tuple[DType, ...]:
-        """Element types that it is for, of a and of b."""
+        """Element types of a and b that may have these scales."""
         return _SCALED.get(self, (DType.E4M3, DType.BF16, DType.F16, DType.F32))
 
 
@@ -241,7 +241,7 @@ def _plain(value: Any) -> Any:
 
 
 def _checked(name: str, rules: Any, value: Any) -> Any:
-    """Return `value` as what `rules` ask for, or raise the ConfigError that names the field."""
+    """Return `value` converted by `rules`, or raise the ConfigError that names the field."""
     kind = rules["type"]
     if kind is int:
         return _size(name, value, rules["least"], rules["most"])
@@ -374,8 +374,8 @@ class Config(Part):
     @classmethod
     def from_json(cls, document: Any) -> Self:
         """
-        Return the config that `to_json` wrote, of whatever operation; a field with a default may be
-        left out, and ``op`` where the class says it.
+        Return the config that `to_json` wrote, of any operation. A field with a default may be left
+        out, and ``op`` if the class implies it.
 
         Raises:
             ConfigError: `document` is no object, or has an unknown, missing or bad field.
@@ -429,5 +429,5 @@ def _read(name: str) -> tuple[Config, Arch] | None:
 
 
 def _longest(words: list[str]) -> str:
-    """Return the longest word: of two operations one's name may begin with the other's."""
+    """Return the longest word: one operation's name may be the beginning of another's."""
     return max(words, key=len, default="")

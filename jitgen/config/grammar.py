@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 
 class Vocabulary(StrEnum):
-    """Words that several operations share: a name with another one is an error that lists them."""
+    """Words that several operations share; an unknown word is an error that lists them."""
 
 
 _NUMBER = r"\d{1,9}"
@@ -89,7 +89,9 @@ class Word(NamedTuple):
         return "|".join(sorted(words, key=len, reverse=True))
 
     def value(self, text: str | None) -> Any:
-        """Return the value, in JSON form, that stands in a name as `text`; None: it does not."""
+        """
+        Return the value, in JSON form, of `text` in a name; None if `text` is not such a word.
+        """
         if self.kind is bool:
             return (text is not None) is not self.default
         if text is None:

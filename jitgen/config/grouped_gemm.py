@@ -161,7 +161,7 @@ class Schedule(Part):
     early_b: bool = of(bool, default=False, word="earlyb")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the exact JSON form, without what few kernels have where it is off."""
+        """Return the exact JSON form, without rarely used fields that are off."""
         document = Part.to_json(self)
         return {n: v for n, v in document.items() if v or n not in {"safe_selectors", "early_b"}}
 
@@ -298,7 +298,10 @@ class GroupedGemmProblem(GroupedRows):
         object.__setattr__(self, "a_scale_granularity", types.a_scale_granularity)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the exact JSON form, without what is as usual: types and layout of b, a bias."""
+        """
+        Return the exact JSON form, without fields at their usual values: types and layout of b,
+        bias.
+        """
         document = Part.to_json(self)
         return {n: v for n, v in document.items() if n not in _USUAL or v != _USUAL[n]}
 
@@ -323,7 +326,7 @@ class GroupedGemmProblem(GroupedRows):
 
     @property
     def traffic_bytes(self) -> int:
-        """Bytes of a, used b and out, each once: what L2 cannot spare DRAM."""
+        """Bytes of a, used b and out, each once: the least traffic of DRAM."""
         types, columns = self.operands, self.used_groups * self.n
         bits = self.k * (self.m * types.a_dtype.bits + columns * types.b_dtype.bits)
         return bits // 8 + self.m * self.n * types.out_dtype.bits // 8

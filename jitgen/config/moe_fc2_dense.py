@@ -61,7 +61,7 @@ class MoEFc2DenseConfig(Config):
 
     @property
     def gemm(self) -> GroupedGemmConfig:
-        """The grouped GEMM that is made of the same parts."""
+        """The grouped GEMM with the same parts."""
         return GroupedGemmConfig(
             layout=LIKE,
             operands=self.operands,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 class Result(NamedTuple):
     """
-    What a kernel wrote, value by value, next to what it should have written: rows by columns.
+    Values that a kernel wrote beside the right ones: rows by columns.
 
     Attributes:
         name: Name of the argument.

@@ -38,7 +38,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 class PluginKind(NamedTuple, Generic[_Plugin]):
     """
-    One kind of plug-in, with all that there are of it.
+    One kind of plug-in, with all plug-ins of that kind.
 
     Attributes:
         word: Noun for one plug-in in errors.
@@ -108,7 +108,7 @@ def lacking(found: object, protocol: type) -> tuple[str, ...]:
 
 @cache
 def _built_in(kind: PluginKind[Any]) -> tuple[str, ...]:
-    """Return the names of the folders that hold the object; others hold what several share."""
+    """Return the names of the folders that hold the object; other folders hold shared code."""
     # Not by a pattern: for some versions of Python nothing is in a folder that cannot be read now.
     with os.scandir(_PACKAGE / kind.package) as entries:
         files = [Path(entry.path, "__init__.py") for entry in entries if entry.is_dir()]

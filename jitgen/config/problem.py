@@ -24,7 +24,7 @@ class Problem(Protocol):
     def __init__(self, **sizes: Any) -> None: ...
 
     def __hash__(self) -> int:
-        """Return the same for equal ones: they are keys of caches."""
+        """Return equal hashes for equal problems: they are keys of caches."""
         ...
 
     @property
@@ -49,7 +49,7 @@ class Problem(Protocol):
 
     @property
     def slug(self) -> str:
-        """A readable name, as a file may have it: another one for each problem."""
+        """A readable name that is a file name, different for each problem."""
         ...
 
     @property
@@ -72,7 +72,7 @@ class Problem(Protocol):
 
 
 class SizedProblem(Problem, Protocol):
-    """A problem that says how many bytes its calls move."""
+    """A problem that knows the traffic of its calls in bytes."""
 
     @property
     def traffic_bytes(self) -> int:
@@ -98,7 +98,7 @@ class GroupedRows(Part):
 
 
 class Tokens(Part):
-    """Sizes of calls that are chosen for by their `m` tokens, whatever groups they go to."""
+    """Sizes of calls whose kernel depends on their `m` tokens, not on groups."""
 
     __slots__ = ()
     m: int
@@ -120,5 +120,5 @@ class UngroupedTokens(Tokens):
 
     @property
     def groups(self) -> int:
-        """1: what is chosen depends on the tokens, not on the groups that they go to."""
+        """1: kernels are chosen by tokens, not by the groups that the tokens go to."""
         return 1

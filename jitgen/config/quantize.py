@@ -55,7 +55,7 @@ class Rounding(StrEnum):
 @frozen
 class Tiling(Part):
     """
-    How a GPU's threads share the work; what is at its default does not show in a kernel's name.
+    How a GPU's threads share the work; default values do not appear in a kernel's name.
 
     A warp walks over tiles of `rows` rows, of which each lane has `vector` neighbouring columns.
 

@@ -36,7 +36,7 @@ MOST_TOP_K = 32
 @frozen
 class Tiling(Part):
     """
-    How a GPU's threads share the work; what is at its default does not show in a kernel's name.
+    How a GPU's threads share the work; default values do not appear in a kernel's name.
 
     A warp chooses for one token at a time. A cluster of CTAs counts what it chose in its shared
     memory and sorts it.

@@ -28,7 +28,7 @@ class Activation(StrEnum):
 
 
 class Scales(Vocabulary):
-    """How many results share one scale: as the next GEMM takes its a, or not at all."""
+    """Granularity of the result's scales, as the next GEMM takes them for a; or no scales."""
 
     BLOCK128 = "block128"
     """One float32 for each 1x128, computed by the kernel."""
@@ -56,7 +56,7 @@ class Scales(Vocabulary):
 @frozen
 class Tiling(Part):
     """
-    How a GPU's threads share the work; what is at its default does not show in a kernel's name.
+    How a GPU's threads share the work; default values do not appear in a kernel's name.
 
     A thread takes 8 columns at a time. Where a warp can find a scale, a tile is `rows` x 256
     columns and each warp has tiles of its own; for scales of rows a CTA has `rows` whole ones.

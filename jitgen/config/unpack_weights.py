@@ -22,7 +22,7 @@ torch.
 @frozen
 class Tiling(Part):
     """
-    How a GPU's threads share the work; what is at its default does not show in a kernel's name.
+    How a GPU's threads share the work; default values do not appear in a kernel's name.
 
     A CTA of 256 threads has 64 rows, and of these one block of 128 along K after the other.
 
@@ -91,7 +91,7 @@ class UnpackWeightsProblem(GroupedRows):
 
     @property
     def result_bytes(self) -> int:
-        """Bytes of what is written: values and scales."""
+        """Bytes of the result: values and scales."""
         return self.groups * self.rows_per_group * (self.k + 4)
 
     @property

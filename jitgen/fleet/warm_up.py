@@ -146,7 +146,7 @@ def _alone(
     start: float,
     on_progress: Progress | None,
 ) -> WarmUpReport:
-    """Prewarm, and return the result as a warm-up of one rank."""
+    """Prewarm on one rank, and return the result as that of a warm-up."""
 
     def progress(row: PrewarmRow, done: int, total: int) -> None:
         if on_progress is not None:

@@ -122,7 +122,7 @@ def is_kernel_layout(scale: Tensor) -> bool:
 
 
 def _has_memory(scale: Tensor) -> bool:
-    """Say whether it is a real tensor, and not a tracer's."""
+    """Return whether `scale` is a real tensor, not a tracer's."""
     return not is_dynamo_compiling() and type(scale) in (Tensor, torch.nn.Parameter)
 
 

@@ -62,7 +62,7 @@ def load_prepacked(
     path: str | Path, device: str | torch.device = "cpu"
 ) -> dict[str, PrepackedWeights]:
     """
-    Read what `save_prepacked` wrote.
+    Read a file of `save_prepacked`.
 
     Args:
         path: The file.

@@ -93,7 +93,7 @@ class ScaleFormat(Protocol):
         ...
 
     def readable(self, a_scale: Tensor) -> Tensor:
-        """Return a's scales in an order that kernels read: themselves if they are so, or a copy."""
+        """Return a's scales in an order that kernels read: the tensor itself, or a copy."""
         ...
 
     def new_a(self, like: Tensor, rows: Rows, k: int) -> Tensor:

@@ -48,7 +48,7 @@ class PerRow:
         return groups, n
 
     def is_readable(self, a_scale: Tensor) -> bool:
-        """Return True: what is not contiguous is refused."""
+        """Return True: scales that are not contiguous are refused elsewhere."""
         return True
 
     def readable(self, a_scale: Tensor) -> Tensor:

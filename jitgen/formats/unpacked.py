@@ -46,7 +46,7 @@ def shift(layout: BLayout) -> int:
 
 
 def least(layout: BLayout) -> int:
-    """Return the least exponent that gives a row a scale: a row of zeros has none."""
+    """Return the smallest exponent for which a row has a scale; a row of zeros has none."""
     return shift(layout) - scales.BIAS + 1
 
 

@@ -52,7 +52,7 @@ def lines(listing: Listing) -> Iterator[Markup]:
 
 
 def plain(listing: Listing) -> Iterator[Markup]:
-    """Yield them without: a third of the size, for what would make a page too large."""
+    """Yield the lines without colours: a third of the size, for a page that would be too large."""
     for line in listing.lines:
         yield Markup(html.escape(printable(line.text, keep="\t")))
 

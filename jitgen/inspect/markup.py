@@ -24,8 +24,8 @@ class Markup(str):
 
 def escaped(value: object) -> Markup:
     """
-    Return `value` as markup: itself if it is some, else its text with every special character
-    escaped, and what reorders or hides text shown as an escape.
+    Return `value` as markup. Markup is returned as it is; the text of anything else has every
+    special character escaped, and characters that reorder or hide text shown as escapes.
     """
     if isinstance(value, Markup):
         return value
@@ -33,7 +33,7 @@ def escaped(value: object) -> Markup:
 
 
 def joined(parts: Iterable[object]) -> Markup:
-    """Return `parts` one behind the other."""
+    """Return `parts` joined."""
     return Markup("".join(map(escaped, parts)))
 
 

@@ -63,7 +63,7 @@ class Region:
 
     @property
     def end(self) -> int:
-        """Where the next one may begin."""
+        """First offset behind the region."""
         return self.start + self.size
 
 
@@ -87,7 +87,7 @@ class MemoryMap:
 
 def shared(source: str, total: int, limit: int) -> MemoryMap | None:
     """
-    Return the map of a CTA's shared memory; None where the source has no struct that says it.
+    Return the map of a CTA's shared memory; None if the source has no struct for it.
 
     Args:
         source: The generated source.

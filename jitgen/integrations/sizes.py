@@ -80,7 +80,7 @@ class Sizes:
 
 
 def chain_of(weights: ExpertWeights, experts: int, top_k: int) -> Chain:
-    """Return the chain of this rank's weights, of so many experts on all ranks."""
+    """Return the chain of this rank's weights, for `experts` experts on all ranks."""
     config = MoEConfig(
         hidden=weights.hidden,
         intermediate=weights.intermediate,
@@ -97,8 +97,8 @@ _seen: set[tuple[Sizes, int, Arch]] = set()
 
 def prewarmed(sizes: Sizes, *, max_tokens: int) -> None:
     """
-    Bring the kernels of a layer into the store, once for all layers of these sizes; where one
-    failed, the next layer tries again.
+    Compile the kernels into the store, once for all layers of these sizes; after a failure the next
+    layer tries again.
     """
     arch = default_arch()
     if (sizes, max_tokens, arch) in _seen:

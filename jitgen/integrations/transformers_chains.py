@@ -263,7 +263,7 @@ def _is_exact(matrices: Tensor) -> bool:
 
 
 def _config(weights: ExpertWeights, top_k: int, **activation: Any) -> MoEConfig:
-    """Return the layer of a module, or of the share of experts that it is."""
+    """Return the layer config of a module, or of its share of experts."""
     return MoEConfig(
         hidden=weights.hidden,
         intermediate=weights.intermediate,
@@ -275,7 +275,7 @@ def _config(weights: ExpertWeights, top_k: int, **activation: Any) -> MoEConfig:
 
 
 def _require_blocks(module: Any) -> None:
-    """Require FP8 experts whose tokens are quantised as they come, in blocks of 128 x 128."""
+    """Require FP8 experts with blocks of 128 x 128 that quantise tokens dynamically."""
     if module.gate_up_proj.dtype is not torch.float8_e4m3fn:
         return
     scheme, block = module.activation_scheme, module.block_size

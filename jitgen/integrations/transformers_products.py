@@ -37,7 +37,9 @@ _DEVICES = ("cpu", "cuda")
 
 
 def computed_in(weight: Tensor) -> torch.dtype:
-    """Return the type in which products with `weight` are computed: autocast's where it is on."""
+    """
+    Return the type in which products with `weight` are computed: that of autocast if it is on.
+    """
     kind = weight.device.type
     is_cast = kind in _DEVICES and torch.is_autocast_enabled(kind)
     return torch.get_autocast_dtype(kind) if is_cast else weight.dtype
@@ -187,7 +189,7 @@ def _without(rest: Tensor | None, rows: Tensor) -> Tensor:
 
 
 def _picked(rows: Tensor, inverse: Tensor) -> Tensor:
-    """Return the row of each pair, (T, k, H); zeros for pairs that have none."""
+    """Return the row of each pair, (T, k, H); zeros for pairs without a row."""
     found = rows.index_select(0, inverse.clamp(min=0).flatten())
     return found.view(*inverse.shape, rows.shape[1]).masked_fill((inverse < 0)[..., None], 0.0)
 
@@ -224,7 +226,7 @@ class _Weighted(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Keep what both gradients need."""
+        """Keep the tensors that both gradients need."""
         ctx.save_for_backward(*inputs)
 
     @staticmethod

@@ -100,7 +100,7 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
 
     @staticmethod
     def _supports_batch_invariance() -> bool:
-        """Say whether JITGEN_NUMERICS promises what VLLM_BATCH_INVARIANT asks for."""
+        """Return whether JITGEN_NUMERICS promises the batch invariance of VLLM_BATCH_INVARIANT."""
         return bool(settings.numerics == Numerics.INVARIANT)
 
     def workspace_shapes(self, M: int, N: int, K: int, *rest: Any) -> Any:  # noqa: N803
@@ -133,7 +133,9 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
             run(chain, hidden_states, topk_weights.float(), topk_ids, out=output)
 
     def _chain(self, w1: Tensor, w2: Tensor, top_k: int, experts: int) -> Chain:
-        """Return the chain of the layer's weights and scales: the last one while they stay."""
+        """
+        Return the chain of the layer's weights and scales; it is kept while these stay in place.
+        """
         sources = w1, w2, self.w1_scale, self.w2_scale
         if self._kept is not None:
             asked, places, chain = self._kept

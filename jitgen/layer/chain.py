@@ -72,8 +72,8 @@ class Chain:
 
     def for_tokens(self, tokens: int, *, is_sorted: bool = False) -> Chain:
         """
-        Return the chain with the configs of its launches for so many tokens, whose pairs may have
-        been sorted before.
+        Return the chain with the configs of its launches for `tokens` tokens, whose pairs may be
+        sorted already.
         """
         if not self.starts_early:
             return self
@@ -192,7 +192,10 @@ class Chain:
         into: Buffers = NEW,
         sorting: Sorting | None = None,
     ) -> Tensor:
-        """Run every launch for tokens that go through at once; `sorting` is theirs, if known."""
+        """
+        Run every launch for tokens that fit in one pass; `sorting` is the sorting of their pairs,
+        if known.
+        """
         chain = self.for_tokens(x.shape[0], is_sorted=sorting is not None)
         if sorting is None:
             pairs, rows = chain.sort_and_gather(x, topk_ids, into)
@@ -213,8 +216,8 @@ class Chain:
         sorting: Sorting | None = None,
     ) -> Tensor:
         """
-        Run chunk after chunk, as many tokens at once as the layer and its memory allow; a sorting
-        of all tokens says nothing of a chunk's.
+        Run chunk after chunk, with as many tokens as the layer and its memory allow. A sorting of
+        all tokens does not apply to a chunk.
         """
         tokens, most = x.shape[0], self.config.chunk_tokens
         if lease.tokens is not None:

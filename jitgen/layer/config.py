@@ -106,7 +106,7 @@ class MoEConfig:
         return self.groups == self.experts
 
     def expected_rows(self, tokens: int) -> int | None:
-        """Return the mean rows of a group; None where those of the call say it."""
+        """Return the expected mean rows of a group; None if the rows of the call imply it."""
         return None if self.is_whole else max(1, -(-tokens * self.top_k // self.experts))
 
     @property

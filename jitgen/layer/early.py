@@ -52,7 +52,7 @@ def configs_of(
     config: MoEConfig, weights: ExpertWeights, tokens: int, *, joins: bool
 ) -> Mapping[str, Any]:
     """
-    Return the configs of the launches for `tokens` tokens, where they are not the selector's.
+    Return the configs of the launches for `tokens` tokens that differ from the selector's.
 
     A tracer's graph has the selector's, as it may be for any number of tokens.
 
@@ -104,8 +104,8 @@ def _chosen(config: MoEConfig, weights: ExpertWeights, tokens: int, joins: bool)
 
 def _join(found: dict[str, Any], problem: Any, arch: Arch) -> None:
     """
-    Let one launch sort and gather. The product behind it is the selector's then: while it cannot
-    know whose weights to load, there is nothing to be early with.
+    Let one launch sort and gather. The product behind it is then the selector's choice: it cannot
+    load weights early, because it does not know yet which.
     """
     session = current.get()
     try:
@@ -157,5 +157,5 @@ def _form(b: Matrices) -> tuple[Any, ...]:
 
 
 def _is_plain(b: Matrices) -> bool:
-    """Say whether weights lie as they were quantised, K contiguous."""
+    """Return whether weights are in memory as they were quantised, K contiguous."""
     return isinstance(b, Tensor) and (b.shape[2] == 1 or b.stride(2) == 1)

@@ -133,7 +133,7 @@ def run_experts(  # shared by a call and a module
     workspace: Workspace | None = None,
 ) -> Tensor:
     """
-    Check the tensors of a call and run the launches, all of them the selector's.
+    Check the tensors of a call and run the launches, each with the selector's choice.
 
     Raises:
         InputError: One is wrong.
@@ -200,7 +200,7 @@ def _check(
 
 
 def _check_x(weights: ExpertWeights, x: Tensor, x_scale: Tensor | None) -> None:
-    """Require tokens as the weights ask, or such as can be quantised here."""
+    """Require tokens in the type that the weights need, or in one that can be quantised here."""
     common.require(
         "x", x, sorted({torch.bfloat16, weights.a_dtype}, key=str), rank=(3, "(G, M, H)")
     )

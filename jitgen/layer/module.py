@@ -310,7 +310,7 @@ class MoELayer(nn.Module):
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move the weights; what would change their type would change what they say."""
+        """Move the weights; refuse to change their type, which would change their values."""
         made = self._chain
         for name, tensor in made.weights.tensors.items():
             if fn(tensor.new_empty(0)).dtype is not tensor.dtype:

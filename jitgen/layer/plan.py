@@ -81,7 +81,7 @@ def _masked(chain: Chain, most: int | None) -> Iterator[Sweep]:
 
 
 def _parts(tokens: int, starts_early: bool) -> Iterator[tuple[int, int, bool]]:
-    """Yield ranges of tokens, and whether launches for so many start early."""
+    """Yield ranges of numbers of tokens, and whether launches for them start early."""
     few = min(tokens, EARLY_TOKENS) if starts_early else 0
     if few:
         yield 1, few, True
@@ -96,5 +96,5 @@ def require_tokens(given: object, name: str = "max_tokens") -> None:
 
 
 def target(arch: Arch | str | None) -> Arch:
-    """Return the target: the one that this process would use where none is named."""
+    """Return the target; if none is named, the default target of this process."""
     return default_arch() if arch is None else Arch.parse(arch)

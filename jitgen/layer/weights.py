@@ -146,14 +146,14 @@ class ExpertWeights:
 
     def of(self, tensors: dict[str, Tensor]) -> ExpertWeights:
         """
-        Return the same weights in other memory, which `tensors` names as those of this one; they
-        may be those of some of the experts.
+        Return weights with the same properties in other tensors, `tensors` by the names of this
+        one's; they may be of only some experts.
         """
         return self._with(tensors, lambda each, made: replace(made, row_spread=each.known_spread))
 
     def replaced(self, tensors: dict[str, Tensor]) -> ExpertWeights:
         """
-        Return weights with other values, which `tensors` names as those of this one.
+        Return weights with other values, given as `tensors` by the names of this one's.
 
         Of prepacked ones that were looked at, the new values are, too, which waits for the device;
         where they cannot be looked at now (on ``meta``, in a trace, while a CUDA graph is captured)
@@ -183,7 +183,7 @@ class ExpertWeights:
 
 
 def _looked_at(before: PrepackedWeights, made: PrepackedWeights) -> PrepackedWeights:
-    """Return weights in the place of others, with what is known of their values."""
+    """Return weights that replace others, with what is known of their values."""
     if made.values is before.values and before.known_spread is not None:
         return replace(made, row_spread=before.known_spread)
     is_asked = before.row_spread is not None and _can_be_seen(made.values)
@@ -226,7 +226,7 @@ def _activations(name: str, each: Matrices, scale: Tensor | None) -> tuple[str, 
 
 
 def _require_matrices(name: str, each: Any, scale: Any) -> None:
-    """Require weights of a format that chains have, and scales where they need some."""
+    """Require weights of a format that chains support, and scales if the format needs them."""
     if isinstance(each, PrepackedWeights):
         if scale is not None:
             raise InputError(f"{name}_scale", "must be left out: prepacked weights have it in them")

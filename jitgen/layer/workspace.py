@@ -120,11 +120,11 @@ class Lease:
         self._order = order
 
     def buffers(self, tokens: int) -> Buffers:
-        """Return where the launches for `tokens` tokens write; those are at most `self.tokens`."""
+        """Return the output tensors of the launches for `tokens` tokens, at most `self.tokens`."""
         return NEW if self._blocks is None else self._blocks.buffers(tokens * self._top_k)
 
     def masked(self, groups: int, rows: int) -> Buffers:
-        """Return the same for a matrix of each expert, (G, M, ...): as `has_room` says."""
+        """Return the output tensors for a matrix of each expert, (G, M, ...); see `has_room`."""
         return NEW if self._blocks is None else self._blocks.buffers(groups, rows)
 
     def order(self, groups: int, rows: int, device: torch.device) -> Tensor:
@@ -182,7 +182,7 @@ class Workspace:
     ) -> Workspace:
         """
         Return memory for a layer: for its chunks, or for at most `tokens` if they are fewer; and
-        for at least `masked` rows of every expert, as `MoELayer.experts` has them.
+        for at least `masked` rows of every expert, for `MoELayer.experts`.
         """
         return cls(
             hidden=weights.hidden,
@@ -195,7 +195,7 @@ class Workspace:
         )
 
     def __deepcopy__(self, _memo: object) -> Workspace:
-        """Return another one of the same sizes: what is in it between calls means nothing."""
+        """Return a new workspace of the same sizes: its contents mean nothing between calls."""
         return _like(*self.__reduce__()[1])
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
@@ -258,7 +258,7 @@ class Workspace:
 
     def require(self, config: MoEConfig, weights: ExpertWeights) -> None:
         """
-        Do nothing where it serves a layer.
+        Check that it is large enough for a layer.
 
         Raises:
             InputError: It is for other sizes, types or another device.
@@ -277,7 +277,7 @@ class Workspace:
 
     def require_masked(self, weights: ExpertWeights, rows: int) -> None:
         """
-        Do nothing where it serves a matrix of `rows` rows for each expert.
+        Check that it is large enough for a matrix of `rows` rows for each expert.
 
         Raises:
             InputError: It has less room, or is for other sizes, types or another device.

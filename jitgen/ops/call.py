@@ -107,7 +107,7 @@ class Call(Generic[Args, Validated, Result]):
 
     def run(self, args: Args, key: Key) -> Result:
         """
-        Do what the public function says, with every check, and remember the launch under `key`.
+        Do the work of the public function, with every check, and cache the launch under `key`.
 
         A call that torch traces becomes an operation in torch's hands instead, and is not
         remembered; so does one that autograd asks a gradient of.
@@ -199,7 +199,7 @@ class Call(Generic[Args, Validated, Result]):
         raise NotImplementedError
 
     def family(self, problem: Any, args: Args, valid: Validated) -> Family:
-        """Return the calls that differ from this one in their rows only."""
+        """Return the family of calls that differ from this one only in their rows."""
         return Family(edges=edges_of(problem, valid.arch), arch=valid.arch, problem=problem)
 
     def rows(self, args: Args, valid: Validated) -> int:
@@ -208,7 +208,7 @@ class Call(Generic[Args, Validated, Result]):
         return rows
 
     def launch(self, args: Args, valid: Validated, kernel: dict[str, Any]) -> AnyLaunch:
-        """Return the launch; `kernel` is what `AnyLaunch` takes."""
+        """Return the launch; `kernel` are the fields of `AnyLaunch`."""
         raise NotImplementedError
 
     def start(self, launch: Any, args: Args) -> Result:
@@ -221,8 +221,7 @@ class Call(Generic[Args, Validated, Result]):
 
     def require_fit(self, asked: object, args: Args, valid: Validated) -> Any:
         """
-        Return the config that a caller has `asked` for, which is legal and made for a call like
-        this.
+        Return the config of the explicit `asked`, which must be legal and fit the call.
 
         Raises:
             InputError: It is no config, or one for another call.

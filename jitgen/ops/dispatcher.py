@@ -109,7 +109,7 @@ def refuse_tangents(tensors: Mapping[str, object]) -> None:
 
 
 def is_differentiated(tensor: Tensor) -> bool:
-    """Say whether autograd asks for a derivative of what is computed from a tensor."""
+    """Return whether autograd needs a derivative with respect to a tensor."""
     return (torch.is_grad_enabled() and tensor.requires_grad) or _has_tangent(tensor)
 
 
@@ -154,7 +154,7 @@ def require_apart(
     tensors: Mapping[str, Tensor], written: Collection[str], in_place: Collection[str] = ()
 ) -> None:
     """
-    Do nothing where what a call writes may be written.
+    Check that the tensors that a call writes share no memory that they must not.
 
     Tensors that are columns of one matrix, side by side, share no memory. Other ways to lie among
     each other are refused, whether or not they share a byte.
@@ -237,7 +237,7 @@ def _rows(tensor: Tensor) -> tuple[int, int]:
 
 
 def _is_same(first: Tensor, second: Tensor) -> bool:
-    """Say whether two tensors are the same elements."""
+    """Return whether two tensors have the same elements in memory."""
     kinds = [(x.data_ptr(), x.dtype, x.shape, x.stride()) for x in (first, second)]
     return kinds[0] == kinds[1]
 

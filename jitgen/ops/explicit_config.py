@@ -87,7 +87,7 @@ def of_graph(name: str, kind: type[Config], arch: Arch) -> Any:
     if digest and name not in _read:
         raise InputError(
             "config",
-            f"is {kernel} as somebody has edited it, in another process: a graph with an edited "
+            f"is {kernel} as edited in another process: a graph with an edited "
             "kernel runs where it was traced",
         )
     return _read[name] if digest else config

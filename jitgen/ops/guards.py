@@ -64,7 +64,7 @@ def guard(
 
 class InPython:
     """
-    The same in Python, some microseconds slower: for a torch that has no such guards.
+    The guard in Python, some microseconds slower, for a torch without such guards.
 
     Args:
         tensors: As for `guard`.
@@ -80,7 +80,9 @@ class InPython:
         self._thread = _thread()
 
     def check(self, *tensors: Any) -> bool:
-        """Say whether `tensors` are treated alike, in this thread as it is now."""
+        """
+        Return whether `tensors` look the same to the dispatcher, in this thread's present state.
+        """
         are_tensors = all(isinstance(each, Tensor) for each in tensors)
         are_distinct = len({id(each) for each in tensors}) == len(tensors)
         if not (are_tensors and are_distinct and len(tensors) == len(self._kinds)):

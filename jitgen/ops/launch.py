@@ -46,7 +46,7 @@ Key = tuple[Any, ...]
 
 
 def never(*_: Tensor) -> bool:
-    """Fit no tensors: what is not remembered serves one call."""
+    """Fit no tensors: an uncached launch serves one call."""
     return False
 
 
@@ -75,7 +75,7 @@ class AnyLaunch:
 
     @property
     def is_of_capture(self) -> bool:
-        """Whether it holds memory that a graph fills, if one is being captured."""
+        """Whether it holds memory that the CUDA graph being captured fills."""
         return False
 
 
@@ -109,7 +109,9 @@ class Family:
 
     @classmethod
     def of(cls, problem: Any, valid: Any, expected_m: int | None) -> Family:
-        """Return the calls for which a config is chosen as it is for `problem`, by their rows."""
+        """
+        Return the family of calls that get the same problem as `problem` except for their rows.
+        """
         return cls(
             edges=edges_of(problem, valid.arch),
             groups=1 if valid.layout is Layout.MASKED else valid.groups,
@@ -128,7 +130,9 @@ class Family:
         return self.mean or -(-rows // self.groups)
 
     def recorded(self, config: Config) -> Family:
-        """Return the same with a tally, where calls are recorded; `config` serves."""
+        """
+        Return this family with a tally if calls are recorded; `config` is the config that serves.
+        """
         if self.arch is None or settings.record is None:
             return self
         from jitgen.plans import recorder
@@ -137,7 +141,7 @@ class Family:
         return replace(self, tally=tally)
 
     def counted(self, launch: Launch, rows: int) -> Launch:
-        """Return `launch` as calls with `rows` rows have it: counted, where there is a tally."""
+        """Return `launch` for calls with `rows` rows; with a tally, it counts them."""
         if self.tally is None or not rows:
             return launch
         return replace(launch, function=self.tally.counting(launch.function, self.mean_of(rows)))
@@ -147,7 +151,7 @@ def chosen(
     session: Session, problem: Any, arch: Arch, name: str
 ) -> tuple[Config, tuple[Config, ...]]:
     """
-    Return the config for `problem`, and what may serve instead, best first.
+    Return the config for `problem`, and the candidates that may serve instead, best first.
 
     Raises:
         InputError: No kernel serves the argument called `name`.
@@ -229,17 +233,17 @@ def new_launch(
 
 
 def _places(names: Sequence[str], wanted: Collection[str]) -> list[int]:
-    """Return the places of those that are `wanted`."""
+    """Return the indices of the `wanted` names."""
     return [place for place, name in enumerate(names) if name in wanted]
 
 
 def similar(session: Session, key: Key, like: Tensor) -> tuple[Any, ...]:
     """
-    Return the launches of calls that differ in their rows, those of `like`, from some that were
-    made, and remember them.
+    Return the cached launches for calls that differ only in the rows of `like`, and cache them
+    under `key`.
 
     Raises:
-        KeyError: There was none in this bucket, or there are no rows.
+        KeyError: No launch of this bucket is cached, or there are no rows.
     """
     rows = like.shape[-2]
     families: tuple[Family, ...] = session.families[key[:ROWS] + key[ROWS + 1 :]]
@@ -268,8 +272,8 @@ def _remember(
     launch: AnyLaunch,
 ) -> None:
     """
-    Remember the launch of a call for those like it, and the bare one, which counts no calls yet,
-    for those with as many rows about.
+    Cache the launch of a call under its key, and the bare launch, which counts no calls, for its
+    bucket of rows.
     """
     _keep(session.memo, key, _in_front(launch, session.memo.get(key, ()), given))
     if launch.awaited is None and rows:
@@ -288,12 +292,12 @@ _Fitting = TypeVar("_Fitting", bound=AnyLaunch | Family)
 def _in_front(
     new: _Fitting, others: tuple[_Fitting, ...], given: tuple[Tensor, ...]
 ) -> tuple[_Fitting, ...]:
-    """Return `new` and those of the others that it does not replace, as far as there is room."""
+    """Return `new` and the other launches that it does not replace, at most `KINDS` in all."""
     return (new, *(each for each in others[: KINDS - 1] if not each.fits(*given)))
 
 
 def _keep(memory: dict[Any, Any], key: Key, value: Any) -> None:
-    """Put `value` into a memory that forgets everything when it is full."""
+    """Put `value` into a cache that is cleared when it is full."""
     if len(memory) >= MEMO_SIZE:
         memory.clear()
     memory[key] = value

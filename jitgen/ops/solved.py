@@ -97,7 +97,7 @@ class Output:
 
 
 class Compared:
-    """A call whose results are compared with what they must be."""
+    """A call whose results are compared with the right ones."""
 
     __slots__ = ()
 

@@ -100,7 +100,7 @@ def require(
     contiguous: int | None = None,
 ) -> None:
     """
-    Require a dense tensor, and what else is asked of it, in this order.
+    Require a dense tensor, then its further properties in this order.
 
     Args:
         name: The argument.
@@ -140,7 +140,7 @@ def require(
 
 
 def check_groups(name: str, groups: Tensor, length: int, like: tuple[str, torch.device]) -> None:
-    """Require what says which rows belong to which group to be `length` int32 beside `like`."""
+    """Require the tensor that gives groups their rows to be `length` int32 beside `like`."""
     of = "(M,)" if name == "m_indices" else "(G,)"
     shape = ((length,), f"which is {of}")
     require(name, groups, [torch.int32], rank=(1, of), shape=shape, like=like, contiguous=-1)
@@ -198,7 +198,7 @@ def check_out(
     shape: tuple[tuple[int, ...], str],
 ) -> torch.dtype:
     """
-    Return the type of a result, bfloat16 unless told.
+    Return the type of a result, bfloat16 by default.
 
     Args:
         out: Where it goes; None: to a new tensor.
@@ -231,7 +231,7 @@ def require_count(name: str, value: object) -> None:
 
 
 def needs_gradient(tensors: Iterable[object]) -> bool:
-    """Return whether autograd is on and asks for a gradient of one of `tensors`."""
+    """Return whether autograd is on and needs a gradient of one of `tensors`."""
     return torch.is_grad_enabled() and any(
         isinstance(each, Tensor) and each.requires_grad for each in tensors
     )
@@ -241,8 +241,8 @@ def refuse_gradients(
     tensors: Mapping[str, object], op: str, why: str = "there is none", advice: str = ""
 ) -> None:
     """
-    Do nothing where autograd is off or asks for no gradient of `tensors`, which have these names
-    in a call of `op`.
+    Check that autograd is off or needs no gradient of `tensors`, the named tensors of a call of
+    `op`.
 
     Args:
         tensors: Values by name; values that are not tensors are ignored.

@@ -42,7 +42,7 @@ class Places:
         self._places = tuple(map(_place, tensors))
 
     def hold(self, tensors: Sequence[Tensor | None]) -> bool:
-        """Say whether `tensors` are there, as many and in the same order."""
+        """Return whether `tensors` are at the same places, in the same number and order."""
         return self._places == tuple(map(_place, tensors))
 
 

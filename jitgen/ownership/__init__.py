@@ -57,7 +57,7 @@ def is_shared(path: Path, shared: tuple[Path, ...]) -> bool:
 
 
 def stranger(found: os.stat_result) -> str:
-    """Return that it belongs to another user than this one or root; empty if it does not."""
+    """Return a text if it belongs to a user other than this one and root; empty if not."""
     user = os.geteuid()
     if found.st_uid not in (user, 0) and found.st_uid != _owner_of_everything():
         return f"belongs to user {found.st_uid}, not to you (user {user})"

@@ -79,8 +79,8 @@ class Plan:
 
     def calls(self, arch: Arch | str) -> dict[Problem, float]:
         """
-        Return the same problems, each with the number of its calls: those of a sweep count evenly
-        for all buckets that it falls into. 0 where they were not counted.
+        Return the plan's problems with the number of calls of each: the calls of a sweep are
+        divided evenly among its buckets. 0 if calls were not counted.
         """
         target = Arch.parse(arch)
         found: dict[Problem, float] = {}

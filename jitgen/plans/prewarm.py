@@ -130,7 +130,7 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
     devices: Sequence[str] = (),
 ) -> PrewarmReport:
     """
-    Bring every kernel that `what` can ask for into the store.
+    Compile every kernel that `what` can need into the store.
 
     A plan stands for what all devices choose that the target knows, whatever GPU is at hand, unless
     `devices` or JITGEN_DEVICE names some. Once all of it is in the store that is noted there: see
@@ -265,8 +265,8 @@ def _served(configs: Iterable[Config], arch: Arch) -> tuple[KernelSpec, ...]:
 
 def note(asked: Wanted, store: Store, there: Collection[str]) -> None:
     """
-    Note in the store that a plan was prewarmed, if all of its kernels are there: those whose keys
-    are known to be `there`, and others, which another shard may have brought.
+    Note in the store that a plan was prewarmed, if all of its kernels are in the store: the keys
+    known to be `there`, and others, which another shard may have stored.
     """
     if asked.plan is None or store.mode != "rw":
         return
@@ -293,7 +293,7 @@ def examine(specs: Iterable[KernelSpec], store: Store) -> list[PrewarmRow]:
 
 
 def fetched(row: PrewarmRow, spec: KernelSpec, store: Store) -> PrewarmRow | None:
-    """Return the row of a kernel that could be fetched from elsewhere, where it was compiled."""
+    """Return the row of a kernel if it was compiled elsewhere and could be fetched."""
     start = time.perf_counter()
     found = fetch(Tiers(store), spec)
     if isinstance(found, str) or found[0].why_private:
@@ -309,7 +309,7 @@ def fetched(row: PrewarmRow, spec: KernelSpec, store: Store) -> PrewarmRow | Non
 def _compile(
     missing: Sequence[tuple[PrewarmRow, KernelSpec]], store: Store, jobs: int, timeout_s: float
 ) -> Iterator[PrewarmRow]:
-    """Compile what is missing in processes, and yield its rows as they are done."""
+    """Compile the missing kernels in processes, and yield their rows as they finish."""
     from jitgen.compile import workers
 
     tasks = [compile_task(store, spec.config, spec.arch, spec.text) for _, spec in missing]

@@ -150,7 +150,7 @@ def keys_of(op: str) -> dict[str, Key]:
 
 
 def _sweeps(entry: _Entry) -> Iterator[Sweep]:
-    """Yield the product of what an entry lists."""
+    """Yield every combination of an entry's lists."""
     kind, keys = operation(entry.op).problem_type, keys_of(entry.op)
     values = dict(entry.values)
     names = [field for key in keys.values() for field in key.fields]

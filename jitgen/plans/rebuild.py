@@ -220,7 +220,7 @@ def rebuild_task_of(store: Store, key: str) -> RebuildTask:
 
 
 def rebuild_task(task: RebuildTask) -> Compared:
-    """Do what `rebuild_task_of` says; returns `Rebuilt.to_json`."""
+    """Run the task of `rebuild_task_of`; returns `Rebuilt.to_json`."""
     from jitgen.cache import Store
     from jitgen.compile.compile import Where
 

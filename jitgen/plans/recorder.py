@@ -38,7 +38,7 @@ Cell = list[int]
 
 
 class Tally:
-    """Calls that differ in their rows only, or of a kernel that was asked for by its config."""
+    """Counter of calls that differ only in their rows, or of a kernel with an explicit config."""
 
     def __init__(self, recorder: Recorder, arch: Arch, of: Problem | Config) -> None:
         self.arch = arch
@@ -142,7 +142,7 @@ class Recorder:
                 )
 
     def after_fork(self) -> None:
-        """Count from zero, in another file: what the parent called is not this process's."""
+        """Count from zero, in another file: the parent's calls are not this process's."""
         self._lock = threading.Lock()
         for tally in self._tallies.values():
             for cell in tally.cells.values():

@@ -88,7 +88,7 @@ class Recording:
         return sum(each.total for each in self.calls) + sum(self.kernels.values()) + self.others
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the file; one for each problem, so that none takes long to make."""
+        """Yield the lines of the file; one for each problem, so that each is made quickly."""
         head = {"recording": SCHEMA, "jitgen": self.jitgen}
         head |= {"began": self.began, "written": self.written}
         yield f'{json.dumps(head)[:-1]}, "calls": ['

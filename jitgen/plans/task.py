@@ -55,7 +55,7 @@ def compile_task(store: Store, config: Config, arch: Arch, text: str = "") -> di
 
 def build_task(task: dict[str, Any]) -> dict[str, Any]:
     """
-    Do what `compile_task` says, in a worker process.
+    Run the task of `compile_task`, in a worker process.
 
     Returns:
         ``{"key": ..., "tier": ..., "why_private": ...}``: the tier that it came from, and why no

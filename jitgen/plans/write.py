@@ -76,5 +76,5 @@ def _value(value: object) -> str:
 
 
 def _quoted(words: str) -> str:
-    """Return `words` as TOML has them: as JSON does, with one more character that is escaped."""
+    """Return `words` as TOML text: as in JSON, with one more character escaped."""
     return json.dumps(words, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -48,7 +48,7 @@ _DIGITS = 12
 
 
 class BadCoverage(ValueError):
-    """A document is no record of what was prewarmed."""
+    """A document is not a record of prewarmed plans."""
 
 
 @frozen
@@ -142,7 +142,7 @@ def _settings_of(plan: Plan) -> Iterator[str]:
 
 
 def _now(arch: Arch, names: Iterable[str]) -> dict[str, str]:
-    """Return the conditions called `names` as they are here; others are left out."""
+    """Return the present values of the conditions called `names`; others are left out."""
     found = {}
     for name in names:
         if name == "jitgen":
@@ -161,8 +161,8 @@ def _text(value: object) -> str:
 
 def keep(store: Store, found: Coverage) -> None:
     """
-    Leave a record in a store, if it may be written; none for the cpu target. If it cannot be
-    written that is a warning: the kernels are there nevertheless.
+    Store a record in a store that may be written; none for the cpu target. A failure is a warning,
+    because the kernels are there nevertheless.
     """
     own, *_ = store.prewarmed
     if store.mode != "rw" or not found.arch.is_gpu:

@@ -79,7 +79,9 @@ class Cuda(NamedTuple):
     def entry(
         self, session: Session, config: Wanted, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
-        """Return the entry of a kernel; of several GPUs another may be the current one."""
+        """
+        Return the entry of a kernel. With several GPUs, each call makes this one the current one.
+        """
         function, served = _served(session, config, neighbours, self.arch)
         return (function if self.is_alone else on_device(function, self.number)), served
 

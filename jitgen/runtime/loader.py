@@ -98,9 +98,7 @@ class KernelLoader:
 
     @property
     def background(self) -> Background:
-        """
-        The thread that compiles kernels for `find` to return later; made when it is first needed.
-        """
+        """The thread that compiles kernels for later calls of `find`; started on first use."""
         with self._lock:
             if self._background is None:
                 from jitgen.runtime.background import Background
@@ -118,7 +116,7 @@ class KernelLoader:
         return self._background is not None and self._background.is_stalled
 
     def close(self) -> None:
-        """End compiling in the background, for good; the rest goes on."""
+        """Stop compiling in the background, for good; loaded kernels stay usable."""
         with self._lock:
             self._is_closed = True
             background = self._background
@@ -236,7 +234,7 @@ class KernelLoader:
         return kernel
 
     def _from_tiers(self, config: Wanted, arch: Arch, *, tells_miss: bool) -> Kernel | None:
-        """Return the kernel of what this machine holds: see `Tiers.get`."""
+        """Return the kernel from the tiers of this machine: see `Tiers.get`."""
         start, spec = time.perf_counter(), serving(config, arch)
         found = readable(self.tiers, spec, tells_miss=tells_miss)
         return None if found is None else self._opened(spec, found, start)

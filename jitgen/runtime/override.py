@@ -214,7 +214,7 @@ def refuse_to_share(configs: Iterable[Config], arch: Arch) -> None:
     for config in configs:
         if serving(config, arch).is_edited:
             raise SettingError(
-                f"JITGEN_OVERRIDE has {config.name(arch)}, and an edited kernel is sent to nobody: "
+                f"JITGEN_OVERRIDE has {config.name(arch)}, and an edited kernel is never sent on: "
                 "unset it here, and run `jitgen prewarm` with it on each host"
             )
 

@@ -36,8 +36,7 @@ _sessions: WeakSet[Session] = WeakSet()
 
 class Session:
     """
-    A kernel loader over one store, the choices of the selector, and the launches that calls
-    remember.
+    A kernel loader over one store, the choices of the selector, and cached launches.
 
     Safe to use from any thread. The store is opened when it is first needed.
 
@@ -123,7 +122,7 @@ class Session:
         return self._chooser.doubts + self._misses
 
     def note_miss(self, miss: KernelMiss) -> None:
-        """Note that another kernel serves because one is missing; see `doubts`."""
+        """Note that another kernel serves because the chosen one is missing; see `doubts`."""
         self._misses += miss.is_passing
 
     def select(self, problem: Any, arch: Arch | str | None = None, **options: Any) -> Choice:
@@ -264,8 +263,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _forget_launches() -> None:
     """
-    Forget every launch: while JITGEN_CHECK is on none is remembered, and JITGEN_NUMERICS holds from
-    the next call on.
+    Clear the cached launches: none are cached while JITGEN_CHECK is on, and JITGEN_NUMERICS applies
+    from the next call on.
     """
     for session in list(_sessions):
         session.memo.clear()

@@ -21,7 +21,7 @@ from jitgen.targets.devices import arch_of, require_arch
 
 def check() -> None:
     """
-    Check that what the settings name exists.
+    Check that the targets, devices, plug-ins, files and folders named by the settings exist.
 
     Raises:
         SettingError: A target, a device or a distribution is not known; a folder of edited kernels

@@ -110,7 +110,7 @@ class KernelSpec:
 
     @property
     def derived(self) -> dict[str, object]:
-        """The numbers that its template is given besides the config."""
+        """Parameters of the template besides the config."""
         return derived(self.config, self.arch)
 
     @property

@@ -24,7 +24,7 @@ def with_fallback(
     lookup: Callable[[GroupedGemmProblem], Measurements],
 ) -> Measurements:
     """
-    Return the measurements of `problem`; where there is none, those of it without its bias.
+    Return the measurements of `problem`; if there are none, those of the same problem without bias.
 
     Args:
         problem: One with a bias.

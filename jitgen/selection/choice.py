@@ -85,8 +85,8 @@ def buckets(problem: _Problem, arch: Arch, rows: tuple[int, int]) -> Iterator[_P
 
 def with_defaults(problem: _Problem) -> _Problem:
     """
-    Return `problem` with the answers of JITGEN_MIN_LATENCY and JITGEN_NUMERICS, where it leaves
-    `min_latency` or `numerics` open.
+    Return `problem` with `min_latency` and `numerics` filled in from JITGEN_MIN_LATENCY and
+    JITGEN_NUMERICS if they are None.
     """
     problem = with_numerics(problem)
     if (
@@ -105,14 +105,18 @@ def numerics_of(problem: Problem) -> Numerics:
 
 
 def with_numerics(problem: _Problem) -> _Problem:
-    """Return `problem` with JITGEN_NUMERICS's answer, where it can say one and does not."""
+    """
+    Return `problem` with invariant numerics if JITGEN_NUMERICS asks for them and it has the field.
+    """
     if isinstance(problem, GroupedGemmProblem) and numerics_of(problem) is Numerics.INVARIANT:
         return replace(problem, numerics=Numerics.INVARIANT)
     return problem
 
 
 def without_hints(problem: _Problem) -> _Problem:
-    """Return `problem` as measurements know it: whatever is promised, times are the same."""
+    """
+    Return `problem` without `numerics`, as measurements are stored: times do not depend on it.
+    """
     if isinstance(problem, GroupedGemmProblem) and problem.numerics is not None:
         return replace(problem, numerics=None)
     return problem
@@ -169,7 +173,7 @@ class Choice(NamedTuple):
 
 class Chooser:
     """
-    Choices of one session: what its store's measurements say, else what the model does.
+    Choices of one session: by the store's measurements, else by the cost model.
 
     Safe to use from any thread.
 
@@ -252,8 +256,8 @@ class Chooser:
 
     def with_and_without(self) -> tuple[Chooser, ...]:
         """
-        Return this chooser, and one without the store's measurements: the same kernels may serve
-        processes with another store. Where the store has none, the latter alone.
+        Return this chooser, and one without the store's measurements, for processes with another
+        store. If the store has none, the list is the latter alone.
         """
         store, without = self._opened(), Chooser(lambda: None)
         return (without,) if store is None or store.tuned.is_empty else (self, without)
@@ -285,7 +289,7 @@ class Chooser:
 
 
 def _mode(word: str, problem: Problem) -> str:
-    """Return the rule called `word`, as it concerns `problem`; raises as `Mode.of`."""
+    """Return the mode called `word` for `problem`; raises as `Mode.of`."""
     if word == _DYNAMIC:
         return word
     from jitgen.selection.modes import Mode
@@ -398,8 +402,8 @@ def _combine(by_model: Choice, measurements: Measurements, note: str) -> Choice:
 
 def prediction(candidates: tuple[Candidate, ...], note: str) -> str:
     """
-    Return the reason where the model decides, for the best of `candidates`, which comes first;
-    `note` is what the model was not fitted to.
+    Return the reason for a choice by the cost model; the best of `candidates` comes first; `note`
+    says what the model was not fitted to.
     """
     best, *others = candidates
     text = (

@@ -61,7 +61,7 @@ class Source(StrEnum):
 
 class Measured(NamedTuple):
     """
-    A record, and where it comes from.
+    A record, and its origin.
 
     Attributes:
         source: ``tuned`` or ``shipped``.
@@ -94,8 +94,8 @@ class Measured(NamedTuple):
 
     def reason(self, best: Candidate, first: Candidate, arch: Arch) -> str:
         """
-        Return in words why it is `best` and not `first`, which the model would choose: the time,
-        and how far ahead that is.
+        Return, in words, why `best` is chosen and not `first`, the model's choice: its time, and by
+        how much it is faster.
         """
         times, shape, name = self.record.times_us, best.config.short, best.config.name(arch)
         text = f"{shape} took {times[name]:.1f} us{self.note} on {self.device}"
@@ -118,7 +118,7 @@ class Measured(NamedTuple):
 
 class Measurements(NamedTuple):
     """
-    All that measurements say about a problem.
+    All measurements of a problem.
 
     Attributes:
         measured: Records, the one to believe first.
@@ -235,8 +235,8 @@ def _record(
 
 def exclusions(store: Store, arch: Arch, name: str = "") -> dict[str, str]:
     """
-    Return why kernels must not be chosen, by their names, on the device called `name`, this one
-    where it is empty; raises as `recorded`.
+    Return the kernels that must not be chosen on the device called `name` (empty: this machine's),
+    by name, each with the reason; raises as `recorded`.
     """
     folder = device.folder(arch, name)
     found = {}
@@ -248,8 +248,8 @@ def exclusions(store: Store, arch: Arch, name: str = "") -> dict[str, str]:
 
 def record(store: Store, arch: Arch, found: TuningRecord, name: str = "") -> None:
     """
-    Keep `found` for the device called `name`, this one where it is empty; from the next choice on
-    it decides.
+    Store `found` for the device called `name` (empty: this machine's); it decides from the next
+    choice on.
 
     Raises:
         CacheError: The store cannot be written.

@@ -63,7 +63,7 @@ class Ranking(NamedTuple):
 
 def ranked(mode: Mode, problem: Problem, arch: Arch, candidates: tuple[Candidate, ...]) -> Ranking:
     """
-    Return `candidates`, which come by predicted time, in the order of `mode`, no dynamic one.
+    Return `candidates`, given by predicted time, in the order of `mode`, which is not dynamic.
 
     Raises:
         ConfigError: The target has no table for ``static``.
@@ -81,7 +81,7 @@ def ranked(mode: Mode, problem: Problem, arch: Arch, candidates: tuple[Candidate
 
 
 def _passes(candidate: Candidate, rows: int) -> int:
-    """Return how many tiles the rows of a group take, one over the other."""
+    """Return the number of tiles along M for the rows of a group."""
     return -(-rows // _height(candidate))
 
 

@@ -39,7 +39,7 @@ class Kept(NamedTuple):
 
 def require_word(numerics: object) -> None:
     """
-    Require what calls may say that say something: a word.
+    Require a value that the argument `numerics` allows.
 
     Raises:
         InputError: It is something else.
@@ -50,7 +50,7 @@ def require_word(numerics: object) -> None:
 
 
 def regardless(problem: _Problem) -> _Problem:
-    """Return `problem` for which every kernel may be chosen: all of them are measured."""
+    """Return `problem` with numerics that allow every kernel: all of them are measured."""
     return replace(problem, numerics=Numerics.FAST)  # a grouped GEMM's has it
 
 
@@ -69,7 +69,7 @@ def keeping(configs: Iterable[Config], order: SumOrder) -> Kept:
 
 def require_order(config: Config, arch: Arch, numerics: Numerics | str | None) -> None:
     """
-    Do nothing if a call with such `numerics` may have `config`.
+    Check that a call with these `numerics` may have `config`.
 
     Raises:
         InputError: It adds up otherwise.

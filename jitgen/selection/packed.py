@@ -109,7 +109,7 @@ class Packed(Mapping[str, TuningRecord]):
         return sum(1 for _ in self)
 
     def _line(self, slug: str) -> bytes:
-        """Return the record of `slug` as it stands there; empty where there is none."""
+        """Return the bytes of the record of `slug`; empty if there is none."""
         start = self._place(f'"{slug}": '.encode("ascii"))
         if not start:
             return b""
@@ -118,7 +118,7 @@ class Packed(Mapping[str, TuningRecord]):
         return line.partition(b": ")[2].rstrip(b",")
 
     def _place(self, begin: bytes) -> int:
-        """Return where the line starts that begins so; 0 where there is none."""
+        """Return the position of the line that begins with `begin`; 0 if there is none."""
         self._searches += 1
         if self._searches <= _SEARCHES:
             return self._records.find(b"\n" + begin) + 1

@@ -35,7 +35,7 @@ class BadRecord(ConfigError):
 @frozen
 class TuningRecord:
     """
-    The kernels of one problem, measured.
+    Measurements of the kernels of one problem.
 
     Attributes:
         problem: The problem that represents its bucket.
@@ -53,7 +53,7 @@ class TuningRecord:
 
     def fastest(self, usable: Set[str]) -> str | None:
         """
-        Return the winner; if it may not be used, the fastest of `usable`; None if one of those was
+        Return the winner; if it is not usable, the fastest of `usable`; None if one of those was
         never measured.
         """
         if self.winner in usable:

@@ -141,7 +141,7 @@ def submit(service: Service, order: Order) -> Job:
 
 
 def refusal(failure: JobFailed, job: Job) -> HTTPError:
-    """Return the error for a request that waited for a job that failed."""
+    """Return the HTTP error for a request whose job failed."""
     status = _STATUS.get(failure.code, 503)
     retry_s = 2 if status == 503 else None
     return HTTPError(status, failure.code, failure.reason, retry_s=retry_s, kernel=job.order.name)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from jitgen.server.service import Service
 
-_NO_TOKEN = Token(name="nobody", scopes=())
+_NO_TOKEN = Token(name="none", scopes=())
 _FULL = "all connections of the service, or of your address, have a request under way"
 
 

@@ -197,7 +197,9 @@ SECTIONS: dict[str, type[object]] = {
 
 @frozen
 class ServiceSettings:
-    """The whole file: a field for each table; ``toolchains`` is an array of tables."""
+    """
+    The settings file of a service: a field for each table; ``toolchains`` is an array of tables.
+    """
 
     listen: Listen = field(default_factory=Listen)
     store: Storage = field(default_factory=Storage)

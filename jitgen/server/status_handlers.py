@@ -35,7 +35,7 @@ async def readyz(service: Service, request: Request) -> Response:
 
 
 async def info(service: Service, request: Request) -> Response:
-    """Answer with versions, toolchains, limits, and what is enforced."""
+    """Answer with versions, toolchains, limits, and the protections in force."""
     limits = service.settings.limits
     return JSONResponse(
         {

@@ -100,7 +100,7 @@ async def entry(service: Service, request: Request) -> Response:
 
 
 async def revocations(service: Service, request: Request) -> Response:
-    """Show what is revoked, and the trust document."""
+    """Show the revocations, and the trust document."""
     rows = sorted(service.entry_store.revocations.all().values(), key=lambda row: -row.at)
     trust = service.entry_store.revocations.trust
     return _page(

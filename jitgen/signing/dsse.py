@@ -130,14 +130,14 @@ def seal_with(payload_type: str, payload: bytes, signers: Mapping[str, Sign]) ->
 
 
 def encode(envelopes: Iterable[Envelope]) -> bytes:
-    """Return the bytes of a ``signatures.json``; none for no envelopes."""
+    """Return the bytes of a ``signatures.json``; no bytes for no envelopes."""
     listed = [envelope.to_json() for envelope in envelopes]
     return f"{canonical_json({'envelopes': listed})}\n".encode("ascii") if listed else b""
 
 
 def decode(data: bytes) -> tuple[Envelope, ...]:
     """
-    Return the envelopes in `data`, the bytes of a ``signatures.json``; none for no bytes.
+    Return the envelopes in `data`, the bytes of a ``signatures.json``; no envelopes for no bytes.
 
     Raises:
         SigningError: It is malformed or too large.

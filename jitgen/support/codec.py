@@ -163,7 +163,7 @@ def read(kind: type[T], document: Any, report: Callable[[str, str], None], where
 
 
 def schema(kind: Any) -> Schema:
-    """Return the JSON Schema (draft 2020-12) of what `to_json` writes of a type."""
+    """Return the JSON Schema (draft 2020-12) of the JSON form of a type."""
     return _kind_of(kind).describe()
 
 
@@ -237,7 +237,7 @@ def _class(kind: Any) -> _Kind:
 
 
 def _plain(allowed: str, name: str, *kinds: type) -> _Kind:
-    """Return values of the JSON type `name`, which Python has as one of `kinds`."""
+    """Return the kind of the JSON type `name`; values are of one of the Python types `kinds`."""
 
     def check(value: Any) -> Any:
         if type(value) not in kinds:
@@ -319,7 +319,9 @@ def _is_within(value: Any, words: Mapping[str, Any]) -> bool:
 
 
 def _union(kinds: list[_Kind]) -> _Kind:
-    """Return one of several kinds: of a value that fits none, the first says what is wrong."""
+    """
+    Return the kind of a union; if a value fits no member, the first member's error is reported.
+    """
     null = _PLAIN[type(None)]
     is_optional = len(kinds) == 2 and kinds[1] is null
 

@@ -52,7 +52,7 @@ _TOML_DIGITS = re.compile(rb"[0-9_]{100}")
 
 
 class BadDocument(ValueError):
-    """A document is too large, too deep, or not what it should be; the message says which."""
+    """A document is too large, too deep, or malformed; the message says which."""
 
 
 def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
@@ -173,7 +173,7 @@ def _check_count(values: int, most: int) -> None:
 
 
 def _check_values(document: dict[str, Any]) -> None:
-    """Refuse long integers, also in other bases than ten, and what dotted names nest too deeply."""
+    """Refuse long integers, in any base, and dotted names that nest too deeply."""
     waiting: list[tuple[Any, int]] = [(document, 1)]
     while waiting:
         value, depth = waiting.pop()

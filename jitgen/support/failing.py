@@ -64,16 +64,16 @@ def is_certain(error: BaseException) -> bool:
 
 def is_passing(error: BaseException) -> bool:
     """
-    Return whether `error`, or what it came of, says that this process or machine is short of
-    something, so that the same may work a moment later.
+    Return whether `error`, or its cause, says that this process or machine lacks a resource for
+    now, so that the same work may succeed a moment later.
     """
     return any(_is_short(each, _SCARCE) for each in _chain(error))
 
 
 def is_of_this_process(error: BaseException) -> bool:
     """
-    Return whether `error` says that this process or host could not even ask: that is no fault of
-    the disk or network that it was about to ask.
+    Return whether `error` says that this process or host could not even send the request: the disk
+    or network is not to blame.
     """
     return any(_is_short(each, _OF_THIS_PROCESS) for each in _chain(error))
 
@@ -101,7 +101,10 @@ def _is_short(error: BaseException, numbers: frozenset[int]) -> bool:
 
 
 def says_passing(text: str) -> bool:
-    """Return whether `text`, of a loader, a compiler or a process that ended, says the same."""
+    """
+    Return whether `text`, printed by a loader, a compiler or a process that ended, says that a
+    resource is lacking for now.
+    """
     return _says(text, _SCARCE)
 
 

@@ -65,7 +65,7 @@ _gate = _Gate()  # looked up anew each time: a forked child has another one
 @contextmanager
 def busy() -> Iterator[None]:
     """
-    Do what a fork must not interrupt: import, compile or load.
+    Mark work that a fork must not interrupt: importing, compiling or loading.
 
     Raises:
         ResourceError: This process was forked while another thread was at it.

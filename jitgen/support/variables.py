@@ -71,7 +71,7 @@ TABLE: tuple[Setting, ...] = (
         parse=values.absolute,
         kind="path",
         shown_default="`$XDG_CACHE_HOME/jitgen`, else `~/.cache/jitgen`",
-        help="Root of the disk cache; it must belong to you and nobody else may write there.",
+        help="Root of the disk cache; it must belong to you, and no other user may write there.",
     ),
     Setting(
         name="base",
@@ -89,7 +89,7 @@ TABLE: tuple[Setting, ...] = (
         kind="paths",
         shown_default="none",
         help="Folders, separated by `:`, that others may write to and that are used nevertheless, "
-        "such as Kubernetes volumes: whoever can write there can run code as you.",
+        "such as Kubernetes volumes: everyone who can write there can run code as you.",
     ),
     Setting(
         name="remote",
@@ -166,7 +166,7 @@ TABLE: tuple[Setting, ...] = (
         kind="`auto`, `process`, `worker`",
         shown_default="`auto`",
         help="Where a call compiles: in this process, but in one of its own with "
-        "`JITGEN_ON_MISS=fallback`, where somebody else imported the compiler, or where it fails; "
+        "`JITGEN_ON_MISS=fallback`, where other code imported the compiler, or where it fails; "
         "in this process only; in one of its own, so that nothing the compiler does can end this "
         "one.",
     ),

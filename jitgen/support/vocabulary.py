@@ -30,7 +30,10 @@ def by(names: str) -> Rule:
 
 
 def iso(seconds: float) -> str:
-    """Return a time as ISO 8601: the nearest that has one, for a file may have any time."""
+    """
+    Return a time as ISO 8601. A time outside of its range becomes the nearest one inside, because
+    files may have any time.
+    """
     bounded = min(max(seconds, 0.0), _LAST_SECOND)
     return datetime.fromtimestamp(bounded, UTC).isoformat(timespec="seconds")
 

@@ -95,7 +95,7 @@ class BaseRules(Generic[ConfigT, ProblemT]):
         return self.note.format(device=device.name)
 
     def check_sizes(self, problem: ProblemT) -> None:
-        """Take any size: for kernels that read what exists, value by value."""
+        """Accept any size: for kernels that read existing values one by one."""
 
     def templates(self) -> tuple[Template, ...]:
         """Return the template of its kernels."""
@@ -104,8 +104,8 @@ class BaseRules(Generic[ConfigT, ProblemT]):
 
 class TiledRules(BaseRules[TiledT, ProblemT]):
     """
-    Rules of configs that are a kind, fields that say what is computed, and a tiling, which says how
-    the work is shared.
+    Rules of configs that consist of a kind, the fields that say what is computed, and a tiling,
+    which shares the work.
 
     Attributes:
         usual: A config of the operation with the default tiling.

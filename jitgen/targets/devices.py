@@ -26,7 +26,7 @@ find out.
 
 
 def has_gpu() -> bool:
-    """Return whether the driver of a GPU is here; what GPU it is, torch has to tell."""
+    """Return whether a GPU driver is installed; only torch knows which GPU it is."""
     return any(device.exists() for device in _GPU_DEVICES)
 
 
@@ -132,7 +132,7 @@ def require(name: str, archs: Iterable[Arch]) -> None:
 
 def _called(name: str, known: tuple[Device, ...]) -> Device | None:
     """
-    Return the one of `known` that `name` is for.
+    Return the device of `known` that `name` means.
 
     Raises:
         ConfigError: It is the beginning of several names.

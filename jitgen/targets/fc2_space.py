@@ -56,12 +56,12 @@ class Fc2Rules(BaseRules[MoEFc2DenseConfig, MoEFc2DenseProblem]):
         return self.parts.space
 
     def nearest(self, config: MoEFc2DenseConfig) -> MoEFc2DenseConfig | None:
-        """Return the legal config that is nearest to a refused one; None where there is none."""
+        """Return the legal config nearest to a refused one; None if there is none."""
         found = gemm.nearest(config.gemm, self.parts)
         return None if found is None else MoEFc2DenseConfig.of_gemm(found)
 
     def configs(self) -> Iterator[MoEFc2DenseConfig]:
-        """Yield every config that the target can be asked for, legal or not."""
+        """Yield every config of the target's space, legal or not."""
         start = GroupedGemmConfig(layout=LIKE, tile=Tile(m=128, n=128, k=128))
         yield from map(MoEFc2DenseConfig.of_gemm, gemm.spanned(start, self.space))
 
@@ -71,5 +71,5 @@ class Fc2Rules(BaseRules[MoEFc2DenseConfig, MoEFc2DenseProblem]):
         return tuple(map(MoEFc2DenseConfig.of_gemm, found))
 
     def check_sizes(self, problem: MoEFc2DenseProblem) -> None:
-        """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
+        """Raise a Refusal if rows of a tensor are not a multiple of the TMA unit's alignment."""
         check_vectors(problem, self.arch, vector_bytes=self.alignment)

@@ -48,7 +48,7 @@ class Matrices(Protocol):
 
 def check_vectors(problem: Matrices, arch: str, *, vector_bytes: int) -> None:
     """
-    Require that rows of a, b and the output end with a whole vector: the grain of what moves them.
+    Require that rows of a, b and the output are whole vectors, the unit in which they are moved.
 
     Raises:
         Refusal: K or N is not a multiple of the vector size; the code is ``E_SIZE``.
@@ -107,7 +107,7 @@ def refuse_prepacked(
 
 
 def refuse_pairs(config: GroupedGemmConfig, arch: str) -> None:
-    """Refuse two CTAs that multiply one tile, where no instruction does."""
+    """Refuse pairs of CTAs on one tile, for kernels without instructions for pairs."""
     refuse_unless(
         not config.schedule.two_cta,
         "E_TWO_CTA",
@@ -125,7 +125,9 @@ def refuse_selectors(config: GroupedGemmConfig, arch: str) -> None:
 
 
 def refuse_early(config: GroupedGemmConfig, kernel: str) -> None:
-    """Refuse weights that are loaded before the kernel before has ended, where none are."""
+    """
+    Refuse `early_b` for kernels that cannot load weights before the previous kernel has ended.
+    """
     refuse_unless(
         not config.schedule.early_b,
         "E_EARLY_B",
@@ -191,7 +193,7 @@ def sizes(problem: GroupedGemmProblem) -> tuple[float, ...]:
 
 class Space(NamedTuple):
     """
-    Every value that a target can take for a field: what proposals are searched in.
+    Every value that a target accepts for a field; proposals are searched in this space.
 
     `operands` pairs the type of a and b with one of the output; `tile_k` has the depths of tiles
     for each type of a and b; `cluster` is (m, n). `mixed` has further pairs, of a's type and
@@ -219,7 +221,7 @@ class Space(NamedTuple):
 
     @property
     def of_a(self) -> tuple[DType, ...]:
-        """Element types that a may have beside weights as they were quantised."""
+        """Element types that a may have beside unprepacked weights."""
         return (*(a for a, _ in self.operands), *(types.a_dtype for types in self.unscaled))
 
     def of_b(self, of_a: DType) -> tuple[DType, ...]:
@@ -378,17 +380,17 @@ class GemmRules(BaseRules[GroupedGemmConfig, GroupedGemmProblem]):
     alignment = 16  # the TMA unit's grain
 
     def nearest(self, config: GroupedGemmConfig) -> GroupedGemmConfig | None:
-        """Return the legal config that is nearest to a refused one; None where there is none."""
+        """Return the legal config nearest to a refused one; None if there is none."""
         return nearest(config, self)
 
     def configs(self) -> Iterator[GroupedGemmConfig]:
-        """Yield every config that the target can be asked for, legal or not."""
+        """Yield every config of the target's space, legal or not."""
         yield from every(self.space)
 
     def candidates(self, problem: GroupedGemmProblem) -> tuple[GroupedGemmConfig, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        """Return the candidate configs for `problem`; none if no kernel serves it."""
         return legal_for(problem, self.menu, self)
 
     def check_sizes(self, problem: GroupedGemmProblem) -> None:
-        """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
+        """Raise a Refusal if rows of a tensor are not a multiple of the TMA unit's alignment."""
         check_vectors(problem, self.arch, vector_bytes=self.alignment)

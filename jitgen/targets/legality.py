@@ -190,7 +190,9 @@ def named(config: Config | str, arch: Arch | str | None) -> tuple[Config, Arch |
 
 
 class Sizes(Protocol):
-    """Sizes of a call: a problem, or what else has the names that `Rules.check_sizes` looks at."""
+    """
+    Sizes of a call: a problem, or an object with the same attributes, for `Rules.check_sizes`.
+    """
 
     @property
     def op(self) -> str:

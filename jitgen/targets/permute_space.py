@@ -26,7 +26,7 @@ SUMS = SumOrder(
 
 def check_kind(config: PermuteQuantizeConfig) -> None:
     """
-    Require words that go together.
+    Require fields that go together.
 
     Raises:
         Refusal: They do not, with the code ``E_POWER_OF_TWO``, ``E_ROUNDING``, ``E_WALK`` or
@@ -63,7 +63,7 @@ def check_kind(config: PermuteQuantizeConfig) -> None:
 
 
 def legal_kind(config: PermuteQuantizeConfig) -> PermuteQuantizeConfig:
-    """Return `config` with words that go together."""
+    """Return `config` with fields that go together."""
     form, layout = config.format, config.layout
     if form.has_atoms and layout is Layout.CONTIGUOUS:
         layout = Layout.RAGGED

@@ -60,7 +60,7 @@ class Derives(Protocol[_Config_contra]):
 
 
 def _anything(_config: Config) -> bool:
-    """Take every config: where an operation has one template."""
+    """Accept every config: for an operation with one template."""
     return True
 
 
@@ -85,7 +85,7 @@ class Template(NamedTuple):
 @frozen
 class Device:
     """
-    A device that kernels are chosen for, as far as its cost model asks.
+    A device that kernels are chosen for, with the constants of its cost models.
 
     Attributes:
         name: As the driver or the operating system calls it.
@@ -112,7 +112,7 @@ class Device:
 
 class Candidate(NamedTuple):
     """
-    One config that may be chosen, and what the cost model expects of it.
+    A candidate config with its predicted cost.
 
     Attributes:
         config: The config.
@@ -157,15 +157,15 @@ class Rules(Protocol[_Config, _Problem_contra]):
         ...
 
     def nearest(self, config: _Config) -> _Config | None:
-        """Return the legal config that is nearest to a refused one; None where there is none."""
+        """Return the legal config nearest to a refused one; None if there is none."""
         ...
 
     def configs(self) -> Iterator[_Config]:
-        """Yield every config that the target can be asked for, legal or not."""
+        """Yield every config of the target's space, legal or not."""
         ...
 
     def candidates(self, problem: _Problem_contra) -> tuple[_Config, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        """Return the candidate configs for `problem`; none if no kernel serves it."""
         ...
 
     def predict(
@@ -186,11 +186,11 @@ class Rules(Protocol[_Config, _Problem_contra]):
         ...
 
     def templates(self) -> tuple[Template, ...]:
-        """Return the templates of this operation, one of which takes each config."""
+        """Return the templates of this operation; each config belongs to one of them."""
         ...
 
     def __hash__(self) -> int:
-        """Rules are told apart by what they are: choices are remembered by them."""
+        """Hash by identity: choices are cached by their rules."""
         ...
 
 
@@ -289,5 +289,5 @@ class Target(Protocol):
         ...
 
     def __hash__(self) -> int:
-        """Targets are told apart by what they are: rules are remembered by them."""
+        """Hash by identity: rules are cached by their target."""
         ...

@@ -19,7 +19,7 @@ _SCORES = (DType.BF16, DType.F32)
 
 def check_kind(config: RouteConfig) -> None:
     """
-    Require that what is chosen by belongs to a choice.
+    Require that fields about choosing are set only in kernels that choose.
 
     Raises:
         Refusal: Experts are given, and yet chosen by something (``E_GIVEN``), or logits are of
@@ -39,7 +39,7 @@ def check_kind(config: RouteConfig) -> None:
 
 
 def legal_kind(config: RouteConfig) -> RouteConfig:
-    """Return `config` with words that go together."""
+    """Return `config` with fields that go together."""
     if config.scoring is Scoring.GIVEN:
         return replace(config, scores_dtype=None, bias=False, grouped=False)
     if config.scores_dtype not in _SCORES:
@@ -49,7 +49,7 @@ def legal_kind(config: RouteConfig) -> RouteConfig:
 
 def check_experts(config: RouteConfig) -> None:
     """
-    Require one of the sizes that kernels have.
+    Require a number of experts that kernels have.
 
     Raises:
         Refusal: It is another, with the code ``E_EXPERTS``.

@@ -40,6 +40,6 @@ def check_kind(config: SiluMulQuantizeConfig) -> None:
 
 
 def legal_kind(config: SiluMulQuantizeConfig) -> SiluMulQuantizeConfig:
-    """Return `config` with words that go together."""
+    """Return `config` with fields that go together."""
     is_rounded = config.power_of_two and config.scale_granularity.is_found
     return replace(config, power_of_two=is_rounded)

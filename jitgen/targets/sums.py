@@ -36,8 +36,8 @@ class SumOrder(NamedTuple):
 
     def departure(self, config: Part) -> str:
         """
-        Return the first field by which `config` adds up otherwise, with what it would have to be;
-        empty where the order is this one.
+        Return the first field by which `config` departs from the order, with the value it would
+        need; empty if it keeps the order.
         """
         for path, value, usual in _fields(config, ""):
             is_free = any(path == free or path.startswith(f"{free}.") for free in self.free)

@@ -112,9 +112,9 @@ class WgradRules(BaseRules[GroupedGemmWgradConfig, GroupedGemmWgradProblem]):
     space: WgradSpace
 
     def nearest(self, config: GroupedGemmWgradConfig) -> GroupedGemmWgradConfig | None:
-        """Return the legal config that is nearest to a refused one; None where there is none."""
+        """Return the legal config nearest to a refused one; None if there is none."""
         return nearest(config, self)
 
     def configs(self) -> Iterator[GroupedGemmWgradConfig]:
-        """Yield every config that the target can be asked for, legal or not."""
+        """Yield every config of the target's space, legal or not."""
         yield from every(self.space)

@@ -76,7 +76,10 @@ def product(
 
 
 def _require_plain(given: Given, scales: Scales) -> None:
-    """Raise what is wrong with a tensor of the caller's, whose name is in the advice as well."""
+    """
+    Raise an error for a tensor of the caller's that kernels cannot take; the advice names the
+    tensor.
+    """
     named = given._asdict() | {"scale_a": scales.of_a, "scale_b": scales.of_b}
     tensors = {name: each for name, each in named.items() if each is not None}
     if not is_traced(tensors.values()):
@@ -84,7 +87,7 @@ def _require_plain(given: Given, scales: Scales) -> None:
 
 
 def _renamed(error: InputError, names: Mapping[str, str]) -> InputError:
-    """Return an error of a kernel's call as one of the caller's."""
+    """Return an error of a kernel's call with the caller's names of arguments."""
     text = str(error).removeprefix(f"{error.argument}: ")
     scales = {name: other for name, other in names.items() if name.endswith("_scale")}
     for name in scales:  # at once, for they may be swapped
@@ -168,7 +171,9 @@ def _along_k(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -
 
 
 def _along_k_of_fp8(given: Given, scales: Scales, out_dtype: torch.dtype, call: Call) -> Tensor:
-    """The same with a scale for each row and column of a group: they come behind the sums."""
+    """
+    The product over rows, with a scale for each row and column of a group, applied to the sums.
+    """
     mat_a, mat_b, offs = given.mat_a, given.mat_b, given.offs
     if not scales.is_by_row or mat_a.dtype is not torch.float8_e4m3fn:
         raise InputError(

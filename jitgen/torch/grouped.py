@@ -20,7 +20,7 @@ def grouped_mm(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """
-    Do what ``torch.nn.functional.grouped_mm`` and ``torch._grouped_mm`` do.
+    Replace ``torch.nn.functional.grouped_mm`` and ``torch._grouped_mm``.
 
     ==================  =====================  ===============  =================
     mat_a               mat_b                  offs             result

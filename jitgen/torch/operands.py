@@ -93,7 +93,7 @@ class Call(NamedTuple):
 
     def filled(self, name: str, matrix: Tensor, **sides: int) -> Tensor:
         """
-        Return the argument `name` with zeros behind its last two dimensions.
+        Return the argument `name` padded with zeros at the end of its last two dimensions.
 
         Args:
             name: The argument.

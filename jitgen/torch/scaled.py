@@ -217,7 +217,9 @@ def _of_tensors(_mat_a: Tensor, _mat_b: Tensor, of_a: _Scales, of_b: _Scales) ->
 
 
 def _blocks(_mat_a: Tensor, mat_b: Tensor, of_a: _Scales, of_b: _Scales) -> Scales:
-    """In weights (G, K, N) K comes first, in their scales, too."""
+    """
+    Return the scales of weights (G, K, N), in which K comes first, too, in the order of kernels.
+    """
     if mat_b.dim() != 3 or of_b[0].dim() != 3:
         raise InputError(
             "scale_b",

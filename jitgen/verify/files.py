@@ -99,7 +99,7 @@ def verify_file(
     must_reach_all: bool = False,
 ) -> list[Verification]:
     """
-    Run the cases of a file in the emulator, in every mode, and compare with what they expect.
+    Run the cases of a file in the emulator, in every mode, and compare with their expected values.
 
     This runs the file, and the host part of what is compiled: both must be trusted. Results are
     written into the tensors of the cases.

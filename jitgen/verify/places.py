@@ -29,7 +29,7 @@ UNGROUPED = -2
 
 def describe(result: Result, tile: tuple[int, int]) -> list[str]:
     """
-    Return, in words, where `result` is wrong, tile by tile; nothing if it is right.
+    Return, in words, the places of wrong values in `result`, tile by tile; empty if it is right.
 
     Args:
         result: Values, rows by columns.
@@ -62,8 +62,8 @@ def _describe_tile(
     result: Result, tile: tuple[int, int], name: list[int], places: NDArray[np.integer]
 ) -> str:
     """
-    Return in words what is wrong in a tile, given by group and by tile along M and N; rows count
-    from the group's first.
+    Return, in words, the wrong values of a tile, given by group and by tile along M and N; rows are
+    counted within the group.
     """
     group, tile_m, tile_n = name
     rows, columns = np.unique(places[:, 0]), np.unique(places[:, 1])
@@ -87,7 +87,7 @@ def _describe_tile(
 
 
 def _name(group: int) -> str:
-    return {UNOWNED: "rows of nobody", UNGROUPED: "the tensor"}.get(group, f"group {group}")
+    return {UNOWNED: "padding rows", UNGROUPED: "the tensor"}.get(group, f"group {group}")
 
 
 def _series(indices: NDArray[np.integer], what: str) -> str:

@@ -4,7 +4,7 @@ Failing file calls, exhaustively: every call below the root fails, once and from
 
 A library that stands between the process and the C library (``shim.c``) makes the n-th call fail.
 Each operation is first counted and then repeated with each of its calls failing, with each error.
-Whoever asks for a kernel must get it; a command may say in one line what it cannot do. Afterwards
+Every caller must get its kernel; a command may say in one line what it cannot do. Afterwards
 the cache must serve as if nothing had happened.
 """
 

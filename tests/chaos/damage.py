@@ -3,8 +3,8 @@
 Random damage to every file and folder of a cache, and what processes get from it afterwards.
 
 After each fault a process that has nothing in memory asks for every kernel that the fault may have
-hit, and now and then somebody looks over the whole store. Nothing may be wrong, nothing that was
-not checked may run, nobody may see a raw error, and what was hit must be served or healed.
+hit, and now and then a process looks over the whole store. Nothing may be wrong, nothing that was
+not checked may run, no caller may see a raw error, and what was hit must be served or healed.
 """
 
 from __future__ import annotations

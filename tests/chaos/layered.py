@@ -125,7 +125,7 @@ def _base(mount: Path) -> str:
 
 
 def _base_closed(mount: Path) -> str:
-    """An image's cache that only root may read, used by somebody else."""
+    """An image's cache that only root may read, used by another user."""
     mount.chmod(0o755)
     mount.parent.chmod(0o755)
     fill(mount / "image", 1)

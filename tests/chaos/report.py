@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _HERE = re.compile(rf"{re.escape(str(Path(__file__).parents[2]))}/|/(?:dev/shm|tmp)/[^/\s'\"]+")
-"""Where this ran, which nobody else cares for: the checkout, folders that exist for a case."""
+"""Where this ran, which matters only here: the checkout, folders that exist for a case."""
 
 
 @dataclass

@@ -176,7 +176,7 @@ def _start(board: Board, slot: int, root: Path) -> int:
         return process
     code = 1
     try:
-        os.nice(10)  # whoever makes trouble comes first
+        os.nice(10)  # the processes that make trouble come first
         settings.lock_timeout = _LOCK_S
         with pretending(0.01, 0.3):
             threads = [

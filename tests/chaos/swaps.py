@@ -238,7 +238,7 @@ def _edited_source(root: Path) -> str:
 
 
 def _no_memory_files(root: Path) -> str:
-    """Without memfd: a private copy, whose name nobody knows."""
+    """Without memfd: a private copy, whose name no other process knows."""
     fill(root, 1)
     entry = Store.open(root).read(KernelLoader(Store.open(root)).get(CONFIG, ARCH).key)
     assert entry is not None

@@ -126,7 +126,7 @@ def test_explain_an_entry_that_the_toolchain_has_left_behind(
 def test_explain_says_what_a_difference_means(
     jitgen: Jitgen, change: dict[str, Any], words: str
 ) -> None:
-    """That libs-cu12 is (absent) tells nobody that there are two code generators."""
+    """That libs-cu12 is (absent) tells no user that there are two code generators."""
     document = key_document(CONFIG, Arch.SM_90A)
     publish(Store.open(), 1, key_document=document | change)
     (nearest,) = jitgen("cache", "explain", NAME, "--json").document["nearest"]
@@ -198,7 +198,7 @@ def test_keys_must_be_long_enough_and_unique(jitgen: Jitgen, cache_root: Path) -
     assert f"keys start with {first}" in ambiguous.err
 
 
-def test_clear_does_not_ask_nobody(jitgen: Jitgen, keys: list[str]) -> None:
+def test_clear_does_not_ask_without_a_terminal(jitgen: Jitgen, keys: list[str]) -> None:
     refused = jitgen("cache", "clear")
     assert refused.code == 2
     assert "add --yes" in refused.err
@@ -211,7 +211,7 @@ def test_clear_does_not_ask_nobody(jitgen: Jitgen, keys: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("answer", "code", "count"), [("n\n", 1, 3), ("y\n", 0, 0)])
-def test_clear_asks_somebody(
+def test_clear_asks_at_a_terminal(
     jitgen: Jitgen,
     keys: list[str],
     monkeypatch: pytest.MonkeyPatch,

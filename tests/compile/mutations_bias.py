@@ -26,7 +26,7 @@ BIAS = (
         "wrong",
     ),
     _biased(
-        "nobody waits until the bias is there",
+        "no wait for the bias",
         "    cute.arch.cp_async_wait_group(0)\n",
         "",
         "race",

@@ -58,7 +58,7 @@ ATOMS = (
     ),
     source(
         ONE,
-        "nobody waits for weights",
+        "no wait for weights",
         "uninitialised",
         ("            scales.rows.consumer_wait(row_scale)\n", ""),
     ),

@@ -62,7 +62,7 @@ EXPERTS = (
     ),
     source(
         ONE,
-        "nobody waits for a chunk",
+        "no wait for a chunk",
         "uninitialised",
         ("    scales.ring.consumer_wait(state)\n", ""),
     ),

@@ -57,13 +57,13 @@ LOADS = (
         ("k_block(b_copies, k,", "k_block(b_copies, 0,"),
     ),
     _exact(
-        "nobody waits until a stage is empty",
+        "no wait for an empty stage",
         drop(f"({WAIT})...expect_tx"),
         "race",
         "load_rows",
     ),
     _exact(
-        "nobody waits until weights are there",
+        "no wait for weights",
         drop(f"({WAIT})...ld.shared.v4"),
         "deadlock",
         "open_stage",

@@ -19,7 +19,7 @@ from tests.compile.mutations import (
 
 WAITS = (
     masked(
-        "nobody waits until a stage is full",
+        "no wait for a full stage",
         drop(f"({WAIT})...wgmma.fence"),
         "deadlock",
         "load_tiles",
@@ -30,11 +30,9 @@ WAITS = (
         "deadlock",
         "load_tiles",
     ),
+    masked("no wait for an empty stage", drop(f"({WAIT})...expect_tx"), "fault", "open_stage"),
     masked(
-        "nobody waits until a stage is empty", drop(f"({WAIT})...expect_tx"), "fault", "open_stage"
-    ),
-    masked(
-        "nobody waits for the products",
+        "no wait for the products",
         drop("(wgmma.wait_group.sync.aligned 0;)"),
         "race",
         "wgmma.mma_async",
@@ -81,7 +79,7 @@ WAITS = (
         "cp.async.bulk.wait_group",
     ),
     ragged(
-        "nobody waits for a tile",
+        "no wait for a tile",
         drop(f"cp.async.bulk.commit_group;...({WAIT})"),
         "deadlock",
         "every thread waits",
@@ -96,7 +94,7 @@ WAITS = (
         "st.shared.v4",
     ),
     ragged(
-        "nobody waits for the weights' scales",
+        "no wait for the weights' scales",
         drop(f"max.s32 %r#, %r#, 1;...({WAIT})"),
         "deadlock",
         "every thread waits",
@@ -136,7 +134,7 @@ FENCES = (
         "mbarrier.arrive.shared::cluster",
     ),
     masked(
-        "the cluster arrives and nobody waits",
+        "the cluster arrives and does not wait",
         drop("(barrier.cluster.wait;)"),
         "race",
         "mbarrier.init",

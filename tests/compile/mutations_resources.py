@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers that nobody gives back, launches that the kernel forbids, barriers made wrongly."""
+"""Registers that are not given back, launches that the kernel forbids, barriers made wrongly."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ JUDGED = {
     "no permit to allocate is relinquished": (
         PAIR,
         ("        tensor_memory.relinquish_alloc_permit()\n", ""),
-        "nobody else on the SM wants to allocate before this CTA exits, which relinquishes it",
+        "no other CTA on the SM allocates before this CTA exits, which relinquishes it",
     ),
     "the multiply warp leaves while sums are given back": (
         PAIR,

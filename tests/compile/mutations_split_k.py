@@ -22,7 +22,7 @@ EXCHANGE = (
         _SUM,
     ),
     _split_k(
-        "nobody waits for the sums of the other CTA",
+        "no wait for the sums of the other CTA",
         drop(f"{_SUM}...({WAIT})...ld.shared.v4"),
         "fault",
         "gets 1 arrivals",
@@ -36,7 +36,7 @@ EXCHANGE = (
         "every thread waits",
     ),
     _split_k(
-        "sums are expected that nobody sends",
+        "sums are expected that are never sent",
         swap("shl.b32 %r#, %r#, (#);\nmbarrier.arrive.expect_tx", "11"),
         "deadlock",
         "every thread waits",

@@ -261,7 +261,7 @@ ADDRESSES = (
         "group_at",
     ),
 )
-"""Descriptors, coordinates, pointers, and memory that nobody wrote."""
+"""Descriptors, coordinates, pointers, and unwritten memory."""
 
 ROWS = (
     Mutation(

@@ -113,7 +113,7 @@ def test_places_of_many_pairs() -> None:
     """More than a program looks at at once: each has a row of its own, in its expert's."""
     from jitgen.bench.layer import glue
 
-    ids = torch.randint(0, 3, (700, 2), dtype=torch.int32)  # nobody has the last of four
+    ids = torch.randint(0, 3, (700, 2), dtype=torch.int32)  # no token has the last of four
     numbers = torch.bincount(ids.flatten(), minlength=4)
     place, counts = torch.full((1400,), -1, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
     glue.place_masked(ids, counts, place, height=1400)

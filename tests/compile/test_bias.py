@@ -250,7 +250,7 @@ def test_tracers_see_one_operation() -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning:torch.*")
 def test_opcheck() -> None:
-    """What torch asks of an operation, gradients included; every row is somebody's."""
+    """What torch asks of an operation, gradients included; every row has a group."""
     drawn = torch.Generator().manual_seed(0)
     a, b, bias = (torch.randn(x, generator=drawn) for x in ((12, 16), (G, 24, 16), (G, 24)))
     given = {"offs": int32(4, 4, 12), "out_dtype": torch.float32}

@@ -36,7 +36,7 @@ FEW = torch.ones(3, 64).bfloat16()
 ROWS = torch.ones(300, 64).bfloat16()
 Call = Callable[[], Any]
 WRONG: list[tuple[str, Call, str]] = [
-    # Nobody looked at these two, with which kernels read far behind a tensor.
+    # These two were not checked: with them kernels read far behind a tensor.
     (
         "a pair that is none",
         lambda: jitgen.permute_quantize(FEW, int32(0, 5, 6, 9, 1, 2), offs=int32(3), **PAIRS),
@@ -238,6 +238,6 @@ class TestOverlap:
 
 
 def test_torch_order_is_told() -> None:
-    """Where K and N differ; where they do not, nobody can know."""
+    """Where K and N differ; where they do not, it cannot be known."""
     with pytest.raises(InputError, match=r"a: must have shape \(24, 40\).*jitgen.torch.grouped_mm"):
         jitgen.grouped_gemm(A, B.mT.contiguous(), offs=OFFS)

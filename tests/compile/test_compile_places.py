@@ -242,6 +242,6 @@ class TestVariablesOfTheCompiler:
         )
 
         assert digest != clean_gpu, "the variable changes the code, else this tests nothing"
-        assert "imported by somebody else" in why_private
+        assert "imported by other code" in why_private
         assert said.count("are not kept") == 1
         assert not published(cache_root)

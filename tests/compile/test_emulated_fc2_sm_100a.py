@@ -149,7 +149,7 @@ IN_ATOMS = [
 @pytest.mark.parametrize("sizes", ATOM_SIZES)
 @pytest.mark.parametrize("config", IN_ATOMS)
 def test_scales_of_the_tensor_core(config: MoEFc2DenseConfig, sizes: Sizes) -> None:
-    """Also where scales are NaN, of experts that nobody has and of rows that are no token's."""
+    """Also where scales are NaN, of experts that no token has and of rows that are no token's."""
     with device(SM_100A, num_sms=sizes.num_sms):
         for is_exact in (True, False):
             case = make(config, sizes, is_exact=is_exact)

@@ -70,7 +70,7 @@ def emulated(config: QuantizeConfig, case: Solved) -> Report:
 class TestEveryKernel:
     @pytest.mark.nightly
     def test_verified(self, config: QuantizeConfig) -> None:
-        """In every quick mode: ties, empty groups, rows of nobody; all of the code is reached."""
+        """In every quick mode: ties, empty groups, padding rows; all of the code is reached."""
         found = verify(config, Arch.SM_90A, artifact=on_gpu(config))
 
         assert found.is_right, found.to_json()

@@ -29,7 +29,7 @@ SIZES = [
     Sizes(rows=(3,) * 9, n=64, k=64, num_sms=2),
     Sizes(rows=(900,), n=8, k=64, num_sms=1),
 ]
-"""One of everything; nobody; around a k-block; more tiles than are handed over at once; many."""
+"""One of everything; no rows; around a k-block; more tiles than are handed over at once; many."""
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)

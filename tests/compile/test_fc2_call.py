@@ -29,7 +29,7 @@ SIZES = [
     Sizes(tokens=9, experts=6, n=130, k=129, top_k=6),
     Sizes(tokens=4, experts=2, n=16, k=16, top_k=0),
 ]
-"""Odd, smaller than a block, experts of nobody, tokens of nobody."""
+"""Odd, smaller than a block, experts without tokens, tokens without experts."""
 
 
 def solved(sizes: Sizes = SIZES[0], **options: Any) -> SolvedSums:
@@ -76,7 +76,7 @@ class TestScalesInAtoms:
     SIZES = (*SIZES[::3], Sizes(tokens=130, experts=3, n=130, k=136, top_k=1))
 
     def test_right(self, name: str) -> None:
-        """Also where scales are NaN, of experts that nobody has and rows that are no token's."""
+        """Also where scales are NaN, of experts that no token has and rows that are no token's."""
         for sizes, is_exact in product(self.SIZES, (True, False)):
             case = of_sizes(IN_ATOMS[name], sizes, is_exact=is_exact)
             jitgen.moe_fc2_dense(**case.arguments)

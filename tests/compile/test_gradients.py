@@ -34,7 +34,7 @@ LAYOUTS = ("offs", "masked_m", "m_indices")
 
 
 def call(layout: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """a, b, and whose rows are whose: one group has none, and some rows are nobody's."""
+    """a, b, and whose rows are whose: one group has none, and some rows belong to none."""
     torch.manual_seed(0)
     b = torch.randn(G, N, K).to(dtype)
     if layout == "offs":
@@ -86,7 +86,7 @@ def expected(a: Tensor, b: Tensor, dy: Tensor, groups: dict[str, Tensor]) -> tup
     ids=str,
 )
 def test_right(layout: str, dtype: torch.dtype) -> None:
-    """A gradient that is NaN in rows of nobody's stays there; those of a are 0, not left alone."""
+    """A gradient that is NaN in padding rows stays there; those of a are 0, not left alone."""
     a, b, groups = call(layout, dtype)
     a.requires_grad_(), b.requires_grad_()
     y = jitgen.grouped_gemm(a, b, **groups, out_dtype=dtype)
@@ -229,7 +229,7 @@ def test_what_was_computed_passes_gradients_on() -> None:
 
 
 def test_the_session_of_the_call_serves_its_gradients() -> None:
-    """Autograd goes back in threads of its own, where nobody entered a session."""
+    """Autograd goes back in threads of its own, which entered no session."""
     a, b, groups = call("offs")
     a.requires_grad_(), b.requires_grad_()
     with jitgen.Session() as session:
@@ -247,7 +247,7 @@ def test_the_session_of_the_call_serves_its_gradients() -> None:
     "run",
     [
         lambda f, x: make_fx(f)(*x)(*x),
-        # Its check would compare rows of nobody's, which nobody wrote.
+        # Its check would compare padding rows, which are never written.
         lambda f, x: torch.jit.trace(f, x, check_trace=False)(*x),
         lambda _, x: operation(x[0], x[1], None, None, x[2]),
     ],

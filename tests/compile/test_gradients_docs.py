@@ -33,7 +33,7 @@ def test_the_calls_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not names["a"].grad[380:].any()
     for name in ("a", "b", "bias"):
         assert names[name].grad.isfinite().all()
-    assert not names["y"].isfinite().all()  # four rows are nobody's, and nothing reads them
+    assert not names["y"].isfinite().all()  # four rows belong to no group, and nothing reads them
 
 
 @pytest.mark.parametrize("words", COMMANDS)

@@ -43,7 +43,7 @@ def quantized(
 
 
 def layout_of(layout: str, rows: list[int]) -> tuple[tuple[int, ...], dict[str, Tensor]]:
-    """Return the leading shape of a, and the groups; a few rows belong to nobody."""
+    """Return the leading shape of a, and the groups; a few rows belong to none."""
     if layout == "ragged":
         ends = torch.tensor(rows).cumsum(0).int()
         return (sum(rows) + 3,), {"offs": ends}

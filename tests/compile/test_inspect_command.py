@@ -90,8 +90,8 @@ def test_the_report_of_a_cache(
     ("words", "message"),
     [
         (["inspect", HOST, "--emulate"], "is not emulated: leave out --emulate"),
-        (["inspect", "nobody"], "is no kernel name"),
-        (["inspect", HOST, "--plan", "nobody"], "no plan 'nobody'"),
+        (["inspect", "unknown"], "is no kernel name"),
+        (["inspect", HOST, "--plan", "unknown"], "no plan 'unknown'"),
         (["inspect", HOST, "--against", "ffff"], "no entry in"),
         (["inspect", HOST, "-o", "/nowhere/at/all.html"], "there is no folder /nowhere/at"),
     ],

@@ -237,7 +237,7 @@ class TestUseMxfp4:
         assert difference(module) < 0.02
 
     def test_training_reads_the_weights_themselves(self) -> None:
-        """Gradients are of what the module holds, and held copies are in nobody's way."""
+        """Gradients are of what the module holds, and held copies do not interfere."""
         from tests.transformers_experts import errors, step
 
         module = gpt_oss()

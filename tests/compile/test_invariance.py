@@ -151,7 +151,7 @@ def test_layouts_and_tiles(arch: Arch) -> None:
     ],
 )
 def test_fc2(arch: Arch) -> None:
-    """Experts along K: a token's sum goes over its own, whoever else is there."""
+    """Experts along K: a token's sum goes over its own experts, whatever other tokens there are."""
     sizes = Sizes(tokens=11, experts=5, n=136, k=272, top_k=2)
     with on(arch):
         found = list(of_fc2(arch, sizes, "cpu"))

@@ -216,7 +216,7 @@ class TestDiff:
         [
             (NAME, "give two kernels, or one and --templates"),
             (f"{NAME} {NAME} --templates a b", "give two kernels, or one and --templates"),
-            (f"{NAME} nobody", "'nobody' is no kernel name"),
+            (f"{NAME} unknown", "'unknown' is no kernel name"),
             (f"{NAME} absent.py", "absent.py cannot be read"),
             ("my.py --templates a b", "name a kernel, not a file"),
             (f"{NAME} --templates /nowhere installed", "/nowhere has no template cpu/grouped_gemm"),
@@ -281,7 +281,7 @@ class TestBenchKernel:
         ("words", "code", "complaint"),
         [
             ("", 2, "Missing argument"),
-            ("nobody", 2, "'nobody' is no kernel name"),
+            ("unknown", 2, "'unknown' is no kernel name"),
             (f"{NAME} {NAME}", 2, "is named twice"),
             (f"{NAME} --problem 1:2", 2, "is not G:M:N:K"),
             (f"{NAME} {HOPPER}", 2, "do not compute the same on the same target"),

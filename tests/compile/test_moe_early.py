@@ -23,7 +23,7 @@ PLAIN = ("bf16", "bf16_bias", "block128", "row")
 class TestTheChoice:
     @pytest.mark.parametrize("form", FORMATS)
     def test_every_early_launch_is_planned(self, form: str) -> None:
-        """Whoever prewarms the plan has each of them, and no early one more."""
+        """A prewarm of the plan has each of them, and no early one more."""
         case = make(form)
         layer = jitgen.MoELayer(case.config, case.weights, max_tokens=300)
         planned = {each.name("sm_90a") for each in layer.configs("sm_90a")}
@@ -49,7 +49,7 @@ class TestTheChoice:
         early = {"route", "silu_mul_quantize", *(PRODUCTS if form in PLAIN else ())}
         assert set(configs) == (early | {JOINED}) - {"gate_up"}, "whose weights, it cannot know"
         assert set(after_sorting) == early
-        assert SHARED not in configs, "it starts early whoever asks"
+        assert SHARED not in configs, "it starts early for every caller"
         assert all(jitgen.check(config, "sm_90a") for config in configs.values())
 
     def test_one_launch_sorts_and_gathers_few_pairs(self) -> None:
@@ -64,8 +64,8 @@ class TestTheChoice:
             route = chain.for_tokens(1).configs["route"]
             assert JOINED not in replace(chain, configs={"route": route}).for_tokens(1).configs
 
-    def test_nobody_else_has_any(self) -> None:
-        """Many tokens, other targets, whoever wants none; and what is asked for wins."""
+    def test_no_other_has_any(self) -> None:
+        """Many tokens, other targets, callers that want none; and what is asked for wins."""
         case = make("block128")
         chain = jitgen.MoELayer(case.config, case.weights)._chain
         assert chain.for_tokens(2).configs == {}
@@ -77,7 +77,7 @@ class TestTheChoice:
             other = replace(asked, tiling=replace(asked.tiling, use_pdl=False))
             assert replace(chain, configs={"route": other}).for_tokens(2).configs["route"] == other
 
-    def test_nobody_waits_for_the_compiler_who_need_not(self) -> None:
+    def test_no_call_waits_for_the_compiler_without_need(self) -> None:
         """A config that is asked for has no neighbours that serve while it is compiled."""
         case = make("block128")
         chain = jitgen.MoELayer(case.config, case.weights)._chain

@@ -26,7 +26,7 @@ class TestAPlan:
     @pytest.mark.usefixtures("shared_cache")
     @pytest.mark.parametrize("form", ONE_FORMAT)
     def test_it_is_what_calls_load(self, form: str) -> None:
-        """Of all numbers of tokens; whoever has only these kernels misses none."""
+        """For all numbers of tokens; a process with only these kernels misses none."""
         case = make(form, tokens=300)
         layer = jitgen.MoELayer(case.config, case.weights, max_tokens=300)
         planned = {config.name("cpu") for config in layer.configs("cpu")}

@@ -78,7 +78,7 @@ OFFS = int32(5, 5, 24)
 )
 @pytest.mark.parametrize(("n", "k"), [(136, 272), (33, 129), (1, 5)])
 def test_every_bit(layout: Layout, dtype: DType, scales: str, n: int, k: int) -> None:
-    """Tails of N and K, empty groups, rows of nobody, and NaN in weights that nobody is to read."""
+    """Tails of N and K, empty groups, padding rows, and NaN in weights that must not be read."""
     forced = config(layout, dtype=dtype, scales=scales)
     problem = jitgen.GroupedGemmProblem(
         **forced.operands.to_json(), layout=layout, groups=len(ROWS), m=sum(ROWS), n=n, k=k

@@ -67,7 +67,7 @@ def test_quantised_products(new: New, w: Tensor) -> None:
 
 @strides
 def test_gradients(new: New, w: Tensor) -> None:
-    """The gradient of a sum was refused for strides that nobody had given."""
+    """The gradient of a sum was refused for strides that no caller had given."""
     for given, shape in (
         ({"offs": OFFS}, (0, K)),
         ({"m_indices": torch.zeros(0, dtype=INT)}, (0, K)),

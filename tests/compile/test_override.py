@@ -352,7 +352,7 @@ class TestHome:
         assert len(list(both.entries())) == 2
 
     @pytest.mark.nightly
-    def test_nobody_else_is_asked(
+    def test_no_other_place_is_asked(
         self, doubled: Override, cache_root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from jitgen.remote import tiers

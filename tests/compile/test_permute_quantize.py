@@ -199,7 +199,7 @@ def test_no_tokens_launch_nothing() -> None:
 
 
 def test_other_token_counts_are_warm() -> None:
-    """A new number of tokens in a bucket that was seen asks nobody."""
+    """A new number of tokens in a bucket that was seen does not ask the selector."""
     with jitgen.Session() as session:
         jitgen.permute_quantize(**ragged(20))
         session.select = None  # type: ignore[assignment,method-assign]
@@ -262,7 +262,7 @@ def test_refusals(change: dict[str, Any], message: str) -> None:
         jitgen.permute_quantize(**(ragged() | change))
 
 
-def test_an_inverse_that_nobody_reads_is_looked_at_once() -> None:
+def test_an_inverse_that_no_kernel_reads_is_looked_at_once() -> None:
     with jitgen.Session(), pytest.raises(InputError, match="inverse: must be int32"):
         jitgen.permute_quantize(**(ragged() | {"inverse": torch.zeros(6, 2)}))
 
@@ -315,7 +315,7 @@ def test_tracers_see_one_operation(granularity: str) -> None:
 @pytest.mark.parametrize("granularity", ["row", "none"])
 def test_the_operations_of_torch_are_sound(granularity: str) -> None:
     """
-    Every row is somebody's: what nobody writes may hold anything. Of float8 torch multiplies
+    Every row has a group: padding may hold anything. Of float8 torch multiplies
     nothing on a CPU, which half of its checks do.
     """
     from jitgen.ops.permute_quantize.call import CALL

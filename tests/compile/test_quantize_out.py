@@ -49,9 +49,9 @@ def test_results_are_the_callers(function: Function, offs: Tensor | None) -> Non
 
 
 def test_kernels_write_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a warm call asks nobody, unless the tensors are others."""
+    """And a warm call does not ask the selector, unless the tensors are others."""
     with device("sm_90a", num_sms=2):
-        x = torch.randn(128, 128).bfloat16()  # as much as atoms hold: nothing in them is nobody's
+        x = torch.randn(128, 128).bfloat16()  # whole atoms: without padding
         expected = quantize.mxfp8(x)
         out = zeros(*expected)
         quantize.mxfp8(x, out=out)

@@ -61,7 +61,7 @@ def test_right(config: RouteConfig, is_exact: bool) -> None:
 
 
 def test_odd_sizes() -> None:
-    """One expert, all experts, rows that lie apart, every pair somebody else's."""
+    """One expert, all experts, rows that lie apart, every pair another rank's."""
     for experts, top_k in ((1, 1), (7, 7), (512, 32)):
         x = logits(9, experts + 3)[:, :experts]
         found = jitgen.route(x, top_k=top_k)

@@ -88,7 +88,7 @@ def test_no_rows_launch_nothing() -> None:
 
 
 def test_other_row_counts_are_warm() -> None:
-    """A new number of rows in a bucket that was seen asks nobody."""
+    """A new number of rows in a bucket that was seen does not ask the selector."""
     with jitgen.Session() as session:
         jitgen.silu_mul_quantize(**ragged(20))
         session.select = None  # type: ignore[assignment,method-assign]

@@ -84,7 +84,7 @@ def test_as_torch_does(kind: Kind) -> None:
 )
 def test_near_what_is_right(kind: Kind) -> None:
     """
-    Random values, an empty group, and a rest that is nobody's: no farther from float64 than torch,
+    Random values, an empty group, and a rest without a group: no farther from float64 than torch,
     within the type's steps, and gradients of the rest are 0 whatever the result's is there.
     """
     problem = kind.make(is_exact=False).with_gradients()

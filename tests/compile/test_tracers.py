@@ -110,7 +110,7 @@ def test_one_fake_tensor_among_real_ones(name: str) -> None:
         grouped_gemm(**given | fake)
 
 
-def test_sizes_that_nobody_knows() -> None:
+def test_unknown_sizes() -> None:
     shapes = ShapeEnv()
     mode = FakeTensorMode(shape_env=shapes)
     a, b, offs = (mode.from_tensor(x, static_shapes=False) for x in operands())
@@ -185,7 +185,7 @@ def floats() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["a", "b", "a_scale", "b_scale", "out"])
 def test_gradients_are_refused(name: str) -> None:
-    """Nobody's layer trains wrongly: not at the first call, and not once shapes are known."""
+    """No layer trains wrongly: not at the first call, and not once shapes are known."""
     given = floats()
     wanting = given | {name: given[name].clone().requires_grad_()}
     words = rf"{name}: must not require a gradient.*torch.no_grad\(\), or give {name}.detach\(\)"

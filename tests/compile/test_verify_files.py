@@ -54,7 +54,7 @@ def test_both_cases_share_a_kernel() -> None:
         ("mbarrier_init(full, 1)", "mbarrier_init(full, 2)", "deadlock"),
         ("n < y.shape[1]", "n <= y.shape[1]", "fault"),
     ],
-    ids=["no wait", "nobody else arrives", "one column too many"],
+    ids=["no wait", "no other thread arrives", "one column too many"],
 )
 def test_a_broken_twin(tmp_path: Path, old: str, new: str, kind: str) -> None:
     (found,) = verify_file(changed(tmp_path, (old, new)), "sm_90a", modes="eager")

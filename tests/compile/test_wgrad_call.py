@@ -32,7 +32,7 @@ SIZES = [
     Sizes(rows=(1,), n=1, k=1, num_sms=1),
     Sizes(rows=(0, 0), n=5, k=7, num_sms=1),
 ]
-"""Odd, of whole blocks and a row more, one of everything, and nobody at all."""
+"""Odd, of whole blocks and a row more, one of everything, and no rows at all."""
 
 CPU_BITS = 18
 """Of float32 sums of hundreds of values, one after the other."""
@@ -67,7 +67,7 @@ def solved(**options: Any) -> SolvedSums:
     ],
 )
 def test_right(sizes: Sizes, layout: str, a_dtype: str, out_dtype: str) -> None:
-    """Bit for bit where sums are exact, else within their roundings; rows of nobody's are NaN."""
+    """Bit for bit where sums are exact, else within their roundings; padding rows are NaN."""
     kind = config(layout, a_dtype=a_dtype, out_dtype=out_dtype)
     for is_exact in (True, False):
         case = make(kind, sizes, is_exact=is_exact)

@@ -31,7 +31,7 @@ NAN = float("nan")
 
 
 def call(layout: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """dy, a, and whose rows are whose: one group has none, and some rows are nobody's: NaN."""
+    """dy, a, and whose rows are whose: one group has none, and some rows belong to none: NaN."""
     torch.manual_seed(0)
     if layout == "offs":
         groups, front, owned = int32(8, 8, 20), (24,), torch.arange(24) < 20

@@ -48,7 +48,7 @@ def raw(x: Tensor) -> Tensor:
 
 
 def owned(found: tuple[Tensor, ...], way: str) -> tuple[Tensor, ...]:
-    """Return what somebody owns of values and scales; kernels write nothing else."""
+    """Return the values and scales that belong to rows; kernels write nothing else."""
     if way == "converted":
         return found
     q, scale, *rest = found

@@ -61,7 +61,7 @@ def test_a_cuda_graph(form: str) -> None:
         for mine, new in zip(given, case.given, strict=True):
             mine.copy_(new)
         if seed == 4:
-            given[2][5] = EXPERTS  # nobody's
+            given[2][5] = EXPERTS  # no expert
             given[1][5] = 0.0
         graph.replay()
 

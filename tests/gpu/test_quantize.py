@@ -17,7 +17,7 @@ CONFIGS = quantized(ARCH)
 
 
 def solve(config: QuantizeConfig, case: Solved) -> int:
-    """Return how many bytes are wrong that somebody owns."""
+    """Return how many bytes of rows are wrong."""
     x, *others = (each.cuda() for each in case.tensors)
     named = {} if config.layout is Layout.CONTIGUOUS else {ARGUMENT[config.layout]: others[0]}
     if config.format is Format.NVFP4:

@@ -62,7 +62,7 @@ def test_a_cuda_graph() -> None:
         out.copy_(q)
         return out, scale
 
-    q.copy_(other.arguments["out"])  # what the results of rows that nobody owns have to be
+    q.copy_(other.arguments["out"])  # the right results of padding rows
     assert other.solve(replay) == 0  # type: ignore[arg-type]
 
 

@@ -60,7 +60,7 @@ def test_as_torch_does(kind: Kind) -> None:
     "kind", [each for dtype in DTYPES for each in kinds(dtype=dtype, has_rest=True)], ids=str
 )
 def test_near_what_is_right(kind: Kind) -> None:
-    """Random values, an empty group, and a rest that is nobody's."""
+    """Random values, an empty group, and a rest without a group."""
     problem = kind.make("cuda", is_exact=False).with_gradients()
     found, dout, gradients = step(problem, kind.dtype)
     eps = torch.finfo(kind.dtype).eps

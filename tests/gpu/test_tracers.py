@@ -26,14 +26,14 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _afresh(prewarmed: None) -> Iterator[None]:
-    """Kernels of so small problems nobody carries here."""
+    """Kernels of such small problems are not brought here."""
     torch._dynamo.reset()
     with settings.scope(on_miss="compile"):
         yield
 
 
 def parts(result: Tensor | tuple[Tensor, ...], rows: int) -> tuple[Tensor, ...]:
-    """Return the tensors of a result; of scales in atoms those of rows: the rest is nobody's."""
+    """Return the tensors of a result; of scales in atoms those of rows: the rest is padding."""
     found = result if isinstance(result, tuple) else (result,)
     lie = Rows((rows,), GROUPS, ends(rows).to(found[0].device))
     return tuple(by_row(x, lie, 4 * x.shape[1]) if is_atoms(x) else x for x in found)

@@ -47,7 +47,7 @@ async def silent(
     [b"", b"\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nX-Half: "],
     ids=["silent", "an empty line", "half a request"],
 )
-def test_idle_connections_shut_nobody_out(tmp_path: Path, said: bytes) -> None:
+def test_idle_connections_shut_no_client_out(tmp_path: Path, said: bytes) -> None:
     """As many as there were places, without any token, and all others were told 503: /livez too."""
 
     async def scene() -> None:

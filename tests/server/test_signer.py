@@ -106,7 +106,7 @@ def test_behind_a_socket(listening: Path) -> None:
     assert listening.stat().st_mode & 0o007 == 0
 
 
-def test_a_client_that_says_nothing_is_in_nobodys_way(listening: Path) -> None:
+def test_a_silent_client_is_in_no_other_clients_way(listening: Path) -> None:
     """Nor is another replica, which stays connected: the signer heard one at a time."""
     with connected(listening), connected(listening) as second:
         assert json.loads(second.makefile("rb").readline()) == {"keyid": KEY.keyid}

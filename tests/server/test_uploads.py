@@ -77,7 +77,7 @@ def is_own(service: Running, data: bytes, config: Any) -> bool:
 
 
 @pytest.mark.parametrize("config", [LAID, SHARED, STRANGE, GIVEN])
-def test_a_forged_entry_keeps_nobody_from_a_kernel(service: Running, config: Any) -> None:
+def test_a_forged_entry_keeps_no_client_from_a_kernel(service: Running, config: Any) -> None:
     """
     One that a client gave, or that lay in the root or the shared folder, answered for the compile:
     every client refused it, and none could have the kernel, for ever.
@@ -111,7 +111,7 @@ def test_what_was_in_the_way_is_set_aside_and_told(service: Running) -> None:
     assert key in {damage.key for damage in store.quarantined()}
 
 
-def test_whoever_asks_for_uploads_gets_them(service: Running) -> None:
+def test_a_client_that_asks_for_uploads_gets_them(service: Running) -> None:
     """By name, without a signature, and only as long as the service has no build of its own."""
     config = GroupedGemmConfig(layout="masked", tile=Tile(m=8, n=32, k=128))
     given = forged(config, PrivateKey.generate())

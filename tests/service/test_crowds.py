@@ -129,7 +129,7 @@ def fresh(service: Running) -> int:
         return http.request("GET", f"{service.url}/v1/entries/{key}", headers=headers).status
 
 
-def test_streams_that_nobody_reads(running: Running) -> None:
+def test_streams_without_a_reader(running: Running) -> None:
     """
     300 of one token, on a kernel that does not come: a hundred are given, the others are told 429;
     health and metrics answer, and others are served, beside a thousand sockets that say nothing.

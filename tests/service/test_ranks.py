@@ -96,7 +96,9 @@ def test_a_rank_is_killed(tmp_path: Path, roots: int) -> None:
     print({rank: round(report["wall_s"], 1) for rank, report in reports.items()}, by_rank)
 
 
-def test_what_a_remote_has_nobody_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_rank_compiles_what_a_remote_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bucket = f"file://{tmp_path}/bucket"
     (tmp_path / "bucket").mkdir()
     filled = Store(tmp_path / "filled", "rw")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributions of somebody else's, installed into folders."""
+"""Distributions of third parties, installed into folders."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A target, a template and an operation of somebody else's: all commands work with them, and no file
+A target, a template and an operation of a third party: all commands work with them, and no file
 of jitgen's knows them.
 """
 

@@ -196,8 +196,8 @@ class TestBroken:
         assert jitgen("doctor").code == 1
 
     def test_not_installed(self, jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("JITGEN_PLUGINS", "nobodys-targets")
+        monkeypatch.setenv("JITGEN_PLUGINS", "unknown-targets")
         done = jitgen("cache ls")
 
         assert done.code == 2
-        assert "JITGEN_PLUGINS names 'nobodys-targets', which is not installed" in done.err
+        assert "JITGEN_PLUGINS names 'unknown-targets', which is not installed" in done.err

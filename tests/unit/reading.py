@@ -17,8 +17,8 @@ _MODES = set("rwaxbt+")
 _CACHE = "below a root of the cache, whose way is walked and checked as it is opened"
 _OWN = "of jitgen's own package, or of an installed one: who can write there runs here anyway"
 _SCRATCH = "in a private folder of this process, see jitgen.cache.scratch"
-_NAMED = "named by whoever runs the command, for this once; it decides nothing about trust"
-_CHOICE = "chooses among legal kernels, whoever wrote it: bounds and checks are all it needs"
+_NAMED = "named by the user of the command, for this once; it decides nothing about trust"
+_CHOICE = "chooses among legal kernels, whatever its origin: bounds and checks are all it needs"
 _SIGNED = "checked by digest and signature after it was read, wherever it came from"
 _SYSTEM = "the kernel's own, of this process or this machine"
 _WRITES = "written, not read"
@@ -41,7 +41,7 @@ READS = {
     "cache/root.py:Root._walk": _CACHE,
     "cache/root.py:_tag": _WRITES,
     "cache/root.py:filesystem_type": _SYSTEM,
-    "cache/scratch.py:_new_folder": "a folder that it made where nobody else can rename",
+    "cache/scratch.py:_new_folder": "a folder that it made where no other user can rename",
     "cache/scratch.py:sweep_scratch": "a folder, to lock and remove it",
     "cli/main.py:_discard_output": _SYSTEM,
     "cli/main.py:_open_streams": _SYSTEM,
@@ -88,8 +88,8 @@ READS = {
     "ownership/files.py:_step": "the way to read what is trusted",
     "selection/device.py:_text": _SYSTEM,
     "selection/packed.py:read": _CHOICE,
-    "verify/files.py:_brought": "named by whoever runs jitgen verify FILE, which runs it",
-    "verify/files.py:_compiled": "named by whoever runs jitgen verify FILE, which runs it",
+    "verify/files.py:_brought": "named by the user of jitgen verify FILE, which runs it",
+    "verify/files.py:_compiled": "named by the user of jitgen verify FILE, which runs it",
 }
 """Module and function of each place, and what it reads."""
 

@@ -170,7 +170,7 @@ def test_no_process_can_be_started(
         ToolchainError("the compiler cannot be imported"),
         CacheError("the disk does not answer"),
         ArtifactError("it cannot be loaded"),
-        CompileError("name", "nobody can say for certain"),
+        CompileError("name", "it is not certain"),
         ZeroDivisionError("by zero"),
     ],
     ids=lambda error: f"{type(error).__name__} {str(error)[:12]}",

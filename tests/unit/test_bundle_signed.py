@@ -82,7 +82,7 @@ def test_unsigned_ones_are_refused(path: Path, cache_root: Path, trust: Path) ->
         install(image.load(path), Store.open(cache_root))
 
 
-def test_somebody_must_be_trusted(path: Path, cache_root: Path) -> None:
+def test_a_key_must_be_trusted(path: Path, cache_root: Path) -> None:
     with pytest.raises(SettingError, match="JITGEN_TRUST does not say whose signatures count"):
         install(image.load(path), Store.open(cache_root))
 

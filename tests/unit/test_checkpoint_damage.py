@@ -154,7 +154,7 @@ CHANGES = (
 def test_any_change_of_a_mapping(family: str) -> None:
     """
     Values of other kinds raised IndexError, AttributeError, TypeError, NotImplementedError and
-    RuntimeError; scales of other types, and names that nobody knew, gave other layers.
+    RuntimeError; scales of other types, and unknown names, gave other layers.
     """
     some = random.Random(f"mapping {family}")
     prefix, tensors, _ = MAKERS[family]()

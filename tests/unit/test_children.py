@@ -110,7 +110,7 @@ def test_a_hostile_working_folder(
 
 
 def test_started_in_the_hostile_folder_itself(hostile: Path, tmp_path: Path) -> None:
-    """Safe-path mode alone has to do where somebody starts it elsewhere."""
+    """Safe-path mode alone has to do where it is started elsewhere."""
     done = subprocess.run(
         python("tiny_child"), env=environment(), capture_output=True, check=False, timeout=60
     )

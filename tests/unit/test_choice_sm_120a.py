@@ -282,7 +282,7 @@ def least_padding(menu: tuple[GroupedGemmConfig, ...], rows: int) -> GroupedGemm
 )
 def test_the_model_chooses_what_is_best_in_a_simulation(count: int, seed: int) -> None:
     """
-    Within 3 % of the best, but for a few problems whose waves hang on rows that nobody knows.
+    Within 3 % of the best, but for a few problems whose waves depend on unknown rows.
 
     With -s it prints what docs/selection-measured.md says of each rule.
     """

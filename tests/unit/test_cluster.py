@@ -124,7 +124,7 @@ def test_damage_on_the_way(
     assert list(store.entries()) == []
 
 
-def test_nobody_at_the_address(compiles: Compiles, tmp_path: Path) -> None:
+def test_no_scheduler_at_the_address(compiles: Compiles, tmp_path: Path) -> None:
     store = Store.open(tmp_path / "mine", mode="rw")
     with pytest.raises(ClusterError, match=r"no Dask scheduler at tcp://nowhere:1 \(Timed out"):
         cluster.prewarm(configs(1), arch=CPU, store=store, address="tcp://nowhere:1")

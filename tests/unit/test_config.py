@@ -110,7 +110,7 @@ class TestName:
         assert config.name("sm_90a") == name
 
     def test_another_version_of_a_layout_is_refused(self) -> None:
-        """A kernel for weights that were prepacked otherwise is nobody's."""
+        """No call takes a kernel for weights that were prepacked otherwise."""
         name = "grouped_gemm_ragged_e4m3_e2m1_mx32_bf16_asrow_bexact2_t8x256x128_c1x1_acc1_sm_90a"
         with pytest.raises(ConfigError, match="b_layout must be one of plain, exact1"):
             GroupedGemmConfig.parse(name)

@@ -116,7 +116,7 @@ def test_contiguous_tiles_of_256_rows_meet_two_groups() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(fit_of(H200).speeds))
-def test_tiles_that_nobody_measured_are_near_those_that_were(key: tuple[int, ...]) -> None:
+def test_unmeasured_tiles_are_near_those_that_were(key: tuple[int, ...]) -> None:
     """A new candidate is neither always nor never chosen."""
     tile_m, tile_n, cluster_m, cluster_n, stream_b, split_k = key
     known = fit_of(H200)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents and text that somebody else wrote: bounded when parsed, escaped when shown."""
+"""Documents and text of unknown origin: bounded when parsed, escaped when shown."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class TestToml:
 
 class TestFiles:
     def test_a_sparse_file_is_not_read(self, tmp_path: Path) -> None:
-        """A file of a terabyte costs nothing on the disk of whoever plants it."""
+        """A file of a terabyte costs its author nothing on the disk."""
         path = tmp_path / "sparse"
         with path.open("wb") as stream:
             stream.truncate(2**40)
@@ -217,7 +217,7 @@ class TestPlans:
         with pytest.raises(PlanError, match="270,000 combinations, and 1,000 are the most"):
             load(path)
 
-    def test_a_pipe_that_nobody_writes_to(self, tmp_path: Path) -> None:
+    def test_a_pipe_without_a_writer(self, tmp_path: Path) -> None:
         """Opening it waited for ever."""
         path = tmp_path / "plan.toml"
         os.mkfifo(path)

@@ -155,7 +155,7 @@ class TestHeld:
 
         assert heard[1:] == [("1", threading.get_ident())]
 
-    def test_nobody_listens(self) -> None:
+    def test_without_a_listener(self) -> None:
         """An event without a listener is counted, and not kept for later listeners."""
         bus, heard = EventBus(), list[Event]()
         with bus.held():

@@ -50,7 +50,7 @@ PLACES = {
     "runtime/loader.py KernelLoader._opened": (CERTAIN, "no library: set aside; else it is raised"),
     # What this process or machine is short of.
     "support/failing.py Backoff._tries": (PASSING, "seconds that double, up to a minute"),
-    "support/failing.py Backoff._until": (PASSING, "the same; an hour for what nobody foresaw"),
+    "support/failing.py Backoff._until": (PASSING, "the same; an hour for unexpected errors"),
     "runtime/loader.py KernelLoader._backoff": (PASSING, "Backoff"),
     "runtime/loader.py KernelLoader._backed_off": (PASSING, "ResourceError alone goes to Backoff"),
     "runtime/background.py Background._backoff": (PASSING, "Backoff"),
@@ -155,7 +155,7 @@ _KEEPS = frozenset(
         *("clear_way", "hide", "hide_record", "_tell_damage", "failed"),
     }
 )
-"""Names of what remembers for others; whoever asks for it is a place."""
+"""Names of what remembers for others; its callers are places."""
 
 _STORES = frozenset(
     {
@@ -273,7 +273,7 @@ def places(path: Path) -> Iterator[str]:
 
 
 def test_every_memory_of_a_failure_is_known() -> None:
-    """Whoever adds a place says here which kind of failure it remembers, and for how long."""
+    """A new place states here which kind of failure it remembers, and for how long."""
     found = set()
     for path in (*ROOT.rglob("*.py"), *(ROOT / "cache").glob("*.py")):
         name = path.relative_to(ROOT).as_posix()

@@ -144,7 +144,7 @@ class TestWaiting:
         assert said == "('worked', [2])"
         assert gate.busy == {}
 
-    def test_nobody_begins_during_a_fork(self, gate: forks._Gate) -> None:
+    def test_no_thread_begins_during_a_fork(self, gate: forks._Gate) -> None:
         """A thread that began while the fork was made used to leave its locks in the child."""
         entered = threading.Event()
 
@@ -247,7 +247,7 @@ def test_an_error_is_no_longer_busy(gate: forks._Gate) -> None:
 
 
 def test_idle_outside_of_busy(gate: forks._Gate) -> None:
-    """Whoever waits for a process without being busy is not busy afterwards."""
+    """A thread that waits for a process without being busy is not busy afterwards."""
     with forks.idle():
         assert gate.busy == {}
 

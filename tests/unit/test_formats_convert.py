@@ -82,7 +82,7 @@ def test_there_and_back(shape: tuple[int, ...], offs: Tensor | None, dtype: torc
 
 
 def test_what_lies_beyond_k_is_finite() -> None:
-    """Zero bytes, whatever stands in the rows that nobody owns: 0 times a NaN would be one."""
+    """Zero bytes, whatever is in padding rows: 0 times a NaN would be one."""
     scale = atoms.swizzled(some(130, 5), fill=0xFF)
     plain = atoms.plain(scale, 8)
 

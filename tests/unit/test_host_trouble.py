@@ -203,7 +203,7 @@ class TestPlaces:
     def test_a_root_that_is_no_folder(self, cache_root: Path, kind: str, below: str) -> None:
         """
         It is trouble with the disk, not with other users: every call used to fail. What is the
-        cache's own gives way; what the user named may be a file that somebody needs.
+        cache's own gives way; what the user named may be a file that is needed.
         """
         path = cache_root / below
         path.parent.mkdir(exist_ok=True, mode=0o700)

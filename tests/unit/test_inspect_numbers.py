@@ -49,7 +49,7 @@ def test_what_lies_between_two_rings_of_scales_counts(operation: str, stages: in
 
 
 def check_map(config: Config, arch: Arch, text: str) -> dict[str, int]:
-    """Check the map of a source; return the bytes that nobody has before each region."""
+    """Check the map of a source; return the unused bytes before each region."""
     derived = require(config, arch).derived
     total = derived.smem_bytes  # type: ignore[union-attr]
     sm = hardware.MULTIPROCESSORS[target(arch).family]
@@ -119,7 +119,7 @@ def test_tensor_memory_limits_ctas_too() -> None:
 
     assert found is not None
     assert found.ctas == 2
-    assert hardware.occupancy("nobody's", registers=1, threads=1, shared_bytes=0) is None
+    assert hardware.occupancy("unknown", registers=1, threads=1, shared_bytes=0) is None
 
 
 @pytest.mark.parametrize("name", WITH_MAPS[:: len(WITH_MAPS) // 8])

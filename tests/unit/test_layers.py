@@ -181,7 +181,7 @@ def _dotted(name: str) -> str:
     return "jitgen." + name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def test_nobody_pickles() -> None:
+def test_nothing_pickles() -> None:
     """No pickle is read or written anywhere."""
     users = {
         name
@@ -203,7 +203,7 @@ OWN_PROCESSES = {
 
 
 def test_documents_are_parsed_in_one_place() -> None:
-    """What somebody else may have written is bounded before it is parsed."""
+    """Files of unknown origin are bounded before it is parsed."""
     users = {
         name
         for name, tree in modules()

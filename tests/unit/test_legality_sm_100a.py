@@ -100,7 +100,7 @@ ASKED = [
     (config(out_dtype="e4m3"), "E_MMA", "-> e4m3"),
     (config(scale_granularity="nv16"), "E_SCALES", "nv16"),
 ]
-"""What somebody asked for, its code, and what the reason must name."""
+"""A requested config, its code, and what the reason must name."""
 
 
 @pytest.mark.sampled(3)

@@ -111,7 +111,7 @@ ASKED = [
     # selectors of scales that are all alike
     (config(safe_selectors=True), "E_SELECTORS", "128"),
 ]
-"""What somebody asked for, its code, and what the reason must name."""
+"""A requested config, its code, and what the reason must name."""
 
 
 @pytest.mark.parametrize(

@@ -111,12 +111,12 @@ def gather_us(layer: Layer, tokens: int, places: int) -> float:
 
 
 def live_experts(layer: Layer, tokens: int) -> int:
-    """Return how many experts here somebody chooses, if all choose at random."""
+    """Return how many experts here any token chooses, if all choose at random."""
     return max(1, round(layer.local * (1 - (1 - layer.top_k / layer.experts) ** tokens)))
 
 
 def chain_us(layer: Layer, tokens: int) -> float:
-    """Return what the chain's launches take one after the other: of pairs that somebody chose."""
+    """Return what the chain's launches take one after the other: for the chosen pairs."""
     live, width = live_experts(layer, tokens), layer.intermediate
     rows = max(1, tokens * layer.top_k * layer.local // layer.experts)
     is_even = layer.top_k == layer.experts
@@ -171,7 +171,7 @@ def dense_us(layer: Layer, tokens: int, *, copies: bool) -> float:
 @pytest.mark.parametrize("name", WIDE)
 def test_a_layer_of_wide_experts_is_faster_without(name: str) -> None:
     """
-    Or level: activations of pairs that nobody chose cost as much as shared rows would gain, and
+    Or level: activations of pairs that no token chose cost as much as shared rows would gain, and
     more with the launches that there are.
     """
     for tokens in TOKENS:

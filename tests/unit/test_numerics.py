@@ -73,7 +73,7 @@ class TestTheOrderOfATarget:
             assert bool(kept.configs) == bool(found), types
             assert set(kept.left_out) == {each for each in found if each.schedule.split_k > 1}
 
-    def test_a_field_that_nobody_spoke_of_is_none_of_the_harmless(self) -> None:
+    def test_a_field_that_no_rule_names_is_not_harmless(self) -> None:
         """So a schedule that comes later is left out until its target vouches for it."""
         order = SumOrder(words="from the first on", free=("layout", "tile", "schedule.raster"))
         config = GroupedGemmConfig(layout=Layout.RAGGED, tile=Tile(m=64, n=64, k=128))
@@ -100,7 +100,7 @@ class TestTheChoice:
         }
 
     def test_goes_by_the_same_measurements(self) -> None:
-        """Times are known by problem, whoever asks; so are what failed."""
+        """Times are stored by problem, for every caller; so are failures."""
         found = select(problem(numerics="invariant"), "sm_90a", device="NVIDIA H200")
 
         assert found.source == "shipped"
@@ -149,7 +149,7 @@ class TestTheChoice:
         assert plain.is_unpacked
         assert algorithms(replace(many, numerics=Numerics.INVARIANT), "sm_90a") is None
 
-    def test_all_kernels_are_measured_whoever_asks(self) -> None:
+    def test_all_kernels_are_measured_for_every_caller(self) -> None:
         """Else a record would hold for those that an invariant problem leaves."""
         asked = problem(numerics="invariant")
         (place,) = buckets_of([asked, problem()], Arch.SM_90A)

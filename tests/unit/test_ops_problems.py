@@ -34,7 +34,7 @@ def bytes_of(call: Call) -> list[bytes]:
 
 @pytest.mark.parametrize("has_spare", [True, False])
 @pytest.mark.parametrize("layout", list(Layout))
-def test_rows_that_nobody_owns(layout: Layout, has_spare: bool) -> None:
+def test_padding_rows(layout: Layout, has_spare: bool) -> None:
     call = random_call(problem(layout), COUNTS, has_spare=has_spare)
     owned = call.is_owned
 

@@ -293,7 +293,7 @@ class TestFolder:
         other = GroupedGemmConfig.parse(OTHER)[0]
         with jitgen.settings.scope(override=tmp_path):
             refuse_to_share([other], ARCH)
-            with pytest.raises(SettingError, match="sent to nobody"):
+            with pytest.raises(SettingError, match="never sent on"):
                 refuse_to_share([other, CONFIG], ARCH)
         refuse_to_share([CONFIG], ARCH)
 

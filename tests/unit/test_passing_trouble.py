@@ -286,7 +286,7 @@ class TestHost:
 class TestMeasurements:
     """
     A choice that was made while measurements could not be read was remembered for good: on a frozen
-    machine it asked for a kernel that nobody had compiled.
+    machine it asked for a kernel that was not compiled.
     """
 
     @pytest.fixture(autouse=True)

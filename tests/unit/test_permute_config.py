@@ -169,7 +169,7 @@ def test_sizes_that_no_vector_covers_are_refused(arch: str) -> None:
     ],
 )
 def test_samples_tell_right_from_wrong(layout: Layout, form: Format) -> None:
-    """The answer itself is right; one step, a scale or a row of nobody's is not."""
+    """The answer itself is right; one step, a scale or a padding row is not."""
     config = replace(BLOCKS, layout=layout, format=form)
     sizes = permuting.Sizes(rows=(3, 0, 2), top_k=3, k=272)
 

@@ -110,7 +110,7 @@ def test_nothing_asked_for_is_done_at_once(asked: list[dict[str, Any]]) -> None:
     assert not asked
 
 
-def test_a_compile_that_nobody_finds_has_failed(
+def test_a_compile_without_an_entry_has_failed(
     monkeypatch: pytest.MonkeyPatch, cache_root: Path
 ) -> None:
     """A worker that could not publish says nothing: the store is asked."""

@@ -259,7 +259,7 @@ class TestUnfit:
         """Under CUTE_DSL_LINEINFO=1 that gave three times as many bytes, under the same key."""
         monkeypatch.setattr(compiler, "_settings_at_import", None)
 
-        assert "imported by somebody else" in compiler.unfit()
+        assert "imported by other code" in compiler.unfit()
 
     def test_settings_were_changed(self, told: dict[str, Any]) -> None:
         told |= {"opt_level": 0, "lineinfo": True}
@@ -276,7 +276,7 @@ class TestUnfit:
 
 
 class TestPublishing:
-    DOUBT = "the compiler was imported by \x1b[31msomebody"
+    DOUBT = "the compiler was imported by \x1b[31mother"
 
     def artifact(self, number: int, doubt: str) -> Artifact:
         name = CONFIGS[number].name(Arch.CPU)

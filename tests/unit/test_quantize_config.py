@@ -98,7 +98,7 @@ class TestSamples:
         assert case.wrong() > 5 * 32 * 0.9
 
     def test_the_right_bytes_are_right_and_one_more_is_not(self) -> None:
-        """A byte that nobody owns is wrong as soon as it is touched."""
+        """A padding byte is wrong as soon as it is touched."""
         case = make(self.CONFIG, Sizes(rows=(3, 0, 2), k=64), is_exact=True)
         for each in case.outputs:
             each.write(each.expected)

@@ -99,7 +99,7 @@ def test_record_without_its_contents_is_absent(stand: Stand) -> None:
     assert "its kernel.so is not there" in found.reason
 
 
-def test_signed_by_nobody_or_a_stranger_is_refused(stand: Stand) -> None:
+def test_unsigned_or_signed_by_a_stranger_is_refused(stand: Stand) -> None:
     for number, keys in enumerate(((), (THIEF,), (KEY_2,))):
         entry = entry_of(number, *keys)
         stand.push(entry)

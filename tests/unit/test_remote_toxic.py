@@ -82,7 +82,7 @@ def test_error_is_told_and_the_host_does_not_ask_again(stand: Stand, case: str) 
         assert len(server.requests) == 1
 
 
-def test_nobody_listens(stand: Stand) -> None:
+def test_without_a_listener(stand: Stand) -> None:
     with toxic.refusing() as url:
         assert "refused" in _lost(stand, url).reason
 

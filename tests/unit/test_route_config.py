@@ -134,7 +134,7 @@ def test_problems_that_are_none() -> None:
 
 
 def test_samples_have_every_kind_of_expert() -> None:
-    """Those of others, of nobody, ties; and results that begin as nothing that may come out."""
+    """Experts of others, no expert, ties; and results that begin as nothing that may come out."""
     for config in (
         GIVEN,
         DEEPSEEK,

@@ -72,7 +72,7 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str], words: list[str]) -
 
 
 def test_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    document = run(capsys, "show", "nobody", "--json")
+    document = run(capsys, "show", "unknown", "--json")
 
     assert document["command"] == "error"
     jsonschema.validate(document, run(capsys, "schema", "show"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions: settings and stores of their own, for the code inside and nobody else."""
+"""Sessions: settings and stores of their own, for the code inside only."""
 
 from __future__ import annotations
 

@@ -50,11 +50,11 @@ def test_a_bad_value_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, va
 
 
 def test_every_variable_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mistake in a setting that nobody reads for hours is told at once; unset ones are not."""
+    """A mistake in a setting that is not read for hours is told at once; unset ones are not."""
     monkeypatch.setenv("JITGEN_CACHE_SIZE", "1GiB")
     monkeypatch.setenv("JITGEN_JOBS", "")
     monkeypatch.delenv("JITGEN_CACHE_DIR")
-    monkeypatch.delenv("HOME", raising=False)  # no default for the root, which nobody asked for
+    monkeypatch.delenv("HOME", raising=False)  # no default for the root, which is not used
     settings.check_environment()
     monkeypatch.setenv("JITGEN_FAILURE_TTL", "nan")
 

@@ -91,7 +91,7 @@ class TestFirstSession:
         assert first().tier == "disk", "it is put right without a new process"
 
     def test_all_in_one_error(self, warm: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whoever mends one had to start anew to hear of the next."""
+        """A user who mended one had to start anew to hear of the next."""
         monkeypatch.setenv("JITGEN_ON_MISS", "eror")
         monkeypatch.setenv("JITGEN_LOCK_TIMEOUT", "soon")
         with pytest.raises(SettingError) as caught:
@@ -151,7 +151,7 @@ class TestFirstSession:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """Where the own root has everything, nobody would look at it until an image changes."""
+        """Where the own root has everything, it is not looked at until an image changes."""
         monkeypatch.setenv("JITGEN_BASE", f"{tmp_path}/missing:{tmp_path}")
         for _ in range(2):
             assert first().tier == "disk"
@@ -234,7 +234,7 @@ def test_a_path_that_cannot_be_breaks_no_call(
 ) -> None:
     """
     It is refused by the first session, in one line that names it, or told once and done without:
-    ``JITGEN_RECORD=/`` used to end every call with an error that nobody understood.
+    ``JITGEN_RECORD=/`` used to end every call with an unclear error.
     """
     prebuilt()
     fill(cache_root, 1)

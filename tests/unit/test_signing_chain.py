@@ -53,7 +53,7 @@ def test_what_is_not_in_line_is_refused() -> None:
             newest(*documents)
 
 
-def test_a_signature_of_a_root_that_nobody_knows_here_is_kept() -> None:
+def test_a_signature_of_an_unknown_root_is_kept() -> None:
     """A host may still be configured with a document of that root."""
     handed_over = opened(document(2, (R1,), (R1, R3)))
     later = opened(document(3, (R1,)))

@@ -89,7 +89,7 @@ def test_sizes_that_no_vector_covers_are_refused() -> None:
 
 @pytest.mark.parametrize("layout", ["ragged", "contiguous", "masked"])
 def test_samples_tell_right_from_wrong(layout: str) -> None:
-    """The answer itself is right; one step, a scale or a row of nobody's is not."""
+    """The answer itself is right; one step, a scale or a padding row is not."""
     config = replace(BLOCKS, layout=layout)
     (sizes,) = Sizes.of(config, Arch.SM_90A)
 

@@ -91,7 +91,7 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("falls_back")
 class TestFallback:
     def test_a_neighbour_serves_until_the_choice_arrives(self, stand: Stand) -> None:
-        """Warm calls ask nobody; once the choice is there, the next call finds it."""
+        """Warm calls do not ask the selector; once the choice is there, the next call finds it."""
         stand.disk += [FAR, NEAR]
         session = current.get()
 

@@ -132,7 +132,7 @@ def test_every_setting_is_described(staged: Path) -> None:
 
 
 def test_what_is_read_besides_is_described() -> None:
-    """Every variable of the environment that a source names, and none that nobody reads."""
+    """Every variable of the environment that a source names, and none that no source reads."""
     sources = "\n".join(
         path.read_text(encoding="utf-8")
         for path in Path(jitgen.__file__).parent.rglob("*.py")

@@ -41,8 +41,8 @@ def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 @pytest.mark.parametrize("mode", [0o755, 0o700])
 def test_index_of_the_superuser(mode: int) -> None:
     """
-    A ``sudo`` may leave an index that its user cannot write, or not even search: whoever looked
-    for a failure there got a PermissionError.
+    A ``sudo`` may leave an index that its user cannot write, or not even search: a process that
+    looked for a failure there got a PermissionError.
     """
     with tempfile.TemporaryDirectory() as folder:  # tmp_path is closed to other users
         Path(folder).chmod(0o755)

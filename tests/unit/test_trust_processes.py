@@ -145,7 +145,7 @@ class TestOthers:
         host.configure(document(4, (R2,), keys=(K1,), revoked_keys=STOLEN))
         assert process.current().version == 4
 
-    def test_a_thief_of_the_old_root_key_takes_nobody_along(self, host: Host) -> None:
+    def test_a_thief_of_the_old_root_key_takes_no_host_along(self, host: Host) -> None:
         forged = document(9, (R1,), keys=(K1,))
         with pytest.raises(SigningError, match="no root of the trust document in use"):
             host.process().accept(forged)

@@ -34,7 +34,7 @@ def read(path: Path) -> bytes:
 
 class TestFile:
     @pytest.mark.parametrize("mode", [0o600, 0o644, 0o400, 0o444])
-    def test_is_read_where_nobody_else_could_write_it(self, file: Path, mode: int) -> None:
+    def test_is_read_where_no_other_user_could_write_it(self, file: Path, mode: int) -> None:
         file.chmod(mode)
 
         assert read(file) == b"mine"
@@ -47,7 +47,7 @@ class TestFile:
             read(file)
 
     @as_root
-    def test_of_somebody_else(self, file: Path) -> None:
+    def test_of_another_user(self, file: Path) -> None:
         os.chown(file, STRANGER, STRANGER)
 
         with pytest.raises(Unsafe, match=f"{file} belongs to user {STRANGER}"):
@@ -121,7 +121,7 @@ class TestFolders:
 
         assert read(file) == b"mine"
 
-    def test_above_a_group_may_write_and_nobody_else(self, file: Path) -> None:
+    def test_above_only_a_group_may_write(self, file: Path) -> None:
         above = file.parent.parent
         above.chmod(0o2775)
         assert read(file) == b"mine"
@@ -131,7 +131,7 @@ class TestFolders:
 
     @as_root
     @pytest.mark.parametrize("mode", [0o700, 0o755, 0o1777])
-    def test_of_somebody_else(self, file: Path, mode: int) -> None:
+    def test_of_another_user(self, file: Path, mode: int) -> None:
         for folder in (file.parent, file.parent.parent):
             os.chown(folder, STRANGER, STRANGER)
             folder.chmod(mode)
@@ -171,7 +171,7 @@ class TestLinks:
         assert read(mount / "token") == b"secret"
 
     @as_root
-    def test_of_somebody_else(self, file: Path, tmp_path: Path) -> None:
+    def test_of_another_user(self, file: Path, tmp_path: Path) -> None:
         """It may lead to an older file of this user's, or to one that was never meant."""
         (tmp_path / "link").symlink_to(file)
         os.lchown(tmp_path / "link", STRANGER, STRANGER)
@@ -180,7 +180,7 @@ class TestLinks:
             read(tmp_path / "link")
 
     @as_root
-    def test_through_a_folder_of_somebody_else(self, file: Path, tmp_path: Path) -> None:
+    def test_through_a_folder_of_another_user(self, file: Path, tmp_path: Path) -> None:
         """What counted was where it led in the end."""
         theirs = tmp_path / "theirs"
         theirs.mkdir(mode=0o755)

@@ -42,7 +42,7 @@ class TestRecords:
             ("problem", {**record().to_json()["problem"], "groups": 0}),
             ("problem", {**record().to_json()["problem"], "layout": "diagonal"}),
             ("problem", {**record().to_json()["problem"], "more": 1}),
-            ("winner", "nobody"),
+            ("winner", "unknown"),
             ("winner", 3),
             ("times_us", {}),
             ("times_us", []),

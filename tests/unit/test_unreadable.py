@@ -88,7 +88,7 @@ def entry(stand: Stand) -> Entry:
 
 @pytest.mark.parametrize("number", ERRORS)
 class TestSignatures:
-    """An entry whose signatures cannot be read is not one that nobody signed."""
+    """An entry whose signatures cannot be read is not an unsigned one."""
 
     def test_none_is_lost_when_one_is_added(self, stand: Stand, entry: Entry, number: int) -> None:
         """One passing error, and all that were there were replaced by the new one."""
@@ -160,7 +160,7 @@ class TestPins:
     def test_nothing_is_pruned_where_they_cannot_be_read(
         self, entries: list[Entry], number: int, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """They counted as none, and what somebody had pinned was removed."""
+        """They counted as none, and pinned entries were removed."""
         with failing("pins", number):
             assert Store.open().prune(1).removed == ()
         assert "what is pinned cannot be read" in caplog.text
@@ -209,7 +209,7 @@ class TestBreaker:
 class TestBuilders:
     OURS, THEIRS = {"compiler": "ab" * 32}, {"compiler": "cd" * 32}
 
-    def test_a_record_that_cannot_be_read_is_nobodys(self, cache_root: Path) -> None:
+    def test_a_record_that_cannot_be_read_has_no_owner(self, cache_root: Path) -> None:
         """One EIO, and a patched compiler became the one whose kernels are kept."""
         assert publish(Store.open(), 1, builder=self.OURS).directory
         (record,) = (cache_root / "v1" / "builders").iterdir()

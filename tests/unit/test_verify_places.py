@@ -86,9 +86,9 @@ def test_padding_rows_are_named(layout: str) -> None:
     flat[rows_of(case, -1)[0], 3] = 0
 
     head, only = of_case(case, tile(config))
-    assert "rows of nobody" in head
+    assert "padding rows" in head
     assert "is 0 instead of what was there, in" in head
-    assert "rows of nobody" in only
+    assert "padding rows" in only
     assert case.wrong() == 1
 
 

@@ -82,7 +82,7 @@ WRITTEN: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("change", MOVED.values(), ids=MOVED)
 def test_other_memory_is_seen(change: Callable[[Any], Any]) -> None:
     weight, other = parameter(), parameter()
-    kept = weight.detach()  # as whoever keeps a place does
+    kept = weight.detach()  # as the owner of a place does
     places, versions = Places((weight, None)), Versions.of((weight, other))
     assert versions is not None
     assert places.hold((weight, None))
@@ -90,7 +90,7 @@ def test_other_memory_is_seen(change: Callable[[Any], Any]) -> None:
     with torch.no_grad():
         change(weight)
 
-    if change is not resized:  # which is the same memory to whoever refers to it
+    if change is not resized:  # which is the same memory to its users
         assert not places.hold((weight, None))
     assert not versions.hold((weight, other))
     assert kept.shape == (4, 4)
@@ -110,7 +110,7 @@ def test_other_values_are_seen(change: Callable[[Any], Any]) -> None:
 
 
 def test_swapped_tensors_are_seen() -> None:
-    """By whoever refers to them; torch refuses to swap those of which a copy is kept."""
+    """By tensors that refer to them; torch refuses to swap those of which a copy is kept."""
     weight = parameter()
     places = Places((weight,))
     swap_tensors(weight, parameter())
@@ -134,7 +134,7 @@ def test_other_tensors_are_seen() -> None:
 
 
 def test_another_object_over_the_same_memory_counts_its_own_writes() -> None:
-    """So that it is nobody's who was counted, though nothing can be told from it."""
+    """So that it is not a counted one's, though nothing can be told from it."""
     weight = parameter()
     versions = Versions.of((weight,))
     assert versions is not None

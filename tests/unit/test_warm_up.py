@@ -148,7 +148,7 @@ def test_who_has_it_gives_it(tmp_path: Path, compiles: Compiles) -> None:
     assert [line["seconds"] for line in job.reports[1].manifest["kernels"]] == [0.0] * 4
 
 
-def test_with_a_service_nobody_compiles(tmp_path: Path, compiles: Compiles) -> None:
+def test_with_a_service_no_rank_compiles(tmp_path: Path, compiles: Compiles) -> None:
     job = Job(tmp_path, 2, 4, machines=2)
     compiles.tier = "service"
     job.run(0, 1)

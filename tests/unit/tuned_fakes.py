@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements that nobody made, for the tests of what they decide."""
+"""Invented measurements, for the tests of what they decide."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places that pass over an error of the disk, and why nobody is less safe for it."""
+"""The places that pass over an error of the disk, and why this is safe."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def has_gpu() -> bool:
 
 def require_gpu(what: str) -> None:
     """
-    Do nothing where there is a GPU to measure on.
+    Check that there is a GPU to measure on.
 
     Raises:
         NoDevice: This machine has no such GPU; the message says that `what` needs it.
@@ -189,7 +189,7 @@ def compete_on_host(
     between: Call | None = None,
 ) -> list[Times]:
     """
-    Time what `functions` cost the host, in turn, and return seconds per call of each.
+    Return the host time of each of `functions`, measured in turn, in seconds per call.
 
     The garbage collector is off meanwhile: it would charge one side for what the other allocated.
 

@@ -110,7 +110,7 @@ class Workload(Call):
         return sum(self.row_counts) * a_row + used * a_group
 
     def call(self, function: Callable[..., object] = grouped_gemm, **options: object) -> object:
-        """Call what takes the arguments of `jitgen.grouped_gemm`; `options` are further ones."""
+        """Call `function` with the arguments of `jitgen.grouped_gemm` and further `options`."""
         return function(**{**self.arguments, **options})
 
     def valid_rows(self) -> Iterator[tuple[int, Index]]:

@@ -24,7 +24,7 @@ from jitgen.support.frozen import frozen
 
 class Kind(enum.StrEnum):
     """
-    Kinds of distributions; what `amount` is to each.
+    Kinds of distributions, with the meaning of `amount` in each.
 
     ``even`` knows none. ``spread``: rows lie between this part less and more than their mean, as
     `jitgen tune` has them. ``zipf``: the exponent of the popularity of groups. ``hot``: the part of
@@ -101,7 +101,7 @@ class Routing:
 
 
 def _dealt(weights: Sequence[float], rows: int) -> tuple[int, ...]:
-    """Return `rows` in whole parts as near to `weights` as they go: largest remainders first."""
+    """Return `rows` split into whole parts in proportion to `weights`: largest remainders first."""
     share = rows / sum(weights)
     parts = [weight * share for weight in weights]
     counts = [int(part) for part in parts]
@@ -200,7 +200,7 @@ LAYER_BYTES, LAYER_FLOP = 30e9, 4e12
 @frozen
 class Case:
     """
-    A problem and what its groups have.
+    A problem and the rows of its groups.
 
     Attributes:
         problem: The sizes; m are the rows of all groups, without padding.
@@ -289,7 +289,10 @@ def _bytes(case: Case) -> float:
 
 
 def skewed_cases(count: int, seed: int) -> list[Case]:
-    """Return `count` layers of FP8 whose groups have anything from the same rows to one all."""
+    """
+    Return `count` layers of FP8 whose rows are anything from equal in all groups to all in one
+    group.
+    """
     found = []
     for number in range(count):
         kind, amount = _UNEVEN[number % len(_UNEVEN)]

@@ -59,7 +59,7 @@ class Regret:
 
     @property
     def lost(self) -> float:
-        """By what part of the best time it is slower."""
+        """Loss: its time over the best time, minus 1."""
         times = self.measured.times_us
         return times[self.chosen] / times[self.measured.best] - 1
 
@@ -137,7 +137,7 @@ class ChoiceReport(Report):
         )
 
     def differs(self, other: ChoiceReport) -> str:
-        """Return in words of what other cases this report is."""
+        """Return, as text, in which cases this report differs from `other`; empty if in none."""
         if (self.family, self.seed) != (other.family, other.seed):
             return f"--of {self.family} --seed {self.seed}; go on with those, or save elsewhere"
         ours, theirs = (each.conditions.get("routings") for each in (self, other))
@@ -220,7 +220,7 @@ def regrets(report: ChoiceReport, choose: Callable[[Case], str]) -> Iterator[Reg
 
 
 def summary(found: list[Regret]) -> dict[str, float]:
-    """Return the mean and the worst of what is lost, and in how many cases it is 2 and 8 %."""
+    """Return the mean and the largest loss, and in how many cases it exceeds 2 % and 8 %."""
     lost = [each.lost for each in found]
     return {
         "cases": len(lost),

@@ -126,7 +126,7 @@ def _steps(given: Given) -> list[Case]:
 
 
 def _new(given: Given) -> ChoiceReport:
-    """Return a report of nothing yet, which says where routings come from."""
+    """Return an empty report that says where routings come from."""
     report = ChoiceReport(family=given["family"], seed=given["seed"])
     if report.family not in DRAWN:
         path = given["routings"] or recorded.SHIPPED

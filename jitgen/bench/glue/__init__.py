@@ -69,7 +69,7 @@ class Operands:
 
 
 def others(problem: Any, ours: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
-    """Return the call `ours` by what else the selector may choose for `problem`."""
+    """Return the call `ours` with every other candidate kernel for `problem`, by name."""
     found = jitgen.select(problem).candidates[1:]
     return {each.config.short: partial(ours, config=each.config) for each in found}
 

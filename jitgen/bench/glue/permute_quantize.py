@@ -83,7 +83,7 @@ def cases(arch: Arch) -> Iterator[KernelCase]:
 
 
 def _kinds() -> Iterator[tuple[Format, Walk]]:
-    """Yield formats with and without the inverse, first what models have on Hopper."""
+    """Yield formats with and without the inverse, the usual ones of models on Hopper first."""
     for form in (Format.BLOCK128, Format.ROW, Format.TENSOR, Format.NONE):
         yield form, Walk.SCATTER
         yield form, Walk.GATHER

@@ -133,7 +133,7 @@ def routed(
 
 
 def _sorted(ids: Tensor, *, experts: int) -> tuple[Tensor, ...]:
-    """Return the same of pairs in torch, as if all experts were local; nothing waits."""
+    """Sort pairs in torch as `sort_pairs` does, as if all experts were local; nothing waits."""
     flat = ids.flatten()
     permutation = flat.argsort(stable=True, dim=0)
     places = torch.arange(len(flat), device=ids.device, dtype=torch.int32)

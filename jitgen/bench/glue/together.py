@@ -91,7 +91,7 @@ class Layer:
         return sum(int(problem.traffic_bytes) for problem in self.problems(Arch.CPU))
 
     def operands(self, device: str, seed: int) -> Operands:
-        """Return the calls, with random values for what GEMMs would give."""
+        """Return the calls, with random values in place of the GEMMs' results."""
         arch = default_arch() if device == "cuda" else Arch.CPU
         chance, rows = torch.Generator(device).manual_seed(seed), self.tokens * TOP_K
 
@@ -137,7 +137,7 @@ def _ours(
 def _plain(
     scores: Tensor, bias: Tensor, x: Tensor, between: Tensor, y: Tensor, shared: Tensor
 ) -> tuple[Any, ...]:
-    """Return the same in torch."""
+    """Return the results of the four steps in torch."""
     weights, _, offs, permutation, inverse = route.routed(scores, bias, **_CHOICE)
     return (
         *(weights, offs, permutation, inverse),
@@ -149,7 +149,7 @@ def _plain(
 
 def _check(found: tuple[Any, ...], *, arguments: tuple[Tensor, ...]) -> None:
     """
-    Require what follows from the routing found, which `route` checks by itself.
+    Check the results that depend on the routing found; `route` checks its own.
 
     Raises:
         WrongResult: Something else was found.

@@ -128,7 +128,7 @@ class Tokens:
         return [int(end) for end in self.offs.tolist()]
 
     def groups(self) -> Iterator[tuple[int, slice]]:
-        """Yield every group that has rows, and those."""
+        """Yield every group that has rows, with its rows."""
         for group, (end, count) in enumerate(zip(self.ends, self.row_counts, strict=True)):
             if count:
                 yield group, slice(end - count, end)
@@ -192,7 +192,8 @@ class Tokens:
 
 def check(out: Tensor, expected: Tensor) -> float:
     """
-    Return the error of a result, of all rows in the Frobenius norm, as a part of what is expected.
+    Return the error of a result over all rows, in the Frobenius norm, relative to the expected
+    result.
 
     Raises:
         WrongResult: A row is further from the float32 product than rounding explains.

@@ -45,7 +45,7 @@ class Side:
 
     def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
         """
-        Return the side with its operands: what it makes of weights and scales is not timed.
+        Return the side with its operands; preparing weights and scales is not timed.
 
         Raises:
             Unavailable: It cannot compute this case.
@@ -118,8 +118,8 @@ class Mxfp4(Own):
     """
     jitgen's kernels for prepacked MXFP4 weights.
 
-    A kind of activations says how they are made of bfloat16 ones, what their values are, and what
-    the problem says of them; it shares its reference with the other layouts.
+    A kind of activations says how they are made from bfloat16 ones, which values they represent,
+    and their types in the problem. Sides of one kind share a reference.
     """
 
     note = ""

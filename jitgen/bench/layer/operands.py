@@ -222,7 +222,7 @@ class Router:
         return jitgen.route(self.logits, correction_bias=self.bias, out=out, **self.choice)
 
     def expected(self) -> Routing:
-        """Return the same in torch."""
+        """Return the routing in torch."""
         return jitgen.reference.route(self.logits, correction_bias=self.bias, **self.choice)
 
 

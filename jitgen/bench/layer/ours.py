@@ -61,7 +61,7 @@ ARCH = Arch.SM_90A
 
 
 def kernel_names(case: Case, arch: Arch = ARCH) -> Iterator[str]:
-    """Yield the kernels that our sides of a case ask for: those of its number of tokens."""
+    """Yield the kernels of our sides of a case, for its number of tokens."""
     weights = without_memory(case.experts, case.intermediate, case.hidden)
     usual = Chain(config=config_of(case), weights=weights, joins=not case.of)
     chains = [usual]
@@ -78,7 +78,7 @@ def kernel_names(case: Case, arch: Arch = ARCH) -> Iterator[str]:
 
 
 def names_of(usual: Chain, tokens: int, arch: Arch = ARCH) -> Iterator[str]:
-    """Yield the kernels that a chain asks for with so many tokens, and no others."""
+    """Yield exactly the kernels of a chain for `tokens` tokens."""
     is_early = usual.starts_early and tokens <= EARLY_TOKENS
     joined = joined_names(usual, tokens, arch)
     late = replace(usual, starts_early=False)  # one range of rows, up to those of the tokens
@@ -95,7 +95,9 @@ def names_of(usual: Chain, tokens: int, arch: Arch = ARCH) -> Iterator[str]:
 
 
 def joined_names(usual: Chain, tokens: int, arch: Arch) -> dict[str, str]:
-    """Return the kernel that sorts and gathers, and that behind it; none where two launches do."""
+    """
+    Return the kernel that sorts and gathers, and the one behind it; none if these are two launches.
+    """
     config = usual.config
     joined = joined_problem(config, usual.weights, arch)
     is_joined = usual.starts_early and usual.joins and tokens <= joined_tokens(config)
@@ -126,7 +128,7 @@ def without_memory(
 
 
 def steps(operands: Operands) -> dict[str, Callable[[], object]]:
-    """Return each launch of the chain alone, on what the one before it left."""
+    """Return each launch of the chain alone, on the results of the launch before."""
     tokens, router = operands.case.tokens, operands.router
     apart = chain(operands).for_tokens(tokens, is_sorted=True)
     ours = apart if router is not None else chain(operands).for_tokens(tokens)

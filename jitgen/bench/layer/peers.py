@@ -173,10 +173,10 @@ Multiply = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 def prepare_inductor(operands: Operands) -> Ready:
     """
-    Return the compiled layer.
+    Return the layer compiled by inductor.
 
     Raises:
-        Unavailable: This torch has no such product.
+        Unavailable: This torch has no grouped product.
     """
     if not hasattr(torch, "_scaled_grouped_mm"):
         raise Unavailable("this torch has no _scaled_grouped_mm")
@@ -247,7 +247,7 @@ def torch_routed(  # likewise
     local_experts: int,
     **choice: Any,
 ) -> Tensor:
-    """Return the same from logits; pairs whose experts are elsewhere count nothing."""
+    """Return the layer's result from logits, in torch; pairs of experts elsewhere add nothing."""
     topk_weights, topk_ids, *_ = route.routed(logits, bias, **choice)
     is_share = local_experts < logits.shape[1]
     return torch_layer(x, topk_weights, topk_ids, w13, w2, s13, s2, product, is_share=is_share)

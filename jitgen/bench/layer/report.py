@@ -150,7 +150,7 @@ def _step(found: Measured, step: str) -> str:
 
 
 def _time(found: Measured, side: str) -> str:
-    """Return a side's time, and what it is of ours; of ours what it is of the floor."""
+    """Return a side's time and its ratio to ours; for ours, its ratio to the floor."""
     if side not in found.times_us:
         return "-"
     time = found.times_us[side]

@@ -226,7 +226,7 @@ class Marlin(Side):
         self._gemm: Any = torch.ops._moe_C.moe_wna16_marlin_gemm
 
     def prepare(self, weights: Weights, tokens: Tokens) -> Ready:
-        """Return the product with float32 reduction, and no atomics, as vLLM asks for it."""
+        """Return the product with float32 reduction and without atomics, as in vLLM."""
         _, n, k = weights.sizes
         if n % _LEAST_N or k % (4 * _TILE):
             raise Unavailable(f"it wants N and K of multiples of {_LEAST_N}")
@@ -321,7 +321,7 @@ def repack_scale(scale: Tensor) -> Tensor:
 
 
 def _order_of_codes() -> Tensor:
-    """Return where each of 1024 codes of four tiles comes from."""
+    """Return the source index of each of 1024 codes of four tiles."""
     order = []
     for thread in range(32):
         column, row = thread // 4, 2 * (thread % 4)

@@ -64,7 +64,9 @@ class Triton(Peer):
 
 
 def suited(expected_m: int) -> list[dict[str, int]]:
-    """Return shapes worth trying: no more than one tile of rows where a group needs one."""
+    """
+    Return the tile shapes worth trying: a tile of rows that holds `expected_m`, or half of it.
+    """
     enough = min(
         (shape["block_m"] for shape in _SHAPES if shape["block_m"] >= expected_m), default=128
     )

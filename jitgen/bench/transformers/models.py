@@ -96,7 +96,7 @@ MODELS = {
 
 def make(model: Model, device: str) -> Any:
     """
-    Return the model in bfloat16 with random weights, its experts' rounded to what FP8 holds.
+    Return the model in bfloat16 with random weights; those of experts are rounded to FP8's values.
 
     Raises:
         ToolchainError: transformers is not installed.
@@ -156,7 +156,7 @@ class Formats:
 
 
 def _in_fp8(module: Any) -> Any:
-    """Return FP8 experts with the weights of `module`, which gets the rounded ones."""
+    """Return FP8 experts with the weights of `module`; `module` gets the rounded weights."""
     fp8 = importlib.import_module("transformers.integrations.finegrained_fp8")
     moe = importlib.import_module("transformers.integrations.moe")
     kind = moe.use_experts_implementation(

@@ -234,7 +234,7 @@ def measured(
 
 
 def answered(made: Any, work: Work, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return tokens (texts, steps), those of the prompt in prefill, and logits after each step."""
+    """Return tokens (texts, steps), in prefill those of the prompt, and logits after each step."""
     if not work.new:
         kept = min(_COMPARED, work.prompt)
         return ids[:, -kept:], made(ids, logits_to_keep=kept, use_cache=False).logits

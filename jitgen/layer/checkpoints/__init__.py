@@ -128,7 +128,10 @@ def load(  # noqa: PLR0913  # each is one thing to say
 
 
 def _require_known(source: Source, said: Said | None, experts: int, top_k: int | None) -> int:
-    """Return experts of a token, after what is said of them was compared with the tensors."""
+    """
+    Check the config's number of experts against the tensors, and return the number of experts of a
+    token.
+    """
     if said is not None:
         said.require_experts(experts)
         top_k = said.top_k(top_k)
@@ -177,7 +180,7 @@ def _device(device: str | torch.device) -> torch.device:
 
 
 def _form(source: Source, prefix: str, family: str | None) -> tuple[str, Form]:
-    """Return the family whose names are there, or that was asked for, and its form."""
+    """Return the family that was asked for, or whose names are present, and its form."""
     if family is not None and (not isinstance(family, str) or family not in FAMILIES):
         raise InputError("family", f"must be one of {', '.join(FAMILIES)} (got {family!r})")
     for name in FAMILIES if family is None else (family,):

@@ -49,7 +49,7 @@ def fields(
     family: Mapping[str, Any], said: Said | None, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """
-    Return the fields of `MoEConfig` that say what is computed between the products.
+    Return the fields of `MoEConfig` that describe the activation between the products.
 
     Args:
         family: Defaults of the family.
@@ -114,7 +114,7 @@ def _activations(said: Said, section: Mapping[str, Any]) -> set[str]:
 
 
 def _refuse_unknown(said: Said, section: Mapping[str, Any]) -> None:
-    """Refuse what sounds as if it changed the formula."""
+    """Refuse unknown words that may change the activation."""
     for name, value in section.items():
         if name in (_LIMIT, _ALPHA) or not _FORMULA.search(name) or _ELSEWHERE.search(name):
             continue

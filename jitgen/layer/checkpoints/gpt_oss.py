@@ -128,7 +128,7 @@ def _bias(part: Part, name: str, columns: int) -> Tensor:
 
 
 def _require_shape(part: Part, name: str, each: tuple[int, ...]) -> None:
-    """Require a tensor with one of such a shape for each expert."""
+    """Require a tensor that has a part of this shape for each expert."""
     shape = part.shape(name)
     if shape[1:] != each or 0 in shape:
         wanted = ", ".join(map(str, ("E", *each)))

@@ -34,7 +34,7 @@ def stacked(  # each is one thing to say
     of: Callable[[Tensor, str], Tensor] | None = None,
 ) -> Tensor:
     """
-    Return matrices of every expert in one tensor, read one by one into their places.
+    Return matrices of every expert in one tensor, each read directly into its place.
 
     Args:
         part: What to read.

@@ -56,7 +56,7 @@ class Said:
 
     def top_k(self, given: int | None) -> int | None:
         """
-        Return experts of a token; None: it does not say.
+        Return the number of experts of a token; None if the config does not state it.
 
         Raises:
             InputError: It says something else than `given`.
@@ -78,7 +78,7 @@ class Said:
         self._require_one_of(_EXPERTS, experts, "experts")
 
     def require_sizes(self, hidden: int, intermediate: int) -> None:
-        """Refuse other sizes than those of the tensors."""
+        """Check that the sizes are those of the tensors."""
         self._require_one_of(_HIDDEN, hidden, "columns of a token, H")
         names = _OF_EXPERTS if self._counts(_OF_EXPERTS) else _INTERMEDIATE
         self._require_one_of(names, intermediate, "columns between the two products, I")
@@ -171,7 +171,7 @@ def _of(document: Mapping[str, Any], what: str, prefix: str, *, is_file: bool) -
 def _sections(
     document: Mapping[str, Any], path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """Yield a document and what is inside of it, each with the names that lead there."""
+    """Yield a document and the objects inside it, each with the path of names to it."""
     yield path, document
     if len(path) == _DEEPEST:
         return

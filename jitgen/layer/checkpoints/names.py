@@ -140,7 +140,7 @@ def _each(names: Iterable[str], experts: int) -> Iterable[str]:
 
 
 def _common_length(source: Source, prefix: str, form: Form) -> int:
-    """Return how many experts are in each tensor of all of them."""
+    """Return the number of experts in the tensors that hold all of them."""
     shapes = {}
     for name in form.reads:
         full = below(prefix, name)

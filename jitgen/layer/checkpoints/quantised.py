@@ -75,7 +75,7 @@ def scale_format(said: Said | None, prefix: str, form: Form) -> str | None:
 
 
 def _require_known(said: Said, found: Mapping[str, Any], method: str) -> None:
-    """Refuse words that say something else than what is read, or are not known."""
+    """Refuse statements that contradict what is read, and unknown ones."""
     allowed = _ALLOWED if method == _FP8 else {}
     for name, value in found.items():
         if name in (*_NOT_CONVERTED, *_ELSEWHERE) or value in (None, False, [], {}, ""):
@@ -108,7 +108,7 @@ def _is_skipped(said: Said, prefix: str, form: Form) -> bool:
 
 
 def _is_named(module: str, entry: str) -> bool:
-    """Say whether an entry names a module, one that it is in, or the last words of these."""
+    """Return whether an entry names a module, a parent of it, or the last words of either."""
     words = module.split(".")
     paths = (".".join(words[:end]) for end in range(1, len(words) + 1))
     return any(fnmatchcase(path, entry) or path.endswith(f".{entry}") for path in paths)

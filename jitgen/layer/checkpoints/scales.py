@@ -38,7 +38,7 @@ _NAN = 255
 
 def require_bytes(scale: Tensor, name: str) -> None:
     """
-    Require scales of MXFP4, of which none is a NaN.
+    Require scales of MXFP4 without a NaN.
 
     Raises:
         InputError: They are of another type, or one is.

@@ -22,7 +22,7 @@ from jitgen.support.text import printable, shown
 @frozen
 class Source:
     """
-    Tensors by name, each read when it is asked for.
+    Tensors by name, each read on first use.
 
     Attributes:
         what: Its name in errors.
@@ -134,7 +134,7 @@ class Source:
             return tensor.to(device)
 
     def _given(self, name: str) -> Tensor:
-        """Return a tensor in memory as it counts: its values alone, as they are."""
+        """Return the plain values of a tensor in memory, without autograd or lazy flags."""
         value: object = self.tensors[name]
         if not isinstance(value, Tensor):
             raise InputError(

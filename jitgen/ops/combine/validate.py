@@ -19,7 +19,7 @@ from jitgen.support.frozen import frozen
 
 
 class Arguments(NamedTuple):
-    """The arguments of one `combine`, as the caller gave them; see there."""
+    """The arguments of one call of `combine`, as the caller gave them."""
 
     y: Tensor
     inverse: Tensor

@@ -55,7 +55,10 @@ class Launch(AnyLaunch):
 
     @property
     def is_of_capture(self) -> bool:
-        """Whether scales of one may be such that nothing but a replay of the graph fills them."""
+        """
+        Whether its scales of one may belong to a CUDA graph, which fills them only when it is
+        replayed.
+        """
         return bool(self.unit_scales)
 
     def new_out(self, a: Tensor) -> Tensor:
@@ -220,7 +223,7 @@ class GroupedGemm(AnyGroupedGemm[Tensor]):
 
 
 def _form(config: Any) -> ScaleFormat:
-    """Return the format of scales: a has b's, or none."""
+    """Return the format of the scales of b; a has the same, or none."""
     return find_format(config.operands.scale_granularity)
 
 

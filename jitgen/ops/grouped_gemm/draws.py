@@ -28,7 +28,7 @@ _CHUNK_VALUES = 2**26
 
 
 class Draw:
-    """Random values and scales, one after the other."""
+    """Random values and scales, drawn in sequence."""
 
     def __init__(self, chance: torch.Generator, *, is_exact: bool) -> None:
         self._options: dict[str, Any] = {"generator": chance, "device": chance.device}
@@ -76,7 +76,7 @@ class Draw:
         self, problem: GroupedGemmProblem, rows: Rows, is_owned: Tensor, is_idle: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """
-        Return scales of a and b, in the layout that kernels read; of a none where it has none.
+        Return scales of a and b, in the layout that kernels read; none for an a without scales.
 
         Args:
             problem: The granularity and the sizes.

@@ -76,12 +76,12 @@ class Algorithms:
 
     @property
     def has_room(self) -> bool:
-        """Whether unpacked weights may take as much memory as they need."""
+        """Whether the unpacked weights fit into the allowed memory."""
         return self.workspace_bytes <= self.max_bytes
 
     @property
     def is_unpacked_faster(self) -> bool:
-        """Whether the way over unpacked weights is predicted to be the faster one."""
+        """Whether unpacking first is predicted to be faster."""
         prepacked_us, gemm_us = self.times_us
         return self.unpack_us + gemm_us < prepacked_us
 
@@ -164,7 +164,7 @@ def algorithms(
 
 
 def unpacked_problem(problem: GroupedGemmProblem) -> GroupedGemmProblem:
-    """Return the same sizes with weights as they are unpacked."""
+    """Return the same sizes for unpacked weights."""
     return replace(
         problem,
         b_dtype=DType.E4M3,

@@ -130,7 +130,7 @@ class UnpackedLaunch(AnyLaunch):
 
 def grouped_gemm(args: PrepackedArguments) -> Tensor:
     """
-    Do what `jitgen.grouped_gemm` says with prepacked weights.
+    Compute `jitgen.grouped_gemm` with prepacked weights.
 
     Raises:
         InputError: An argument is wrong, or does not fit the explicit config.
@@ -199,7 +199,10 @@ class PrepackedGroupedGemm(AnyGroupedGemm[PrepackedWeights]):
     def chosen(
         self, args: PrepackedArguments, valid: Validated, session: Session
     ) -> tuple[AnyLaunch, Family, int]:
-        """Do the same, or get two kernels: one that unpacks the weights, and one for FP8 ones."""
+        """
+        Get one kernel for prepacked weights, or two: one that unpacks the weights, and one for FP8
+        weights.
+        """
         rows = self.rows(args, valid)
         if args.config is None and rows and args.b.has_near_rows:
             problem = self.problem(args, valid)
@@ -222,7 +225,7 @@ class PrepackedGroupedGemm(AnyGroupedGemm[PrepackedWeights]):
         return launch.run(args.a, args.b, *tensors)
 
     def in_graph(self) -> list[tuple[str, str, Any]]:
-        """Say the same; graphs that were saved have the bias in another place."""
+        """Return the arguments in a graph. Saved graphs have the bias in another place."""
         found = {name: (name, kind, default) for name, kind, default in super().in_graph()}
         weights = (("b_factor", "Tensor"), ("n", "int"), ("b_layout", "str"))
         found["b"] = ("b", "Tensor", ...)

@@ -30,7 +30,7 @@ _NEAR, _FAR = (125, 130), (118, 131)
 
 def activations(draw: Draw, problem: GroupedGemmProblem, rows: Rows) -> tuple[Tensor, Tensor]:
     """
-    Return a and its scales, as kernels read them; no scales at all where a has none.
+    Return a and its scales, as kernels read them; no scales for an a without them.
 
     The two parts of an exact e4m3x2 are drawn on their own, and so are their scales: a kernel that
     mistakes one for the other is wrong by more than a rounding.

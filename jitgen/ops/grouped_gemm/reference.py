@@ -117,7 +117,9 @@ def _products(
 def _of_prepacked(
     given: Mapping[str, Any], dtype: torch.dtype, *, is_absolute: bool
 ) -> Iterator[tuple[Any, Tensor]]:
-    """Yield the same for prepacked weights, whose scales are in them."""
+    """
+    Yield index and result of each group's rows for prepacked weights, which contain their scales.
+    """
     a, b = given["a"].to(dtype), given["b"].weights(dtype)
     if is_absolute:
         a, b = a.abs(), b.abs()

@@ -53,7 +53,7 @@ Weights = TypeVar("Weights")
 
 class Arguments(NamedTuple, Generic[Weights]):
     """
-    The arguments of one `grouped_gemm`, as the caller gave them; see there.
+    The arguments of one call of `grouped_gemm`, as the caller gave them.
 
     Graphs of torch hold them in this order, and warm calls ask guards about tensors in it. So a new
     one comes last.
@@ -182,7 +182,7 @@ def validate(args: Arguments[Tensor], session: Session, *, has_memory: bool = Tr
 
 def require_differentiable(given: Mapping[str, Any]) -> None:
     """
-    Do nothing where autograd asks for no gradient, or for one that there is.
+    Check that every gradient that autograd needs exists.
 
     Args:
         given: Arguments of `grouped_gemm` by their names; those that are missing count as None.
@@ -210,7 +210,7 @@ def require_differentiable(given: Mapping[str, Any]) -> None:
 
 
 def _b_layout(b: Tensor, space: Space, of_a: DType) -> BLayout:
-    """Return how b lies, which its strides tell; of one column or row K counts as contiguous."""
+    """Return the layout of b, by its strides; with one column or row, K counts as contiguous."""
     _, n, k = b.shape
     if of_a not in space.n_major or b.stride(2) == 1 or k == 1:
         return BLayout.PLAIN

@@ -16,7 +16,7 @@ from jitgen.runtime.session import current
 
 def check(config: GroupedGemmWgradConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
-    Require dy, a, what says which rows belong to which group, and out.
+    Require dy, a, the tensor that gives groups their rows, and out.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.

@@ -45,7 +45,10 @@ class Launch(AnyLaunch):
 
 
 def _zeros(_dy: Tensor, _a: Tensor, _groups: Tensor, out: Tensor, *_: Any) -> None:
-    """Stand for a kernel where there is no row at all: of nothing the TMA unit knows no map."""
+    """
+    Fill the result with zeros instead of a kernel if there are no rows: the TMA unit cannot
+    describe an empty tensor.
+    """
     out.zero_()
 
 
@@ -64,7 +67,10 @@ class GroupedGemmWgrad(Call[Arguments, Validated, Tensor]):
         check_values(valid.layout, groups_of(args), valid.rows)
 
     def problem(self, args: Arguments, valid: Validated) -> GroupedGemmWgradProblem:
-        """Return the sizes; unless told, groups share the rows and masked ones are full."""
+        """
+        Return the problem that the selector gets. Without `expected_m`, groups share the rows, and
+        masked matrices are full.
+        """
         rows = valid.rows * valid.groups if valid.layout is Layout.MASKED else valid.rows
         if args.expected_m is not None:
             rows = args.expected_m * valid.groups

@@ -24,7 +24,7 @@ from jitgen.targets.wgrad_space import WgradSpace
 
 
 class Arguments(NamedTuple):
-    """The arguments of one `grouped_gemm_wgrad`, as the caller gave them; see there."""
+    """The arguments of one call of `grouped_gemm_wgrad`, as the caller gave them."""
 
     dy: Tensor
     a: Tensor
@@ -113,7 +113,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
 
 def require_differentiable(given: Mapping[str, object]) -> None:
     """
-    Do nothing where autograd asks for no gradient, or for those of dy and a.
+    Check that autograd needs no gradients other than those of dy and a.
 
     Args:
         given: Arguments of `grouped_gemm_wgrad` by their names; those that are missing count as

@@ -142,7 +142,7 @@ def of_sizes(
     has_idle: bool = True,
 ) -> SolvedSums:
     """
-    Return the same for operands of these types.
+    Return a call with its right results for operands of these types.
 
     Args:
         types: The types.
@@ -209,7 +209,7 @@ def of_sizes(
 
 
 def _atoms(draw: Draw, types: Operands, sizes: Sizes, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Return scales of a and b in atoms, NaN for tokens and columns that are none."""
+    """Return scales of a and b in atoms, NaN for padding tokens and columns."""
     problem = GroupedGemmProblem(
         layout=Layout.MASKED,
         groups=sizes.experts,
@@ -236,7 +236,7 @@ def _magnitudes(x: Tensor) -> Tensor:
 
 
 def _finite(scale: Tensor) -> Tensor:
-    """Return scales with the smallest one for NaN."""
+    """Return scales with NaN replaced by the smallest one."""
     if scale.dtype not in POISON:
         return scale
     codes = scale.view(torch.uint8)

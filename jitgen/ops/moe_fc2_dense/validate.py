@@ -22,7 +22,7 @@ from jitgen.targets.legality import rules
 
 
 class Arguments(NamedTuple):
-    """The arguments of one `moe_fc2_dense`, as the caller gave them; see there."""
+    """The arguments of one call of `moe_fc2_dense`, as the caller gave them."""
 
     a: Tensor
     b: Tensor

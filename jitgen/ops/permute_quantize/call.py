@@ -35,7 +35,7 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
     rounding: str = "up",
     out: Tensor | None = None,
     config: PermuteQuantizeConfig | Override | None = None,
-    **old: Any,
+    **old: object,
 ) -> tuple[Tensor, Tensor | None]:
     """
     Copy the rows of tokens to where their experts want them, and quantise them on the way.

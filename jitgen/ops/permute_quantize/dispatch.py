@@ -89,7 +89,7 @@ class Launch(AnyLaunch):
 
 
 def new_by_token(x: Tensor) -> Tensor:
-    """Return room for the scales of every token's blocks, not initialised: rows of 16 bytes."""
+    """Return uninitialised memory for the block scales of every token: rows of 16 bytes."""
     blocks = -(-x.shape[-1] // SCALE_BLOCK)
     return x.new_empty((x.shape[0], -(-blocks // _WORD) * _WORD), dtype=torch.float32)
 
@@ -111,8 +111,8 @@ def counted(form: Format, offs: Tensor | None, num_groups: int) -> int:
 
 def new_tensors(args: Arguments) -> Result:
     """
-    Return q and scales as the next GEMM reads them, not initialised; no scales where a kernel finds
-    none.
+    Return q and scales as the next GEMM reads them, not initialised; no scales if the kernel
+    computes none.
     """
     form, groups = format_of(args.format, args.q_dtype), groups_of(args)
     rows, columns = tuple(args.permutation.shape), args.x.shape[-1]

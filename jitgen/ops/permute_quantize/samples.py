@@ -72,7 +72,7 @@ unreachable = nothing_unreachable
 
 
 def tile(config: PermuteQuantizeConfig) -> tuple[int, int]:
-    """Return rows and columns of what is told of wrong results together."""
+    """Return rows and columns of the tiles in which wrong results are reported."""
     return config.tiling.rows, _WARP * config.tiling.vector
 
 
@@ -161,7 +161,7 @@ def solved(
 
 
 def _given(config: PermuteQuantizeConfig, x: Tensor, groups: int) -> Tensor | None:
-    """Return the scale that a caller gives; of those of NVFP4 some clip."""
+    """Return the scale that a caller gives; some of those for NVFP4 clip values."""
     if config.format is Format.TENSOR:
         return torch.tensor([0.0117], device=x.device)
     if config.format is not Format.NVFP4:

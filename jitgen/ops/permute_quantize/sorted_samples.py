@@ -17,15 +17,15 @@ FIRST = 3
 
 
 def in_order(pairs: Tensor, rows: tuple[int, ...]) -> Tensor:
-    """Return the pairs of groups with so many `rows`, those of each in ascending order."""
+    """Return the pairs sorted within each group; `rows` are the rows of each group."""
     parts = torch.split(pairs, list(rows))
     return torch.cat([part.sort().values for part in parts])
 
 
 def experts_of(pairs: Tensor, rows: tuple[int, ...], tokens: int, top_k: int) -> Tensor:
     """
-    Return (T, k) experts for which `pairs` are those of the groups with so many `rows`; all others
-    have an expert that is not local, or none.
+    Return (T, k) experts whose local pairs are `pairs`, in groups of `rows`; all other pairs have
+    an expert elsewhere, or none.
     """
     groups = len(rows)
     others = torch.tensor([-1, 0, FIRST - 1, FIRST + groups, FIRST + groups + 1])

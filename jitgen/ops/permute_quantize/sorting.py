@@ -179,7 +179,7 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
 
 
 class SortArguments(NamedTuple):
-    """The arguments of one `sort_quantize`, as the caller gave them; see there."""
+    """The arguments of one call of `sort_quantize`, as the caller gave them."""
 
     x: Tensor
     topk_ids: Tensor

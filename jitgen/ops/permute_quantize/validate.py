@@ -26,7 +26,7 @@ _PAIRS = (torch.float4_e2m1fn_x2, torch.uint8)
 
 
 class Arguments(NamedTuple):
-    """The arguments of one `permute_quantize`, as the caller gave them; see there."""
+    """The arguments of one call of `permute_quantize`, as the caller gave them."""
 
     x: Tensor
     permutation: Tensor
@@ -141,7 +141,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
 
 
 def _check_rows(args: Arguments, layout: Layout, groups: Tensor) -> None:
-    """Require a permutation, and what says which rows belong to a group, beside x."""
+    """Require a permutation, and the tensor that gives groups their rows, beside x."""
     x, permutation = args.x, args.permutation
     common.require("permutation", permutation, [torch.int32])
     is_masked = layout is Layout.MASKED

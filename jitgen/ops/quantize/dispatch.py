@@ -95,7 +95,7 @@ class Quantize(Call[Arguments, Any, Any]):
     validate = staticmethod(validate)
 
     def run(self, args: Arguments, key: Key) -> Result:
-        """Do what any call does, or with torch's operations where no kernel serves."""
+        """Do the work of a call, with torch's operations if no kernel serves it."""
         if is_dynamo_compiling():
             has_gradient = torch.is_grad_enabled() and args.x.requires_grad
         else:
@@ -172,7 +172,7 @@ class Quantize(Call[Arguments, Any, Any]):
 
 
 def _in_torch(args: Arguments) -> Result:
-    """Return the same from torch's operations."""
+    """Return the results by torch's operations."""
     x, offs, out = args.x, args.offs, args.out
     if args.format == Format.NVFP4:
         found = nv16.nvfp4(x, offs=offs, global_scale=args.global_scale)[:2]

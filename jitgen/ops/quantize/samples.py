@@ -67,7 +67,7 @@ unreachable = nothing_unreachable
 
 
 def tile(config: QuantizeConfig) -> tuple[int, int]:
-    """Return rows and columns of what is told of wrong results together."""
+    """Return rows and columns of the tiles in which wrong results are reported."""
     return config.tiling.rows, _WARP * config.tiling.vector
 
 

@@ -74,8 +74,8 @@ class Validated(AnyValidated):
 
 def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated | None:
     """
-    Return what follows from valid arguments; None where torch's operations do what is asked, or
-    tensors are a tracer's.
+    Check the arguments; return sizes, types and target. None if torch's operations serve the call,
+    or the tensors are a tracer's.
 
     Raises:
         InputError: An argument is wrong.
@@ -176,7 +176,7 @@ def _is_readable(x: Tensor, arch: Arch) -> bool:
 
 def check_out(out: object, form: Format, x: Tensor, offs: Tensor | None) -> None:
     """
-    Require tensors for q and scale as they would be made.
+    Require tensors for q and scale with the shapes and types of new ones.
 
     Raises:
         InputError: They are others, or need a gradient.
@@ -198,7 +198,7 @@ def check(
     form: Format, x: Tensor, offs: Tensor | None, masked_m: Tensor | None, rounding: str
 ) -> None:
     """
-    Require what kernels and torch's operations take alike.
+    Require arguments that both kernels and torch's operations take.
 
     Raises:
         InputError: An argument is wrong.

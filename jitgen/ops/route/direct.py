@@ -24,8 +24,8 @@ _CHOICE = ("expert_groups", "top_groups", "renormalize", "scale")
 
 def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
-    Require scores or ids and what else `config` takes, then its results, the workspace where a
-    second launch sorts, and numbers. `renormalize` is 0 or 1.
+    Check the arguments of a direct call: scores or ids, further inputs of `config`, the results,
+    the workspace if a second launch sorts, and numbers. `renormalize` is 0 or 1.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.

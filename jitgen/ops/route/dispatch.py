@@ -47,7 +47,7 @@ class Launch(AnyLaunch):
         return out
 
     def sort(self, topk_ids: Tensor, out: Sorting | None) -> Sorting:
-        """Launch the kernel where experts are given, into `out` if it is given."""
+        """Launch the kernel with given experts, into `out` if it is given."""
         if out is None:
             tokens, top_k = topk_ids.shape
             out = Sorting(*new_indices(topk_ids, tokens, top_k, self.local_experts, 0))

@@ -82,7 +82,7 @@ def by_rank(logits: Tensor, scoring: str, bias: Tensor | None, expert_groups: in
 
 
 def chosen(ranks: Tensor, top_k: int, expert_groups: int, top_groups: int) -> Tensor:
-    """Return the experts of each token, (T, top_k), by what they are chosen by."""
+    """Return the experts of each token, (T, top_k), by their `ranks`."""
     if expert_groups == 1:
         return _ranked(ranks)[:, :top_k]
     grouped = ranks.view(len(ranks), expert_groups, -1)
@@ -93,7 +93,7 @@ def chosen(ranks: Tensor, top_k: int, expert_groups: int, top_groups: int) -> Te
 
 
 def _ranked(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return places, best first; of equal ones the first, and NaN last; masked out ones behind."""
+    """Return indices, best first; equal ones in order, then NaN, then masked ones."""
     key = values.double()
     order = torch.where(key.isnan(), -1.0, torch.where(key.isneginf(), 0.0, 1.0))
     if mask is not None:

@@ -138,7 +138,7 @@ unreachable = nothing_unreachable
 
 
 def tile(config: RouteConfig) -> tuple[int, int]:
-    """Return rows and columns of what is told of wrong results together."""
+    """Return rows and columns of the tiles in which wrong results are reported."""
     return config.tiling.threads // _LANES, _LANES
 
 
@@ -225,7 +225,8 @@ def solved(
 
 def _decided(config: RouteConfig, sizes: Sizes, scores: Tensor, bias: Tensor | None) -> Tensor:
     """
-    Return `scores` with another token's in the place of each whose choice hangs on last bits.
+    Return `scores` in which a token whose choice depends on the last bits has another token's
+    scores.
 
     Equal scores stay equal when they are disturbed, for the disturbance follows from the score.
     """

@@ -25,7 +25,7 @@ _MOST = 2**31 - 1
 
 
 class Arguments(NamedTuple):
-    """The arguments of one `route`, as the caller gave them; see there."""
+    """The arguments of one call of `route`, as the caller gave them."""
 
     logits: Tensor
     top_k: int
@@ -48,7 +48,7 @@ class Arguments(NamedTuple):
 
 
 class SortArguments(NamedTuple):
-    """The arguments of one `sort_pairs`, as the caller gave them; see there."""
+    """The arguments of one call of `sort_pairs`, as the caller gave them."""
 
     topk_ids: Tensor
     experts: int

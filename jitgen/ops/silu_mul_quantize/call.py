@@ -34,7 +34,7 @@ def silu_mul_quantize(  # noqa: C901, PLR0913  # each is one thing to say
     out: Tensor | None = None,
     expected_m: int | None = None,
     config: SiluMulQuantizeConfig | Override | None = None,
-    **old: Any,
+    **old: object,
 ) -> tuple[Tensor, Tensor | None]:
     """
     Activate and quantise the rows of every group: what an MoE layer does between its two GEMMs.

@@ -18,8 +18,8 @@ from jitgen.runtime.session import current
 
 def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
-    Require x, what says which rows belong to which group, q, the scales that are found or given if
-    any, and for swiglu_oai limit and alpha.
+    Check the arguments of a direct call: x, the tensor that gives groups their rows, q, scales
+    computed or given, and for swiglu_oai limit and alpha.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.

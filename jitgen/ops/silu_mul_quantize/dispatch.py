@@ -56,7 +56,7 @@ class Launch(AnyLaunch):
 def new_tensors(x: Tensor, columns: int, scales: Scales) -> Result:
     """
     Return q and scales for the rows of `x` as the next GEMM reads them, not initialised; no scales
-    where a kernel finds none.
+    if the kernel computes none.
     """
     rows, form = x.shape[:-1], _form(scales)
     q = x.new_empty((*rows, columns), dtype=TORCH[scales.q_dtype])
@@ -88,7 +88,10 @@ class SiluMulQuantize(Call[Arguments, Validated, Result]):
         check_values(valid.layout, groups_of(args), valid.rows, start=1)
 
     def problem(self, args: Arguments, valid: Validated) -> SiluMulQuantizeProblem:
-        """Return the sizes; unless told, groups share the rows and masked ones are full."""
+        """
+        Return the problem that the selector gets. Without `expected_m`, groups share the rows, and
+        masked matrices are full.
+        """
         rows = valid.rows * valid.groups if valid.layout is Layout.MASKED else valid.rows
         if (mean := _mean(args, valid)) is not None:
             rows = mean * valid.groups
@@ -146,7 +149,10 @@ class SiluMulQuantize(Call[Arguments, Validated, Result]):
 
 
 def _mean(args: Arguments, valid: Validated) -> int | None:
-    """Return the rows that a group is told to have; contiguous calls do not know their groups."""
+    """
+    Return the expected rows of a group, if the caller gives them; contiguous calls do not know
+    their groups.
+    """
     return None if valid.layout is Layout.CONTIGUOUS else args.expected_m
 
 

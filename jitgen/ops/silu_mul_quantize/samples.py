@@ -74,7 +74,7 @@ unreachable = nothing_unreachable
 
 
 def tile(config: SiluMulQuantizeConfig) -> tuple[int, int]:
-    """Return rows and columns of what is told of wrong results together."""
+    """Return rows and columns of the tiles in which wrong results are reported."""
     return config.tiling.rows, _VECTOR * config.tiling.threads
 
 

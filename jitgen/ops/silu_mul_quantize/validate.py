@@ -27,7 +27,7 @@ Word = TypeVar("Word", bound=StrEnum)
 
 
 class Arguments(NamedTuple):
-    """The arguments of one `silu_mul_quantize`, as the caller gave them; see there."""
+    """The arguments of one call of `silu_mul_quantize`, as the caller gave them."""
 
     x: Tensor
     offs: Tensor | None = None

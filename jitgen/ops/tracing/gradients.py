@@ -59,11 +59,11 @@ class Gradients:
 
     def applied(self, product: Callable[..., Tensor], named: dict[str, Any]) -> Tensor:
         """
-        Return a product as a node of autograd's graph.
+        Compute a product as a node of autograd's graph, and return its result.
 
         Args:
             product: Takes the values of `named`, and is called without autograd.
-            named: Every argument by its name, in the order of the operation's.
+            named: Every argument by name, in the operation's order.
         """
         with enable_single_level_autograd_function():  # torch.func unwrapped the operands
             result: Tensor = self.node.apply(tuple(named), product, *named.values())
@@ -87,7 +87,8 @@ class _Node(_SingleLevelFunction):
         ctx: Any, inputs: tuple[Any, ...], operands: tuple[str, str]
     ) -> tuple[dict[str, Any], dict[str, bool]]:
         """
-        Keep what any gradient needs: the gradient of each operand is computed from the other one.
+        Keep the tensors that gradients need: the gradient of each operand is computed from the
+        other operand.
 
         Returns:
             The arguments by their names, and which of them need a gradient.
@@ -105,7 +106,7 @@ class _Node(_SingleLevelFunction):
 
     @staticmethod
     def kept(ctx: Any) -> tuple[Tensor | None, Tensor | None, dict[str, Tensor]]:
-        """Return the operands that are needed, and what says which rows belong to which group."""
+        """Return the operands that are needed, and the tensor that gives groups their rows."""
         first, second, *tensors = ctx.saved_tensors
         return first, second, dict(zip(ctx.groups, tensors, strict=True))
 
@@ -124,7 +125,7 @@ class _Product(_Node):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Keep what gradients need."""
+        """Keep the tensors that gradients need."""
         named, needs = _Node.keep(ctx, inputs, ("a", "b"))
         ctx.needs_bias, ctx.num_groups = needs["bias"], named["b"].shape[0]
         ctx.numerics = named["numerics"]
@@ -155,7 +156,7 @@ class _ProductOverRows(_Node):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Keep what gradients need."""
+        """Keep the tensors that gradients need."""
         _Node.keep(ctx, inputs, ("a", "dy"))
 
     @staticmethod
@@ -178,7 +179,7 @@ GROUPED_GEMM_WGRAD = Gradients(require=of_weights.require_differentiable, node=_
 
 
 def _once(gradient: Tensor | None, op: str, *on: Tensor | None) -> Tensor | None:
-    """Return a gradient of `op` as one that depends on others in a way that is not known."""
+    """Return a gradient of `op` as a tensor that depends on the others in an unknown way."""
     if gradient is None:
         return None
     with enable_single_level_autograd_function():
@@ -195,7 +196,7 @@ class _Once(_SingleLevelFunction):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Keep whose gradient it is."""
+        """Keep the name of the operation."""
         ctx.op = inputs[1]
 
     @staticmethod

@@ -40,7 +40,7 @@ _DEVICES = ("CPU", "CUDA")
 @frozen
 class Operation:
     """
-    One operation, as torch asks for it.
+    One operation in the form that torch registers.
 
     Attributes:
         schema: Name, arguments and results in torch's language; what it writes to is marked.
@@ -66,7 +66,7 @@ class Operation:
 
 
 def register(operation: Operation) -> Any:
-    """Make `operation` one of torch's, once in a process; return what calls it."""
+    """Register `operation` with torch, once in a process; return the function that calls it."""
     name, _, overload = operation.name.partition(".")
     _library.define(operation.schema, tags=_TAGS)
     op = getattr(getattr(getattr(torch.ops, NAMESPACE), name), overload or "default")
@@ -129,7 +129,7 @@ _TYPES = {
 
 
 def schema_of(call: Call[Any, Any, Any]) -> str:
-    """Return the arguments of a call in torch's language, without what it writes to."""
+    """Return the arguments of a call in torch's schema language, without outputs."""
     names = call.graph_names
     return ", ".join(_argument(names.get(name, name), *rest) for name, *rest in call.in_graph())
 
@@ -188,7 +188,7 @@ class Traced:
 
     def record(self, args: Any) -> Any:
         """
-        Do what the public function says, through torch's dispatcher.
+        Call the operation through torch's dispatcher.
 
         Raises:
             InputError: An argument is wrong, as without a tracer; or a tensor needs a gradient, or
@@ -202,8 +202,8 @@ class Traced:
 
     def differentiated(self, args: Any) -> Any:
         """
-        Do what the public function says in autograd's hands, past the dispatcher: no tracer wants
-        to see it.
+        Do the work of the public function under autograd, past the dispatcher: no tracer has to see
+        it.
 
         Raises:
             InputError: A tensor needs a gradient that there is not, or an argument is wrong.
@@ -229,7 +229,9 @@ class Traced:
         return graph_name(config, self._call.config, arch)
 
     def _args(self, out: tuple[Any, ...] | None, values: tuple[Any, ...]) -> Any:
-        """Return the arguments of the call; torch leaves out what is the schema's default."""
+        """
+        Return the arguments of the call; torch leaves out values that are the schema's default.
+        """
         call = self._call
         named = dict(zip(self._names, values, strict=False))
         if named.get("config") is not None:
@@ -249,7 +251,7 @@ class Traced:
 
     def _check(self, args: Any) -> Any:
         """
-        Raise what a call without a tracer would; return what follows from the arguments.
+        Check the arguments as a call without a tracer does; return the validated form.
 
         Where a rule hangs on a size that is known only once there are values, the operation asks
         when it runs, and this is None.

@@ -69,7 +69,7 @@ unreachable = nothing_unreachable
 
 
 def tile(config: UnpackWeightsConfig) -> tuple[int, int]:  # noqa: ARG001
-    """Return rows and columns of what is told of wrong results together."""
+    """Return rows and columns of the tiles in which wrong results are reported."""
     return blocks.ROWS, blocks.DEPTH
 
 

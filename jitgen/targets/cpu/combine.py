@@ -13,7 +13,7 @@ _VALUE_US = 1.5e-3
 
 
 class Combine(CpuTiledRules[CombineConfig, CombineProblem]):
-    """The rules of its kernels, the one that may be chosen, and what it costs."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     sums = SumOrder(
         words="expert by expert, as the token lists them; what is shared last",

@@ -43,7 +43,7 @@ _ROWS = (8, 16, 32, 64)
 
 class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
     """
-    The rules of its kernels, the few that may be chosen, and what they cost.
+    Rules of the kernels, their candidates and their cost model.
 
     No clusters, no accumulator stages: only the scratch on the stack bounds a tile.
     """
@@ -108,7 +108,7 @@ class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
         return CpuDerived(scratch_bytes=4 * (panels + tile.m * tile.n) + tail)
 
     def _check_plain(self, config: GroupedGemmConfig) -> None:
-        """Refuse operands as they were quantised that no kernel has."""
+        """Refuse unprepacked operands that no kernel takes."""
         types = config.operands
         refuse_prepacked(config, "cpu", n_major=self.space.n_major)
         refuse_unless(
@@ -121,7 +121,7 @@ class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
         refuse_scales(config, self.space, "cpu")
 
     def candidates(self, problem: GroupedGemmProblem) -> tuple[GroupedGemmConfig, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        """Return the candidate configs for `problem`; none if no kernel serves it."""
         listed = tuple(
             GroupedGemmConfig(
                 layout=problem.layout,

@@ -25,7 +25,7 @@ _TILE = Tile(m=64, n=128, k=128)
 
 
 class GroupedGemmWgrad(CpuRules[GroupedGemmWgradConfig, GroupedGemmWgradProblem], WgradRules):
-    """The rules of its kernels, the one that may be chosen, and what it costs."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     sums = SumOrder(
         words="row by row of the group",
@@ -66,7 +66,7 @@ class GroupedGemmWgrad(CpuRules[GroupedGemmWgradConfig, GroupedGemmWgradProblem]
         return CpuDerived(scratch_bytes=4 * (panels + tile.m * tile.n) + tail)
 
     def candidates(self, problem: GroupedGemmWgradProblem) -> tuple[GroupedGemmWgradConfig, ...]:
-        """Return the config that may be chosen for `problem`; none where it has no kernel."""
+        """Return the candidate config for `problem`; none if no kernel serves it."""
         config = GroupedGemmWgradConfig(
             layout=problem.layout,
             a_dtype=problem.a_dtype,

@@ -25,7 +25,7 @@ _ROWS = (8, 32, 64)
 
 
 class _Parts(GroupedGemm):
-    """The rules of a grouped GEMM that is made of the same parts."""
+    """Rules of the grouped GEMM with the same parts."""
 
     space = GroupedGemm.space._replace(
         operands=tuple(
@@ -48,7 +48,7 @@ class _Parts(GroupedGemm):
 
 
 class MoeFc2Dense(CpuRules[MoEFc2DenseConfig, MoEFc2DenseProblem], Fc2Rules):
-    """The rules of its kernels, the few that may be chosen, and what they cost."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     alignment = 1
     entry = "cpu/moe_fc2_dense.py.jinja"
@@ -65,7 +65,7 @@ class MoeFc2Dense(CpuRules[MoEFc2DenseConfig, MoEFc2DenseProblem], Fc2Rules):
         return self.parts.derive(config.gemm)
 
     def candidates(self, problem: MoEFc2DenseProblem) -> tuple[MoEFc2DenseConfig, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        """Return the candidate configs for `problem`; none if no kernel serves it."""
         listed = (
             MoEFc2DenseConfig(operands=problem.operands, tile=Tile(m=rows, n=128, k=SCALE_BLOCK))
             for rows in _ROWS

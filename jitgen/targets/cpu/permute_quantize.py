@@ -22,7 +22,7 @@ _VALUE_US = 2e-3
 
 
 class PermuteQuantize(CpuTiledRules[PermuteQuantizeConfig, PermuteQuantizeProblem]):
-    """The rules of its kernels, the one that may be chosen, and what it costs."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     sums = permute_space.SUMS
     entry = "cpu/permute_quantize.py.jinja"

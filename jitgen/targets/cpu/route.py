@@ -18,7 +18,7 @@ _SCORE_US = 4e-3
 
 
 class Route(CpuTiledRules[RouteConfig, RouteProblem]):
-    """The rules of its kernels, the one that may be chosen, and what it costs."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     sums = SumOrder(
         words="a token's experts, in their order",
@@ -45,7 +45,7 @@ class Route(CpuTiledRules[RouteConfig, RouteProblem]):
                 yield replace(kind, experts=experts)
 
     def candidates(self, problem: RouteProblem) -> tuple[RouteConfig, ...]:
-        """Return the config that may be chosen for `problem`; none where it has no kernel."""
+        """Return the candidate config for `problem`; none if no kernel serves it."""
         experts = self.experts_for(problem)
         if experts is None:
             return ()

@@ -23,7 +23,7 @@ class CpuDerived:
 
 
 class CpuRules(BaseRules[ConfigT, ProblemT]):
-    """Rules of kernels whose time is the work of one thread; sizes are any."""
+    """Rules of kernels that run on one thread and accept any size."""
 
     arch = "cpu"
     limiter = "multiply"
@@ -66,11 +66,11 @@ class CpuTiledRules(CpuRules[TiledT, ProblemT], TiledRules[TiledT, ProblemT]):
         return tiled(self.legal_kind(config), self.usual.tiling)
 
     def configs(self) -> Iterator[TiledT]:
-        """Yield every config that the target can be asked for, legal or not."""
+        """Yield every config of the target's space, legal or not."""
         yield from self.kinds()
 
     def candidates(self, problem: ProblemT) -> tuple[TiledT, ...]:
-        """Return the config that may be chosen for `problem`; none where it has no kernel."""
+        """Return the candidate config for `problem`; none if no kernel serves it."""
         return legal_of((self.kind_of(problem),), self)
 
     def cost_of(self, problem: ProblemT) -> Cost:

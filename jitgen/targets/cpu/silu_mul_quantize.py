@@ -14,7 +14,7 @@ _VALUE_US = 3e-3
 
 
 class SiluMulQuantize(CpuTiledRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]):
-    """The rules of its kernels, the one that may be chosen, and what it costs."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     sums = silu_space.SUMS
     entry = "cpu/silu_mul_quantize.py.jinja"

@@ -150,7 +150,7 @@ def predict(
 
 
 def _clusters_of_rows(problem: GroupedGemmProblem, height: int) -> tuple[float, float]:
-    """Return how many blocks of `height` rows all groups have, and the mean rows in one."""
+    """Return the number of blocks of `height` rows over all groups, and the mean rows in one."""
     each = sizes(problem)
     count = sum(math.ceil(rows / height) for rows in each)
     return count * problem.groups / len(each), sum(each) / count

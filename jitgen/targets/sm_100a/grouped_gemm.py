@@ -14,7 +14,7 @@ from jitgen.targets.sums import SumOrder
 
 
 class GroupedGemm(Sm100Rules):
-    """The rules of its kernels, the few that may be chosen, and what they cost."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     entry = "sm100/grouped_gemm.py.jinja"
     note = ON_PAPER
@@ -38,7 +38,7 @@ class GroupedGemm(Sm100Rules):
         return cost.predict(problem, config, device, num_sms)
 
     def check_sizes(self, problem: GroupedGemmProblem) -> None:
-        """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
+        """Raise a Refusal if rows of a tensor are not a multiple of the TMA unit's alignment."""
         super().check_sizes(problem)
         types = problem.operands
         if types.b_layout.is_prepacked:  # of no size is there a kernel

@@ -85,7 +85,7 @@ class Sm100Fc2Derived(Sm100Derived):
 
 
 class _Parts(Sm100Rules):
-    """The rules of a grouped GEMM that is made of the same parts."""
+    """Rules of the grouped GEMM with the same parts."""
 
     space = Sm100Rules.space._replace(
         tile_n=(64, 128),
@@ -111,11 +111,11 @@ class _Parts(Sm100Rules):
         return super().derive(config)
 
     def _is_promoted(self, config: GroupedGemmConfig) -> bool:
-        """Return that every expert's sum is: it is weighted then."""
+        """Return True: the sum of every expert is promoted, because it is weighted."""
         return True
 
     def _memory(self, config: GroupedGemmConfig) -> tuple[int, int]:
-        """Return the bytes of shared memory that an operand stage takes, and those of all else."""
+        """Return the bytes of shared memory of an operand stage, and of everything else."""
         stage, fixed = super()._memory(config)
         alpha, place = SCALE_STAGES * scale_box(config) * 4, 2  # a k-block's: expert, and where
         if has_atoms(config):  # alpha has a ring of its own, and chunks are of experts
@@ -125,7 +125,7 @@ class _Parts(Sm100Rules):
 
 
 class MoeFc2Dense(Fc2Rules):
-    """The rules of its kernels, the few that may be chosen, and what they cost."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     entry = "sm100/moe_fc2_dense.py.jinja"
     note = f"{ON_PAPER}; it takes routing for even"
@@ -162,7 +162,7 @@ class MoeFc2Dense(Fc2Rules):
         )
 
     def candidates(self, problem: MoEFc2DenseProblem) -> tuple[MoEFc2DenseConfig, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        """Return the candidate configs for `problem`; none if no kernel serves it."""
         is_block = problem.scale_granularity is ScaleGranularity.BLOCK128
         listed = (
             MoEFc2DenseConfig(

@@ -292,7 +292,7 @@ class Sm100Rules(GemmRules):
         return is_block(config)
 
     def _memory(self, config: GroupedGemmConfig) -> tuple[int, int]:
-        """Return the bytes of shared memory that an operand stage takes, and those of all else."""
+        """Return the bytes of shared memory of an operand stage, and of everything else."""
         tile, types, ctas = config.tile, config.operands, num_ctas(config)
         stage = (CTA_ROWS + tile.n // ctas) * ROW_BYTES + RING_SLOT_BYTES
         split_k = config.schedule.split_k

@@ -189,8 +189,8 @@ def _readings(
     problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, work: Work
 ) -> float:
     """
-    Return how many groups' weights come from memory: those of each strip of tiles that are worked
-    on at a time, where L2 does not keep them.
+    Return the number of times that groups' weights are read from memory: once for each strip of
+    tiles in flight, unless L2 keeps them.
     """
     group = problem.n * row_bytes(config.operands, problem.k)[1]
     stays = group < device.l2_bytes * paper_of(device).l2_share

@@ -13,7 +13,7 @@ from jitgen.targets.sums import SumOrder
 
 
 class GroupedGemm(Sm120Rules):
-    """The rules of its kernels, the few that may be chosen, and what they cost."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     entry = "sm120/grouped_gemm.py.jinja"
     note = ON_PAPER
@@ -29,7 +29,7 @@ class GroupedGemm(Sm120Rules):
     )
 
     def candidates(self, problem: GroupedGemmProblem) -> tuple[GroupedGemmConfig, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        """Return the candidate configs for `problem`; none if no kernel serves it."""
         epilogue = Epilogue(bias=problem.bias)
         listed = candidates.candidates(problem.layout, problem.operands, epilogue)
         if problem.min_latency:

@@ -67,8 +67,8 @@ def waves(tile_m: int) -> int:
 
 def part_m(config: GroupedGemmConfig) -> int:
     """
-    Return the rows of a that one copy loads where a group does not fill its tile; 0 where tiles are
-    loaded whole.
+    Return the rows of a that one copy loads if a group does not fill its tile; 0 if tiles are
+    always loaded whole.
 
     Groups of decoding have a few rows, of which 64 would be loaded; elsewhere one block of 64 is
     what a warpgroup can leave out. Contiguous groups fill all blocks of 128 rows but their last,

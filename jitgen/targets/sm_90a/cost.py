@@ -75,7 +75,7 @@ class Deal(NamedTuple):
 
 def deals(problem: GroupedGemmProblem) -> tuple[Deal, ...]:
     """
-    Return deals that are equally likely: the same rows for all groups, and uneven ones of `SKEW`.
+    Return equally likely distributions of rows: even over all groups, and uneven with `SKEW`.
 
     Of up to 16 groups each has rows of its own, so that there are whole tiles. One group has all
     rows, and contiguous rows have as many blocks however groups share them.
@@ -255,7 +255,10 @@ def predict(
 
 
 def speed_of(config: GroupedGemmConfig, fit: Fit) -> Speed:
-    """Return how fast its tile is; of one that was not measured by what it multiplies."""
+    """
+    Return the measured speed of its tile; a tile that was not measured gets an estimate by its
+    size.
+    """
     tile, cluster = config.tile, config.cluster
     schedule = config.schedule
     key = (tile.m, tile.n, cluster.m, cluster.n, schedule.stream_b, schedule.split_k)

@@ -18,7 +18,7 @@ from jitgen.targets.protocol import Device
 @frozen
 class Speed:
     """
-    How fast one tile and cluster is.
+    Speed of one tile and cluster.
 
     Attributes:
         k_block_us: One k-block of a full tile while all SMs are at work, in microseconds.
@@ -309,8 +309,8 @@ DEVICES = (
 
 def fit_of(device: Device, op: str = "grouped_gemm") -> Fit:
     """
-    Return the constants of `device` for an operation that multiplies matrices: its own, if need be
-    those of grouped GEMMs, else the H200's at its clock and memory rate.
+    Return the constants of `device` for an operation that multiplies matrices: its own, else those
+    of grouped GEMMs, else the H200's scaled to its clock and memory rate.
     """
     if device.constants is not None:
         own: Fit = device.constants.get(op, device.constants["grouped_gemm"])
@@ -343,7 +343,10 @@ def _elsewhere(fit: Fit, device: Device) -> Fit:
 
 
 def silu_fit_of(device: Device) -> SiluFit:
-    """Return the same for `silu_mul_quantize`: its own, else the H200's at its memory rate."""
+    """
+    Return the constants of `device` for `silu_mul_quantize`: its own, else the H200's scaled to its
+    memory rate.
+    """
     own: SiluFit | None = (device.constants or {}).get("silu_mul_quantize")
     if own is not None:
         return own

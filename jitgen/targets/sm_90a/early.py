@@ -9,7 +9,7 @@ from jitgen.targets.protocol import refuse_unless
 
 
 def check_early(config: GroupedGemmConfig) -> None:
-    """Require what weights that are loaded early need; nothing of other configs."""
+    """Check the conditions of `early_b`; other configs pass."""
     cluster, split_k, b_layout = config.cluster, config.schedule.split_k, config.operands.b_layout
     if not config.schedule.early_b:
         return

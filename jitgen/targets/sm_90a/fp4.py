@@ -243,7 +243,7 @@ class Fp4Rules(GemmRules):
 
 
 def _rows(config: GroupedGemmConfig) -> int:
-    """Return the rows of a in a tile: two for each token where that is two e4m3."""
+    """Return the rows of a in a tile: two for each token if a is two e4m3 parts."""
     return config.tile.m * (2 if config.operands.a_dtype is DType.E4M3X2 else 1)
 
 
@@ -263,7 +263,7 @@ def narrowest_box(config: GroupedGemmConfig) -> int:
 
 
 def _entries(config: GroupedGemmConfig) -> int:
-    """Return the entries of the table of tiles, or of the list of those that have rows."""
+    """Return the entries of the table of tiles, or of the list of tiles with rows."""
     if config.layout is not Layout.CONTIGUOUS:
         return MAX_ENTRIES
     return LISTED_ROWS // config.tile.m if has_list(config) else 0
@@ -296,7 +296,7 @@ def _scale_registers(config: GroupedGemmConfig) -> int:
 
 
 def _share_registers(config: GroupedGemmConfig) -> int:
-    """Return the sums of a thread that one of the CTAs of a tile stores."""
+    """Return the sums of a thread that one CTA of a tile with split K stores."""
     return _rows(config) // 2 // config.schedule.split_k
 
 
@@ -312,7 +312,10 @@ def _room(config: GroupedGemmConfig, rows: int) -> int:
 
 
 def _is_paired(config: GroupedGemmConfig) -> bool:
-    """Return whether there are registers for the weights of two k-blocks, where that pays."""
+    """
+    Return whether registers suffice to hold the weights of two k-blocks, for kernels that gain by
+    it.
+    """
     b_layout, rows = config.operands.b_layout, _rows(config)
     needed = 2 * _value_registers(config) + _FACTORS[b_layout]
     return _is_slow(b_layout, rows) and needed <= _room(config, rows)

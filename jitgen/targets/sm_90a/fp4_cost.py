@@ -150,7 +150,7 @@ def _deals(problem: GroupedGemmProblem) -> tuple[Deal, ...]:
 
 
 def _tiles(config: GroupedGemmConfig, deal: Deal) -> tuple[float, float]:
-    """Return how many tiles along M have rows, and the mean time of a k-block of them."""
+    """Return the number of tiles along M with rows, and the mean time of their k-blocks."""
     tokens, count, us = config.tile.m, 0.0, 0.0
     for rows, times in deal:
         whole, rest = divmod(rows, tokens)
@@ -182,7 +182,7 @@ def _loaded_bytes(config: GroupedGemmConfig, tokens: float) -> float:
 
 
 def _traffic(problem: GroupedGemmProblem) -> int:
-    """Return the bytes of a, used b and out, each once: what L2 cannot spare DRAM."""
+    """Return the bytes of a, used b and out, each once: the least traffic of DRAM."""
     types = problem.operands
     blocks = problem.used_groups * -(-problem.n // 64) * -(-problem.k // DEPTH)
     of_row = problem.k * types.a_dtype.bits + problem.n * types.out_dtype.bits

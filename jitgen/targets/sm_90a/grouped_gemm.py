@@ -46,16 +46,16 @@ class GroupedGemm(GemmRules):
         return _of(config).derive(config)
 
     def nearest(self, config: GroupedGemmConfig) -> GroupedGemmConfig | None:
-        """Return the legal config that is nearest to a refused one; None where there is none."""
+        """Return the legal config nearest to a refused one; None if there is none."""
         return _of(config).nearest(config)
 
     def configs(self) -> Iterator[GroupedGemmConfig]:
-        """Yield every config that the target can be asked for, legal or not."""
+        """Yield every config of the target's space, legal or not."""
         yield from _PLAIN.configs()
         yield from _FP4.configs()
 
     def candidates(self, problem: GroupedGemmProblem) -> tuple[GroupedGemmConfig, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        """Return the candidate configs for `problem`; none if no kernel serves it."""
         return _of(problem).candidates(problem)
 
     def predict(

@@ -91,7 +91,7 @@ class Sm90WgradDerived:
 
 
 class GroupedGemmWgrad(WgradRules):
-    """The rules of its kernels, the few that may be chosen, and what they cost."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     alignment = 16  # the TMA unit's grain
     arch = "sm_90a"
@@ -201,7 +201,7 @@ class GroupedGemmWgrad(WgradRules):
         return stages, places, -(-smem_bytes // _SWIZZLE_BYTES) * _SWIZZLE_BYTES
 
     def candidates(self, problem: GroupedGemmWgradProblem) -> tuple[GroupedGemmWgradConfig, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        """Return the candidate configs for `problem`; none if no kernel serves it."""
         listed = (
             GroupedGemmWgradConfig(
                 layout=problem.layout,
@@ -226,7 +226,7 @@ class GroupedGemmWgrad(WgradRules):
         return wgrad_cost.predict(problem, config, fit_of(device, problem.op), num_sms)
 
     def check_sizes(self, problem: GroupedGemmWgradProblem) -> None:
-        """Raise a Refusal where rows of a tensor do not end with what the TMA unit moves."""
+        """Raise a Refusal if rows of a tensor are not a multiple of the TMA unit's alignment."""
         multiple = self.alignment * 8 // problem.a_dtype.bits
         for name, size in (("N", problem.n), ("K", problem.k)):
             refuse_unless(

@@ -77,7 +77,7 @@ class Sm90Fc2Derived(Sm90Derived):
 
 
 class _Parts(Sm90Rules):
-    """The rules of a grouped GEMM that is made of the same parts."""
+    """Rules of the grouped GEMM with the same parts."""
 
     space = Sm90Rules.space._replace(
         tile_m=tuple(_PART_M),
@@ -101,14 +101,14 @@ class _Parts(Sm90Rules):
         return super().derive(config)
 
     def _memory(self, config: GroupedGemmConfig) -> tuple[int, int]:
-        """Return the bytes of shared memory that an operand stage takes, and those of all else."""
+        """Return the bytes of shared memory of an operand stage, and of everything else."""
         stage, fixed = super()._memory(config)
         alpha = -(-config.tile.m // 32) * 32 * 4
         return stage + alpha, fixed + 2 * _CHUNK_WORDS * 4 + LISTED_EXPERTS * 4
 
 
 class MoeFc2Dense(Fc2Rules):
-    """The rules of its kernels, the few that may be chosen, and what they cost."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     entry = "sm90/moe_fc2_dense.py.jinja"
     note = "the model was fitted to grouped GEMMs, and takes routing for even"
@@ -141,7 +141,7 @@ class MoeFc2Dense(Fc2Rules):
         )
 
     def candidates(self, problem: MoEFc2DenseProblem) -> tuple[MoEFc2DenseConfig, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        """Return the candidate configs for `problem`; none if no kernel serves it."""
         listed = (
             MoEFc2DenseConfig(
                 operands=problem.operands,

@@ -144,7 +144,7 @@ _UNWANTED = 0.25
 
 
 class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]):
-    """The rules of its kernels, the few that may be chosen, and what they cost."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
     sums = permute_space.SUMS
@@ -210,7 +210,7 @@ class PermuteQuantize(StreamRules[PermuteQuantizeConfig, PermuteQuantizeProblem]
         return 2 * config.tiling.vector * config.tiling.rows * config.tiling.held
 
     def listed_for(self, problem: PermuteQuantizeProblem) -> tuple[Tiling, ...]:
-        """Return the tilings that may be chosen, as far as they are legal."""
+        """Return the legal ones of the candidate tilings."""
         if problem.format is Format.ROW:
             return _TILINGS_OF_ROWS
         listed = _TILINGS_OF_COPIES if problem.format is Format.NONE else _TILINGS

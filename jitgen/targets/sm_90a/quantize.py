@@ -71,7 +71,7 @@ _TILINGS_OF = {Format.MXFP4: _TILINGS_OF_MXFP4, Format.NVFP4: _TILINGS_OF_NVFP4}
 
 
 class Quantize(StreamRules[QuantizeConfig, QuantizeProblem]):
-    """The rules of its kernels, the few that may be chosen, and what they cost."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     row_edges: tuple[int, ...] = (1, 8, 32, 128, 512, 2048, 8192, 32768)
     sums = SumOrder(
@@ -84,7 +84,7 @@ class Quantize(StreamRules[QuantizeConfig, QuantizeProblem]):
     note = "speeds are those of silu_mul_quantize on an H200, not of quantize"
 
     def check_kind(self, config: QuantizeConfig) -> None:
-        """Raise a Refusal where scales are rounded in a way that they are not."""
+        """Raise a Refusal if the rounding does not apply to the format."""
         refuse_unless(
             config.format is not Format.NVFP4 or config.rounding is Rounding.UP,
             "E_ROUNDING",
@@ -120,7 +120,7 @@ class Quantize(StreamRules[QuantizeConfig, QuantizeProblem]):
         return 2 * config.tiling.vector * config.tiling.rows
 
     def listed_for(self, problem: QuantizeProblem) -> tuple[Tiling, ...]:
-        """Return the tilings that may be chosen, as far as they are legal."""
+        """Return the legal ones of the candidate tilings."""
         return _TILINGS_OF.get(problem.format, _TILINGS)
 
     def cost(

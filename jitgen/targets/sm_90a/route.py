@@ -79,7 +79,7 @@ class Sm90RouteDerived:
 
 
 class Route(StreamRules[RouteConfig, RouteProblem]):
-    """The rules of its kernels, the few that may be chosen, and what they cost."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     generation = 2
     alignment = 1
@@ -139,7 +139,7 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
                         yield tiled(sized, replace(tiling, is_spread=is_spread))
 
     def candidates(self, problem: RouteProblem) -> tuple[RouteConfig, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        """Return the candidate configs for `problem`; none if no kernel serves it."""
         experts = self.experts_for(problem)
         if experts is None:
             return ()

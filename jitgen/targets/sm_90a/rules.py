@@ -344,7 +344,7 @@ class Sm90Rules(GemmRules):
         return boxes.lane_tiles(config) if self.deals_tiles else 0
 
     def _memory(self, config: GroupedGemmConfig) -> tuple[int, int]:
-        """Return the bytes of shared memory that an operand stage takes, and those of all else."""
+        """Return the bytes of shared memory of an operand stage, and of everything else."""
         tile, types, split_k = config.tile, config.operands, config.schedule.split_k
         stage = (tile.m + tile.n) * tile.k * types.a_dtype.bits // 8 + _RING_SLOT_BYTES
         fixed = tile.m * boxes.out_n(config) * types.out_dtype.bits // 8 + 2 * (

@@ -87,7 +87,7 @@ _OF_ROWS = (
 
 
 class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]):
-    """The rules of its kernels, the few that may be chosen, and what they cost."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     row_edges: tuple[int, ...] = (
         *(1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192),
@@ -148,7 +148,7 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
                 yield tiled(kind, tiling)
 
     def listed_for(self, problem: SiluMulQuantizeProblem) -> tuple[Tiling, ...]:
-        """Return the tilings that may be chosen, as far as they are legal."""
+        """Return the legal ones of the candidate tilings."""
         if problem.scale_granularity is Scales.ROW:
             return _OF_ROWS
         if not problem.scale_granularity.is_found and problem.layout is Layout.RAGGED:

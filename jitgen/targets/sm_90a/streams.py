@@ -156,11 +156,11 @@ class StreamRules(TiledRules[TiledT, ProblemT]):
                 yield tiled(kind, tiling)
 
     def candidates(self, problem: ProblemT) -> tuple[TiledT, ...]:
-        """Return the few configs that may be chosen for `problem`; none where it has no kernel."""
+        """Return the candidate configs for `problem`; none if no kernel serves it."""
         return self.legal(self.kind_of(problem), self.listed_for(problem))
 
     def listed_for(self, problem: ProblemT) -> tuple[Part, ...]:  # some look at it
-        """Return the tilings that may be chosen, as far as they are legal."""
+        """Return the legal ones of the candidate tilings."""
         return self.listed
 
     def is_fitted(self, problem: ProblemT) -> bool:  # some look at it

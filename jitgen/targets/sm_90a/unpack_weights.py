@@ -57,7 +57,7 @@ class Sm90UnpackDerived:
 
 
 class UnpackWeights(StreamRules[UnpackWeightsConfig, UnpackWeightsProblem]):
-    """The rules of its kernels, the few that may be chosen, and what they cost."""
+    """Rules of the kernels, their candidates and their cost model."""
 
     row_edges: tuple[int, ...] = (256, 1024, 4096, 16384)
     sums = SumOrder(words="nothing: each value is decoded by itself", free=("b_layout", "tiling"))

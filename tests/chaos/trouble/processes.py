@@ -46,7 +46,7 @@ def _during_compile(work: Callable[[], object]) -> Iterator[None]:
 
 
 def _meanwhile(work: Callable[[Place], object], *, kept: bool) -> Case:
-    """Somebody does `work` to the cache during the compile: the call gets its kernel."""
+    """Another process does `work` to the cache during the compile: the call gets its kernel."""
 
     def case(place: Place) -> str:
         with _during_compile(lambda: work(place)):
@@ -261,7 +261,7 @@ def _interrupted(place: Place) -> str:
 
 
 def _killed(place: Place) -> str:
-    """Killed in the middle: its scratch folder is swept by whoever prunes an hour later."""
+    """Killed in the middle: its scratch folder is swept by the first prune an hour later."""
     said = in_child(lambda: _compile_and_die(place))
     assert said == f"ended by {-signal.SIGKILL}", said
     return "killed; nothing published"
@@ -313,7 +313,7 @@ def _threads_render(place: Place) -> str:
 
 
 def _threads_ask(place: Place) -> str:
-    """32 threads want the one kernel: it is compiled once, and nobody sees half of it."""
+    """32 threads want the one kernel: it is compiled once, and no thread sees half of it."""
     subject = place.loader()
     got: list[object] = []
     threads = [

@@ -240,7 +240,7 @@ CASES: dict[str, Case] = {
     "an input/output error in this process": _compiler_raises(OSError(errno.EIO, "I/O error")),
     "the interpreter fails in this process (gh-106905)": _compiler_raises(SystemError("AST")),
     "the compiler fails in this process only": _compiler_raises(RuntimeError("ICE")),
-    "a type of error that nobody knows": _compiler_raises(LookupError("?")),
+    "an unknown type of error": _compiler_raises(LookupError("?")),
     "no process can be started": _no_processes,
     "a hot loop in need": _backs_off,
     "no descriptors": _no_descriptors,

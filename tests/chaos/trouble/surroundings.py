@@ -98,7 +98,7 @@ def _variables(place: Place) -> str:
 
 
 def _settings_changed(place: Place) -> str:
-    """Somebody changes the compiler's settings between two compiles of one process."""
+    """Other code changes the compiler's settings between two compiles of one process."""
     from cutlass.cutlass_dsl import CuTeDSL
 
     with patched(CuTeDSL._get_dsl().envar, "lineinfo", True):
@@ -285,7 +285,7 @@ def _cache_off(place: Place) -> str:
 
 
 def _broken_pipe(place: Place) -> str:
-    """Nobody reads standard error any more, and logging goes there."""
+    """No process reads standard error any more, and logging goes there."""
     read, write = os.pipe()
     os.close(read)
     before = os.dup(2)
@@ -314,5 +314,5 @@ CASES: dict[str, Case] = {
     "a processor that cannot be read": _unreadable_cpu,
     "another compiler of the same version": _other_compiler,
     "no cache": _cache_off,
-    "nobody reads what is logged": _broken_pipe,
+    "the log has no reader": _broken_pipe,
 }

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody else brings to jitgen: the target acme_cpu and the operation scale_rows."""
+"""A third party's plug-in: the target acme_cpu and the operation scale_rows."""
