@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _Plugin = TypeVar("_Plugin")
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_NAME = r"[a-z][a-z0-9_]*"
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -63,7 +63,7 @@ class PluginKind(NamedTuple, Generic[_Plugin]):
 
     def __contains__(self, name: object) -> bool:
         """Say whether there is one called `name`; plug-ins are not asked for a built-in one."""
-        return name in _built_in(self) or name in _others(self, settings.plugins)
+        return _is_built_in(self, name) or name in _others(self, settings.plugins)
 
     def get(self, name: str) -> _Plugin:
         """
@@ -109,18 +109,34 @@ def lacking(found: object, protocol: type) -> tuple[str, ...]:
 @cache
 def _built_in(kind: PluginKind[Any]) -> tuple[str, ...]:
     """Return the names of the folders that hold the object; other folders hold shared code."""
+    return tuple(name for name in _folders(kind) if _holds(kind, name))
+
+
+def _is_built_in(kind: PluginKind[Any], name: object) -> bool:
+    """Return whether there is such a folder: a start reads that of the name alone."""
+    return name in _folders(kind) and _holds(kind, str(name))
+
+
+@cache
+def _folders(kind: PluginKind[Any]) -> tuple[str, ...]:
     # Not by a pattern: for some versions of Python nothing is in a folder that cannot be read now.
     with os.scandir(_PACKAGE / kind.package) as entries:
-        files = [Path(entry.path, "__init__.py") for entry in entries if entry.is_dir()]
+        return tuple(sorted(entry.name for entry in entries if entry.is_dir()))
+
+
+@cache
+def _holds(kind: PluginKind[Any], folder: str) -> bool:
+    path = _PACKAGE / kind.package / folder / "__init__.py"
     bound = re.compile(rf"^{kind.attribute}\b", re.MULTILINE)
-    found = (p for p in files if p.is_file() and bound.search(p.read_text(encoding="utf-8")))
-    return tuple(sorted(path.parent.name for path in found))
+    return path.is_file() and bound.search(path.read_text(encoding="utf-8")) is not None
 
 
 @cache
 def _others(kind: PluginKind[Any], trusted: tuple[str, ...]) -> dict[str, EntryPoint]:
     """Return the entry points of the distributions that are trusted, by name."""
     found: dict[str, EntryPoint] = {}
+    if not trusted:
+        return found
     owners = dict.fromkeys(_built_in(kind), "jitgen itself")
     for distribution in map(_distribution, dict.fromkeys(map(_normal, trusted))):
         for point in distribution.entry_points.select(group=f"jitgen.{kind.package}"):
@@ -129,7 +145,7 @@ def _others(kind: PluginKind[Any], trusted: tuple[str, ...]) -> dict[str, EntryP
                     f"{distribution.name} brings {point.name} to jitgen.{kind.package}, and so "
                     f"does {other}; leave one out of JITGEN_PLUGINS, or have it renamed"
                 )
-            if not _NAME.fullmatch(point.name):
+            if not re.fullmatch(_NAME, point.name):
                 raise ConfigError(
                     f"{distribution.name} brings {shown(point.name)} to jitgen.{kind.package}: a "
                     "name becomes part of symbols and files, so it must be of a-z, 0-9 and _"
@@ -158,7 +174,7 @@ def _normal(name: str) -> str:
 
 @cache
 def _load(kind: PluginKind[Any], name: str, trusted: tuple[str, ...]) -> Any:
-    if name in _built_in(kind):
+    if _is_built_in(kind, name):
         return getattr(importlib.import_module(f"jitgen.{kind.package}.{name}"), kind.attribute)
     point = _others(kind, trusted).get(name)
     if point is None:

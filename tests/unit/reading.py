@@ -58,7 +58,7 @@ READS = {
     "codegen/render.py:_line": _OWN,
     "compile/toolchain.py:_require_readable": "a folder, to see whether one can be opened",
     "compile/toolchain.py:version": _OWN,
-    "config/plugins.py:_built_in": _OWN,
+    "config/plugins.py:_holds": _OWN,
     "support/documents.py:_open": "how read_bounded opens",
     "support/documents.py:read_bounded": "the way to read what anybody may have written",
     "emulator/__main__.py:main": "named by its user; nothing of it runs natively",
