@@ -36,11 +36,13 @@ def every_format() -> tuple[ScaleFormat, ...]:
 
 def format_of_b(scale: Tensor) -> ScaleFormat | None:
     """
-    Return the format of scales of b; None if no format has their type and rank.
+    Return the format of scales of b; None if no format has their type and rank. Those behind it in
+    `SCALES` are not imported.
 
     float64 counts as float32: a reference may be computed so.
     """
     import torch
 
     dtype = torch.float32 if scale.dtype is torch.float64 else scale.dtype
-    return next((f for f in every_format() if (f.dtype, f.b_rank) == (dtype, scale.dim())), None)
+    formats = map(find_format, SCALES)
+    return next((f for f in formats if (f.dtype, f.b_rank) == (dtype, scale.dim())), None)

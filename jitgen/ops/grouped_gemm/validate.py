@@ -303,9 +303,10 @@ def _format_of_b(args: Arguments[Tensor]) -> ScaleFormat:
 
 def _named_by(b_scale: Tensor) -> ScaleFormat:
     """Return the format whose type and dimensions b_scale has."""
-    require("b_scale", b_scale, [form.dtype for form in every_format()])
+    require("b_scale", b_scale)
     form = format_of_b(b_scale)
-    if form is None:
+    if form is None or form.dtype is not b_scale.dtype:
+        require("b_scale", b_scale, [form.dtype for form in every_format()])
         of_type = [each for each in every_format() if each.dtype is b_scale.dtype]
         first, *others = (f"(a scale {each.words})" for each in of_type)
         text = f"{of_type[0].b_rank} dimension{'s' * (of_type[0].b_rank > 1)} {first}"
