@@ -8,6 +8,7 @@ Sources and keys both start from here, without Jinja: a warm start needs the key
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,15 +40,14 @@ def template_of(config: Config, arch: Arch) -> Template:
     return next(each for each in rules(arch, config.op).templates() if each.takes(config))
 
 
-_STATED = re.compile(r"^(?:## |\{# )Parameters: (.*(?:\n##     .*)*)", re.MULTILINE)
-_CODE = re.compile(
-    r"(?:^|\s)##[^\n]*|\{#.*?#\}|^[ \t]*#%[-+]?([^\n]*)|\{\{(.*?)\}\}", re.MULTILINE | re.DOTALL
-)
+# They are compiled where they are used: a warm start of a cpu kernel needs none.
+_STATED = r"^(?:## |\{# )Parameters: (.*(?:\n##     .*)*)"
+_CODE = r"(?:^|\s)##[^\n]*|\{#.*?#\}|^[ \t]*#%[-+]?([^\n]*)|\{\{(.*?)\}\}"
 """Comments, which are not code; a statement; an expression."""
 
-_BINDING = re.compile(r"\s*(?:set ([\w, ]+?) =(.*)|(?:from .* )?import (\w+))")
-_STRING = re.compile(r'"[^"]*"')
-_NAME = re.compile(r"(?<![\w.])(?<!\| )[A-Za-z_]\w*(?!\w|=)")
+_BINDING = r"\s*(?:set ([\w, ]+?) =(.*)|(?:from .* )?import (\w+))"
+_STRING = r'"[^"]*"'
+_NAME = r"(?<![\w.])(?<!\| )[A-Za-z_]\w*(?!\w|=)"
 _JINJA = frozenset(
     (
         *("if", "elif", "else", "endif", "and", "or", "not", "in", "is", "none", "true", "false"),
@@ -76,7 +76,7 @@ def _read(root: Path, entry: str) -> frozenset[str]:
     found: set[str] = set()
     for content in contents(root, entry).values():
         text = content.decode("utf-8")
-        stated = _STATED.search(text)
+        stated = re.search(_STATED, text, re.MULTILINE)
         found |= _free_names(text) if stated is None else {*re.findall(r"\w+", stated[1])}
     return frozenset(found - _JINJA)
 
@@ -85,14 +85,14 @@ def _free_names(text: str) -> set[str]:
     """Return the names that a template reads before it sets or imports them."""
     found: set[str] = set()
     bound: set[str] = set()
-    for statement, expression in _CODE.findall(text):
-        code = _STRING.sub("", statement or expression)
-        if binding := _BINDING.match(code):
+    for statement, expression in re.findall(_CODE, text, re.MULTILINE | re.DOTALL):
+        code = re.sub(_STRING, "", statement or expression)
+        if binding := re.match(_BINDING, code):
             targets, code, imported = binding.groups(default="")
-            found |= {*_NAME.findall(code)} - bound
+            found |= {*re.findall(_NAME, code)} - bound
             bound |= {*re.findall(r"\w+", targets or imported)}
         else:
-            found |= {*_NAME.findall(code)} - bound
+            found |= {*re.findall(_NAME, code)} - bound
     return found
 
 
@@ -103,9 +103,19 @@ def derived(config: Config, arch: Arch) -> dict[str, Any]:
     Raises:
         UnsupportedConfig: `arch` cannot run `config`.
     """
-    declared = read(template_of(config, arch))
-    numbers = require(config, arch).numbers
+    template, numbers = template_of(config, arch), require(config, arch).numbers
+    if not _mentions(template, numbers):
+        return {}
+    declared = read(template)
     return {name: value for name, value in numbers.items() if name in declared}
+
+
+def _mentions(template: Template, names: Iterable[str]) -> bool:
+    """Return whether a template may read any of `names`: quicker to say than which it reads."""
+    if template.parameters is not None:
+        return not template.parameters.isdisjoint(names)
+    texts = contents(template.root, template.entry).values()
+    return any(name.encode() in text for name in names for text in texts)
 
 
 def parameters(config: Config, arch: Arch) -> dict[str, Any]:
