@@ -90,8 +90,14 @@ def referred(name: str, text: str, root: Path = ROOT) -> list[str]:
                 '"begin" ~ value ~ "end" on a line of its own'
             )
         begin, end = match["begin"], match["end"]
-        names = [each for each in _names(root, begin.rpartition("/")[0]) if each.startswith(begin)]
-        names = [each for each in names if each.endswith(end)] if end else [begin]
+        if end is None:
+            found.append(begin)
+            continue
+        names = [
+            each
+            for each in _names(root, begin.rpartition("/")[0])
+            if each.startswith(begin) and each.endswith(end)
+        ]
         if not names:
             raise ValueError(f"{name}: there is no file for {statement.strip()}")
         found += names

@@ -284,7 +284,7 @@ def cpuinfo(name: str) -> str:
 def _head(path: Path) -> str:
     """Return the beginning of `path`: the kernel writes as much again for each further CPU."""
     try:
-        with path.open(encoding="ascii", errors="replace") as stream:
+        with path.open(encoding="utf-8", errors="replace") as stream:
             return stream.read(2**14)
     except OSError as error:
         if is_passing(error):  # a level of the base would be remembered, and no entry loaded
