@@ -14,7 +14,9 @@ to Python 3.11.7 two threads that build a tree at once raise SystemError.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 LINE_LENGTH = 100
@@ -29,7 +31,9 @@ _OPAQUE = re.compile(
 )
 """Strings and comments: no name in them is a use, but for strings with values in them."""
 
-_NAME = re.compile(r"\.?\b[A-Za-z_]\w*")
+_WORD = re.compile(r"[\w.]\w*")
+"""A name, an attribute with its dot, or a number: together they are quick to find."""
+
 _QUOTED = re.compile(r"[\"'](\w+)[\"']")
 _CONSTANT = re.compile(r"^([A-Z][A-Z0-9_]*) = (.+)$", re.MULTILINE)
 _IF = re.compile(r"( *)(if|elif) (.+):(?:  #.*)?")
@@ -57,7 +61,7 @@ _CHOICE = re.compile(r"(?<=[^\n ]) if ")
 _BRACKETS = re.compile(r"[()\[\]{}]")
 _BRACKETS_AND_COMMAS = re.compile(r"[()\[\]{},]")
 _NEXT_TOP = re.compile(r"\n(?=[^\s)])")
-_REPLACED = re.compile(r"\._replace\(")
+_REPLACES_NOTHING = re.compile(r"\._replace\(\)")
 _PURE_VALUE = re.compile(r"(?:[\w.\[\], +*/<>=&|-]|(?:Int\d+)?[()])+")
 _PURE = re.compile(r"[\w.\[\], +*/-]+")
 _OPENING = {"(": ")", "[": "]", "{": "}"}
@@ -274,13 +278,14 @@ def _assigns(plain: str, place: int) -> bool:
     return plain[place] == "=" and plain[place - 1] not in "=!<>" and plain[place + 1] != "="
 
 
-def _names(plain: str) -> dict[str, list[int]]:
+@lru_cache(maxsize=1)  # steps that take nothing out ask for the same text again
+def _names(plain: str) -> Mapping[str, list[int]]:
     """Return where each name is used or set, attributes not counted."""
-    found: dict[str, list[int]] = {}
-    for match in _NAME.finditer(plain):
-        if (name := match[0])[0] != ".":
-            found.setdefault(name, []).append(match.start())
-    return found
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for match in _WORD.finditer(plain):
+        if (word := match[0])[0] != ".":
+            found[word].append(match.start())
+    return dict(found)
 
 
 def _closing(plain: str, place: int) -> int:
@@ -312,7 +317,7 @@ def _functions(text: str, plain: str, kept: frozenset[str]) -> Iterator[_Functio
     for match in _FUNCTION.finditer(plain):
         close = _closing(plain, match.start(2))
         end = _NEXT_TOP.search(plain, close)
-        above = text[: match.start()].rsplit("\n\n", 1)[-1]
+        above = text[text.rfind("\n\n", 0, match.start()) + 1 : match.start()]
         yield _Function(
             match[1],
             match.start(1),
@@ -358,7 +363,7 @@ def _without_parameters(text: str, plain: str, kept: frozenset[str]) -> tuple[st
     return _cut(text, plain, cuts)
 
 
-def _is_read(plain: str, names: dict[str, list[int]], name: str, function: _Function) -> bool:
+def _is_read(plain: str, names: Mapping[str, list[int]], name: str, function: _Function) -> bool:
     start, end = function.body
     return any(
         start < place < end and not _KEYWORD.match(plain, place) for place in names.get(name, ())
@@ -409,7 +414,7 @@ def _without_fields(text: str, plain: str) -> tuple[str, str]:
             later = [part for part in handed if part[0] > line[0]]
             text, plain = _dropped(*_cut(text, plain, later), line)
             text, plain = _cut(text, plain, [part for part in handed if part not in later])
-    for match in reversed([*re.finditer(r"(?<=\w)\._replace\(\)", plain)]):
+    for match in reversed([*_REPLACES_NOTHING.finditer(plain)]):
         text, plain = _dropped(text, plain, match.span())
     return text, plain
 
@@ -540,7 +545,7 @@ def _span(text: str, plain: str, match: re.Match[str]) -> tuple[int, int]:
     return start, found.end() if found else len(text)
 
 
-def _without_imports(text: str, plain: str, names: dict[str, list[int]]) -> tuple[str, str]:
+def _without_imports(text: str, plain: str, names: Mapping[str, list[int]]) -> tuple[str, str]:
     for match in reversed([*_IMPORT.finditer(plain)]):
         words = match[1].split(", ")
         used = [
@@ -558,6 +563,7 @@ def _without_imports(text: str, plain: str, names: dict[str, list[int]]) -> tupl
     return text, plain
 
 
+_OPENED = re.compile(r"[(\[]\n")
 _GROUP = re.compile(r"^( *)(.*[\w\]])?([(\[])\n +([^\n]*[^,\n])\n\1([)\]].*)$", re.MULTILINE)
 _WRAPPED = re.compile(r"^( *)(.*(?:= |return ))\(\n +([^\n]*[^,\n])\n\1\)$", re.MULTILINE)
 
@@ -573,4 +579,15 @@ def _joined(text: str) -> str:
         line = f"{match[1]}{match[2]}{match[3]}"
         return line if len(line) <= LINE_LENGTH and "#" not in match[3] else match[0]
 
-    return _GROUP.sub(one, _WRAPPED.sub(plain, text))
+    return _each(_GROUP, one, _each(_WRAPPED, plain, text))
+
+
+def _each(pattern: re.Pattern[str], new: Callable[[re.Match[str]], str], text: str) -> str:
+    """Return ``pattern.sub(new, text)`` where each match begins with a line that opens a bracket."""
+    parts, done = [], 0
+    for opened in _OPENED.finditer(text):
+        start = text.rfind("\n", 0, opened.start()) + 1
+        if start >= done and (match := pattern.match(text, start)):
+            parts += [text[done:start], new(match)]
+            done = match.end()
+    return "".join((*parts, text[done:]))
