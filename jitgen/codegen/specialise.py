@@ -583,7 +583,7 @@ def _joined(text: str) -> str:
 
 
 def _each(pattern: re.Pattern[str], new: Callable[[re.Match[str]], str], text: str) -> str:
-    """Return ``pattern.sub(new, text)`` where each match begins with a line that opens a bracket."""
+    """Return ``pattern.sub(new, text)``, each of whose matches begins in a line with a bracket."""
     parts, done = [], 0
     for opened in _OPENED.finditer(text):
         start = text.rfind("\n", 0, opened.start()) + 1
