@@ -10,6 +10,7 @@ loaded without a tensor library.
 from __future__ import annotations
 
 import importlib
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgen.config.plugins import OPERATIONS
@@ -114,9 +115,9 @@ class Operation(NamedTuple):
 
 
 def loaded(place: str) -> Any:
-    """Import the object called ``MODULE:NAME``."""
+    """Import the object called ``MODULE:NAME``; the name may have dots."""
     module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return attrgetter(name)(importlib.import_module(module))
 
 
 def operation(name: str) -> Operation:

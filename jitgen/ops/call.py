@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -67,7 +68,8 @@ class Call(Generic[Args, Validated, Result]):
         arguments: The class of its arguments. A field `out` is what results are written to, a field
             `config` what the caller asks for.
         config: The class of its configs.
-        like: Name of the tensor that decides the device and has the rows.
+        like: Name of the tensor that decides the device and has the rows, unless `rows_of` does.
+        rows_of: The argument that has the rows; empty: `like`.
         outputs: Names of the results that `out` holds.
         new_outputs: Number of further results, which are always new tensors.
         in_place: Tensors that `out` may be: see `jitgen.ops.dispatcher.require_apart`.
@@ -91,6 +93,7 @@ class Call(Generic[Args, Validated, Result]):
     arguments: ClassVar[Any]
     config: ClassVar[type[Config]]
     like: ClassVar[str]
+    rows_of: ClassVar[str] = ""
     outputs: ClassVar[tuple[str, ...]] = ("out",)
     new_outputs: ClassVar[int] = 0
     in_place: ClassVar[tuple[str, ...]] = ()
@@ -215,9 +218,14 @@ class Call(Generic[Args, Validated, Result]):
         """Launch the kernel."""
         raise NotImplementedError
 
+    def kind(self, args: Args, valid: Validated) -> dict[str, Any]:
+        """Return the fields that problems and configs of such calls share."""
+        raise NotImplementedError
+
     def fitting(self, config: Any, args: Args, valid: Validated) -> Config:
         """Return the config that this call would need, with the tiling of `config`."""
-        raise NotImplementedError
+        fitted: Config = replace(config, **self.kind(args, valid))
+        return fitted
 
     def require_fit(self, asked: object, args: Args, valid: Validated) -> Any:
         """
@@ -237,7 +245,22 @@ class Call(Generic[Args, Validated, Result]):
         require(config, valid.arch)
         return config
 
-    # A call in a graph of torch's.
+    # A call in its kernels are called with directly: see `jitgen.ops.direct`.
+
+    def check_direct(self, config: Any, arch: Arch, given: tuple[Any, ...]) -> None:
+        """Require arguments that an entry of `config` can be trusted with."""
+        from jitgen.ops import direct
+
+        direct.check(self, config, arch, given)
+
+    def entry_tensors(self, config: Any) -> tuple[str, ...]:
+        """Return what the tensors of an entry are called, which are arguments of this call."""
+        raise NotImplementedError
+
+    def check_entry(self, args: Args, valid: Validated) -> None:
+        """Require what entries ask for and the public call does without."""
+
+    # What a graph of torch's.
 
     def in_graph(self) -> list[tuple[str, str, Any]]:
         """

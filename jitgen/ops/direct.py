@@ -5,14 +5,15 @@ trust because the public calls have looked at it.
 
 An entry checks types, ranks, strides, and that sizes agree which are one size. It does not see what
 only its config says (at most 256 experts), what follows from other sizes (a scale for each 128
-columns), nor numbers. So each operation has a module ``direct`` whose `check` puts the arguments of
-an entry into those of its public call and lets that one's rules judge them.
+columns), nor numbers. So the arguments of an entry become those of its public call, whose rules
+judge them: `check` does that where they have the same names, and a module ``direct`` of the
+operation where they have not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,10 @@ from jitgen.formats.protocol import ScaleFormat
 from jitgen.ops import tensors as common
 from jitgen.ops.dispatcher import is_traced, mark_written, require_apart, require_plain
 from jitgen.runtime import devices
-from jitgen.runtime.session import Session
+from jitgen.runtime.session import Session, current
+
+if TYPE_CHECKING:
+    from jitgen.ops.call import Call
 
 _COUNT = "num_ctas"
 """Name of the last argument of a GPU's entries: number of CTAs, at most one for each SM."""
@@ -92,6 +96,36 @@ def read(
     require_apart(named, written, in_place)
     mark_written(named[name] for name in written)
     return found
+
+
+def check(call: Call[Any, Any, Any], config: Config, arch: Arch, given: tuple[Any, ...]) -> None:
+    """
+    Require arguments of an entry that its public call would take for `config`, where they have the
+    names that they have there.
+
+    Raises:
+        InputError: One is wrong; the message says which, what is required, and what came.
+    """
+    session = current.get()
+    names = call.entry_tensors(config)
+    found = read(config, arch, session, given, names, in_place=call.in_place)
+    judge(call, config, call.arguments(**found), session)
+
+
+def judge(call: Call[Any, Any, Any], config: Config, args: Any, session: Session) -> Any:
+    """
+    Let the rules of a public call judge arguments of an entry of `config`; return what follows from
+    them.
+
+    Raises:
+        InputError: One is wrong, or is for another config, or there is nothing to do.
+    """
+    valid = call.validate(args, session)
+    call.require_fit(config, args, valid)
+    require_rows(call.rows_of or call.like, call.rows(args, valid))
+    call.check_entry(args, valid)
+    call.check_values(args, valid)
+    return valid
 
 
 def require_rows(name: str, count: int) -> None:

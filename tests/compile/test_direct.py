@@ -84,7 +84,7 @@ def test_more_groups_than_a_kernel_has_room_for() -> None:
 def test_what_the_entry_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     """What its own checks say, where ours were silent, is an error of the same kind."""
     case, kernel = solved("combine_bf16_cpu"), jitgen.get_kernel("combine_bf16_cpu")
-    monkeypatch.setattr("jitgen.ops.combine.direct.check", lambda *_: None)
+    monkeypatch.setattr("jitgen.ops.combine.call.CALL.check_direct", lambda *_: None)
     with pytest.raises(InputError, match=r"arguments: do not fit combine_bf16_cpu: .*inverse"):
         kernel(case.tensors[0], case.tensors[1].long(), *case.tensors[2:])
 

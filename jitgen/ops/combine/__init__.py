@@ -10,5 +10,5 @@ OPERATION = Operation(
     samples="jitgen.ops.combine.samples",
     arguments=("y", "inverse", "topk_weights", "out"),
     results=("out",),
-    direct="jitgen.ops.combine.direct:check",
+    direct="jitgen.ops.combine.call:CALL.check_direct",
 )

@@ -11,6 +11,7 @@ from jitgen.config.combine import CombineConfig, CombineProblem
 from jitgen.ops.call import Call
 from jitgen.ops.combine.validate import Arguments, Validated, validate
 from jitgen.ops.launch import AnyLaunch
+from jitgen.ops.tensors import require
 from jitgen.ops.values import check_places
 from jitgen.support.frozen import frozen
 
@@ -51,6 +52,7 @@ class Combine(Call[Arguments, Validated, Tensor]):
     arguments = Arguments
     config = CombineConfig
     like = "y"
+    rows_of = "inverse"
     validate = staticmethod(validate)
     in_place = ("shared",)  # a thread reads `shared` at the place where it writes the sum
 
@@ -58,12 +60,17 @@ class Combine(Call[Arguments, Validated, Tensor]):
         check_places("inverse", args.inverse, args.y.shape[:-1].numel(), "rows of y")
 
     def problem(self, args: Arguments, valid: Validated) -> CombineProblem:
-        return CombineProblem(
-            m=valid.rows, n=valid.n, top_k=valid.top_k, has_shared=args.shared is not None
-        )
+        return CombineProblem(m=valid.rows, n=valid.n, top_k=valid.top_k, **self.kind(args, valid))
 
-    def fitting(self, config: CombineConfig, args: Arguments, valid: Validated) -> CombineConfig:
-        return CombineConfig(has_shared=args.shared is not None, tiling=config.tiling)
+    def kind(self, args: Arguments, valid: Validated) -> dict[str, Any]:
+        return {"has_shared": args.shared is not None}
+
+    def entry_tensors(self, config: CombineConfig) -> tuple[str, ...]:
+        shared = ("shared",) if config.has_shared else ()
+        return ("y", "inverse", "topk_weights", *shared, "out")
+
+    def check_entry(self, args: Arguments, valid: Validated) -> None:
+        require("y", args.y, rank=(2, "(M, N)"))
 
     def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
         return Launch(**kernel)

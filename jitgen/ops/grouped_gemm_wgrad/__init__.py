@@ -10,5 +10,5 @@ OPERATION = Operation(
     samples="jitgen.ops.grouped_gemm_wgrad.samples",
     arguments=("dy", "a", "groups", "out"),
     results=("out",),
-    direct="jitgen.ops.grouped_gemm_wgrad.direct:check",
+    direct="jitgen.ops.grouped_gemm_wgrad.call:CALL.check_direct",
 )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from jitgen.config import Layout
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
+from jitgen.config.layouts import ARGUMENT
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
 from jitgen.ops.call import Call
@@ -101,6 +102,9 @@ class GroupedGemmWgrad(Call[Arguments, Validated, Tensor]):
             )
         require(config, valid.arch)
         return config
+
+    def entry_tensors(self, config: GroupedGemmWgradConfig) -> tuple[str, ...]:
+        return ("dy", "a", ARGUMENT[config.layout], "out")
 
     def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
         columns = (valid.n, valid.k)

@@ -10,5 +10,5 @@ OPERATION = Operation(
     samples="jitgen.ops.moe_fc2_dense.samples",
     arguments=("a", "b", "a_scale", "b_scale", "alpha", "out"),
     results=("out",),
-    direct="jitgen.ops.moe_fc2_dense.direct:check",
+    direct="jitgen.ops.moe_fc2_dense.call:CALL.check_direct",
 )

@@ -14,6 +14,7 @@ from jitgen.formats import atoms, find_format
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout
 from jitgen.formats.protocol import TORCH, ScaleFormat
 from jitgen.ops.call import Call
+from jitgen.ops.direct import require_bytes, require_readable
 from jitgen.ops.explicit_config import explicit_config
 from jitgen.ops.launch import AnyLaunch
 from jitgen.ops.moe_fc2_dense.validate import Arguments, Validated, validate
@@ -103,6 +104,20 @@ class MoEFc2Dense(Call[Arguments, Validated, Tensor]):
             )
         require(config, valid.arch)
         return config
+
+    def entry_tensors(self, config: MoeFc2DenseConfig) -> tuple[str, ...]:
+        return ("a", "b", "a_scale", "b_scale", "alpha", "out")
+
+    def check_entry(self, args: Arguments, valid: Validated) -> None:
+        require_bytes("a", args.a)
+        require_bytes("b", args.b)
+        require_readable("a_scale", args.a_scale, find_format(valid.scale_granularity))
+        if not is_kernel_layout(args.alpha):
+            raise InputError(
+                "alpha",
+                "must have tokens contiguous and experts 16 bytes apart, or a multiple (got "
+                f"strides {args.alpha.stride()})",
+            )
 
     def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
         form = find_format(valid.scale_granularity)

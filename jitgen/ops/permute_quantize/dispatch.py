@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -18,14 +19,12 @@ from jitgen.config.permute_quantize import (
 )
 from jitgen.formats import find_format
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
-from jitgen.ops.call import Call
 from jitgen.ops.launch import AnyLaunch, Family
 from jitgen.ops.permute_quantize.validate import Arguments, Validated, format_of, validate
+from jitgen.ops.scaled import Scaled, ScaledCall
 from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_places, check_values
 from jitgen.support.frozen import frozen
-
-Result = tuple[Tensor, Tensor | None]
 
 _PAIRS = torch.float4_e2m1fn_x2
 _WORD = 4
@@ -62,7 +61,7 @@ class Launch(AnyLaunch):
         inverse: Tensor | None,
         scale: Tensor | None,
         out: Tensor | None,
-    ) -> Result:
+    ) -> Scaled:
         """Launch the kernel, into `out` if it is given; return q and its scales."""
         rows, columns = permutation.shape, x.shape[-1]
         q = out
@@ -109,7 +108,7 @@ def counted(form: Format, offs: Tensor | None, num_groups: int) -> int:
     return num_groups if form.has_atoms and offs is not None else 0
 
 
-def new_tensors(args: Arguments) -> Result:
+def new_tensors(args: Arguments) -> Scaled:
     """
     Return q and scales as the next GEMM reads them, not initialised; no scales if the kernel
     computes none.
@@ -124,20 +123,14 @@ def new_tensors(args: Arguments) -> Result:
     return q, of_scales.new_a(args.x, Rows(rows, counted(form, args.offs, num_groups)), columns)
 
 
-class PermuteQuantize(Call[Arguments, Validated, Result]):
-    """
-    Calls of `permute_quantize`: arguments, validation, choice and launch.
-
-    In a graph it returns q and scales. If the kernel computes no scales, an empty tensor takes
-    their place, because results of an operation are neither None nor one of its arguments.
-    """
+class PermuteQuantize(ScaledCall[Arguments, Validated]):
+    """Calls of `permute_quantize`: arguments, validation, choice and launch."""
 
     name = "permute_quantize"
     arguments = Arguments
     config = PermuteQuantizeConfig
     like = "x"
     graph_names: ClassVar[dict[str, str]] = {"format": "scale_granularity", "global_scale": "scale"}
-    new_outputs = 1
     validate = staticmethod(validate)
 
     def check_values(self, args: Arguments, valid: Validated) -> None:
@@ -150,15 +143,17 @@ class PermuteQuantize(Call[Arguments, Validated, Result]):
 
     def problem(self, args: Arguments, valid: Validated) -> PermuteQuantizeProblem:
         return PermuteQuantizeProblem(
-            layout=valid.layout,
-            m=valid.rows,
-            k=valid.k,
-            top_k=args.top_k,
-            format=valid.format,
-            walk=valid.walk,
-            power_of_two=args.power_of_two,
-            rounding=valid.rounding,
+            m=valid.rows, k=valid.k, top_k=args.top_k, **self.kind(args, valid)
         )
+
+    def kind(self, args: Arguments, valid: Validated) -> dict[str, Any]:
+        return {
+            "layout": valid.layout,
+            "format": valid.format,
+            "walk": valid.walk,
+            "power_of_two": args.power_of_two,
+            "rounding": valid.rounding,
+        }
 
     def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
         return Family.of(problem, valid, None)
@@ -170,14 +165,8 @@ class PermuteQuantize(Call[Arguments, Validated, Result]):
         Return the config that this call would need, with the tiling of `config`; a config that
         gathers serves any call.
         """
-        return PermuteQuantizeConfig(
-            layout=valid.layout,
-            format=valid.format,
-            walk=Walk.GATHER if config.walk is Walk.GATHER else valid.walk,
-            power_of_two=args.power_of_two,
-            rounding=valid.rounding,
-            tiling=config.tiling,
-        )
+        walk = Walk.GATHER if config.walk is Walk.GATHER else valid.walk
+        return replace(config, **self.kind(args, valid) | {"walk": walk})
 
     def rows(self, args: Arguments, valid: Validated) -> int:
         return valid.rows if args.permutation.numel() else 0
@@ -194,7 +183,7 @@ class PermuteQuantize(Call[Arguments, Validated, Result]):
             is_relayed=served.tiling.is_relayed,
         )
 
-    def start(self, launch: Launch, args: Arguments) -> Result:
+    def start(self, launch: Launch, args: Arguments) -> Scaled:
         return launch.call(
             *(args.x, args.permutation, args.top_k, groups_of(args)),
             *(args.inverse, args.global_scale, args.out),
@@ -203,13 +192,5 @@ class PermuteQuantize(Call[Arguments, Validated, Result]):
     def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
         return self.to_results(args, new_tensors(args))
 
-    def to_results(self, args: Arguments, result: Result) -> tuple[Tensor, ...]:
-        q, scale = result
-        if scale is None or scale is args.global_scale:
-            scale = args.x.new_empty(0, dtype=torch.float32)
-        return q, scale
-
-    def of_results(self, args: Arguments, tensors: tuple[Tensor, ...]) -> Result:
-        q, scale = tensors
-        form = format_of(args.format, args.q_dtype)
-        return q, scale if form.has_own_scales else args.global_scale
+    def finds_scales(self, args: Arguments) -> bool:
+        return format_of(args.format, args.q_dtype).has_own_scales

@@ -268,15 +268,21 @@ class SortQuantize(Call[SortArguments, ValidatedSort, Sorted]):
     without_rows = staticmethod(without_tokens)
 
     def problem(self, args: SortArguments, valid: ValidatedSort) -> PermuteQuantizeProblem:
-        return problem_of(valid.args, valid.checked)
+        return PermuteQuantizeProblem(
+            m=valid.rows, k=valid.checked.k, top_k=valid.args.top_k, **self.kind(args, valid)
+        )
+
+    def kind(self, args: SortArguments, valid: ValidatedSort) -> dict[str, Any]:
+        return {
+            "layout": valid.checked.layout,
+            "format": valid.checked.format,
+            "walk": Walk.SORT,
+            "power_of_two": valid.args.power_of_two,
+            "rounding": valid.checked.rounding,
+        }
 
     def family(self, problem: Any, args: SortArguments, valid: ValidatedSort) -> Family:
         return Family.of(problem, valid.checked, None)
-
-    def fitting(
-        self, config: PermuteQuantizeConfig, args: SortArguments, valid: ValidatedSort
-    ) -> PermuteQuantizeConfig:
-        return fitting(config, valid.args, valid.checked)
 
     def launch(self, args: SortArguments, valid: ValidatedSort, kernel: dict[str, Any]) -> Launch:
         form = valid.checked.format
@@ -289,34 +295,6 @@ class SortQuantize(Call[SortArguments, ValidatedSort, Sorted]):
 
     def start(self, launch: Launch, args: SortArguments) -> Sorted:
         return launch.call(args.x, args.topk_ids, args.global_scale, args.out)
-
-
-def problem_of(args: Arguments, valid: Validated) -> PermuteQuantizeProblem:
-    """Return the problem that the selector gets."""
-    return PermuteQuantizeProblem(
-        layout=valid.layout,
-        m=valid.rows,
-        k=valid.k,
-        top_k=args.top_k,
-        format=valid.format,
-        walk=Walk.SORT,
-        power_of_two=args.power_of_two,
-    )
-
-
-def fitting(
-    config: PermuteQuantizeConfig, args: Arguments, valid: Validated
-) -> PermuteQuantizeConfig:
-    """
-    Return the config that this call would need, with the tiling of `config` and its own sorting.
-    """
-    return PermuteQuantizeConfig(
-        layout=valid.layout,
-        format=valid.format,
-        walk=Walk.SORT,
-        power_of_two=args.power_of_two,
-        tiling=config.tiling,
-    )
 
 
 SORTED = SortQuantize(sort_quantize)

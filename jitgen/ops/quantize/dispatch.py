@@ -133,13 +133,12 @@ class Quantize(Call[Arguments, Any, Any]):
     def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
         return Family.of(problem, valid, None)
 
-    def fitting(self, config: QuantizeConfig, args: Arguments, valid: Validated) -> QuantizeConfig:
-        return QuantizeConfig(
-            layout=valid.layout,
-            format=Format(args.format),
-            rounding=Rounding(args.rounding),
-            tiling=config.tiling,
-        )
+    def kind(self, args: Arguments, valid: Validated) -> dict[str, Any]:
+        return {
+            "layout": valid.layout,
+            "format": Format(args.format),
+            "rounding": Rounding(args.rounding),
+        }
 
     def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
         form = find_format(Format(args.format).scales)

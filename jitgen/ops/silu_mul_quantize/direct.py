@@ -12,7 +12,7 @@ from jitgen.formats import find_format
 from jitgen.formats.protocol import Rows
 from jitgen.ops import direct
 from jitgen.ops.silu_mul_quantize.call import CALL
-from jitgen.ops.silu_mul_quantize.validate import Arguments, validate
+from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.runtime.session import current
 
 
@@ -44,11 +44,8 @@ def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
         interleaved=config.interleaved,
         power_of_two=config.power_of_two,
     )
-    valid = validate(args, session)
-    CALL.require_fit(config, args, valid)
-    direct.require_rows("x", valid.rows)
+    valid = direct.judge(CALL, config, args, session)
     if written is not None:
         form = find_format(ScaleGranularity(str(scales)))
         shape = form.a_shape(Rows(tuple(args.x.shape[:-1])), valid.n)
         direct.require_scales("scale", written, form, shape)
-    CALL.check_values(args, valid)

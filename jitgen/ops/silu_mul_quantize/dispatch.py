@@ -12,14 +12,12 @@ from jitgen.config import Layout, ScaleGranularity
 from jitgen.config.silu_mul_quantize import Scales, SiluMulQuantizeConfig, SiluMulQuantizeProblem
 from jitgen.formats import find_format
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
-from jitgen.ops.call import Call
 from jitgen.ops.launch import AnyLaunch, Family
+from jitgen.ops.scaled import Scaled, ScaledCall
 from jitgen.ops.silu_mul_quantize.validate import Arguments, Validated, validate
 from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_values
 from jitgen.support.frozen import frozen
-
-Result = tuple[Tensor, Tensor | None]
 
 
 @frozen
@@ -39,7 +37,7 @@ class Launch(AnyLaunch):
 
     def call(
         self, x: Tensor, groups: Tensor | None, scale: Tensor | None, q: Tensor | None
-    ) -> Result:
+    ) -> Scaled:
         """Launch the kernel, into `q` if it is given; return q and its scales."""
         rows = x.shape[:-1]
         if q is None:
@@ -53,7 +51,7 @@ class Launch(AnyLaunch):
         return q, scale
 
 
-def new_tensors(x: Tensor, columns: int, scales: Scales) -> Result:
+def new_tensors(x: Tensor, columns: int, scales: Scales) -> Scaled:
     """
     Return q and scales for the rows of `x` as the next GEMM reads them, not initialised; no scales
     if the kernel computes none.
@@ -63,13 +61,8 @@ def new_tensors(x: Tensor, columns: int, scales: Scales) -> Result:
     return q, None if form is None else form.new_a(x, Rows(rows), columns)
 
 
-class SiluMulQuantize(Call[Arguments, Validated, Result]):
-    """
-    Calls of `silu_mul_quantize`: arguments, validation, choice and launch.
-
-    In a graph it returns q and scales. If the kernel computes no scales, an empty tensor takes
-    their place, because results of an operation are neither None nor one of its arguments.
-    """
+class SiluMulQuantize(ScaledCall[Arguments, Validated]):
+    """Calls of `silu_mul_quantize`: arguments, validation, choice and launch."""
 
     name = "silu_mul_quantize"
     arguments = Arguments
@@ -81,7 +74,6 @@ class SiluMulQuantize(Call[Arguments, Validated, Result]):
         "swiglu_limit": "limit",
         "swiglu_alpha": "alpha",
     }
-    new_outputs = 1
     validate = staticmethod(validate)
 
     def check_values(self, args: Arguments, valid: Validated) -> None:
@@ -96,30 +88,20 @@ class SiluMulQuantize(Call[Arguments, Validated, Result]):
         if (mean := _mean(args, valid)) is not None:
             rows = mean * valid.groups
         return SiluMulQuantizeProblem(
-            layout=valid.layout,
-            groups=valid.groups,
-            m=rows,
-            n=valid.n,
-            scale_granularity=valid.scale_granularity,
-            activation=valid.activation,
-            interleaved=args.interleaved,
-            power_of_two=args.power_of_two,
+            groups=valid.groups, m=rows, n=valid.n, **self.kind(args, valid)
         )
+
+    def kind(self, args: Arguments, valid: Validated) -> dict[str, Any]:
+        return {
+            "layout": valid.layout,
+            "scale_granularity": valid.scale_granularity,
+            "activation": valid.activation,
+            "interleaved": args.interleaved,
+            "power_of_two": args.power_of_two,
+        }
 
     def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
         return Family.of(problem, valid, _mean(args, valid))
-
-    def fitting(
-        self, config: SiluMulQuantizeConfig, args: Arguments, valid: Validated
-    ) -> SiluMulQuantizeConfig:
-        return SiluMulQuantizeConfig(
-            layout=valid.layout,
-            scale_granularity=valid.scale_granularity,
-            activation=valid.activation,
-            interleaved=args.interleaved,
-            power_of_two=args.power_of_two,
-            tiling=config.tiling,
-        )
 
     def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
         scales = valid.scale_granularity
@@ -130,22 +112,15 @@ class SiluMulQuantize(Call[Arguments, Validated, Result]):
             form=_form(scales),
         )
 
-    def start(self, launch: Launch, args: Arguments) -> Result:
+    def start(self, launch: Launch, args: Arguments) -> Scaled:
         return launch.call(args.x, groups_of(args), args.global_scale, args.out)
 
     def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
         scales = Scales(args.format)
         return self.to_results(args, new_tensors(args.x, args.x.shape[-1] // 2, scales))
 
-    def to_results(self, args: Arguments, result: Result) -> tuple[Tensor, ...]:
-        q, scale = result
-        if scale is None or scale is args.global_scale:
-            scale = args.x.new_empty(0, dtype=torch.float32)
-        return q, scale
-
-    def of_results(self, args: Arguments, tensors: tuple[Tensor, ...]) -> Result:
-        q, scale = tensors
-        return q, scale if args.format in ("block128", "row") else args.global_scale
+    def finds_scales(self, args: Arguments) -> bool:
+        return Scales(args.format).is_found
 
 
 def _mean(args: Arguments, valid: Validated) -> int | None:
