@@ -18,11 +18,11 @@ The store on disk: compiled kernels that any process of their owner can load, ve
         builders/                      which compiler and linker publish here
         size                           ledger of bytes, so that a publish need not scan
         journal                        uses that the index has not taken over yet
-        tuned/                         measurements, a JSON file for each problem prewarmed/
-        which plans were prewarmed, and for which devices breakers/                      remote
-        places that this host does not ask for a while trust.json                     the latest
-        trust document that was seen here index/                         hits, sizes and failures;
-        losing it costs statistics only
+        tuned/                         measurements, a JSON file for each problem
+        prewarmed/                     which plans were prewarmed, and for which devices
+        breakers/                      remote places that this host does not ask for a while
+        trust.json                     the latest trust document that was seen here
+        index/                         hits, sizes and failures; losing it costs statistics only
 
 Four rules: a damaged entry is a miss, a cache that cannot be written is a warning, nothing but
 plain text is ever decoded, and the bytes that were checked are those that are used: bytes in
@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING
 from jitgen.cache.entry import Entry, Meta
 from jitgen.cache.folder import Damaged, Untrusted
 from jitgen.cache.store import Store
+from jitgen.support.lazy import importing
 
 if TYPE_CHECKING:
     from jitgen.cache.failures import Failure
@@ -65,22 +66,17 @@ __all__ = [
     "Verification",
 ]
 
-_LAZY = {
-    "Damage": "quarantine",
-    "Difference": "inventory",
-    "EntryInfo": "inventory",
-    "Failure": "failures",
-    "Index": "index",
-    "NullIndex": "index",
-    "Pruned": "prune",
-    "Stats": "inventory",
-    "Verification": "inventory",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+__getattr__ = importing(
+    __name__,
+    {
+        "Damage": ".quarantine",
+        "Difference": ".inventory",
+        "EntryInfo": ".inventory",
+        "Failure": ".failures",
+        "Index": ".index",
+        "NullIndex": ".index",
+        "Pruned": ".prune",
+        "Stats": ".inventory",
+        "Verification": ".inventory",
+    },
+)

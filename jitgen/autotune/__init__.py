@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jitgen.support.lazy import importing
+
 if TYPE_CHECKING:
     from jitgen.autotune.report import TuningReport, TuningRow, TuningState
     from jitgen.autotune.table import Imported, export_table, import_table
@@ -26,20 +28,15 @@ __all__ = [
     "tune",
 ]
 
-_HOME = {
-    "Imported": "table",
-    "TuningReport": "report",
-    "TuningRow": "report",
-    "TuningState": "report",
-    "export_table": "table",
-    "import_table": "table",
-    "tune": "tuner",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = importing(
+    __name__,
+    {
+        "Imported": ".table",
+        "TuningReport": ".report",
+        "TuningRow": ".report",
+        "TuningState": ".report",
+        "export_table": ".table",
+        "import_table": ".table",
+        "tune": ".tuner",
+    },
+)

@@ -31,8 +31,9 @@ docs/plans.md is the reference. `recorder` counts the calls of a program, `recor
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from jitgen.support.lazy import importing
 
 if TYPE_CHECKING:
     from jitgen.plans.plan import Plan, configs, launches, load, names
@@ -42,22 +43,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "Sweep", "configs", "from_recording", "launches", "load", "names", "text"]
 
-_HOME = {
-    "Plan": "plan",
-    "Sweep": "sweep",
-    "configs": "plan",
-    "from_recording": "recorded",
-    "launches": "plan",
-    "load": "plan",
-    "names": "plan",
-    "text": "write",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import the module of a name: the recorder and the workers of prewarm need none of them."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+# The recorder and the workers of prewarm need none of these.
+__getattr__ = importing(
+    __name__,
+    {
+        "Plan": ".plan",
+        "Sweep": ".sweep",
+        "configs": ".plan",
+        "from_recording": ".recorded",
+        "launches": ".plan",
+        "load": ".plan",
+        "names": ".plan",
+        "text": ".write",
+    },
+)

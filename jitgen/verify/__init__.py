@@ -11,11 +11,11 @@ out of the cache or the compiler, and `host` lends it jitgen's loader, compiler 
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from typing import TYPE_CHECKING
 
 from jitgen.errors import ToolchainError
+from jitgen.support.lazy import importing
 
 if TYPE_CHECKING:
     from jitgen.emulator import Report
@@ -27,27 +27,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Case", "Report", "Verification", "device", "emulate", "verify", "verify_file"]
 
-_HOME = {
-    "Case": "jitgen.verify.cases",
-    "Report": "jitgen.emulator",
-    "Verification": "jitgen.verify.verification",
-    "device": "jitgen.verify.gpu",
-    "emulate": "jitgen.verify.emulation",
-    "verify": "jitgen.verify.verification",
-    "verify_file": "jitgen.verify.files",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    require_numpy()
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
 
 def require_numpy() -> None:
     """Raise ToolchainError where numpy is missing: nothing else of jitgen needs it."""
     if importlib.util.find_spec("numpy") is None:
         raise ToolchainError("the emulator needs numpy; run: pip install 'jitgen[emulator]'")
+
+
+__getattr__ = importing(
+    __name__,
+    {
+        "Case": ".cases",
+        "Report": "jitgen.emulator",
+        "Verification": ".verification",
+        "device": ".gpu",
+        "emulate": ".emulation",
+        "verify": ".verification",
+        "verify_file": ".files",
+    },
+    require_numpy,
+)

@@ -105,7 +105,7 @@ class MoEFc2Dense(Call[Arguments, Validated, Tensor]):
         require(config, valid.arch)
         return config
 
-    def entry_tensors(self, config: MoeFc2DenseConfig) -> tuple[str, ...]:
+    def entry_tensors(self, config: MoEFc2DenseConfig) -> tuple[str, ...]:
         return ("a", "b", "a_scale", "b_scale", "alpha", "out")
 
     def check_entry(self, args: Arguments, valid: Validated) -> None:

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of a package whose modules are imported when they are first asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def importing(
+    package: str, home: dict[str, str], before: Callable[[], None] | None = None
+) -> Callable[[str], object]:
+    """
+    Return what is the ``__getattr__`` of a package: it imports the module of a name, and keeps what
+    has that name there.
+
+    Args:
+        package: The name of the package.
+        home: The module of each name; ``.module`` is one of the package.
+        before: What is called before such a module is imported.
+    """
+
+    def of_name(name: str) -> object:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if before is not None:
+            before()
+        value: object = getattr(importlib.import_module(home[name], package), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return of_name
