@@ -28,6 +28,14 @@ def settings() -> None:
 
 
 @main.command()
+def arguments() -> None:
+    """Write docs/arguments.md anew, from the descriptions of the calls."""
+    from docs.site.arguments import page
+
+    (stage.ROOT / "docs" / "arguments.md").write_text(page(), encoding="utf-8")
+
+
+@main.command()
 @click.option("--out", "-o", required=True, type=click.Path(path_type=Path), help="New folder.")
 def pages(out: Path) -> None:
     """Write what mkdocs makes a site of; takes nothing but jitgen."""

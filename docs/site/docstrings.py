@@ -17,6 +17,7 @@ _SECTION = re.compile(
     r"^(Args|Attributes|Returns|Yields|Raises|Example|Examples|Note|Notes|Warns):$"
 )
 _ENTRY = re.compile(r"^(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*)(?: \([^)]*\))?: +(.*)$")
+_LISTED = re.compile(r"^- `([^`]+)`: (.*)$")
 _RULER = r" *(?:=+ +)+=+\n"
 _ROWS = r"(?:.*\S.*\n)+?"
 _TABLE = re.compile(rf"^( *)(?==){_RULER}{_ROWS}{_RULER}{_ROWS}{_RULER}", re.MULTILINE)
@@ -46,6 +47,23 @@ def markdown(text: str | None) -> str:
             at += 1
         made += ["", f"**{found[1]}**", "", *_section(found[1], body), ""]
     return _fenced("\n".join(made).strip() + "\n") if made else ""
+
+
+def entries(text: str | None, section: str) -> dict[str, str]:
+    """Return the first paragraph of each entry of a docstring's section, in one line, by name."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in markdown(text).partition(f"**{section}**")[2].splitlines():
+        if line.startswith("**"):  # the next section
+            break
+        if entry := _LISTED.match(line):
+            names = entry[1].split(", ")
+            found |= dict.fromkeys(names, entry[2])
+        elif not line.strip():
+            names = []
+        else:
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+    return found
 
 
 def _plain(line: str) -> str:

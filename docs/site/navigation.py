@@ -45,6 +45,7 @@ PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/gradients.md",
             "docs/route.md",
             "docs/layer-operations.md",
+            "docs/arguments.md",
             "docs/fc2.md",
             "docs/mxfp4.md",
             "docs/renamed.md",

@@ -213,7 +213,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"bias": torch.ones(N, G).T}, "bias: must be contiguous in its last dimension"),
     ({"bias": torch.ones(G, N, device="meta")}, "bias: must be on cpu"),
     ({"bias": torch.ones(G, N, requires_grad=True)}, "bias: must not require a gradient"),
-    ({"bias": [1.0]}, "bias: must be a torch tensor"),
 ]
 
 

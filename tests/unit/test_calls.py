@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 import torch
 
+from docs.site import arguments
+from jitgen.config import Config
+from jitgen.errors import InputError
 from jitgen.ops.call import Call
 from jitgen.ops.every import CALLS
 from jitgen.ops.grouped_gemm.prepacked_call import CALL as PREPACKED
 from jitgen.ops.permute_quantize.sorting import SORTED
 from jitgen.ops.tracing.library import traced
+from jitgen.runtime.session import Session
 from jitgen.support.moved import MISSING
+from jitgen.verify.verification import samples_of
+from tests.cases import SIZES
 
 every = pytest.mark.parametrize("call", [*CALLS, SORTED], ids=lambda call: call.name)
 PUBLIC = [each for each in (*CALLS, SORTED) if each is not PREPACKED]
@@ -65,6 +71,49 @@ def test_every_argument_arrives_under_its_name(
 
     ((given),) = found
     assert all(mine is named[field] for field, mine in given._asdict().items() if field != "format")
+
+
+def test_the_page_of_arguments_is_what_is_described() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "arguments.md").read_text(encoding="utf-8")
+
+    assert page == arguments.page(), "python -m docs.site arguments"
+
+
+GEMM = "grouped_gemm_ragged_{}_t16x128x128_c1x1_acc1_{}cpu"
+KERNELS = (
+    GEMM.format("e4m3_e4m3_block128_bf16", ""),
+    GEMM.format("e2m1_e2m1_nv16_f32", "bias_"),
+    "grouped_gemm_wgrad_masked_f16_f16_t64x128x128_c1x1_cpu",
+    "moe_fc2_dense_e4m3_e4m3_block128_bf16_t8x128x128_c1x1_acc1_cpu",
+    "silu_mul_quantize_contiguous_tensor_swiglu_cpu",
+    "route_sigmoid_f32_e256_bias_grouped_cpu",
+    "route_given_e32_cpu",
+    "permute_quantize_masked_tensor_gather_cpu",
+    "combine_bf16_shared_cpu",
+)
+"""Kernels whose calls have between them every tensor that is not quantised on its own."""
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_tensor_is_a_dense_one(name: str) -> None:
+    config, _ = Config.parse(name)
+    samples = samples_of(config)
+    sizes = samples.Sizes.parse(SIZES[config.op], config)
+    given = samples.make(config, sizes, is_exact=True).arguments
+    (call,) = (
+        each
+        for each in PUBLIC
+        if each.config is type(config) and given.keys() <= {*each.arguments._fields}
+    )
+    for tensor, value in given.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        for wrong, what in (
+            ([1.0], r"a torch tensor \(got list\)"),
+            (torch.ones(value.shape).to_sparse(), "a dense tensor"),
+        ):
+            with pytest.raises(InputError, match=rf"^{tensor}: must be {what}"):
+                call.validate(call.arguments(**given | {tensor: wrong}), Session())
 
 
 @every
