@@ -338,7 +338,7 @@ class Folder:
 
     def lock(self, *, exclusive: bool, wait: bool = False) -> bool:
         """
-        Lock this folder until it is closed or unlocked; returns False if another process holds it.
+        Lock this folder until it is closed; returns False if another process holds it.
         True as well if the file system has no locks.
         """
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
@@ -349,8 +349,3 @@ class Folder:
         except OSError:
             return True
         return True
-
-    def unlock(self) -> None:
-        """Give up the lock."""
-        with suppress(OSError):
-            fcntl.flock(self.descriptor, fcntl.LOCK_UN)

@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from jitgen.ops.grouped_gemm.prepared_call import CALL as PREPARED
-
 from docs.site import docstrings
 from jitgen.ops.call import Call
 from jitgen.ops.every import CALLS
+from jitgen.ops.grouped_gemm.prepacked_call import CALL as PREPACKED
 
 _HEAD = """\
 # Arguments of the calls
@@ -32,7 +31,7 @@ _KINDS = {
     "Config | Override": "{config} | Override",
     "Result": "tuple[Tensor, Tensor]",
     "Size": "int",
-    "Weights": "Tensor | PreparedWeights",
+    "Weights": "Tensor | PrepackedWeights",
 }
 """What the descriptions call types, and what callers give."""
 
@@ -41,7 +40,7 @@ _SENTENCE = re.compile(r"(.*?\S\.)(?:\s|$)", re.DOTALL)
 
 def page() -> str:
     """Return the page about arguments."""
-    calls = (call for call in CALLS if call is not PREPARED)  # which grouped_gemm takes
+    calls = (call for call in CALLS if call is not PREPACKED)  # which grouped_gemm takes
     return _HEAD + "".join(map(_table, calls))
 
 

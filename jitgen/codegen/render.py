@@ -17,12 +17,10 @@ from jitgen.config import Arch, Config
 from jitgen.errors import RenderError, ToolchainError
 from jitgen.events import Event, EventKind, events
 from jitgen.support.frozen import frozen
-from jitgen.targets.protocol import Template
-from jitgen.templates import ROOT, files, path_of, roots
+from jitgen.templates import ROOT, roots
 
 try:
     import jinja2
-    import jinja2.meta
 except ImportError as error:  # a machine that only runs kernels has none
     raise ToolchainError(
         f"no source can be generated here: {error}; run: pip install jitgen"
@@ -149,17 +147,6 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, (bool, int)) or (isinstance(value, str) and safe.fullmatch(value)):
         return value
     raise RenderError(f"{name}={value!r} may not be written into a generated source")
-
-
-def used_parameters(template: Template) -> frozenset[str]:
-    """
-    Return the free variables of a template's files, which a test compares with the declared ones.
-    """
-    used: set[str] = set()
-    for name in files(template):
-        text = path_of(template.root, name).read_text(encoding="utf-8")
-        used |= jinja2.meta.find_undeclared_variables(environment(template.root).parse(text))
-    return frozenset(used)
 
 
 def values(config: Config, arch: Arch) -> dict[str, Any]:

@@ -189,10 +189,6 @@ class Mark:
         """Whether foreign code ran."""
         return self.path.exists()
 
-    def wipe(self) -> None:
-        """Take it away."""
-        self.path.unlink(missing_ok=True)
-
 
 def fill(root: Path, count: int = len(CONFIGS)) -> Store:
     """Return a store under `root` into which another process has put the first `count` kernels."""

@@ -10,16 +10,6 @@ from jitgen.emulator.formats import instruction_descriptor, matrix_elements, sca
 from jitgen.emulator.formats.tensor_layouts import Datapath, pattern
 
 
-def test_an_atom_holds_four_scales_of_128_rows() -> None:
-    offsets = scales.atom_offsets(256, 8)
-    assert offsets[0].tolist() == [0, 1, 2, 3, 512, 513, 514, 515]
-    assert offsets[1, 0] == 16
-    assert offsets[32, 0] == 4
-    assert offsets[127, 3] == 31 * 16 + 15
-    assert offsets[128, 0] == 1024
-    assert sorted(offsets.ravel().tolist()) == list(range(2048))
-
-
 def test_scales_of_a_row_lie_in_every_quarter() -> None:
     lanes, columns = scales.places(128)
     assert lanes[:, 33].tolist() == [1, 33, 65, 97]

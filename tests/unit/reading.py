@@ -47,7 +47,6 @@ READS = {
     "cli/main.py:_open_streams": _SYSTEM,
     "cli/trust_document.py:write_document": _WRITES,
     "cli/tune.py:_import": _CHOICE,
-    "codegen/render.py:used_parameters": _OWN,
     "compile/capacity.py:_read": _SYSTEM,
     "compile/compiler.py:_linked": _SCRATCH,
     "compile/isolated.py:compile_isolated": _SCRATCH,

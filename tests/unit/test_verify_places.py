@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
@@ -17,8 +15,6 @@ from jitgen.verify.places import of_case
 
 NAME = "grouped_gemm_{}_e4m3_e4m3_row_bf16_t64x64x128_c1x2_acc1_sm_90a"
 SIZES = Sizes(rows=(5, 0, 130), n=136, k=32, num_sms=4)
-
-Spoil = Callable[[Tensor], None]
 
 
 def solved(layout: str) -> tuple[GroupedGemmConfig, Solved]:

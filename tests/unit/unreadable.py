@@ -38,7 +38,6 @@ PASSED_OVER = {
     "cache/folder.py:Folder.read_if_there": "returns the reason; see who asks for `unread`",
     "cache/folder.py:Folder.replace_durably": "folders above, that may not be ours to sync",
     "cache/folder.py:Folder.service": _TRIED,
-    "cache/folder.py:Folder.unlock": _CLEAN,
     "cache/folder.py:Folder.write": _CLEAN,
     "cache/index.py:Index._drop_hint": _CLEAN,
     "cache/index.py:Index._move_aside": "the index holds hits and failures, nothing to trust",

@@ -18,28 +18,12 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.formats import numbers
 
-ATOM_ROWS = 128
 ATOM_SCALES = 4
-ATOM_BYTES = ATOM_ROWS * ATOM_SCALES
 
 LANES = 32
 """Lanes that hold the scales of 32 rows. All four quarters of tensor memory have a copy."""
 
 QUARTERS = 4
-
-
-def atom_offsets(rows: int, scales: int) -> NDArray[np.int64]:
-    """
-    Return the byte offset of each scale in memory, [rows, scales].
-
-    Args:
-        rows: Rows of the matrix; the memory has room for whole atoms.
-        scales: Scales of a row, one for each block of K.
-    """
-    row, scale = np.arange(rows)[:, None], np.arange(scales)[None, :]
-    atom = row // ATOM_ROWS * -(-scales // ATOM_SCALES) + scale // ATOM_SCALES
-    line, part = row % LANES, row % ATOM_ROWS // LANES
-    return atom * ATOM_BYTES + line * 16 + part * ATOM_SCALES + scale % ATOM_SCALES
 
 
 def places(rows: int, *, halves: int = 1) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
