@@ -20,6 +20,7 @@ from jitgen.config.grouped_gemm import (
 from jitgen.errors import UnsupportedConfig
 from jitgen.targets.legality import check, require, rules, target
 from jitgen.targets.sm_90a.rules import SMEM_BYTES, Sm90Rules
+from tests.refusals import assert_refused
 from tests.strategies import configs, legal_sweep
 from tests.targets import OWN, TWINS
 
@@ -72,14 +73,7 @@ class TestSm90:
     )
     def test_refusals(self, refused: GroupedGemmConfig, code: str, number: str) -> None:
         """Each rule has its code, its number in the reason, and a legal neighbour."""
-        verdict = check(refused, "sm_90a")
-
-        assert not verdict
-        assert verdict.code == code
-        assert number in verdict.reason
-        assert verdict.derived is None
-        assert verdict.proposal is not None
-        assert check(verdict.proposal, "sm_90a")
+        assert_refused(refused, "sm_90a", code, number)
 
     def test_the_proposal_is_the_nearest(self) -> None:
         """Only what is illegal changes, and by as little as possible."""
@@ -209,11 +203,7 @@ class TestCpu:
     )
     def test_refusals(self, refused: GroupedGemmConfig, code: str) -> None:
         """Each rule has its code and a legal neighbour."""
-        verdict = check(refused, "cpu")
-
-        assert verdict.code == code
-        assert verdict.proposal is not None
-        assert check(verdict.proposal, "cpu")
+        assert_refused(refused, "cpu", code)
 
 
 class TestRequire:

@@ -25,6 +25,7 @@ from jitgen.targets.sm_90a import fp4_cost
 from jitgen.targets.sm_90a.devices import DEVICES, H200
 from jitgen.targets.sm_90a.fp4 import LISTED_ROWS, OPERANDS, Fp4Derived
 from jitgen.targets.sm_90a.rules import SMEM_BYTES
+from tests.refusals import assert_refused
 from tests.strategies import prepacked_sweep
 
 OF_BF16 = [types for types in OPERANDS if types.out_dtype is DType.BF16]
@@ -91,13 +92,7 @@ class TestRules:
     )
     def test_refusals(self, refused: GroupedGemmConfig, code: str, number: str) -> None:
         """Each rule has its code, its number in the reason, and a legal neighbour."""
-        verdict = check(refused, "sm_90a")
-
-        assert not verdict
-        assert verdict.code == code
-        assert number in verdict.reason
-        assert verdict.proposal is not None
-        assert check(verdict.proposal, "sm_90a")
+        assert_refused(refused, "sm_90a", code, number)
 
     def test_the_proposal_is_the_nearest(self) -> None:
         """Only what is illegal changes, by as little as possible; the bias stays."""

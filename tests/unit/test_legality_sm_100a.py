@@ -4,14 +4,10 @@
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import jitgen
-from jitgen.compile import compiler, isolated
 from jitgen.config import Arch, DType, Layout
 from jitgen.config.config import SCALES
 from jitgen.config.grouped_gemm import (
@@ -22,9 +18,9 @@ from jitgen.config.grouped_gemm import (
     Schedule,
     Tile,
 )
-from jitgen.errors import UnsupportedConfig
 from jitgen.targets.legality import check
 from jitgen.targets.sm_100a.sizes import SMEM_BYTES, TMEM_COLUMNS
+from tests.refusals import assert_none_is_compiled, assert_refused, codes_of, random_refusals
 from tests.strategies import legal_sweep
 
 FEW, NUM_RANDOM = 10, 200
@@ -111,14 +107,8 @@ ASKED = [
 )
 def test_what_others_ask_for(refused: GroupedGemmConfig, code: str, number: str) -> None:
     """Each rule has its code, its number in the reason, and a legal neighbour."""
-    verdict = check(refused, "sm_100a")
-
-    assert not verdict
-    assert verdict.code == code == check(refused, "sm_103a").code
-    assert number in verdict.reason
-    assert verdict.derived is None
-    assert verdict.proposal is not None
-    assert check(verdict.proposal, "sm_100a")
+    assert_refused(refused, "sm_100a", code, number)
+    assert check(refused, "sm_103a").code == code
 
 
 def at_random(chance: random.Random) -> GroupedGemmConfig:
@@ -151,49 +141,19 @@ def at_random(chance: random.Random) -> GroupedGemmConfig:
     return config(**fields)
 
 
-def random_refusals(arch: str, count: int) -> Iterator[GroupedGemmConfig]:
-    """Yield the same refused configs every time."""
-    chance = random.Random(100)
-    while count:
-        asked = at_random(chance)
-        if not check(asked, arch):
-            count -= 1
-            yield asked
-
-
 @pytest.mark.parametrize("count", [FEW, pytest.param(NUM_RANDOM, marks=pytest.mark.nightly)])
 def test_random_tuples(count: int) -> None:
     """A code, a reason with numbers, and a legal proposal of the same layout for each."""
-    codes, arch = set(), "sm_100a"
-    for refused in random_refusals(arch, count):
-        verdict = check(refused, arch)
-
-        assert re.fullmatch(r"E_[A-Z_]+", verdict.code), refused
-        assert re.search(r"\d", verdict.reason), verdict.reason
-        assert verdict.proposal is not None, refused
-        assert verdict.proposal.layout == refused.layout
-        assert check(verdict.proposal, arch), refused
-        codes.add(verdict.code)
+    codes = codes_of(random_refusals(at_random, "sm_100a", count, 100), "sm_100a")
 
     more = {"E_SPLIT_K", "E_TMEM", "E_SMEM", "E_STAGES"}
     assert count == FEW or codes >= {*TYPES_AND_TILES, *more}
 
 
 def test_none_reaches_the_compiler(monkeypatch: pytest.MonkeyPatch, cache_root: Path) -> None:
-    """A refused config raises before anything is compiled, here or in a process, or published."""
-
-    def never(*_: object, **__: object) -> None:
-        pytest.fail("the compiler was called")
-
-    monkeypatch.setattr(compiler, "compile_source", never)
-    monkeypatch.setattr(isolated, "compile_task", never)
-    asked = [config for config, _, _ in ASKED[::4]]
-    for refused in (*asked, *random_refusals("sm_100a", FEW)):
-        with pytest.raises(UnsupportedConfig) as caught:
-            jitgen.get_kernel(refused, "sm_100a")
-
-        assert caught.value.code == check(refused, "sm_100a").code
-    assert not [*cache_root.rglob("kernel.*")]
+    refused = (config for config, _, _ in ASKED[::4])
+    at_will = random_refusals(at_random, "sm_100a", FEW, 100)
+    assert_none_is_compiled((*refused, *at_will), "sm_100a", monkeypatch, cache_root)
 
 
 @pytest.mark.nightly
