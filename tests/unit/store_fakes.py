@@ -113,3 +113,13 @@ def as_stranger(work: Callable[[], object]) -> object:
         said = stream.read()
     os.waitpid(child, 0)
     return json.loads(said)
+
+
+def used(store: Store) -> Store:
+    """Return a store with one entry, two uses of it and one failure."""
+    key = publish(store, 1).key
+    store.index.record_use(key)
+    store.index.record_use(key)
+    store.index.remember_failure("ab" * 32, "other", "did not fit", 60)
+    assert store.index.uses(key)[0] == 2
+    return store

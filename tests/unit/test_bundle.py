@@ -32,14 +32,11 @@ from tests.unit.fleet_fakes import CPU
 
 __all__ = ["path", "plan", "store"]
 
+pytestmark = pytest.mark.usefixtures("no_power_failure")
+
 
 def _as_they_are(member: tarfile.TarInfo, _: str) -> tarfile.TarInfo:
     return member
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda _: None)
 
 
 @pytest.fixture

@@ -26,10 +26,7 @@ __all__ = ["jitgen", "path", "plan", "store"]
 
 ROOT, SIGNER, STRANGER = (PrivateKey.generate() for _ in range(3))
 
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda _: None)
+pytestmark = pytest.mark.usefixtures("no_power_failure")
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -29,7 +28,7 @@ from jitgen.remote.outcomes import LocalFailure, Miss, NotFound, Unreachable
 from jitgen.signing.trust import SealedTrust
 from tests import toxic
 
-from .remote_stand import KEY, THIEF, Stand, entry_of, forget, is_same, standing
+from .remote_stand import KEY, THIEF, Stand, entry_of, forget, is_same
 
 ENTRY = entry_of(1, KEY)
 EMFILE = OSError(errno.EMFILE, "Too many open files")
@@ -39,12 +38,6 @@ PLACES = {
     "a folder": "file:///nowhere",
     "an object store": "s3://bucket",
 }
-
-
-@pytest.fixture
-def stand(tmp_path: Path) -> Iterator[Stand]:
-    with standing(tmp_path) as found:
-        yield found
 
 
 def packed(entry: Entry) -> bytes:

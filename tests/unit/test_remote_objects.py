@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,16 +30,9 @@ from .remote_stand import (
     forget,
     is_same,
     signatures_of,
-    standing,
     told,
     trusting,
 )
-
-
-@pytest.fixture
-def stand(tmp_path: Path) -> Iterator[Stand]:
-    with standing(tmp_path) as found:
-        yield found
 
 
 def test_pushed_entry_arrives_with_its_signatures(stand: Stand) -> None:

@@ -24,16 +24,10 @@ from jitgen.remote.outcomes import Miss
 from jitgen.settings import settings
 from jitgen.signing import times
 
-from .remote_stand import KEY, THIEF, Stand, entry_of, forget, is_same, standing
+from .remote_stand import KEY, THIEF, Stand, entry_of, forget, is_same
 
 pytestmark = pytest.mark.nightly
 MOTO, NGINX = shutil.which("moto_server"), shutil.which("nginx", path="/usr/sbin:/usr/bin")
-
-
-@pytest.fixture
-def stand(tmp_path: Path) -> Iterator[Stand]:
-    with standing(tmp_path) as found:
-        yield found
 
 
 def _free_port() -> int:

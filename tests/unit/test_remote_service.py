@@ -19,19 +19,13 @@ from jitgen.remote.outcomes import Miss
 from jitgen.settings import settings
 from tests import toxic
 
-from .remote_stand import KEY, Stand, entry_of, forget, is_same, standing, told
+from .remote_stand import KEY, Stand, entry_of, forget, is_same, told
 
 ENTRY = entry_of(1, KEY)
 PACKED = wire.pack(ENTRY.meta.encode(), ENTRY.files, ENTRY.signatures)
 ENTRIES, JOB = f"/v1/entries/{ENTRY.key}", f"/v1/jobs/{ENTRY.key}"
 MISSING = toxic.answer(404, b'{"reason": "never compiled"}')
 GOOD = toxic.entry(PACKED)
-
-
-@pytest.fixture
-def stand(tmp_path: Path) -> Iterator[Stand]:
-    with standing(tmp_path) as found:
-        yield found
 
 
 def routes(**poisons: toxic.Poison | list[toxic.Poison]) -> toxic.Poison:

@@ -10,9 +10,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -25,7 +24,7 @@ from jitgen.remote.outcomes import Miss
 from jitgen.settings import settings
 from tests import toxic
 
-from .remote_stand import KEY, Stand, entry_of, forget, is_same, standing, told
+from .remote_stand import KEY, Stand, entry_of, forget, is_same, told
 
 ENTRY = entry_of(1, KEY)
 PACKED = wire.pack(ENTRY.meta.encode(), ENTRY.files, ENTRY.signatures)
@@ -33,12 +32,6 @@ PACKED = wire.pack(ENTRY.meta.encode(), ENTRY.files, ENTRY.signatures)
 _DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
 QUICK_S, SLOW_S = 0.35, 1.3
 """What a place may cost a host once: one that fails at once, and one that dawdles."""
-
-
-@pytest.fixture
-def stand(tmp_path: Path) -> Iterator[Stand]:
-    with standing(tmp_path) as found:
-        yield found
 
 
 def _lost(stand: Stand, url: str) -> Miss:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -29,17 +28,10 @@ from .remote_stand import (
     entry_of,
     forget,
     is_same,
-    standing,
     told,
     trusting,
 )
 from .store_fakes import fake_files, fake_meta
-
-
-@pytest.fixture
-def stand(tmp_path: Path) -> Iterator[Stand]:
-    with standing(tmp_path) as found:
-        yield found
 
 
 def test_refused_signature_is_judged_anew_when_the_trust_document_changes(stand: Stand) -> None:

@@ -20,12 +20,7 @@ from tests.unit.store_fakes import document, fake_meta, folder_of, publish, tree
 NEWER = "2026-02-03T04:05:06+00:00"
 KEYS = {number: fake_meta(number).key for number in range(1, 5)}
 
-
-@pytest.fixture(autouse=True)
-def fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each test see the warnings that a process gives once."""
-    monkeypatch.setattr("jitgen.events._warned", set())
-    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
+pytestmark = pytest.mark.usefixtures("no_power_failure")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,6 @@ from jitgen.events import Event, EventKind, events
 from tests.unit.store_fakes import document, fake_files, fake_meta, publish, tree
 
 FILES = ("kernel.py", "kernel.so", "meta.json")
-
-
-@pytest.fixture
-def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store that can be written."""
-    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
-    return Store.open()
-
-
-@pytest.fixture
-def told() -> Iterator[list[Event]]:
-    """The events of this test."""
-    heard: list[Event] = []
-    stop = events.listen(heard.append)
-    yield heard
-    stop()
 
 
 def overwrite(path: Path, data: bytes) -> None:

@@ -31,18 +31,7 @@ from tests.unit.store_fakes import (
 REPOSITORY = Path(__file__).parents[2]
 is_root = os.geteuid() == 0
 
-
-@pytest.fixture(autouse=True)
-def fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each test see the warnings that a process gives once."""
-    monkeypatch.setattr("jitgen.events._warned", set())
-    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
-
-
-@pytest.fixture
-def store(cache_root: Path) -> Store:
-    """A store that can be written."""
-    return Store.open()
+pytestmark = pytest.mark.usefixtures("no_power_failure")
 
 
 class TestDegradation:

@@ -36,14 +36,6 @@ with draft(Folder(os.open(path, os.O_RDONLY), path, is_shared=False)) as (made, 
 
 
 @pytest.fixture
-def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store that can be written."""
-    monkeypatch.setattr("jitgen.events._warned", set())
-    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
-    return Store.open()
-
-
-@pytest.fixture
 def v1(cache_root: Path) -> Path:
     """The folder in which everything lies."""
     return cache_root / "v1"

@@ -15,30 +15,17 @@ import pytest
 from jitgen.cache import Store
 from jitgen.cache.index import MOST_JOURNAL_BYTES, Index, Journal, NullIndex
 from jitgen.cache.root import Root
-from tests.unit.store_fakes import fake_meta, publish, tree
+from tests.unit.store_fakes import fake_meta, publish, tree, used
 
 KEY = fake_meta(1).key
 SQLITE = "cache.db"
 YEAR = 365 * 86400.0
 
 
-@pytest.fixture(autouse=True)
-def fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each test see the warnings that a process gives once."""
-    monkeypatch.setattr("jitgen.events._warned", set())
-
-
 @pytest.fixture
-def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(store: Store) -> Store:
     """A store that can be written, with one entry, two uses of it and one failure."""
-    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
-    store = Store.open()
-    publish(store, 1)
-    store.index.record_use(KEY)
-    store.index.record_use(KEY)
-    store.index.remember_failure("ab" * 32, "other", "did not fit", 60)
-    assert store.index.uses(KEY)[0] == 2
-    return store
+    return used(store)
 
 
 @pytest.fixture

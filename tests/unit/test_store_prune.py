@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,11 @@ from jitgen.cache import Entry, Store
 from jitgen.cache import prune as prune_module
 from jitgen.cache.entry import draft
 from jitgen.cache.folder import Folder
-from jitgen.events import Event, EventKind, events
+from jitgen.events import Event, EventKind
 from jitgen.settings import settings
 from tests.unit.store_fakes import age, du, publish, tree
 
 HOUR = 3600.0
-
-
-@pytest.fixture
-def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store that can be written."""
-    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
-    return Store.open()
 
 
 @pytest.fixture
@@ -37,15 +29,6 @@ def old(store: Store) -> list[Entry]:
     for number, entry in enumerate(entries):
         age(entry, (10 - number) * HOUR)
     return entries
-
-
-@pytest.fixture
-def told() -> Iterator[list[Event]]:
-    """The events of this test."""
-    heard: list[Event] = []
-    stop = events.listen(heard.append)
-    yield heard
-    stop()
 
 
 def kept(store: Store, entries: list[Entry]) -> list[int]:

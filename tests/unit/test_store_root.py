@@ -27,12 +27,7 @@ STRANGER = 12345
 KEY = fake_meta(1).key
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 
-
-@pytest.fixture(autouse=True)
-def fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each test see the warnings that a process gives once."""
-    monkeypatch.setattr("jitgen.events._warned", set())
-    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
+pytestmark = pytest.mark.usefixtures("no_power_failure")
 
 
 class TestTrust:

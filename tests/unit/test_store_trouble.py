@@ -29,14 +29,6 @@ THEIRS = {"compiler": "ef" * 32, "linker": "cd" * 32}
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
-@pytest.fixture
-def store(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store that can be written."""
-    monkeypatch.setattr("jitgen.events._warned", set())
-    monkeypatch.setattr("os.fsync", lambda _: None)  # no power failure here
-    return Store.open()
-
-
 @as_root
 @pytest.mark.parametrize("mode", [0o755, 0o700])
 def test_index_of_the_superuser(mode: int) -> None:

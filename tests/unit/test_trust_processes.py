@@ -7,7 +7,7 @@ import errno
 import fcntl
 import multiprocessing
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from jitgen.remote.objects import Objects
 from jitgen.settings import settings
 from jitgen.signing.trust import opened
 
-from .remote_stand import KEY, Stand, entry_of, standing, trusting
+from .remote_stand import KEY, Stand, entry_of, trusting
 from .trust_fakes import (
     DAMAGE,
     K1,
@@ -229,11 +229,6 @@ def test_a_process_that_holds_the_lock_for_ever_is_not_waited_for(
 
 class TestPlaces:
     """Each place may have the later document."""
-
-    @pytest.fixture
-    def stand(self, tmp_path: Path) -> Iterator[Stand]:
-        with standing(tmp_path) as found:
-            yield found
 
     def test_every_one_is_asked(self, stand: Stand) -> None:
         """The first that was asked, and had none, kept all others from being asked, for ever."""

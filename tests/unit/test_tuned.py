@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from tests.unit.tuned_fakes import (
     GPU,
     NAMES,
     PROBLEM,
-    empty_tables,
     forget,
     record,
     ship,
@@ -31,11 +29,7 @@ from tests.unit.tuned_fakes import (
 BIASED = replace(PROBLEM, bias=True)
 H200, H100 = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
 
-
-@pytest.fixture(autouse=True)
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder of shipped tables, and no GPU."""
-    yield from empty_tables(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("tables")
 
 
 class TestOrder:

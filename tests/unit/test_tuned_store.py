@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,13 @@ from tests.unit.tuned_fakes import (
     GPU,
     NAMES,
     PROBLEM,
-    empty_tables,
     forget,
     record,
     ship,
     the_file,
 )
 
-
-@pytest.fixture(autouse=True)
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder of shipped tables, and no GPU."""
-    yield from empty_tables(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("tables")
 
 
 class TestDoubt:

@@ -39,7 +39,7 @@ from tests.cli.conftest import Jitgen
 from tests.cli.conftest import jitgen as command
 
 from .bundle_fakes import CPU, plan, store
-from .remote_stand import KEY, KEY_2, Stand, entry_of, signatures_of, standing
+from .remote_stand import KEY, KEY_2, Stand, entry_of, signatures_of
 from .store_fakes import age, folder_of, publish
 from .unreadable import PASSED_OVER, passes_over
 
@@ -69,12 +69,6 @@ def failing(name: str, number: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", open_)
         yield
-
-
-@pytest.fixture
-def stand(tmp_path: Path) -> Iterator[Stand]:
-    with standing(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture
