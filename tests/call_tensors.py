@@ -150,7 +150,7 @@ def fc2(device: str) -> Tensors:
     a, a_scale = quantize.per_token_group(normal(device, GROUPS, TOKENS, K))
     b, b_scale = quantize.per_block(normal(device, GROUPS, N, K))
     alpha = torch.ones(TOKENS, GROUPS, device=device)
-    scales = {"a_scale": a_scale, "b_scale": b_scale, "alpha": alpha}
+    scales = {"a_scale": a_scale, "b_scale": b_scale, "router_weights": alpha}
     return {"a": a.transpose(0, 1), "b": b, **scales}
 
 

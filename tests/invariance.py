@@ -244,7 +244,7 @@ def of_fc2(
             part = {
                 "a": _taken(given["a"], index),
                 "a_scale": given["a_scale"][:, index],
-                "alpha": given["alpha"][index],
+                "router_weights": given["router_weights"][index],
             }
             out = jitgen.moe_fc2_dense(**given | part, config=config)
             wrong += int((out.view(torch.int16) != whole[index].view(torch.int16)).sum())

@@ -74,6 +74,7 @@ ARGUMENTS = {
         "limit": "swiglu_limit",
         "alpha": "swiglu_alpha",
     },
+    "moe_fc2_dense": {"alpha": "router_weights"},
     "permute_quantize": {
         "scale_granularity": "format",
         "form": "format",

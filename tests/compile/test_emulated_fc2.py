@@ -85,7 +85,10 @@ def test_any_order_of_scales_serves() -> None:
     sizes = Sizes(tokens=10, experts=4, n=16, k=144, top_k=2)
     case = of_sizes(BLOCKS, sizes, is_exact=True)
     given = case.arguments
-    given["a_scale"], given["alpha"] = given["a_scale"].contiguous(), given["alpha"].contiguous()
+    given["a_scale"], given["router_weights"] = (
+        given["a_scale"].contiguous(),
+        given["router_weights"].contiguous(),
+    )
     given["a"] = given["a"].transpose(0, 1).contiguous().transpose(0, 1)
     with device("sm_90a", num_sms=1):
         jitgen.moe_fc2_dense(**given, config=CONFIG)

@@ -97,7 +97,7 @@ class TestScalesInAtoms:
             alpha=torch.ones(experts) if name == "nvfp4" else None,
             out_dtype=torch.float32,
         )
-        expected = torch.einsum("te,etn->tn", given["alpha"], each)
+        expected = torch.einsum("te,etn->tn", given["router_weights"], each)
 
         assert torch.equal(jitgen.moe_fc2_dense(**given), expected.bfloat16())
 
@@ -129,7 +129,10 @@ def test_any_order_of_scales_and_weights_serves() -> None:
     """By a copy where kernels cannot read it, and a may lie experts first."""
     case = solved()
     given = case.arguments
-    given["a_scale"], given["alpha"] = given["a_scale"].contiguous(), given["alpha"].contiguous()
+    given["a_scale"], given["router_weights"] = (
+        given["a_scale"].contiguous(),
+        given["router_weights"].contiguous(),
+    )
     given["a"] = given["a"].transpose(0, 1).contiguous().transpose(0, 1)
     for _ in range(2):
         given["out"].fill_(float("nan"))
@@ -162,7 +165,7 @@ def test_a_layer_without_any_copy() -> None:
 
 def test_no_tokens_launch_nothing() -> None:
     given: dict[str, Any] = {**solved().arguments, "out": None}
-    given |= {name: given[name][:0] for name in ("a", "alpha")}
+    given |= {name: given[name][:0] for name in ("a", "router_weights")}
     given["a_scale"] = given["a_scale"][:, :0]
 
     assert jitgen.moe_fc2_dense(**given).shape == (0, 136)
@@ -202,9 +205,12 @@ def test_warm_calls_validate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"b_scale": torch.zeros(12, 2, 3).bfloat16()}, "b_scale: must be float32 with"),
         ({"a_scale": torch.zeros(33, 12, 3)}, r"a_scale: must have shape \(12, 33, 3\)"),
         ({"a_scale": None}, "a_scale: must be a torch tensor"),
-        ({"alpha": torch.zeros(12, 33)}, r"alpha: must have shape \(33, 12\)"),
-        ({"alpha": torch.zeros(33, 12).half()}, "alpha: must be float32"),
-        ({"alpha": torch.zeros(33, 12, requires_grad=True)}, "alpha: must not require a gradient"),
+        ({"router_weights": torch.zeros(12, 33)}, r"router_weights: must have shape \(33, 12\)"),
+        ({"router_weights": torch.zeros(33, 12).half()}, "router_weights: must be float32"),
+        (
+            {"router_weights": torch.zeros(33, 12, requires_grad=True)},
+            "router_weights: must not require a gradient",
+        ),
         ({"out": torch.zeros(33, 130)}, "out: must have shape"),
         ({"out": torch.zeros(33, 136).double()}, "out: must be"),
         ({"out": None, "out_dtype": torch.int8}, "out_dtype: must be"),

@@ -35,6 +35,13 @@ CALLS: dict[str, dict[str, Any]] = {
         "swiglu_limit": 7.0,
         "swiglu_alpha": 1.702,
     },
+    "moe_fc2_dense": {
+        "a": torch.ones(2, 1, 16).to(torch.float8_e4m3fn),
+        "b": torch.ones(1, 8, 16).to(torch.float8_e4m3fn),
+        "a_scale": torch.ones(1, 2, 1),
+        "b_scale": torch.ones(1, 1, 1),
+        "router_weights": _numbers(2, 1),
+    },
     "permute_quantize": {
         "x": _numbers(4, 32).bfloat16(),
         "permutation": torch.arange(4, dtype=torch.int32),

@@ -241,7 +241,7 @@ def test_samples_tell_right_from_wrong(arch: Arch) -> None:
 def test_samples_have_experts_without_tokens() -> None:
     """Whose weights are NaN, and between the columns of alpha there is NaN, too."""
     case = make(CONFIG, Sizes(tokens=5, experts=12, n=16, k=16, top_k=2), is_exact=True)
-    alpha = case.arguments["alpha"]
+    alpha = case.arguments["router_weights"]
     idle = ~(alpha != 0).any(0)
 
     assert 2 <= int(idle.sum()) < 12

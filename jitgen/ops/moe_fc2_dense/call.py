@@ -16,6 +16,7 @@ from jitgen.ops.moe_fc2_dense.dispatch import MoEFc2Dense
 from jitgen.ops.moe_fc2_dense.validate import Arguments
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
+from jitgen.support.moved import MISSING, with_new_names
 
 
 def moe_fc2_dense(  # each is one thing to say
@@ -23,23 +24,25 @@ def moe_fc2_dense(  # each is one thing to say
     b: Tensor,
     a_scale: Tensor,
     b_scale: Tensor,
-    alpha: Tensor,
+    router_weights: Tensor = MISSING,
     *,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     config: MoEFc2DenseConfig | Override | None = None,
+    **old: Any,
 ) -> Tensor:
     """
     Multiply every token with every expert's weights and add up the experts, weighted.
 
-    ``out[t, n] = sum over e of alpha[t, e] * sum over i of a[t, e, i] * b[e, n, i]``, times the
-    scales: the second GEMM of an MoE layer and its combine in one, with nothing gathered, padded or
-    scattered. It multiplies tokens with experts that they are not routed to, which weights that are
-    read anyway hide while there are few tokens; experts to which no token of a tile is routed are
-    left out, neither read nor multiplied. `jitgen.ops.moe_fc2_dense.ways` predicts when it pays.
+    ``out[t, n] = sum over e of router_weights[t, e] * sum over i of a[t, e, i] * b[e, n, i]``,
+    times the scales: the second GEMM of an MoE layer and its combine in one, with nothing gathered,
+    padded or scattered. It multiplies tokens with experts that they are not routed to, which
+    weights that are read anyway hide while there are few tokens; experts to which no token of a
+    tile is routed are left out, neither read nor multiplied. `jitgen.ops.moe_fc2_dense.ways`
+    predicts when it pays.
 
-    Products are added in float32 and promoted once per 128 of an expert's K, with alpha; where the
-    tensor core applies the scales, once per expert. The kernel is compiled at the first call that
+    Products are added in float32 and promoted once per 128 of an expert's K, with the router's weight;
+    where the tensor core applies the scales, once per expert. The kernel is compiled at the first call that
     needs it, unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the current
     stream of the tensors' device, and nothing waits.
 
@@ -47,7 +50,7 @@ def moe_fc2_dense(  # each is one thing to say
         a: (T, E, I) float8_e4m3fn: for each of T tokens and E experts the activations of that
             expert. I contiguous, other strides as they come: (E, T, I) in memory serves as well. On
             GPUs I is a multiple of 16, of e2m1 of 32, and addresses and strides are multiples of 16
-            bytes, as for b and out. Values of experts with an alpha of 0 have to be finite, for
+            bytes, as for b and out. Values of experts with a weight of 0 have to be finite, for
             they are multiplied by it. On sm_100a, sm_103a and the cpu also MXFP8, MXFP4 and NVFP4;
             of e2m1 (T, E, I / 2) uint8 or float4_e2m1fn_x2.
         b: (E, N, I), type and device of `a`, I contiguous: the weights that
@@ -60,14 +63,15 @@ def moe_fc2_dense(  # each is one thing to say
         b_scale: (E, ceil(N / 128), ceil(I / 128)) float32 on the same device, last dimension
             contiguous. In atoms both are as `jitgen.grouped_gemm` takes them for masked rows
             (E, T, I) and for b; those of every token are finite.
-        alpha: (T, E) float32 on the same device: the router's weight, 0 where a token is not routed
-            to the expert; with NVFP4 times the global scales of a and of the expert's b. Kernels
+        router_weights: (T, E) float32 on the same device, 0 where a token is not routed to the
+            expert; with NVFP4 times the global scales of a and of the expert's b. Kernels
             read it with T contiguous and the stride of E a multiple of 4, which
             ``torch.zeros(E, ceil(T / 4) * 4).T[:T]`` has; any other order costs a copy.
         out: (T, N), N contiguous: where the result goes.
         out_dtype: Type of the result where `out` is None: bfloat16 by default, float16 or float32.
         config: A config to use instead of the selector's, or an edited kernel: see
             `jitgen.override`.
+        **old: Arguments by names that they had before: docs/renamed.md.
 
     Returns:
         `out`, or a new tensor.
@@ -83,6 +87,8 @@ def moe_fc2_dense(  # each is one thing to say
     Safe to call from any thread. torch's tracers see one operation,
     ``torch.ops.jitgen.moe_fc2_dense``; see `jitgen.ops.tracing`.
     """
+    if old:
+        return moe_fc2_dense(**with_new_names(moe_fc2_dense, locals()))
     key: tuple[object, ...] = ()
     if not is_dynamo_compiling():
         try:
@@ -90,7 +96,7 @@ def moe_fc2_dense(  # each is one thing to say
             # their sizes: the entry refuses others, and run() replaces it.
             key = (
                 "moe_fc2_dense",
-                alpha.shape[0],  # in its place: `launch.ROWS`
+                router_weights.shape[0],  # in its place: `launch.ROWS`
                 b.shape,
                 b_scale.shape,
                 out_dtype,
@@ -101,12 +107,12 @@ def moe_fc2_dense(  # each is one thing to say
                 forward_ad._current_level,
             )
             session = current.get()
-            for launch in session.memo.get(key) or similar(session, key, alpha):
-                if launch.fits(*present(a, b, a_scale, b_scale, alpha, out)):
+            for launch in session.memo.get(key) or similar(session, key, router_weights):
+                if launch.fits(*present(a, b, a_scale, b_scale, router_weights, out)):
                     if out is not None:
                         mark_written((out,))
                     return launch.call(  # type: ignore[no-any-return]
-                        a, b, a_scale, b_scale, alpha, out
+                        a, b, a_scale, b_scale, router_weights, out
                     )
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
@@ -115,7 +121,7 @@ def moe_fc2_dense(  # each is one thing to say
         b=b,
         a_scale=a_scale,
         b_scale=b_scale,
-        alpha=alpha,
+        router_weights=router_weights,
         out=out,
         out_dtype=out_dtype,
         config=config,

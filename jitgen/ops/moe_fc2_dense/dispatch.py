@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -75,6 +75,7 @@ class MoEFc2Dense(Call[Arguments, Validated, Tensor]):
     arguments = Arguments
     config = MoEFc2DenseConfig
     like = "a"
+    graph_names: ClassVar[dict[str, str]] = {"router_weights": "alpha"}
     validate = staticmethod(validate)
 
     def problem(self, args: Arguments, valid: Validated) -> MoEFc2DenseProblem:
@@ -106,17 +107,17 @@ class MoEFc2Dense(Call[Arguments, Validated, Tensor]):
         return config
 
     def entry_tensors(self, config: MoEFc2DenseConfig) -> tuple[str, ...]:
-        return ("a", "b", "a_scale", "b_scale", "alpha", "out")
+        return ("a", "b", "a_scale", "b_scale", "router_weights", "out")
 
     def check_entry(self, args: Arguments, valid: Validated) -> None:
         require_bytes("a", args.a)
         require_bytes("b", args.b)
         require_readable("a_scale", args.a_scale, find_format(valid.scale_granularity))
-        if not is_kernel_layout(args.alpha):
+        if not is_kernel_layout(args.router_weights):
             raise InputError(
-                "alpha",
+                "router_weights",
                 "must have tokens contiguous and experts 16 bytes apart, or a multiple (got "
-                f"strides {args.alpha.stride()})",
+                f"strides {args.router_weights.stride()})",
             )
 
     def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
@@ -124,13 +125,15 @@ class MoEFc2Dense(Call[Arguments, Validated, Tensor]):
         return Launch(
             **kernel,
             form=form,
-            copies=not (form.is_readable(args.a_scale) and is_kernel_layout(args.alpha)),
+            copies=not (form.is_readable(args.a_scale) and is_kernel_layout(args.router_weights)),
             columns=valid.n,
             out_dtype=TORCH[valid.out_dtype],
         )
 
     def start(self, launch: Launch, args: Arguments) -> Tensor:
-        return launch.call(args.a, args.b, args.a_scale, args.b_scale, args.alpha, args.out)
+        return launch.call(
+            args.a, args.b, args.a_scale, args.b_scale, args.router_weights, args.out
+        )
 
     def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
         shape = (args.a.shape[0], args.b.shape[1])

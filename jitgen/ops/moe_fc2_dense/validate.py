@@ -28,7 +28,7 @@ class Arguments(NamedTuple):
     b: Tensor
     a_scale: Tensor
     b_scale: Tensor
-    alpha: Tensor
+    router_weights: Tensor
     out: Tensor | None = None
     out_dtype: torch.dtype | None = None
     config: Config | Override | None = None
@@ -77,10 +77,10 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     Raises:
         InputError: The first rule that is broken, in the order of this function.
     """
-    a, b, alpha = args.a, args.b, args.alpha
+    a, b, router_weights = args.a, args.b, args.router_weights
     device = device_of(Validated.op, "a", a, session)
     arch = device.arch
-    for name in ("b", "a_scale", "b_scale", "alpha"):
+    for name in ("b", "a_scale", "b_scale", "router_weights"):
         common.require(name, getattr(args, name))
     space = rules(arch, Validated.op).space  # type: ignore[attr-defined]
     known = {dtype for dtype, _ in space.operands}
@@ -118,7 +118,9 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     check_size(valid, "b")
     _check_scales(form, args, valid)
     shape = ((tokens, experts), "one weight for each token and expert")
-    common.require("alpha", alpha, [torch.float32], shape=shape, like=("a", a.device))
+    common.require(
+        "router_weights", router_weights, [torch.float32], shape=shape, like=("a", a.device)
+    )
     check_vectors(args, valid, ("a", "b", "out"), has_memory=has_memory)
     common.require_rows_apart(args.out)
     common.refuse_gradients(common.tensors_of(args), Validated.op)
