@@ -34,7 +34,7 @@ _MAX_BYTES = 4096
 
 
 class Builders:
-    """The records of builders under one root; no method raises for what the disk does."""
+    """The records of builders under one root; no method raises because of the disk."""
 
     def __init__(self, root: Root) -> None:
         self._root = root

@@ -102,7 +102,7 @@ class Meta:
         link_s: Seconds that the linker took.
         host_isa: What the CPU must have to run the host part: the level that it was compiled for.
         jitgen: Version of jitgen that compiled it.
-        builder: Digests of the contents of what built it: ``compiler`` and ``linker``.
+        builder: Digests of the contents of its builders: ``compiler`` and ``linker``.
     """
 
     schema: int = SCHEMA
@@ -298,7 +298,7 @@ def read_entry(folder: Folder, key: str, *, is_used: bool = False) -> Entry:
     `is_used`, the folder's time, by which pruning goes, is set to now if older than `TOUCH_S`.
 
     Raises:
-        Damaged: Its content is not what was published, or another user could have written it.
+        Damaged: Its content differs from the published one, or another user could have written it.
         OSError: It cannot be read just now.
     """
     meta = read_meta(folder, key)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Folders by descriptor, and who may have written what is read from them.
+Folders by descriptor, with checks of who may have written the files that are read from them.
 
 Native code is loaded from a cache, so a user who can write there can run code as its reader.
 Trusted are this user and the superuser, who can do anything anyway; a folder or file of another
@@ -73,7 +73,7 @@ class Folder:
     """
     An open folder; a context manager that closes it.
 
-    Every method may raise OSError for what the disk does. Names are single: no method takes a path.
+    Every method may raise OSError if the disk fails. Names are single: no method takes a path.
 
     Attributes:
         descriptor: Its descriptor.
@@ -228,7 +228,7 @@ class Folder:
         Args:
             name: The file, which must not exist.
             data: Its content.
-            mode: Its mode; None for what is usual here.
+            mode: Its mode; None for the usual mode of this folder.
             sync: Whether it is to survive a power failure.
         """
         descriptor = os.open(name, _WRITE, self.mode(0o666), dir_fd=self.descriptor)
@@ -312,7 +312,7 @@ class Folder:
         """
         Remove the file or folder `name`, whatever it is; links are removed and not followed.
 
-        Returns whether it is gone; never raises for what the disk does.
+        Returns whether it is gone; never raises because of the disk.
         """
         try:
             os.unlink(name, dir_fd=self.descriptor)

@@ -366,7 +366,7 @@ class Journal:
     Opening SQLite costs more than loading a kernel, so a process which only loads kernels appends
     here, 20 us each, and the next one that opens the index takes the lines over. A line is written
     by a single append. A line that is lost or torn costs one count of a statistic. No method raises
-    for what the disk does.
+    because of the disk.
 
     Args:
         root: Where the file lies.
@@ -386,7 +386,7 @@ class Journal:
                         base.append(_JOURNAL, line.encode(), MOST_JOURNAL_BYTES)
 
     def is_empty(self) -> bool:
-        """Return whether there is nothing to take over."""
+        """Return whether the journal has no records."""
         with suppress(OSError, CacheError):
             base = self._root.open()
             if base is not None:

@@ -45,7 +45,7 @@ class _Illegible(Damaged):
 
 class Layers:
     """
-    The roots below `upper`, first asked first. No method raises for what the disks hold.
+    The roots below `upper`, first asked first. No method raises because of the disk.
 
     A root that is not safe is left out, with one warning: the others serve.
     """

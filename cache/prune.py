@@ -144,7 +144,7 @@ class Removing:
     """
     Removes entries one after the other, with the folders for that open: a context manager.
 
-    A reader that has read an entry keeps what it read.
+    A reader that has read an entry is not affected by its removal.
     """
 
     def __init__(self, base: Folder, index: NullIndex, *, is_dry_run: bool = False) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Lists the quarantine: which entries were set aside, when, and what is wrong with each.
+Lists the quarantine: which entries were set aside, when, and for which fault.
 
 No reason is written when an entry is set aside, because a disk that damages entries would damage
 that as well. The reason is found by reading the entry again.
@@ -39,7 +39,7 @@ class Damage:
     A damaged entry, or something else in the place of one.
 
     Attributes:
-        key: Its key; empty where what was set aside is no entry.
+        key: Its key; empty if the file or folder is not an entry.
         name: Name of the kernel; empty where its record cannot be read.
         reason: The fault that was found.
         path: Where it lies.

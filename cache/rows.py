@@ -95,7 +95,7 @@ def change_rows(table: Table, changes: Mapping[str, Iterable[Change]]) -> None:
 
 
 def load_rows(table: Table, shard: str) -> dict[str, IndexRow]:
-    """Return the rows of the keys that begin with `shard`; what is malformed is left out."""
+    """Return the rows of the keys that begin with `shard`, without malformed ones."""
     from jitgen.cache.textdisk import MAX_BYTES
 
     text = table.get(shard)

@@ -53,7 +53,7 @@ def note_trouble(error: Exception) -> None:
 
 
 class Tuned:
-    """The measurements under one root; reading never raises for what the disk holds."""
+    """The measurements under one root; reading never raises because of the disk."""
 
     top, what = "tuned", "measurements"
     """The folder, and the name of its files in messages."""
@@ -167,8 +167,6 @@ class Tuned:
 
 
 class Prewarmed(Tuned):
-    """
-    The records of prewarmed plans under one root; reading never raises for what the disk holds.
-    """
+    """The records of prewarmed plans under one root; reading never raises because of the disk."""
 
     top, what = "prewarmed", "what was prewarmed"

@@ -8,9 +8,9 @@ rounded to float8_e4m3fn, whose largest value 448 is (OCP 8-bit Floating Point S
 zero have scale 1. With ``power_of_two`` the scale is rounded up to a power of two, so that
 multiplying by it is exact. An infinity or NaN makes its whole block NaN.
 
-`mxfp8`, `mxfp4` and `nvfp4` have scales of a byte, in atoms; what is theirs stands with each.
-`to_atoms` and its like bring the scales of checkpoints and of other libraries into that order, and
-back: see `jitgen.formats.convert`.
+`mxfp8`, `mxfp4` and `nvfp4` have scales of a byte, in atoms; each docstring describes its own.
+`to_atoms` and similar functions bring the scales of checkpoints and of other libraries into that
+order, and back: see `jitgen.formats.convert`.
 
 `prepack_mxfp4` reorders MXFP4 weights for Hopper, which has no tensor cores for them, and
 `split_bf16` turns bfloat16 activations into what its kernels multiply with them: see

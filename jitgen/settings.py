@@ -30,7 +30,7 @@ class Settings:
     """
     The settings of this process, one attribute for each row of `TABLE`.
 
-    Order: what a session says, a value set from Python, the environment variable, the default.
+    Order: the session's value, a value set from Python, the environment variable, the default.
     """
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ The process that runs kernels under measurement; `jitgen.autotune.process` start
 kill it.
 
 It speaks JSON over a socket, one document a line: a request names a method and its arguments, the
-answer holds what it returned or why it raised. The end of the socket is the end of the process.
+answer has the return value or the error. The process ends when the socket is closed.
 """
 
 from __future__ import annotations

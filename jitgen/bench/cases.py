@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The cases of the suites of grouped GEMMs: what a mixture-of-experts layer asks for.
+The cases of the suites of grouped GEMMs: the products of mixture-of-experts layers.
 
 Those of each suite lie beside this file in a JSON file of its name, and any file of the same form
 may take their place.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Suites of compiles and loads: warm loads from disk, what a compile costs beyond the compiler, and
+Suites of compiles and loads: warm loads from disk, the cost of a compile beyond the compiler, and
 kernels a minute. Each function is a suite.
 """
 

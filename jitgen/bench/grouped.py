@@ -129,7 +129,7 @@ def plan(cases: Sequence[Case], only: Sequence[str] = ()) -> list[Step]:
 
 def run(report: GroupedReport, steps: Sequence[Step], peers: Sequence[Peer]) -> Iterator[Step]:
     """
-    Measure `steps` and add what was found to `report`; yields each step once it is done.
+    Measure `steps` and add the results to `report`; yields each step once it is done.
 
     Raises:
         NoDevice: There is no GPU that jitgen has kernels for.

@@ -2,10 +2,10 @@
 """
 A pod's start: from the process's start to its first right result, by where the kernel comes from.
 
-Every figure is of a fresh process whose own root holds the kernel only where that is what is
-measured. The sides take turns within a round, so that what else the machine does falls to all of
-them. Importing torch takes far longer than any fetch and varies by more than one: so what a place
-costs beyond a local hit is counted from after that import, round by round.
+Every figure is of a fresh process, whose own root holds the kernel only on the side that measures
+this. The sides take turns within a round, so that other work of the machine affects all of them.
+Importing torch takes far longer than any fetch, and varies by more than one: so the cost of a place
+beyond a local hit is counted from the end of that import, round by round.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def checked(side: Side, found: _Found) -> Start:
 def table(
     found: Sequence[Side], rounds: Sequence[Mapping[str, Start]], missing: Iterable[str] = ()
 ) -> Iterator[Row]:
-    """Yield the rows of what was measured; each round has one start of each side."""
+    """Yield the rows of the results; each round has one start of each side."""
     notes = "".join(f"; not measured: {note}" for note in missing)
     for side in found:
         times = Times(seconds=tuple(each[side.what].seconds for each in rounds))

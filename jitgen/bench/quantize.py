@@ -7,8 +7,8 @@ the same where there is no kernel.
 the selector chooses, so that a machine without the compiler can run the suite. Where a budget
 holds, the other kernels that may be chosen are measured, too, but for those that are missing.
 
-`unpack`: `jitgen.quantize.unpack_mxfp4`, what a call of many rows pays for multiplying prepacked
-MXFP4 weights as FP8 ones, by all kernels that may be chosen, the selector's first.
+`unpack`: `jitgen.quantize.unpack_mxfp4`, the extra work of a call of many rows that multiplies
+prepacked MXFP4 weights as FP8 ones; with all candidate kernels, the selector's first.
 """
 
 from __future__ import annotations

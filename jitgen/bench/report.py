@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Reports of suites: what was measured under which conditions, as JSON, in a file, and as tables.
+Reports of suites: results and their conditions, as JSON, in a file, and as tables.
 
-A report is a record of what its suite has to tell; `Report` has what all reports have: the file,
-the conditions, the failures.
+A suite defines the record of its results; `Report` has what all reports share: the file, the
+conditions, the failures.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Contest:
         in_graphs: Whether the calls of a side are captured in one CUDA graph; else only the first
             is timed.
         batches: For each side that is right, its calls.
-        ready: The same sides with what else is known of them.
+        ready: The same sides with further facts.
         errors: What their checks returned.
         missing: The other sides, and why.
     """
@@ -316,7 +316,7 @@ class KernelSuite:
 
     Attributes:
         name: The word of the command line.
-        cases: Yields what is measured on a device of a target.
+        cases: Yields the cases to measure on a device of a target.
         unit: Of the rows: ``GB/s``, ``TFLOP/s``, or ``us``.
         counts_flop: Whether the amount of a case are operations, not bytes.
         in_graphs: Whether a side has several calls, captured in a CUDA graph.

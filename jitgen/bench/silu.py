@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Device time of `silu_mul_quantize` beside a copy of as many bytes, and beside what torch.compile
-makes of the float32 reference where it can.
+Device time of `silu_mul_quantize` beside a copy of as many bytes, and beside torch.compile's
+version of the float32 reference where there is one.
 
 Kernels are those that the selector chooses. ``jitgen prewarm swiglu`` compiles them all, so that a
 machine without the compiler can run the suite.

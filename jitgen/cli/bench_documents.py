@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The JSON form of what the suites of ``jitgen bench`` print.
+The JSON form of the output of the suites of ``jitgen bench``.
 
 Nothing is an instance of these classes: suites make JSON values of their reports.
 """

@@ -2,10 +2,9 @@
 """
 What ``--json`` prints, as JSON Schema (draft 2020-12), of the classes that commands print.
 
-Every command has the documents that it may print, and beside them the one that says what failed. A
-schema tells what is there in this version of jitgen; a later one may add fields, so none forbids
-others. Tests check every document that any of them makes against it, and then nothing else is
-allowed.
+Every command has the documents that it may print, and an error document. A schema lists the fields
+of this version of jitgen; a later version may add fields, so no schema forbids others. Tests check
+every document of any command against its schema, and there forbid other fields.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def read(template: Template) -> frozenset[str]:
     """
     Return the names of the parameters that the files of a template read.
 
-    A partial says it at its top, in a line ``Parameters:`` that a test compares with what Jinja
-    finds. A file without one, such as the entry, is read here as far as names go: a warm start
+    A partial lists them at its top, in a line ``Parameters:`` that a test compares with Jinja's
+    findings. A file without such a line, such as the entry, is searched for names: a warm start
     needs the answer for its key, and does not import Jinja.
     """
     return (

@@ -167,8 +167,8 @@ def render(config: Config, arch: Arch | str, root: Path | None = None) -> Source
     Args:
         config: The config.
         arch: The target.
-        root: A folder with another version of its template; what it includes and is not there is
-            taken from jitgen's own.
+        root: A folder with another version of its template; files that it lacks are taken from
+            jitgen's own.
 
     Raises:
         UnsupportedConfig: `arch` cannot run `config`.

@@ -88,7 +88,7 @@ class Artifact:
         compile_s: Seconds in the compiler.
         link_s: Seconds in the linker.
         ptx: The PTX, if it was asked for; else empty.
-        doubt: Why this must not be published, though it works here; empty where it may be.
+        why_private: Why this must not be published, though it works here; empty where it may be.
     """
 
     symbol: str
@@ -97,7 +97,7 @@ class Artifact:
     compile_s: float
     link_s: float
     ptx: str = field(default="", repr=False)
-    doubt: str = ""
+    why_private: str = ""
 
 
 def compile_source(
@@ -107,7 +107,7 @@ def compile_source(
     Compile `source` in this process. Needs no GPU: the source names its target.
 
     Holds the process-wide compile lock. A linker that fails leaves the object, which this process
-    can load, and a doubt.
+    can load, and a reason in `why_private`.
 
     Args:
         source: What to compile.
@@ -128,7 +128,7 @@ def compile_source(
         path.write_text(source.text, encoding="utf-8")
         with _lock, neutral_environment():
             cute = import_compiler()
-            doubt = unfit()
+            why_private = unfit()
             start = time.perf_counter()
             with refusals(source.name, str(path)):
                 ptx = _compile(cute, source, path, wants_ptx=wants_ptx, line_info=line_info)
@@ -142,7 +142,7 @@ def compile_source(
             compile_s=compile_s,
             link_s=time.perf_counter() - start,
             ptx=ptx,
-            doubt=doubt or trouble,
+            why_private=why_private or trouble,
         )
 
 

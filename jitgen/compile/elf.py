@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether an ELF file is whole, a host's shared library or a cubin inside of one, and what it holds.
+Checks whether an ELF file is whole, a host's shared library or a cubin inside of one, and reads its
+sections.
 
 Source: Tool Interface Standard, "Executable and Linking Format"; System V ABI, chapters 4 and 5.
 Files are 64-bit and little-endian, as all are on the hosts and GPUs that the compiler knows.

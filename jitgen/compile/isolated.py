@@ -72,7 +72,7 @@ def compile_isolated(
         library=answer["library"],
         compile_s=answer["compile_s"],
         link_s=answer["link_s"],
-        doubt=answer["doubt"],
+        why_private=answer["why_private"],
     )
 
 
@@ -138,6 +138,6 @@ def compile_task(task: _Task) -> _Answer:
         "library": artifact.library,
         "compile_s": artifact.compile_s,
         "link_s": artifact.link_s,
-        "doubt": artifact.doubt,
+        "why_private": artifact.why_private,
         "templates": digest(template_of(config, arch)),
     }

@@ -51,7 +51,7 @@ def link(directory: Path, obj: str, symbol: str) -> bytes:
     checked before it is loaded or published.
 
     Raises:
-        LinkError: There is no linker, it fails or hangs, or what it left is not the library.
+        LinkError: There is no linker, it fails or hangs, or its output is not a library.
     """
     compiler = driver()
     if compiler is None:

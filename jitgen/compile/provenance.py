@@ -2,8 +2,8 @@
 """
 Identifies the builder of an artifact by digests of the compiler and the linker, not by versions.
 
-A version says what was installed. A patched library, a swapped linker or a half-finished upgrade
-has the same version and generates other code, under the same key. So an entry records digests of
+A version only names a release. A patched library, a swapped linker or a half-finished upgrade has
+the same version and generates other code, under the same key. So an entry records digests of
 contents, and a process that differs from the first to publish for these versions does not publish
 (see `jitgen.cache.builders`).
 
@@ -54,7 +54,7 @@ def builder(memory: Memory) -> dict[str, str]:
 @cache
 def _compiler_files() -> tuple[Path, ...]:
     """
-    Return the native and the Python code of the compiler, and of what makes its calls.
+    Return the native and the Python code of the compiler, and of tvm-ffi, which makes its calls.
 
     What is imported as ``cutlass`` may not be what is installed as the compiler.
     """

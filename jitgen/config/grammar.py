@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How the fields of a config make its name, and what a template may ask of it.
+Makes the name of a config from its fields, and the parameters of its template.
 
 The middle of a kernel's name has a word for each field, in their order, joined by ``_``. The word
 follows from the field as `jitgen.config.config.of` declares it:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How rows belong to groups: what the three layouts are called, which argument says it, how it reads.
+How rows belong to groups: names of the three layouts, and their arguments.
 
 The words themselves are `jitgen.config.Layout`.
 """

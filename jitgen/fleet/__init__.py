@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Many processes, one compile: what the ranks of a job, or the workers of a cluster, share.
+Shares one compile among many processes: the ranks of a job, or the workers of a cluster.
 
 `warm_up` brings the kernels of a plan to every rank of a torch.distributed job; `cluster` has the
 workers of a Dask cluster compile them. `coordination` holds the records that ranks share, `rank` is

@@ -2,9 +2,9 @@
 """
 MXFP4 weights prepacked for Hopper: reordered once, when they are loaded.
 
-Hopper has no tensor cores for e2m1, so its kernels decode weights in registers, and what they read
-is made for that. There are three layouts, of 4.25 bits a weight each; they differ in how scales are
-applied. None depends on tiles or sizes: weights are prepacked once for all kernels of a layout.
+Hopper has no tensor cores for e2m1, so its kernels decode weights in registers, and read them in an
+order made for that. There are three layouts, of 4.25 bits a weight each; they differ in how scales
+are applied. None depends on tiles or sizes: weights are prepacked once for all kernels of a layout.
 
 =============  ================================  ==================================================
 layout         activations                       scales
@@ -18,8 +18,8 @@ layout         activations                       scales
 =============  ================================  ==================================================
 
 `jitgen.formats.prepacked_blocks` describes the positions of the bits;
-`jitgen.formats.prepacked_scales` how scales are stored, what is lost far below the largest one, and
-how a NaN is kept.
+`jitgen.formats.prepacked_scales` how scales are stored, which precision is lost far below the
+largest one, and how a NaN is kept.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 """
 Prepacked weights in files, so that a service need not prepack them at each start.
 
-A file is one of safetensors: of each weight two tensors, ``NAME.values`` and ``NAME.factor``, and
-in its metadata, under ``jitgen.prepared``, a JSON object with N, K, the layout and `row_spread` of
-each name. A file whose layout is of another version is refused: prepack the weights again. One that
-an earlier jitgen wrote lacks `row_spread`, which then is found when it is loaded.
+A file is a safetensors file. Each weight has two tensors, ``NAME.values`` and ``NAME.factor``. The
+metadata has, under ``jitgen.prepared``, a JSON object with N, K, the layout and `row_spread` of
+each name. A file whose layout is of another version is refused: prepack the weights again. A file
+of an earlier jitgen lacks `row_spread`; it is computed when the file is loaded.
 """
 
 from __future__ import annotations

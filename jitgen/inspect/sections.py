@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sections of the page of one kernel, each from its part of what was gathered."""
+"""The sections of the page of one kernel, each from its part of the gathered facts."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 """
 The chains of transformers' modules of experts: the launches of `jitgen.moe` with their weights.
 
-A chain refers to the weights of its module, and to nothing that was copied from them: what kernels
-want in another type, biases and scales, is converted at each call. So weights may change in any
-way, and a chain is kept as long as they are where they were. The exception are the MXFP4 copies of
-gpt-oss's weights, which are made where the user asks for them.
+A chain refers to the weights of its module and to no copies of them: biases and scales that kernels
+need in another type are converted at each call. So weights may change in any way, and a chain is
+kept as long as they stay in place. The exception are the MXFP4 copies of gpt-oss's weights, which
+are made where the user asks for them.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def is_gpt_oss(module: nn.Module) -> bool:
 
 def chain_of(module: Any, top_k: int) -> Chain:
     """
-    Return the chain of a module of experts, made anew where its weights are others.
+    Return the chain of a module of experts; a new one if its weights have changed.
 
     Raises:
         InputError: It is of a kind that jitgen does not serve.

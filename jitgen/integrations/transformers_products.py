@@ -2,9 +2,9 @@
 """
 Transformers' modules of experts as products with gradients, and torch's operations between them.
 
-It serves what no chain does: training, in full or of what lies in front or around (adapters, the
-router); weights of float16, on a CPU of float32; torch.autocast; and modules of every kind that
-transformers has: transposed weights, a bias, experts without a gate, a norm behind them.
+It serves calls that no chain serves: training, of all weights or of those in front or around
+(adapters, the router); float16 weights, and float32 on a CPU; torch.autocast; and modules of every
+kind that transformers has: transposed weights, a bias, experts without a gate, a norm behind them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whole layers of experts: a chain of the operations in `jitgen.ops`, with what stands around it.
+Whole layers of experts: chains of the operations in `jitgen.ops`, checkpoints, plans and memory.
 
     sort_pairs -> permute_quantize -> grouped_gemm -> silu_mul_quantize -> grouped_gemm -> combine
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public `moe`: what it accepts, and its call of the chain."""
+"""The public `moe`: its checks, and its call of the chain."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         w13: (G, 2 I, H): rows of gates, then rows of ups; bfloat16, or float8_e4m3fn with
             `w13_scale`, or MXFP4 weights that `jitgen.quantize.prepack_mxfp4` prepacked.
         w2: (G, H, I), of the same format.
-        topk_weights: (T, k) float32: what each expert counts.
+        topk_weights: (T, k) float32: weight of each expert.
         topk_ids: (T, k) int32 or int64: the experts of each token, numbers of the whole layer.
             Those that are not here are skipped, and so is any other number.
         w13_scale: (G, ceil(2 I / 128), ceil(H / 128)) float32 for blocks, or (G, 2 I) for rows.
@@ -93,8 +93,9 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         `out`, or a new tensor: (T, H) bfloat16.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
-            A tensor that requires a gradient is wrong while autograd is on, because there is none.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given. A tensor that requires a gradient is wrong while autograd is on, because there is
+            none.
         KernelMiss, CompileError, UnsupportedConfig: As `jitgen.grouped_gemm`.
     """
     weights = ExpertWeights(

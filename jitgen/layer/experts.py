@@ -94,8 +94,9 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
         `out`, or a new tensor: (G, M, H) bfloat16. Rows from ``masked_m[g]`` on are not written.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
-            A tensor that requires a gradient is wrong while autograd is on, because there is none.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given. A tensor that requires a gradient is wrong while autograd is on, because there is
+            none.
         KernelMiss, CompileError, UnsupportedConfig: As `jitgen.grouped_gemm`.
     """
     weights = ExpertWeights(

@@ -2,7 +2,7 @@
 """
 Reference of a layer of experts, in float32 torch over the weights as they are after quantising.
 
-Nothing of it is rounded in between, so that a chain differs by what its formats round: tokens and
+Nothing is rounded in between, so that a chain differs by the rounding of its formats: tokens and
 activations to e4m3 (some 4 % of the norm), or to bfloat16 (0.4 %).
 """
 

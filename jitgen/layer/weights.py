@@ -183,7 +183,10 @@ class ExpertWeights:
 
 
 def _looked_at(before: PrepackedWeights, made: PrepackedWeights) -> PrepackedWeights:
-    """Return weights that replace others, with what is known of their values."""
+    """
+    Return the weights `made`, which replace `before`, with their `row_spread`: that of `before` if
+    the values are the same, else computed if it was known before and the values can be read now.
+    """
     if made.values is before.values and before.known_spread is not None:
         return replace(made, row_spread=before.known_spread)
     is_asked = before.row_spread is not None and _can_be_seen(made.values)
@@ -191,7 +194,9 @@ def _looked_at(before: PrepackedWeights, made: PrepackedWeights) -> PrepackedWei
 
 
 def _can_be_seen(values: Tensor) -> bool:
-    """Say whether values can be looked at now."""
+    """
+    Return whether values can be read now: not in a trace, on ``meta``, or during a graph capture.
+    """
     if is_compiling() or values.is_meta or is_traced((values,)):
         return False
     return not (values.is_cuda and torch.cuda.is_current_stream_capturing())

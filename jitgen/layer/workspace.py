@@ -2,9 +2,9 @@
 """
 Memory between the launches of a chain, planned once.
 
-Two blocks suffice, because a launch never needs what the launch before the last one wrote: rows for
-the first product and for the second take turns in one, their results in the other. Layers that run
-one after the other on one stream share a workspace.
+Two blocks suffice, because a launch never needs the output of the launch before the previous one:
+the inputs of the first and the second product take turns in one block, their results in the other.
+Layers that run one after the other on one stream share a workspace.
 
 Launches that are not ordered among each other must not share those blocks. So each stream has
 blocks of its own, a call holds them while it launches, and a call that finds them held by another

@@ -65,8 +65,8 @@ class Call(Generic[Args, Validated, Result]):
     Attributes:
         name: The operation in ``torch.ops.jitgen``.
         called: Name of the operation in errors; empty: `name`.
-        arguments: The class of its arguments. A field `out` is what results are written to, a field
-            `config` what the caller asks for.
+        arguments: The class of its arguments. The field `out` has the output tensors, the field
+            `config` the explicit config.
         config: The class of its configs.
         like: Name of the tensor that decides the device and has the rows, unless `rows_of` does.
         rows_of: The argument that has the rows; empty: `like`.

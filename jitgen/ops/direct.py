@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Kernels that are called directly, ``jitgen.get_kernel(config)(...)``: what a compiled entry takes on
-trust because the public calls have looked at it.
+Checks for kernels that are called directly, ``jitgen.get_kernel(config)(...)``: the properties that
+a compiled entry does not check, because public calls have checked them.
 
 An entry checks types, ranks, strides, and that sizes agree which are one size. It does not see what
 only its config says (at most 256 experts), what follows from other sizes (a scale for each 128

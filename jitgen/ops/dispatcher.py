@@ -3,9 +3,9 @@
 The work of torch's dispatcher for an operation, and what a call does that bypasses it.
 
 An eager call of ours launches its kernel by itself, because the dispatcher would cost as much as
-the rest of the call. So all that the dispatcher would have seen to is seen to here, or refused with
-what to do about it. docs/torch.md has the table, and `tests/compile/test_dispatcher.py` drives
-every operation through every row of it.
+the rest of the call. So everything that the dispatcher does is done here, or refused with advice.
+docs/torch.md has the table, and `tests/compile/test_dispatcher.py` drives every operation through
+every row of it.
 
 A call that is new asks `require_plain` and `require_apart`. A warm call asks a guard, which refuses
 tensors that the dispatcher would treat in another way (`jitgen.ops.guards`); it does not look at
@@ -162,8 +162,8 @@ def require_apart(
     Args:
         tensors: Those of the call, by their names.
         written: Which of them it writes.
-        in_place: Which of them it reads element by element before it writes the same place: what is
-            written may be one of these, and not a part of one.
+        in_place: Tensors that the call reads element by element before it writes the same place: an
+            output may be one of these, but not a part of one.
 
     Raises:
         InputError: What is written shares memory with another tensor or in itself, or is an

@@ -2,15 +2,15 @@
 """
 Whether torch's dispatcher would treat the tensors of a call as those of an earlier one.
 
-A warm call goes round the dispatcher, so it must not serve a tensor that the dispatcher would treat
-in another way: a lazily negated view, a wrapper of torch.func, a tensor that requires a gradient,
-any tensor in inference mode or under autocast where the earlier call was not. A guard compares all
-of that in one call of C++: for each tensor its type, element type, device, number of dimensions,
-whether it requires a gradient, and its dispatch keys joined with those of this thread. It is what
-torch.compile guards its graphs with.
+A warm call bypasses the dispatcher, so it must not serve a tensor that the dispatcher would treat
+differently: a lazily negated view, a wrapper of torch.func, a tensor that requires a gradient, any
+tensor in inference mode or under autocast if the earlier call was not. A guard compares all of this
+in one call of C++: for each tensor its type, element type, device, number of dimensions, whether it
+requires a gradient, and its dispatch keys joined with those of this thread. torch.compile guards
+its graphs with the same class.
 
-Two things are no dispatch keys and stand in the keys of calls: whether gradients are on, which
-decides what it means that a tensor requires one, and the level of forward-mode derivatives.
+Two properties are not dispatch keys and are part of the keys of calls: whether gradients are on,
+which decides whether `requires_grad` matters, and the level of forward-mode derivatives.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 """
 Cached launches: a launch for calls that look alike, and families of launches.
 
-A launch is remembered under a small tuple of what it depends on and what the compiled entry does
-not check by itself, and with a guard against tensors that torch's dispatcher would treat in another
-way. Everything else that could be wrong with later tensors of the same shapes (types, strides,
-alignment, sizes that disagree) the entry refuses before it runs.
+A launch is cached under a small tuple of the properties that it depends on and that the compiled
+entry does not check, and with a guard against tensors that torch's dispatcher would treat
+differently. The entry refuses all other faults of later tensors with the same shapes (types,
+strides, alignment, sizes that disagree) before it runs.
 
-Another number of rows is another tuple, but rarely another launch: those that differ in their rows
-only are a family, in which each bucket of the selector has one.
+Another number of rows is another tuple, but rarely another launch: launches that differ only in
+their rows form a family, which has one launch for each bucket of the selector.
 """
 
 from __future__ import annotations
@@ -200,8 +200,8 @@ def new_launch(
             neither a gradient nor a lazy sign, and their device and type the entry sees.
 
     Raises:
-        InputError: torch's dispatcher would do with a tensor what kernels do not; or `prepare`
-            finds an argument wrong.
+        InputError: torch's dispatcher would treat a tensor in a way that kernels do not; or
+            `prepare` finds an argument wrong.
     """
     epoch, doubts = session.epoch, session.doubts
     require_plain(tensors)

@@ -2,8 +2,8 @@
 """
 Rules about the tensors of a call, which all operations share.
 
-Each rule raises the one InputError that names the argument, says what is required, and then what
-came.
+Each rule raises an InputError that names the argument, says what is required, and then what was
+given.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def require(
         value: What was given for it.
         dtypes: Types, of which it has one; empty: any.
         arch: The target that has kernels for these alone, if it is that.
-        rank: Number of its dimensions, and what they are, ``(M, K)``.
+        rank: Number of its dimensions, and their names, ``(M, K)``.
         shape: Its shape, and why.
         like: Another argument, and the device that both are on.
         contiguous: The dimension along which elements are neighbours; strides of no elements mean

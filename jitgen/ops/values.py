@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-JITGEN_CHECK=1: what kernels take on trust, looked at. Which rows belong to which group lies on the
-device, so that looking waits for it; and a call that looks is never a remembered one.
+JITGEN_CHECK=1: checks of values that kernels trust. The rows of groups are on the device, so that a
+check waits for it; and a checked call is never a cached one.
 """
 
 from __future__ import annotations

@@ -2,14 +2,15 @@
 """
 Detects whether tensors have changed since a value was made of them and kept.
 
-What is kept refers to their memory, or copies their values. The first goes wrong when a tensor gets
-other memory, sizes, strides or another type: `Places` sees that. The second goes wrong when the
-tensor is written to, too, which `Versions` sees as far as torch counts it. Whatever is kept beyond
-a call and was made of tensors has one of the two; what has neither is made anew at each call.
+A kept value refers to the memory of tensors, or copies their values. The first goes wrong if a
+tensor gets other memory, sizes, strides or another type: `Places` detects that. The second also
+goes wrong if the tensor is written to, which `Versions` detects as far as torch counts writes.
+Every value that is kept beyond a call and was made of tensors has one of the two; without them it
+is made anew at each call.
 
-What torch does not count: writes through ``.data`` or ``.detach()`` of an earlier time under
-inference mode, writes by kernels that got an address (some optimisers, the gathering of FSDP), and
-those of a CUDA graph that is replayed. So a copy is kept only where its user asked for it.
+torch does not count these writes: through ``.data`` or an earlier ``.detach()`` under inference
+mode, by kernels that got an address (some optimisers, the gathering of FSDP), and by a CUDA graph
+that is replayed. So a copy is kept only where its user asked for it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan, what it asks for, and the configs that serve it."""
+"""A plan, its problems, and the configs that serve it."""
 
 from __future__ import annotations
 

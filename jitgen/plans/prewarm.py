@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Compile ahead of time what a plan can ask for, on a machine that needs no GPU.
+Compile the kernels of a plan ahead of time, on a machine that needs no GPU.
 
 Kernels that the store holds are left alone; the others are compiled in processes of their own, so
 that one that fails, hangs or crashes the compiler costs itself only.
@@ -132,9 +132,9 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
     """
     Compile every kernel that `what` can need into the store.
 
-    A plan stands for what all devices choose that the target knows, whatever GPU is at hand, unless
-    `devices` or JITGEN_DEVICE names some. Once all of it is in the store that is noted there: see
-    `jitgen.runtime.coverage`.
+    A plan has the kernels that all devices of the target choose, whatever this machine's GPU is,
+    unless `devices` or JITGEN_DEVICE names some. Once all of them are in the store, that is noted
+    there: see `jitgen.runtime.coverage`.
 
     Args:
         what: A plan, the name of a shipped one, the path of a plan file, or configs or names of
@@ -142,7 +142,7 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
         arch: The target; None for the one that this process would use itself.
         jobs: Compile processes at a time; None for JITGEN_JOBS, 0 for as many as cores and memory
             allow.
-        dry_run: Compile nothing, only say what is missing.
+        dry_run: Compile nothing, only report missing kernels.
         on_progress: Called on this thread for every kernel as it is done; an exception from it ends
             the prewarm.
         timeout_s: Seconds that one compile may take; None for JITGEN_COMPILE_TIMEOUT.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The ``problems`` of a plan file to sweeps, with an error that names file, key and what is allowed.
+Reads the ``problems`` of a plan file; an error names file, key and what is allowed.
 
 An entry has the fields of its operation's problem under their names, except that rows are counted
 per group. Two fields of a GEMM have one key: ``matrix`` is N and K, ``dtype`` the type of a and b.

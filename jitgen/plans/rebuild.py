@@ -90,8 +90,9 @@ def rebuilt(
     """
     Compile what `meta` describes again, and compare it with `files`; publishes nothing.
 
-    Nothing of `meta` is believed: config and target are checked as a user's would be, the key is
-    computed anew from them and from what is installed here, and source comes from the templates.
+    Nothing of `meta` is trusted: config and target are checked as a user's would be, the key is
+    computed anew from them and from the installed versions, and the source comes from the
+    templates.
 
     Args:
         meta: The record of an entry, its digests checked or not.
@@ -112,8 +113,8 @@ def rebuilt(
         )
     except JitgenError as error:
         return Rebuilt(key=meta.key, name=meta.name, error=str(error))
-    if artifact.doubt:
-        return Rebuilt(key=meta.key, name=meta.name, error=artifact.doubt)
+    if artifact.why_private:
+        return Rebuilt(key=meta.key, name=meta.name, error=artifact.why_private)
     found = [
         *_of_record(meta, {"symbol": artifact.symbol, "library": artifact.library}),
         *differences(files, artifact.files),

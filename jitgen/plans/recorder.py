@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Counts what a process calls, where JITGEN_RECORD names a file.
+Counts the calls of a process, if JITGEN_RECORD names a file.
 
-Warm calls look nothing up for it: a launch that is remembered while recording is on has a function
-that adds one to its own cell (0.04 us); without recording it is unchanged. A thread writes the
-cells every ten seconds if they changed, and the process does when it ends; one that is killed loses
-what it called since. A forked child counts from zero, in a file of its own.
+Warm calls need no lookup for it: a launch that is cached while recording is on has a function that
+adds one to its own cell (0.04 us); without recording it is unchanged. A thread writes the cells
+every ten seconds if they changed, and the process does when it ends; a killed process loses the
+calls since the last write. A forked child counts from zero, in a file of its own.
 
 A recording that cannot be written is a warning, once: it must not stop a server.
 """

@@ -12,9 +12,9 @@ A recording on the disk: one JSON file for each process, which is replaced as a 
      "kernels": {"grouped_gemm_..._sm_90a": 3},
      "others": 0}
 
-``problem`` has no m: the mean of rows a group, rounded up, is what calls are counted by, for
-kernels are chosen by it. ``kernels`` are those that a call asked for by ``config=``. ``others`` are
-calls beyond the number of different ones that a recording holds.
+``problem`` has no m: calls are counted by the mean of rows a group, rounded up, because kernels are
+chosen by it. ``kernels`` are explicit configs (``config=``). ``others`` are calls beyond the number
+of different ones that a recording holds.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ class Kernel:
         Launch the kernel.
 
         Raises:
-            InputError: An argument is wrong; the message says which, what is required, and what
-                came. Or the operation is another package's that does not say what it takes.
+            InputError: An argument is wrong; the message says which, what is required, and what was
+                given. Or the operation is another package's that does not say what it takes.
         """
         with boundary(self.config.op):
             _check(self, arguments)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The error of a call that gets no kernel: every place that was asked, and what it answered.
+The error of a call that gets no kernel: every place that was searched, and its answer.
 
 The search itself is quick and notes no reasons. So when it finds no kernel and compiling is not
 allowed, the places are searched here once more, with reasons.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A session: what calls share, and the settings that hold for it.
+A session: the objects that calls share, and the settings that apply to it.
 
 There is one from the start, which `jitgen.grouped_gemm`, `jitgen.get_kernel` and the others use.
-``with jitgen.Session(cache_dir=...)`` puts another in its place, for the code inside and for what
-runs in a copy of its context; other threads keep theirs.
+``with jitgen.Session(cache_dir=...)`` replaces it for the code inside and for code that runs in a
+copy of its context; other threads keep theirs.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Session:
             those that the program made, and over the environment.
 
     Attributes:
-        memo: Launches by what calls look like, several for tensors of several kinds; only
-            `jitgen.ops` knows what is in it.
+        memo: Cached launches by key, several for tensors of several kinds; only `jitgen.ops` knows
+            their form.
         families: What launches of other numbers of rows have in common; likewise.
-        chains: What chains of launches chose, by what they are; only `jitgen.layer` knows more.
+        chains: Choices of chains of launches, by key; only `jitgen.layer` knows their form.
         emulated: What runs tensors in host memory in the place of the CPU.
 
     Raises:
@@ -176,7 +176,7 @@ class Session:
             forgotten.close()
 
     def close(self) -> None:
-        """End what is compiled in the background; kernels that are loaded go on serving."""
+        """Stop compiling in the background; loaded kernels stay usable."""
         if self._loader is not None:
             self._loader.close()
 

@@ -49,7 +49,8 @@ def check_names() -> None:
     Check that targets and distributions are known.
 
     Raises:
-        SettingError: JITGEN_ARCH names no target, or JITGEN_PLUGINS what is not installed.
+        SettingError: JITGEN_ARCH is not the name of a target, or a distribution in JITGEN_PLUGINS
+            is not installed.
     """
     if settings.plugins:
         try:

@@ -340,17 +340,17 @@ def record(spec: KernelSpec, artifact: Artifact) -> Meta:
 
 
 def _publish(tiers: Tiers, spec: KernelSpec, artifact: Artifact) -> Entry:
-    """Publish `artifact` and return its entry; one in doubt serves this process only."""
+    """Publish `artifact` and return its entry; one with `why_private` serves only this process."""
     from jitgen.compile.provenance import builder
 
     meta = record(spec, artifact)
-    if artifact.doubt:
+    if artifact.why_private:
         warn_once(
-            f"doubt {artifact.doubt}",
+            f"private {artifact.why_private}",
             "kernels compiled now serve this process only and are not kept: %s",
-            artifact.doubt,
+            artifact.why_private,
         )
-        return _private(tiers, meta, artifact, artifact.doubt)
+        return _private(tiers, meta, artifact, artifact.why_private)
     if tiers.store.mode == "rw":
         try:
             meta = replace(meta, builder=builder(tiers.store.builders))

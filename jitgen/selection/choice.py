@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One answer for a problem: the config, the reason, and what else was considered.
+One answer for a problem: the config, the reason, and the other candidates.
 
 A choice is made once for all row counts of a bucket, so a thousand batch sizes take one decision
 each for a handful of buckets, and the kernels that a range of sizes can choose are found by walking

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A database of what this service built itself: the digests of its entries' records.
+A database of the entries that this service built itself: the digests of their records.
 
 When a key was rotated or revoked, the service signs its own entries again. By then no valid
 signature tells which entries those are, so each is recorded here when it is built. If the database

@@ -64,8 +64,8 @@ def compile_task(task: Task) -> dict[str, object]:
         return {"kind": BROKEN, "error": str(error)}
     except (JitgenError, OSError, MemoryError) as error:
         return {"kind": SHORT, "error": f"{type(error).__name__}: {error}"}
-    if artifact.doubt:
-        return {"kind": DOUBTFUL, "error": artifact.doubt}
+    if artifact.why_private:
+        return {"kind": DOUBTFUL, "error": artifact.why_private}
     entry = Entry.of(replace(record(spec, artifact), builder=built_by), artifact.files)
     return {
         "meta": entry.meta.encode().decode("ascii"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Reads the TOML tables of an operator's file into frozen dataclasses, and collects what is wrong.
+Reads the TOML tables of an operator's file into frozen dataclasses, and collects the errors.
 
 A field made by `jitgen.support.codec.of` has its reader and one line of help. All errors of a file
 are reported together, a line for each.

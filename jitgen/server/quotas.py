@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Bounds on what one token has under way: requests, and event streams among them.
+Limits on the requests and event streams that one token has open at a time.
 
 A request may wait for minutes, and a stream lasts longer. Without a bound, one token's requests
 could occupy every connection. All requests without a token share the bounds of one token.

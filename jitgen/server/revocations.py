@@ -32,7 +32,7 @@ MOST = 1000
 
 @frozen
 class Revocation:
-    """A revoked digest: why, by what (a token's name, or ``trust``), and when."""
+    """A revoked digest: the reason, the source (a token's name, or ``trust``), and the time."""
 
     digest: str
     reason: str

@@ -5,8 +5,8 @@ JSON and TOML that another user may have written, read within bounds.
 A parser does what its input says: a gigabyte is read whole, nesting becomes recursion, an integer
 of a million digits takes minutes, a list of ten million empty lists takes a gigabyte, and NaN turns
 up where a number was expected. Everything that jitgen parses comes through here and is bounded
-before it is parsed. What does not fit raises `BadDocument`, with one line that says what is wrong;
-the caller, who read the document, says which file that was.
+before it is parsed. A document outside of the bounds raises `BadDocument`, with one line that names
+the fault; the caller, who read the document, says which file that was.
 """
 
 from __future__ import annotations

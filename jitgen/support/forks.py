@@ -41,7 +41,7 @@ class _Gate:
         return any(thread != threading.get_ident() for thread in self.busy)
 
     def enter(self, depth: int) -> None:
-        """Let this thread be busy, `depth` times over, once no fork is under way."""
+        """Mark this thread as busy, `depth` levels deep, as soon as no fork is under way."""
         thread = threading.get_ident()
         with self.changed:
             while self.forks and thread not in self.busy:

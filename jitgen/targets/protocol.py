@@ -94,10 +94,10 @@ class Device:
         dram_gbps: Rate of memory in 10^9 bytes a second, as the data sheet has it.
         l2_bytes: Last cache before memory.
         is_proven: Whether the tests ran on it.
-        proof: What has run on it and what has not, in words for `jitgen doctor`; empty where
-            nothing is known.
-        constants: What the target's cost model needs besides, fitted for this device; None where it
-            does with what it derives from the numbers above.
+        proof: What has run on it and what has not, in words, for `jitgen doctor`; empty if nothing
+            is known.
+        constants: Further constants of the target's cost model, fitted for this device; None if the
+            model derives them from the numbers above.
     """
 
     name: str

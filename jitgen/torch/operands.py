@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Operands as kernels read them: what torch's functions take and no kernel reads is copied.
+Operands as kernels read them: operands that torch's functions take but no kernel reads are copied.
 
 Two things make a copy: strides, where another dimension is contiguous than the one that a kernel
 reads, or where strides and addresses are no multiples of what a target moves at once; and sizes
@@ -75,8 +75,9 @@ class Call(NamedTuple):
         Args:
             name: The argument.
             matrix: Its value.
-            side: What that dimension is called.
-            is_turned: Whether the transpose is asked for, and it is the last of that.
+            side: Name of that dimension, for warnings.
+            is_turned: Whether to return the transpose, so that the matrix's first dimension becomes
+                the last.
         """
         turned = matrix.mT if is_turned else matrix
         if _is_readable(turned, self.alignment):
@@ -98,8 +99,8 @@ class Call(NamedTuple):
         Args:
             name: The argument.
             matrix: Its value.
-            sides: What the last two dimensions are called, in their order, and what each is to be a
-                multiple of.
+            sides: Names of the last two dimensions in their order, each with the size that it must
+                be a multiple of.
         """
         if self.alignment == 1:
             return matrix

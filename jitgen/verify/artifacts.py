@@ -70,7 +70,7 @@ def compiled(source: Source) -> Artifact:
 
         made = compiler.compile_source(source, wants_ptx=True, line_info=True)
         library, ptx = _linked(made.library, made.files[made.library]), made.ptx.encode()
-        if not made.doubt:
+        if not made.why_private:
             cached.store(f"{name}.so", library)
             cached.store(f"{name}.ptx", ptx)
     return Artifact(

@@ -20,7 +20,7 @@ from jitgen.selection.measurements import file_of
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules
 from jitgen.targets.protocol import Device
-from jitgen.targets.sm_90a.cost import Deal
+from jitgen.targets.sm_90a.cost import RowDistribution
 
 SURVEYS = Path(__file__).parents[1] / "surveys"
 
@@ -35,13 +35,13 @@ class Measured:
 
     Attributes:
         problem: As a call has it.
-        deal: Which group has which rows.
+        distribution: Which group has which rows.
         times: Of each candidate.
         is_survey: Whether it is of the survey, and not of the table.
     """
 
     problem: GroupedGemmProblem
-    deal: Deal
+    distribution: RowDistribution
     times: tuple[tuple[GroupedGemmConfig, float], ...]
     is_survey: bool = False
 
@@ -102,7 +102,9 @@ def _measured(
         owned = sum(-(-rows // 64) * 64 for rows in counts) / padded
     return Measured(
         problem=problem,
-        deal=Deal(tuple(float(-(-rows // step) * step) for rows in counts if rows), 1, owned),
+        distribution=RowDistribution(
+            tuple(float(-(-rows // step) * step) for rows in counts if rows), 1, owned
+        ),
         times=tuple((GroupedGemmConfig.parse(name)[0], us) for name, us in times_us.items()),
         is_survey=is_survey,
     )

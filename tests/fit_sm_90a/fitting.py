@@ -101,9 +101,13 @@ class _Problems:
         def points(work: Any) -> Points:
             return Points(self.constants, [(work(*one), key_of(one[-1])) for one in asked])
 
-        self._real = points(lambda each, _, c: cost.work(each.problem, c, num_sms, each.deal))
+        self._real = points(
+            lambda each, _, c: cost.work(each.problem, c, num_sms, each.distribution)
+        )
         self._seen = [
-            points(lambda _, edge, c, i=i: cost.work(edge, c, num_sms, cost.deals(edge)[i]))
+            points(
+                lambda _, edge, c, i=i: cost.work(edge, c, num_sms, cost.row_distributions(edge)[i])
+            )
             for i in (0, -1)
         ]
         self._of = np.repeat(np.arange(len(data)), [len(each.times) for each in data])

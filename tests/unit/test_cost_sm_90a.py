@@ -44,7 +44,10 @@ def test_contiguous_tiles_without_rows_are_not_counted(groups: int, blocks: int)
     problem = _fp4(groups, blocks)
     lasts = fp4_cost.LAST_ROWS["alone" if blocks <= groups else "behind others"]
     for config in rules(Arch.SM_90A, problem.op).candidates(problem):
-        counts = [fp4_cost._tiles(config, deal)[0] for deal in fp4_cost._deals(problem)]
+        counts = [
+            fp4_cost._tiles(config, distribution)[0]
+            for distribution in fp4_cost._row_distributions(problem)
+        ]
 
         assert counts == [_live(problem, config, last) for last in lasts]
 
@@ -76,16 +79,16 @@ def test_tiles_hold_the_rows_that_a_block_may_have() -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 2, 5, 16, 300])
-def test_deals_have_all_rows(groups: int) -> None:
+def test_distributions_have_all_rows(groups: int) -> None:
     problem = GroupedGemmProblem(
         layout=Layout.RAGGED, groups=groups, m=groups * 130, n=4096, k=4096
     )
-    every = cost.deals(problem)
+    every = cost.row_distributions(problem)
 
     assert len(every) == (1 if groups == 1 else 2)
-    for deal in every:
-        assert math.fsum(deal.rows) * deal.times == pytest.approx(problem.m)
-        assert len(deal.rows) * deal.times == groups
+    for distribution in every:
+        assert math.fsum(distribution.rows) * distribution.times == pytest.approx(problem.m)
+        assert len(distribution.rows) * distribution.times == groups
 
 
 def test_whole_tiles_of_few_groups() -> None:
@@ -94,7 +97,10 @@ def test_whole_tiles_of_few_groups() -> None:
     config = GroupedGemmConfig(
         layout=Layout.MASKED, tile=Tile(m=128, n=160, k=128), cluster=Cluster(m=2)
     )
-    clusters = [cost.work(problem, config, 132, deal).clusters for deal in cost.deals(problem)]
+    clusters = [
+        cost.work(problem, config, 132, distribution).clusters
+        for distribution in cost.row_distributions(problem)
+    ]
 
     assert clusters == [4 * 21, 3 * 21]
 
@@ -107,8 +113,8 @@ def test_contiguous_tiles_of_256_rows_meet_two_groups() -> None:
         problem = GroupedGemmProblem(
             layout=Layout.CONTIGUOUS, groups=groups, m=1024, n=4096, k=4096
         )
-        (deal,) = cost.deals(problem)
-        return cost.work(problem, config, 132, deal).k_blocks
+        (distribution,) = cost.row_distributions(problem)
+        return cost.work(problem, config, 132, distribution).k_blocks
 
     assert k_blocks(1) == 32
     assert k_blocks(8) == 64

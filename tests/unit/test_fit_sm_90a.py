@@ -32,10 +32,10 @@ def test_predictions_of_many_are_those_of_each(data: list[Measured]) -> None:
     """The fit has the model a second time, for arrays."""
     fit = fit_of(H200)
     asked = [
-        (cost.work(each.problem, config, H200.num_sms, deal), config)
+        (cost.work(each.problem, config, H200.num_sms, distribution), config)
         for each in data
         for config, _ in each.times
-        for deal in (each.deal, *cost.deals(each.problem))
+        for distribution in (each.distribution, *cost.row_distributions(each.problem))
     ]
     rows = [(do, key_of(config)) for do, config in asked]
     constants = Constants(fit, [key for _, key in rows])
@@ -49,15 +49,18 @@ def test_predictions_of_many_are_those_of_each(data: list[Measured]) -> None:
 
 
 def test_real_rows_are_those_of_a_case(data: list[Measured]) -> None:
-    """They change what is predicted; two deals that a call may have stand for them elsewhere."""
+    """They change what is predicted; two distributions represent them elsewhere."""
 
     def asked(each: Measured) -> set[cost.Work]:
-        every = (each.deal, *cost.deals(each.problem))
+        every = (each.distribution, *cost.row_distributions(each.problem))
         config, _ = each.times[0]
-        return {cost.work(each.problem, config, H200.num_sms, deal) for deal in every}
+        return {
+            cost.work(each.problem, config, H200.num_sms, distribution) for distribution in every
+        }
 
-    uneven = [one for one in data if one.is_survey and len(set(one.deal.rows)) > 4]
-    assert {len(cost.deals(each.problem)) for each in uneven} == {1, 2}  # one of contiguous rows
+    uneven = [one for one in data if one.is_survey and len(set(one.distribution.rows)) > 4]
+    counts = {len(cost.row_distributions(each.problem)) for each in uneven}
+    assert counts == {1, 2}  # one of contiguous rows
     assert max(len(asked(each)) for each in uneven) == 3
 
 
@@ -65,9 +68,9 @@ def test_tiles_that_are_not_dealt_cost_nothing() -> None:
     """Of 8 blocks every second half is taken for padding, if nothing is known of them."""
     problem = GroupedGemmProblem(layout=Layout.CONTIGUOUS, groups=8, m=1024, n=4096, k=7168)
     alone = GroupedGemmConfig(layout=Layout.CONTIGUOUS, tile=Tile(m=64, n=128, k=128))
-    (deal,) = cost.deals(problem)
-    listed = cost.work(problem, alone, H200.num_sms, deal)
-    pairs = cost.work(problem, replace(alone, cluster=Cluster(m=2)), H200.num_sms, deal)
+    (distribution,) = cost.row_distributions(problem)
+    listed = cost.work(problem, alone, H200.num_sms, distribution)
+    pairs = cost.work(problem, replace(alone, cluster=Cluster(m=2)), H200.num_sms, distribution)
 
     assert (pairs.clusters, pairs.filled) == (8 * 32, 1 - cost.HALF_EMPTY / 2)
     assert (listed.clusters, listed.filled) == (2 * pairs.clusters * pairs.filled, 1)

@@ -79,8 +79,8 @@ def product_us(layout: Layout, groups: int, rows: int, n: int, k: int, *, is_eve
     problem = GroupedGemmProblem(layout=layout, groups=groups, m=rows, n=n, k=k)
     if not is_even:
         return us(problem)
-    every = cost.deals  # the first has the same rows for all
-    with patch.object(cost, "deals", lambda each: every(each)[:1]):
+    every = cost.row_distributions  # the first has the same rows for all
+    with patch.object(cost, "row_distributions", lambda each: every(each)[:1]):
         return us(problem)
 
 

@@ -276,9 +276,9 @@ class TestUnfit:
 
 
 class TestPublishing:
-    DOUBT = "the compiler was imported by \x1b[31mother"
+    REASON = "the compiler was imported by \x1b[31mother"
 
-    def artifact(self, number: int, doubt: str) -> Artifact:
+    def artifact(self, number: int, why_private: str) -> Artifact:
         name = CONFIGS[number].name(Arch.CPU)
         return Artifact(
             symbol=name,
@@ -286,7 +286,7 @@ class TestPublishing:
             library="kernel.so",
             compile_s=0.1,
             link_s=0.01,
-            doubt=doubt,
+            why_private=why_private,
         )
 
     @pytest.fixture(autouse=True)
@@ -301,13 +301,13 @@ class TestPublishing:
         with caplog.at_level(logging.WARNING):
             found = [
                 tiers._publish(
-                    Tiers(store), spec_of(config, Arch.CPU), self.artifact(number, self.DOUBT)
+                    Tiers(store), spec_of(config, Arch.CPU), self.artifact(number, self.REASON)
                 )
                 for number, config in enumerate(CONFIGS)
             ]
 
         assert [entry.library[-1] for entry in found] == [0, 1, 2]
-        assert {entry.why_private for entry in found} == {self.DOUBT}
+        assert {entry.why_private for entry in found} == {self.REASON}
         assert {entry.directory for entry in found} == {None}
         assert not [name for name in tree(cache_root) if "kernel." in name or "meta.json" in name]
         (message,) = caplog.messages

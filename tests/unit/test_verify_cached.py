@@ -67,10 +67,10 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def compile_source(source: Source, **_: Any) -> Any:
         done.append(source.text)
-        doubt = "an odd linker" if "doubt" in source.text else ""
+        why_private = "an odd linker" if "doubt" in source.text else ""
         files = {"kernel.so": b"\x7fELF " + source.text.encode()}
         return SimpleNamespace(
-            library="kernel.so", files=files, ptx=f"// {source.text}", doubt=doubt
+            library="kernel.so", files=files, ptx=f"// {source.text}", why_private=why_private
         )
 
     monkeypatch.setattr(compiler, "compile_source", compile_source)

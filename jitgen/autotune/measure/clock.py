@@ -10,12 +10,12 @@ and not written: lines that have to be written back would slow the launch that f
 gives the host the time to enqueue the launch behind its event, so the host's cost is not in the
 time.
 
-`compete` times one launch behind each flush. That is simple, and not quite what a model does: the
-two events cost about 2 us, operands always lie at the same addresses, and a kernel that streams
-past L2 finds it full of lines that no kernel needs, so it is up to 7 % faster than behind another
-kernel. `compete_in_batches` times several launches behind each flush, every one on operands of its
-own that nothing has touched since: all are cold, and most follow a kernel. They are captured in a
-CUDA graph, as a model's are, so that no host is too slow to keep the GPU busy.
+`compete` times one launch behind each flush. That is simple, but differs from a model: the two
+events cost about 2 us, operands are always at the same addresses, and a kernel that streams past L2
+finds it full of lines that no kernel needs, so it is up to 7 % faster than behind another kernel.
+`compete_in_batches` times several launches behind each flush, each on operands of its own that
+nothing has touched since: all are cold, and most follow a kernel. They are captured in a CUDA
+graph, as a model's are, so that no host is too slow to keep the GPU busy.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Batch:
         Capture `calls`, each of which is made once before.
 
         Raises:
-            RuntimeError: A call does what a graph cannot hold.
+            RuntimeError: A call does something that a graph cannot hold.
         """
         import torch
 
@@ -195,7 +195,7 @@ def compete_on_host(
 
     Args:
         functions: What to time.
-        calls: Calls per repetition, for what is too short for the clock.
+        calls: Calls per repetition, for calls that are too short for the clock.
         repetitions: Timed repetitions of each.
         warmup: Repetitions before those, which do not count.
         between: Called, untimed, before every repetition, for example to wait for the device.

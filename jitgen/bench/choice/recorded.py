@@ -60,7 +60,7 @@ class Record:
         top_k: Experts of each token.
         tokens: Tokens of the batch.
         counts: Rows of each expert, ``tokens * top_k`` together.
-        matrices: N and K of what the layer multiplies with; empty: as `MATRICES` has it.
+        matrices: N and K of the layer's matrices; empty: as in `MATRICES`.
     """
 
     model: str

@@ -2,7 +2,7 @@
 """
 The steps of an MoE layer around its GEMMs, each beside torch and beside a copy of as many bytes.
 
-Each module here is one operation: its function ``cases`` yields what is measured on a target. A
+Each module here is one operation: its function ``cases`` yields the cases to measure on a target. A
 new operation is a new file, and nothing else.
 
 On a GPU all sides of a case take turns, each as a CUDA graph of several calls whose operands share
@@ -56,7 +56,7 @@ class Operands:
             it. No operation in it waits for the device.
         arguments: See there.
         check: Takes results of one or the other and raises a WrongResult.
-        others: The same as `ours` by kernels that were not chosen, by what tells them apart.
+        others: Calls like `ours` with the other candidate kernels, by short name.
         kernel: The names of the kernels, where it is not the one for the case's problem.
     """
 

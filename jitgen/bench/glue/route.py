@@ -154,7 +154,7 @@ def _check(found: Any, expected: Routing) -> None:
 
 
 def _check_sorting(found: Any, ids: Tensor) -> None:
-    """Require pairs of `ids` in order; torch sorts by all experts."""
+    """Check the sorting `found` against the reference's for `ids`, with all experts local."""
     local = len(found[0])
     expected = jitgen.reference.sort_pairs(ids, experts=local, local_experts=local)
     for name, mine, right in zip(expected._fields, found, expected, strict=True):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-All four steps of a layer one after the other, without the GEMMs between them: what a decoding model
-adds to its GEMMs. In a graph as all sides are, so launches count and no host does.
+All four steps of a layer one after the other, without the GEMMs between them: the work that a
+decoding model adds to its GEMMs. All sides run in a graph, so launches count and the host does not.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def run(
     save: Callable[[], None],
 ) -> Iterator[Step]:
     """
-    Measure `steps` and add what was found to `report`; yields each step once it is done.
+    Measure `steps` and add the results to `report`; yields each step once it is done.
 
     Args:
         report: What was found so far; its cases are not measured again.

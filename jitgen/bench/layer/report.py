@@ -38,8 +38,8 @@ class Measured(Record):
         times_us: Microseconds of each side, medians.
         spreads: How far best and worst lie apart, as parts of these.
         errors: Each side's error against float32.
-        steps_us: Microseconds of each launch of ours, timed alone, with what an event costs: of one
-            that sorts and gathers, and of the two that do so otherwise.
+        steps_us: Microseconds of each launch of ours, timed alone, the cost of an event included;
+            for a launch that sorts and gathers, also of the two that replace it.
         missing: Sides that are not there, and why.
         notes: Caveats of sides in this case, for readers.
     """
@@ -93,7 +93,7 @@ class LayerReport(Report):
                 yield _row(f"{peer} over ours: {case}", rate, "x", least, is_rate=True)
 
     def tables(self) -> Iterator[Table]:
-        """Yield for each layer a table of sides and one of the steps of ours; then the rest."""
+        """Yield, for each layer, a table of sides and one of our steps; then further tables."""
         for layer in dict.fromkeys(each.case.layer for each in self.found):
             yield from _tables(layer, [each for each in self.found if each.case.layer == layer])
         yield Table(

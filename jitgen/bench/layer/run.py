@@ -69,7 +69,7 @@ def run(
     report: LayerReport, steps: Sequence[Case], how: Method, save: Callable[[], None]
 ) -> Iterator[Case]:
     """
-    Measure `steps` and add what was found to `report`; yields each one once it is done.
+    Measure `steps` and add the results to `report`; yields each one once it is done.
 
     Raises:
         NoDevice: There is no GPU that jitgen has kernels for.

@@ -2,10 +2,10 @@
 """
 Layers out of checkpoints: one file for each family of names.
 
-A family says which tensors below a prefix are the matrices of an expert, and what else follows from
-the family: the activation, the order of gates and ups. `FAMILIES` lists them; a layer's is found by
-the names that are there. What stands below the prefix and is not understood is refused by its name
-(`jitgen.layer.checkpoints.names`), and so is what the model's ``config.json`` says and no layer
+A family says which tensors below a prefix are the matrices of an expert, and implies the activation
+and the order of gates and ups. `FAMILIES` lists them; the family of a layer is found by the names
+that are present. Unknown tensors below the prefix are refused by name
+(`jitgen.layer.checkpoints.names`), as are statements of the model's ``config.json`` that no layer
 computes (`jitgen.layer.checkpoints.gates` and `quantised`).
 """
 

@@ -2,9 +2,9 @@
 """
 Sorts the tensors below a layer's prefix: read, known to be of other layers, or refused.
 
-Everything below ``experts.`` is the experts', so a form reads it or it is refused: a bias, an
-adapter, a static scale would change what they compute. What stands beside ``experts.`` belongs
-to other modules:
+All tensors below ``experts.`` belong to the experts, so a form reads each of them or it is refused:
+a bias, an adapter, a static scale would change the result. Tensors beside ``experts.`` belong to
+other modules:
 
 =====================================  =========================================================
 begins with                            is

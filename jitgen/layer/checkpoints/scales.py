@@ -59,7 +59,7 @@ def of_block(part: Part, scale: Tensor, name: str, weight: str) -> Tensor:
         weight: The name of the matrix, below the prefix.
 
     Raises:
-        InputError: Scales are of a type that says something else, or hold what is no scale.
+        InputError: The type of the scales has another meaning, or a value is not a scale.
     """
     if scale.dtype in BYTES:
         if part.scale_format == FLOAT:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weighted sum of each token's rows: what a layer ends with."""
+"""The weighted sum of each token's rows: the last step of a layer."""
 
 from jitgen.config.operation import Operation
 

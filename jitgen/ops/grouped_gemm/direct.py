@@ -25,7 +25,8 @@ def check(config: GroupedGemmConfig, arch: Arch, arguments: tuple[Any, ...]) -> 
     group, and out. Of prepacked weights b and b_scale are the values and the factor.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
     """
     session, types = current.get(), config.operands
     found = direct.read(config, arch, session, arguments, names_of(config))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Two ways to a grouped GEMM with prepacked MXFP4 weights, and what each is predicted to take.
+Two algorithms for a grouped GEMM with prepacked MXFP4 weights, and their predicted times.
 
 The kernels for prepacked weights decode each of them once for every tile of rows: little for few
 rows, most of the time for many. The other way unpacks all weights first (`unpack_weights`: e4m3
@@ -87,7 +87,7 @@ class Algorithms:
 
     @property
     def is_unpacked(self) -> bool:
-        """Whether calls take it, with weights whose rows allow it."""
+        """Whether calls unpack the weights first, if the weights' rows allow it."""
         return self.has_room and self.is_unpacked_faster
 
     @property

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`grouped_gemm` with prepacked weights: the warm path of its own, and what stands behind it.
+`grouped_gemm` with prepacked weights: its own warm path, and the functions that it calls on a miss.
 
-As in `jitgen.ops.grouped_gemm.call`, a launch is remembered under a tuple of what the compiled
-entry does not check: it sees blocks of weights, and not the N and K that these were made of.
+As in `jitgen.ops.grouped_gemm.call`, a launch is cached under a tuple of the properties that the
+compiled entry does not check: the entry sees blocks of weights, not the N and K of the matrices.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Random calls of the grouped GEMM, in any layout, and what they must give.
+Random calls of the grouped GEMM, in any layout, with their right results.
 
 Measurements, `jitgen verify` and tests take their problems from here, and one rule of how far a
 result may be from float32 arithmetic.
@@ -50,7 +50,7 @@ class Call:
         has_a_scale: Whether a has scales.
         groups: int32; offs, m_indices or masked_m, by layout. In the contiguous layout groups start
             at multiples of 128, with -1 in the rows between.
-        out: (M, N) or (G, M, N), all NaN: what is not written shows.
+        out: (M, N) or (G, M, N), all NaN: unwritten values show.
     """
 
     layout: Layout
@@ -338,6 +338,6 @@ class Solved(Compared):
         return [compared("out", self.out, self.expected, self._is_wrong, group, row)]
 
     def errors(self) -> tuple[float, float]:
-        """Return how far the result is from what is expected; see `distance`."""
+        """Return the distance of the result from the expected one; see `distance`."""
         counted = self.is_owned & ~self.expected.isnan()
         return distance([(self.out[counted].float(), self.expected[counted])])

@@ -2,9 +2,9 @@
 """
 Checks the tensors of `grouped_gemm`: every rule, each with one error.
 
-A message names the argument, says what is required, and then what came. The compiled entry checks
-much of this by itself, so these rules run only for a combination of shapes that is new, and when
-the entry refuses.
+A message names the argument, says what is required, and then what was given. The compiled entry
+checks much of this by itself, so these rules run only for a new combination of shapes, and when the
+entry refuses.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def require_differentiable(given: Mapping[str, Any]) -> None:
         given: Arguments of `grouped_gemm` by their names; those that are missing count as None.
 
     Raises:
-        InputError: It asks for one of what has none; the message says what to do.
+        InputError: It needs a gradient that does not exist; the message has advice.
     """
     if not needs_gradient(given.values()):
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of `grouped_gemm_wgrad` that put a kernel to the test, and what they must give."""
+"""Sample calls of `grouped_gemm_wgrad` that test a kernel, with their right results."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    Rows of no group are NaN, and so is `out`, so that what is not written shows.
+    Rows of no group are NaN, and so is `out`, so that unwritten values show.
     """
     chance = torch.Generator(device).manual_seed(seed)
     lead, groups = grouped_rows(config.layout, sizes.rows)

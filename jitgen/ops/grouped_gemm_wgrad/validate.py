@@ -120,7 +120,7 @@ def require_differentiable(given: Mapping[str, object]) -> None:
             None.
 
     Raises:
-        InputError: It asks for one of what is written to `out`, or of another argument.
+        InputError: It needs a gradient of `out`, or of an argument other than dy and a.
     """
     others = given
     if given.get("out") is None:

@@ -29,7 +29,7 @@ def moe_fc2_dense(  # each is one thing to say
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     config: MoEFc2DenseConfig | Override | None = None,
-    **old: Any,
+    **old: object,
 ) -> Tensor:
     """
     Multiply every token with every expert's weights and add up the experts, weighted.
@@ -41,10 +41,10 @@ def moe_fc2_dense(  # each is one thing to say
     tile is routed are left out, neither read nor multiplied. `jitgen.ops.moe_fc2_dense.ways`
     predicts when it pays.
 
-    Products are added in float32 and promoted once per 128 of an expert's K, with the router's weight;
-    where the tensor core applies the scales, once per expert. The kernel is compiled at the first call that
-    needs it, unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the current
-    stream of the tensors' device, and nothing waits.
+    Products are added in float32 and promoted once per 128 of an expert's K, with the router's
+    weight; where the tensor core applies the scales, once per expert. The kernel is compiled at the
+    first call that needs it, unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on
+    the current stream of the tensors' device, and nothing waits.
 
     Args:
         a: (T, E, I) float8_e4m3fn: for each of T tokens and E experts the activations of that

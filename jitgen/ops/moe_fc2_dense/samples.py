@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of `moe_fc2_dense` that put a kernel to the test, and what they must give."""
+"""Sample calls of `moe_fc2_dense` that test a kernel, with their right results."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    Some experts have no token, and their weights are NaN. `out` is NaN, so that what is not written
-    shows, and so is what lies between the columns of alpha.
+    Some experts have no token, and their weights are NaN. `out` is NaN, so that unwritten values
+    show, and so is what lies between the columns of alpha.
     """
     return of_sizes(config.operands, sizes, is_exact=is_exact, seed=seed, device=device)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Two ways to the second GEMM of an MoE layer, and what each is predicted to take: the dense GEMM of
+Two algorithms for the second GEMM of an MoE layer, and their predicted times: the dense GEMM of
 this operation; or a grouped GEMM over the rows of each expert, and a sum over those of each token.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of tokens to where their experts want them, quantised: what a layer begins with."""
+"""Copies rows of tokens to their experts, quantised: the first step of a layer."""
 
 from jitgen.config.operation import Operation
 from jitgen.config.permute_quantize import SORTED

@@ -33,7 +33,8 @@ def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
     Check the arguments of a direct call; `PermuteQuantizeConfig.arguments` lists them.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
     """
     session, form = current.get(), config.format
     names, numbers = config.arguments, _NUMBERS[config.walk]

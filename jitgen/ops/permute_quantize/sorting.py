@@ -117,7 +117,8 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
         The rows, their scales, and the order of the pairs.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.

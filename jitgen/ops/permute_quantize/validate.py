@@ -54,7 +54,7 @@ class Validated(AnyValidated):
         format: Format of the result.
         walk: What kernels walk over.
         rounding: How scales of a byte that are powers of two are found.
-        groups: 1, for what is chosen hangs on tokens alone.
+        groups: 1, because the choice depends only on tokens.
         num_groups: Groups of ragged and masked rows; 0 for contiguous ones: not known.
         rows: Tokens.
         k: Columns.

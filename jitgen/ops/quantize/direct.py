@@ -27,7 +27,8 @@ def check(config: QuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> Non
     Where there are no groups, x, q and scale have a dimension in front, for matrices.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
     """
     session, layout = current.get(), config.layout
     of_groups = {Layout.RAGGED: ("offs",), Layout.MASKED: ("masked_m",)}.get(layout, ())

@@ -35,7 +35,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
     local_experts: int | None = None,
     out: Routing | None = None,
     config: RouteConfig | Override | None = None,
-    **old: Any,
+    **old: object,
 ) -> Routing:
     """
     Choose the experts of every token, and sort its pairs by them: what an MoE layer begins with.

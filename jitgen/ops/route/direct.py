@@ -28,7 +28,8 @@ def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     the workspace if a second launch sorts, and numbers. `renormalize` is 0 or 1.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
     """
     session, is_given = current.get(), config.scoring is Scoring.GIVEN
     numbers = (_FIRST,) if is_given else (*_CHOICE, _FIRST)

@@ -22,7 +22,8 @@ def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
     computed or given, and for swiglu_oai limit and alpha.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
     """
     session, scales = current.get(), config.scale_granularity
     has_scale = scales.is_found or scales is Scales.TENSOR

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of `silu_mul_quantize` that put a kernel to the test, and what they must give."""
+"""Sample calls of `silu_mul_quantize` that test a kernel, with their right results."""
 
 from __future__ import annotations
 

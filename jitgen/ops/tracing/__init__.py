@@ -10,6 +10,6 @@ the dispatcher, which costs twice as much as the whole call.
 
 `jitgen.ops.dispatcher.is_traced` says whether a call is traced. `library` makes the operations of a
 call from its description and registers them when a tracer first sees the call; ``import
-jitgen.torch`` registers all of them, as programs have to that load an exported graph. `compiled` is
-what torch.compile reads, and `gradients` what autograd does.
+jitgen.torch`` registers all of them, which programs need that load an exported graph. `compiled` is
+the version for torch.compile, and `gradients` for autograd.
 """

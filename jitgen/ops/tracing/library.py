@@ -43,13 +43,13 @@ class Operation:
     One operation in the form that torch registers.
 
     Attributes:
-        schema: Name, arguments and results in torch's language; what it writes to is marked.
-        run: Takes what the schema names, does the work and returns the results. The tensors are
-            real ones.
+        schema: Name, arguments and results in torch's language; outputs are marked as written.
+        run: Takes the arguments of the schema, does the work and returns the results. The tensors
+            are real ones.
         fake: Takes the same, checks it and returns results of the right shape and type without
             values. Sizes may be symbols.
-        autograd: Takes what calls the operation, and returns what autograd calls in its place; None
-            where there is no gradient.
+        autograd: Takes the torch operation, and returns the function that autograd calls instead;
+            None if there is no gradient.
         names: What errors call the arguments, in their order.
     """
 

@@ -20,7 +20,8 @@ def check(config: UnpackWeightsConfig, arch: Arch, arguments: tuple[Any, ...]) -
     Require values, factor, b and b_scale: N and K of the weights are those of b.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
     """
     session = current.get()
     names = ("values", "factor", "b", "b_scale")

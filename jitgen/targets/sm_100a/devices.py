@@ -26,9 +26,9 @@ class Paper:
         tmem_bytes: Read from tensor memory.
         fma: Float32 multiply-adds.
         issue_slots: Instructions that the four schedulers issue.
-        tile_cycles: What starts and ends a tile, as far as nothing hides it.
-        split_cycles: What CTAs that share K take more, to hand sums over and add them.
-        call_us: What a call takes besides its waves.
+        tile_cycles: Cycles to start and end a tile, as far as nothing hides them.
+        split_cycles: Additional cycles of CTAs that share K, to exchange sums and add them.
+        call_us: Time of a call besides its waves.
         dram_share: Part of the published rate of memory that kernels reach.
     """
 

@@ -70,10 +70,10 @@ def part_m(config: GroupedGemmConfig) -> int:
     Return the rows of a that one copy loads if a group does not fill its tile; 0 if tiles are
     always loaded whole.
 
-    Groups of decoding have a few rows, of which 64 would be loaded; elsewhere one block of 64 is
-    what a warpgroup can leave out. Contiguous groups fill all blocks of 128 rows but their last,
-    and asking for each k-block costs 2 to 4 % of a call whose blocks are full: only kernels that
-    stream weights have parts, for groups of one block, half of which is often padding.
+    Groups in decoding have a few rows, but 64 would be loaded; otherwise a block of 64 is the unit
+    that a warpgroup can skip. Contiguous groups fill all blocks of 128 rows but their last, and
+    checking this for each k-block costs 2 to 4 % of a call whose blocks are full. So only kernels
+    that stream weights load parts: they serve groups of one block, half of which is often padding.
     """
     if config.layout is Layout.CONTIGUOUS:
         has_halves = config.tile.m == GROUP_ALIGNMENT and config.cluster.m == 1

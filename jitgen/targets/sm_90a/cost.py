@@ -13,8 +13,8 @@ takes as long as the slowest of three things, and a little of the others that do
 Padding shows in the number of tiles, but where those without rows are not dealt; rows that are left
 out in the time of a k-block. A last wave of few tiles fills and streams little and multiplies as
 long as any. How the rows are dealt is not known when a kernel is chosen, and with few groups it
-decides whether there is one more wave: a call takes the mean of two deals. The constants are the
-device's, fitted to measurements.
+decides whether there is one more wave: a call takes the mean of two distributions. The constants
+are the device's, fitted to measurements.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ HALF_EMPTY = 0.5
 """Part of contiguous groups whose last block has no more than 64 rows: a call cannot know it."""
 
 
-class Deal(NamedTuple):
+class RowDistribution(NamedTuple):
     """
-    A way in which the rows of a call may be dealt.
+    A way in which the rows of a call may be distributed over groups.
 
     Attributes:
         rows: Rows of some groups, padding of contiguous ones included; groups without rows are left
@@ -73,7 +73,7 @@ class Deal(NamedTuple):
     owned: float = 1.0
 
 
-def deals(problem: GroupedGemmProblem) -> tuple[Deal, ...]:
+def row_distributions(problem: GroupedGemmProblem) -> tuple[RowDistribution, ...]:
     """
     Return equally likely distributions of rows: even over all groups, and uneven with `SKEW`.
 
@@ -85,24 +85,24 @@ def deals(problem: GroupedGemmProblem) -> tuple[Deal, ...]:
         blocks = max(1, problem.m // GROUP_ALIGNMENT)
         used = min(groups, blocks)
         owned = 1 - HALF_EMPTY / 2 * used / blocks
-        return (Deal((blocks / used * GROUP_ALIGNMENT,), used, owned),)
+        return (RowDistribution((blocks / used * GROUP_ALIGNMENT,), used, owned),)
     return _of_mean(groups, problem.rows_per_group)
 
 
 @lru_cache(maxsize=4096)  # all candidates of a call have the same
-def _of_mean(groups: int, mean: int) -> tuple[Deal, ...]:
-    even = Deal((float(mean),), groups)
+def _of_mean(groups: int, mean: int) -> tuple[RowDistribution, ...]:
+    even = RowDistribution((float(mean),), groups)
     if groups == 1:
         return (even,)
     normal, count = NormalDist(), min(groups, _MOST_PARTS)
     parts = [math.exp(SKEW * normal.inv_cdf((place + 0.5) / count)) for place in range(count)]
     share = mean * count / sum(parts)
-    return even, Deal(tuple(max(1.0, part * share) for part in parts), groups / count)
+    return even, RowDistribution(tuple(max(1.0, part * share) for part in parts), groups / count)
 
 
 class _Tiles(NamedTuple):
     """
-    The tiles of a deal along M.
+    The tiles of a distribution along M.
 
     Attributes:
         number: How many there are.
@@ -117,29 +117,31 @@ class _Tiles(NamedTuple):
     apart: float = 0.0
 
 
-def _tiles(problem: GroupedGemmProblem, config: GroupedGemmConfig, deal: Deal) -> _Tiles:
+def _tiles(
+    problem: GroupedGemmProblem, config: GroupedGemmConfig, distribution: RowDistribution
+) -> _Tiles:
     height = config.tile.m
     if problem.layout is Layout.CONTIGUOUS:
-        blocks = sum(deal.rows) * deal.times / GROUP_ALIGNMENT
-        used = len(deal.rows) * deal.times
+        blocks = sum(distribution.rows) * distribution.times / GROUP_ALIGNMENT
+        used = len(distribution.rows) * distribution.times
         apart = (used - 1) / (blocks - 1) if blocks > 1 else 0.0
         if height <= GROUP_ALIGNMENT:
             count = blocks * GROUP_ALIGNMENT / height
             if has_list(config):  # the others are not dealt
-                return _Tiles(count * deal.owned, 1.0, apart=apart)
-            return _Tiles(count, deal.owned, apart=apart)
+                return _Tiles(count * distribution.owned, 1.0, apart=apart)
+            return _Tiles(count, distribution.owned, apart=apart)
         # Such a tile begins at any block and not where a group does.
         count, passes = float(math.ceil(blocks * GROUP_ALIGNMENT / height)), 1 + apart
-        filled = blocks * GROUP_ALIGNMENT * deal.owned / (count * passes * height)
+        filled = blocks * GROUP_ALIGNMENT * distribution.owned / (count * passes * height)
         return _Tiles(count, min(1.0, filled), passes, apart)
-    return _of_rows(deal, height)
+    return _of_rows(distribution, height)
 
 
 @lru_cache(maxsize=4096)
-def _of_rows(deal: Deal, height: int) -> _Tiles:
-    count = sum(-(-rows // height) for rows in deal.rows)
-    parts = sum(-(-rows // 64) for rows in deal.rows)
-    return _Tiles(count * deal.times, min(1.0, parts * 64 / (count * height)))
+def _of_rows(distribution: RowDistribution, height: int) -> _Tiles:
+    count = sum(-(-rows // height) for rows in distribution.rows)
+    parts = sum(-(-rows // 64) for rows in distribution.rows)
+    return _Tiles(count * distribution.times, min(1.0, parts * 64 / (count * height)))
 
 
 class Work(NamedTuple):
@@ -180,10 +182,15 @@ class Cost(NamedTuple):
     stream_us: float
 
 
-def work(problem: GroupedGemmProblem, config: GroupedGemmConfig, num_sms: int, deal: Deal) -> Work:
-    """Return the work of `config` for `problem` on `num_sms` SMs, with rows dealt as in `deal`."""
+def work(
+    problem: GroupedGemmProblem,
+    config: GroupedGemmConfig,
+    num_sms: int,
+    distribution: RowDistribution,
+) -> Work:
+    """Return the work of `config` for `problem` on `num_sms` SMs, rows as in `distribution`."""
     tile, cluster, types = config.tile, config.cluster, problem.operands
-    tiles = _tiles(problem, config, deal)
+    tiles = _tiles(problem, config, distribution)
     columns = -(-problem.n // tile.n)
     is_whole = problem.layout is Layout.CONTIGUOUS
     if is_whole:
@@ -200,7 +207,7 @@ def work(problem: GroupedGemmProblem, config: GroupedGemmConfig, num_sms: int, d
         filled=tiles.filled,
         clusters=clusters,
         slots=max(1, num_sms // ctas),
-        crossing=_crossing(problem, len(deal.rows) * deal.times),
+        crossing=_crossing(problem, len(distribution.rows) * distribution.times),
         loaded=clusters * problem.k * (of_a + of_b) / 8,
         apart=apart,
     )
@@ -239,7 +246,9 @@ def predict(
     if fit.bf16 and config.operands.a_dtype in {DType.BF16, DType.F16}:
         fit = fit.bf16
     speed = speed_of(config, fit)
-    asked = [work(problem, config, num_sms, deal) for deal in deals(problem)]
+    asked = [
+        work(problem, config, num_sms, distribution) for distribution in row_distributions(problem)
+    ]
     found = [cost(each, speed, fit) for each in asked]
     clusters = sum(each.clusters for each in asked) / len(asked)
     computed = clusters * config.cluster.size * config.tile.m * config.tile.n

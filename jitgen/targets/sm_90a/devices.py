@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The devices of sm_90a: what they are, and what the cost model was fitted to on an H200.
+The devices of sm_90a, and the constants of their cost models, fitted on an H200.
 
 No other number of an H200 stands anywhere else. Devices without a fit of their own do with the
 H200's times, at their own number of SMs, clock and rate of memory.
@@ -22,14 +22,14 @@ class Speed:
 
     Attributes:
         k_block_us: One k-block of a full tile while all SMs are at work, in microseconds.
-        tile_us: What starts and ends a tile, as far as nothing hides it.
+        tile_us: Time to start and end a tile, as far as nothing hides it.
         skipped: Share of a k-block's time that is saved where all rows are left out.
         stream: Rate of reading as a part of dram_bytes_per_us.
-        throttled: The more a call multiplies, the lower the clock that the power limit allows:
-            multiplying takes this part longer at `Fit.doublings` times twice `Fit.cold_us`, and
-            less the shorter it is. Larger tiles move fewer bytes for what they multiply.
-        missed: Part of the operands that SMs load again, of what another tile has read before, for
-            which L2 has to ask DRAM: tiles drift apart.
+        throttled: Relative slowdown of multiplying at the power limit: none for a call that
+            multiplies for `Fit.cold_us`, all of it at `2**Fit.doublings` times that, by the
+            logarithm in between. Larger tiles move fewer bytes for the same multiplications.
+        missed: Part of the operands that SMs load again although another tile has read them before,
+            and that L2 has to ask DRAM for: tiles drift apart.
         overlap: Exponent of the mean of multiply and stream: at 1 they add up, without bound the
             slower of them is all. At 4.8 two equal ones take 16 % longer than each.
     """
@@ -49,15 +49,16 @@ class Fit:
     Constants of the cost model, in the units of `jitgen.targets.sm_90a.cost`.
 
     Attributes:
-        call_us: What a call takes besides its waves: its launch, the table of tiles, first loads.
+        call_us: Time of a call besides its waves: its launch, the table of tiles, first loads.
         dram_bytes_per_us: Rate at which the waves of a long call read.
         overlap: Exponent of the mean of multiply and stream: at 1 they would add up, without bound
             the slower of them would be all. At 4.8 two equal ones take 16 % longer than each.
-        fill_bytes_per_us: Rate at which L2 gives all SMs what they load.
-        unshared: Part that a pair of tiles takes longer that cannot share b, since its contiguous
+        fill_bytes_per_us: Rate at which L2 feeds all SMs.
+        unshared: Relative slowdown of a pair of tiles that cannot share b because its contiguous
             rows are of two groups.
-        cold_us: What a call may multiply before the clock falls: see `Speed.throttled`.
-        doublings: Of twice that until it has fallen.
+        cold_us: Microseconds that a call may multiply before the clock falls: see
+            `Speed.throttled`.
+        doublings: Doublings of `cold_us` until the clock has fallen fully.
         flop_per_us: For tiles that were not measured: operations of an SM, three quarters of its
             peak.
         speeds: By tile, cluster, whether b is streamed, and split_k.

@@ -277,8 +277,8 @@ def _math_registers(config: GroupedGemmConfig) -> int:
     """
     Return the registers that setmaxnreg can give each math thread.
 
-    A CTA owns what it is launched with, a multiple of 8 for each thread; setmaxnreg moves these
-    between warpgroups, and waits for ever for more: 4 math warpgroups get 112, not 120.
+    A CTA owns the registers that it is launched with, a multiple of 8 for each thread. setmaxnreg
+    moves these between warpgroups, and waits for ever for more: 4 math warpgroups get 112, not 120.
     """
     warpgroups = config.tile.n // 64
     pool = REGISTERS // _threads(config) // 8 * 8 * (warpgroups + 1)

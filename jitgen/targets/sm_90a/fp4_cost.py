@@ -27,7 +27,7 @@ from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US
 from jitgen.targets.sm_90a.devices import H200
 from jitgen.targets.sm_90a.fp4 import BLOCK_BYTES, DEPTH, narrowest, narrowest_box
 
-Deal = tuple[tuple[float, float], ...]
+RowDistribution = tuple[tuple[float, float], ...]
 """Numbers of rows that lie together from the start of a tile, each with its frequency."""
 
 CALL_US = 8.0
@@ -103,7 +103,10 @@ def predict(
     problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int
 ) -> Candidate:
     """Estimate the time of `config` for `problem` on `num_sms` SMs of `device`."""
-    calls = [_call(problem, config, device, num_sms, deal) for deal in _deals(problem)]
+    calls = [
+        _call(problem, config, device, num_sms, distribution)
+        for distribution in _row_distributions(problem)
+    ]
     tiles = sum(call.tiles for call in calls) / len(calls)
     return Candidate(
         config=config,
@@ -117,11 +120,15 @@ def predict(
 
 
 def _call(
-    problem: GroupedGemmProblem, config: GroupedGemmConfig, device: Device, num_sms: int, deal: Deal
+    problem: GroupedGemmProblem,
+    config: GroupedGemmConfig,
+    device: Device,
+    num_sms: int,
+    distribution: RowDistribution,
 ) -> _Call:
     split_k = config.schedule.split_k
     slots = max(1, num_sms // split_k)
-    tiles, k_block_us = _tiles(config, deal)
+    tiles, k_block_us = _tiles(config, distribution)
     tiles *= -(-problem.n // config.tile.n)
     tile_us = -(-problem.k // DEPTH) / split_k * k_block_us + TILE_US
     if split_k > 1:
@@ -137,8 +144,8 @@ def _call(
     return _Call(us, tiles, waves, is_slow=waves * tile_us > tiles * stream_us)
 
 
-def _deals(problem: GroupedGemmProblem) -> tuple[Deal, ...]:
-    """Return deals of rows that are equally likely."""
+def _row_distributions(problem: GroupedGemmProblem) -> tuple[RowDistribution, ...]:
+    """Return equally likely distributions of rows."""
     if problem.layout is not Layout.CONTIGUOUS:
         each = sizes(problem)
         return (tuple((rows, problem.groups / len(each)) for rows in each),)
@@ -149,10 +156,10 @@ def _deals(problem: GroupedGemmProblem) -> tuple[Deal, ...]:
     return tuple(((float(rows), last), others) for rows in LAST_ROWS[kind])
 
 
-def _tiles(config: GroupedGemmConfig, deal: Deal) -> tuple[float, float]:
+def _tiles(config: GroupedGemmConfig, distribution: RowDistribution) -> tuple[float, float]:
     """Return the number of tiles along M with rows, and the mean time of their k-blocks."""
     tokens, count, us = config.tile.m, 0.0, 0.0
-    for rows, times in deal:
+    for rows, times in distribution:
         whole, rest = divmod(rows, tokens)
         count += times * (whole + (rest > 0))
         us += times * whole * _k_block_us(config, tokens)

@@ -330,7 +330,7 @@ class Sm90Rules(GemmRules):
         """
         Return the entries of the table or list of tiles, and the bytes of a list.
 
-        A list takes what the stages leave, for it serves without some of its entries, too.
+        A list gets the memory that the stages leave: it also works with fewer entries.
         """
         if config.layout is not Layout.CONTIGUOUS:
             return MAX_ENTRIES, 0

@@ -3,11 +3,11 @@
 Common rules of kernels that stream rows through registers: the resources of an SM, the tilings that
 are searched, and the sizes that are accepted.
 
-Nothing of it is of one generation: such a kernel has loads and stores of 16 bytes, shuffles, votes,
-stores to the shared memory of a cluster and float32 arithmetic. So Blackwell takes these rules from
-here, under its own name. Its registers are as many, but `needed` says what the compiler needs on
-sm_90a: on sm_100a 11 of the 230 configs of `silu_mul_quantize` that may be chosen spill two to six
-instructions' worth, on 8 or 16 bytes of stack.
+These rules depend on no generation: such a kernel has loads and stores of 16 bytes, shuffles,
+votes, stores to the shared memory of a cluster and float32 arithmetic. So Blackwell uses them, too,
+under its own name. It has as many registers, but `needed` is what the compiler needs on sm_90a: on
+sm_100a 11 of the 230 candidate configs of `silu_mul_quantize` spill two to six instructions' worth,
+on 8 or 16 bytes of stack.
 """
 
 from __future__ import annotations
