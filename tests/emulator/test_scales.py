@@ -117,11 +117,55 @@ def test_operands_can_be_mn_major_and_negated() -> None:
         (0x08200480, "mxf4", 1, "ue8m0"),
         (0x88A00480, "mxf4", 1, "K = 96"),
         (0x08200018, "f16", 1, "integers"),
+        (0x08200050, "f16", 1, "reserved bits are set: 0x40"),
+        (0x08A00010, "f16", 1, "reserved bits are set: 0x800000"),
+        (0x28200010, "f8f6f4", 1, "reserved bits are set: 0x20000000"),
+        (0x28200950, "tf32", 1, "reserved bits are set: 0x20000040"),
+        (0x08A00001, "mxf8f6f4", 1, "reserved bits are set: 0x1"),
+        (0x08A00008, "mxf8f6f4", 1, "reserved bits are set: 0x8"),
+        (0x88A00000, "mxf8f6f4", 1, "K = 96"),
+        (0x08A00040, "mxf8f6f4", 1, "reserved bits are set: 0x40"),
+        (0x08A004C0, "mxf4", 1, "reserved bits are set: 0x40"),
+        (0x08A00482, "mxf4nvf4", 1, "reserved bits are set: 0x2"),
+        (0x0AA00480, "mxf4nvf4", 1, "shape 160x128"),
+        (0x08200480, "f16", 1, "no f16 result of bf16"),
+        (0x08200400, "f16", 1, "no f16 result of bf16"),
+        (0x08210910, "tf32", 1, "MN-major tf32"),
+        (0x08050010, "f8f6f4", 2, "N = 16 of an MN-major B"),
+        (0x08030010, "f8f6f4", 1, "N = 8 of an MN-major B"),
     ],
 )
 def test_refused_descriptors(bits: int, kind: str, ctas: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         instruction_descriptor.decode(bits, kind, ctas)
+
+
+@pytest.mark.parametrize(
+    ("bits", "kind", "ctas"),
+    [
+        (0x08200000, "f16", 1),  # an f16 result of f16 operands
+        (0x08200490, "f16", 1),
+        (0x08200000, "f8f6f4", 1),  # an f16 result
+        (0x08090010, "f8f6f4", 2),  # N = 32, B MN-major
+        (0x08050010, "f8f6f4", 1),
+        (0x08030010, "f16", 1),  # N = 8, B MN-major
+        (0x08200910, "tf32", 1),
+        (0x08A00480, "mxf4", 1),
+    ],
+)
+def test_descriptors_that_are_nearly_refused(bits: int, kind: str, ctas: int) -> None:
+    assert instruction_descriptor.decode(bits, kind, ctas).m == 128
+
+
+@pytest.mark.parametrize(("scales", "is_right"), [(0, True), (4, True), (2, False)])
+def test_scale_factors_with_a_mantissa_belong_to_blocks_of_16(scales: int, is_right: bool) -> None:
+    bits = 0x08200480
+    if is_right:
+        assert instruction_descriptor.decode(bits, "mxf4nvf4", 1, scales).scale_type == "ue4m3"
+    else:
+        with pytest.raises(ValueError, match="2 scale factors of a row are ue8m0"):
+            instruction_descriptor.decode(bits, "mxf4nvf4", 1, scales)
+    assert instruction_descriptor.decode(bits | 1 << 23, "mxf4nvf4", 1, scales)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from jitgen.emulator.formats import numbers
 from jitgen.emulator.formats.descriptors import Operand
 from jitgen.emulator.modes import Mode
-from jitgen.errors import MachineFault
+from jitgen.errors import MachineFault, UnsupportedPtx
 from tests.emulator.tensor_core import (
     A_COLUMN,
     MODES,
@@ -211,6 +211,9 @@ def test_an_operand_is_overwritten_before_it_is_read() -> None:
     ("idesc", "a", "message"),
     [
         (instruction_bits(128, 16) | 4, "%rd1", "sparsity"),
+        (instruction_bits(128, 16) | 1 << 15, "[256]", "A in tensor memory is K-major"),
+        (instruction_bits(128, 16) | 1 << 29, "%rd1", "reserved bits"),
+        (instruction_bits(128, 16, 1, 1, 0), "%rd1", "no f16 result of bf16"),
         (instruction_bits(128, 16), "[0x100100]", "does not begin in the accumulator's lane"),
         (instruction_bits(128, 16), "0x4000404000003f00", "out of bounds"),
     ],
@@ -219,3 +222,43 @@ def test_invalid_operands(idesc: int, a: str, message: str) -> None:
     case = Case(mma("f16", idesc, a=a), random_raw(128, 1), random_raw(16, 2))
     with pytest.raises(MachineFault, match=message):
         case.run()
+
+
+@pytest.mark.parametrize(
+    ("vector", "more", "is_right"),
+    [
+        ("scale_vec::2X", 0, False),
+        ("block32", 0, False),
+        ("scale_vec::2X", 1 << 23, True),
+        ("scale_vec::4X", 0, True),
+        ("block16", 1 << 23, True),
+    ],
+)
+def test_types_of_scale_factors(vector: str, more: int, is_right: bool) -> None:
+    def prepare(kernel: Kernel) -> None:
+        for column in (SCALE_A, SCALE_B):
+            kernel.fill(column, np.full((128, 4), 0x70707070, np.uint32))
+
+    idesc = instruction_bits(128, 16, 1, 1, 0, more)
+    tail = f"[{SCALE_A}], [{SCALE_B}], %p2"
+    instruction = mma(f"mxf4nvf4.block_scale.{vector}", idesc, tail=tail)
+    case = Case(instruction, random_raw(128, 1), random_raw(16, 2), prepare=prepare)
+    if is_right:
+        assert not case.run().findings
+    else:
+        with pytest.raises(MachineFault, match="2 scale factors of a row are ue8m0"):
+            case.run()
+
+
+@pytest.mark.parametrize(
+    ("kind", "shift", "is_right"),
+    [("f16", 15, True), ("f16", 16, False), ("f8f6f4", 1, False), ("i8", 1, False)],
+)
+def test_the_old_accumulator_is_scaled_by_some_kinds(kind: str, shift: int, is_right: bool) -> None:
+    text = mma(kind, instruction_bits(128, 16, d=2 if kind == "i8" else 1), tail=f"%p2, {shift}")
+    case = Case(text, random_raw(128, 1), random_raw(16, 2))
+    if is_right:
+        assert not case.run().findings
+    else:
+        with pytest.raises(UnsupportedPtx, match=f"scale-input-d {shift} of kind::{kind}"):
+            case.run()

@@ -35,6 +35,7 @@ class Kind:
             for a kind without scale factors.
         can_negate: Whether A and B can be negated.
         can_transpose: Whether A and B can be MN-major.
+        reserved: Bits of the descriptor that must be 0.
     """
 
     inputs: Mapping[int, str]
@@ -44,12 +45,15 @@ class Kind:
     scales: Mapping[str, int] | None = None
     can_negate: bool = True
     can_transpose: bool = True
+    reserved: int = 1 << 6 | 1 << 23 | 1 << 29
 
     @property
     def element_bytes(self) -> int:
         """Room of an element in a row of shared memory; 1 also where two share a byte."""
         return max(1, ROW_BYTES // self.k)
 
+
+_RESERVED_SCALED = 0b11 | 1 << 3 | 1 << 6 | 0b111 << 24
 
 _BY_32 = {"block32": 2, "scale_vec::2X": 2}
 _BY_16 = {"block16": 4, "scale_vec::4X": 4}
@@ -60,10 +64,24 @@ KINDS = {
     "f8f6f4": Kind(_MIXED, _FLOATS, 32, is_padded=True),
     "i8": Kind({0: "u8", 1: "s8"}, {2: "s32"}, 32, can_negate=False),
     "mxf8f6f4": Kind(
-        _MIXED, {}, 32, is_padded=True, scales={"": 1, "block32": 1, "scale_vec::1X": 1}
+        _MIXED,
+        {},
+        32,
+        is_padded=True,
+        scales={"": 1, "block32": 1, "scale_vec::1X": 1},
+        reserved=_RESERVED_SCALED,
     ),
-    "mxf4": Kind(_PACKED, {}, 64, scales={"": 2, **_BY_32}, can_transpose=False),
-    "mxf4nvf4": Kind(_PACKED, {}, 64, scales=_BY_32 | _BY_16, can_transpose=False),
+    "mxf4": Kind(
+        _PACKED,
+        {},
+        64,
+        scales={"": 2, **_BY_32},
+        can_transpose=False,
+        reserved=_RESERVED_SCALED,
+    ),
+    "mxf4nvf4": Kind(
+        _PACKED, {}, 64, scales=_BY_32 | _BY_16, can_transpose=False, reserved=_RESERVED_SCALED
+    ),
 }
 """What stands after ``.kind::`` in PTX."""
 
@@ -100,7 +118,7 @@ class InstructionDescriptor:
 
 
 @lru_cache(maxsize=1 << 12)
-def decode(bits: int, kind_name: str, ctas: int) -> InstructionDescriptor:
+def decode(bits: int, kind_name: str, ctas: int, scales: int = 0) -> InstructionDescriptor:
     """
     Return what the bits say.
 
@@ -108,12 +126,13 @@ def decode(bits: int, kind_name: str, ctas: int) -> InstructionDescriptor:
         bits: The descriptor.
         kind_name: A key of `KINDS`.
         ctas: CTAs that work together, 1 or 2.
+        scales: Scale factors of a row, as the opcode has it; 0 for what the kind has.
 
     Raises:
         ValueError: They mean nothing, or a matrix with structured sparsity.
     """
     kind = KINDS[kind_name]
-    if bits & 0b111:
+    if bits & 1 << 2 or (bits & 0b11 and not kind.scales):
         raise _refusal(bits, "structured sparsity is not emulated")
     # of four-bit types b has two bits; the one above is reserved, and NVIDIA's CuTeDSL sets it, as
     # the version of a sparsity that is not there
@@ -133,7 +152,10 @@ def decode(bits: int, kind_name: str, ctas: int) -> InstructionDescriptor:
         **fields,
     )
     _check_modifiers(bits, kind_name, found)
+    _check_types(bits, kind_name, found, scales)
     _check_shape(bits, kind_name, found, ctas)
+    if bits & kind.reserved:
+        raise _refusal(bits, f"reserved bits are set: {bits & kind.reserved:#x}")
     return found
 
 
@@ -181,12 +203,27 @@ def _check_modifiers(bits: int, kind_name: str, found: InstructionDescriptor) ->
         raise _refusal(bits, f"kind::{kind_name} takes K-major operands only")
     if found.is_saturating and found.d_type != "s32":
         raise _refusal(bits, "only integers saturate")
+    if kind_name == "tf32" and (found.is_a_mn_major or found.is_b_mn_major):
+        raise _refusal(bits, "MN-major tf32 has a swizzle of its own, which is not emulated")
+
+
+def _check_types(bits: int, kind_name: str, found: InstructionDescriptor, scales: int) -> None:
+    """
+    Find types that do not go together.
+
+    Tables of the sections "Matrix Shape", where an f16 D goes with f16 operands, and "Valid
+    combinations of scale_vectorsize with types and MMA-Kind", where ue4m3 goes with blocks of 16.
+    """
+    if found.d_type == "f16" and "bf16" in {found.a_type, found.b_type}:
+        raise _refusal(bits, "no f16 result of bf16 operands")
     if found.scale_type == "ue4m3" and kind_name != "mxf4nvf4":
         raise _refusal(bits, f"kind::{kind_name} takes ue8m0 scale factors")
+    if found.scale_type == "ue4m3" and scales not in {0, _BY_16["block16"]}:
+        raise _refusal(bits, f"{scales} scale factors of a row are ue8m0, not ue4m3")
 
 
 def _check_shape(bits: int, kind_name: str, found: InstructionDescriptor, ctas: int) -> None:
-    """M x N must be a shape of the table in the section "Matrix Shape"."""
+    """M x N must be in the tables of "Matrix Shape" and "Transpose and Negate operations"."""
     rows = {64, 128} if ctas == 1 else {128, 256}
     if KINDS[kind_name].scales:
         rows.discard(64)
@@ -195,3 +232,5 @@ def _check_shape(bits: int, kind_name: str, found: InstructionDescriptor, ctas: 
         step = 16 * ctas
     if found.m not in rows or found.n % step or not step <= found.n <= 256:
         raise _refusal(bits, f"shape {found.m}x{found.n} with {ctas} CTAs and kind::{kind_name}")
+    if found.is_b_mn_major and KINDS[kind_name].element_bytes == 1 and found.n % (16 * ctas):
+        raise _refusal(bits, f"N = {found.n} of an MN-major B of 8 bits, with {ctas} CTAs")

@@ -35,6 +35,9 @@ _MODIFIERS = re.compile(
 )
 _SCALES = re.compile(r"scale_vec::\dX|block\d+")
 
+_SHIFTED, _MAX_SHIFT = frozenset({"f16", "tf32"}), 15
+"""Kinds that can scale the old accumulator, and by how many bits."""
+
 _ADDRESSES = 2
 """Scale factors: the operands [scale_a], [scale_b]."""
 
@@ -77,6 +80,8 @@ def _form(builder: Builder, instruction: Instruction, rest: list[str]) -> tuple[
     if not has_scales and rest[-1].isdigit():
         shift = int(rest[-1])
         rest = rest[:-1]
+        if name not in _SHIFTED or shift > _MAX_SHIFT:
+            raise Unsupported(f"scale-input-d {shift} of kind::{name}")
     form = Form(
         kind=name,
         ctas=num_ctas(builder, instruction),

@@ -49,9 +49,13 @@ def plan(f: Fragment, at: int, thread: int, form: Form, operands: Operands) -> C
         MachineFault: A descriptor or an address is not valid.
     """
     try:
-        shape = instruction_descriptor.decode(operands.descriptor, form.kind, form.ctas)
+        shape = instruction_descriptor.decode(
+            operands.descriptor, form.kind, form.ctas, form.scales
+        )
     except ValueError as error:
         f.fault(at, str(error))
+    if form.is_a_tensor and shape.is_a_mn_major:
+        f.fault(at, "A in tensor memory is K-major, and the instruction descriptor transposes it")
     group = group_of(f, at, form.ctas)
     issued = issue(f, at, thread)
     job = Job(issued, form, operands, shape, layout_of(issued, form, operands, shape))
