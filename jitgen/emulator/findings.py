@@ -66,6 +66,7 @@ KINDS: dict[str, Kind] = {
     # matrix instructions
     "fence": _error("registers of a wgmma were accessed before it, and no wgmma.fence came since"),
     "register": _error("registers of a matrix instruction are used while it is in flight"),
+    "collector": _error("a product uses a collector buffer that does not hold its A"),
     "scales": _error("the quarters of tensor memory hold different scale factors"),
     "scale ids": _warning("an address and the descriptor name different bytes of scale factors"),
     "padding": _warning("padding bits of elements of less than a byte are not zero"),

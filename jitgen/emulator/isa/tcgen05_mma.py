@@ -6,8 +6,7 @@ A pair of CTAs multiplies as one: each has half of the rows of A and D, and half
 B, which both use. One thread issues for both, and addresses and descriptors hold in both.
 
 PTX ISA, section "TensorCore 5th Generation Instructions: tcgen05.mma". What an instruction computes
-is in `tcgen05_product`, where its operands lie in `tcgen05_operands`. Collectors hold copies of A
-and change no result, so that they are not modelled.
+is in `tcgen05_product`, where its operands lie in `tcgen05_operands`.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from jitgen.emulator.formats.instruction_descriptor import KINDS
 from jitgen.emulator.isa.tcgen05_group import num_ctas
 from jitgen.emulator.isa.tcgen05_operands import Form, Operands
 from jitgen.emulator.isa.tcgen05_product import plan
+from jitgen.emulator.machine.collectors import DISCARD
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
@@ -34,6 +34,8 @@ _MODIFIERS = re.compile(
     r"|collector::a::(fill|use|lastuse|discard)"
 )
 _SCALES = re.compile(r"scale_vec::\dX|block\d+")
+
+_COLLECTOR = "collector::a::"
 
 _SHIFTED, _MAX_SHIFT = frozenset({"f16", "tf32"}), 15
 """Kinds that can scale the old accumulator, and by how many bits."""
@@ -88,8 +90,15 @@ def _form(builder: Builder, instruction: Instruction, rest: list[str]) -> tuple[
         scales=_scales_of_row(instruction, name) if has_scales else 0,
         is_a_tensor=instruction.operands[1].startswith("["),
         input_shift=shift,
+        collector=_collector(instruction),
     )
     return form, rest
+
+
+def _collector(instruction: Instruction) -> str:
+    """Return what an instruction does with the collector buffer."""
+    found = (part for part in instruction.parts if part.startswith(_COLLECTOR))
+    return next(found, _COLLECTOR + DISCARD).removeprefix(_COLLECTOR)
 
 
 def _only(instruction: Instruction, prefix: str) -> str:

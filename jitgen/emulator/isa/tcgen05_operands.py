@@ -22,6 +22,7 @@ from jitgen.emulator.formats.descriptors import Operand
 from jitgen.emulator.formats.instruction_descriptor import KINDS, ROW_BYTES, InstructionDescriptor
 from jitgen.emulator.formats.tensor_layouts import Datapath
 from jitgen.emulator.isa.tcgen05_unit import Issue, operand_offsets
+from jitgen.emulator.machine.collectors import DISCARD, Matrix, Usage, discard, use
 from jitgen.emulator.machine.cta import Cta
 from jitgen.emulator.machine.tensor_memory import (
     LANES,
@@ -47,6 +48,7 @@ class Form:
         scales: Scale factors of a row of A or a column of B; 0 if they have none.
         is_a_tensor: A lies in tensor memory.
         input_shift: The old accumulator counts ``2 ** -input_shift`` times.
+        collector: What it does with the collector buffer: a word of `machine.collectors`.
     """
 
     kind: str
@@ -54,6 +56,7 @@ class Form:
     scales: int
     is_a_tensor: bool
     input_shift: int
+    collector: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ class Job:
         form, operands: What it says.
         shape: Its instruction descriptor.
         datapath: Layout of the accumulator.
+        usage: Which collector buffer it fills or uses.
     """
 
     issued: Issue
@@ -123,6 +127,7 @@ class Job:
     operands: Operands
     shape: InstructionDescriptor
     datapath: Datapath
+    usage: Usage | None
 
 
 def layout_of(
@@ -142,6 +147,25 @@ def layout_of(
     if form.is_a_tensor and split_address(operands.a)[0] != lane:
         issued.f.fault(issued.at, "A in tensor memory does not begin in the accumulator's lane")
     return Datapath(rows, halves=2 if rows < LANES and form.ctas == 2 else 1, first_lane=lane)
+
+
+def usage_of(
+    issued: Issue, form: Form, operands: Operands, shape: InstructionDescriptor
+) -> Usage | None:
+    """Return which collector buffer an instruction fills or uses, if it does."""
+    f, at, unit = issued.f, issued.at, issued.unit.agent
+    if form.collector == DISCARD:
+        discard(f, at, unit)
+        return None
+    matrix = Matrix(
+        kind=form.kind,
+        memory="tensor" if form.is_a_tensor else "shared",
+        place=operands.a,
+        rows=shape.m // form.ctas,
+        type=shape.a_type,
+        majorness="MN" if shape.is_a_mn_major else "K",
+    )
+    return use(f, at, unit, form.collector, matrix)
 
 
 def share_of(job: Job, cta: Cta, position: int) -> Share:
@@ -172,11 +196,12 @@ def share_of(job: Job, cta: Cta, position: int) -> Share:
         if job.form.scales
         else None,
     )
-    _note(job.issued, share)
+    _note(job, share)
     return share
 
 
-def _note(issued: Issue, share: Share) -> None:
+def _note(job: Job, share: Share) -> None:
+    issued, shape = job.issued, job.shape
     for offsets in (share.a_offsets, share.b_offsets):
         if offsets is not None:
             issued.note_shared_read(share.cta, offsets)
@@ -184,7 +209,8 @@ def _note(issued: Issue, share: Share) -> None:
         if cells is not None:
             issued.note_read(share.cta, cells)
     if len(share.d_cells.granules):
-        issued.note_write(share.cta, share.d_cells)
+        product = issued.product(job.operands.d, (shape.m, shape.n, KINDS[job.form.kind].k))
+        issued.note_write(share.cta, share.d_cells, product)
 
 
 def check_scale_addresses(job: Job) -> None:

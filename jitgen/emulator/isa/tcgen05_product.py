@@ -30,6 +30,7 @@ from jitgen.emulator.isa.tcgen05_operands import (
     check_scale_addresses,
     layout_of,
     share_of,
+    usage_of,
 )
 from jitgen.emulator.isa.tcgen05_unit import issue
 from jitgen.emulator.machine.cta import Cta
@@ -58,7 +59,8 @@ def plan(f: Fragment, at: int, thread: int, form: Form, operands: Operands) -> C
         f.fault(at, "A in tensor memory is K-major, and the instruction descriptor transposes it")
     group = group_of(f, at, form.ctas)
     issued = issue(f, at, thread)
-    job = Job(issued, form, operands, shape, layout_of(issued, form, operands, shape))
+    said = issued, form, operands, shape
+    job = Job(*said, layout_of(*said), usage_of(*said))
     if form.scales:
         check_scale_addresses(job)
     shares = [share_of(job, cta, position) for position, cta in enumerate(group)]
@@ -111,6 +113,8 @@ class Product:
         if share.a_cells is not None:
             f, at = job.issued.f, job.issued.at
             words = share.cta.tensor.take(f, at, share.a_cells)
+            if job.usage is not None:
+                job.usage.note_read(f, at, share.cta.rank, words)
             is_padded = KINDS[job.form.kind].is_padded
             if is_padded:
                 padding.check(f, at, words.view(np.uint8), job.shape.a_type)
@@ -124,6 +128,8 @@ class Product:
         """Return the values of operand "a" or "b" in a CTA's shared memory, [rows, K]."""
         job = self.job
         raw = cta.shared.take(job.issued.f, job.issued.at, offsets)
+        if name == "a" and job.usage is not None:
+            job.usage.note_read(job.issued.f, job.issued.at, cta.rank, raw)
         is_padded = KINDS[job.form.kind].is_padded
         type_ = job.shape.a_type if name == "a" else job.shape.b_type
         return matrix_elements.in_shared_memory(raw, type_, is_padded=is_padded)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The tensor core as an agent: the work of a warp, in the order of issue.
+The tensor core as an agent: the work of a thread, in the order of issue.
 
-Matrix instructions, copies into tensor memory and commits of one warp are executed one after the
-other, so that they know each other's results; other agents do not before a commit. All accesses are
-noted when the instruction is issued, with what the warp knows then, and done when the mode says so.
+Matrix instructions, copies into tensor memory and commits of one thread are executed one after the
+other, as far as they form pipelines: see `machine.tensor_pipelines`. Other agents, also threads of
+the same warp, know their results only after a commit, which tracks the work of its own thread. All
+accesses are noted when the instruction is issued, with what the warp knows then, and done when the
+mode says so.
 
-PTX ISA, sections "tcgen05 Memory Consistency Model", "Pipelined tcgen05 Instructions" and "Issue
-Granularity".
+PTX ISA, sections "tcgen05 Memory Consistency Model", "Pipelined tcgen05 Instructions", "Issue
+Granularity" and "tcgen05.commit".
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from jitgen.emulator.machine.clocks import AsyncUnit, Clock
 from jitgen.emulator.machine.cta import Cta
 from jitgen.emulator.machine.fragment import WARP, Fragment
 from jitgen.emulator.machine.history import READ, WRITE, Access
+from jitgen.emulator.machine.lanes import ALL_LANES
 from jitgen.emulator.machine.tensor_memory import Cells
+from jitgen.emulator.machine.tensor_pipelines import Product
 
 KIND = "tcgen05"
 
@@ -37,11 +41,13 @@ class Issue:
         f: The fragment of that thread.
         at: The instruction.
         unit: What executes it.
+        done: The epoch up to which the thread knows that the unit's work is over.
     """
 
     f: Fragment
     at: int
     unit: AsyncUnit
+    done: int
 
     def note_shared_read(self, cta: Cta, where: NDArray[np.int64]) -> None:
         """Note that bytes of a CTA's shared memory are read."""
@@ -53,14 +59,30 @@ class Issue:
         """Note that words of a CTA's tensor memory are read."""
         self._note(cta, cells, READ)
 
-    def note_write(self, cta: Cta, cells: Cells) -> None:
-        """Note that words of a CTA's tensor memory are written."""
-        self._note(cta, cells, WRITE)
+    def note_write(self, cta: Cta, cells: Cells, product: Product | None = None) -> None:
+        """Note that words of a CTA's tensor memory are written, by a product or by a copy."""
+        self._note(cta, cells, WRITE, product)
+        if product is not None:
+            cta.tensor.pipelines.note(cells.granules, product)
 
-    def _note(self, cta: Cta, cells: Cells, kind: str) -> None:
+    def _note(self, cta: Cta, cells: Cells, kind: str, product: Product | None = None) -> None:
         unit = self.unit
         access = Access(kind, unit.agent, unit.epoch(), unit.agent)
         cta.tensor.note(self.f, self.at, cells, access)
+        pipelines = cta.tensor.pipelines
+        earlier = pipelines.unordered(cells.granules, unit.agent, self.done, product)
+        if earlier is not None:
+            self.f.warn(
+                self.at,
+                "race",
+                f"{kind} of tensor memory of {cta.name} is not ordered after a product of the same "
+                "thread, whose accumulator or shape is another\n"
+                f"  at {self.f.machine.program.place(earlier.at)}",
+            )
+
+    def product(self, accumulator: int, shape: tuple[int, int, int]) -> Product:
+        """Return what pipelines know it by, if it is a product."""
+        return Product(accumulator, shape, self.unit.agent, self.unit.epoch(), self.at)
 
     def note_remote(self, cta: Cta) -> None:
         """Note that another CTA than the issuing one must not exit before this is done."""
@@ -82,13 +104,15 @@ def issue(f: Fragment, at: int, thread: int, kind: str = KIND) -> Issue:
         f: Who executes the instruction.
         at: The instruction.
         thread: The thread.
-        kind: Name of the unit: its warp's tensor core, or what else it has.
+        kind: Name of the unit: the thread's tensor core, or another one of its warp.
     """
-    warp = int(f.lanes[thread]) // WARP
-    unit, clocks, agent = f.cta.unit(kind, warp), f.cluster.clocks, f.cta.agent0 + warp
-    clocks.acquire(unit.agent, known(f.cta, agent, clocks.release(np.array([agent]))))
+    warp, lane = divmod(int(f.lanes[thread]), WARP)
+    clocks, agent = f.cluster.clocks, f.cta.agent0 + warp
+    unit = f.cta.unit(kind, warp, lane if kind == KIND else ALL_LANES)
+    clock = known(f.cta, agent, clocks.release(np.array([agent])))
+    clocks.acquire(unit.agent, clock)
     clocks.learn(unit.agent, unit.agent, unit.epoch())
-    return Issue(f, at, unit)
+    return Issue(f, at, unit, int(clock[unit.agent]))
 
 
 def operand_offsets(

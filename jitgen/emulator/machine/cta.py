@@ -137,7 +137,7 @@ class Cta:
 
     def unit(self, kind: str, warp: int, lane: int = ALL_LANES) -> AsyncUnit:
         """
-        Return the asynchronous unit of a warp: "wgmma", "tcgen05"; or of a lane: "bulk".
+        Return the asynchronous unit of a warp: "wgmma"; or of a lane: "tcgen05", "bulk".
 
         Units of several lanes, as of "cp.async", are told apart by any other number.
         """

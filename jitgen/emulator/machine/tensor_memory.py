@@ -22,8 +22,10 @@ from jitgen.emulator.machine.clocks import Clock
 from jitgen.emulator.machine.faults import warn_at_exit
 from jitgen.emulator.machine.history import WRITE, Access, History
 from jitgen.emulator.machine.tensor_columns import COLUMNS
+from jitgen.emulator.machine.tensor_pipelines import Pipelines
 
 if TYPE_CHECKING:
+    from jitgen.emulator.machine.collectors import Collector
     from jitgen.emulator.machine.cta import Cta
     from jitgen.emulator.machine.fragment import Fragment
 
@@ -172,6 +174,8 @@ class TensorMemory:
             itself knows.
         taken_up: By warp, what it knew at its last tcgen05.fence::after_thread_sync.
         loads: By the unit that loads, the latest.
+        pipelines: The products that wrote granules, as far as they may be in flight.
+        collectors: The collector buffer of each thread, by its unit.
         history: Accesses of granules.
     """
 
@@ -191,7 +195,9 @@ class TensorMemory:
         self.completed: dict[int, dict[int, int]] = {}
         self.taken_up: dict[int, Clock] = {}
         self.loads: dict[int, Load] = {}
+        self.collectors: dict[int, Collector] = {}
         granules = COLUMNS * _GRANULES_OF_COLUMN
+        self.pipelines = Pipelines(granules)
         self.history = History(cta.cluster.clocks, granules, self._describe)
 
     def _describe(self, granule: int) -> str:

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which products of one thread run in the order of their issue.
+
+Two products do if they have the same accumulator and the same shape, and a copy into tensor memory
+runs before a later product. Other pairs of a thread, as two products of different shapes whose
+accumulators overlap, are in no order before the first one was committed and waited for.
+
+What a copy writes while products of its thread may be reading it is let through: it is no such pair
+either, and kernels of NVIDIA's CUTLASS copy the scale factors of each step of K over those of the
+last one.
+
+PTX ISA, section "Pipelined tcgen05 Instructions".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+NOTHING = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """
+    A product that wrote to tensor memory.
+
+    Attributes:
+        accumulator: Its address.
+        shape: M, N and K.
+        unit, epoch: The clock agent of the thread's tensor core, and its epoch then.
+        at: The instruction.
+    """
+
+    accumulator: int
+    shape: tuple[int, int, int]
+    unit: int
+    epoch: int
+    at: int
+
+    def is_before(self, other: Product) -> bool:
+        """Return whether another product of the same thread runs after this one."""
+        return (self.accumulator, self.shape) == (other.accumulator, other.shape)
+
+
+class Pipelines:
+    """The product that wrote each granule of tensor memory last."""
+
+    def __init__(self, granules: int) -> None:
+        self._products: list[Product | None] = [None]
+        self._numbers: dict[Product, int] = {}
+        self._last: NDArray[np.int32] = np.full(granules, NOTHING, np.int32)
+
+    def unordered(
+        self, granules: NDArray[np.int64], unit: int, done: int, product: Product | None
+    ) -> Product | None:
+        """
+        Return a product of the same thread that need not be over when an instruction is executed.
+
+        Args:
+            granules: What the instruction accesses [k].
+            unit: The thread's tensor core.
+            done: Its epoch up to which the thread knows that the work is over.
+            product: The instruction, if it is a product and these are its accumulator.
+        """
+        last = self._last[granules]
+        numbers = np.unique(last) if np.count_nonzero(last != last[0]) else last[:1]
+        for number in numbers.tolist():
+            found: Product | None = self._products[number]
+            if found is None or found.unit != unit or found.epoch <= done:
+                continue
+            if product is None or not found.is_before(product):
+                return found
+        return None
+
+    def note(self, granules: NDArray[np.int64], product: Product) -> None:
+        """Note that a product writes granules [k]."""
+        number = self._numbers.setdefault(product, len(self._products))
+        if number == len(self._products):
+            self._products.append(product)
+        self._last[granules] = number
