@@ -82,7 +82,7 @@ class _Answer(TypedDict, total=False):
     library: str
     compile_s: float
     link_s: float
-    doubt: str
+    why_private: str
     templates: str
     kind: str
     error: str
