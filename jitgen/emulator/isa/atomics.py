@@ -28,11 +28,12 @@ from jitgen.emulator.isa.addressing import (
 from jitgen.emulator.isa.atomic_updates import OPERATIONS, Update, update_of
 from jitgen.emulator.isa.memory import Mask, Threads, define_loaded, wait_if_spinning, warps_of
 from jitgen.emulator.isa.modifiers import width
-from jitgen.emulator.isa.ordering import ORDER_PARTS, RELAXED, order_of
+from jitgen.emulator.isa.ordering import ORDER_PARTS, RELAXED, order_of, scope_of
 from jitgen.emulator.machine.clocks import check_previous_grid
 from jitgen.emulator.machine.fragment import Fragment, Wait
 from jitgen.emulator.machine.global_history import UPDATE
 from jitgen.emulator.machine.history import RELAXED_READ, RELAXED_WRITE
+from jitgen.emulator.machine.scopes import Scope
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
@@ -76,7 +77,7 @@ def atomic_of(instruction: Instruction) -> Atomic:
     strange = [part for part in modifiers if part not in known]
     if strange or not operation:
         raise Unsupported(f"modifier .{strange[0]}" if strange else "no operation")
-    order = order_of(instruction, RELAXED)
+    order = order_of(instruction, RELAXED, Scope.GPU)
     size = width(kind.removesuffix("x2")) // 8 * (2 if kind.endswith("x2") else 1)
     update = update_of(operation, kind)
     return Atomic(space_of(instruction), size, order, update, returns=base == "atom")
@@ -207,27 +208,31 @@ def _flat(f: Fragment, values: Vector, threads: NDArray[np.int64]) -> Array:
 
 def _update_shared(f: Fragment, at: int, job: _Job) -> Array:
     """Update shared memory; return the old values [k]."""
-    width_ = job.atomic.width
+    width_, scope = job.atomic.width, scope_of(job.atomic.order)
     seen = np.empty_like(job.first)
     for part in shared_parts(f, at, job.addresses, width_, job.threads):
-        before = part.shared.generic_read(f, at, part.offsets, width_, part.threads, RELAXED_READ)
+        before = part.shared.generic_read(
+            f, at, part.offsets, width_, part.threads, RELAXED_READ, scope=scope
+        )
         seen[part.positions], after = _in_turn(
             f, job, part.positions, before.view(seen.dtype)[:, 0]
         )
         data = after[:, None].view(np.uint8)
-        part.shared.generic_write(f, at, part.offsets, width_, data, part.threads, RELAXED_WRITE)
+        part.shared.generic_write(
+            f, at, part.offsets, width_, data, part.threads, RELAXED_WRITE, scope=scope
+        )
     return seen
 
 
 def _update_global(f: Fragment, at: int, job: _Job) -> tuple[Array, bool]:
     """Update global memory; return the old values [k] and whether anything is another now."""
-    memory = f.machine.memory
+    memory, scope = f.machine.memory, scope_of(job.atomic.order)
     before = memory.load(f, at, job.addresses, job.atomic.width).view(job.first.dtype)[:, 0]
     seen, after = _in_turn(f, job, slice(None), before)
     is_changed = bool((after != before).any())
     if is_changed:
         memory.store(f, at, job.addresses, after[:, None].view(np.uint8))
-    memory.note(f, at, job.addresses, job.atomic.width, job.threads, UPDATE)
+    memory.note(f, at, job.addresses, job.atomic.width, job.threads, UPDATE, scope)
     return seen, is_changed
 
 

@@ -137,7 +137,8 @@ class Issue:
             clocks = self.f.cluster.clocks
             unit.writer = clocks.agent(f"{clocks.name(unit.agent)} writes")
         kind = UPDATE if is_atomic else WRITE
-        access = Access(kind, unit.writer, unit.epoch(), self.agent, is_async=True)
+        rank = self.f.cta.rank
+        access = Access(kind, unit.writer, unit.epoch(), self.agent, is_async=True, rank=rank)
         self.f.machine.memory.note_box(self.f, self.at, box, access)
 
     # --- where ------------------------------------------------------------------------------------

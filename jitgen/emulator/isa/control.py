@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.arrays import PerThread
 from jitgen.emulator.machine.fragment import Fragment
+from jitgen.emulator.machine.scopes import Scope, scope_in
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
@@ -65,9 +66,8 @@ def fence(builder: Builder, instruction: Instruction) -> None:
     """
     ``fence``, ``membar``.
 
-    A fence at CTA scope orders nothing for other CTAs; the wider scopes are not told apart, and
-    neither are orderings: what a thread did before any fence is released by its later relaxed
-    arrivals.
+    A fence orders nothing for threads that its scope does not include. Orderings are not told
+    apart: what a thread did before any fence is released by its later relaxed arrivals.
     """
     unknown = set(instruction.parts).difference(_FENCE_PARTS.split())
     if unknown:
@@ -76,7 +76,8 @@ def fence(builder: Builder, instruction: Instruction) -> None:
     if instruction.has("mbarrier_init"):
         builder.do(builder.call(fence_initialised, mask))
     if not instruction.has("proxy"):
-        builder.do(builder.call(fence_memory, mask, str(instruction.has("cta"))))
+        scope = builder.constant(scope_in(instruction.parts), "scope")
+        builder.do(builder.call(fence_memory, mask, scope))
     elif instruction.has("tensormap::generic"):
         _emit_map_fence(builder, instruction)
     elif not instruction.has("alias"):
@@ -87,9 +88,9 @@ def fence(builder: Builder, instruction: Instruction) -> None:
             builder.do(builder.call(fence_async_global, mask))
 
 
-def fence_memory(f: Fragment, at: int, mask: Mask, is_near: bool) -> None:
+def fence_memory(f: Fragment, at: int, mask: Mask, scope: Scope) -> None:
     """Remember what the warps know, for their later relaxed arrivals."""
-    f.cluster.clocks.fence(f.selected_warps(mask), is_near=is_near)
+    f.cluster.clocks.fence(f.selected_warps(mask), scope)
 
 
 def _emit_map_fence(builder: Builder, instruction: Instruction) -> None:

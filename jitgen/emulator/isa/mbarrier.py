@@ -24,6 +24,7 @@ from jitgen.emulator.machine.barriers import MAX_COUNT, MBarrier
 from jitgen.emulator.machine.fragment import Fragment, agree
 from jitgen.emulator.machine.lanes import EVERYONE
 from jitgen.emulator.machine.live_barriers import MBARRIER_BYTES
+from jitgen.emulator.machine.scopes import Scope
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
@@ -188,9 +189,10 @@ def arrive_at(
             f.fault(at, f"mbarrier.arrive.noComplete completes the phase of {barrier.name}")
         if how.is_dropped:
             barrier.count -= arrivals
-        clocks, is_far = f.cluster.clocks, barrier.cta is not f.cta
+        clocks = f.cluster.clocks
         if how.is_relaxed:
-            clock = clocks.released_by_fence(group.agents, is_far=is_far)
+            reach = Scope.CTA if barrier.cta is f.cta else Scope.CLUSTER
+            clock = clocks.released_by_fence(group.agents, reach)
         elif group.number < f.n or not f.is_whole():
             clock = clocks.release_alone(group.agents, _members(f, group))
         else:

@@ -11,6 +11,7 @@ PTX ISA, sections "ld", "ldu", "st", "prefetch, prefetchu".
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +30,13 @@ from jitgen.emulator.isa.addressing import (
     space_of,
 )
 from jitgen.emulator.isa.modifiers import width
-from jitgen.emulator.isa.ordering import ORDER_PARTS, WEAK, order_of
+from jitgen.emulator.isa.ordering import ORDER_PARTS, WEAK, order_of, scope_of
+from jitgen.emulator.machine.agreement import check_agreement
 from jitgen.emulator.machine.clocks import check_early_read, check_previous_grid
 from jitgen.emulator.machine.fragment import Fragment, Wait, agree
 from jitgen.emulator.machine.global_history import CONSTANT_READ
 from jitgen.emulator.machine.history import READ, RELAXED_READ, RELAXED_WRITE, WRITE
+from jitgen.emulator.machine.scopes import Scope
 from jitgen.emulator.program.builder import PARAM_BASE, Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
@@ -47,7 +50,7 @@ _HINTS = frozenset({"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified"})
 _PARAM_SHIFT = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Transfer:
     """
     What the modifiers of a load or store say.
@@ -70,6 +73,11 @@ class Transfer:
     def bytes(self) -> int:
         """Bytes of each thread."""
         return self.width * self.count
+
+    @cached_property
+    def scope(self) -> Scope:
+        """Its scope, unless it is weak."""
+        return scope_of(self.order)
 
 
 def transfer_of(instruction: Instruction, names: list[str]) -> Transfer:
@@ -195,7 +203,9 @@ def _fetch_shared(
     kind = READ if transfer.order == WEAK else RELAXED_READ
     parts = list(shared_parts(f, at, addresses, transfer.bytes, threads))
     found = [
-        part.shared.generic_read(f, at, part.offsets, transfer.bytes, part.threads, kind)
+        part.shared.generic_read(
+            f, at, part.offsets, transfer.bytes, part.threads, kind, scope=transfer.scope
+        )
         for part in parts
     ]
     data = found[0]
@@ -215,7 +225,7 @@ def _fetch_global(
     kind = CONSTANT_READ if transfer.is_constant else READ
     kind = kind if transfer.order == WEAK else RELAXED_READ
     _acquire(f, GLOBAL, addresses, threads, transfer.order)
-    f.machine.memory.note(f, at, addresses, transfer.bytes, threads, kind)
+    f.machine.memory.note(f, at, addresses, transfer.bytes, threads, kind, transfer.scope)
     return data
 
 
@@ -308,7 +318,9 @@ def store(
         check_previous_grid(f, at, warps_of(f, threads))
         f.machine.memory.store(f, at, spread, data)
         kind = WRITE if transfer.order == WEAK else RELAXED_WRITE
-        f.machine.memory.note(f, at, spread, transfer.bytes, threads, kind)
+        f.machine.memory.note(f, at, spread, transfer.bytes, threads, kind, transfer.scope)
+        if kind == WRITE:
+            check_agreement(f, at, spread.astype(np.int64), data, threads, "global memory")
     elif space == LOCAL:
         local_memory.put(f, at, spread, data, threads)
     else:
@@ -329,7 +341,14 @@ def _store_shared(
     kind = WRITE if transfer.order == WEAK else RELAXED_WRITE
     for part in shared_parts(f, at, addresses, transfer.bytes, threads):
         part.shared.generic_write(
-            f, at, part.offsets, transfer.bytes, data[part.positions], part.threads, kind
+            f,
+            at,
+            part.offsets,
+            transfer.bytes,
+            data[part.positions],
+            part.threads,
+            kind,
+            scope=transfer.scope,
         )
 
 

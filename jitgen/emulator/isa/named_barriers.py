@@ -16,6 +16,7 @@ from jitgen.emulator.isa.warp import is_whole_warp, meet, members_of
 from jitgen.emulator.machine.barriers import NamedBarrier
 from jitgen.emulator.machine.cta import NOT_ARRIVED
 from jitgen.emulator.machine.fragment import WARP, Fragment, Outcome, Split, Wait
+from jitgen.emulator.machine.scopes import Scope
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
@@ -186,7 +187,7 @@ def arrive_at_cluster(f: Fragment, at: int, mask: Mask, is_relaxed: bool) -> Non
         for agent in agents.tolist():
             f.cta.guarded.fence(agent)
     if is_relaxed:
-        far = clocks.released_by_fence(agents, is_far=True)
+        far = clocks.released_by_fence(agents, Scope.CLUSTER)
         clock = clocks.order.added(far, clocks.order.times(agents))
     else:
         clock = clocks.release(agents)

@@ -3,9 +3,9 @@
 How memory accesses of threads are ordered, and what threads learn when they synchronise.
 
 A thread that acquires at an address learns what was released there, also by another cluster, if the
-scope of each of the two includes the other. Only ``.cta`` is told apart from the wider scopes:
-threads of other CTAs do not learn what it releases. The threads of one instruction that synchronise
-at one address count as if each came before the others.
+scope of each of the two includes the other: threads of other CTAs do not learn what is released at
+``.cta``, nor those of other clusters what is released at ``.cluster``. The threads of one
+instruction that synchronise at one address count as if each came before the others.
 
 PTX ISA, sections "Scope", "Morally strong operations" and "Release and Acquire Patterns" of the
 memory consistency model.
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from jitgen.emulator.machine.clocks import Released
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.remote_clocks import ByCluster, join_clocks
+from jitgen.emulator.machine.scopes import Scope, scope_in
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.parse import SHARED_WINDOW
 
@@ -37,18 +38,23 @@ _ACQUIRES = frozenset({"acquire", "acq_rel"})
 _RELEASES = frozenset({"release", "acq_rel"})
 
 
-CTA_SCOPE = "cta"
-
-
-def order_of(instruction: Instruction, default: str = WEAK) -> str:
+def order_of(instruction: Instruction, default: str = WEAK, scope: Scope = Scope.SYS) -> str:
     """
-    Return ``"weak"``, ``"relaxed"``, ``"acquire"``, ``"release"`` or ``"acq_rel"``.
+    Return ``"weak"``, or ``"relaxed"``, ``"acquire"``, ``"release"`` or ``"acq_rel"`` with a scope.
 
-    All but the first have ``".cta"`` behind them at that scope.
+    Args:
+        instruction: A load, store or atomic operation.
+        default: Its order if it names none.
+        scope: Its scope if it names none: that of volatile accesses.
     """
     found = (_ORDERS[part] for part in instruction.parts if part in _ORDERS)
     order = next(found, default)
-    return f"{order}.{CTA_SCOPE}" if order != WEAK and instruction.has(CTA_SCOPE) else order
+    return order if order == WEAK else f"{order}{scope_in(instruction.parts, scope)}"
+
+
+def scope_of(order: str) -> Scope:
+    """Return the scope of an order that is not weak; one without a scope has the widest."""
+    return scope_in(order.split("."))
 
 
 def release(
@@ -64,7 +70,7 @@ def release(
         order: Not weak. A relaxed write releases what its warp knew at its last fence.
         adds: The write is an update, which hands on what was released there before.
     """
-    clocks, (order, _, scope) = f.cluster.clocks, order.partition(".")
+    clocks, scope, order = f.cluster.clocks, scope_of(order), order.partition(".")[0]
     others = _between_clusters(f, addresses)
     if order not in _RELEASES and not any(map(clocks.has_fenced, f.agents.tolist())):
         if not adds and (clocks.flags or others):
@@ -75,17 +81,18 @@ def release(
     for address in np.unique(addresses).tolist():
         givers = np.unique(agents[addresses == address])
         if order in _RELEASES:
-            near = far = clocks.release(givers)
+            near = far = wide = clocks.release(givers)
         else:
             near = clocks.released_by_fence(givers)
-            far = clocks.released_by_fence(givers, is_far=True)
-        made = Released(f.cta.rank, near, None if scope else far)
+            far = clocks.released_by_fence(givers, Scope.CLUSTER)
+            wide = clocks.released_by_fence(givers, Scope.GPU)
+        made = Released(f.cta.rank, near, None if scope < Scope.CLUSTER else far)
         before = clocks.flags.get(address) if adds else None
         clocks.flags[address] = made if before is None else before.followed_by(made)
-        if scope:
+        if scope < Scope.GPU:
             others.pop(address, None)
         else:
-            given = clocks.remote.released(clocks, far)
+            given = clocks.remote.released(clocks, wide)
             others[address] = join_clocks(others.get(address) if adds else None, given)
 
 
@@ -98,7 +105,7 @@ def acquire(
     f: Fragment, addresses: NDArray[np.int64], agents: NDArray[np.int64], order: str
 ) -> None:
     """Let threads learn what was released where they read; see `release`."""
-    clocks, (order, _, scope) = f.cluster.clocks, order.partition(".")
+    clocks, scope, order = f.cluster.clocks, scope_of(order), order.partition(".")[0]
     others, is_acquire = _between_clusters(f, addresses), order in _ACQUIRES
     if not clocks.flags and not others:
         return
@@ -107,12 +114,12 @@ def acquire(
         flag, given = clocks.flags.get(address), others.get(address)
         if flag is not None:
             is_near = flag.rank == f.cta.rank
-            clock = flag.near if is_near else None if scope else flag.far
+            clock = flag.near if is_near else None if scope < Scope.CLUSTER else flag.far
             if clock is not None and is_acquire:
                 clocks.acquire(takers, clock)
             elif clock is not None:
-                clocks.observe(takers, clock, is_far=not is_near)
-        if given is not None and not scope:
+                clocks.observe(takers, clock, Scope.CTA if is_near else Scope.CLUSTER)
+        if given is not None and scope >= Scope.GPU:
             if is_acquire:
                 clocks.remote.acquire(clocks, takers, given)
             else:

@@ -28,6 +28,7 @@ from jitgen.emulator.machine.lanes import EVERYONE, Lanes
 from jitgen.emulator.machine.order import Order
 from jitgen.emulator.machine.remote_clocks import RemoteClocks
 from jitgen.emulator.machine.representatives import Representatives
+from jitgen.emulator.machine.scopes import Scope
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
@@ -76,8 +77,8 @@ class Clocks:
         self.order = Order(self)
         self.remote = RemoteClocks()
         self._names: list[str] = []
-        self._fenced: dict[bool, dict[int, Clock]] = {False: {}, True: {}}
-        self._observed: dict[bool, dict[int, Clock]] = {False: {}, True: {}}
+        self._fenced: dict[Scope, dict[int, Clock]] = {scope: {} for scope in Scope}
+        self._observed: dict[Scope, dict[int, Clock]] = {scope: {} for scope in Scope}
         self._with_shadow: NDArray[np.int64] = np.zeros(0, np.int64)
         self._with_global_shadow: NDArray[np.int64] = np.zeros(0, np.int64)
         self.agent("no agent")
@@ -134,21 +135,21 @@ class Clocks:
 
     # --- fences -----------------------------------------------------------------------------------
 
-    def observe(self, agents: Agents, clock: Clock, *, is_far: bool = False) -> None:
+    def observe(self, agents: Agents, clock: Clock, reach: Scope = Scope.CTA) -> None:
         """
         Note that relaxed loads of `agents` saw what was released with `clock`; see `fence`.
 
         Args:
             agents: Who loaded.
             clock: What was released.
-            is_far: Another CTA released it, so that a fence at CTA scope does not count.
+            reach: The scope that both are in, so that narrower fences do not count.
         """
-        observed = self._observed[is_far]
+        observed = self._observed[reach]
         for agent in np.atleast_1d(agents).tolist():
             seen = observed.get(agent)
             observed[agent] = clock if seen is None else join(seen, clock)
 
-    def fence(self, agents: NDArray[np.int64], *, is_near: bool = False) -> None:
+    def fence(self, agents: NDArray[np.int64], scope: Scope = Scope.SYS) -> None:
         """
         Execute a fence in each of `agents` [k].
 
@@ -157,35 +158,35 @@ class Clocks:
 
         Args:
             agents: Who executes it.
-            is_near: It is at CTA scope, and does not count for other CTAs.
+            scope: It counts for agents that this includes.
         """
+        reached = [reach for reach in Scope if reach <= scope]
         for agent in agents.tolist():
-            for is_far in (False,) if is_near else (False, True):
-                seen = self._observed[is_far].pop(agent, None)
+            for reach in reached:
+                seen = self._observed[reach].pop(agent, None)
                 if seen is not None:
                     self.acquire(agent, seen)
-            if not is_near:
+            if scope >= Scope.GPU:
                 self.remote.fence(self, agent)
             now = self.vector[agent].copy()
-            self._fenced[False][agent] = now
-            if not is_near:
-                self._fenced[True][agent] = now
+            for reach in reached:
+                self._fenced[reach][agent] = now
             self.vector[agent, agent] += 1
 
     def has_fenced(self, agent: int) -> bool:
         """Return whether an agent executed a fence."""
-        return agent in self._fenced[False]
+        return agent in self._fenced[Scope.CTA]
 
-    def released_by_fence(self, agents: NDArray[np.int64], *, is_far: bool = False) -> Clock:
+    def released_by_fence(self, agents: NDArray[np.int64], reach: Scope = Scope.CTA) -> Clock:
         """
         Return what `agents` [k] knew together at their last fences.
 
         Args:
             agents: Who releases.
-            is_far: An agent of another CTA acquires it, so that fences at CTA scope do not count.
+            reach: The scope that they and who acquires it are in; narrower fences do not count.
         """
         clock: Clock = np.zeros(1, np.int64)
-        fenced = self._fenced[is_far]
+        fenced = self._fenced[reach]
         for agent in agents.tolist():
             if agent in fenced:
                 clock = join(clock, fenced[agent])

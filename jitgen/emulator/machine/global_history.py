@@ -31,6 +31,7 @@ from jitgen.emulator.machine.history import (
     Access,
 )
 from jitgen.emulator.machine.regions import Box, Scattered
+from jitgen.emulator.machine.scopes import Scope, are_morally_strong
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
@@ -49,22 +50,36 @@ _PLANES = {
     READ: "read", CONSTANT_READ: "read", WRITE: "wrote", RELAXED_READ: "polled",
     RELAXED_WRITE: "updated", UPDATE: "updated",
 }  # fmt: skip
+_NARROWLY = " narrowly"
+"""Behind the name of a plane: for relaxed accesses at a scope that is not the whole device."""
+
 _READ_BY_ANOTHER = "read by another"
 _ALL_READS = ("read", _READ_BY_ANOTHER)
+_UPDATED_ELSEWHERE = "updated elsewhere"
+_UPDATES = ("updated", f"updated{_NARROWLY}")
+_POLLS = ("polled", f"polled{_NARROWLY}")
 _EXCLUDES = {
-    READ: ("wrote", "updated"),
-    CONSTANT_READ: ("wrote", "updated"),
+    READ: ("wrote", *_UPDATES),
+    CONSTANT_READ: ("wrote", *_UPDATES),
     RELAXED_READ: ("wrote",),
     RELAXED_WRITE: ("wrote", *_ALL_READS),
     UPDATE: ("wrote", *_ALL_READS),
-    WRITE: ("wrote", "updated", "polled", *_ALL_READS),
+    WRITE: ("wrote", *_UPDATES, *_POLLS, *_ALL_READS),
 }
 """The planes of accesses that each kind must know of."""
+
+_MUST_INCLUDE = {
+    RELAXED_READ: (*_UPDATES, _UPDATED_ELSEWHERE),
+    RELAXED_WRITE: (*_UPDATES, _UPDATED_ELSEWHERE, *_POLLS),
+    UPDATE: (*_UPDATES, _UPDATED_ELSEWHERE, *_POLLS),
+}
+"""The planes of relaxed accesses that each kind must know of, or be morally strong with."""
 
 _MAX_KEPT = 1 << 20
 """Granules of reads that are kept: 8 MiB of their numbers."""
 
 WRITES = frozenset({WRITE, RELAXED_WRITE, UPDATE})
+_UPDATING = WRITES - {WRITE}
 _PLAIN_READS = frozenset({READ, CONSTANT_READ})
 
 _WORD = 4
@@ -81,6 +96,8 @@ class Stamp:
         agent, epoch: Who and when.
         at: The instruction.
         is_async: Through the async proxy.
+        scope: Of a relaxed access.
+        rank: Of the CTA in its cluster.
     """
 
     kind: str
@@ -89,6 +106,8 @@ class Stamp:
     epoch: int
     at: int
     is_async: bool
+    scope: Scope
+    rank: int
 
     def __hash__(self) -> int:
         return hash((self.agent, self.epoch, self.at, id(self.clocks)))
@@ -164,6 +183,8 @@ class GlobalHistory:
         self._numbers: dict[Stamp, int] = {}
         self._agent_of: NDArray[np.int32] = np.zeros(1024, np.int32)
         self._agents: dict[tuple[int, int], int] = {}
+        self._cta_of: NDArray[np.int32] = np.zeros(1024, np.int32)
+        self._ctas: dict[tuple[int, int], int] = {}
         self._tracks: dict[int, Track] = {}
 
     def access(self, f: Fragment, at: int, found: Range, place: Place, access: Access) -> None:
@@ -216,7 +237,7 @@ class GlobalHistory:
         if track is None:
             return []
         where = place.within(track.start, track.unit)
-        planes = (track.known(name) for name in ("wrote", "updated"))
+        planes = (track.known(name) for name in ("wrote", *_UPDATES))
         numbers = {
             number
             for plane in planes
@@ -238,6 +259,12 @@ class GlobalHistory:
                 ids = where.get(plane)
                 if np.count_nonzero(ids) and self._find(f, at, found, track, where, ids, access):
                     return
+        for name in _MUST_INCLUDE.get(access.kind, ()):
+            plane = track.known(name)
+            if plane is not None and (access.scope < Scope.GPU or name.endswith(_NARROWLY)):
+                ids = where.get(plane)
+                if np.count_nonzero(ids) and self._find(f, at, found, track, where, ids, access):
+                    return
 
     def _find(
         self,
@@ -256,6 +283,8 @@ class GlobalHistory:
         for number in numbers:
             stamp = self._stamps[number]
             if stamp is None:
+                continue
+            if _may_meet(f.cluster.clocks, stamp, access):
                 continue
             for row in _rows(access, flat, number):
                 fault = _grade(f.cluster.clocks, row, stamp, access)
@@ -290,12 +319,28 @@ class GlobalHistory:
         if access.kind in _PLAIN_READS:
             self._put_read(track, where, numbers)
             return
-        where.put(track.plane(_PLANES[access.kind]), numbers)
+        name = _PLANES[access.kind]
+        if access.kind != WRITE and access.scope < Scope.GPU:
+            name += _NARROWLY
+        elif access.kind in _UPDATING:
+            self._keep_elsewhere(track, where, numbers)
+        where.put(track.plane(name), numbers)
         if access.kind == WRITE:
-            for name in ("updated", "polled", *_ALL_READS):
+            for name in (*_UPDATES, _UPDATED_ELSEWHERE, *_POLLS, *_ALL_READS):
                 old = track.known(name)
                 if old is not None:
                     where.put(old, 0)
+
+    def _keep_elsewhere(self, track: Track, where: Place, numbers: int | Plane) -> None:
+        """Keep the updates of another CTA that an update replaces as the last ones."""
+        plane = track.known("updated")
+        if plane is None:
+            return
+        before = where.get(plane)
+        is_other = (self._cta_of[before] != self._cta_of[numbers]) & (before > 0)
+        if np.count_nonzero(is_other):
+            others = track.plane(_UPDATED_ELSEWHERE)
+            where.put(others, np.where(is_other, before, where.get(others)))
 
     def _put_read(self, track: Track, where: Place, numbers: int | Plane) -> None:
         """Note the numbers of a read; those of another agent that it replaces are kept, too."""
@@ -310,16 +355,15 @@ class GlobalHistory:
     def _numbers_of(self, at: int, clocks: Clocks, access: Access) -> int | Plane:
         """Return the numbers of the stamps of an access: one, or one for each granule."""
         agents, epochs = access.agents, access.epochs
+        how = (at, access.is_async, access.scope, access.rank)
         if not isinstance(agents, np.ndarray):
-            return self._number(
-                Stamp(access.kind, clocks, agents, int(epochs), at, access.is_async)
-            )
+            return self._number(Stamp(access.kind, clocks, agents, int(epochs), *how))
         assert isinstance(epochs, np.ndarray)
         numbers = np.zeros(len(agents), np.int32)
         for agent in sorted(set(agents.tolist())):
             mine = agents == agent
             epoch = int(epochs[mine.argmax()])
-            stamp = Stamp(access.kind, clocks, agent, epoch, at, access.is_async)
+            stamp = Stamp(access.kind, clocks, agent, epoch, *how)
             numbers[mine] = self._number(stamp)
         return numbers
 
@@ -331,8 +375,10 @@ class GlobalHistory:
             self._stamps.append(stamp)
             if number == len(self._agent_of):
                 self._agent_of = np.pad(self._agent_of, (0, number))
-            who = (id(stamp.clocks), stamp.agent)
+                self._cta_of = np.pad(self._cta_of, (0, number))
+            who, place = (id(stamp.clocks), stamp.agent), (id(stamp.clocks), stamp.rank)
             self._agent_of[number] = self._agents.setdefault(who, len(self._agents) + 1)
+            self._cta_of[number] = self._ctas.setdefault(place, len(self._ctas) + 1)
         return number
 
 
@@ -341,6 +387,19 @@ def _rows(access: Access, flat: Elements, number: int) -> list[int]:
     if isinstance(access.rows, np.ndarray):
         return sorted(set(access.rows[flat == number].tolist()))
     return [access.rows]
+
+
+def _may_meet(own: Clocks, stamp: Stamp, access: Access) -> bool:
+    """Return whether an access and an earlier one are relaxed, and morally strong."""
+    if access.kind not in _MUST_INCLUDE or stamp.kind not in _MUST_INCLUDE:
+        return False
+    is_near = stamp.clocks is own
+    return are_morally_strong(
+        access.scope,
+        stamp.scope,
+        same_cta=is_near and stamp.rank == access.rank,
+        same_cluster=is_near,
+    )
 
 
 def _grade(own: Clocks, row: int, stamp: Stamp, access: Access) -> str:
@@ -385,5 +444,7 @@ def _report(
             f"{access.kind} of global memory {place} by {who} is not ordered after the "
             f"{stamp.kind} by {earlier}"
         )
+        if access.kind in _MUST_INCLUDE and stamp.kind in _MUST_INCLUDE:
+            message += f": at {access.scope} and {stamp.scope} neither makes the other atomic"
     kind = "proxy" if fault == "proxy" else "race"
     f.warn(at, kind, message + where)

@@ -20,6 +20,7 @@ from jitgen.emulator.machine.global_history import WRITES, GlobalHistory
 from jitgen.emulator.machine.history import Access
 from jitgen.emulator.machine.regions import Box, Scattered
 from jitgen.emulator.machine.remote_clocks import ByCluster
+from jitgen.emulator.machine.scopes import Scope
 from jitgen.emulator.machine.tensor_maps import TensorMaps
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ class GlobalMemory:
         width: int,
         threads: NDArray[np.int64] | slice,
         kind: str,
+        scope: Scope = Scope.SYS,
     ) -> None:
         """
         Note accesses of threads, through the generic proxy, that `load` or `store` have checked.
@@ -135,6 +137,7 @@ class GlobalMemory:
             width: Bytes of each access.
             threads: The threads [k], as indices 0..n-1 of the fragment's.
             kind: As of an `Access`, or CONSTANT_READ or UPDATE.
+            scope: Of a relaxed access.
         """
         clocks = f.cluster.clocks
         if kind in WRITES:
@@ -145,7 +148,7 @@ class GlobalMemory:
             if agents[0] == agents[-1]:  # of threads in their order
                 agents = int(agents[0])
         epochs = clocks.now(agents) if isinstance(agents, int) else clocks.vector.diagonal()[agents]
-        access = Access(kind, agents, epochs, agents)
+        access = Access(kind, agents, epochs, agents, scope=scope, rank=f.cta.rank)
         wide = addresses.astype(np.int64)
         for found, chosen in self._by_range(f, at, wide, width):
             place = Scattered(wide[chosen], width)

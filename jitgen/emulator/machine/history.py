@@ -25,13 +25,13 @@ from jitgen.emulator.machine import representatives
 from jitgen.emulator.machine.clocks import Agents, Clock, Clocks
 from jitgen.emulator.machine.lane_history import LaneHistory, LaneNumbers, report
 from jitgen.emulator.machine.readers import AT_BITS, AT_MASK, Bounds, Earlier, Granules, Readers
+from jitgen.emulator.machine.scopes import Scope
+from jitgen.emulator.machine.strong import RELAXED_READ, RELAXED_WRITE, StrongKinds
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
 
 READ, WRITE = "read", "write"
-RELAXED_READ, RELAXED_WRITE = "relaxed read", "relaxed write"
-"""Accesses that are atomic, volatile or marked as synchronising: they exclude only the others."""
 
 _EXCLUDES = {
     READ: frozenset({RELAXED_WRITE}),
@@ -39,7 +39,12 @@ _EXCLUDES = {
     RELAXED_READ: frozenset[str](),
     RELAXED_WRITE: frozenset({READ}),
 }
-"""Which accesses each kind must know of; besides, each must know of the last write."""
+"""
+Which accesses each kind must know of; besides, each must know of the last write, and a relaxed one
+of those that are not morally strong with it.
+"""
+
+_RELAXED = frozenset({RELAXED_READ, RELAXED_WRITE})
 
 _EPOCH_BITS = 32
 _AGENT_SHIFT = AT_BITS + _EPOCH_BITS
@@ -63,6 +68,8 @@ class Access:
             rows are one, or it is joint.
         lanes: Which lanes of the warps: one for all granules, or for each [k]; None: it does not
             matter, as all lanes take part.
+        scope: Of a relaxed access.
+        rank: Of the CTA that accesses, where the memory is shared by a cluster.
     """
 
     kind: str
@@ -72,6 +79,8 @@ class Access:
     is_joint: bool = False
     is_async: bool = False
     lanes: LaneNumbers | None = None
+    scope: Scope = Scope.SYS
+    rank: int = 0
 
     @property
     def is_own(self) -> bool:
@@ -85,7 +94,7 @@ class Access:
             return self if lanes is self.lanes else replace(self, lanes=lanes)
         agents, epochs = (np.asarray(array)[positions] for array in (self.agents, self.epochs))
         rows = agents if self.is_own else np.asarray(self.rows)[positions]
-        return Access(self.kind, agents, epochs, rows, is_async=self.is_async, lanes=lanes)
+        return replace(self, agents=agents, epochs=epochs, rows=rows, lanes=lanes)
 
 
 class History:
@@ -95,6 +104,7 @@ class History:
     Attributes:
         is_checked: Off: nothing is noted and nothing found.
         warps: Agents whose lanes are written down, always.
+        strong: Relaxed accesses that there were, told apart by scope and CTA.
     """
 
     def __init__(self, clocks: Clocks, granules: int, describe: Callable[[int], str]) -> None:
@@ -108,6 +118,7 @@ class History:
         """
         self.is_checked = True
         self.warps: frozenset[int] = frozenset()
+        self.strong = StrongKinds()
         self.readers = Readers(clocks, granules)
         self._clocks = clocks
         self._describe = describe
@@ -148,7 +159,7 @@ class History:
             earlier = self._find_write(last, access)
         if access.is_async:
             self._check_fenced(f, at, granules, last, access)
-        excluded, bounds = _EXCLUDES[access.kind], {}
+        excluded, bounds = self._excluded(access), {}
         if not excluded.isdisjoint(self.readers.kinds):
             bounds = self.readers.on(granules)
             if bounds and earlier is None:
@@ -156,9 +167,9 @@ class History:
         if earlier is not None:
             self._report(f, at, granules, access, earlier)
         elif access.lanes is not None:
-            self._check_lanes(f, at, granules, last, bounds, access)
+            self._check_lanes(f, at, granules, last, bounds, access, excluded)
         if earlier is None and self._clocks.representatives.gaps and self.warps:
-            self._check_representatives(f, at, granules, last, bounds, access)
+            self._check_representatives(f, at, granules, last, bounds, access, excluded)
         self._record(f, at, granules, bounds, access)
 
     def read_apart(
@@ -191,7 +202,7 @@ class History:
         known = self._clocks.vector[rows]
         if (
             np.count_nonzero(last != first)
-            or not _EXCLUDES[READ].isdisjoint(self.readers.kinds)
+            or not self.strong.named(_EXCLUDES[READ]).isdisjoint(self.readers.kinds)
             or np.count_nonzero(known[:, agent] < epoch)
             or (shadow and np.count_nonzero(known[:, shadow] < epoch))
         ):
@@ -208,6 +219,13 @@ class History:
         self._lanes.move(granule, to._lanes, granules)
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _excluded(self, access: Access) -> frozenset[str]:
+        """Return the kinds of accesses since the last write that an access must know of."""
+        excluded = self.strong.named(_EXCLUDES[access.kind])
+        if access.kind in _RELAXED:
+            excluded |= self.strong.unlike(access.kind, access.scope, access.rank)
+        return excluded
 
     def _lowest(self, access: Access) -> Clock:
         """Return a lower bound of what all rows of an access know."""
@@ -303,11 +321,12 @@ class History:
         last: NDArray[np.int64],
         bounds: Bounds,
         access: Access,
+        excluded: frozenset[str],
     ) -> None:
         """Find another lane of the same warp that accessed a granule, and nothing in between."""
         assert access.lanes is not None
         clash = self._lanes.after_write(last, granules, access.rows, access.lanes)
-        kinds = _EXCLUDES[access.kind] - {RELAXED_WRITE}
+        kinds = excluded - self.strong.named(frozenset({RELAXED_WRITE}))
         if clash is None and kinds and bounds:
             clash = self._lanes.after_reads(kinds, granules, bounds, access.rows, access.lanes)
         if clash is not None:
@@ -322,10 +341,11 @@ class History:
         last: NDArray[np.int64],
         bounds: Bounds,
         access: Access,
+        excluded: frozenset[str],
     ) -> None:
         """Find an earlier access that only the arrival of another lane makes known."""
         found = self._lanes.left_out(
-            _EXCLUDES[access.kind], granules, last, bounds, np.atleast_1d(access.rows), self.warps
+            excluded, granules, last, bounds, np.atleast_1d(access.rows), self.warps
         )
         if found is not None:
             representatives.report(
@@ -352,7 +372,10 @@ class History:
             assert isinstance(epochs, np.ndarray)
             self.readers.record_joint(at, access.kind, granules, agents, epochs)
         else:
-            self.readers.record(at, access.kind, granules, agents, epochs)
+            kind = access.kind
+            if kind in _RELAXED:
+                kind = self.strong.name(kind, access.scope, access.rank)
+            self.readers.record(at, kind, granules, agents, epochs)
 
     def _check_collision(
         self, f: Fragment, at: int, granules: Granules, access: Access, packed: NDArray[np.int64]

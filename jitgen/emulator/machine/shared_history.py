@@ -36,7 +36,13 @@ class SharedHistory:
     """
 
     def __init__(
-        self, clocks: Clocks, size: int, name: str, warps: NDArray[np.int64] | None = None
+        self,
+        clocks: Clocks,
+        size: int,
+        name: str,
+        warps: NDArray[np.int64] | None = None,
+        *,
+        spans_ctas: bool = False,
     ) -> None:
         """
         Begin with no access.
@@ -46,10 +52,12 @@ class SharedHistory:
             size: Bytes of the memory, whole words.
             name: Whose memory it is, in words.
             warps: Agents whose lanes are recorded; None: no lanes are.
+            spans_ctas: Other CTAs of the cluster may access it.
         """
         self._clocks, self._size, self._name = clocks, size, name
         self.words = History(clocks, size // WORD, partial(_describe, name, WORD))
         self.words.warps = frozenset(() if warps is None else warps.tolist())
+        self.words.strong.spans_ctas = spans_ctas
         self._is_split: NDArray[np.bool_] | None = None
 
     @cached_property
@@ -57,6 +65,7 @@ class SharedHistory:
         """By byte, of split words; made when the first is split."""
         history = History(self._clocks, self._size, partial(_describe, self._name, 1))
         history.is_checked, history.warps = self.words.is_checked, self.words.warps
+        history.strong = self.words.strong
         return history
 
     def access(

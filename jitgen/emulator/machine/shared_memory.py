@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.arrays import Elements, PerThread, Where
+from jitgen.emulator.machine.agreement import check_agreement
 from jitgen.emulator.machine.clocks import Agents
 from jitgen.emulator.machine.history import READ, RELAXED_WRITE, WRITE, Access
 from jitgen.emulator.machine.lane_history import LaneNumbers
 from jitgen.emulator.machine.lanes import EVERYONE
 from jitgen.emulator.machine.live_barriers import MBARRIER_BYTES
 from jitgen.emulator.machine.regions import region_of
+from jitgen.emulator.machine.scopes import Scope
 from jitgen.emulator.machine.shared_history import WORD, SharedHistory
 
 if TYPE_CHECKING:
@@ -74,7 +76,10 @@ class SharedMemory:
         self.initialised: NDArray[np.bool_] = np.zeros(SHARED_SIZE, np.bool_)
         self._flags = {unit: self.initialised.view(f"u{unit}") for unit in _UNITS}
         self._clocks = cta.cluster.clocks
-        self.history = SharedHistory(self._clocks, SHARED_SIZE, cta.name, cta.agents)
+        is_of_many = cta.machine.launch.cluster_size > 1
+        self.history = SharedHistory(
+            self._clocks, SHARED_SIZE, cta.name, cta.agents, spans_ctas=is_of_many
+        )
 
     def free(self) -> None:
         """Give the memory back when the cluster has ended; do not use it from then on."""
@@ -131,6 +136,7 @@ class SharedMemory:
         threads: NDArray[np.int64] | slice,
         kind: str = READ,
         lanes: LaneNumbers | None = None,
+        scope: Scope = Scope.SYS,
     ) -> NDArray[np.uint8]:
         """
         Return what threads read, uint8 [k, width].
@@ -143,8 +149,9 @@ class SharedMemory:
             threads: The threads [k], as indices 0..n-1 of the fragment's.
             kind: READ or RELAXED_READ.
             lanes: Which lanes access; by default those of `threads`.
+            scope: Of a relaxed access.
         """
-        self._note(f, at, offsets, width, threads, kind, lanes)
+        self._note(f, at, offsets, width, threads, kind, lanes, scope)
         unit, index = _units(offsets, width)
         is_missing = self._flags[unit][index] != _WRITTEN[unit]
         if np.count_nonzero(is_missing):
@@ -163,6 +170,7 @@ class SharedMemory:
         threads: NDArray[np.int64] | slice,
         kind: str = WRITE,
         lanes: LaneNumbers | None = None,
+        scope: Scope = Scope.SYS,
     ) -> None:
         """
         Write uint8 `data` [k, width] of threads.
@@ -171,7 +179,9 @@ class SharedMemory:
         """
         self.cta.guarded.check(f, at, offsets, width)
         self._clocks.give_shadow(f.agents)
-        self._note(f, at, offsets, width, threads, kind, lanes)
+        self._note(f, at, offsets, width, threads, kind, lanes, scope)
+        if kind == WRITE:
+            check_agreement(f, at, offsets, data, threads, f"shared memory of {self.cta.name}")
         unit, index = _units(offsets, width)
         self.views[unit][index] = data.view(f"u{unit}")
         self._flags[unit][index] = _WRITTEN[unit]
@@ -193,6 +203,7 @@ class SharedMemory:
         threads: NDArray[np.int64] | slice,
         kind: str,
         lanes: LaneNumbers | None,
+        scope: Scope = Scope.SYS,
     ) -> None:
         """Note accesses of threads."""
         agents: Agents
@@ -213,7 +224,8 @@ class SharedMemory:
                 representatives.touch_alone(agent, now, int(lanes[0]), writes=writes)
             else:
                 (representatives.wrote if writes else representatives.read)[agents] = epochs
-        access = Access(kind, agents, epochs, agents, lanes=lanes)
+        rank = f.cta.rank
+        access = Access(kind, agents, epochs, agents, lanes=lanes, scope=scope, rank=rank)
         self.history.access(f, at, offsets, width, access)
         if is_remote:
             self.cta.note_remote(np.unique(agents), at)
@@ -253,7 +265,8 @@ class SharedMemory:
         self.cta.guarded.check_region(f, at, where)
         row = int(f.agents[0]) if row is None else row
         lane = lane if self.cta is f.cta else None  # only a CTA's own lanes are recorded
-        access = Access(RELAXED_WRITE if is_atomic else WRITE, agent, epoch, row, lanes=lane)
+        kind = RELAXED_WRITE if is_atomic else WRITE
+        access = Access(kind, agent, epoch, row, lanes=lane, rank=f.cta.rank)
         self.history.access_words(f, at, region.words, access)
 
     def put(self, where: Where, data: NDArray[np.uint8]) -> None:
