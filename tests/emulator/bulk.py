@@ -79,7 +79,7 @@ class Bench:
         offsets = offset + 4 * np.arange(len(values))
         threads = np.zeros(len(values), np.int64)
         data = values[:, None].view(np.uint8)
-        self.f.cta.shared.generic_write(self.one, AT, offsets, 4, data, threads)
+        self.f.cta.shared.generic_write(self.one, AT, offsets, data, threads)
         if is_fenced:
             self.f.cta.shared.fence_async(self.one.lanes)
 

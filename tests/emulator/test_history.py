@@ -12,15 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jitgen.emulator.machine.access import READ, RELAXED_READ, RELAXED_WRITE, WRITE, Access
 from jitgen.emulator.machine.clocks import AsyncUnit, Clocks
-from jitgen.emulator.machine.history import (
-    READ,
-    RELAXED_READ,
-    RELAXED_WRITE,
-    WRITE,
-    Access,
-    History,
-)
+from jitgen.emulator.machine.history import History
 
 ALL = slice(0, 64)
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jitgen.emulator.machine.access import READ, RELAXED_WRITE, WRITE, Access
 from jitgen.emulator.machine.clocks import Clocks
-from jitgen.emulator.machine.history import READ, RELAXED_WRITE, WRITE, Access, History
+from jitgen.emulator.machine.history import History
 from jitgen.emulator.machine.lazy_zeros import lazy_zeros
 
 PARTS = [slice(0, 300), slice(300, 600)]

@@ -29,10 +29,10 @@ from jitgen.emulator.isa.atomic_updates import OPERATIONS, Update, update_of
 from jitgen.emulator.isa.memory import Mask, Threads, define_loaded, wait_if_spinning, warps_of
 from jitgen.emulator.isa.modifiers import width
 from jitgen.emulator.isa.ordering import ORDER_PARTS, RELAXED, order_of, scope_of
+from jitgen.emulator.machine.access import RELAXED_READ, RELAXED_WRITE
 from jitgen.emulator.machine.clocks import check_previous_grid
 from jitgen.emulator.machine.fragment import Fragment, Wait
 from jitgen.emulator.machine.global_history import UPDATE
-from jitgen.emulator.machine.history import RELAXED_READ, RELAXED_WRITE
 from jitgen.emulator.machine.scopes import Scope
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
@@ -219,7 +219,7 @@ def _update_shared(f: Fragment, at: int, job: _Job) -> Array:
         )
         data = after[:, None].view(np.uint8)
         part.shared.generic_write(
-            f, at, part.offsets, width_, data, part.threads, RELAXED_WRITE, scope=scope
+            f, at, part.offsets, data, part.threads, RELAXED_WRITE, scope=scope
         )
     return seen
 

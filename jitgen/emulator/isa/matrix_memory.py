@@ -160,7 +160,7 @@ def store_matrices(
         rows = np.swapaxes(rows.view(np.uint16), -1, -2).copy().view(np.uint8)
     f.cluster.clocks.lanes.wait(f.cluster.clocks.vector, f.agents)
     data = rows.reshape(-1, ROW_BYTES)
-    f.cta.shared.generic_write(f, at, offsets, ROW_BYTES, data, threads, lanes=MANY)
+    f.cta.shared.generic_write(f, at, offsets, data, threads, lanes=MANY)
 
 
 def _whole_warps(f: Fragment, at: int, mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:

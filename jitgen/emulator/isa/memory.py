@@ -31,11 +31,11 @@ from jitgen.emulator.isa.addressing import (
 )
 from jitgen.emulator.isa.modifiers import width
 from jitgen.emulator.isa.ordering import ORDER_PARTS, WEAK, order_of, scope_of
+from jitgen.emulator.machine.access import READ, RELAXED_READ, RELAXED_WRITE, WRITE
 from jitgen.emulator.machine.agreement import check_agreement
 from jitgen.emulator.machine.clocks import check_early_read, check_previous_grid
 from jitgen.emulator.machine.fragment import Fragment, Wait, agree
 from jitgen.emulator.machine.global_history import CONSTANT_READ
-from jitgen.emulator.machine.history import READ, RELAXED_READ, RELAXED_WRITE, WRITE
 from jitgen.emulator.machine.scopes import Scope
 from jitgen.emulator.program.builder import PARAM_BASE, Builder
 from jitgen.emulator.program.instruction import Instruction
@@ -344,7 +344,6 @@ def _store_shared(
             f,
             at,
             part.offsets,
-            transfer.bytes,
             data[part.positions],
             part.threads,
             kind,

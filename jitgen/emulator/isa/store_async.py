@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Asynchronous stores of threads to the shared memory of their cluster: ``st.async``.
+Asynchronous stores and reductions of threads in the shared memory of their cluster: ``st.async``,
+``red.async``.
 
-The store signals an mbarrier of the CTA that it writes to, as a bulk copy does.
+They signal an mbarrier of the CTA that they write to, as a bulk copy does.
 
-PTX ISA, section "st.async".
+PTX ISA, sections "st.async" and "red.async".
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.arrays import PerThread, Vector
+from jitgen.emulator.isa.atomic_updates import OPERATIONS, Update, update_of
 from jitgen.emulator.isa.memory import Mask
 from jitgen.emulator.isa.modifiers import width
+from jitgen.emulator.machine.agreement import check_agreement
 from jitgen.emulator.machine.barrier_use import Use, use
 from jitgen.emulator.machine.cta import OFFSET_MASK
 from jitgen.emulator.machine.fragment import Fragment
@@ -26,25 +29,48 @@ from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
 
-_PARTS = frozenset({"st", "async", "weak", "shared::cluster", "mbarrier::complete_tx::bytes"})
+_PARTS = frozenset({"async", "shared::cluster", "mbarrier::complete_tx::bytes"})
 _VECTORS = {"v2": 2, "v4": 4}
 
 
 @emits("st.async")
 def emit(builder: Builder, instruction: Instruction) -> None:
     """``st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [a], {b, c}, [mbarrier]``."""
-    *parts, kind = instruction.parts
-    strange = sorted(set(parts) - _PARTS - _VECTORS.keys())
+    _refuse(instruction, {"st", "weak", *_VECTORS})
+    _emit(builder, instruction, "None")
+
+
+@emits("red.async")
+def emit_reduce(builder: Builder, instruction: Instruction) -> None:
+    """``red.async.relaxed.cluster...mbarrier::complete_tx::bytes.add.u32 [a], b, [mbarrier]``."""
+    operation = next((part for part in instruction.parts if part in OPERATIONS), "no operation")
+    _refuse(instruction, {"red", "relaxed", "cluster", operation})
+    update = update_of(operation, instruction.parts[-1])
+    _emit(builder, instruction, builder.constant(update, "update"))
+
+
+def _refuse(instruction: Instruction, known: set[str]) -> None:
+    """Raise Unsupported for a modifier that is neither in `known` nor one of both."""
+    strange = sorted(set(instruction.parts[:-1]) - _PARTS - known)
     if strange:
         raise Unsupported(f"modifier .{strange[0]}")
+
+
+def _emit(builder: Builder, instruction: Instruction, update: str) -> None:
     address, source, barrier = instruction.operands
-    values = builder.values(source, f"b{width(kind)}")
-    arguments = (builder.address(address), builder.address(barrier), f"({', '.join(values)},)")
+    values = builder.values(source, f"b{width(instruction.parts[-1])}")
+    places = f"({builder.address(address)}, {builder.address(barrier)})"
+    arguments = (places, f"({', '.join(values)},)", update)
     builder.do(builder.call(store_async, builder.mask(instruction), *arguments))
 
 
 def store_async(
-    f: Fragment, at: int, mask: Mask, addresses: PerThread, barriers: PerThread, values: Vector
+    f: Fragment,
+    at: int,
+    mask: Mask,
+    places: tuple[PerThread, PerThread],
+    values: Vector,
+    update: Update | None,
 ) -> None:
     """
     Store, for each thread under the mask, its values where it says, and signal its barrier.
@@ -53,34 +79,52 @@ def store_async(
         f: Who executes the instruction.
         at: The instruction.
         mask: Of the guard.
-        addresses: Shared addresses, [n] or a scalar.
-        barriers: Those of mbarriers, likewise.
+        places: Shared addresses, and those of mbarriers, each [n] or a scalar.
         values: Unsigned, of one size, each [n] or a scalar.
+        update: Of a reduction, of one value: how memory is updated by it.
 
     Raises:
         MachineFault: Out of bounds, not aligned, or no mbarrier is there.
     """
-    addresses, barriers = f.spread(addresses), f.spread(barriers)
-    data = np.stack([f.spread(value) for value in values], axis=1).view(np.uint8)
-    for thread in f.selected(mask).tolist():
-        address = int(addresses[thread])
+    addresses, barriers = (f.spread(place) for place in places)
+    units = np.stack([f.spread(value) for value in values], axis=1)
+    data, size = units.view(np.uint8), units.itemsize * len(values)
+    threads = f.selected(mask)
+    if update is None:
+        wide = addresses[threads].astype(np.int64)
+        check_agreement(f, at, wide, data[threads], threads, "shared memory")
+    for thread in threads.tolist():
+        address, row = int(addresses[thread]), int(f.agent_of[thread])
         shared = f.cluster.cta(f, at, address).shared
-        shared.offsets(f, at, addresses[thread], data.shape[1])
-        row = int(f.agent_of[thread])
+        shared.offsets(f, at, addresses[thread], size)
         barrier = use(f, at, int(barriers[thread]), np.array([row]), Use.COMPLETE_LATER)
         if barrier.cta is not shared.cta:
             f.fault(at, f"{barrier.name} is not in the CTA that is written to")
         first = address & OFFSET_MASK
-        where = slice(first, first + data.shape[1])
-        shared.note_async_write(f, at, where, barrier.agent, barrier.phase + 1, row)
-        by = barrier.phases.signaller(row)
-        signal = partial(barrier.complete, f, at, data.shape[1], by)
-        f.cluster.queues.issue("load", partial(_finish, shared, where, data[thread], signal))
+        where = slice(first, first + size)
+        is_atomic, epoch = update is not None, barrier.phase + 1
+        shared.note_async_write(f, at, where, barrier.agent, epoch, row, is_atomic=is_atomic)
+        signal = partial(barrier.complete, f, at, size, barrier.phases.signaller(row))
+        put = partial(shared.put, where, data[thread])
+        if update is not None:
+            put = partial(_reduce, f, at, shared, where, units[thread], update)
+        f.cluster.queues.issue("load", partial(_finish, put, signal))
 
 
-def _finish(
-    shared: SharedMemory, where: slice, data: NDArray[np.uint8], signal: Callable[[], None]
+def _reduce(
+    f: Fragment,
+    at: int,
+    shared: SharedMemory,
+    where: slice,
+    value: NDArray[Any],
+    update: Update,
 ) -> None:
+    """Update memory by one value."""
+    before = shared.take(f, at, where).view(value.dtype)
+    shared.put(where, update(before, value, value).view(np.uint8))
+
+
+def _finish(put: Callable[[], None], signal: Callable[[], None]) -> None:
     """Do one store, then signal."""
-    shared.put(where, data)
+    put()
     signal()

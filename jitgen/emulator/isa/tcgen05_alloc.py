@@ -122,7 +122,7 @@ def allocate(
         target = np.uint32(_one(f, at, f.spread(address)[threads]))
         offsets = f.cta.shared.offsets(f, at, target, _WORD)
         data = np.array([[request.first]], np.uint32).view(np.uint8)
-        f.cta.shared.generic_write(f, at, offsets, _WORD, data, threads[:1])
+        f.cta.shared.generic_write(f, at, offsets, data, threads[:1])
         clocks = f.cluster.clocks
         clocks.lanes.wait(clocks.vector, np.array([f.cta.agent0 + warp]))
     return None

@@ -26,8 +26,8 @@ from jitgen.emulator.isa.tcgen05_fence import (
 )
 from jitgen.emulator.isa.tcgen05_group import check_parts
 from jitgen.emulator.isa.tcgen05_unit import issue
+from jitgen.emulator.machine.access import READ, WRITE, Access
 from jitgen.emulator.machine.fragment import Fragment
-from jitgen.emulator.machine.history import READ, WRITE, Access
 from jitgen.emulator.machine.tensor_memory import (
     Cells,
     Load,

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.formats import descriptors
 from jitgen.emulator.isa.tcgen05_fence import known
+from jitgen.emulator.machine.access import READ, WRITE, Access
 from jitgen.emulator.machine.clocks import AsyncUnit, Clock
 from jitgen.emulator.machine.cta import Cta
 from jitgen.emulator.machine.fragment import WARP, Fragment
-from jitgen.emulator.machine.history import READ, WRITE, Access
 from jitgen.emulator.machine.lanes import ALL_LANES
 from jitgen.emulator.machine.tensor_memory import Cells
 from jitgen.emulator.machine.tensor_pipelines import Product

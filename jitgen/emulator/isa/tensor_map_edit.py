@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from jitgen.emulator.arrays import PerThread
 from jitgen.emulator.formats import tensor_map
 from jitgen.emulator.isa.bulk_transfer import Mask, check_parts, issues
+from jitgen.emulator.machine.access import READ, WRITE
 from jitgen.emulator.machine.fragment import Fragment
-from jitgen.emulator.machine.history import READ, WRITE
 from jitgen.emulator.program.builder import Builder
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported, emits
@@ -204,4 +204,4 @@ def _store(
         f.machine.memory.note(f, at, addresses, data.shape[1], thread, WRITE)
         return
     offsets = f.cta.shared.offsets(f, at, addresses, data.shape[1])
-    f.cta.shared.generic_write(f, at, offsets, data.shape[1], data, thread)
+    f.cta.shared.generic_write(f, at, offsets, data, thread)

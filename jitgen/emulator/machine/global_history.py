@@ -15,23 +15,16 @@ only), "cp.async.bulk.wait_group" (.read: the sources have been read, no more).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.arrays import Elements
+from jitgen.emulator.machine.access import READ, RELAXED_READ, RELAXED_WRITE, WRITE, Access
 from jitgen.emulator.machine.clocks import Clocks
-from jitgen.emulator.machine.history import (
-    READ,
-    RELAXED_READ,
-    RELAXED_WRITE,
-    WRITE,
-    Access,
-)
-from jitgen.emulator.machine.regions import Box, Scattered
 from jitgen.emulator.machine.scopes import Scope, are_morally_strong
+from jitgen.emulator.machine.track import WORD, Place, Plane, Stamp, Track
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.fragment import Fragment
@@ -42,9 +35,6 @@ CONSTANT_READ = "non-coherent read"
 
 UPDATE = "update"
 """A relaxed write that reads what was there: an atomic operation, a reduction."""
-
-Plane = NDArray[np.int32]
-Place = Box | Scattered
 
 _PLANES = {
     READ: "read", CONSTANT_READ: "read", WRITE: "wrote", RELAXED_READ: "polled",
@@ -75,98 +65,9 @@ _MUST_INCLUDE = {
 }
 """The planes of relaxed accesses that each kind must know of, or be morally strong with."""
 
-_MAX_KEPT = 1 << 20
-"""Granules of reads that are kept: 8 MiB of their numbers."""
-
 WRITES = frozenset({WRITE, RELAXED_WRITE, UPDATE})
 _UPDATING = WRITES - {WRITE}
 _PLAIN_READS = frozenset({READ, CONSTANT_READ})
-
-_WORD = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """
-    One access.
-
-    Attributes:
-        kind: How.
-        clocks: Those of the cluster.
-        agent, epoch: Who and when.
-        at: The instruction.
-        is_async: Through the async proxy.
-        scope: Of a relaxed access.
-        rank: Of the CTA in its cluster.
-    """
-
-    kind: str
-    clocks: Clocks
-    agent: int
-    epoch: int
-    at: int
-    is_async: bool
-    scope: Scope
-    rank: int
-
-    def __hash__(self) -> int:
-        return hash((self.agent, self.epoch, self.at, id(self.clocks)))
-
-
-class Track:
-    """
-    The planes of one range.
-
-    Attributes:
-        unit: Bytes of a granule: 4, or 1.
-        is_only_read: There were only plain reads so far.
-        kept: While `is_only_read`, the places of the reads and their numbers: most inputs stay like
-            that.
-    """
-
-    def __init__(self, start: int, stop: int) -> None:
-        self.start, self.stop = start & -_WORD, stop
-        self.unit = _WORD
-        self.is_only_read = True
-        self.kept: list[tuple[Place, int | Plane]] = []
-        self._num_kept = 0
-        self._planes: dict[str, Plane] = {}
-
-    def plane(self, name: str) -> Plane:
-        """Return a plane, made on first use: a number for each granule."""
-        found = self._planes.get(name)
-        if found is None:
-            size = -(-(self.stop - self.start) // _WORD) * _WORD // self.unit
-            found = self._planes[name] = np.zeros(size, np.int32)
-        return found
-
-    def known(self, name: str) -> Plane | None:
-        """Return a plane, if there is one."""
-        return self._planes.get(name)
-
-    def keep(self, where: Place, numbers: int | Plane) -> None:
-        """Keep a read for later."""
-        self.kept.append((where, numbers))
-        self._num_kept += where.number if isinstance(where, Scattered) else 1
-
-    @property
-    def is_full(self) -> bool:
-        """Whether more reads were kept than are worth it."""
-        return self._num_kept > _MAX_KEPT
-
-    def split(self) -> None:
-        """Keep single bytes from now on."""
-        if self.unit == _WORD:
-            self.kept = [_split(where, numbers) for where, numbers in self.kept]
-            self._planes = {name: np.repeat(x, _WORD) for name, x in self._planes.items()}
-            self.unit = 1
-
-
-def _split(where: Place, numbers: int | Plane) -> tuple[Place, int | Plane]:
-    """Return a place of words, and numbers for them, by bytes."""
-    if isinstance(numbers, np.ndarray):
-        numbers = np.repeat(numbers, _WORD)
-    return where.in_bytes(), numbers
 
 
 class GlobalHistory:
@@ -302,7 +203,7 @@ class GlobalHistory:
         if access.kind not in {WRITE, RELAXED_WRITE}:
             is_set = bytes_.get(found.is_set).reshape(-1)
             if np.count_nonzero(is_set) < is_set.size:
-                address = (found.start & -_WORD) + bytes_.offset(int(is_set.argmin()), 1)
+                address = (found.start & -WORD) + bytes_.offset(int(is_set.argmin()), 1)
                 f.warn(
                     at,
                     "uninitialised",

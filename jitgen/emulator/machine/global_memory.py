@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.arrays import Elements, Integers
+from jitgen.emulator.machine.access import Access
 from jitgen.emulator.machine.global_history import WRITES, GlobalHistory
-from jitgen.emulator.machine.history import Access
 from jitgen.emulator.machine.regions import Box, Scattered
 from jitgen.emulator.machine.remote_clocks import ByCluster
 from jitgen.emulator.machine.scopes import Scope

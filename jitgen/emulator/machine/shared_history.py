@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.machine.access import Access
 from jitgen.emulator.machine.clocks import Clocks
-from jitgen.emulator.machine.history import Access, History
+from jitgen.emulator.machine.history import History
 from jitgen.emulator.machine.readers import Granules
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.arrays import Elements, PerThread, Where
+from jitgen.emulator.machine.access import READ, RELAXED_WRITE, WRITE, Access
 from jitgen.emulator.machine.agreement import check_agreement
 from jitgen.emulator.machine.clocks import Agents
-from jitgen.emulator.machine.history import READ, RELAXED_WRITE, WRITE, Access
 from jitgen.emulator.machine.lane_history import LaneNumbers
 from jitgen.emulator.machine.lanes import EVERYONE
 from jitgen.emulator.machine.live_barriers import MBARRIER_BYTES
@@ -165,7 +165,6 @@ class SharedMemory:
         f: Fragment,
         at: int,
         offsets: NDArray[np.int64],
-        width: int,
         data: NDArray[np.uint8],
         threads: NDArray[np.int64] | slice,
         kind: str = WRITE,
@@ -177,6 +176,7 @@ class SharedMemory:
 
         `kind` is WRITE or RELAXED_WRITE; for the other arguments see `generic_read`.
         """
+        width = data.shape[1]
         self.cta.guarded.check(f, at, offsets, width)
         self._clocks.give_shadow(f.agents)
         self._note(f, at, offsets, width, threads, kind, lanes, scope)

@@ -11,10 +11,8 @@ PTX ISA, sections "Morally strong operations" and "Data races" of the memory con
 
 from __future__ import annotations
 
+from jitgen.emulator.machine.access import RELAXED_WRITE
 from jitgen.emulator.machine.scopes import Scope, are_morally_strong
-
-RELAXED_READ, RELAXED_WRITE = "relaxed read", "relaxed write"
-"""Accesses that are atomic, volatile or marked as synchronising: they exclude only the others."""
 
 
 class StrongKinds:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.clocks import Clock, Clocks
-    from jitgen.emulator.machine.global_history import Stamp
     from jitgen.emulator.machine.remote_clocks import Acquired
+    from jitgen.emulator.machine.track import Stamp
 
 _KEPT = 256
 """Fences that are remembered, of all releases and of each address."""

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.arrays import Where
+from jitgen.emulator.machine.access import WRITE, Access
 from jitgen.emulator.machine.clocks import Clock
 from jitgen.emulator.machine.faults import warn_at_exit
-from jitgen.emulator.machine.history import WRITE, Access, History
+from jitgen.emulator.machine.history import History
 from jitgen.emulator.machine.tensor_columns import COLUMNS
 from jitgen.emulator.machine.tensor_pipelines import Pipelines
 

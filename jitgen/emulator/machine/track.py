@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What is kept of the accesses of one range of global memory: stamps, and planes of their numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.machine.clocks import Clocks
+from jitgen.emulator.machine.regions import Box, Scattered
+from jitgen.emulator.machine.scopes import Scope
+
+Plane = NDArray[np.int32]
+Place = Box | Scattered
+
+_MAX_KEPT = 1 << 20
+"""Granules of reads that are kept: 8 MiB of their numbers."""
+
+WORD = 4
+"""Bytes of a granule, unless single bytes are told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """
+    One access.
+
+    Attributes:
+        kind: How.
+        clocks: Those of the cluster.
+        agent, epoch: Who and when.
+        at: The instruction.
+        is_async: Through the async proxy.
+        scope: Of a relaxed access.
+        rank: Of the CTA in its cluster.
+    """
+
+    kind: str
+    clocks: Clocks
+    agent: int
+    epoch: int
+    at: int
+    is_async: bool
+    scope: Scope
+    rank: int
+
+    def __hash__(self) -> int:
+        return hash((self.agent, self.epoch, self.at, id(self.clocks)))
+
+
+class Track:
+    """
+    The planes of one range.
+
+    Attributes:
+        unit: Bytes of a granule: 4, or 1.
+        is_only_read: There were only plain reads so far.
+        kept: While `is_only_read`, the places of the reads and their numbers: most inputs stay like
+            that.
+    """
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self.stop = start & -WORD, stop
+        self.unit = WORD
+        self.is_only_read = True
+        self.kept: list[tuple[Place, int | Plane]] = []
+        self._num_kept = 0
+        self._planes: dict[str, Plane] = {}
+
+    def plane(self, name: str) -> Plane:
+        """Return a plane, made on first use: a number for each granule."""
+        found = self._planes.get(name)
+        if found is None:
+            size = -(-(self.stop - self.start) // WORD) * WORD // self.unit
+            found = self._planes[name] = np.zeros(size, np.int32)
+        return found
+
+    def known(self, name: str) -> Plane | None:
+        """Return a plane, if there is one."""
+        return self._planes.get(name)
+
+    def keep(self, where: Place, numbers: int | Plane) -> None:
+        """Keep a read for later."""
+        self.kept.append((where, numbers))
+        self._num_kept += where.number if isinstance(where, Scattered) else 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more reads were kept than are worth it."""
+        return self._num_kept > _MAX_KEPT
+
+    def split(self) -> None:
+        """Keep single bytes from now on."""
+        if self.unit == WORD:
+            self.kept = [_split(where, numbers) for where, numbers in self.kept]
+            self._planes = {name: np.repeat(x, WORD) for name, x in self._planes.items()}
+            self.unit = 1
+
+
+def _split(where: Place, numbers: int | Plane) -> tuple[Place, int | Plane]:
+    """Return a place of words, and numbers for them, by bytes."""
+    if isinstance(numbers, np.ndarray):
+        numbers = np.repeat(numbers, WORD)
+    return where.in_bytes(), numbers
