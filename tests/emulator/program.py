@@ -9,21 +9,30 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from jitgen.emulator.machine.cluster import Cluster
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.global_memory import GlobalMemory
 from jitgen.emulator.machine.machine import Launch, Machine
-from jitgen.emulator.modes import Mode
+from jitgen.emulator.modes import ALL, QUICK, Mode
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.translate import Program
+from jitgen.errors import MachineFault
+from tests.emulator.mutation import text_of
 
 EAGER = Mode(name="eager", deferred=frozenset(), by_warp=False, seed=None)
 BY_WARP = Mode(name="by warp", deferred=frozenset(), by_warp=True, seed=1)
 DEFERRED = Mode(
     name="deferred", deferred=frozenset({"load", "matrix", "store"}), by_warp=False, seed=None
 )
+
+EVERY_MODE = [
+    pytest.param(mode, id=mode.name, marks=() if mode in QUICK else pytest.mark.nightly)
+    for mode in sorted({*QUICK, *ALL}, key=lambda mode: (mode not in QUICK, mode.name))
+]
+"""For what is to be found whatever runs first: the quick modes with every push."""
 
 
 @dataclass
@@ -88,6 +97,23 @@ def run_ptx(body: str, threads: int = 32, cluster: int = 1, **options: Any) -> R
         options: Text before the kernel (functions); of `Launch` (is_dependent, registers, ...) and
             `Machine` (mode, time_limit_s, ...).
     """
+    found = _prepare(body, threads, cluster, options)
+    found.machine.run()
+    return found
+
+
+def found_by(body: str, mode: Mode, threads: int = 32, cluster: int = 1) -> list[str]:
+    """Return what is found in a kernel as `run_ptx` runs it, the fault that ended it among it."""
+    run = _prepare(body, threads, cluster, {"mode": mode})
+    try:
+        run.machine.run()
+    except MachineFault as fault:
+        return [*map(str, run.machine.findings.values()), text_of(fault)]
+    return [*map(str, run.machine.findings.values())]
+
+
+def _prepare(body: str, threads: int, cluster: int, options: dict[str, Any]) -> Run:
+    """Return a launch that has not run; see `run_ptx`."""
     functions = options.pop("functions", "")
     head = f".version 8.8\n.target sm_90a\n{functions}\n"
     text = f"{head}.visible .entry kernel()\n{{\n{body}\nret;\n}}\n"
@@ -105,7 +131,6 @@ def run_ptx(body: str, threads: int = 32, cluster: int = 1, **options: Any) -> R
     group = Cluster(made, (0, 0, 0))
     made.not_started.clear()
     made.running.append(group)
-    made.run()
     return Run(made, group)
 
 

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jitgen.emulator.findings import Severity, severity_of
 from jitgen.emulator.isa import named_barriers
 from jitgen.emulator.machine.fragment import Fragment, Wait
+from jitgen.emulator.modes import Mode
 from jitgen.errors import MachineFault
-from tests.emulator.program import fragment
+from tests.emulator.program import EVERY_MODE, found_by, fragment
 
 AT = 0
 
@@ -134,3 +136,41 @@ def test_the_cluster_does_not_wait_for_exited_threads() -> None:
     assert isinstance(waiting, Wait)
     other.cta.leave(other)
     assert waiting.is_over()
+
+
+# --- arrivals that nothing waits for ---
+
+HALVES = """
+mov.u32 %r1, %tid.x;
+setp.ge.u32 %p1, %r1, 32;
+@%p1 bra $WAIT;
+bar.arrive 1, 64;
+bra $END;
+$WAIT:
+bar.sync 1, 64;
+$END:
+"""
+FORGOTTEN = {
+    "no wait": ("bar.sync 1, 64;", ""),
+    "the wait is for another barrier": ("bar.sync 1, 64;", "bar.sync 2, 32;"),
+    "one arrival more": ("bar.arrive 1, 64;", "bar.arrive 1, 64;\nbar.arrive 3, 64;"),
+    "one arrives in a round that nothing ends": ("$END:", "$END:\n@!%p1 bar.arrive 1, 64;"),
+}
+
+
+@pytest.mark.parametrize("mode", EVERY_MODE)
+@pytest.mark.parametrize("name", FORGOTTEN)
+def test_arrivals_that_nothing_waits_for(name: str, mode: Mode) -> None:
+    """``bar.arrive`` needs no wait: it is defined, and a warning."""
+    assert found_by(HALVES, mode, threads=64) == []
+    (found,) = found_by(HALVES.replace(*FORGOTTEN[name]), mode, threads=64)
+    assert "none waits for it any more" in found
+    assert "bar.arrive" in found
+    kind = found.partition(":")[0]
+    assert severity_of(kind) is Severity.WARNING
+
+
+@pytest.mark.parametrize("mode", EVERY_MODE)
+def test_a_wait_that_nothing_ends_is_an_error(mode: Mode) -> None:
+    found = found_by(HALVES.replace("bar.arrive 1, 64;", ""), mode, threads=64)
+    assert any(text.startswith("deadlock") for text in found)

@@ -127,7 +127,7 @@ class MBarrier:
     def complete(self, f: Fragment, at: int, number: int, by: Signaller) -> None:
         """Let `number` bytes have come; `by` is what was known when they were issued."""
         self._has_transfer = True
-        self.phases.note_signal(by)
+        self.phases.note_bytes(f, at, self, by)
         self._transact(f, at, -number)
         self._advance(f, at)
 

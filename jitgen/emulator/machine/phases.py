@@ -115,14 +115,25 @@ class Phases:
                 f"arrival in phase {barrier.phase} of {barrier.name}: nothing orders it after a "
                 f"successful wait for phase {barrier.phase - 1}",
             )
-        self.note_signal(by)
+        self._note_signal(by)
         if direct is None:
             self._arrivals = None
         elif self._arrivals is not None:
             self._arrivals.append(direct)
 
-    def note_signal(self, by: Signaller) -> None:
-        """Note a signal in the phase that is not complete yet."""
+    def note_bytes(self, f: Fragment, at: int, barrier: MBarrier, by: Signaller) -> None:
+        """Note bytes that come in the phase that is not complete yet; see `note_arrival`."""
+        if by.seen < barrier.phase:
+            f.warn(
+                at,
+                "phase",
+                f"bytes of phase {barrier.phase} of {barrier.name} may come in the phase before: "
+                f"nothing orders what brings them after a wait for phase {barrier.phase - 1}",
+            )
+        self._note_signal(by)
+
+    def _note_signal(self, by: Signaller) -> None:
+        """Note what was known of a signal in the phase that is not complete yet."""
         self._times = by.times if self._times is None else _latest(self._times, by.times)
 
     def complete(self, f: Fragment, at: int, barrier: MBarrier, clock: Clock) -> Clock:
