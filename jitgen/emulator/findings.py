@@ -55,7 +55,10 @@ KINDS: dict[str, Kind] = {
     "uninitialised": _error("memory or a lane is read that nobody wrote"),
     "mbarrier": _error("the bytes of a barrier are accessed, or made one again, while it is one"),
     "phase": _error(
-        "a barrier is used again before a wait saw the last phase, or a phase may pass by a wait"
+        "a phase of a barrier may end before a wait saw the one before, or may pass by a wait"
+    ),
+    "early arrival": _warning(
+        "an arrival may come before a wait saw the phase before, though its phase cannot end then"
     ),
     # registers
     "undefined": _error("a register or predicate is read that nothing was written to"),

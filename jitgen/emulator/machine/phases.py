@@ -7,7 +7,10 @@ Three rules, each decided by what is ordered before what, not by what came first
 - An arrival in a phase comes after a wait that saw the phase before complete. PTX ISA, section
   "Phase of the mbarrier object": "For each phase of the mbarrier object, at least one test_wait or
   try_wait operation must be performed which returns True for waitComplete before an arrive-on
-  operation in the subsequent phase."
+  operation in the subsequent phase." If none of the phase's arrivals does, a phase may pass that
+  nothing sees: an error. If another one does, the phase cannot end too early, and what the section
+  "Phase Completion of the mbarrier object" says still has one meaning: a warning. Slots of a
+  pipeline that two CTAs give back to each other, and fill alone at times, are such a case.
 - A wait names the current phase or the one before it, so a phase must not become complete while a
   wait for the phase before it may still come. PTX ISA, section "mbarrier.test_wait,
   mbarrier.try_wait" (phaseParity, state).
@@ -111,7 +114,7 @@ class Phases:
         if by.seen < barrier.phase:
             f.warn(
                 at,
-                "phase",
+                "early arrival",
                 f"arrival in phase {barrier.phase} of {barrier.name}: nothing orders it after a "
                 f"successful wait for phase {barrier.phase - 1}",
             )
@@ -149,6 +152,13 @@ class Phases:
         order = self._clocks.order
         if self._times is not None:
             clock = order.added(clock, self._times)
+        if barrier.phase and (self.column >= len(clock) or clock[self.column] < barrier.phase):
+            f.warn(
+                at,
+                "phase",
+                f"phase {barrier.phase} of {barrier.name} ends here: nothing orders that after a "
+                f"successful wait for phase {barrier.phase - 1}",
+            )
         for poll in self._polls.values():
             self._check_poll(f, at, barrier, poll, clock)
         self._polls, self._times = {}, None
