@@ -14,9 +14,8 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from jitgen.emulator.arrays import PerThread, Vector
+from jitgen.emulator.arrays import Numbers, PerThread, Vector
 from jitgen.emulator.isa.atomic_updates import OPERATIONS, Update, update_of
 from jitgen.emulator.isa.memory import Mask
 from jitgen.emulator.isa.modifiers import width
@@ -116,7 +115,7 @@ def _reduce(
     at: int,
     shared: SharedMemory,
     where: slice,
-    value: NDArray[Any],
+    value: Numbers,
     update: Update,
 ) -> None:
     """Update memory by one value."""
