@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from jitgen.emulator.arrays import Numbers, PerThread, Vector
+from jitgen.emulator.arrays import Integers, PerThread, Vector
 from jitgen.emulator.isa.atomic_updates import OPERATIONS, Update, update_of
 from jitgen.emulator.isa.memory import Mask
 from jitgen.emulator.isa.modifiers import width
@@ -115,7 +115,7 @@ def _reduce(
     at: int,
     shared: SharedMemory,
     where: slice,
-    value: Numbers,
+    value: Integers,
     update: Update,
 ) -> None:
     """Update memory by one value."""
