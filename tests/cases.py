@@ -26,7 +26,7 @@ from tests.covering import covering
 from tests.strategies import sweep
 from tests.targets import OWN
 
-TRIED = 60
+TRIED = 24
 """Configs in which a value that no config has is tried."""
 
 
@@ -66,22 +66,30 @@ class Kernel(NamedTuple):
     @property
     def values(self) -> frozenset[Value]:
         """The values of its config."""
-        return frozenset(values(self.config))
+        return values(self.config)
 
 
-def values(part: Part, above: str = "") -> Iterator[Value]:
-    """Yield the value of each field of a config, those of its parts as ``PART.FIELD``."""
-    for field in fields(part):  # type: ignore[arg-type]
+@cache  # configs share most of their parts
+def values(part: Part, above: str = "") -> frozenset[Value]:
+    """Return the value of each field of a config, those of its parts as ``PART.FIELD``."""
+    found: set[Value] = set()
+    for field in _fields(type(part)):
         value, name = getattr(part, field.name), f"{above}{field.name}"
         if isinstance(value, Part):
-            yield from values(value, f"{name}.")
+            found |= values(value, f"{name}.")
         else:
-            yield Value(name, _word(field, value))
+            found.add(Value(name, _word(field, value)))
+    return frozenset(found)
+
+
+@cache
+def _fields(kind: type[Part]) -> tuple[Field[Any], ...]:
+    return fields(kind)  # type: ignore[arg-type]
 
 
 def possible(kind: type[Part], above: str = "") -> Iterator[Value]:
     """Yield each value that the fields of a class of configs can have."""
-    for field in fields(kind):  # type: ignore[arg-type]
+    for field in _fields(kind):
         name, of = f"{above}{field.name}", field.metadata["type"]
         if issubclass(of, Part):
             yield from possible(of, f"{name}.")
@@ -120,7 +128,7 @@ def _with(kernel: Kernel, value: Value) -> Kernel | None:
 
 def _changed(part: Any, path: list[str], word: str) -> Iterator[Any]:
     """Yield a part of a config with each value that `word` stands for at the end of `path`."""
-    (field,) = (field for field in fields(part) if field.name == path[0])
+    (field,) = (field for field in _fields(type(part)) if field.name == path[0])
     if path[1:]:
         inner = _changed(getattr(part, field.name), path[1:], word)
         yield from (replace(part, **{field.name: each}) for each in inner)
