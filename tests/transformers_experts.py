@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,11 @@ _SIZES = {
 }
 """What the classes read of a model's config."""
 
+_DECORATED = re.compile(
+    r"^@use_experts_implementation\b(?:(?!^class ).*\n)*?class (\w+)", re.MULTILINE
+)
+"""A class of experts. Not read from syntax trees, which take 20 times as long to make."""
+
 
 @cache
 def classes() -> dict[str, str]:
@@ -53,13 +58,10 @@ def classes() -> dict[str, str]:
 
 def _of(path: Path) -> Iterator[tuple[str, str]]:
     text = path.read_text(encoding="utf-8")
-    if "use_experts_implementation" not in text:
-        return
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.ClassDef) and any(
-            "use_experts_implementation" in ast.unparse(each) for each in node.decorator_list
-        ):
-            yield node.name, f"transformers.models.{path.parent.name}.{path.stem}"
+    found = _DECORATED.findall(text)
+    assert len(found) == text.count("\n@use_experts_implementation"), path
+    for name in found:
+        yield name, f"transformers.models.{path.parent.name}.{path.stem}"
 
 
 def make(name: str, dtype: torch.dtype, **sizes: Any) -> Any:

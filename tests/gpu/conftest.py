@@ -16,6 +16,8 @@ from jitgen.config import Arch
 from jitgen.runtime.session import current
 from jitgen.settings import settings
 
+_HERE = f"{Path(__file__).parent}{os.sep}"
+
 
 def _why_not() -> str:
     if not torch.cuda.is_available():
@@ -29,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = _why_not()
     if reason:
         for item in items:
-            if Path(__file__).parent in item.path.parents:
+            if str(item.path).startswith(_HERE):
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
