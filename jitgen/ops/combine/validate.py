@@ -12,7 +12,7 @@ from jitgen.config import Config
 from jitgen.config.combine import MOST_PLACES
 from jitgen.errors import InputError
 from jitgen.ops import tensors as common
-from jitgen.ops.validated import AnyValidated, check_size, check_vectors, device_of
+from jitgen.ops.tensors import AnyValidated, check_size, check_vectors, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen

@@ -23,11 +23,12 @@ from jitgen.ops.tensors import (
     check_groups,
     check_memory,
     check_out,
+    check_size,
+    device_of,
     layout_of,
     refuse_gradients,
     require,
 )
-from jitgen.ops.validated import check_size, device_of
 from jitgen.runtime.session import Session
 from jitgen.targets.legality import rules
 

@@ -22,11 +22,14 @@ from jitgen.errors import InputError
 from jitgen.formats import every_format, format_of_b
 from jitgen.formats.protocol import OF_TORCH, TORCH, Rows, ScaleFormat
 from jitgen.ops.tensors import (
+    AnyValidated,
     Size,
     check_groups,
     check_memory,
     check_out,
+    check_size,
     describe,
+    device_of,
     layout_of,
     needs_gradient,
     refuse_gradients,
@@ -34,7 +37,6 @@ from jitgen.ops.tensors import (
     require_count,
     require_rows_apart,
 )
-from jitgen.ops.validated import AnyValidated, check_size, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.selection.numerics import require_word

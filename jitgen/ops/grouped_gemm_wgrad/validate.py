@@ -14,8 +14,7 @@ from jitgen.config.layouts import ARGUMENT
 from jitgen.errors import InputError
 from jitgen.formats.protocol import OF_TORCH, TORCH
 from jitgen.ops import tensors as common
-from jitgen.ops.tensors import Size
-from jitgen.ops.validated import AnyValidated, check_size, check_vectors, device_of
+from jitgen.ops.tensors import AnyValidated, Size, check_size, check_vectors, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen

@@ -14,7 +14,7 @@ from jitgen.errors import InputError
 from jitgen.formats import find_format, format_of_b
 from jitgen.formats.protocol import OF_TORCH, TORCH, Rows, ScaleFormat
 from jitgen.ops import tensors as common
-from jitgen.ops.validated import AnyValidated, check_size, check_vectors, device_of
+from jitgen.ops.tensors import AnyValidated, check_size, check_vectors, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen

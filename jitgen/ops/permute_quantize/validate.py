@@ -15,7 +15,7 @@ from jitgen.config.quantize import Rounding
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
 from jitgen.ops import tensors as common
-from jitgen.ops.validated import AnyValidated, check_size, check_vectors, device_of
+from jitgen.ops.tensors import AnyValidated, check_size, check_vectors, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen

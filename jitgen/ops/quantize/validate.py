@@ -14,8 +14,7 @@ from jitgen.errors import InputError
 from jitgen.formats import e2m1, find_format, mx32
 from jitgen.formats.protocol import Rows
 from jitgen.ops import tensors as common
-from jitgen.ops.tensors import groups_of
-from jitgen.ops.validated import AnyValidated
+from jitgen.ops.tensors import AnyValidated, groups_of
 from jitgen.runtime import devices
 from jitgen.runtime.devices import Device
 from jitgen.runtime.override import Override

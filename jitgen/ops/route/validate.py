@@ -15,7 +15,7 @@ from jitgen.config.route import RouteProblem, Scoring
 from jitgen.errors import InputError
 from jitgen.ops import tensors as common
 from jitgen.ops.route.results import Routing, Sorting
-from jitgen.ops.validated import AnyValidated, check_size, device_of
+from jitgen.ops.tensors import AnyValidated, check_size, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen

@@ -16,8 +16,7 @@ from jitgen.config.silu_mul_quantize import Activation, Scales
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
 from jitgen.ops import tensors as common
-from jitgen.ops.tensors import Size
-from jitgen.ops.validated import AnyValidated, check_size, device_of
+from jitgen.ops.tensors import AnyValidated, Size, check_size, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
