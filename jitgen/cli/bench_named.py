@@ -62,10 +62,10 @@ def kernel(
     """
     Time kernels in turn on problems, each checked before: names, keys, or files of edited ones.
 
-    They have to compute the same on the same target: they differ in tiles, clusters, stages and
-    schedules, or in what a person has edited. RATIO is how fast each is beside the first. On a GPU
-    operands are cold, as in a model. The exit code is 1 if one is wrong, and nothing is timed then;
-    3 if one is not compiled and compiling is off.
+    The kernels must compute the same on the same target: they differ in tiles, clusters, stages and
+    schedules, or by edits. RATIO is the speed of each relative to the first. On a GPU operands are
+    cold, as in a model. The exit code is 1 if one is wrong, and nothing is timed then; 3 if one is
+    not compiled and compiling is off.
     """
     from jitgen.cache import Store
 

@@ -78,8 +78,8 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
     """
     Say whether a kernel would be loaded from the cache, and if not, field by field why.
 
-    With a KEY: how that entry differs from what the installed toolchain would look for. Of an entry
-    that is damaged: what is wrong with it.
+    With a KEY: how that entry differs from the one that the installed toolchain would look for. For
+    a damaged entry: its fault.
     """
     from jitgen.cache import Store
     from jitgen.runtime import spec as keys
@@ -214,7 +214,7 @@ def _tell_damage(output: Output, key: str, damages: tuple[Damage, ...]) -> None:
 @with_output
 def quarantine(output: Output, empty: bool) -> int:
     """
-    List what was set aside: damaged entries, and what stood in the place of one.
+    List the quarantine: damaged entries, and other files that were in the place of one.
 
     None of it is ever loaded; it is kept for a day, to find out what happened to the
     disk. With --empty it is removed, and the exit code is 1 if some of it cannot be.

@@ -82,10 +82,10 @@ _builder = click.option(
 @with_output
 def sign(output: Output, names: tuple[str, ...], key_file: Path, builder: str, again: bool) -> None:
     """
-    Sign entries of the own root, all of them where none is named; signatures add up.
+    Sign entries of the own root, all of them if none is named; signatures add up.
 
-    What this key has signed before is left as it is, but with --again: for signatures that do not
-    count any more, since the trust document refuses what is as old, say.
+    Entries that this key has signed already are skipped. With --again they are signed anew, for
+    signatures that are no longer accepted, for example because the trust document refuses old ones.
     """
     from jitgen.signing.policy import judge
 

@@ -41,7 +41,8 @@ class _Reported:
 def report(output: Output, file: Path) -> None:
     """
     Make a page about the cache: every entry with its size, age and loads; which of them calls of
-    this installation find, and why not the others; failures, and what was set aside as damaged.
+    this installation find, and why not the others; failures, and damaged entries that were set
+    aside.
 
     It is one file of HTML that needs no network.
     """

@@ -131,9 +131,9 @@ def diff(
     """
     Compare two kernels: configs, derived numbers, sources, PTX, instructions, resources.
 
-    A and B are names, first digits of keys, or files of edited kernels. Both are compiled for it,
-    which the cache neither helps nor sees. With --templates A is a name, or a key, and its config
-    is rendered from two folders; what a folder lacks is taken from the installed templates.
+    A and B are names, first digits of keys, or files of edited kernels. Both are compiled anew,
+    without use of the cache. With --templates A is a name, or a key, and its config is rendered
+    from two folders; files that a folder lacks are taken from the installed templates.
     """
     from jitgen.cache import Store
     from jitgen.cli import diff_sides

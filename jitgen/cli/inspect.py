@@ -75,7 +75,7 @@ def inspect_command(
 ) -> None:
     """
     Make a page about a kernel: source, PTX and SASS side by side, linked by line; instructions,
-    memory, occupancy, what was measured and why it is chosen, its numbers and its key.
+    memory, occupancy, measurements, why it is chosen, its numbers and its key.
 
     It is one file of HTML that needs no network, to be opened in any browser, or sent to others.
     A kernel that is not in the cache is compiled; needs jitgen[inspect], and --emulate also

@@ -81,7 +81,7 @@ class _RecordedPlan:
 
 @click.group()
 def plan() -> None:
-    """Plans: what a service will call. See docs/plans.md."""
+    """Plans: the sizes that a service will call. See docs/plans.md."""
 
 
 @plan.command("ls")
@@ -102,7 +102,7 @@ def ls(output: Output) -> None:
 @with_output
 def show(output: Output, name: str, arch: Arch | None, devices: tuple[str, ...]) -> None:
     """
-    Show what a plan asks for on a target: each problem that represents a bucket of the selector,
+    Show the kernels of a plan on a target: each problem that represents a bucket of the selector,
     and each kernel that calls of it may launch, with the devices that choose it. Nothing is
     compiled.
     """
@@ -215,7 +215,7 @@ def from_recording_command(
     output: Output, paths: Sequence[Path], to: Path | None, least: int
 ) -> None:
     """
-    Make a plan of what programs called while JITGEN_RECORD was set.
+    Make a plan from the calls of programs that ran with JITGEN_RECORD.
 
     FILE is a file of one process, or what JITGEN_RECORD was, which stands for those of all
     processes. Calls are added up. Where calls fall into the same bucket of the selector, they are

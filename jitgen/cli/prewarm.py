@@ -117,12 +117,12 @@ def prewarm(
     Compile every kernel that the selector can choose for plans, and no other.
 
     No GPU is needed: kernels are compiled for the targets that --arch names, and for every device
-    that a target knows, whatever GPU is at hand, unless --device or JITGEN_DEVICE names some; the
-    last line says which. What the cache holds is left alone. A kernel that fails costs itself
-    only; then the exit code is 1.
+    that a target knows, unless --device or JITGEN_DEVICE names some; the last line lists them.
+    Cached kernels are not compiled again. A kernel that fails does not stop the others; the exit
+    code is then 1.
 
-    Machines that share the work take a --shard each: a kernel's key alone says which of n parts it
-    is in. A --budget counts the kernels of all of them, and of all targets and devices.
+    Machines that share the work take a --shard each: the key of a kernel decides in which of n
+    parts it is. A --budget counts the kernels of all shards, targets and devices.
     """
     if not names and not config_names:
         raise click.UsageError(f"name a plan ({', '.join(plan_names())}) or a --config")

@@ -133,11 +133,11 @@ def run(output: Output, file: Path, problem: str | None, modes: str, time_limit:
 
     FILE is a source that `jitgen show NAME --source -o FILE` wrote, edited below its first lines.
     It is compiled into the cache, under a key of its own. A kernel for a GPU is verified in the
-    emulator, as `jitgen verify` does it; where its device is here, it is run with sizes of every
-    edge and with the --problem, compared with the right results, and timed in turn with the kernel
-    that the templates give. Where the GPU is not here, a --problem goes to the emulator, too.
+    emulator, as by `jitgen verify`. If its device is here, it is also run with sizes of every edge
+    and with the --problem, compared with the right results, and timed in turn with the original
+    kernel. If the GPU is not here, a --problem runs in the emulator, too.
 
-    The exit code is 1 where it does not compile or is wrong, and 3 where it is not compiled and
+    The exit code is 1 if the kernel does not compile or is wrong, and 3 if it is not compiled and
     compiling is off. This runs the code in FILE.
     """
     from jitgen.bench import kernel as trying

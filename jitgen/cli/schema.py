@@ -27,8 +27,8 @@ def schema(output: Output, words: tuple[str, ...]) -> None:
     """
     Print the JSON Schema (draft 2020-12) of what a command prints with --json.
 
-    COMMAND are its words, such as `cache ls`; those of a group stand for all of its commands, and
-    none for all that there are. See docs/json.md.
+    COMMAND are the words of a command, such as `cache ls`; the words of a group mean all of its
+    commands, no words mean all commands. See docs/json.md.
     """
     from jitgen.cli.schemas import DOCUMENTS, schema_of
 

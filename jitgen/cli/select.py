@@ -96,12 +96,12 @@ def select(
     **sizes: object,
 ) -> None:
     """
-    Say which config serves a problem, why, and what else was considered.
+    Say which config serves a problem, why, and which other candidates there are.
 
-    COST is what the model predicts, TIME what `jitgen tune` measured, here or before jitgen was
-    shipped; where there are times, they decide. What failed when it was measured is EXCLUDED, and
-    so is what would give a row other bits where numerics are to be invariant. For prepacked weights
-    that may be unpacked first it says what either way takes.
+    COST is the model's prediction, TIME the measurement of `jitgen tune`, made here or before
+    jitgen was shipped; measured times decide. Kernels that failed when they were measured are
+    EXCLUDED, as are kernels that add up in another order if numerics are invariant. For prepacked
+    weights that may be unpacked first, the times of both algorithms are printed.
     """
     if arch is None:
         arch = default_arch() if device is None else devices.arch_of(device)

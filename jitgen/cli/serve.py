@@ -60,8 +60,8 @@ def serve(output: Output, config: Path, check_config: bool) -> int:
     """
     Serve kernels to a fleet, and compile what it lacks, as the TOML file CONFIG says.
 
-    SIGTERM ends it when what is compiled is done, SIGHUP has it read tokens, trust and key
-    again. The log goes to standard error, a JSON object a line. See docs/service.md.
+    SIGTERM ends it once running compiles are done; SIGHUP makes it read tokens, trust document and
+    key again. The log goes to standard error, a JSON object a line. See docs/service.md.
     """
     with _extra():
         from jitgen.server.check import checked

@@ -160,10 +160,10 @@ def show(
     Show a kernel, named by its config, by the first digits of its key, or by the FILE.py of an
     edited one.
 
-    Without a flag: what is known about it. A kernel that is not in the cache is compiled where
-    machine code is asked for; the source and the key need no compiler. With --line-info the source
-    is compiled once more, which leaves the instructions as they are, and every line of it stands
-    before the instructions that it became. --partials and --from are of a source that the templates
+    Without a flag: the known facts about it. If machine code is requested, a kernel that is not in
+    the cache is compiled; the source and the key need no compiler. With --line-info the source is
+    compiled once more, with the same instructions, and each line of it is printed before the
+    instructions that it became. --partials and --from are of a source that the templates
     give: not of an edited one, nor of an entry that another version made.
     """
     from jitgen.cache import Store

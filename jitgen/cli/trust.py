@@ -226,8 +226,8 @@ def revoke(
     Take back keys and entries: DIGEST is a keyid (or how `show` begins it), an entry's key, or the
     SHA-256 of a file.
 
-    What a revoked key signed counts for nothing, whenever it did: its thief could have written any
-    time.
+    No signature of a revoked key counts, whatever its date: a thief of the key could have written
+    any date.
     """
     path = document_path(path)
     if not digests and before is None:
@@ -247,10 +247,10 @@ def revoke(
 @with_output
 def adopt(output: Output) -> None:
     """
-    Let the cache go by the document of JITGEN_TRUST, and forget the one that it remembers.
+    Let the cache use the document of JITGEN_TRUST, and forget the one that it remembers.
 
-    That is for beginning anew, with other roots, and where what is remembered is lost. Processes
-    that run go by the other one and refuse what is fetched until they are started again.
+    Use this to begin anew with other roots, or when the remembered document is lost. Running
+    processes keep using the other document, and refuse fetched kernels, until they are restarted.
     """
     from jitgen.cache import Store
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen tune``: measure what the selector may choose, on the device at hand."""
+"""``jitgen tune``: measure the candidates of the selector on this machine's device."""
 
 from __future__ import annotations
 
@@ -142,19 +142,20 @@ def tune(
     **sizes: Any,
 ) -> int:
     """
-    Measure the kernels that the selector may choose, and let the fastest decide from now on.
+    Measure the selector's candidates, and let the fastest decide from now on.
 
-    A problem is given by a plan, or by its sizes as for `jitgen select`, and stands for all that
-    are chosen alike. Kernels are compiled if need be, verified, then timed in turn, in a process of
-    their own: one that hangs, fails or is wrong is excluded and not tried again. What was measured
-    is kept in the cache for this device and compiler, problem by problem, so that a run that was
-    broken off goes on where it was. Where a plan counts calls, what is called most comes first.
+    Problems come from a plan, or from sizes as for `jitgen select`; each represents all problems of
+    its bucket. Kernels are compiled if need be, verified, then timed in turn, in a process of their
+    own: one that hangs, fails or is wrong is excluded and not tried again. Results are stored in
+    the cache for this device and compiler, problem by problem, so that an interrupted run continues
+    where it stopped. If a plan counts calls, the most frequent problems come first.
 
-    --export alone writes all that was measured here.
+    --export alone writes all measurements of this machine.
 
-    With --space nothing decides afterwards: every legal kernel of the target, or of the part of its
-    space that --set names, is timed beside the selector's choice, best predicted first, as far as
-    the model and --budget let it. It begins with an estimate, and goes on where it was.
+    With --space the results decide nothing: every legal kernel of the target, or of the part of its
+    space that --set names, is timed beside the selector's choice, best predicted first, within the
+    limits of the model and --budget. It begins with an estimate, and continues an interrupted
+    search.
     """
     calls: dict[Problem, float] = {}
     problems = _problems(names, sizes, arch, calls)

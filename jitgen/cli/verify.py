@@ -136,14 +136,14 @@ def verify(
     Run kernels without a GPU and compare them with float64 sums.
 
     Each is compiled (a KEY is taken from the cache) and runs in an emulator, which checks every
-    access for bounds, initialisation and races. Small integers run in each of the modes, which do
-    asynchronous work and order warps differently, random numbers in the first. The problems
-    together must execute every synchronisation, copy, matrix and store instruction; with a
-    --problem of yours this is shown and not judged. A plan stands for every kernel that the
-    selector can choose for it. The exit code is 1 on any wrong value or error.
+    access for bounds, initialisation and races. Small integers run in each of the modes, which
+    order asynchronous work and warps differently, random numbers in the first. The problems
+    together must execute every synchronisation, copy, matrix and store instruction; with your own
+    --problem the coverage is shown but not judged. A plan means every kernel that the selector can
+    choose for it. The exit code is 1 on any wrong value or error.
 
-    With --rebuild nothing is run: what the cache holds is compiled again, and the exit code is 1
-    where a byte of it is another one, or where it cannot be compiled here.
+    With --rebuild nothing is run: the entries of the cache are compiled again, and the exit code is
+    1 if any byte differs, or if an entry cannot be compiled here.
 
     A FILE.py with verify_cases() brings kernels of yours, and so does a FILE.so with --ptx,
     --symbol and --cases: see docs/verify.md. This runs the code in these files.
