@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import pytest
 
 import jitgen
@@ -48,3 +51,11 @@ class TestKernels:
     def test_a_k_in_bytes_is_a_k_that_kernels_take(self, arch: Arch) -> None:
         for config in configs.of_family(arch).CONFIGS:
             assert configs.depth(config, 16) * config.operands.a_dtype.bits % 128 == 0
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in Path(configs.__file__).parent.glob("test_*.py"))
+)
+def test_they_can_be_collected(name: str) -> None:
+    """Without a GPU they are not; what they import and the kernels that they name are there."""
+    importlib.import_module(f"tests.gpu.{name}")
