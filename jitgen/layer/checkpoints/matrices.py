@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from jitgen.errors import InputError
-from jitgen.layer.checkpoints.family import Part
+from jitgen.layer.checkpoints.family import EXPERT, Family, Form, Part
+from jitgen.layer.weights import ExpertWeights
 from jitgen.ops.call import calling
 from jitgen.ops.tensors import describe
 
@@ -65,16 +66,21 @@ def stacked(  # each is one thing to say
     return out
 
 
-def plain(part: Part, gate_up: Sequence[str], down: str) -> tuple[Tensor, Tensor]:
+def plain_family(gate_up: tuple[str, str], down: str) -> Family:
     """
-    Return weights that are not quantised, as kernels read them: gates and ups, then downs.
+    Return a family of weights that are not quantised: ``experts.E.NAME.weight`` is a matrix of
+    gates, of ups, both of `gate_up`, and of what leads back, `down`.
+    """
+    names = [f"experts.E.{name}.weight" for name in (*gate_up, down)]
 
-    Raises:
-        InputError: One is no such matrix, or they do not fit each other.
-    """
-    w13 = stacked(part, gate_up, PLAIN)
-    w2 = stacked(part, (down,), PLAIN, shape=turned(w13))
-    return w13.to(torch.bfloat16), w2.to(torch.bfloat16)
+    def read(part: Part) -> ExpertWeights:
+        w13 = stacked(part, gate_up, PLAIN)
+        w2 = stacked(part, (down,), PLAIN, shape=turned(w13))
+        w13, w2 = w13.to(torch.bfloat16), w2.to(torch.bfloat16)
+        return ExpertWeights(w13=w13, w2=w2, activations=part.activations)
+
+    first = names[0].replace(EXPERT, ".0.")
+    return Family(forms=(Form(marks=(first,), reads=tuple(names), read=read),))
 
 
 def turned(w13: Tensor) -> tuple[int, int]:
