@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 
@@ -80,7 +80,8 @@ def make(
 
     Every fourth place has no row, the second token none at all; rows come in any order. Those
     of no token are NaN, which must not be read into a sum. Weights of exact calls are powers of
-    two.
+    two. A result of others may be a step of bfloat16 from what it must be, and what float32 sums
+    lose.
     """
     chance = torch.Generator(device).manual_seed(seed)
     shape = (sizes.tokens, sizes.top_k)
@@ -102,16 +103,8 @@ def make(
     has_row = inverse >= 0
     y[inverse[has_row].long()] = values[has_row.flatten()]
     named = {"y": y.bfloat16(), "inverse": inverse, "topk_weights": weights}
-    return solved(
-        named | ({"shared": shared.bfloat16()} if config.has_shared else {}), is_exact=is_exact
-    )
-
-
-def solved(named: dict[str, Any], *, is_exact: bool) -> Solved:
-    """
-    Return the call with these arguments. A value may be a step of bfloat16 from what it must be,
-    and what float32 sums lose, unless sums are the same however often they are rounded.
-    """
+    if config.has_shared:
+        named["shared"] = shared.bfloat16()
     expected = reference.combine(**named)
     magnitudes = {name: each if name == "inverse" else each.abs() for name, each in named.items()}
     lost = reference.combine(**magnitudes).float() * 2.0**-20
