@@ -12,10 +12,10 @@ from jitgen.codegen.render import Source, render
 from jitgen.config import Config
 from jitgen.emulator import Artifact, Finding
 from jitgen.errors import Deadlock, MachineFault
-from jitgen.verify import emulate
+from jitgen.verify import emulate, verify
 from jitgen.verify.artifacts import compiled
 from jitgen.verify.verification import samples_of
-from tests.compile.mutations import Mutation
+from tests.compile.mutations import Mutation, rewrite
 
 PLACE = re.compile(r"kernel\.py:\d+ \(\w+\) \| ptx:\d+: ")
 HAS_TWO_PLACES = {"race", "proxy"}
@@ -84,6 +84,22 @@ class Programs:
                 source=source, artifact=artifact, problem=problem, num_sms=sizes.num_sms
             )
         return self._found[key]
+
+
+def is_found_by_verify(program: Program, mutation: Mutation) -> bool:
+    """Say whether `jitgen verify` finds a mistake with its own problems, whatever it says of it."""
+    config, arch = program.source.config, program.source.arch
+    mutated = program.mutated(mutation)
+    return not verify(config, arch, artifact=mutated, time_limit_s=60).is_right
+
+
+def assert_judged(programs: Programs, where: str, edit: Any, reason: str) -> None:
+    """Assert that a change gives no finding, for a reason that is kept beside it."""
+    unchanged = programs[where]
+    changed = replace(unchanged.source, text=rewrite(edit)(unchanged.source.text))
+
+    assert reason
+    assert unchanged.findings_of(compiled(changed), "quick") == []
 
 
 def assert_found(program: Program, mutation: Mutation) -> None:

@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from itertools import combinations
 from typing import Any
 
 import jitgen
-from jitgen.codegen.render import render
 from jitgen.config import Arch
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, Tiling
-from jitgen.emulator import Artifact, Report
+from jitgen.emulator import Report
 from jitgen.targets.base import kinds_of
 from jitgen.targets.legality import check
-from jitgen.verify.artifacts import compiled
 from tests.cases import values
+from tests.compile.kernels import on_gpu
 from tests.covering import covering
 from tests.silu_cases import Case
 
@@ -41,12 +39,6 @@ INTERLEAVED = SiluMulQuantizeConfig(
 ROUNDED = SiluMulQuantizeConfig(
     layout="ragged", scale_granularity="row", activation="swiglu_oai", power_of_two=True
 )
-
-
-@cache
-def on_gpu(config: SiluMulQuantizeConfig) -> Artifact:
-    """Return a kernel of sm_90a, which an emulator can run."""
-    return compiled(render(config, Arch.SM_90A))
 
 
 def run_on_cpu(case: Case) -> None:

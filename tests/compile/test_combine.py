@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from jitgen.errors import InputError
 from jitgen.ops.combine.samples import Sizes, make
 from jitgen.verify import device, verify
 from tests import needs
+from tests.compile.kernels import of_words
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
@@ -29,10 +31,7 @@ KERNELS = [
 """Few warps, which get several tiles where they walk."""
 
 
-def config_of(words: str) -> CombineConfig:
-    config = CombineConfig.parse_name(words)
-    assert config is not None, words
-    return config
+config_of = partial(of_words, CombineConfig)
 
 
 @pytest.mark.parametrize("has_shared", [False, True])

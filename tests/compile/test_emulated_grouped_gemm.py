@@ -16,6 +16,7 @@ from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Operands, Til
 from jitgen.errors import InputError
 from jitgen.verify import device
 from tests import needs
+from tests.compile.kernels import often
 from tests.problems import POISON, make, make_for, verify, verify_exact
 
 pytestmark = [needs.compiler, needs.linker]
@@ -55,10 +56,7 @@ OFTEN = {*PAIRS[::4], (Layout.RAGGED, ScaleGranularity.BLOCK128)}
 
 @pytest.mark.parametrize(
     ("layout", "scales"),
-    [
-        pytest.param(*pair, marks=() if pair in OFTEN else pytest.mark.nightly, id="-".join(pair))
-        for pair in PAIRS
-    ],
+    often(PAIRS, OFTEN, "-".join),
 )
 class TestEveryLayoutAndScale:
     @pytest.mark.sampled(2)

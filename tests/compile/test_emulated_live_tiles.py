@@ -23,6 +23,7 @@ from jitgen.targets.legality import require
 from jitgen.verify import device, emulate
 from jitgen.verify.artifacts import compiled
 from tests import needs
+from tests.compile.kernels import often
 from tests.problems import make_for, verify_exact
 
 pytestmark = [needs.compiler, needs.linker]
@@ -232,10 +233,7 @@ OFTEN = {("exact", "0-7"), ("exact", "1, 15"), ("wide", "3, 7")}
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("kind", "place"),
-    [
-        pytest.param(*each, id="-".join(each), marks=() if each in OFTEN else pytest.mark.nightly)
-        for each in product(TALL, PLACES)
-    ],
+    often(product(TALL, PLACES), OFTEN, "-".join),
 )
 def test_no_more_is_loaded_and_multiplied_than_reaches_to_the_last_row(
     kind: str, place: str

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,17 +13,16 @@ from torch import Tensor
 
 import jitgen
 from jitgen import quantize
-from jitgen.codegen.render import render
 from jitgen.config import Arch
 from jitgen.config.quantize import Format, QuantizeConfig
-from jitgen.emulator import Artifact, Report
+from jitgen.emulator import Report
 from jitgen.errors import InputError
 from jitgen.formats import mx32, nv16
 from jitgen.ops.quantize.samples import Sizes, make, solved
 from jitgen.ops.solved import Solved, bits_differ
 from jitgen.verify import device, verify
-from jitgen.verify.artifacts import compiled
 from tests import needs
+from tests.compile.kernels import of_words, on_gpu
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
@@ -44,10 +43,7 @@ OFTEN = KERNELS[:3]
 """Every layout and every format, for every push."""
 
 
-def config_of(words: str) -> QuantizeConfig:
-    config = QuantizeConfig.parse_name(words)
-    assert config is not None, words
-    return config
+config_of = partial(of_words, QuantizeConfig)
 
 
 PARTS = [
@@ -55,11 +51,6 @@ PARTS = [
     for words in KERNELS
 ]
 NVFP4 = config_of(KERNELS[1])
-
-
-@cache
-def on_gpu(config: QuantizeConfig) -> Artifact:
-    return compiled(render(config, Arch.SM_90A))
 
 
 def emulated(config: QuantizeConfig, case: Solved) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,16 +13,14 @@ import torch
 from torch import Tensor
 
 import jitgen
-from jitgen.codegen.render import render
 from jitgen.config import Arch
 from jitgen.config.route import RouteConfig, Scoring
-from jitgen.emulator import Artifact
 from jitgen.ops.route.samples import Sizes, make, solved
 from jitgen.ops.solved import Solved
 from jitgen.verify import verify
-from jitgen.verify.artifacts import compiled
 from jitgen.verify.gpu import device
 from tests import needs
+from tests.compile.kernels import of_words, on_gpu
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
@@ -43,10 +41,7 @@ OFTEN = [*KERNELS[:3], KERNELS[7]]
 """Each kind of score and both forms, for every push; in the last, threads share counts."""
 
 
-def config_of(words: str) -> RouteConfig:
-    config = RouteConfig.parse_name(words)
-    assert config is not None, words
-    return config
+config_of = partial(of_words, RouteConfig)
 
 
 PARTS = [
@@ -55,11 +50,6 @@ PARTS = [
 ]
 CHOOSING = [part for part in PARTS if "given" not in str(part.id)]
 SORTING = config_of(KERNELS[2])
-
-
-@cache
-def on_gpu(config: RouteConfig) -> Artifact:
-    return compiled(render(config, Arch.SM_90A))
 
 
 def emulated(config: RouteConfig, sizes: Sizes, case: Solved) -> None:

@@ -16,6 +16,7 @@ from jitgen.formats.atoms import swizzled
 from jitgen.formats.e2m1 import values_of
 from jitgen.verify import device
 from tests import needs
+from tests.compile.kernels import often
 from tests.compile.mutations_sm_120a import spoiled
 from tests.problems import make_for, verify, verify_exact
 
@@ -81,10 +82,7 @@ OFTEN = {("mixed", Layout.RAGGED), ("bf16", Layout.MASKED)}
 
 @pytest.mark.parametrize(
     ("name", "layout"),
-    [
-        pytest.param(*kind, marks=() if kind in OFTEN else pytest.mark.nightly, id="-".join(kind))
-        for kind in KINDS
-    ],
+    often(KINDS, OFTEN, "-".join),
 )
 class TestEveryFormatAndLayout:
     @pytest.mark.sampled(2)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,8 @@ from torch import Tensor
 
 import jitgen
 from jitgen import quantize
-from jitgen.codegen.render import render
 from jitgen.config import Arch
 from jitgen.config.unpack_weights import UnpackWeightsConfig
-from jitgen.emulator import Artifact
 from jitgen.errors import InputError
 from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.unpacked import unpacked
@@ -27,8 +25,8 @@ from jitgen.ops.solved import bits_differ
 from jitgen.ops.unpack_weights.samples import Sizes, make, solved
 from jitgen.runtime.session import current
 from jitgen.verify import device, verify
-from jitgen.verify.artifacts import compiled
 from tests import needs
+from tests.compile.kernels import of_words, on_gpu
 from tests.compile.test_override import edited
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
@@ -41,21 +39,13 @@ OFTEN = KERNELS[:2]
 NIGHTLY = pytest.mark.nightly
 
 
-def config_of(words: str) -> UnpackWeightsConfig:
-    config = UnpackWeightsConfig.parse_name(words)
-    assert config is not None, words
-    return config
+config_of = partial(of_words, UnpackWeightsConfig)
 
 
 PARTS = [
     pytest.param(config_of(words), marks=() if words in OFTEN else NIGHTLY, id=words)
     for words in KERNELS
 ]
-
-
-@cache
-def on_gpu(config: UnpackWeightsConfig) -> Artifact:
-    return compiled(render(config, Arch.SM_90A))
 
 
 @pytest.mark.parametrize("config", PARTS)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from jitgen.ops.grouped_gemm.cases import Sizes
 from jitgen.ops.grouped_gemm_wgrad.samples import Sizes as WgradSizes
 from jitgen.ops.moe_fc2_dense.samples import Sizes as Fc2Sizes
 from tests import needs
+from tests.compile.kernels import often
 from tests.compile.mutations import Mutation
 from tests.compile.mutations_bias import BIAS
 from tests.compile.mutations_early import EARLY
@@ -142,14 +144,7 @@ def test_unchanged_programs_are_clean(programs: Programs, name: str, modes: str)
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    "mutation",
-    [
-        pytest.param(mutation, marks=() if mutation in OFTEN else pytest.mark.nightly)
-        for mutation in MUTATIONS
-    ],
-    ids=lambda mutation: mutation.name,
-)
+@pytest.mark.parametrize("mutation", often(MUTATIONS, OFTEN, attrgetter("name")))
 def test_found(programs: Programs, mutation: Mutation) -> None:
     assert_found(programs[mutation.program], mutation)
 

@@ -3,22 +3,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 
-from jitgen.verify import verify
-from jitgen.verify.artifacts import compiled
 from tests import needs
 from tests.compile import mutations_fc2_atoms as atoms
 from tests.compile import mutations_fc2_sm_100a as fc2
 from tests.compile import mutations_sm_100a as gemm
-from tests.compile.mutations import Mutation, rewrite
+from tests.compile.kernels import often
+from tests.compile.mutations import Mutation
 from tests.compile.mutations_sm_100a import JUDGED, ONE
 from tests.compile.mutations_sm_100a_rings import RINGS
 from tests.compile.mutations_sm_100a_stores import STORES
 from tests.compile.mutations_sm_100a_tensor import TENSOR_MEMORY
-from tests.compile.programs import Programs, assert_found
+from tests.compile.programs import Programs, assert_found, assert_judged, is_found_by_verify
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
@@ -49,14 +48,7 @@ def test_unchanged_programs_are_clean(programs: Programs, name: str) -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    "mutation",
-    [
-        pytest.param(mutation, marks=() if mutation in OFTEN else pytest.mark.nightly)
-        for mutation in MUTATIONS
-    ],
-    ids=lambda mutation: mutation.name,
-)
+@pytest.mark.parametrize("mutation", often(MUTATIONS, OFTEN, attrgetter("name")))
 def test_found(programs: Programs, mutation: Mutation) -> None:
     """With the problem that `PROGRAMS` has for it."""
     assert_found(programs[mutation.program], mutation)
@@ -66,19 +58,11 @@ def test_found(programs: Programs, mutation: Mutation) -> None:
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_verify_finds(programs: Programs, mutation: Mutation) -> None:
     """So does `jitgen verify` with its own problems, whatever it says of it."""
-    source = programs[mutation.program].source
-    mutated = programs[mutation.program].mutated(mutation)
-
-    assert not verify(source.config, source.arch, artifact=mutated, time_limit_s=60).is_right
+    assert is_found_by_verify(programs[mutation.program], mutation)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", JUDGED)
 def test_judged(programs: Programs, name: str) -> None:
     """What is right all the same gives no finding: a reason is kept beside each."""
-    where, edit, reason = JUDGED[name]
-    unchanged = programs[where]
-    changed = replace(unchanged.source, text=rewrite(edit)(unchanged.source.text))
-
-    assert reason
-    assert unchanged.findings_of(compiled(changed), "quick") == []
+    assert_judged(programs, *JUDGED[name])

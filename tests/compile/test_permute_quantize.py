@@ -22,6 +22,7 @@ from jitgen.targets.legality import check
 from jitgen.targets.permute_space import USUAL
 from jitgen.verify import device, verify
 from tests import needs
+from tests.compile.kernels import of_words, often
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
@@ -57,22 +58,11 @@ ON_GPU = [
 """Every layout, format and walk; few warps, which all get several tiles."""
 
 
-def config_of(words: str) -> PermuteQuantizeConfig:
-    config = PermuteQuantizeConfig.parse_name(words)
-    assert config is not None, words
-    return config
+config_of = partial(of_words, PermuteQuantizeConfig)
 
 
 @pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(
-            config,
-            id=config.to_name(),
-            marks=() if config.to_name() in OFTEN else pytest.mark.nightly,
-        )
-        for config in ON_CPU
-    ],
+    "config", often(ON_CPU, [*map(config_of, OFTEN)], lambda config: config.to_name())
 )
 def test_right_on_a_cpu(config: PermuteQuantizeConfig) -> None:
     """Bit by bit, twice: the second call is a warm one."""

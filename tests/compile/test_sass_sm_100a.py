@@ -16,6 +16,7 @@ from jitgen.config import Arch, Layout
 from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Schedule
 from tests import needs
 from tests.candidates import candidates
+from tests.compile.kernels import often
 from tests.sass import Loop, k_loop, loops, wrapped
 
 pytestmark = [
@@ -67,15 +68,7 @@ def _library(config: GroupedGemmConfig) -> bytes:
     return made.files[made.library]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(
-            config, id=config.name(SM_100A), marks=() if config in OFTEN else pytest.mark.nightly
-        )
-        for config in MENU
-    ],
-)
+@pytest.mark.parametrize("config", often(MENU, OFTEN, lambda config: config.name(SM_100A)))
 class TestMenu:
     def test_spills(self, config: GroupedGemmConfig) -> None:
         """None; a wide tile may keep a word aside, and does not touch it in a k-block."""
