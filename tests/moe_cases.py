@@ -19,8 +19,8 @@ MASKED_ROWS = 48
 GPT_OSS: dict[str, Any] = {
     "activation": "swiglu_oai",
     "interleaved": True,
-    "limit": 7.0,
-    "alpha": 1.702,
+    "swiglu_limit": 7.0,
+    "swiglu_alpha": 1.702,
 }
 
 
@@ -41,7 +41,7 @@ class Case:
     @property
     def named(self) -> dict[str, Any]:
         """The weights as `jitgen.moe` takes them."""
-        names = ("w13", "w2", "w13_scale", "w2_scale", "w13_bias", "w2_bias", "activations")
+        names = ("w13", "w2", "w13_scale", "w2_scale", "w13_bias", "w2_bias", "activation_format")
         return {name: getattr(self.weights, name) for name in names}
 
     def expected(self, shared: Tensor | None = None) -> Tensor:
@@ -54,7 +54,7 @@ class Case:
 
     @property
     def tolerance(self) -> float:
-        return reference.TOLERANCE[str(self.weights.activations)]
+        return reference.TOLERANCE[str(self.weights.activation_format)]
 
 
 FORMATS = ("bf16", "bf16_bias", "block128", "row", "wide1", "exact1", "exact1_row")
@@ -106,5 +106,5 @@ def _quantised(form: str, w13: Tensor, w2: Tensor) -> dict[str, Any]:
     return {
         "w13": prepare(w13, layout=layout),  # type: ignore[arg-type]
         "w2": prepare(w2, layout=layout),  # type: ignore[arg-type]
-        "activations": activations or None,
+        "activation_format": activations or None,
     }

@@ -147,7 +147,7 @@ def demo(output: Output) -> int:
     layer_error = reference.relative_error(whole.result(), layer.expected(whole.weights))
     kernels = current.get().loader.loaded()
     cross, cross_error = (None, "") if is_gpu else _try_cross_compile(output)
-    tolerance = reference.TOLERANCE[str(whole.weights.activations)]
+    tolerance = reference.TOLERANCE[str(whole.weights.activation_format)]
     is_right = all(step.error <= TOLERANCE for step in steps) and layer_error < tolerance
     device = torch.cuda.get_device_name() if is_gpu else cpu_name()
 

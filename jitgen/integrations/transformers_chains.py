@@ -97,7 +97,7 @@ class GatedChain(Chain):
         it.
         """
         active = self.module._apply_gate(h).to(torch.bfloat16).contiguous()
-        return (active, None) if self.weights.activations == NONE else per_token_group(active)
+        return (active, None) if self.weights.activation_format == NONE else per_token_group(active)
 
 
 def has_chain(module: Any) -> bool:
@@ -187,7 +187,7 @@ def _of_gpt_oss(module: Any, top_k: int) -> Chain:
         for ours, theirs in NAMES.items()
     }
     weights = ExpertWeights(**(_held_by(module) or _plain(module)), **biases)
-    gate = {"limit": float(module.limit), "alpha": float(module.alpha)}
+    gate = {"swiglu_limit": float(module.limit), "swiglu_alpha": float(module.alpha)}
     config = _config(weights, top_k, activation="swiglu_oai", interleaved=True, **gate)
     return Chain(config=config, weights=weights)
 
@@ -299,6 +299,6 @@ def _activation(module: Any) -> dict[str, Any] | None:
     if not is_fp8 or getattr(module, "gate_softcap", None) is not None:  # which older ones lack
         return None
     if module.swiglu_alpha is not None:
-        limits = {"limit": float(module.swiglu_limit), "alpha": float(module.swiglu_alpha)}
+        limits = {name: float(getattr(module, name)) for name in ("swiglu_limit", "swiglu_alpha")}
         return {"activation": "swiglu_oai", **limits}
     return {} if is_silu and module.limit is None else None

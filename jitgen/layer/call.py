@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from jitgen.ops import tensors as common
 from jitgen.ops.call import calling
 from jitgen.ops.dispatcher import is_traced, require_apart
 from jitgen.ops.route.results import Routing, Sorting
+from jitgen.support.moved import with_new_names
 
 
 def moe(  # noqa: PLR0913  # each is one thing to say
@@ -31,11 +33,11 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     w2_scale: Tensor | None = None,
     w13_bias: Tensor | None = None,
     w2_bias: Tensor | None = None,
-    activations: str | None = None,
+    activation_format: str | None = None,
     activation: str = "swiglu",
     interleaved: bool = False,
-    limit: float | None = None,
-    alpha: float | None = None,
+    swiglu_limit: float | None = None,
+    swiglu_alpha: float | None = None,
     experts: int | None = None,
     first_expert: int = 0,
     sorting: Routing | Sorting | None = None,
@@ -45,6 +47,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     chunk_tokens: int = CHUNK_TOKENS,
     min_latency: bool | None = None,
     numerics: str | None = None,
+    **old: Any,
 ) -> Tensor:
     """
     Send every token through its experts and add up what comes out, weighted.
@@ -68,13 +71,13 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         w2_scale: (G, ceil(H / 128), ceil(I / 128)) float32, or (G, H).
         w13_bias: (G, 2 I) float32, added to the first product.
         w2_bias: (G, H) float32, likewise.
-        activations: ``none``, ``block128`` or ``row``: what tokens are quantised to, where the
-            weights leave a choice.
-        activation: ``swiglu``, or ``swiglu_oai`` with `limit` and `alpha`: see
+        activation_format: ``none``, ``block128`` or ``row``: what tokens are quantised to, where
+            the weights leave a choice.
+        activation: ``swiglu``, or ``swiglu_oai`` with `swiglu_limit` and `swiglu_alpha`: see
             `jitgen.silu_mul_quantize`.
         interleaved: Rows of `w13` take turns, gate and up, as gpt-oss has them.
-        limit: For ``swiglu_oai``.
-        alpha: Likewise.
+        swiglu_limit: For ``swiglu_oai``.
+        swiglu_alpha: Likewise.
         experts: Experts of the whole layer; None: `first_expert` and those of `w13`.
         first_expert: The number of `w13`'s first expert: ranks that share a layer have parts of it,
             and add up their results.
@@ -88,6 +91,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         chunk_tokens: More tokens than these go through in several passes, which bounds memory.
         min_latency: As for `jitgen.grouped_gemm`.
         numerics: Likewise; a token's result then depends on the token alone.
+        **old: Arguments by names that they had before: docs/renamed.md.
 
     Returns:
         `out`, or a new tensor: (T, H) bfloat16.
@@ -98,6 +102,8 @@ def moe(  # noqa: PLR0913  # each is one thing to say
             none.
         KernelMiss, CompileError, UnsupportedConfig: As `jitgen.grouped_gemm`.
     """
+    if old:
+        return moe(**with_new_names(moe, locals()))
     weights = ExpertWeights(
         w13=w13,
         w2=w2,
@@ -105,7 +111,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         w2_scale=w2_scale,
         w13_bias=w13_bias,
         w2_bias=w2_bias,
-        activations=activations,
+        activation_format=activation_format,
     )
     common.require("topk_ids", topk_ids, rank=(2, "(T, k)"))
     config = MoEConfig(
@@ -115,8 +121,8 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         top_k=topk_ids.shape[1],
         activation=activation,
         interleaved=interleaved,
-        limit=limit,
-        alpha=alpha,
+        swiglu_limit=swiglu_limit,
+        swiglu_alpha=swiglu_alpha,
         first_expert=first_expert,
         local_experts=weights.groups,
         chunk_tokens=chunk_tokens,

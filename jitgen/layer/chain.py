@@ -100,7 +100,7 @@ class Chain:
             top_k=self.config.top_k,
             offs=pairs.offs,
             inverse=pairs.inverse,
-            format=str(self.weights.activations),
+            format=str(self.weights.activation_format),
             out=into.a,
             config=self.configs.get("permute_quantize"),
         )
@@ -120,7 +120,7 @@ class Chain:
             experts=config.experts,
             first_expert=config.first_expert,
             local_experts=config.local_experts,
-            format=str(self.weights.activations),
+            format=str(self.weights.activation_format),
             out=into.a,
             config=joined,
         )
@@ -136,7 +136,7 @@ class Chain:
             order,
             top_k=1,
             masked_m=counts.masked_m,
-            format=str(self.weights.activations),
+            format=str(self.weights.activation_format),
             out=into.a,
         )
 
@@ -151,7 +151,7 @@ class Chain:
         """Return gates times ups, I for 2 I, quantised as the second product reads them."""
         return silu_mul_quantize(
             h,
-            format=str(self.weights.activations),
+            format=str(self.weights.activation_format),
             out=into.q,
             config=self.configs.get("silu_mul_quantize"),
             **self._groups(pairs),

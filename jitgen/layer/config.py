@@ -10,11 +10,13 @@ from jitgen.errors import InputError
 from jitgen.ops.silu_mul_quantize.validate import is_number
 from jitgen.selection.numerics import require_word
 from jitgen.support.frozen import frozen
+from jitgen.support.moved import with_old_fields
 
 CHUNK_TOKENS = 16384
 """Tokens that go through the chain at once: of DeepSeek-V3's sizes they take 2.9 GB between."""
 
 
+@with_old_fields
 @frozen
 class MoEConfig:
     """
@@ -25,10 +27,11 @@ class MoEConfig:
         intermediate: Columns between the two GEMMs, I.
         experts: Experts of the whole layer, on all ranks.
         top_k: Experts of a token.
-        activation: ``swiglu``, or gpt-oss's ``swiglu_oai``, which needs `limit` and `alpha`.
+        activation: ``swiglu``, or gpt-oss's ``swiglu_oai``, which needs `swiglu_limit` and
+            `swiglu_alpha`.
         interleaved: Rows of w13 take turns: gate, up, gate, up; else all gates come first.
-        limit: Of gates and ups; see `jitgen.silu_mul_quantize`.
-        alpha: Steepness of the gate; likewise.
+        swiglu_limit: Of gates and ups; see `jitgen.silu_mul_quantize`.
+        swiglu_alpha: Steepness of the gate; likewise.
         first_expert: The first expert whose weights are on this rank.
         local_experts: How many follow it here; None: all up to the last one.
         chunk_tokens: More tokens than these go through the chain in several passes.
@@ -45,8 +48,8 @@ class MoEConfig:
     top_k: int
     activation: str = "swiglu"
     interleaved: bool = False
-    limit: float | None = None
-    alpha: float | None = None
+    swiglu_limit: float | None = None
+    swiglu_alpha: float | None = None
     first_expert: int = 0
     local_experts: int | None = None
     chunk_tokens: int = CHUNK_TOKENS
@@ -83,7 +86,7 @@ class MoEConfig:
                 "activation", f"must be one of {', '.join(Activation)} (got {self.activation!r})"
             )
         is_limited = self.activation == Activation.SWIGLU_OAI
-        for name in ("limit", "alpha"):
+        for name in ("swiglu_limit", "swiglu_alpha"):
             if (getattr(self, name) is not None) != is_limited:
                 what = "is required for" if is_limited else "belongs to"
                 raise InputError(name, f"{what} swiglu_oai (got {getattr(self, name)!r})")
@@ -115,8 +118,8 @@ class MoEConfig:
         return {
             "activation": str(self.activation),
             "interleaved": self.interleaved,
-            "swiglu_limit": self.limit,
-            "swiglu_alpha": self.alpha,
+            "swiglu_limit": self.swiglu_limit,
+            "swiglu_alpha": self.swiglu_alpha,
         }
 
 

@@ -67,7 +67,7 @@ def configs_of(
     session = current.get()
     forms = _form(weights.w13), _form(weights.w2)
     biases = weights.w13_bias is None, weights.w2_bias is None
-    which = config, weights.groups, tokens, joins, weights.activations
+    which = config, weights.groups, tokens, joins, weights.activation_format
     key = *which, *forms, *biases, weights.device
     found: Mapping[str, Any] | None = session.chains.get(key)
     if found is None:

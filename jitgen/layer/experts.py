@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from jitgen.layer.workspace import Lease, Workspace
 from jitgen.ops import tensors as common
 from jitgen.ops.call import calling
 from jitgen.ops.dispatcher import is_traced, require_apart
+from jitgen.support.moved import with_new_names
 
 _BLOCK = 128
 
@@ -38,16 +40,17 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
     w2_scale: Tensor | None = None,
     w13_bias: Tensor | None = None,
     w2_bias: Tensor | None = None,
-    activations: str | None = None,
+    activation_format: str | None = None,
     activation: str = "swiglu",
     interleaved: bool = False,
-    limit: float | None = None,
-    alpha: float | None = None,
+    swiglu_limit: float | None = None,
+    swiglu_alpha: float | None = None,
     expected_m: int | None = None,
     out: Tensor | None = None,
     workspace: Workspace | None = None,
     min_latency: bool | None = None,
     numerics: str | None = None,
+    **old: Any,
 ) -> Tensor:
     """
     Run every expert over its own matrix of tokens: between the dispatch and the combine of expert
@@ -75,11 +78,11 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
         w2_scale: Likewise.
         w13_bias: Likewise.
         w2_bias: Likewise.
-        activations: Likewise.
+        activation_format: Likewise.
         activation: Likewise.
         interleaved: Likewise.
-        limit: Likewise.
-        alpha: Likewise.
+        swiglu_limit: Likewise.
+        swiglu_alpha: Likewise.
         expected_m: How many rows an expert is expected to have, for choosing kernels; any value
             gives right results. None: all of them, so say it where M is room for the worst case.
         out: (G, M, H) bfloat16, H contiguous: where results go; it may be x, and shares memory with
@@ -89,6 +92,7 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
             quantised cost a launch that numbers them. What torch compiles asks that, too.
         min_latency: As for `jitgen.grouped_gemm`.
         numerics: Likewise.
+        **old: As for `jitgen.moe`.
 
     Returns:
         `out`, or a new tensor: (G, M, H) bfloat16. Rows from ``masked_m[g]`` on are not written.
@@ -99,6 +103,8 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
             none.
         KernelMiss, CompileError, UnsupportedConfig: As `jitgen.grouped_gemm`.
     """
+    if old:
+        return moe_experts(**with_new_names(moe_experts, locals()))
     weights = ExpertWeights(
         w13=w13,
         w2=w2,
@@ -106,7 +112,7 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
         w2_scale=w2_scale,
         w13_bias=w13_bias,
         w2_bias=w2_bias,
-        activations=activations,
+        activation_format=activation_format,
     )
     config = MoEConfig(
         hidden=weights.hidden,
@@ -115,8 +121,8 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
         top_k=1,  # a row is one pair already
         activation=activation,
         interleaved=interleaved,
-        limit=limit,
-        alpha=alpha,
+        swiglu_limit=swiglu_limit,
+        swiglu_alpha=swiglu_alpha,
         min_latency=min_latency,
         numerics=numerics,
     )
@@ -216,14 +222,14 @@ def _check_x(weights: ExpertWeights, x: Tensor, x_scale: Tensor | None) -> None:
     if x.dtype is torch.bfloat16:
         if x_scale is not None:
             raise InputError("x_scale", "belongs to float8_e4m3fn: leave it out with bfloat16")
-        if weights.activations != NONE and not x.is_contiguous():
+        if weights.activation_format != NONE and not x.is_contiguous():
             raise InputError(
                 "x", f"must be contiguous where it is quantised (got strides {x.stride()})"
             )
         return
     if x_scale is None:
         raise InputError("x_scale", "is required for float8_e4m3fn tokens (got None)")
-    blocks = (ceil_div(weights.hidden, _BLOCK),) * (weights.activations == BLOCK128)
+    blocks = (ceil_div(weights.hidden, _BLOCK),) * (weights.activation_format == BLOCK128)
     common.require("x_scale", x_scale, [torch.float32])
-    why = f"as activations are {weights.activations}"
+    why = f"as activations are {weights.activation_format}"
     common.require("x_scale", x_scale, shape=((*shape[:2], *blocks), why), like=("x", x.device))

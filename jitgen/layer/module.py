@@ -25,6 +25,7 @@ from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.tensors import require
 from jitgen.plans.plan import Plan, configs
 from jitgen.plans.prewarm import PrewarmReport, prewarm
+from jitgen.support.moved import with_new_names
 
 
 class MoELayer(nn.Module):
@@ -228,16 +229,17 @@ class MoELayer(nn.Module):
         first_expert: int = 0,
         local_experts: int | None = None,
         device: str | torch.device = "cpu",
-        activations: str | None = None,
+        activation_format: str | None = None,
         activation: str | None = None,
         interleaved: bool | None = None,
-        limit: float | None = None,
-        alpha: float | None = None,
+        swiglu_limit: float | None = None,
+        swiglu_alpha: float | None = None,
         chunk_tokens: int | None = None,
         min_latency: bool | None = None,
         numerics: str | None = None,
         max_tokens: int | None = None,
         workspace: Workspace | None = None,
+        **old: Any,
     ) -> Self:
         """
         Read one layer of a checkpoint; what is not understood of it is refused by its name.
@@ -259,17 +261,18 @@ class MoELayer(nn.Module):
             first_expert: The first expert of this rank.
             local_experts: How many follow it here; None: all. Others are not read.
             device: Where the weights go.
-            activations: As for `jitgen.moe`.
+            activation_format: As for `jitgen.moe`.
             activation: As for `jitgen.MoEConfig`, and so are those below; None: as the model's
                 config says, else as the family has it.
             interleaved: Whether rows of gates and ups take turns; None: as the family has it.
-            limit: Of gates and ups.
-            alpha: Steepness of the gate.
+            swiglu_limit: Of gates and ups.
+            swiglu_alpha: Steepness of the gate.
             chunk_tokens: Tokens of a pass.
             min_latency: Whether few rows take the kernel of least latency.
             numerics: ``fast`` or ``invariant``.
             max_tokens: As for the constructor.
             workspace: Likewise.
+            **old: As for `jitgen.moe`.
 
         Raises:
             InputError: The checkpoint has no such layer, or something is refused.
@@ -277,6 +280,9 @@ class MoELayer(nn.Module):
             ResourceError: There is no memory for the weights.
             OSError: A file cannot be read.
         """
+        if old:
+            named = with_new_names(cls.from_checkpoint, locals())
+            return cls.from_checkpoint(**named)
         from jitgen.layer import checkpoints
 
         found, weights = checkpoints.load(
@@ -288,11 +294,11 @@ class MoELayer(nn.Module):
             first_expert=first_expert,
             local_experts=local_experts,
             device=device,
-            activations=activations,
+            activation_format=activation_format,
             activation=activation,
             interleaved=interleaved,
-            limit=limit,
-            alpha=alpha,
+            swiglu_limit=swiglu_limit,
+            swiglu_alpha=swiglu_alpha,
             chunk_tokens=chunk_tokens,
             min_latency=min_latency,
             numerics=numerics,
@@ -306,7 +312,8 @@ class MoELayer(nn.Module):
         return (
             f"hidden={config.hidden}, intermediate={config.intermediate}, "
             f"experts={config.groups} of {config.experts}, top_k={config.top_k}, "
-            f"weights={str(kind).removeprefix('torch.')}, activations={weights.activations}"
+            f"weights={str(kind).removeprefix('torch.')}, "
+            f"activation_format={weights.activation_format}"
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

@@ -24,7 +24,7 @@ from jitgen.targets.early import joins
 
 def of_tokens(config: MoEConfig, weights: ExpertWeights, arch: Arch) -> Iterator[Any]:
     """Yield the problems whose rows are tokens, with one of them."""
-    form = Format(str(weights.activations))
+    form = Format(str(weights.activation_format))
     yield RouteProblem(
         m=1,
         experts=config.experts,
@@ -51,7 +51,7 @@ def joined_problem(
     Return the problem of the launch that sorts pairs and gathers their rows, with one token; None
     where two do it: on all targets but the one where it was measured to be faster.
     """
-    form = Format(str(weights.activations))
+    form = Format(str(weights.activation_format))
     if not joins(arch) or form.has_atoms:
         return None
     return PermuteQuantizeProblem(
@@ -66,7 +66,7 @@ def joined_problem(
 
 def of_matrices(config: MoEConfig, weights: ExpertWeights) -> Iterator[Any]:
     """Yield the problems of experts that have a matrix each, with one row in each of them."""
-    form = Format(str(weights.activations))
+    form = Format(str(weights.activation_format))
     if form is not Format.NONE:  # for tokens that come in bfloat16
         yield PermuteQuantizeProblem(
             layout=Layout.MASKED, m=weights.groups, k=config.hidden, top_k=1, format=form
@@ -84,7 +84,7 @@ def of_rows(
         groups=weights.groups,
         m=weights.groups,
         n=weights.intermediate,
-        scale_granularity=Scales(str(weights.activations)),
+        scale_granularity=Scales(str(weights.activation_format)),
         activation=Activation(config.activation),
         interleaved=config.interleaved,
     )
@@ -114,8 +114,8 @@ def _product(
 
 
 def _plain(b: Any, weights: ExpertWeights) -> dict[str, Any]:
-    is_unscaled = weights.activations == NONE
-    granularity = ScaleGranularity.TENSOR if is_unscaled else weights.activations
+    is_unscaled = weights.activation_format == NONE
+    granularity = ScaleGranularity.TENSOR if is_unscaled else weights.activation_format
     is_plain = b.shape[2] == 1 or b.stride(2) == 1
     return {
         "a_dtype": OF_TORCH[b.dtype],
@@ -131,6 +131,6 @@ def _prepacked(weights: ExpertWeights) -> dict[str, Any]:
         "a_dtype": OF_TORCH[weights.a_dtype],
         "b_dtype": DType.E2M1,
         "scale_granularity": ScaleGranularity.MX32,
-        "a_scale_granularity": weights.activations,
+        "a_scale_granularity": weights.activation_format,
         "b_layout": layout,
     }

@@ -30,6 +30,7 @@ from jitgen.formats.protocol import ceil_div
 from jitgen.ops import tensors as common
 from jitgen.ops.dispatcher import is_traced
 from jitgen.support.frozen import frozen
+from jitgen.support.moved import with_old_fields
 
 Matrices = Tensor | PrepackedWeights
 """One matrix for each expert."""
@@ -40,6 +41,7 @@ NONE, BLOCK128, ROW = "none", "block128", "row"
 _BLOCK = 128
 
 
+@with_old_fields
 @frozen
 class ExpertWeights:
     """
@@ -52,8 +54,8 @@ class ExpertWeights:
         w2_scale: Likewise.
         w13_bias: (G, 2 I) float32, added to the first product; None: nothing.
         w2_bias: (G, H) float32, likewise to the second.
-        activations: What tokens are quantised to: ``none``, ``block128`` or ``row``; None: as the
-            weights ask, and of two possibilities ``block128``.
+        activation_format: What tokens are quantised to: ``none``, ``block128`` or ``row``; None:
+            as the weights ask, and of two possibilities ``block128``.
 
     Raises:
         InputError: They do not fit each other; the message says which.
@@ -65,7 +67,7 @@ class ExpertWeights:
     w2_scale: Tensor | None = None
     w13_bias: Tensor | None = None
     w2_bias: Tensor | None = None
-    activations: str | None = None
+    activation_format: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("w13", "w2"):
@@ -85,12 +87,13 @@ class ExpertWeights:
                 f"must be of w13's format, whose activations are {' or '.join(allowed)} (got one "
                 f"for {' or '.join(others)})",
             )
-        if self.activations is None:
-            object.__setattr__(self, "activations", allowed[0])
-        if self.activations not in allowed:
+        if self.activation_format is None:
+            object.__setattr__(self, "activation_format", allowed[0])
+        if self.activation_format not in allowed:
             raise InputError(
-                "activations",
-                f"must be {' or '.join(allowed)} for these weights (got {self.activations!r})",
+                "activation_format",
+                f"must be {' or '.join(allowed)} for these weights (got "
+                f"{self.activation_format!r})",
             )
         for name, columns in (("w13_bias", twice), ("w2_bias", hidden)):
             bias = getattr(self, name)
@@ -127,7 +130,7 @@ class ExpertWeights:
     @property
     def a_dtype(self) -> torch.dtype:
         """Element type of activations in front of a product."""
-        return torch.bfloat16 if self.activations == NONE else torch.float8_e4m3fn
+        return torch.bfloat16 if self.activation_format == NONE else torch.float8_e4m3fn
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -166,7 +169,7 @@ class ExpertWeights:
         tensors: dict[str, Tensor],
         known: Callable[[PrepackedWeights, PrepackedWeights], PrepackedWeights],
     ) -> ExpertWeights:
-        fields: dict[str, Any] = {"activations": self.activations}
+        fields: dict[str, Any] = {"activation_format": self.activation_format}
         for name in ("w13", "w2"):
             each = getattr(self, name)
             fields[name] = tensors[name]

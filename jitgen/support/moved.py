@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 DROPPED_IN = "0.3"
+
+_Class = TypeVar("_Class", bound=type)
 
 _OPERATIONS = (
     *("combine", "grouped_gemm", "grouped_gemm_wgrad", "moe_fc2_dense", "permute_quantize"),
@@ -62,24 +65,27 @@ NAMES = {
 }
 """Of each module, old names of what it has: their names now."""
 
+_GATE = {"limit": "swiglu_limit", "alpha": "swiglu_alpha"}
+_FORMAT = {"activations": "activation_format"}
+
 ARGUMENTS = {
     "route": {
         "scores": "logits",
         "scale": "routed_scaling_factor",
         "bias": "correction_bias",
     },
-    "silu_mul_quantize": {
-        "scale_granularity": "format",
-        "scale": "global_scale",
-        "limit": "swiglu_limit",
-        "alpha": "swiglu_alpha",
-    },
+    "silu_mul_quantize": _GATE | {"scale_granularity": "format", "scale": "global_scale"},
     "moe_fc2_dense": {"alpha": "router_weights"},
     "permute_quantize": {
         "scale_granularity": "format",
         "form": "format",
         "scale": "global_scale",
     },
+    "moe": _GATE | _FORMAT,
+    "moe_experts": _GATE | _FORMAT,
+    "from_checkpoint": _GATE | _FORMAT,
+    "MoEConfig": _GATE,
+    "ExpertWeights": _FORMAT,
 }
 """Of each call, old names of arguments: their names now."""
 
@@ -124,11 +130,17 @@ def with_new_names(call: Callable[..., Any], given: dict[str, Any]) -> dict[str,
     from inspect import signature
 
     old, parameters = given.pop("old"), signature(call).parameters
-    set_ = {name: value for name, value in given.items() if value is not parameters[name].default}
-    return set_ | _by_new_names(call.__name__, old, set_)
+    is_set = {
+        name: value
+        for name, value in given.items()
+        if name in parameters and value is not parameters[name].default  # not in them: cls
+    }
+    return is_set | _by_new_names(call.__name__, old, is_set, stacklevel=5)
 
 
-def _by_new_names(call: str, old: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
+def _by_new_names(
+    call: str, old: dict[str, Any], given: Collection[str], stacklevel: int
+) -> dict[str, Any]:
     """Return what `old` has by the names of today, if they are not in `given` as well."""
     found = {}
     for name, value in old.items():
@@ -137,9 +149,33 @@ def _by_new_names(call: str, old: dict[str, Any], given: Collection[str]) -> dic
             raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
         if new in given or new in found:
             raise TypeError(f"{call}() got {new!r} twice, once by its old name {name!r}")
-        warn(f"{name}= of {call}", f"{new}=", stacklevel=5)
+        warn(f"{name}= of {call}", f"{new}=", stacklevel)
         found[new] = value
     return found
+
+
+def with_old_fields(cls: _Class) -> _Class:
+    """Let instances of a class be made with fields by their old names, and be asked for those."""
+    made: Any = cls
+    name, init = made.__name__, made.__init__
+    names = ARGUMENTS[name].keys()
+
+    @wraps(init)
+    def by_new_names(self: Any, **named: Any) -> None:
+        if not names.isdisjoint(named):
+            old = {each: named.pop(each) for each in names & named.keys()}
+            named |= _by_new_names(name, old, named, stacklevel=4)
+        init(self, **named)
+
+    def old_field(self: Any, asked: str) -> Any:
+        new = ARGUMENTS[name].get(asked)
+        if new is None:
+            raise AttributeError(f"{name!r} object has no attribute {asked!r}")
+        warn(f"{name}.{asked}", new)
+        return getattr(self, new)
+
+    made.__init__, made.__getattr__ = by_new_names, old_field
+    return cls
 
 
 def take_old_methods(kind: type) -> None:

@@ -65,7 +65,7 @@ class TestEveryFamily:
     def test_from_memory(self, name: str) -> None:
         prefix, tensors, _ = MAKERS[name]()
         layer = jitgen.MoELayer.from_checkpoint(tensors, prefix, top_k=TOP_K)
-        tolerance = TOLERANCE[str(layer.weights.activations)]
+        tolerance = TOLERANCE[str(layer.weights.activation_format)]
 
         assert layer.config.experts == EXPERTS
         assert relative_error(layer(*given()), expected(name, *given())) < tolerance
@@ -119,7 +119,7 @@ def test_gpt_oss_in_bfloat16() -> None:
     layer = jitgen.MoELayer.from_checkpoint(plain, prefix, top_k=TOP_K)
     flat = {**plain, f"{prefix}.experts.gate_up_proj": up[:, 0].bfloat16()}
 
-    assert layer.weights.activations == "none"
+    assert layer.weights.activation_format == "none"
     assert layer.state_dict()["w13"].stride(1) == 1
     assert relative_error(layer(*given()), expected("gpt_oss", *given())) < TOLERANCE["none"]
     with pytest.raises(InputError, match=r"gate_up_proj must be \(E, K, N\)"):
@@ -168,7 +168,7 @@ class TestMistakes:
             ({"family": "llama"}, "must be one of"),
             ({"family": "gpt_oss"}, "has no experts"),
             ({"local_experts": 9}, "share of the 5 experts"),
-            ({"activations": "row"}, "activations"),
+            ({"activation_format": "row"}, "activation_format"),
         ],
     )
     def test_one_error_says_what(self, changes: dict[str, Any], text: str) -> None:

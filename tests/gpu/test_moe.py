@@ -34,7 +34,7 @@ def error(layer: jitgen.MoELayer, given: list[torch.Tensor], found: torch.Tensor
 class TestEveryFormat:
     def test_right(self, form: str, tokens: int) -> None:
         layer, given = on_gpu(form, tokens)
-        tolerance = TOLERANCE[str(layer.weights.activations)]
+        tolerance = TOLERANCE[str(layer.weights.activation_format)]
 
         assert error(layer, given, layer(*given)) < tolerance
         assert torch.equal(layer(*given), layer(*given))
@@ -65,7 +65,7 @@ def test_a_cuda_graph(form: str) -> None:
             given[1][5] = 0.0
         graph.replay()
 
-        assert error(layer, given, out) < TOLERANCE[str(layer.weights.activations)]
+        assert error(layer, given, out) < TOLERANCE[str(layer.weights.activation_format)]
         assert torch.equal(out, layer(*given))
         assert bool(out[5].any()) == (seed == 3)
 
@@ -93,5 +93,5 @@ def test_matrices_in_a_cuda_graph(form: str) -> None:
             assert (found[count:] == 77.0).all()
             assert torch.equal(found[:count], other[:count])
             if count:
-                tolerance = TOLERANCE[str(layer.weights.activations)]
+                tolerance = TOLERANCE[str(layer.weights.activation_format)]
                 assert relative_error(found[:count], right[:count]) < tolerance

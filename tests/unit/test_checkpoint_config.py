@@ -186,7 +186,7 @@ class TestActivation:
         prefix, tensors, _ = qwen3_moe()
         found = load(tensors, prefix, config={**SAID, name: word})
 
-        assert (found.activation, found.limit, found.alpha) == ("swiglu", None, None)
+        assert (found.activation, found.swiglu_limit, found.swiglu_alpha) == ("swiglu", None, None)
 
     @pytest.mark.parametrize("family", MAKERS)
     @pytest.mark.parametrize(
@@ -249,15 +249,22 @@ class TestActivation:
         words = {"hidden_act": word, "swiglu_limit": 6, "swiglu_alpha": 1.5}
         found = load(tensors, prefix, config={**SAID, **words})
 
-        assert (found.activation, found.limit, found.alpha) == ("swiglu_oai", 6.0, 1.5)
+        assert (found.activation, found.swiglu_limit, found.swiglu_alpha) == (
+            "swiglu_oai",
+            6.0,
+            1.5,
+        )
         assert not found.interleaved
 
     def test_swigluoai_without_its_numbers(self) -> None:
         prefix, tensors, _ = mixtral()
         config = {**SAID, "hidden_act": "swigluoai"}
 
-        assert refused(tensors, prefix, config=config).startswith("limit: is required")
-        assert load(tensors, prefix, config=config, limit=7.0, alpha=1.7).alpha == 1.7
+        assert refused(tensors, prefix, config=config).startswith("swiglu_limit: is required")
+        assert (
+            load(tensors, prefix, config=config, swiglu_limit=7.0, swiglu_alpha=1.7).swiglu_alpha
+            == 1.7
+        )
 
     @pytest.mark.parametrize(
         ("words", "limit", "alpha"),
@@ -272,16 +279,20 @@ class TestActivation:
         prefix, tensors, _ = gpt_oss()
         found = load(tensors, prefix, config={**SAID, **words})
 
-        assert (found.activation, found.limit, found.alpha) == ("swiglu_oai", limit, alpha)
+        assert (found.activation, found.swiglu_limit, found.swiglu_alpha) == (
+            "swiglu_oai",
+            limit,
+            alpha,
+        )
         assert found.interleaved
 
     @pytest.mark.parametrize(
         ("given", "argument"),
         [
             ({"activation": "swiglu"}, "activation"),
-            ({"limit": 7.0}, "limit"),
-            ({"alpha": 1.702}, "alpha"),
-            ({"limit": "x"}, "limit"),
+            ({"swiglu_limit": 7.0}, "swiglu_limit"),
+            ({"swiglu_alpha": 1.702}, "swiglu_alpha"),
+            ({"swiglu_limit": "x"}, "swiglu_limit"),
         ],
     )
     def test_the_call_contradicts_it(self, given: dict[str, Any], argument: str) -> None:
@@ -289,14 +300,16 @@ class TestActivation:
         config = {**SAID, "swiglu_limit": 6, "swiglu_alpha": 1.5}
 
         assert refused(tensors, prefix, config=config, **given).startswith(f"{argument}: must be")
-        assert load(tensors, prefix, config=config, limit=6, alpha=1.5).limit == 6
+        assert (
+            load(tensors, prefix, config=config, swiglu_limit=6, swiglu_alpha=1.5).swiglu_limit == 6
+        )
 
     def test_a_call_that_wants_another_than_the_family(self) -> None:
         prefix, tensors, _ = gpt_oss()
         found = load(tensors, prefix, top_k=TOP_K, activation="swiglu")
 
-        assert (found.activation, found.limit, found.alpha) == ("swiglu", None, None)
-        assert load(tensors, prefix, top_k=TOP_K, limit=5.0).limit == 5.0
+        assert (found.activation, found.swiglu_limit, found.swiglu_alpha) == ("swiglu", None, None)
+        assert load(tensors, prefix, top_k=TOP_K, swiglu_limit=5.0).swiglu_limit == 5.0
 
 
 class TestQuantisation:

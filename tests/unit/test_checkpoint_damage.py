@@ -310,4 +310,4 @@ def test_any_config(family: str) -> None:
         else:
             assert layer.config.activation == "swiglu"
         assert len(of_layer(layer)) == len(expected)
-    assert {"config", "top_k"} <= arguments <= {"config", "top_k", "limit", "alpha"}
+    assert {"config", "top_k"} <= arguments <= {"config", "top_k", "swiglu_limit", "swiglu_alpha"}

@@ -157,7 +157,7 @@ class Operands:
         step = max(1, self.case.tokens // CHECKED_TOKENS)
         expected = self.expected(weights, step)
         error = reference.relative_error(found[::step], expected)
-        limit = reference.TOLERANCE[str(weights.activations)]
+        limit = reference.TOLERANCE[str(weights.activation_format)]
         if not error < limit:
             raise WrongResult(f"{side} is wrong for {self.case}: error {error:.3g} above {limit}")
         if self.router is not None:

@@ -55,7 +55,7 @@ def load(  # noqa: PLR0913  # each is one thing to say
     first_expert: int = 0,
     local_experts: int | None = None,
     device: str | torch.device = "cpu",
-    activations: str | None = None,
+    activation_format: str | None = None,
     **fields: Any,
 ) -> tuple[MoEConfig, ExpertWeights]:
     """
@@ -70,7 +70,7 @@ def load(  # noqa: PLR0913  # each is one thing to say
         first_expert: The first expert of this rank.
         local_experts: How many follow it here; None: all.
         device: Where the weights go.
-        activations: What tokens are quantised to, where the weights leave a choice.
+        activation_format: What tokens are quantised to, where the weights leave a choice.
         fields: Further fields of `MoEConfig`; None: as config and family say. They win over the
             family's.
 
@@ -107,7 +107,7 @@ def load(  # noqa: PLR0913  # each is one thing to say
             prefix=prefix,
             experts=range(first_expert, last),
             device=device,
-            activations=activations,
+            activation_format=activation_format,
             scale_format=scale_format,
         )
     )

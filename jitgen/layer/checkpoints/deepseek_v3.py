@@ -47,7 +47,7 @@ def read(part: Part) -> ExpertWeights:
         w2=w2,
         w13_scale=_scales(part, _GATE_UP, intermediate, hidden),
         w2_scale=_scales(part, _DOWN, hidden, intermediate),
-        activations=part.activations,
+        activation_format=part.activation_format,
     )
 
 

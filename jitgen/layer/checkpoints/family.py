@@ -27,7 +27,7 @@ class Part:
         prefix: Prefix of the layer's names.
         experts: Which experts.
         device: Where they go.
-        activations: What tokens are to be quantised to, where the weights leave a choice.
+        activation_format: What tokens are to be quantised to, where the weights leave a choice.
         scale_format: What the model's config says that scales are, ``ue8m0`` or ``float``; None:
             nothing, so that their type says it.
     """
@@ -36,7 +36,7 @@ class Part:
     prefix: str
     experts: range
     device: torch.device
-    activations: str | None
+    activation_format: str | None
     scale_format: str | None = None
 
     @property

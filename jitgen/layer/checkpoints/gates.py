@@ -70,8 +70,8 @@ def fields(
             )
     found = {**family, **told, **given}
     if given.get("activation", told.get("activation")) == Activation.SWIGLU:
-        found |= {name: given.get(name) for name in ("limit", "alpha")}
-    for name in ("limit", "alpha"):
+        found |= {name: given.get(name) for name in ("swiglu_limit", "swiglu_alpha")}
+    for name in ("swiglu_limit", "swiglu_alpha"):
         if said is not None and name not in found and "activation" in told:
             raise InputError(
                 name, f"is required: {said.what} asks for swiglu_oai and does not say it (got None)"
@@ -87,8 +87,8 @@ def _told(said: Said, *, is_oai: bool) -> dict[str, Any]:
     words = _activations(said, section)
     if is_oai or words & _OAI or alpha is not None:
         told: dict[str, Any] = {"activation": str(Activation.SWIGLU_OAI)}
-        told |= {} if limit is None else {"limit": limit}
-        return told | ({} if alpha is None else {"alpha": alpha})
+        told |= {} if limit is None else {"swiglu_limit": limit}
+        return told | ({} if alpha is None else {"swiglu_alpha": alpha})
     if limit is not None:
         raise said.error(
             f"says {_LIMIT} = {limit}, a clamp of gates and ups without {_ALPHA}, which no layer "

@@ -76,7 +76,7 @@ def _weights(part: Part, w13: Matrices, w2: Matrices, sizes: tuple[int, int]) ->
         w2=w2,
         w13_bias=_bias(part, _GATE_UP, twice),
         w2_bias=_bias(part, _DOWN, hidden),
-        activations=part.activations,
+        activation_format=part.activation_format,
     )
 
 
@@ -105,7 +105,9 @@ def _prepacked(part: Part, name: str, n: int, k: int) -> PrepackedWeights:
         raise InputError("source", f"{part.name(name)}_blocks must be uint8 (got {blocks.dtype})")
     scale = part.read(f"{name}_scales", part.experts, part.maker)
     scales.require_bytes(scale, part.name(f"{name}_scales"))
-    layout: Literal["wide1", "exact1"] = "wide1" if part.activations in (None, NONE) else "exact1"
+    layout: Literal["wide1", "exact1"] = (
+        "wide1" if part.activation_format in (None, NONE) else "exact1"
+    )
     return prepack_mxfp4(blocks.flatten(-2), scale, layout=layout).to(part.device)
 
 
@@ -168,7 +170,7 @@ FAMILY = Family(
     config={
         "activation": "swiglu_oai",
         "interleaved": True,
-        "limit": _LIMIT,
-        "alpha": _ALPHA,
+        "swiglu_limit": _LIMIT,
+        "swiglu_alpha": _ALPHA,
     },
 )

@@ -77,7 +77,7 @@ def plain_family(gate_up: tuple[str, str], down: str) -> Family:
         w13 = stacked(part, gate_up, PLAIN)
         w2 = stacked(part, (down,), PLAIN, shape=turned(w13))
         w13, w2 = w13.to(torch.bfloat16), w2.to(torch.bfloat16)
-        return ExpertWeights(w13=w13, w2=w2, activations=part.activations)
+        return ExpertWeights(w13=w13, w2=w2, activation_format=part.activation_format)
 
     first = names[0].replace(EXPERT, ".0.")
     return Family(forms=(Form(marks=(first,), reads=tuple(names), read=read),))
