@@ -27,6 +27,7 @@ from jitgen.errors import InputError
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
 from jitgen.support.frozen import frozen
+from jitgen.support.moved import with_new_names, with_old_fields
 
 _VIEWS = 256
 """Numbers of tokens whose views are cached; decoding has that many at most."""
@@ -134,9 +135,10 @@ class Lease:
         return self._order[: groups * rows].view(groups, rows)
 
 
+@with_old_fields
 class Workspace:
     """
-    Memory for at most `tokens` tokens at once, on each stream that asks for it.
+    Memory for at most `max_tokens` tokens at once, on each stream that asks for it.
 
     Safe to use from any thread, on any stream and in graphs: a call that cannot have the blocks of
     its stream gets memory of torch's allocator.
@@ -145,7 +147,7 @@ class Workspace:
         hidden: H.
         intermediate: I.
         top_k: Experts of a token.
-        tokens: Most tokens at once.
+        max_tokens: Most tokens at once.
         a_dtype: Element type of activations in front of a product.
         device: Where.
         rows: Least rows that it has room for, where they shall be more than tokens ask for.
@@ -157,13 +159,13 @@ class Workspace:
         hidden: int,
         intermediate: int,
         top_k: int,
-        tokens: int,
+        max_tokens: int,
         a_dtype: torch.dtype,
         device: torch.device | str,
         rows: int = 0,
     ) -> None:
-        self.tokens = tokens
-        self.rows = max(tokens * top_k, rows)
+        self.max_tokens = max_tokens
+        self.rows = max(max_tokens * top_k, rows)
         self._sizes = (hidden, intermediate, top_k, a_dtype)
         self._lock = threading.Lock()
         self._order: Tensor | None = None
@@ -176,19 +178,22 @@ class Workspace:
         cls,
         config: MoEConfig,
         weights: ExpertWeights,
-        tokens: int | None = None,
+        max_tokens: int | None = None,
         *,
         masked: int = 0,
+        **old: Any,
     ) -> Workspace:
         """
-        Return memory for a layer: for its chunks, or for at most `tokens` if they are fewer; and
-        for at least `masked` rows of every expert, for `MoELayer.experts`.
+        Return memory for a layer: for its chunks, or for at most `max_tokens` if they are fewer;
+        and for at least `masked` rows of every expert, for `MoELayer.experts`.
         """
+        if old:
+            return cls.of(**with_new_names(cls.of, locals()))
         return cls(
             hidden=weights.hidden,
             intermediate=weights.intermediate,
             top_k=config.top_k,
-            tokens=min(tokens or config.chunk_tokens, config.chunk_tokens),
+            max_tokens=min(max_tokens or config.chunk_tokens, config.chunk_tokens),
             a_dtype=weights.a_dtype,
             device=weights.device,
             rows=weights.groups * masked,
@@ -201,7 +206,7 @@ class Workspace:
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         """Keep its sizes alone."""
         hidden, intermediate, top_k, a_dtype = self._sizes
-        sizes = (hidden, intermediate, top_k, self.tokens, a_dtype)
+        sizes = (hidden, intermediate, top_k, self.max_tokens, a_dtype)
         return _like, (*sizes, self._device, self.rows)
 
     @property
@@ -221,7 +226,7 @@ class Workspace:
         if blocks is not None and not blocks.lock.acquire(blocking=False):
             blocks = None
         try:
-            yield Lease(blocks, self.tokens, self._sizes[2], self._order)
+            yield Lease(blocks, self.max_tokens, self._sizes[2], self._order)
         finally:
             if blocks is not None:
                 blocks.lock.release()
@@ -296,7 +301,7 @@ class Workspace:
             raise InputError(
                 "workspace",
                 f"must have room for {groups} matrices of {rows} rows (got one for {self.rows} "
-                f"rows): make it with Workspace.of(config, weights, tokens, masked={rows})",
+                f"rows): make it with Workspace.of(config, weights, max_tokens, masked={rows})",
             )
 
 
@@ -304,7 +309,7 @@ def _like(  # the fields that `Workspace.__reduce__` keeps
     hidden: int,
     intermediate: int,
     top_k: int,
-    tokens: int,
+    max_tokens: int,
     a_dtype: torch.dtype,
     device: torch.device,
     rows: int,
@@ -313,7 +318,7 @@ def _like(  # the fields that `Workspace.__reduce__` keeps
         hidden=hidden,
         intermediate=intermediate,
         top_k=top_k,
-        tokens=tokens,
+        max_tokens=max_tokens,
         a_dtype=a_dtype,
         device=device,
         rows=rows,

@@ -86,6 +86,8 @@ ARGUMENTS = {
     "from_checkpoint": _GATE | _FORMAT,
     "MoEConfig": _GATE,
     "ExpertWeights": _FORMAT,
+    "Workspace": {"tokens": "max_tokens"},
+    "of": {"tokens": "max_tokens"},  # Workspace.of
 }
 """Of each call, old names of arguments: their names now."""
 

@@ -41,7 +41,7 @@ KEPT = {
     "layer/workspace.py self._order": "numbers that are written once, and the device waited for",
     **{
         f"layer/workspace.py self.{name}": _NUMBERS
-        for name in ("_device", "_sizes", "_top_k", "tokens")
+        for name in ("_device", "_sizes", "_top_k", "max_tokens", "tokens")
     },
     "layer/workspace.py self.rows": _LEASED,
     "ops/explicit_config.py _read": _CONFIGS,
