@@ -162,16 +162,9 @@ def run(  # shared by a call and a module
             require_workspace(workspace)
             workspace.require(chain.config, chain.weights)
             workspace = None if is_compiling() else workspace  # a view of each size is a graph
-        ids, counts = _short(topk_ids, chain.config.experts), topk_weights.contiguous()
+        ids, counts = common.short_ids(topk_ids).contiguous(), topk_weights.contiguous()
         with nullcontext(Lease()) if workspace is None else workspace.lease() as lease:
             return chain.run_in_chunks(x, counts, ids, shared, out, lease, pairs)
-
-
-def _short(topk_ids: Tensor, experts: int) -> Tensor:
-    """Return them as int32, dense; a number that int32 lacks must not become an expert's."""
-    if topk_ids.dtype is torch.int64:
-        topk_ids = topk_ids.clamp(-1, experts).to(torch.int32)
-    return topk_ids.contiguous()
 
 
 def require_workspace(given: object) -> None:

@@ -69,6 +69,11 @@ def groups_of(args: object) -> Tensor | None:
     return next((each for each in every if each is not None), None)
 
 
+def short_ids(ids: Tensor) -> Tensor:
+    """Return ids of experts as int32; one that int32 lacks becomes -1, or no expert's."""
+    return ids.clamp(-1, 2**31 - 1).to(torch.int32) if ids.dtype is torch.int64 else ids
+
+
 def layout_of(
     offs: Tensor | None, m_indices: Tensor | None, masked_m: Tensor | None
 ) -> tuple[Layout, Tensor]:

@@ -193,10 +193,25 @@ def test_refusals(changes: dict[str, Any], message: str) -> None:
         jitgen.route(**GOOD)
 
 
+def test_ids_as_torch_gives_them_are_sorted() -> None:
+    """New and warm, with numbers that int32 lacks, and in a graph."""
+    ids = logits(40, 16).topk(3).indices
+    ids[3, 1], ids[5, 2], ids[6, 0] = 2**32 + 1, -(2**32) + 1, -1
+    expected = jitgen.reference.sort_pairs(ids, experts=16)
+    for _ in range(2):
+        found = jitgen.sort_pairs(ids, experts=16)
+        assert same(found, expected)
+    out = Sorting(*(torch.full_like(each, 9) for each in expected))
+    assert jitgen.sort_pairs(ids, experts=16, out=out) is out
+    assert same(out, expected)
+    graph = make_fx(lambda ids: jitgen.sort_pairs(ids, experts=16).offs)(ids)
+    assert torch.equal(graph(ids), expected.offs)
+
+
 def test_refusals_of_sorting() -> None:
     ids = torch.zeros(4, 3, dtype=torch.int32)
-    with pytest.raises(InputError, match=r"topk_ids: must be int32 \(got torch.int64\)"):
-        jitgen.sort_pairs(ids.long(), experts=4)
+    with pytest.raises(InputError, match=r"topk_ids: must be int32 \(got torch.int16\)"):
+        jitgen.sort_pairs(ids.short(), experts=4)
     with pytest.raises(InputError, match=r"topk_ids: must be contiguous \(got strides \(4, 1\)\)"):
         jitgen.sort_pairs(torch.zeros(4, 4, dtype=torch.int32)[:, :3], experts=4)
     with pytest.raises(InputError, match="experts: must be an integer of at least 1"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
@@ -16,6 +17,7 @@ from jitgen.ops.launch import present, similar
 from jitgen.ops.route.dispatch import Route, SortPairs
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments, SortArguments
+from jitgen.ops.tensors import short_ids
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 from jitgen.support.moved import MISSING, with_new_names
@@ -155,8 +157,9 @@ def sort_pairs(
     Sort pairs of tokens and experts that were chosen elsewhere, as `route` sorts its own.
 
     Args:
-        topk_ids: (T, k) int32, dense: experts of all devices. Pairs whose expert is not local, such
-            as -1, are not sorted. A token may have an expert twice.
+        topk_ids: (T, k) int32, or int64 as torch.topk gives them, dense: experts of all devices.
+            Pairs whose expert is not local, such as -1, are not sorted. A token may have an expert
+            twice. int64 is converted at each call, which costs launches of torch's.
         experts: Experts of all devices, E.
         first_expert: As of `route`.
         local_experts: As of `route`; at most 512.
@@ -194,6 +197,16 @@ def sort_pairs(
                     return launch.sort(topk_ids, out)  # type: ignore[no-any-return]
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
+    if isinstance(topk_ids, Tensor) and topk_ids.dtype is torch.int64:
+        topk_ids = short_ids(topk_ids)
+        return sort_pairs(
+            topk_ids,
+            experts=experts,
+            first_expert=first_expert,
+            local_experts=local_experts,
+            out=out,
+            config=config,
+        )
     args = SortArguments(
         topk_ids=topk_ids,
         experts=experts,
