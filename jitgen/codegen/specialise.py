@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 LINE_LENGTH = 100
 
-RECORDS = ("WorkTile", "Schedule", "Copies", "Place")
+RECORDS = ("WorkTile", "Schedule", "Copies", "TileCoord")
 """Named tuples that templates read by the names of their fields, and never unpack."""
 
 _OPAQUE = re.compile(

@@ -148,7 +148,7 @@ TILES = (
         BLOCKS,
         "the block of a tile is that of its group",
         "wrong",
-        ("block=place.block + tile_m * TILE_M // 128", "block=place.block"),
+        ("block=coord.block + tile_m * TILE_M // 128", "block=coord.block"),
     ),
     source(
         LOW,

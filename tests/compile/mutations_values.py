@@ -237,7 +237,7 @@ ADDRESSES = (
         "fault",
         "behind groups",
         "never written",
-        "place_of",
+        "tile_coord",
     ),
     ragged(
         "scales are not handed over",

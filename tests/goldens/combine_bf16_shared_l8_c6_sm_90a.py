@@ -50,17 +50,44 @@ WARPS = THREADS // 32
 VECTOR = 8  # columns that a lane takes: 16 bytes
 
 
-# sm90/shared/vectors_of.py.jinja
-def vectors_of(tensor):
-    """Return (..., columns) as (..., columns // VECTOR, VECTOR)."""
-    *shape, columns = tensor.shape
-    *stride, _ = tensor.stride
-    layout = cute.make_layout((*shape, columns // VECTOR, VECTOR), stride=(*stride, VECTOR, 1))
-    return cute.make_tensor(tensor.iterator, layout)
-
-
 # sm90/combine/kernel.py.jinja
 PRIORITY = cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE  # in L1: everything is read once
+
+
+@cute.kernel
+def combine_kernel(y, inverse, weights, shared, out):
+    """Every warp walks over tiles of ROWS tokens and 32 vectors."""
+    cta, _, _ = cute.arch.block_idx()
+    num_ctas, _, _ = cute.arch.grid_dim()
+    warp = cta * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
+    cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
+    num_tokens, num_vectors = out.shape[0], out.shape[1]
+    tiles_m, tiles_n = cute.ceil_div(num_tokens, ROWS), tiles_along_n(num_vectors)
+    step_m, step_n = tiles_m, Int32(0)  # one tile is all
+    tile_m, tile_n = warp // tiles_n, warp % tiles_n
+    while tile_m < tiles_m:
+        vector = tile_n * 32 + cute.arch.lane_idx()
+        tokens = [tile_m * ROWS + r for r in range(ROWS)]
+        places = [places_of(y, inverse, weights, token) for token in tokens]
+        sums = cute.make_rmem_tensor((VECTOR, ROWS), Float32)
+        sums.fill(0.0)
+        extra = cute.make_rmem_tensor((VECTOR, ROWS), cutlass.BFloat16)
+        for r in cutlass.range_constexpr(ROWS if shared is not None else 0):
+            if (tokens[r] < num_tokens) & (vector < num_vectors):
+                load(shared, tokens[r], vector, extra[None, r])
+        for first in cutlass.range(0, inverse.shape[1], LOADS, unroll=1):
+            for r in cutlass.range_constexpr(ROWS):
+                add_rows(sums[None, r], y, places[r], first, vector)
+        for r in cutlass.range_constexpr(ROWS):
+            if cutlass.const_expr(shared is not None):
+                sums[None, r].store(sums[None, r].load() + extra[None, r].load().to(Float32))
+            store_sums(sums[None, r], out, tokens[r], vector)
+        tile_m += step_m
+        tile_n += step_n
+        if tile_n >= tiles_n:
+            tile_m += 1
+            tile_n -= tiles_n
 
 
 class Places(NamedTuple):
@@ -126,42 +153,6 @@ def store_sums(sums, out, token, vector):
         cute.autovec_copy(rounded, out[token, vector, None])
 
 
-@cute.kernel
-def combine_kernel(y, inverse, weights, shared, out):
-    """Every warp walks over tiles of ROWS tokens and 32 vectors."""
-    cta, _, _ = cute.arch.block_idx()
-    num_ctas, _, _ = cute.arch.grid_dim()
-    warp = cta * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
-    num_tokens, num_vectors = out.shape[0], out.shape[1]
-    tiles_m, tiles_n = cute.ceil_div(num_tokens, ROWS), tiles_along_n(num_vectors)
-    step_m, step_n = tiles_m, Int32(0)  # one tile is all
-    tile_m, tile_n = warp // tiles_n, warp % tiles_n
-    while tile_m < tiles_m:
-        vector = tile_n * 32 + cute.arch.lane_idx()
-        tokens = [tile_m * ROWS + r for r in range(ROWS)]
-        places = [places_of(y, inverse, weights, token) for token in tokens]
-        sums = cute.make_rmem_tensor((VECTOR, ROWS), Float32)
-        sums.fill(0.0)
-        extra = cute.make_rmem_tensor((VECTOR, ROWS), cutlass.BFloat16)
-        for r in cutlass.range_constexpr(ROWS if shared is not None else 0):
-            if (tokens[r] < num_tokens) & (vector < num_vectors):
-                load(shared, tokens[r], vector, extra[None, r])
-        for first in cutlass.range(0, inverse.shape[1], LOADS, unroll=1):
-            for r in cutlass.range_constexpr(ROWS):
-                add_rows(sums[None, r], y, places[r], first, vector)
-        for r in cutlass.range_constexpr(ROWS):
-            if cutlass.const_expr(shared is not None):
-                sums[None, r].store(sums[None, r].load() + extra[None, r].load().to(Float32))
-            store_sums(sums[None, r], out, tokens[r], vector)
-        tile_m += step_m
-        tile_n += step_n
-        if tile_n >= tiles_n:
-            tile_m += 1
-            tile_n -= tiles_n
-
-
 def launch(y, inverse, topk_weights, shared, out, stream):
     """
     Launch the kernel on `stream` for a GPU with `num_sms` SMs.
@@ -212,3 +203,12 @@ def arguments():
 def combine(y, inverse, topk_weights, shared, out, num_sms, stream):
     """Compute and store the sums: see `launch`."""
     launch(y, inverse, topk_weights, shared, out, stream)
+
+
+# sm90/shared/vectors_of.py.jinja
+def vectors_of(tensor):
+    """Return (..., columns) as (..., columns // VECTOR, VECTOR)."""
+    *shape, columns = tensor.shape
+    *stride, _ = tensor.stride
+    layout = cute.make_layout((*shape, columns // VECTOR, VECTOR), stride=(*stride, VECTOR, 1))
+    return cute.make_tensor(tensor.iterator, layout)

@@ -35,6 +35,12 @@ A CTA walks over many tiles of TILE_M x TILE_N, and its warps over them with dif
 Rows of a, the tokens, are the n side of matrix instructions, and those of b, the weights, the m
 side, so that 8 tokens fill an instruction.
 
+Warps wait for each other at pairs of mbarriers, one pair for each stage of a pipeline. A stage is
+full, and free again, after so many arrivals:
+
+    pipeline  stages  full after                         free after
+    load         8     1  the load warp, and all bytes      2  math warps
+
 To see it, check it and run it:
 
     NAME=grouped_gemm_contiguous_e2m1_e2m1_mx32_f16_t16x32x256_c1x1_acc1_safesel_sm_120a
@@ -135,526 +141,72 @@ STEP_K = 2 * MMA_K
 STEPS = TILE_K // STEP_K  # in a stage
 
 
-# shared/schedule.py.jinja
-class Cta(NamedTuple):
-    """Which of all CTAs this one is, and which k-blocks it takes."""
-
-    block: Int32
-    num_blocks: Int32
-    rank: Int32  # in its cluster
-    first_k_block: Int32
-    num_k_blocks: Int32
-
-
-# shared/work_tile.py.jinja
-class WorkTile(NamedTuple):
+# sm120/grouped_gemm/kernel.py.jinja
+@cute.kernel
+def grouped_gemm_kernel(a, b, scales, groups, results):
     """
-    What a CTA does next: a tile of one group. All warps take it, whatever their task.
+    Compute the tiles of one CTA.
 
-    A field that no tile of a kernel needs stays the constant that it is here.
+    a, b, scales and results are tuples of what the host prepared: tensors, and TMA copies of them.
     """
+    block, _, _ = cute.arch.block_idx()
+    num_blocks, _, _ = cute.arch.grid_dim()
+    warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    (tma_a, mA), (tma_b, mB) = a, b
+    if warp_index == MATH_WARPS:
+        for tma in (tma_a, tma_b, *descriptors_of_scales(scales)):
+            cpasync.prefetch_descriptor(tma)
 
-    row: Int32  # its first row
-    tile_n: Int32  # its place along N
-    group: Int32  # whose rows and weights it takes; -1 where nothing is left
-    live_end: Int32 = 0  # the end of the group's rows
-    b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
-    block: Int32 = 0  # of 128 rows, each group counted from its own first row: where scales are
-    num_rows: Int32 = TILE_M  # that may be the group's
-    is_valid: Boolean = True  # there is something to do
-
-
-# shared/schedule.py.jinja
-class Schedule(NamedTuple):
-    """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
-
-    groups: cute.Tensor
-    num_rows: Int32  # of a, or of one of its matrices
-    tiles_n: Int32  # cluster tiles along N
-    order: "Order"  # what else the order of tiles depends on
-    begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
-    end: Int32
-    step: Int32
-    rank_m: Int32  # place of this CTA among those that share b
-    rank_n: Int32  # and among those that share a
-    first_k_block: Int32  # of this CTA's part of K
-    num_k_blocks: Int32
-
-
-@cute.jit
-def make_schedule(groups, b, out, tiles_n, cta):
-    """Return the schedule of this CTA; takes all threads of it."""
-    num_rows = cute.size(out, mode=[0])
-    order, tiles_m = make_order(b, num_rows)
-    end = tiles_m * tiles_n
-    begin, step = cta.block // CLUSTER_SIZE, cta.num_blocks // CLUSTER_SIZE
-    rank_m, rank_n = ranks_of(cta.rank)
-    return Schedule(
-        groups=groups,
-        num_rows=num_rows,
-        tiles_n=tiles_n,
-        order=order,
-        begin=begin,
-        end=end,
-        step=step,
-        rank_m=rank_m,
-        rank_n=rank_n,
-        first_k_block=cta.first_k_block,
-        num_k_blocks=cta.num_k_blocks,
+    storage = SmemAllocator().allocate(SharedStorage)
+    layout_a, layout_b = stages_of(TILE_M, A_ROW_BYTES), stages_of(TILE_N, B_ROW_BYTES)
+    sA = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
+    sB = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
+    loads = ring(
+        pipeline.PipelineTmaAsync,
+        storage.load_barriers,
+        NUM_STAGES,
+        1,
+        MATH_WARPS,
+        tx_count=STAGE_BYTES,
+        cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
     )
+    scales = make_scales(storage, scales, mA)
+    num_k_blocks = cute.ceil_div(cute.size(mA, mode=[1]), A_ROW_BYTES)
+    tiles_n = cute.ceil_div(cute.size(mB, mode=[0]), TILE_N)
+    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
+    cta = Cta(block, num_blocks, Int32(0), 0, num_k_blocks)
+    schedule = make_schedule(groups, mB, results[0], tiles_n, cta)
+
+    if warp_index < MATH_WARPS:
+        multiply_tiles(schedule, loads, storage, scales, Results(*results))
+    else:
+        if warp_index == MATH_WARPS:
+            a_source, b_source = Source(tma_a, mA, sA), Source(tma_b, mB, sB)
+            load_tiles(schedule, loads, a_source, b_source, scales)
 
 
-# shared/rows.py.jinja
-@cute.jit
-def from_row(tensor, row):
-    """Return the matrix that a tile of a group lies in, with `row` as its first row."""
-    return cute.domain_offset((row, 0), tensor)
-
-
-# shared/grouped_gemm/schedule_contiguous.py.jinja
-class Order(NamedTuple):
-    """What the order of tiles depends on."""
-
-    num_groups: Int32
-    tiles_m: Int32  # cluster tiles along M
-
-
-@cute.jit
-def make_order(b, num_rows):
-    """Return the order of tiles, and how many there are along M."""
-    tiles_m = cute.ceil_div(num_rows, TILE_M * CLUSTER_M)
-    return Order(cute.size(b, mode=[2]), tiles_m), tiles_m
-
-
-def ranks_of(rank):
-    """Return the places of a CTA among those of its cluster that share b, and that share a."""
-    return (rank % CLUSTER_M, rank // CLUSTER_M)
+def bytes_of(tensor):
+    """Return a tensor of values of a byte, or of bytes, as bytes."""
+    return cute.make_tensor(cute.recast_ptr(tensor.iterator, dtype=Uint8), tensor.layout)
 
 
 @cute.jit
-def group_at(schedule, row):
-    """Return the group of GROUP_ROWS rows from `row` on, -1 if all is padding. Takes a warp."""
-    lane = cute.arch.lane_idx()
-    group = Int32(-1)
-    value = schedule.groups[cutlass.min(row + lane % GROUP_ROWS, schedule.num_rows - 1)]
-    group = value if value < schedule.order.num_groups else group
-    for distance in (16, 8, 4, 2, 1):
-        group = cutlass.max(group, cute.arch.shuffle_sync(group, lane ^ distance))
-    return cute.arch.make_warp_uniform(group)
-
-
-@cute.jit
-def measure(schedule, work):
-    """
-    Return `work` with its ends: up to where its rows are known to be the group's, and its last one.
-
-    The first is the end of its last whole block of 64 rows without others: these may be stored as
-    they are, while the rows of other blocks are looked up one by one. Takes a warp.
-    """
-    lane = cute.arch.lane_idx()
-    filled = Int32(TILE_M)
-    live = Int32(0)
-    for i in cutlass.range_constexpr(1):
-        place = i * 32 + lane
-        row = work.row + place
-        is_own = schedule.groups[cutlass.min(row, schedule.num_rows - 1)] == work.group
-        is_own = is_own & (place < work.num_rows)
-        filled = filled if is_own else cutlass.min(filled, place)
-        live = place + 1 if is_own & (row < schedule.num_rows) else live
-    for distance in (16, 8, 4, 2, 1):
-        filled = cutlass.min(filled, cute.arch.shuffle_sync(filled, lane ^ distance))
-        live = cutlass.max(live, cute.arch.shuffle_sync(live, lane ^ distance))
-    return work._replace(live_end=work.row + live)
-
-
-@cute.jit
-def find_tile(schedule, index):
-    """
-    Return what this CTA does in cluster tile `index`; it is not valid where all is padding.
-
-    M runs fastest, over RASTER cluster tiles, so that clusters at work at the same time share tiles
-    of b.
-    """
-    tile_m, tile_n = raster(index, schedule.order.tiles_m, schedule.tiles_n)
-    row = (tile_m * CLUSTER_M + schedule.rank_m) * TILE_M
-    group = group_at(schedule, row)
-    tile_n = tile_n * CLUSTER_N + schedule.rank_n
-    return WorkTile(row, tile_n, group, b_tile=tile_n, is_valid=group >= 0)
-
-
-# shared/steps_whole.py.jinja
-def first_position(schedule):
-    """Return where this cluster starts: the position is the number of its tile."""
-    return schedule.begin
-
-
-def is_left(schedule, position):
-    """Return whether there is a tile at `position`."""
-    return position < schedule.end
-
-
-def next_position(schedule, position):
-    """Return where this cluster goes on."""
-    return position + schedule.step
-
-
-# shared/copies.py.jinja
-@cute.jit
-def raster(index, tiles_m, tiles_n):
-    """Return the place of tile `index` in tiles_m x tiles_n, M fastest in strips of RASTER."""
-    strip = index // (RASTER * tiles_n)
-    rest = index - strip * (RASTER * tiles_n)
-    height = cutlass.min(RASTER, tiles_m - strip * RASTER)
-    tile_n = rest // height
-    return strip * RASTER + rest - tile_n * height, tile_n
-
-
-def ring(kind, barriers, num_slots, num_producers, num_consumers, **options):
-    """Return a pipeline of buffers that are full and free after so many arrivals."""
-    return kind.create(
-        barrier_storage=barriers.data_ptr(),
-        num_stages=num_slots,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, num_producers),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, num_consumers),
-        **options,
+def launch(a, b, scales, groups, results, num_ctas, stream):
+    """Launch the kernel with what the TMA unit is told of tensors: on the host."""
+    b = groups_last(b)
+    grouped_gemm_kernel(
+        load_map(bytes_of(a), TILE_M, A_ROW_BYTES),
+        load_map(bytes_of(b), TILE_N, B_ROW_BYTES),
+        scales,
+        groups,
+        results,
+    ).launch(
+        grid=[cutlass.max(num_ctas, 1), 1, 1],
+        block=[THREADS, 1, 1],
+        min_blocks_per_mp=1,
+        stream=stream,
+        use_pdl=USE_PDL,
     )
-
-
-class Source(NamedTuple):
-    """A tensor that the TMA unit loads: the copy, the tensor, and its stages in shared memory."""
-
-    tma: cute.CopyAtom
-    gmem: cute.Tensor
-    smem: cute.Tensor
-
-
-class Copies(NamedTuple):
-    """What the TMA unit copies of a tile: its k-blocks, to stages of shared memory."""
-
-    tma: cute.CopyAtom
-    blocks: cute.Tensor
-    stages: cute.Tensor
-
-
-@cute.jit
-def copies_of(source, matrix, tile, tile_index, rank=0, num_ranks=1):
-    """Return a tile's copies: of its k-blocks, what one of `num_ranks` CTAs copies for all."""
-    stages, blocks = cpasync.tma_partition(
-        source.tma,
-        rank,
-        cute.make_layout(num_ranks),
-        cute.group_modes(source.smem, 0, 2),
-        cute.group_modes(cute.local_tile(matrix, tile, (tile_index, None)), 0, 2),
-    )
-    return Copies(source.tma, blocks, stages)
-
-
-def k_block(copies, k, stage):
-    """Return how, from where and to where k-block `k` is copied."""
-    return copies.tma, copies.blocks[None, k], copies.stages[None, stage]
-
-
-# sm120/grouped_gemm/load.py.jinja
-def stages_of(rows, row_bytes):
-    """Return how an operand lies in shared memory, swizzled; last mode: stages."""
-    tile = (rows, 8, row_bytes)
-    return hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, Uint8, NUM_STAGES)
-
-
-def load_map(tensor, rows, row_bytes):
-    """Return how the TMA unit loads tiles of bytes: on the host."""
-    stage = cute.slice_(stages_of(rows, row_bytes), (None, None, 0))
-    load = cpasync.CopyBulkTensorTileG2SOp()
-    return cpasync.make_tiled_tma_atom(load, tensor, stage, (rows, row_bytes))
-
-
-@cute.jit
-def load_tiles(schedule, loads, a, b, scales):
-    """
-    Load warp: for each k-block of each tile, wait until a stage is free and fill it.
-
-    A stage is full when all its bytes have arrived, and free when all math warps gave it back.
-    """
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
-    b_policy = None
-    position = first_position(schedule)
-    while is_left(schedule, position):
-        work = find_tile(schedule, position)
-        num_blocks = schedule.num_k_blocks if work.is_valid else 0
-        rows = from_row(a.gmem, work.row)
-        a_copies = copies_of(a, rows, (TILE_M, A_ROW_BYTES), 0)
-        weights = b.gmem[None, None, work.group]
-        b_copies = copies_of(b, weights, (TILE_N, B_ROW_BYTES), work.b_tile)
-        scale_copies = copies_of_scales(scales, work)
-        for k in cutlass.range(num_blocks, unroll=1):
-            loads.producer_acquire(state)
-            full = loads.producer_get_barrier(state)
-            cute.copy(*k_block(b_copies, k, state.index), tma_bar_ptr=full, cache_policy=b_policy)
-            cute.copy(*k_block(a_copies, k, state.index), tma_bar_ptr=full)
-            for copies in scale_copies:
-                cute.copy(*k_block(copies, k, state.index), tma_bar_ptr=full)
-            state.advance()
-        position = next_position(schedule, position)
-    # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
-    cute.arch.griddepcontrol_launch_dependents()
-    loads.producer_tail(state)
-
-
-# shared/atoms.py.jinja
-def words_of(scales):
-    """Return (G, blocks, atoms along K, 512) bytes as (128, atoms, blocks, G) words."""
-    shape, stride = scales.shape, scales.stride
-    layout = cute.make_layout(
-        (ATOM_BYTES // 4, shape[2], shape[1], shape[0]),
-        stride=(1, *(step // 4 for step in stride[2::-1])),
-    )
-    return cute.make_tensor(cute.recast_ptr(scales.iterator, dtype=Int32), layout)
-
-
-# sm120/grouped_gemm/load.py.jinja
-def staged(num_lines, num_blocks):
-    """Return how words of scales lie in shared memory; last mode: stages."""
-    return cute.make_layout((4 * num_lines, SCALE_WORDS, num_blocks, NUM_STAGES))
-
-
-def map_of_box(scales, num_lines, num_blocks):
-    """Return how the TMA unit loads lines of atoms, in `num_blocks` along rows: on the host."""
-    stage = cute.slice_(staged(num_lines, num_blocks), (None, None, None, 0))
-    load = cpasync.CopyBulkTensorTileG2SOp()
-    tile = (4 * num_lines, SCALE_WORDS, num_blocks)
-    return cpasync.make_tiled_tma_atom(load, words_of(scales), stage, tile)
-
-
-@cute.jit
-def copies_of_box(source, matrix, line, block, num_lines, num_blocks):
-    """Return the copies of lines of atoms, from `line` of `block` on."""
-    words = cute.domain_offset((4 * line, 0, block), source.gmem[None, None, None, matrix])
-    tile = (4 * num_lines, SCALE_WORDS, num_blocks)
-    stages, blocks = cpasync.tma_partition(
-        source.tma,
-        0,
-        cute.make_layout(1),
-        cute.group_modes(source.smem, 0, 3),
-        cute.group_modes(cute.local_tile(words, tile, (0, None, 0)), 0, 3),
-    )
-    return Copies(source.tma, blocks, stages)
-
-
-# shared/one_matrix.py.jinja
-def one_matrix(scales):
-    """Return (blocks, atoms, 512) as (1, blocks, atoms, 512): rows of all groups are one matrix."""
-    shape, stride = scales.shape, scales.stride
-    layout = cute.make_layout((1, *shape), stride=(0, *stride))
-    return cute.make_tensor(scales.iterator, layout)
-
-
-# sm120/grouped_gemm/scales_atoms.py.jinja
-class Scales(NamedTuple):
-    """Where the scales are: they come with the operands."""
-
-    a: Source
-    b: Source
-    num_places: Int32  # along K that have a scale
-
-
-def maps_of_scales(a_scale, b_scale, *alpha):
-    """Return how the TMA unit loads both, and what else there is as it is: on the host."""
-    a_scale = one_matrix(a_scale)
-    a_map = map_of_box(a_scale, SCALE_LINES, SCALE_BLOCKS)
-    return *a_map, *map_of_box(b_scale, 32, 1), *alpha
-
-
-def descriptors_of_scales(maps):
-    """Return what the TMA unit was told of scales."""
-    return maps[:4:2]
-
-
-def make_scales(storage, maps, a):
-    """Return the scales of a CTA."""
-    tma_a, words_a, tma_b, words_b, *rest = maps
-    sA = storage.a_scale.get_tensor(staged(SCALE_LINES, SCALE_BLOCKS))
-    sB = storage.b_scale.get_tensor(staged(32, 1))
-    num_places = cute.ceil_div(cute.size(a, mode=[1]) * 8 // A_BITS, SCALE_VECTOR)
-    return Scales(Source(tma_a, words_a, sA), Source(tma_b, words_b, sB), num_places, *rest)
-
-
-@cute.jit
-def row_in_block(work):
-    """Return the place of a tile's first row among the 128 whose scales are an atom."""
-    return work.row % 128
-
-
-@cute.jit
-def copies_of_scales(scales, work):
-    """
-    Return the copies of the scales of a tile.
-
-    Groups start at whole blocks of 128 rows.
-    """
-    matrix, block = 0, work.row // 128
-    line = row_in_block(work) % 32 // SCALE_LINES * SCALE_LINES
-    return (
-        copies_of_box(scales.a, matrix, line, block, SCALE_LINES, SCALE_BLOCKS),
-        copies_of_box(scales.b, work.group, 0, work.b_tile * TILE_N // 128, 32, 1),
-    )
-
-
-# sm120/grouped_gemm/matrices_and_products.py.jinja
-def vector(kind, first, count):
-    """Return what inline PTX calls `count` registers, read (r) or written (w), as a vector."""
-    return "{" + ", ".join("{$" + f"{kind}{first + i}" + "}" for i in range(count)) + "}"
-
-
-def swizzled(row, chunk, row_bytes, rows):
-    """Return where 16 bytes of a row lie in a stage: boxes of at most 128 bytes, swizzled."""
-    if row_bytes == 64:
-        return row * 64 + (chunk ^ (row // 2 % 4)) * 16
-    return chunk // 8 * (rows * 128) + row * 128 + (chunk % 8 ^ (row % 8)) * 16
-
-
-def load_matrices(address):
-    """Return four matrices of 8 rows x 16 bytes, a register each."""
-    return cute.arch.inline_ptx(
-        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 " + vector("w", 0, 4) + ", [{$r0}];",
-        write_only_types=[Int32] * 4,
-        read_only_args=[address],
-    )
-
-
-def places_of_weights(base, first, lane):
-    """Return where a lane reads 16 weights from row `first` on, 32 bytes along K at a time."""
-    row = first + lane % 16
-    return [
-        base + swizzled(row, 2 * i + lane // 16, B_ROW_BYTES, TILE_N)
-        for i in range(B_ROW_BYTES // 32)
-    ]
-
-
-def selector(byte, lane):
-    """Return what tells an instruction where scales are: from a byte on, in a lane of each quad."""
-    return "{" + f"{byte}, {lane}" + "}"
-
-
-def add_product(sums, part, weights, tokens, weight_scale, token_scale, *, is_first=False):
-    """
-    Add the product of 16 weights and 8 tokens to the sums of a part, or start with it.
-
-    A scale is a register, the byte in it from which on it counts, and the lane of a quad that has
-    it: for weights the pair of lanes.
-    """
-    before = [Float32(0.0) if is_first else sums[(i, *part)] for i in range(4)]
-    operands = ", ".join(
-        (
-            *(vector("w", 0, 4), vector("r", 0, 4), vector("r", 4, 2), vector("r", 6, 4)),
-            *("{$r10}", selector(*weight_scale[1:])),
-            *("{$r11}", selector(*token_scale[1:])),
-        )
-    )
-    after = cute.arch.inline_ptx(
-        f"{MMA} {operands};",
-        write_only_types=[Float32] * 4,
-        read_only_args=[*weights, *tokens, *before, weight_scale[0], token_scale[0]],
-    )
-    for i in range(4):
-        sums[(i, *part)] = after[i]
-
-
-# sm120/grouped_gemm/operands.py.jinja
-def token_of(column):
-    """Return which of 8 tokens is a column of an instruction."""
-    return column
-
-
-def places_of_tokens(base, first, lane):
-    """Return where a lane reads 8 tokens from row `first` on, 64 bytes along K at a time."""
-    row = first + lane % 8
-    return [
-        base + swizzled(row, 4 * i + lane // 8, A_ROW_BYTES, TILE_M)
-        for i in range(A_ROW_BYTES // 64)
-    ]
-
-
-def weights_of(places, part, step):
-    """Return the registers of 16 weights in both instructions of a step."""
-    rows = part * (16 * min(B_ROW_BYTES, 128))
-    return load_matrices(places[2 * step] + rows), load_matrices(places[2 * step + 1] + rows)
-
-
-def tokens_of(places, part, step):
-    """Return the registers of 8 tokens in both instructions of a step."""
-    words = load_matrices(places[step] + part * (8 * min(A_ROW_BYTES, 128)))
-    return words[:2], words[2:]
-
-
-# sm120/grouped_gemm/sums.py.jinja
-@cute.jit
-def tail_of(num_places):
-    """Return the last word with scales, and which of its bits are: what follows may be a NaN."""
-    last = (num_places + 3) // 4 - 1
-    tail = num_places - last * 4
-    mask = Int32(-1)
-    mask = (Int32(1) << (tail * 8)) - 1 if tail < 4 else mask
-    return last, mask
-
-
-class ScaleWords(NamedTuple):
-    """Scales that instructions take from this lane, as words: along K in a stage, and stages."""
-
-    tokens: list[cute.Tensor]  # of TOKEN_LANES parts each, of which one is this lane's
-    weights: cute.Tensor  # of both parts: half of one is this lane's
-
-
-def scale_words(scales, own, work):
-    """Return the scales of a tile that instructions take from this lane."""
-    quad, of_quad = own.lane // 4, own.lane % 4
-    first = row_in_block(work) + own.row + token_of(quad) + of_quad % TOKEN_LANES * 8
-    tokens = []
-    for part in range(0, PARTS_M, TOKEN_LANES):
-        row = first + part * 8
-        place = row % SCALE_LINES * 4 + row % 128 // 32
-        block = 0
-        tokens.append(scales.a.smem[place, None, block, None])
-    column = work.b_tile * TILE_N % 128 + own.column + quad + of_quad % 2 * 8
-    column += 0
-    weights = scales.b.smem[column % 32 * 4 + column // 32, None, 0, None]
-    return ScaleWords(tokens, weights)
-
-
-@cute.jit
-def sum_tile(schedule, loads, state, scales, own, work, sums):
-    """Math warp: add up its part of a tile by k-blocks; return the state of the pipeline."""
-    sums.fill(0.0)
-    words = scale_words(scales, own, work)
-    last, mask = tail_of(scales.num_places)
-    for k in cutlass.range(schedule.num_k_blocks, unroll=1):
-        loads.consumer_wait(state)
-        masks = [mask if k * SCALE_WORDS + i == last else Int32(-1) for i in range(SCALE_WORDS)]
-        of_weights = [words.weights[i, state.index] & mask for i, mask in enumerate(masks)]
-        of_tokens = [
-            [each[i, state.index] & mask for each in words.tokens] for i, mask in enumerate(masks)
-        ]
-        tokens_at, weights_at = places_in(own, state.index)
-        for step in cutlass.range_constexpr(STEPS):
-            tokens = [tokens_of(tokens_at, part, step) for part in range(PARTS_M)]
-            for part_n in cutlass.range_constexpr(PARTS_N):
-                weights = weights_of(weights_at, part_n, step)
-                for half in cutlass.range_constexpr(2):
-                    place = (step * STEP_K + half * MMA_K) // SCALE_VECTOR
-                    word, byte = place // 4, place % 4
-                    for part_m in cutlass.range_constexpr(PARTS_M):
-                        group, lane = part_m // TOKEN_LANES, part_m % TOKEN_LANES
-                        add_product(
-                            sums,
-                            (part_n, part_m),
-                            weights[half],
-                            tokens[part_m][half],
-                            (of_weights[word], byte, part_n),
-                            (of_tokens[word][group], byte, lane),
-                        )
-        cute.arch.sync_warp()
-        loads.consumer_release(state)
-        state.advance()
-    return state
 
 
 # sm120/grouped_gemm/math_and_store.py.jinja
@@ -762,6 +314,528 @@ def copy_rows(schedule, staging, out, own, work, first):
             cute.copy(atom, values, cute.make_tensor(target.iterator.align(16), target.layout))
 
 
+# sm120/grouped_gemm/sums.py.jinja
+@cute.jit
+def tail_of(num_places):
+    """Return the last word with scales, and which of its bits are: what follows may be a NaN."""
+    last = (num_places + 3) // 4 - 1
+    tail = num_places - last * 4
+    mask = Int32(-1)
+    mask = (Int32(1) << (tail * 8)) - 1 if tail < 4 else mask
+    return last, mask
+
+
+class ScaleWords(NamedTuple):
+    """Scales that instructions take from this lane, as words: along K in a stage, and stages."""
+
+    tokens: list[cute.Tensor]  # of TOKEN_LANES parts each, of which one is this lane's
+    weights: cute.Tensor  # of both parts: half of one is this lane's
+
+
+def scale_words(scales, own, work):
+    """Return the scales of a tile that instructions take from this lane."""
+    quad, of_quad = own.lane // 4, own.lane % 4
+    first = row_in_block(work) + own.row + token_of(quad) + of_quad % TOKEN_LANES * 8
+    tokens = []
+    for part in range(0, PARTS_M, TOKEN_LANES):
+        row = first + part * 8
+        place = row % SCALE_LINES * 4 + row % 128 // 32
+        block = 0
+        tokens.append(scales.a.smem[place, None, block, None])
+    column = work.b_tile * TILE_N % 128 + own.column + quad + of_quad % 2 * 8
+    column += 0
+    weights = scales.b.smem[column % 32 * 4 + column // 32, None, 0, None]
+    return ScaleWords(tokens, weights)
+
+
+@cute.jit
+def sum_tile(schedule, loads, state, scales, own, work, sums):
+    """Math warp: add up its part of a tile by k-blocks; return the state of the pipeline."""
+    sums.fill(0.0)
+    words = scale_words(scales, own, work)
+    last, mask = tail_of(scales.num_places)
+    for k in cutlass.range(schedule.num_k_blocks, unroll=1):
+        loads.consumer_wait(state)
+        masks = [mask if k * SCALE_WORDS + i == last else Int32(-1) for i in range(SCALE_WORDS)]
+        of_weights = [words.weights[i, state.index] & mask for i, mask in enumerate(masks)]
+        of_tokens = [
+            [each[i, state.index] & mask for each in words.tokens] for i, mask in enumerate(masks)
+        ]
+        tokens_at, weights_at = places_in(own, state.index)
+        for step in cutlass.range_constexpr(STEPS):
+            tokens = [tokens_of(tokens_at, part, step) for part in range(PARTS_M)]
+            for part_n in cutlass.range_constexpr(PARTS_N):
+                weights = weights_of(weights_at, part_n, step)
+                for half in cutlass.range_constexpr(2):
+                    place = (step * STEP_K + half * MMA_K) // SCALE_VECTOR
+                    word, byte = place // 4, place % 4
+                    for part_m in cutlass.range_constexpr(PARTS_M):
+                        group, lane = part_m // TOKEN_LANES, part_m % TOKEN_LANES
+                        add_product(
+                            sums,
+                            (part_n, part_m),
+                            weights[half],
+                            tokens[part_m][half],
+                            (of_weights[word], byte, part_n),
+                            (of_tokens[word][group], byte, lane),
+                        )
+        cute.arch.sync_warp()
+        loads.consumer_release(state)
+        state.advance()
+    return state
+
+
+# sm120/grouped_gemm/load.py.jinja
+def stages_of(rows, row_bytes):
+    """Return how an operand lies in shared memory, swizzled; last mode: stages."""
+    tile = (rows, 8, row_bytes)
+    return hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, Uint8, NUM_STAGES)
+
+
+def load_map(tensor, rows, row_bytes):
+    """Return how the TMA unit loads tiles of bytes: on the host."""
+    stage = cute.slice_(stages_of(rows, row_bytes), (None, None, 0))
+    load = cpasync.CopyBulkTensorTileG2SOp()
+    return cpasync.make_tiled_tma_atom(load, tensor, stage, (rows, row_bytes))
+
+
+@cute.jit
+def load_tiles(schedule, loads, a, b, scales):
+    """
+    Load warp: for each k-block of each tile, wait until a stage is free and fill it.
+
+    A stage is full when all its bytes have arrived, and free when all math warps gave it back.
+    """
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
+    b_policy = None
+    position = first_position(schedule)
+    while is_left(schedule, position):
+        work = find_tile(schedule, position)
+        num_blocks = schedule.num_k_blocks if work.is_valid else 0
+        rows = from_row(a.gmem, work.row)
+        a_copies = copies_of(a, rows, (TILE_M, A_ROW_BYTES), 0)
+        weights = b.gmem[None, None, work.group]
+        b_copies = copies_of(b, weights, (TILE_N, B_ROW_BYTES), work.b_tile)
+        scale_copies = copies_of_scales(scales, work)
+        for k in cutlass.range(num_blocks, unroll=1):
+            loads.producer_acquire(state)
+            full = loads.producer_get_barrier(state)
+            cute.copy(*k_block(b_copies, k, state.index), tma_bar_ptr=full, cache_policy=b_policy)
+            cute.copy(*k_block(a_copies, k, state.index), tma_bar_ptr=full)
+            for copies in scale_copies:
+                cute.copy(*k_block(copies, k, state.index), tma_bar_ptr=full)
+            state.advance()
+        position = next_position(schedule, position)
+    # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
+    cute.arch.griddepcontrol_launch_dependents()
+    loads.producer_tail(state)
+
+
+# shared/atoms.py.jinja
+def words_of(scales):
+    """Return (G, blocks, atoms along K, 512) bytes as (128, atoms, blocks, G) words."""
+    shape, stride = scales.shape, scales.stride
+    layout = cute.make_layout(
+        (ATOM_BYTES // 4, shape[2], shape[1], shape[0]),
+        stride=(1, *(step // 4 for step in stride[2::-1])),
+    )
+    return cute.make_tensor(cute.recast_ptr(scales.iterator, dtype=Int32), layout)
+
+
+# sm120/grouped_gemm/load.py.jinja
+def staged(num_lines, num_blocks):
+    """Return how words of scales lie in shared memory; last mode: stages."""
+    return cute.make_layout((4 * num_lines, SCALE_WORDS, num_blocks, NUM_STAGES))
+
+
+def map_of_box(scales, num_lines, num_blocks):
+    """Return how the TMA unit loads lines of atoms, in `num_blocks` along rows: on the host."""
+    stage = cute.slice_(staged(num_lines, num_blocks), (None, None, None, 0))
+    load = cpasync.CopyBulkTensorTileG2SOp()
+    tile = (4 * num_lines, SCALE_WORDS, num_blocks)
+    return cpasync.make_tiled_tma_atom(load, words_of(scales), stage, tile)
+
+
+@cute.jit
+def copies_of_box(source, matrix, line, block, num_lines, num_blocks):
+    """Return the copies of lines of atoms, from `line` of `block` on."""
+    words = cute.domain_offset((4 * line, 0, block), source.gmem[None, None, None, matrix])
+    tile = (4 * num_lines, SCALE_WORDS, num_blocks)
+    stages, blocks = cpasync.tma_partition(
+        source.tma,
+        0,
+        cute.make_layout(1),
+        cute.group_modes(source.smem, 0, 3),
+        cute.group_modes(cute.local_tile(words, tile, (0, None, 0)), 0, 3),
+    )
+    return Copies(source.tma, blocks, stages)
+
+
+# shared/one_matrix.py.jinja
+def one_matrix(scales):
+    """Return (blocks, atoms, 512) as (1, blocks, atoms, 512): rows of all groups are one matrix."""
+    shape, stride = scales.shape, scales.stride
+    layout = cute.make_layout((1, *shape), stride=(0, *stride))
+    return cute.make_tensor(scales.iterator, layout)
+
+
+# sm120/grouped_gemm/scales_atoms.py.jinja
+class Scales(NamedTuple):
+    """Where the scales are: they come with the operands."""
+
+    a: "Source"
+    b: "Source"
+    num_places: Int32  # along K that have a scale
+
+
+def maps_of_scales(a_scale, b_scale, *alpha):
+    """Return how the TMA unit loads both, and what else there is as it is: on the host."""
+    a_scale = one_matrix(a_scale)
+    a_map = map_of_box(a_scale, SCALE_LINES, SCALE_BLOCKS)
+    return *a_map, *map_of_box(b_scale, 32, 1), *alpha
+
+
+def descriptors_of_scales(maps):
+    """Return what the TMA unit was told of scales."""
+    return maps[:4:2]
+
+
+def make_scales(storage, maps, a):
+    """Return the scales of a CTA."""
+    tma_a, words_a, tma_b, words_b, *rest = maps
+    sA = storage.a_scale.get_tensor(staged(SCALE_LINES, SCALE_BLOCKS))
+    sB = storage.b_scale.get_tensor(staged(32, 1))
+    num_places = cute.ceil_div(cute.size(a, mode=[1]) * 8 // A_BITS, SCALE_VECTOR)
+    return Scales(Source(tma_a, words_a, sA), Source(tma_b, words_b, sB), num_places, *rest)
+
+
+@cute.jit
+def row_in_block(work):
+    """Return the place of a tile's first row among the 128 whose scales are an atom."""
+    return work.row % 128
+
+
+@cute.jit
+def copies_of_scales(scales, work):
+    """
+    Return the copies of the scales of a tile.
+
+    Groups start at whole blocks of 128 rows.
+    """
+    matrix, block = 0, work.row // 128
+    line = row_in_block(work) % 32 // SCALE_LINES * SCALE_LINES
+    return (
+        copies_of_box(scales.a, matrix, line, block, SCALE_LINES, SCALE_BLOCKS),
+        copies_of_box(scales.b, work.group, 0, work.b_tile * TILE_N // 128, 32, 1),
+    )
+
+
+# sm120/grouped_gemm/operands.py.jinja
+def token_of(column):
+    """Return which of 8 tokens is a column of an instruction."""
+    return column
+
+
+def places_of_tokens(base, first, lane):
+    """Return where a lane reads 8 tokens from row `first` on, 64 bytes along K at a time."""
+    row = first + lane % 8
+    return [
+        base + swizzled(row, 4 * i + lane // 8, A_ROW_BYTES, TILE_M)
+        for i in range(A_ROW_BYTES // 64)
+    ]
+
+
+def weights_of(places, part, step):
+    """Return the registers of 16 weights in both instructions of a step."""
+    rows = part * (16 * min(B_ROW_BYTES, 128))
+    return load_matrices(places[2 * step] + rows), load_matrices(places[2 * step + 1] + rows)
+
+
+def tokens_of(places, part, step):
+    """Return the registers of 8 tokens in both instructions of a step."""
+    words = load_matrices(places[step] + part * (8 * min(A_ROW_BYTES, 128)))
+    return words[:2], words[2:]
+
+
+# sm120/grouped_gemm/matrices_and_products.py.jinja
+def vector(kind, first, count):
+    """Return what inline PTX calls `count` registers, read (r) or written (w), as a vector."""
+    return "{" + ", ".join("{$" + f"{kind}{first + i}" + "}" for i in range(count)) + "}"
+
+
+def swizzled(row, chunk, row_bytes, rows):
+    """Return where 16 bytes of a row lie in a stage: boxes of at most 128 bytes, swizzled."""
+    if row_bytes == 64:
+        return row * 64 + (chunk ^ (row // 2 % 4)) * 16
+    return chunk // 8 * (rows * 128) + row * 128 + (chunk % 8 ^ (row % 8)) * 16
+
+
+def load_matrices(address):
+    """Return four matrices of 8 rows x 16 bytes, a register each."""
+    return cute.arch.inline_ptx(
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 " + vector("w", 0, 4) + ", [{$r0}];",
+        write_only_types=[Int32] * 4,
+        read_only_args=[address],
+    )
+
+
+def places_of_weights(base, first, lane):
+    """Return where a lane reads 16 weights from row `first` on, 32 bytes along K at a time."""
+    row = first + lane % 16
+    return [
+        base + swizzled(row, 2 * i + lane // 16, B_ROW_BYTES, TILE_N)
+        for i in range(B_ROW_BYTES // 32)
+    ]
+
+
+def selector(byte, lane):
+    """Return what tells an instruction where scales are: from a byte on, in a lane of each quad."""
+    return "{" + f"{byte}, {lane}" + "}"
+
+
+def add_product(sums, part, weights, tokens, weight_scale, token_scale, *, is_first=False):
+    """
+    Add the product of 16 weights and 8 tokens to the sums of a part, or start with it.
+
+    A scale is a register, the byte in it from which on it counts, and the lane of a quad that has
+    it: for weights the pair of lanes.
+    """
+    before = [Float32(0.0) if is_first else sums[(i, *part)] for i in range(4)]
+    operands = ", ".join(
+        (
+            *(vector("w", 0, 4), vector("r", 0, 4), vector("r", 4, 2), vector("r", 6, 4)),
+            *("{$r10}", selector(*weight_scale[1:])),
+            *("{$r11}", selector(*token_scale[1:])),
+        )
+    )
+    after = cute.arch.inline_ptx(
+        f"{MMA} {operands};",
+        write_only_types=[Float32] * 4,
+        read_only_args=[*weights, *tokens, *before, weight_scale[0], token_scale[0]],
+    )
+    for i in range(4):
+        sums[(i, *part)] = after[i]
+
+
+# shared/schedule.py.jinja
+class Cta(NamedTuple):
+    """Which of all CTAs this one is, and which k-blocks it takes."""
+
+    block: Int32
+    num_blocks: Int32
+    rank: Int32  # in its cluster
+    first_k_block: Int32
+    num_k_blocks: Int32
+
+
+# shared/work_tile.py.jinja
+class WorkTile(NamedTuple):
+    """
+    What a CTA does next: a tile of one group. All warps take it, whatever their task.
+
+    A field that no tile of a kernel needs stays the constant that it is here.
+    """
+
+    row: Int32  # its first row
+    tile_n: Int32  # its place along N
+    group: Int32  # whose rows and weights it takes; -1 where nothing is left
+    live_end: Int32 = 0  # the end of the group's rows
+    b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
+    block: Int32 = 0  # of 128 rows, each group counted from its own first row: where scales are
+    num_rows: Int32 = TILE_M  # that may be the group's
+    is_valid: Boolean = True  # there is something to do
+
+
+# shared/schedule.py.jinja
+class Schedule(NamedTuple):
+    """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
+
+    groups: cute.Tensor
+    num_rows: Int32  # of a, or of one of its matrices
+    tiles_n: Int32  # cluster tiles along N
+    order: "Order"  # what else the order of tiles depends on
+    begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
+    end: Int32
+    step: Int32
+    rank_m: Int32  # place of this CTA among those that share b
+    rank_n: Int32  # and among those that share a
+    first_k_block: Int32  # of this CTA's part of K
+    num_k_blocks: Int32
+
+
+@cute.jit
+def make_schedule(groups, b, out, tiles_n, cta):
+    """Return the schedule of this CTA; takes all threads of it."""
+    num_rows = cute.size(out, mode=[0])
+    order, tiles_m = make_order(b, num_rows)
+    end = tiles_m * tiles_n
+    begin, step = cta.block // CLUSTER_SIZE, cta.num_blocks // CLUSTER_SIZE
+    rank_m, rank_n = ranks_of(cta.rank)
+    return Schedule(
+        groups=groups,
+        num_rows=num_rows,
+        tiles_n=tiles_n,
+        order=order,
+        begin=begin,
+        end=end,
+        step=step,
+        rank_m=rank_m,
+        rank_n=rank_n,
+        first_k_block=cta.first_k_block,
+        num_k_blocks=cta.num_k_blocks,
+    )
+
+
+# shared/grouped_gemm/schedule_contiguous.py.jinja
+class Order(NamedTuple):
+    """What the order of tiles depends on."""
+
+    num_groups: Int32
+    tiles_m: Int32  # cluster tiles along M
+
+
+@cute.jit
+def make_order(b, num_rows):
+    """Return the order of tiles, and how many there are along M."""
+    tiles_m = cute.ceil_div(num_rows, TILE_M * CLUSTER_M)
+    return Order(cute.size(b, mode=[2]), tiles_m), tiles_m
+
+
+def ranks_of(rank):
+    """Return the places of a CTA among those of its cluster that share b, and that share a."""
+    return (rank % CLUSTER_M, rank // CLUSTER_M)
+
+
+@cute.jit
+def group_at(schedule, row):
+    """Return the group of GROUP_ROWS rows from `row` on, -1 if all is padding. Takes a warp."""
+    lane = cute.arch.lane_idx()
+    group = Int32(-1)
+    value = schedule.groups[cutlass.min(row + lane % GROUP_ROWS, schedule.num_rows - 1)]
+    group = value if value < schedule.order.num_groups else group
+    for distance in (16, 8, 4, 2, 1):
+        group = cutlass.max(group, cute.arch.shuffle_sync(group, lane ^ distance))
+    return cute.arch.make_warp_uniform(group)
+
+
+@cute.jit
+def measure(schedule, work):
+    """
+    Return `work` with its ends: up to where its rows are known to be the group's, and its last one.
+
+    The first is the end of its last whole block of 64 rows without others: these may be stored as
+    they are, while the rows of other blocks are looked up one by one. Takes a warp.
+    """
+    lane = cute.arch.lane_idx()
+    filled = Int32(TILE_M)
+    live = Int32(0)
+    for i in cutlass.range_constexpr(1):
+        place = i * 32 + lane
+        row = work.row + place
+        is_own = schedule.groups[cutlass.min(row, schedule.num_rows - 1)] == work.group
+        is_own = is_own & (place < work.num_rows)
+        filled = filled if is_own else cutlass.min(filled, place)
+        live = place + 1 if is_own & (row < schedule.num_rows) else live
+    for distance in (16, 8, 4, 2, 1):
+        filled = cutlass.min(filled, cute.arch.shuffle_sync(filled, lane ^ distance))
+        live = cutlass.max(live, cute.arch.shuffle_sync(live, lane ^ distance))
+    return work._replace(live_end=work.row + live)
+
+
+@cute.jit
+def find_tile(schedule, index):
+    """
+    Return what this CTA does in cluster tile `index`; it is not valid where all is padding.
+
+    M runs fastest, over RASTER cluster tiles, so that clusters at work at the same time share tiles
+    of b.
+    """
+    tile_m, tile_n = raster(index, schedule.order.tiles_m, schedule.tiles_n)
+    row = (tile_m * CLUSTER_M + schedule.rank_m) * TILE_M
+    group = group_at(schedule, row)
+    tile_n = tile_n * CLUSTER_N + schedule.rank_n
+    return WorkTile(row, tile_n, group, b_tile=tile_n, is_valid=group >= 0)
+
+
+# shared/steps_whole.py.jinja
+def first_position(schedule):
+    """Return where this cluster starts: the position is the number of its tile."""
+    return schedule.begin
+
+
+def is_left(schedule, position):
+    """Return whether there is a tile at `position`."""
+    return position < schedule.end
+
+
+def next_position(schedule, position):
+    """Return where this cluster goes on."""
+    return position + schedule.step
+
+
+# shared/rows.py.jinja
+@cute.jit
+def from_row(tensor, row):
+    """Return the matrix that a tile of a group lies in, with `row` as its first row."""
+    return cute.domain_offset((row, 0), tensor)
+
+
+# shared/copies.py.jinja
+@cute.jit
+def raster(index, tiles_m, tiles_n):
+    """Return the place of tile `index` in tiles_m x tiles_n, M fastest in strips of RASTER."""
+    strip = index // (RASTER * tiles_n)
+    rest = index - strip * (RASTER * tiles_n)
+    height = cutlass.min(RASTER, tiles_m - strip * RASTER)
+    tile_n = rest // height
+    return strip * RASTER + rest - tile_n * height, tile_n
+
+
+def ring(kind, barriers, num_slots, num_producers, num_consumers, **options):
+    """Return a pipeline of buffers that are full and free after so many arrivals."""
+    return kind.create(
+        barrier_storage=barriers.data_ptr(),
+        num_stages=num_slots,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, num_producers),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, num_consumers),
+        **options,
+    )
+
+
+class Source(NamedTuple):
+    """A tensor that the TMA unit loads: the copy, the tensor, and its stages in shared memory."""
+
+    tma: cute.CopyAtom
+    gmem: cute.Tensor
+    smem: cute.Tensor
+
+
+class Copies(NamedTuple):
+    """What the TMA unit copies of a tile: its k-blocks, to stages of shared memory."""
+
+    tma: cute.CopyAtom
+    blocks: cute.Tensor
+    stages: cute.Tensor
+
+
+@cute.jit
+def copies_of(source, matrix, tile, tile_index, rank=0, num_ranks=1):
+    """Return a tile's copies: of its k-blocks, what one of `num_ranks` CTAs copies for all."""
+    stages, blocks = cpasync.tma_partition(
+        source.tma,
+        rank,
+        cute.make_layout(num_ranks),
+        cute.group_modes(source.smem, 0, 2),
+        cute.group_modes(cute.local_tile(matrix, tile, (tile_index, None)), 0, 2),
+    )
+    return Copies(source.tma, blocks, stages)
+
+
+def k_block(copies, k, stage):
+    """Return how, from where and to where k-block `k` is copied."""
+    return copies.tma, copies.blocks[None, k], copies.stages[None, stage]
+
+
 # shared/groups_last.py.jinja
 def groups_last(tensor):
     """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
@@ -774,74 +848,6 @@ def groups_last(tensor):
 def modes(size_m):
     """Return the modes of rows in a and out, and those of the groups."""
     return (size_m,), (size_m,)
-
-
-# sm120/grouped_gemm/kernel.py.jinja
-@cute.kernel
-def grouped_gemm_kernel(a, b, scales, groups, results):
-    """
-    Compute the tiles of one CTA.
-
-    a, b, scales and results are tuples of what the host prepared: tensors, and TMA copies of them.
-    """
-    block, _, _ = cute.arch.block_idx()
-    num_blocks, _, _ = cute.arch.grid_dim()
-    warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    (tma_a, mA), (tma_b, mB) = a, b
-    if warp_index == MATH_WARPS:
-        for tma in (tma_a, tma_b, *descriptors_of_scales(scales)):
-            cpasync.prefetch_descriptor(tma)
-
-    storage = SmemAllocator().allocate(SharedStorage)
-    layout_a, layout_b = stages_of(TILE_M, A_ROW_BYTES), stages_of(TILE_N, B_ROW_BYTES)
-    sA = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
-    sB = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
-    loads = ring(
-        pipeline.PipelineTmaAsync,
-        storage.load_barriers,
-        NUM_STAGES,
-        1,
-        MATH_WARPS,
-        tx_count=STAGE_BYTES,
-        cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
-    )
-    scales = make_scales(storage, scales, mA)
-    num_k_blocks = cute.ceil_div(cute.size(mA, mode=[1]), A_ROW_BYTES)
-    tiles_n = cute.ceil_div(cute.size(mB, mode=[0]), TILE_N)
-    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    cta = Cta(block, num_blocks, Int32(0), 0, num_k_blocks)
-    schedule = make_schedule(groups, mB, results[0], tiles_n, cta)
-
-    if warp_index < MATH_WARPS:
-        multiply_tiles(schedule, loads, storage, scales, Results(*results))
-    else:
-        if warp_index == MATH_WARPS:
-            a_source, b_source = Source(tma_a, mA, sA), Source(tma_b, mB, sB)
-            load_tiles(schedule, loads, a_source, b_source, scales)
-
-
-def bytes_of(tensor):
-    """Return a tensor of values of a byte, or of bytes, as bytes."""
-    return cute.make_tensor(cute.recast_ptr(tensor.iterator, dtype=Uint8), tensor.layout)
-
-
-@cute.jit
-def launch(a, b, scales, groups, results, num_ctas, stream):
-    """Launch the kernel with what the TMA unit is told of tensors: on the host."""
-    b = groups_last(b)
-    grouped_gemm_kernel(
-        load_map(bytes_of(a), TILE_M, A_ROW_BYTES),
-        load_map(bytes_of(b), TILE_N, B_ROW_BYTES),
-        scales,
-        groups,
-        results,
-    ).launch(
-        grid=[cutlass.max(num_ctas, 1), 1, 1],
-        block=[THREADS, 1, 1],
-        min_blocks_per_mp=1,
-        stream=stream,
-        use_pdl=USE_PDL,
-    )
 
 
 # sm120/grouped_gemm/entry.py.jinja

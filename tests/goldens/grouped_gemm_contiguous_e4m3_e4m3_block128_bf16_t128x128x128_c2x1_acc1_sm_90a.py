@@ -37,6 +37,14 @@ A CTA walks over many tiles of TILE_M x TILE_N, and its warps over them with dif
 The two CTAs of a cluster take neighbouring tiles along M. Where both belong to one group they need
 the same tile of b: each loads half of it for both, by multicast.
 
+Warps wait for each other at pairs of mbarriers, one pair for each stage of a pipeline. A stage is
+full, and free again, after so many arrivals:
+
+    pipeline  stages  full after                         free after
+    load         5     1  the load warp, and all bytes     16  math warps of CTAs that share operands
+    plan         2    32  lanes of the tile warp            8  math warps
+    scale        2    32  lanes of the tile warp            8  math warps
+
 To see it, check it and run it:
 
     NAME=grouped_gemm_contiguous_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a
@@ -125,390 +133,195 @@ class SharedStorage:
     scale_barriers: cute.struct.MemRange[Int64, 2 * SCALE_SLOTS]
 
 
-# shared/schedule.py.jinja
-class Cta(NamedTuple):
-    """Which of all CTAs this one is, and which k-blocks it takes."""
-
-    block: Int32
-    num_blocks: Int32
-    rank: Int32  # in its cluster
-    first_k_block: Int32
-    num_k_blocks: Int32
-
-
-# shared/work_tile.py.jinja
-class WorkTile(NamedTuple):
+# sm90/grouped_gemm/kernel.py.jinja
+@cute.kernel
+def grouped_gemm_kernel(a, b, scales, groups, out):
     """
-    What a CTA does next: a tile of one group. All warps take it, whatever their task.
+    Compute the tiles of one CTA.
 
-    A field that no tile of a kernel needs stays the constant that it is here.
+    a, b, scales and out are tuples of what the host prepared: tensors, and TMA copies of them.
     """
+    block, _, _ = cute.arch.block_idx()
+    num_blocks, _, _ = cute.arch.grid_dim()
+    ask_for(groups)
+    warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    load_warp = 4 * MATH_WARPGROUPS
+    tma_out, mOut_boxes, mOut = out
+    if warp_index == load_warp:
+        for tma in (*a[::2], *b[::2]):
+            cpasync.prefetch_descriptor(tma)
+        for tma in boxes_in(scales):
+            cpasync.prefetch_descriptor(tma)
+        cpasync.prefetch_descriptor(tma_out)
 
-    row: Int32  # its first row
-    tile_n: Int32  # its place along N
-    group: Int32  # whose rows and weights it takes; -1 where nothing is left
-    row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
-    live_end: Int32 = 0  # the end of the group's rows
-    b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
-    block: Int32 = 0  # of 128 rows, each group counted from its own first row: where scales are
-    num_rows: Int32 = TILE_M  # that may be the group's
-    is_valid: Boolean = True  # there is something to do
-    shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
+    storage = SmemAllocator().allocate(SharedStorage)
+    layout_a, layout_b, layout_out = shared_layouts()
+    sA = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
+    sB = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
+    sOut = storage.out.get_tensor(layout_out.outer, swizzle=layout_out.inner)
+
+    sTile = storage.tile.get_tensor(cute.make_layout((TILE_WORDS, PLAN_SLOTS)))
+    clear_tiles(sTile, cute.size(b[1], mode=[2]))
+
+    # One lane of each math warp frees a slot; a stage needs those of all CTAs that share operands.
+    math_warps = 4 * MATH_WARPGROUPS
+    plan_ring = ring(
+        pipeline.PipelineAsync, storage.plan_barriers, PLAN_SLOTS, 32, math_warps, defer_sync=True
+    )
+    scale_ring = ring(
+        pipeline.PipelineAsync, storage.scale_barriers, SCALE_SLOTS, 32, math_warps, defer_sync=True
+    )
+    loads = ring(
+        pipeline.PipelineTmaAsync,
+        storage.load_barriers,
+        NUM_STAGES,
+        1,
+        math_warps * CLUSTER_M * CLUSTER_N,
+        tx_count=STAGE_BYTES,
+        cta_layout_vmnk=cute.make_layout((1, CLUSTER_M, CLUSTER_N, 1)),
+    )  # the last one synchronises for all three
+    plans = Plans(plan_ring, sTile)
+    scales = make_scales(scale_ring, storage, scales)
+
+    start, go_on = tiled_mma(MATH_WARPGROUPS), tiled_mma(MATH_WARPGROUPS)
+    start.set(warpgroup.Field.ACCUMULATE, False)
+    go_on.set(warpgroup.Field.ACCUMULATE, True)
+
+    num_k_blocks = cute.ceil_div(cute.size(a[1], mode=[1]), TILE_K)
+    tiles_n = cute.ceil_div(cute.size(b[1], mode=[0]), CLUSTER_TILE_N)
+    first_k_block, rank = 0, Int32(0)
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
+    cta = Cta(block, num_blocks, rank, first_k_block, num_k_blocks)
+    schedule = make_schedule(groups, b[1], mOut, tiles_n, cta)
+
+    if warp_index < load_warp:
+        cute.arch.setmaxregister_increase(MATH_REGISTERS)
+        store = Store(
+            tma=tma_out,
+            boxes=mOut_boxes,
+            out=mOut,
+            smem=sOut,
+            groups=groups,
+        )
+        compute_tiles(schedule, plans, scales, loads, sA, sB, (start, go_on), store)
+    else:
+        cute.arch.setmaxregister_decrease(LOAD_REGISTERS)
+        a_source, b_source = source_of_a(a, sA), source_of_b(b, sB)
+        bring_tiles(warp_index - load_warp, schedule, plans, loads, (a_source, b_source, scales))
 
 
-# shared/schedule.py.jinja
-class Schedule(NamedTuple):
-    """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
-
-    groups: cute.Tensor
-    num_rows: Int32  # of a, or of one of its matrices
-    tiles_n: Int32  # cluster tiles along N
-    order: "Order"  # what else the order of tiles depends on
-    begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
-    end: Int32
-    step: Int32
-    rank_m: Int32  # place of this CTA among those that share b
-    rank_n: Int32  # and among those that share a
-    first_k_block: Int32  # of this CTA's part of K
-    num_k_blocks: Int32
-
-
-@cute.jit
-def make_schedule(groups, b, out, tiles_n, cta):
-    """Return the schedule of this CTA; takes all threads of it."""
-    num_rows = cute.size(out, mode=[0])
-    order, tiles_m = make_order(b, num_rows)
-    end = tiles_m * tiles_n
-    begin, step = cta.block // CLUSTER_SIZE, cta.num_blocks // CLUSTER_SIZE
-    rank_m, rank_n = ranks_of(cta.rank)
-    return Schedule(
-        groups=groups,
-        num_rows=num_rows,
-        tiles_n=tiles_n,
-        order=order,
-        begin=begin,
-        end=end,
-        step=step,
-        rank_m=rank_m,
-        rank_n=rank_n,
-        first_k_block=cta.first_k_block,
-        num_k_blocks=cta.num_k_blocks,
+# sm90/shared/layouts.py.jinja
+def shared_layouts():
+    """Return how a, b and out lie in shared memory; last mode: stages, or boxes of out."""
+    tile = (TILE_M, TILE_N, TILE_K)
+    boxes = TILE_M // 64 * (OUT_N // EPILOGUE_N)
+    return (
+        hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
+        hopper.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
+        hopper.make_smem_layout_epi(OUT_DTYPE, LayoutEnum.ROW_MAJOR, (64, EPILOGUE_N), boxes),
     )
 
 
-# shared/rows.py.jinja
 @cute.jit
-def from_row(tensor, row):
-    """Return the matrix that a tile of a group lies in, with `row` as its first row."""
-    return cute.domain_offset((row, 0), tensor)
+def stage_block(sOut, sums, first_box, thread):
+    """Round a wave's sums and write them to shared memory, box after box."""
+    st_matrix = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), OUT_DTYPE)
+    to_smem = cute.make_tiled_copy_S(
+        st_matrix, cute.make_tiled_copy_C_atom(st_matrix, tiled_mma(1))
+    )
+    to_smem_of_thread = to_smem.get_slice(thread)
+    tRS_sOut = to_smem_of_thread.partition_D(sOut)
+    tRS_rSums = to_smem.retile(sums)
+    box = cute.make_rmem_tensor(cute.shape(to_smem_of_thread.partition_S(sOut))[:3], Float32)
+    rounded = cute.make_rmem_tensor(box.layout, OUT_DTYPE)
+    for i in cutlass.range_constexpr(OUT_N // EPILOGUE_N):
+        for v in cutlass.range_constexpr(cute.size(box)):
+            box[v] = tRS_rSums[i * cute.size(box) + v]
+        rounded.store(box.load().to(OUT_DTYPE))
+        cute.copy(to_smem, rounded, tRS_sOut[None, None, None, first_box + i])
 
 
-# shared/grouped_gemm/schedule_contiguous.py.jinja
-class Order(NamedTuple):
-    """What the order of tiles depends on."""
-
-    num_groups: Int32
-    tiles_m: Int32  # cluster tiles along M
-
-
+# sm90/grouped_gemm/bring_tiles.py.jinja
 @cute.jit
-def make_order(b, num_rows):
-    """Return the order of tiles, and how many there are along M."""
-    tiles_m = cute.ceil_div(num_rows, TILE_M * CLUSTER_M)
-    return Order(cute.size(b, mode=[2]), tiles_m), tiles_m
+def bring_tiles(warp, schedule, plans, loads, sources):
+    """Do what warp number `warp` of the loading warpgroup has to do; the last ones have nothing."""
+    a, b, scales = sources
+    if warp == 0:
+        load_tiles(schedule, loads, a, b, scales)
+    if warp == 1:
+        plan_tiles(schedule, plans, scales)
 
 
-def ranks_of(rank):
-    """Return the places of a CTA among those of its cluster that share b, and that share a."""
-    return (rank % CLUSTER_M, rank // CLUSTER_M)
-
-
+# sm90/shared/math.py.jinja
 @cute.jit
-def group_at(schedule, row):
-    """Return the group of GROUP_ROWS rows from `row` on, -1 if all is padding. Takes a warp."""
-    lane = cute.arch.lane_idx()
-    group = Int32(-1)
-    for i in cutlass.range_constexpr(GROUP_ROWS // 32):
-        value = schedule.groups[cutlass.min(row + i * 32 + lane, schedule.num_rows - 1)]
-        group = cutlass.max(group, value if value < schedule.order.num_groups else -1)
-    for distance in (16, 8, 4, 2, 1):
-        group = cutlass.max(group, cute.arch.shuffle_sync(group, lane ^ distance))
-    return cute.arch.make_warp_uniform(group)
+def live_waves(math_warpgroup, row, end):
+    """Return how many waves of a tile from `row` on have rows before `end` for this warpgroup."""
+    rows = cute.arch.make_warp_uniform(end - row) - math_warpgroup * 64
+    return cutlass.min(cutlass.max((rows + (WAVE_M - 1)) // WAVE_M, 0), WAVES)
 
 
 @cute.jit
-def measure(schedule, work):
+def compute_tiles(schedule, plans, scales, loads, sA, sB, mmas, store):
     """
-    Return `work` with its ends: up to where its rows are known to be the group's, and its last one.
+    Math warpgroup: multiply and promote each tile k-block by k-block, then store it.
 
-    The first is the end of its last whole block of 64 rows without others: these may be stored as
-    they are, while the rows of other blocks are looked up one by one. Takes a warp.
-    """
-    lane = cute.arch.lane_idx()
-    filled = Int32(TILE_M)
-    live = Int32(0)
-    for i in cutlass.range_constexpr(TILE_M // 32):
-        place = i * 32 + lane
-        row = work.row + place
-        is_own = schedule.groups[cutlass.min(row, schedule.num_rows - 1)] == work.group
-        is_own = is_own & (place < work.num_rows)
-        filled = filled if is_own else cutlass.min(filled, place)
-        live = place + 1 if is_own & (row < schedule.num_rows) else live
-    for distance in (16, 8, 4, 2, 1):
-        filled = cutlass.min(filled, cute.arch.shuffle_sync(filled, lane ^ distance))
-        live = cutlass.max(live, cute.arch.shuffle_sync(live, lane ^ distance))
-    return work._replace(row_end=work.row + filled // 64 * 64, live_end=work.row + live)
-
-
-@cute.jit
-def find_tile(schedule, index):
-    """
-    Return what this CTA does in cluster tile `index`; it is not valid where all is padding.
-
-    M runs fastest, over RASTER cluster tiles, so that clusters at work at the same time share tiles
-    of b.
-    Where one of a pair of tiles is padding, it is computed with the group of the other,
-    which waits for its half of the loads. Pairs of two groups do not share b.
-    """
-    tile_m, tile_n = raster(index, schedule.order.tiles_m, schedule.tiles_n)
-    row = (tile_m * CLUSTER_M + schedule.rank_m) * TILE_M
-    group = group_at(schedule, row)
-    shares_b = True
-    other = group_at(schedule, (tile_m * CLUSTER_M + 1 - schedule.rank_m) * TILE_M)
-    shares_b = (group == other) | (group < 0) | (other < 0)
-    group = other if group < 0 else group
-    tile_n = tile_n * CLUSTER_N + schedule.rank_n
-    return WorkTile(row, tile_n, group, b_tile=tile_n, is_valid=group >= 0, shares_b=shares_b)
-
-
-# shared/steps_whole.py.jinja
-def first_position(schedule):
-    """Return where this cluster starts: the position is the number of its tile."""
-    return schedule.begin
-
-
-def is_left(schedule, position):
-    """Return whether there is a tile at `position`."""
-    return position < schedule.end
-
-
-def next_position(schedule, position):
-    """Return where this cluster goes on."""
-    return position + schedule.step
-
-
-# sm90/grouped_gemm/clear_tiles.py.jinja
-@cute.jit
-def clear_tiles(sTile, num_groups):
-    """
-    Clear the slots of the plan ring, in a loop of run-time length for the sake of ptxas.
-
-    Without a loop that writes shared memory ahead of the roles, ptxas does not trust that warps
-    stay together: the math loop then keeps its state in vector registers, which costs 12 to 31
-    instructions per k-block, and some tiles spill.
+    A stage is given back when its WGMMAs are done, before the promotion. Nothing orders two math
+    warpgroups: they drift apart, so that one multiplies while the other promotes. A block of 64
+    rows that lies beyond the group's is not computed.
     """
     thread, _, _ = cute.arch.thread_idx()
-    if thread < 32:  # one warp, as the words repeat
-        for i in cutlass.range(thread, num_groups, 32, unroll=1):
-            sTile[i % TILE_WORDS, i // TILE_WORDS % PLAN_SLOTS] = 0
+    math_warpgroup = cute.arch.make_warp_uniform(thread // 128)
+    first_row = math_warpgroup * 64 + thread % 128 // 32 * 16 + thread % 32 // 4
 
-
-# shared/copies.py.jinja
-@cute.jit
-def raster(index, tiles_m, tiles_n):
-    """Return the place of tile `index` in tiles_m x tiles_n, M fastest in strips of RASTER."""
-    strip = index // (RASTER * tiles_n)
-    rest = index - strip * (RASTER * tiles_n)
-    height = cutlass.min(RASTER, tiles_m - strip * RASTER)
-    tile_n = rest // height
-    return strip * RASTER + rest - tile_n * height, tile_n
-
-
-def ring(kind, barriers, num_slots, num_producers, num_consumers, **options):
-    """Return a pipeline of buffers that are full and free after so many arrivals."""
-    return kind.create(
-        barrier_storage=barriers.data_ptr(),
-        num_stages=num_slots,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, num_producers),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, num_consumers),
-        **options,
+    part = mmas[0].get_slice(math_warpgroup * 128)
+    operands = Operands(
+        loads,
+        mmas[0].make_fragment_A(part.partition_A(sA)),
+        mmas[0].make_fragment_B(part.partition_B(sB)),
     )
+    values, _, columns = tiled_mma(1).partition_shape_C((64, TILE_N))
+    acc = cute.make_rmem_tensor((values, 1, columns), Float32)
+    total = cute.make_rmem_tensor((values, WAVES, columns), Float32)
+
+    load = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, NUM_STAGES)
+    plan = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, PLAN_SLOTS)
+    scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, SCALE_SLOTS)
+    plan, work = take_tile(plans, plan)
+    while work.group >= 0:
+        waves = live_waves(math_warpgroup, work.row, work.live_end)
+        scale_row = first_row
+        for count in cutlass.range_constexpr(WAVES + 1):
+            if waves == count:
+                load, scale = accumulate(
+                    schedule, mmas, operands, load, scales, scale, total, acc, scale_row, count
+                )
+        if waves > 0:
+            store_tile(store, total, acc.layout, work)
+        plan, work = take_tile(plans, plan)
+    cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
-class Source(NamedTuple):
-    """A tensor that the TMA unit loads: the copy, the tensor, and its stages in shared memory."""
+# sm90/shared/operands.py.jinja
+class Operands(NamedTuple):
+    """a and b in the stages that the load warp fills, as the WGMMAs of a warpgroup see them."""
 
-    tma: cute.CopyAtom
-    gmem: cute.Tensor
-    smem: cute.Tensor
-
-
-class Copies(NamedTuple):
-    """What the TMA unit copies of a tile: its k-blocks, to stages of shared memory."""
-
-    tma: cute.CopyAtom
-    blocks: cute.Tensor
-    stages: cute.Tensor
-    receivers: Int16  # CTAs of a multicast; other copies ignore them
+    ring: pipeline.PipelineTmaAsync
+    tCrA: cute.Tensor
+    tCrB: cute.Tensor
 
 
-@cute.jit
-def copies_of(source, matrix, tile, tile_index, rank=0, num_ranks=1):
-    """Return a tile's copies: of its k-blocks, what one of `num_ranks` CTAs copies for all."""
-    stages, blocks = cpasync.tma_partition(
-        source.tma,
-        rank,
-        cute.make_layout(num_ranks),
-        cute.group_modes(source.smem, 0, 2),
-        cute.group_modes(cute.local_tile(matrix, tile, (tile_index, None)), 0, 2),
+def tiled_mma(warpgroups):
+    """Return the WGMMA of `warpgroups` warpgroups, 64 rows each."""
+    return hopper.make_trivial_tiled_mma(
+        AB_DTYPE,
+        AB_DTYPE,
+        OperandMajorMode.K,
+        OperandMajorMode.K,
+        Float32,
+        (warpgroups, 1, 1),
+        (64, TILE_N),
     )
-    return Copies(source.tma, blocks, stages, Int16((1 << CLUSTER_SIZE) - 1))
-
-
-def k_block(copies, k, stage):
-    """Return how, from where and to where k-block `k` is copied."""
-    return copies.tma, copies.blocks[None, k], copies.stages[None, stage]
-
-
-# sm90/shared/load_map.py.jinja
-def load_map(tensor, stages, tile, num_ctas, *, is_multicast=None):
-    """Return how the TMA unit loads tiles, each in parts by `num_ctas` CTAs: on the host."""
-    multicast, load = cpasync.CopyBulkTensorTileG2SMulticastOp(), cpasync.CopyBulkTensorTileG2SOp()
-    if is_multicast is None:
-        is_multicast = num_ctas > 1
-    tma, gmem = cpasync.make_tiled_tma_atom(
-        multicast if is_multicast else load,
-        tensor,
-        cute.slice_(stages, (None, None, 0)),
-        tile,
-        num_multicast=num_ctas,
-    )
-    return tma, gmem
-
-
-# sm90/grouped_gemm/load.py.jinja
-@cute.jit
-def load_tiles(schedule, loads, a, b, scales):
-    """
-    Load warp: for each k-block of each tile, wait until a stage is free and fill it.
-
-    A stage is full when all its bytes have arrived, from whichever CTA; it is free when the math
-    warpgroups of every CTA that it was sent to have read it.
-    """
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
-    position = first_position(schedule)
-    while is_left(schedule, position):
-        work = find_tile(schedule, position)
-        state = load_tile(schedule, loads, state, (a, b, scales), work)
-        position = next_position(schedule, position)
-    # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
-    cute.arch.griddepcontrol_launch_dependents()
-    loads.producer_tail(state)
-
-
-# sm90/grouped_gemm/load_tile.py.jinja
-def b_policy():
-    """Return how L2 keeps b; None where it keeps it as usual."""
-    return None
-
-
-@cute.jit
-def load_tile(schedule, loads, state, sources, work):
-    """Load a tile by k-blocks, without b that is on its way already; return the pipeline's state."""
-    a, b, scales = sources
-    num_blocks = schedule.num_k_blocks if work.is_valid else 0
-    a_copies = copies_of_a(schedule, a, work)
-    b_copies = copies_of_b(schedule, b, work)
-    scale_copies = copies_of_scales(scales, work)
-    for k in cutlass.range(num_blocks, unroll=1):
-        full = open_stage(loads, state)
-        copy_b(b_copies, k, state.index, full, b_policy())
-        copy_a(a_copies, k, state.index, full)
-        copy_scales(scale_copies, k, state.index, full)
-        loads.producer_commit(state)
-        state.advance()
-    return state
-
-
-# shared/load_a.py.jinja
-def maps_of_a(a):
-    """Return how the TMA unit loads a: on the host."""
-    return load_map(a, shared_layouts()[0], (TILE_M, TILE_K), CLUSTER_N)
-
-
-def source_of_a(maps, sA):
-    """Return where the load warp takes a from, and where to."""
-    return Source(*maps, sA)
-
-
-@cute.jit
-def copies_of_a(schedule, a, work):
-    """Return the copies of the tile of a that `work` needs."""
-    rows = from_row(a.gmem, work.row)
-    return copies_of(a, rows, (TILE_M, TILE_K), 0, schedule.rank_n, CLUSTER_N)
-
-
-def open_stage(loads, state):
-    """Wait until a stage is free and announce its bytes; return its barrier."""
-    loads.producer_acquire(state)
-    return loads.producer_get_barrier(state)
-
-
-def copy_a(copies, k, stage, full):
-    """Start to copy k-block `k` of a."""
-    cute.copy(*k_block(copies, k, stage), tma_bar_ptr=full, mcast_mask=copies.receivers)
-
-
-# shared/load_b.py.jinja
-class SourceOfB(NamedTuple):
-    """b, as the TMA unit loads it for the cluster, or for one CTA."""
-
-    shared: Source
-    alone: Source
-
-
-class CopiesOfB(NamedTuple):
-    """The copies of a tile of b."""
-
-    shared: Copies  # of a CTA's part of the tile, to all
-    alone: Copies  # of the whole tile, to itself
-    shares_b: Boolean
-
-
-def maps_of_b(b):
-    """Return how the TMA unit loads b, for the cluster and for one CTA: on the host."""
-    stages, tile = shared_layouts()[1], (TILE_N, TILE_K)
-    return *load_map(b, stages, tile, CLUSTER_M), *load_map(b, stages, tile, 1)
-
-
-def source_of_b(maps, sB):
-    """Return where the load warp takes b from, and where to."""
-    tma, gmem, tma_alone, gmem_alone = maps
-    return SourceOfB(Source(tma, gmem, sB), Source(tma_alone, gmem_alone, sB))
-
-
-@cute.jit
-def copies_of_b(schedule, b, work):
-    """Return the copies of the tile of b that `work` needs."""
-    tile, group = (TILE_N, TILE_K), (None, None, work.group)
-    matrix = b.shared.gmem[group]
-    shared = copies_of(b.shared, matrix, tile, work.b_tile, schedule.rank_m, CLUSTER_M)
-    alone = copies_of(b.alone, b.alone.gmem[group], tile, work.b_tile)
-    return CopiesOfB(shared, alone, work.shares_b)
-
-
-@cute.jit
-def copy_b(copies, k, stage, full, policy):
-    """Start to copy k-block `k` of b."""
-    if copies.shares_b:
-        cute.copy(
-            *k_block(copies.shared, k, stage),
-            tma_bar_ptr=full,
-            mcast_mask=copies.shared.receivers,
-            cache_policy=policy,
-        )
-    else:
-        cute.copy(*k_block(copies.alone, k, stage), tma_bar_ptr=full, cache_policy=policy)
 
 
 # sm90/grouped_gemm/scales_block128.py.jinja
@@ -668,6 +481,131 @@ def hand_over_scales(schedule, scales, state, work):
     return state
 
 
+# sm90/grouped_gemm/load.py.jinja
+@cute.jit
+def load_tiles(schedule, loads, a, b, scales):
+    """
+    Load warp: for each k-block of each tile, wait until a stage is free and fill it.
+
+    A stage is full when all its bytes have arrived, from whichever CTA; it is free when the math
+    warpgroups of every CTA that it was sent to have read it.
+    """
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
+    position = first_position(schedule)
+    while is_left(schedule, position):
+        work = find_tile(schedule, position)
+        state = load_tile(schedule, loads, state, (a, b, scales), work)
+        position = next_position(schedule, position)
+    # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
+    cute.arch.griddepcontrol_launch_dependents()
+    loads.producer_tail(state)
+
+
+# sm90/grouped_gemm/load_tile.py.jinja
+def b_policy():
+    """Return how L2 keeps b; None where it keeps it as usual."""
+    return None
+
+
+@cute.jit
+def load_tile(schedule, loads, state, sources, work):
+    """Load a tile by k-blocks, without b that is on its way already; return the pipeline's state."""
+    a, b, scales = sources
+    num_blocks = schedule.num_k_blocks if work.is_valid else 0
+    a_copies = copies_of_a(schedule, a, work)
+    b_copies = copies_of_b(schedule, b, work)
+    scale_copies = copies_of_scales(scales, work)
+    for k in cutlass.range(num_blocks, unroll=1):
+        full = open_stage(loads, state)
+        copy_b(b_copies, k, state.index, full, b_policy())
+        copy_a(a_copies, k, state.index, full)
+        copy_scales(scale_copies, k, state.index, full)
+        loads.producer_commit(state)
+        state.advance()
+    return state
+
+
+# shared/load_a.py.jinja
+def maps_of_a(a):
+    """Return how the TMA unit loads a: on the host."""
+    return load_map(a, shared_layouts()[0], (TILE_M, TILE_K), CLUSTER_N)
+
+
+def source_of_a(maps, sA):
+    """Return where the load warp takes a from, and where to."""
+    return Source(*maps, sA)
+
+
+@cute.jit
+def copies_of_a(schedule, a, work):
+    """Return the copies of the tile of a that `work` needs."""
+    rows = from_row(a.gmem, work.row)
+    return copies_of(a, rows, (TILE_M, TILE_K), 0, schedule.rank_n, CLUSTER_N)
+
+
+def open_stage(loads, state):
+    """Wait until a stage is free and announce its bytes; return its barrier."""
+    loads.producer_acquire(state)
+    return loads.producer_get_barrier(state)
+
+
+def copy_a(copies, k, stage, full):
+    """Start to copy k-block `k` of a."""
+    cute.copy(*k_block(copies, k, stage), tma_bar_ptr=full, mcast_mask=copies.receivers)
+
+
+# shared/load_b.py.jinja
+class SourceOfB(NamedTuple):
+    """b, as the TMA unit loads it for the cluster, or for one CTA."""
+
+    shared: "Source"
+    alone: "Source"
+
+
+class CopiesOfB(NamedTuple):
+    """The copies of a tile of b."""
+
+    shared: "Copies"  # of a CTA's part of the tile, to all
+    alone: "Copies"  # of the whole tile, to itself
+    shares_b: Boolean
+
+
+def maps_of_b(b):
+    """Return how the TMA unit loads b, for the cluster and for one CTA: on the host."""
+    stages, tile = shared_layouts()[1], (TILE_N, TILE_K)
+    return *load_map(b, stages, tile, CLUSTER_M), *load_map(b, stages, tile, 1)
+
+
+def source_of_b(maps, sB):
+    """Return where the load warp takes b from, and where to."""
+    tma, gmem, tma_alone, gmem_alone = maps
+    return SourceOfB(Source(tma, gmem, sB), Source(tma_alone, gmem_alone, sB))
+
+
+@cute.jit
+def copies_of_b(schedule, b, work):
+    """Return the copies of the tile of b that `work` needs."""
+    tile, group = (TILE_N, TILE_K), (None, None, work.group)
+    matrix = b.shared.gmem[group]
+    shared = copies_of(b.shared, matrix, tile, work.b_tile, schedule.rank_m, CLUSTER_M)
+    alone = copies_of(b.alone, b.alone.gmem[group], tile, work.b_tile)
+    return CopiesOfB(shared, alone, work.shares_b)
+
+
+@cute.jit
+def copy_b(copies, k, stage, full, policy):
+    """Start to copy k-block `k` of b."""
+    if copies.shares_b:
+        cute.copy(
+            *k_block(copies.shared, k, stage),
+            tma_bar_ptr=full,
+            mcast_mask=copies.shared.receivers,
+            cache_policy=policy,
+        )
+    else:
+        cute.copy(*k_block(copies.alone, k, stage), tma_bar_ptr=full, cache_policy=policy)
+
+
 # shared/plan.py.jinja
 class Plans(NamedTuple):
     """Tiles on their way to the warps that compute them."""
@@ -723,77 +661,6 @@ def plan_tiles(schedule, plans, scales):
             scale = hand_over_scales(schedule, scales, scale, work)
         position = next_position(schedule, position)
     hand_over_tile(plans, plan, WorkTile(row=0, tile_n=0, group=-1))
-
-
-# sm90/shared/operands.py.jinja
-class Operands(NamedTuple):
-    """a and b in the stages that the load warp fills, as the WGMMAs of a warpgroup see them."""
-
-    ring: pipeline.PipelineTmaAsync
-    tCrA: cute.Tensor
-    tCrB: cute.Tensor
-
-
-def tiled_mma(warpgroups):
-    """Return the WGMMA of `warpgroups` warpgroups, 64 rows each."""
-    return hopper.make_trivial_tiled_mma(
-        AB_DTYPE,
-        AB_DTYPE,
-        OperandMajorMode.K,
-        OperandMajorMode.K,
-        Float32,
-        (warpgroups, 1, 1),
-        (64, TILE_N),
-    )
-
-
-# sm90/shared/math.py.jinja
-@cute.jit
-def live_waves(math_warpgroup, row, end):
-    """Return how many waves of a tile from `row` on have rows before `end` for this warpgroup."""
-    rows = cute.arch.make_warp_uniform(end - row) - math_warpgroup * 64
-    return cutlass.min(cutlass.max((rows + (WAVE_M - 1)) // WAVE_M, 0), WAVES)
-
-
-@cute.jit
-def compute_tiles(schedule, plans, scales, loads, sA, sB, mmas, store):
-    """
-    Math warpgroup: multiply and promote each tile k-block by k-block, then store it.
-
-    A stage is given back when its WGMMAs are done, before the promotion. Nothing orders two math
-    warpgroups: they drift apart, so that one multiplies while the other promotes. A block of 64
-    rows that lies beyond the group's is not computed.
-    """
-    thread, _, _ = cute.arch.thread_idx()
-    math_warpgroup = cute.arch.make_warp_uniform(thread // 128)
-    first_row = math_warpgroup * 64 + thread % 128 // 32 * 16 + thread % 32 // 4
-
-    part = mmas[0].get_slice(math_warpgroup * 128)
-    operands = Operands(
-        loads,
-        mmas[0].make_fragment_A(part.partition_A(sA)),
-        mmas[0].make_fragment_B(part.partition_B(sB)),
-    )
-    values, _, columns = tiled_mma(1).partition_shape_C((64, TILE_N))
-    acc = cute.make_rmem_tensor((values, 1, columns), Float32)
-    total = cute.make_rmem_tensor((values, WAVES, columns), Float32)
-
-    load = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, NUM_STAGES)
-    plan = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, PLAN_SLOTS)
-    scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, SCALE_SLOTS)
-    plan, work = take_tile(plans, plan)
-    while work.group >= 0:
-        waves = live_waves(math_warpgroup, work.row, work.live_end)
-        scale_row = first_row
-        for count in cutlass.range_constexpr(WAVES + 1):
-            if waves == count:
-                load, scale = accumulate(
-                    schedule, mmas, operands, load, scales, scale, total, acc, scale_row, count
-                )
-        if waves > 0:
-            store_tile(store, total, acc.layout, work)
-        plan, work = take_tile(plans, plan)
-    cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
 # sm90/grouped_gemm/store.py.jinja
@@ -880,6 +747,267 @@ def store_rows(store, first_box, row, work, thread):
             cute.copy(atom, vector, cute.make_tensor(target.iterator.align(16), target.layout))
 
 
+# shared/schedule.py.jinja
+class Cta(NamedTuple):
+    """Which of all CTAs this one is, and which k-blocks it takes."""
+
+    block: Int32
+    num_blocks: Int32
+    rank: Int32  # in its cluster
+    first_k_block: Int32
+    num_k_blocks: Int32
+
+
+# shared/work_tile.py.jinja
+class WorkTile(NamedTuple):
+    """
+    What a CTA does next: a tile of one group. All warps take it, whatever their task.
+
+    A field that no tile of a kernel needs stays the constant that it is here.
+    """
+
+    row: Int32  # its first row
+    tile_n: Int32  # its place along N
+    group: Int32  # whose rows and weights it takes; -1 where nothing is left
+    row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
+    live_end: Int32 = 0  # the end of the group's rows
+    b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
+    block: Int32 = 0  # of 128 rows, each group counted from its own first row: where scales are
+    num_rows: Int32 = TILE_M  # that may be the group's
+    is_valid: Boolean = True  # there is something to do
+    shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
+
+
+# shared/schedule.py.jinja
+class Schedule(NamedTuple):
+    """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
+
+    groups: cute.Tensor
+    num_rows: Int32  # of a, or of one of its matrices
+    tiles_n: Int32  # cluster tiles along N
+    order: "Order"  # what else the order of tiles depends on
+    begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
+    end: Int32
+    step: Int32
+    rank_m: Int32  # place of this CTA among those that share b
+    rank_n: Int32  # and among those that share a
+    first_k_block: Int32  # of this CTA's part of K
+    num_k_blocks: Int32
+
+
+@cute.jit
+def make_schedule(groups, b, out, tiles_n, cta):
+    """Return the schedule of this CTA; takes all threads of it."""
+    num_rows = cute.size(out, mode=[0])
+    order, tiles_m = make_order(b, num_rows)
+    end = tiles_m * tiles_n
+    begin, step = cta.block // CLUSTER_SIZE, cta.num_blocks // CLUSTER_SIZE
+    rank_m, rank_n = ranks_of(cta.rank)
+    return Schedule(
+        groups=groups,
+        num_rows=num_rows,
+        tiles_n=tiles_n,
+        order=order,
+        begin=begin,
+        end=end,
+        step=step,
+        rank_m=rank_m,
+        rank_n=rank_n,
+        first_k_block=cta.first_k_block,
+        num_k_blocks=cta.num_k_blocks,
+    )
+
+
+# shared/grouped_gemm/schedule_contiguous.py.jinja
+class Order(NamedTuple):
+    """What the order of tiles depends on."""
+
+    num_groups: Int32
+    tiles_m: Int32  # cluster tiles along M
+
+
+@cute.jit
+def make_order(b, num_rows):
+    """Return the order of tiles, and how many there are along M."""
+    tiles_m = cute.ceil_div(num_rows, TILE_M * CLUSTER_M)
+    return Order(cute.size(b, mode=[2]), tiles_m), tiles_m
+
+
+def ranks_of(rank):
+    """Return the places of a CTA among those of its cluster that share b, and that share a."""
+    return (rank % CLUSTER_M, rank // CLUSTER_M)
+
+
+@cute.jit
+def group_at(schedule, row):
+    """Return the group of GROUP_ROWS rows from `row` on, -1 if all is padding. Takes a warp."""
+    lane = cute.arch.lane_idx()
+    group = Int32(-1)
+    for i in cutlass.range_constexpr(GROUP_ROWS // 32):
+        value = schedule.groups[cutlass.min(row + i * 32 + lane, schedule.num_rows - 1)]
+        group = cutlass.max(group, value if value < schedule.order.num_groups else -1)
+    for distance in (16, 8, 4, 2, 1):
+        group = cutlass.max(group, cute.arch.shuffle_sync(group, lane ^ distance))
+    return cute.arch.make_warp_uniform(group)
+
+
+@cute.jit
+def measure(schedule, work):
+    """
+    Return `work` with its ends: up to where its rows are known to be the group's, and its last one.
+
+    The first is the end of its last whole block of 64 rows without others: these may be stored as
+    they are, while the rows of other blocks are looked up one by one. Takes a warp.
+    """
+    lane = cute.arch.lane_idx()
+    filled = Int32(TILE_M)
+    live = Int32(0)
+    for i in cutlass.range_constexpr(TILE_M // 32):
+        place = i * 32 + lane
+        row = work.row + place
+        is_own = schedule.groups[cutlass.min(row, schedule.num_rows - 1)] == work.group
+        is_own = is_own & (place < work.num_rows)
+        filled = filled if is_own else cutlass.min(filled, place)
+        live = place + 1 if is_own & (row < schedule.num_rows) else live
+    for distance in (16, 8, 4, 2, 1):
+        filled = cutlass.min(filled, cute.arch.shuffle_sync(filled, lane ^ distance))
+        live = cutlass.max(live, cute.arch.shuffle_sync(live, lane ^ distance))
+    return work._replace(row_end=work.row + filled // 64 * 64, live_end=work.row + live)
+
+
+@cute.jit
+def find_tile(schedule, index):
+    """
+    Return what this CTA does in cluster tile `index`; it is not valid where all is padding.
+
+    M runs fastest, over RASTER cluster tiles, so that clusters at work at the same time share tiles
+    of b.
+    Where one of a pair of tiles is padding, it is computed with the group of the other,
+    which waits for its half of the loads. Pairs of two groups do not share b.
+    """
+    tile_m, tile_n = raster(index, schedule.order.tiles_m, schedule.tiles_n)
+    row = (tile_m * CLUSTER_M + schedule.rank_m) * TILE_M
+    group = group_at(schedule, row)
+    shares_b = True
+    other = group_at(schedule, (tile_m * CLUSTER_M + 1 - schedule.rank_m) * TILE_M)
+    shares_b = (group == other) | (group < 0) | (other < 0)
+    group = other if group < 0 else group
+    tile_n = tile_n * CLUSTER_N + schedule.rank_n
+    return WorkTile(row, tile_n, group, b_tile=tile_n, is_valid=group >= 0, shares_b=shares_b)
+
+
+# shared/steps_whole.py.jinja
+def first_position(schedule):
+    """Return where this cluster starts: the position is the number of its tile."""
+    return schedule.begin
+
+
+def is_left(schedule, position):
+    """Return whether there is a tile at `position`."""
+    return position < schedule.end
+
+
+def next_position(schedule, position):
+    """Return where this cluster goes on."""
+    return position + schedule.step
+
+
+# sm90/grouped_gemm/clear_tiles.py.jinja
+@cute.jit
+def clear_tiles(sTile, num_groups):
+    """
+    Clear the slots of the plan ring, in a loop of run-time length for the sake of ptxas.
+
+    Without a loop that writes shared memory ahead of the roles, ptxas does not trust that warps
+    stay together: the math loop then keeps its state in vector registers, which costs 12 to 31
+    instructions per k-block, and some tiles spill.
+    """
+    thread, _, _ = cute.arch.thread_idx()
+    if thread < 32:  # one warp, as the words repeat
+        for i in cutlass.range(thread, num_groups, 32, unroll=1):
+            sTile[i % TILE_WORDS, i // TILE_WORDS % PLAN_SLOTS] = 0
+
+
+# shared/rows.py.jinja
+@cute.jit
+def from_row(tensor, row):
+    """Return the matrix that a tile of a group lies in, with `row` as its first row."""
+    return cute.domain_offset((row, 0), tensor)
+
+
+# shared/copies.py.jinja
+@cute.jit
+def raster(index, tiles_m, tiles_n):
+    """Return the place of tile `index` in tiles_m x tiles_n, M fastest in strips of RASTER."""
+    strip = index // (RASTER * tiles_n)
+    rest = index - strip * (RASTER * tiles_n)
+    height = cutlass.min(RASTER, tiles_m - strip * RASTER)
+    tile_n = rest // height
+    return strip * RASTER + rest - tile_n * height, tile_n
+
+
+def ring(kind, barriers, num_slots, num_producers, num_consumers, **options):
+    """Return a pipeline of buffers that are full and free after so many arrivals."""
+    return kind.create(
+        barrier_storage=barriers.data_ptr(),
+        num_stages=num_slots,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, num_producers),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, num_consumers),
+        **options,
+    )
+
+
+class Source(NamedTuple):
+    """A tensor that the TMA unit loads: the copy, the tensor, and its stages in shared memory."""
+
+    tma: cute.CopyAtom
+    gmem: cute.Tensor
+    smem: cute.Tensor
+
+
+class Copies(NamedTuple):
+    """What the TMA unit copies of a tile: its k-blocks, to stages of shared memory."""
+
+    tma: cute.CopyAtom
+    blocks: cute.Tensor
+    stages: cute.Tensor
+    receivers: Int16  # CTAs of a multicast; other copies ignore them
+
+
+@cute.jit
+def copies_of(source, matrix, tile, tile_index, rank=0, num_ranks=1):
+    """Return a tile's copies: of its k-blocks, what one of `num_ranks` CTAs copies for all."""
+    stages, blocks = cpasync.tma_partition(
+        source.tma,
+        rank,
+        cute.make_layout(num_ranks),
+        cute.group_modes(source.smem, 0, 2),
+        cute.group_modes(cute.local_tile(matrix, tile, (tile_index, None)), 0, 2),
+    )
+    return Copies(source.tma, blocks, stages, Int16((1 << CLUSTER_SIZE) - 1))
+
+
+def k_block(copies, k, stage):
+    """Return how, from where and to where k-block `k` is copied."""
+    return copies.tma, copies.blocks[None, k], copies.stages[None, stage]
+
+
+# sm90/shared/load_map.py.jinja
+def load_map(tensor, stages, tile, num_ctas, *, is_multicast=None):
+    """Return how the TMA unit loads tiles, each in parts by `num_ctas` CTAs: on the host."""
+    multicast, load = cpasync.CopyBulkTensorTileG2SMulticastOp(), cpasync.CopyBulkTensorTileG2SOp()
+    if is_multicast is None:
+        is_multicast = num_ctas > 1
+    tma, gmem = cpasync.make_tiled_tma_atom(
+        multicast if is_multicast else load,
+        tensor,
+        cute.slice_(stages, (None, None, 0)),
+        tile,
+        num_multicast=num_ctas,
+    )
+    return tma, gmem
+
+
 # sm90/shared/ask_for.py.jinja
 @cute.jit
 def ask_for(groups):
@@ -892,126 +1020,6 @@ def ask_for(groups):
     thread, _, _ = cute.arch.thread_idx()
     if thread < cute.ceil_div(cute.size(groups), 32):
         cute.arch.prefetch((groups.iterator + thread * 32).llvm_ptr, cache_level="L2")
-
-
-# sm90/shared/layouts.py.jinja
-def shared_layouts():
-    """Return how a, b and out lie in shared memory; last mode: stages, or boxes of out."""
-    tile = (TILE_M, TILE_N, TILE_K)
-    boxes = TILE_M // 64 * (OUT_N // EPILOGUE_N)
-    return (
-        hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
-        hopper.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
-        hopper.make_smem_layout_epi(OUT_DTYPE, LayoutEnum.ROW_MAJOR, (64, EPILOGUE_N), boxes),
-    )
-
-
-@cute.jit
-def stage_block(sOut, sums, first_box, thread):
-    """Round a wave's sums and write them to shared memory, box after box."""
-    st_matrix = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), OUT_DTYPE)
-    to_smem = cute.make_tiled_copy_S(
-        st_matrix, cute.make_tiled_copy_C_atom(st_matrix, tiled_mma(1))
-    )
-    to_smem_of_thread = to_smem.get_slice(thread)
-    tRS_sOut = to_smem_of_thread.partition_D(sOut)
-    tRS_rSums = to_smem.retile(sums)
-    box = cute.make_rmem_tensor(cute.shape(to_smem_of_thread.partition_S(sOut))[:3], Float32)
-    rounded = cute.make_rmem_tensor(box.layout, OUT_DTYPE)
-    for i in cutlass.range_constexpr(OUT_N // EPILOGUE_N):
-        for v in cutlass.range_constexpr(cute.size(box)):
-            box[v] = tRS_rSums[i * cute.size(box) + v]
-        rounded.store(box.load().to(OUT_DTYPE))
-        cute.copy(to_smem, rounded, tRS_sOut[None, None, None, first_box + i])
-
-
-# sm90/grouped_gemm/bring_tiles.py.jinja
-@cute.jit
-def bring_tiles(warp, schedule, plans, loads, sources):
-    """Do what warp number `warp` of the loading warpgroup has to do; the last ones have nothing."""
-    a, b, scales = sources
-    if warp == 0:
-        load_tiles(schedule, loads, a, b, scales)
-    if warp == 1:
-        plan_tiles(schedule, plans, scales)
-
-
-# sm90/grouped_gemm/kernel.py.jinja
-@cute.kernel
-def grouped_gemm_kernel(a, b, scales, groups, out):
-    """
-    Compute the tiles of one CTA.
-
-    a, b, scales and out are tuples of what the host prepared: tensors, and TMA copies of them.
-    """
-    block, _, _ = cute.arch.block_idx()
-    num_blocks, _, _ = cute.arch.grid_dim()
-    ask_for(groups)
-    warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    load_warp = 4 * MATH_WARPGROUPS
-    tma_out, mOut_boxes, mOut = out
-    if warp_index == load_warp:
-        for tma in (*a[::2], *b[::2]):
-            cpasync.prefetch_descriptor(tma)
-        for tma in boxes_in(scales):
-            cpasync.prefetch_descriptor(tma)
-        cpasync.prefetch_descriptor(tma_out)
-
-    storage = SmemAllocator().allocate(SharedStorage)
-    layout_a, layout_b, layout_out = shared_layouts()
-    sA = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
-    sB = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
-    sOut = storage.out.get_tensor(layout_out.outer, swizzle=layout_out.inner)
-
-    sTile = storage.tile.get_tensor(cute.make_layout((TILE_WORDS, PLAN_SLOTS)))
-    clear_tiles(sTile, cute.size(b[1], mode=[2]))
-
-    # One lane of each math warp frees a slot; a stage needs those of all CTAs that share operands.
-    math_warps = 4 * MATH_WARPGROUPS
-    plan_ring = ring(
-        pipeline.PipelineAsync, storage.plan_barriers, PLAN_SLOTS, 32, math_warps, defer_sync=True
-    )
-    scale_ring = ring(
-        pipeline.PipelineAsync, storage.scale_barriers, SCALE_SLOTS, 32, math_warps, defer_sync=True
-    )
-    loads = ring(
-        pipeline.PipelineTmaAsync,
-        storage.load_barriers,
-        NUM_STAGES,
-        1,
-        math_warps * CLUSTER_M * CLUSTER_N,
-        tx_count=STAGE_BYTES,
-        cta_layout_vmnk=cute.make_layout((1, CLUSTER_M, CLUSTER_N, 1)),
-    )  # the last one synchronises for all three
-    plans = Plans(plan_ring, sTile)
-    scales = make_scales(scale_ring, storage, scales)
-
-    start, go_on = tiled_mma(MATH_WARPGROUPS), tiled_mma(MATH_WARPGROUPS)
-    start.set(warpgroup.Field.ACCUMULATE, False)
-    go_on.set(warpgroup.Field.ACCUMULATE, True)
-
-    num_k_blocks = cute.ceil_div(cute.size(a[1], mode=[1]), TILE_K)
-    tiles_n = cute.ceil_div(cute.size(b[1], mode=[0]), CLUSTER_TILE_N)
-    first_k_block, rank = 0, Int32(0)
-    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    cta = Cta(block, num_blocks, rank, first_k_block, num_k_blocks)
-    schedule = make_schedule(groups, b[1], mOut, tiles_n, cta)
-
-    if warp_index < load_warp:
-        cute.arch.setmaxregister_increase(MATH_REGISTERS)
-        store = Store(
-            tma=tma_out,
-            boxes=mOut_boxes,
-            out=mOut,
-            smem=sOut,
-            groups=groups,
-        )
-        compute_tiles(schedule, plans, scales, loads, sA, sB, (start, go_on), store)
-    else:
-        cute.arch.setmaxregister_decrease(LOAD_REGISTERS)
-        a_source, b_source = source_of_a(a, sA), source_of_b(b, sB)
-        bring_tiles(warp_index - load_warp, schedule, plans, loads, (a_source, b_source, scales))
 
 
 # shared/groups_last.py.jinja

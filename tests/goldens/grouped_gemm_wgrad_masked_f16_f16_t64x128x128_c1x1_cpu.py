@@ -59,78 +59,6 @@ VECTOR = 16  # float32 values of one operation: one AVX-512 register, two of AVX
 BLOCK_M = 4  # rows of partial sums: 4 x 16 values leave registers for the operands
 
 
-# cpu/shared/decode_f16.py.jinja
-@cute.jit
-def decode(bits):
-    """Return the float32 values of a vector of float16 bits."""
-    return bits.bitcast(cutlass.Float16).to(cutlass.Float32)
-
-
-# cpu/shared/tile.py.jinja
-@cute.jit
-def encode(value: cutlass.Float32):
-    """Return a float32 as the output type, rounded to nearest even."""
-    return value.to(OUT_DTYPE)
-
-
-@cute.jit
-def load_vector(row: cute.Tensor, k: cutlass.Int32, tail: cute.Tensor):
-    """
-    Return row[k : k + VECTOR] as float32.
-
-    Operands move as bits, for on the host the compiler has no float8 and no bfloat16 values; those
-    of other types go the same way. At the end of the row only what exists is read, through `tail`.
-    The other values are undefined, and multiply() stops before them.
-    """
-    row = cute.recast_tensor(row, AB_BITS)
-    num_left = cute.size(row) - k
-    if num_left >= VECTOR:
-        tail.store(cute.local_tile(row, (VECTOR,), (k // VECTOR,)).load())
-    else:
-        for e in cutlass.range(num_left):
-            tail[e] = row[k + e]
-    return decode(tail.load())
-
-
-@cute.jit
-def multiply(a_panel: cute.Tensor, b_panel: cute.Tensor, i, j, num_k):
-    """Return BLOCK_M vectors: the sums over num_k of block (i, j) of the tile."""
-    sums = [cute.full((VECTOR,), 0.0, cutlass.Float32) for _ in range(BLOCK_M)]
-    for k in cutlass.range(num_k):
-        b_row = b_panel[(None, j), k].load()
-        for r in cutlass.range_constexpr(BLOCK_M):
-            sums[r] = sums[r] + a_panel[i * BLOCK_M + r, k] * b_row
-    return sums
-
-
-@cute.jit
-def clear(tile: cute.Tensor):
-    """Set the sums of a tile to zero."""
-    for m in cutlass.range(TILE_M):
-        for j in cutlass.range(TILE_N // VECTOR):
-            tile[m, (None, j)].fill(0.0)
-
-
-def make_scratch():
-    """
-    Return stack memory: the panels of a and b, the sums of a tile, and one vector of operand bits.
-
-    A mode that is computed in vectors is split: of b's panel, panel[n, k] is one value and
-    panel[(None, j), k] vector j of the values with the same k. Call it outside of every loop: the
-    stack that a loop takes is given back only at the end of the function.
-    """
-    vectors_n, vectors_k = TILE_N // VECTOR, TILE_K // VECTOR
-    a_panel = cute.make_layout((TILE_M, (VECTOR, vectors_k)), stride=(TILE_K, (1, VECTOR)))
-    b_panel = cute.make_layout(((VECTOR, vectors_n), TILE_K), stride=((1, VECTOR), TILE_N))
-    tile = cute.make_layout((TILE_M, (VECTOR, vectors_n)), stride=(TILE_N, (1, VECTOR)))
-    return (
-        cute.make_rmem_tensor(a_panel, cutlass.Float32),
-        cute.make_rmem_tensor(b_panel, cutlass.Float32),
-        cute.make_rmem_tensor(tile, cutlass.Float32),
-        cute.make_rmem_tensor(VECTOR, AB_BITS),
-    )
-
-
 # cpu/grouped_gemm_wgrad/walk.py.jinja
 @cute.jit
 def decode_turned(x: cute.Tensor, panel: cute.Tensor, tail: cute.Tensor, m0, n0, num_m, num_n):
@@ -227,6 +155,78 @@ def arguments():
         host_tensor(cutlass.Int32, *entries),
         host_tensor(OUT_DTYPE, num_groups, size_n, size_k),
     )
+
+
+# cpu/shared/tile.py.jinja
+@cute.jit
+def encode(value: cutlass.Float32):
+    """Return a float32 as the output type, rounded to nearest even."""
+    return value.to(OUT_DTYPE)
+
+
+@cute.jit
+def load_vector(row: cute.Tensor, k: cutlass.Int32, tail: cute.Tensor):
+    """
+    Return row[k : k + VECTOR] as float32.
+
+    Operands move as bits, for on the host the compiler has no float8 and no bfloat16 values; those
+    of other types go the same way. At the end of the row only what exists is read, through `tail`.
+    The other values are undefined, and multiply() stops before them.
+    """
+    row = cute.recast_tensor(row, AB_BITS)
+    num_left = cute.size(row) - k
+    if num_left >= VECTOR:
+        tail.store(cute.local_tile(row, (VECTOR,), (k // VECTOR,)).load())
+    else:
+        for e in cutlass.range(num_left):
+            tail[e] = row[k + e]
+    return decode(tail.load())
+
+
+@cute.jit
+def multiply(a_panel: cute.Tensor, b_panel: cute.Tensor, i, j, num_k):
+    """Return BLOCK_M vectors: the sums over num_k of block (i, j) of the tile."""
+    sums = [cute.full((VECTOR,), 0.0, cutlass.Float32) for _ in range(BLOCK_M)]
+    for k in cutlass.range(num_k):
+        b_row = b_panel[(None, j), k].load()
+        for r in cutlass.range_constexpr(BLOCK_M):
+            sums[r] = sums[r] + a_panel[i * BLOCK_M + r, k] * b_row
+    return sums
+
+
+@cute.jit
+def clear(tile: cute.Tensor):
+    """Set the sums of a tile to zero."""
+    for m in cutlass.range(TILE_M):
+        for j in cutlass.range(TILE_N // VECTOR):
+            tile[m, (None, j)].fill(0.0)
+
+
+def make_scratch():
+    """
+    Return stack memory: the panels of a and b, the sums of a tile, and one vector of operand bits.
+
+    A mode that is computed in vectors is split: of b's panel, panel[n, k] is one value and
+    panel[(None, j), k] vector j of the values with the same k. Call it outside of every loop: the
+    stack that a loop takes is given back only at the end of the function.
+    """
+    vectors_n, vectors_k = TILE_N // VECTOR, TILE_K // VECTOR
+    a_panel = cute.make_layout((TILE_M, (VECTOR, vectors_k)), stride=(TILE_K, (1, VECTOR)))
+    b_panel = cute.make_layout(((VECTOR, vectors_n), TILE_K), stride=((1, VECTOR), TILE_N))
+    tile = cute.make_layout((TILE_M, (VECTOR, vectors_n)), stride=(TILE_N, (1, VECTOR)))
+    return (
+        cute.make_rmem_tensor(a_panel, cutlass.Float32),
+        cute.make_rmem_tensor(b_panel, cutlass.Float32),
+        cute.make_rmem_tensor(tile, cutlass.Float32),
+        cute.make_rmem_tensor(VECTOR, AB_BITS),
+    )
+
+
+# cpu/shared/decode_f16.py.jinja
+@cute.jit
+def decode(bits):
+    """Return the float32 values of a vector of float16 bits."""
+    return bits.bitcast(cutlass.Float16).to(cutlass.Float32)
 
 
 # shared/modes.py.jinja

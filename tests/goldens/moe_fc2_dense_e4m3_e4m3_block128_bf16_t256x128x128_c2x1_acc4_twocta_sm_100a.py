@@ -38,6 +38,16 @@ Two CTAs are a pair: one instruction of the even one multiplies 128 tokens in ea
 own rows of a and half of the columns of b, which both read. Both plan for the tokens of both, and
 so in step.
 
+Warps wait for each other at pairs of mbarriers, one pair for each stage of a pipeline. A stage is
+full, and free again, after so many arrivals:
+
+    pipeline  stages  full after                         free after
+    load         7     1  the load warp, and all bytes      1  multiply warps
+    plan         2    32  lanes of the tile warp            8  update warps
+    sum          4     1  the multiply warp                16  update warps
+    chunk        2    32  lanes of the tile warp           10  update, load and multiply warps
+    row_scale    8     1  the load warp, and all bytes      8  update warps
+
 To see it, check it and run it:
 
     NAME=moe_fc2_dense_e4m3_e4m3_block128_bf16_t256x128x128_c2x1_acc4_twocta_sm_100a
@@ -157,630 +167,144 @@ class SharedStorage:
     free_barrier: Int64
 
 
-# shared/work_tile.py.jinja
-class WorkTile(NamedTuple):
+# sm100/moe_fc2_dense/kernel.py.jinja
+@cute.kernel
+def moe_fc2_dense_kernel(a, b, scales, out):
     """
-    What a CTA does next: a tile of one group. All warps take it, whatever their task.
+    Compute the tiles of one CTA.
 
-    A field that no tile of a kernel needs stays the constant that it is here.
+    a, b, scales and out are tuples of what the host prepared: tensors, and TMA copies of them.
     """
+    block, _, _ = cute.arch.block_idx()
+    num_blocks, _, _ = cute.arch.grid_dim()
+    warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    multiply_warp, load_warp, plan_warp = UPDATE_WARPS, UPDATE_WARPS + 1, UPDATE_WARPS + 2
+    tma_out, mOut_boxes, mOut = out
+    if warp_index == load_warp:
+        for tma in (*a[::2], *b[::2], *descriptors_of_scales(scales), tma_out):
+            cpasync.prefetch_descriptor(tma)
 
-    row: Int32  # its first row
-    tile_n: Int32  # its place along N
-    group: Int32  # whose rows and weights it takes; -1 where nothing is left
-    row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
-    live_end: Int32 = 0  # the end of the group's rows
-    b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
-    is_valid: Boolean = True  # there is something to do
+    storage = SmemAllocator().allocate(SharedStorage)
+    layout_a, layout_b, layout_out = shared_layouts()
+    sA = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner, dtype=AB_DTYPE)
+    clear_a(sA)
+    sB = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner, dtype=AB_DTYPE)
+    sOut = storage.out.get_tensor(layout_out.outer, swizzle=layout_out.inner)
+    sTile = storage.tile.get_tensor(cute.make_layout((TILE_WORDS, PLAN_SLOTS)))
 
-
-# shared/moe_fc2_dense/schedule.py.jinja
-class Schedule(NamedTuple):
-    """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
-
-    num_tokens: Int32
-    tiles_m: Int32  # cluster tiles along M
-    tiles_n: Int32  # and along N
-    last_tile_n: Int32  # that is not beyond N
-    begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
-    end: Int32
-    step: Int32
-    rank_m: Int32  # place of this CTA among those that share b
-    rank_n: Int32  # and among those that share a
-    first_expert: Int32  # of those that this CTA looks for tokens of
-    num_experts: Int32  # that it does so for
-    num_k_blocks: Int32  # of an expert
-
-
-@cute.jit
-def find_tile(schedule, index):
-    """
-    Return what this CTA does in cluster tile `index`.
-
-    M runs fastest, over RASTER cluster tiles, so that clusters at work at the same time share tiles
-    of b.
-    """
-    tile_m, tile_n = raster(index, schedule.tiles_m, schedule.tiles_n)
-    row = (tile_m * CLUSTER_M + schedule.rank_m) * TILE_M
-    tile_n = tile_n * CLUSTER_N + schedule.rank_n
-    b_tile = cutlass.min(tile_n, schedule.last_tile_n)
-    return WorkTile(row, tile_n, Int32(0), live_end=schedule.num_tokens, b_tile=b_tile)
-
-
-@cute.jit
-def measure(schedule, work):
-    """Return `work` without rows to compute where it lies beyond N."""
-    is_inside = work.tile_n <= schedule.last_tile_n
-    return work._replace(live_end=work.live_end if is_inside else work.row)
-
-
-def from_row(tensor, row):
-    """Return `tensor` with `row` as its first row; there are no groups of rows."""
-    return cute.domain_offset((row, *[0] * (cute.rank(tensor) - 1)), tensor)
-
-
-# shared/steps_whole.py.jinja
-def first_position(schedule):
-    """Return where this cluster starts: the position is the number of its tile."""
-    return schedule.begin
-
-
-def is_left(schedule, position):
-    """Return whether there is a tile at `position`."""
-    return position < schedule.end
-
-
-def next_position(schedule, position):
-    """Return where this cluster goes on."""
-    return position + schedule.step
-
-
-# shared/copies.py.jinja
-@cute.jit
-def raster(index, tiles_m, tiles_n):
-    """Return the place of tile `index` in tiles_m x tiles_n, M fastest in strips of RASTER."""
-    strip = index // (RASTER * tiles_n)
-    rest = index - strip * (RASTER * tiles_n)
-    height = cutlass.min(RASTER, tiles_m - strip * RASTER)
-    tile_n = rest // height
-    return strip * RASTER + rest - tile_n * height, tile_n
-
-
-def ring(kind, barriers, num_slots, num_producers, num_consumers, **options):
-    """Return a pipeline of buffers that are full and free after so many arrivals."""
-    return kind.create(
-        barrier_storage=barriers.data_ptr(),
-        num_stages=num_slots,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, num_producers),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, num_consumers),
-        **options,
+    cluster = cute.make_layout((CTAS, CLUSTER_M, CLUSTER_N, 1))
+    plan_ring = ring(
+        pipeline.PipelineAsync, storage.plan_barriers, PLAN_SLOTS, 32, UPDATE_WARPS, defer_sync=True
     )
-
-
-class Source(NamedTuple):
-    """A tensor that the TMA unit loads: the copy, the tensor, and its stages in shared memory."""
-
-    tma: cute.CopyAtom
-    gmem: cute.Tensor
-    smem: cute.Tensor
-
-
-class Copies(NamedTuple):
-    """What the TMA unit copies of a tile: its k-blocks, to stages of shared memory."""
-
-    tma: cute.CopyAtom
-    blocks: cute.Tensor
-    stages: cute.Tensor
-
-
-@cute.jit
-def copies_of(source, tensor, tile, tile_index, rank=0, num_ranks=1):
-    """Return a tile's copies: of all k-blocks, what one of `num_ranks` CTAs copies for all."""
-    stages, blocks = cpasync.tma_partition(
-        source.tma,
-        rank,
-        cute.make_layout(num_ranks),
-        cute.group_modes(source.smem, 0, 2),
-        cute.group_modes(cute.local_tile(tensor, tile, (tile_index, None, None)), 0, 2),
-    )
-    return Copies(source.tma, blocks, stages)
-
-
-def k_block(copies, place, stage):
-    """Return how, from where and to where the k-block at `place`, (k, expert), is copied."""
-    k, expert = place
-    return copies.tma, copies.blocks[None, k, expert], copies.stages[None, stage]
-
-
-# sm100/shared/layouts.py.jinja
-def rank_of_pair():
-    """Return the place of this CTA in its pair."""
-    return cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) % CTAS
-
-
-def first_row(work):
-    """Return the first row of a tile that is this CTA's."""
-    return work.row + rank_of_pair() * ROWS
-
-
-def load_map(tensor, stages, tile, num_ctas, *, is_multicast=None):
-    """Return how the TMA unit loads tiles, each in parts by `num_ctas` CTAs: on the host."""
-    multicast = cpasync.CopyBulkTensorTileG2SMulticastOp(cta_group())
-    load = cpasync.CopyBulkTensorTileG2SOp(cta_group())
-    if is_multicast is None:
-        is_multicast = num_ctas > 1
-    tma, gmem = cpasync.make_tiled_tma_atom(
-        multicast if is_multicast else load,
-        tensor,
-        cute.slice_(stages, (None, None, 0)),
-        tile,
-        num_multicast=num_ctas,
-    )
-    return tma, gmem
-
-
-def shared_layouts():
-    """Return how a, b and out lie in shared memory; last mode: stages, or boxes of out."""
-    tile = (ROWS, COLUMNS, TILE_K)
-    return (
-        hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
-        hopper.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
-        hopper.make_smem_layout_epi(
-            OUT_DTYPE, LayoutEnum.ROW_MAJOR, (32, EPILOGUE_N), UPDATE_WARPS * BOXES
-        ),
-    )
-
-
-# sm100/moe_fc2_dense/load.py.jinja
-@cute.jit
-def load_tiles(schedule, loads, a, b, scales):
-    """
-    Load warp: for each k-block that is handed over, wait until a stage is free and fill it.
-
-    A stage is full when all its bytes have arrived, from whichever CTA, those of a pair of CTAs at
-    the even one; it is free when the matrix instructions of every CTA that it was sent to are done.
-    Scales and weights of rows have a pipeline of their own: the update warps read them later.
-    """
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
-    scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, SCALE_STAGES)
-    chunk = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, SCALE_SLOTS)
-    b_policy = None
-    rows = scales.rows
-    position = first_position(schedule)
-    while is_left(schedule, position):
-        work = find_tile(schedule, position)
-        a_copies = copies_of_a(a, work)
-        b_copies = copies_of_b(b, work)
-        scale_copies = copies_of_rows(scales.a_scale, work)
-        alpha_copies = copies_of_rows(scales.alpha, work)
-        is_last = Int32(0)
-        while is_last == 0:
-            num_blocks, is_last = wait_for_chunk(scales, chunk)
-            for i in cutlass.range(num_blocks, unroll=1):
-                k, expert = (
-                    cute.arch.make_warp_uniform(scales.sPlaces[j, i, chunk.index]) for j in range(2)
-                )
-                full = open_stage(loads, state, a_copies)
-                copy_b(b_copies, (k, expert), state.index, full, b_policy)
-                copy_a(a_copies, (k, expert), state.index, full)
-                state.advance()
-                rows.producer_acquire(scale)
-                full = rows.producer_get_barrier(scale)
-                cute.copy(*k_block(scale_copies, (k, expert), scale.index), tma_bar_ptr=full)
-                cute.copy(*k_block(alpha_copies, (0, expert), scale.index), tma_bar_ptr=full)
-                scale.advance()
-            give_back(scales.ring, chunk)
-            chunk.advance()
-        position = next_position(schedule, position)
-    # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
-    cute.arch.griddepcontrol_launch_dependents()
-    loads.producer_tail(state)
-    rows.producer_tail(scale)
-
-
-# sm100/shared/load_pair.py.jinja
-class SourceOfA(NamedTuple):
-    """a, as the TMA unit loads it: 128 rows at once, or PART_M of them."""
-
-    whole: Source
-    part: Source
-
-
-class CopiesOfA(NamedTuple):
-    """The copies of this CTA's rows of a tile of a."""
-
-    whole: Copies
-    parts: list[Copies]
-    num_parts: Int32  # that have rows of the group
-    stage_bytes: Int32  # that arrive in a stage of the pair
-
-
-def parts_of_a():
-    """Return how the parts of a lie in shared memory; last mode: all of a stage, then the next."""
-    tile = (PART_M, TILE_N, TILE_K)
-    return hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, A_PARTS * NUM_STAGES)
-
-
-def maps_of_a(a):
-    """Return how the TMA unit loads a, all rows of a CTA and parts of them: on the host."""
-    whole = load_map(a, shared_layouts()[0], (ROWS, TILE_K), 1)
-    return *whole, *load_map(a, parts_of_a(), (PART_M, TILE_K), 1)
-
-
-def source_of_a(maps, storage, sA):
-    """Return where the load warp takes a from, and where to."""
-    layout = parts_of_a()
-    sA_parts = storage.a.get_tensor(layout.outer, swizzle=layout.inner, dtype=AB_DTYPE)
-    tma, gmem, tma_part, gmem_parts = maps
-    return SourceOfA(Source(tma, gmem, sA), Source(tma_part, gmem_parts, sA_parts))
-
-
-@cute.jit
-def live_parts(row, work):
-    """Return how many parts of 128 rows from `row` on have rows of the group."""
-    num_rows = cutlass.max(work.live_end - row, 0)
-    return cutlass.min((num_rows + (PART_M - 1)) // PART_M, A_PARTS)
-
-
-@cute.jit
-def copies_of_a(a, work):
-    """
-    Return the copies of this CTA's rows of the tile of a that `work` needs.
-
-    Parts without a row of the group are not loaded: what a stage held before stays there, is
-    multiplied, and never stored. The even CTA announces the bytes of both, so each counts both's.
-    """
-    row = first_row(work)
-    num_parts = live_parts(row, work)
-    all_parts = live_parts(work.row, work) + live_parts(work.row + ROWS, work)
-    stage_bytes = STAGE_BYTES - (CTAS * A_PARTS - all_parts) * (PART_M * ROW_BYTES)
-    part_rows = from_row(a.part.gmem, row)
-    parts = [copies_of(a.part, part_rows, (PART_M, TILE_K), i) for i in range(A_PARTS)]
-    whole = copies_of(a.whole, from_row(a.whole.gmem, row), (ROWS, TILE_K), 0)
-    return CopiesOfA(whole, parts, num_parts, stage_bytes)
-
-
-@cute.jit
-def open_stage(loads, state, copies):
-    """Wait until a stage is free; the even CTA announces the bytes of both. Return its barrier."""
-    loads.producer_acquire(state, expected_tx=copies.stage_bytes)
-    return loads.producer_get_barrier(state)
-
-
-@cute.jit
-def copy_a(copies, k, stage, full):
-    """Start to copy k-block `k` of a."""
-    if copies.num_parts == A_PARTS:
-        cute.copy(*k_block(copies.whole, k, stage), tma_bar_ptr=full)
-    else:
-        for i in cutlass.range_constexpr(A_PARTS - 1):
-            if i < copies.num_parts:
-                cute.copy(*k_block(copies.parts[i], k, stage * A_PARTS + i), tma_bar_ptr=full)
-
-
-# shared/clear_a.py.jinja
-@cute.jit
-def clear_a(sA):
-    """Clear the stages of a, of which parts may be multiplied before any load has filled them."""
-    thread, _, _ = cute.arch.thread_idx()
-    num_vectors = cute.size(sA) * AB_DTYPE.width // 128
-    words = cute.make_tensor(
-        cute.recast_ptr(sA.iterator, dtype=Int32), cute.make_layout(num_vectors * 4)
-    )
-    zeros = cute.make_rmem_tensor(4, Int32)
-    zeros.fill(0)
-    for i in cutlass.range(thread, num_vectors, THREADS, unroll=1):
-        cute.autovec_copy(zeros, cute.local_tile(words, (4,), (i,)))
-    cute.arch.fence_proxy("async.shared", space="cta")
-
-
-# sm100/shared/load_pair.py.jinja
-def maps_of_b(b):
-    """Return how the TMA unit loads b: on the host."""
-    return load_map(b, shared_layouts()[1], (COLUMNS, TILE_K), 1)
-
-
-def source_of_b(maps, sB):
-    """Return where the load warp takes b from, and where to."""
-    return Source(*maps, sB)
-
-
-@cute.jit
-def copies_of_b(b, work):
-    """Return the copies of this CTA's half of the tile of b that `work` needs."""
-    half = work.b_tile * 2 + rank_of_pair()
-    return copies_of(b, b.gmem, (COLUMNS, TILE_K), half)
-
-
-@cute.jit
-def copy_b(copies, k, stage, full, policy):
-    """Start to copy k-block `k` of b."""
-    cute.copy(*k_block(copies, k, stage), tma_bar_ptr=full, cache_policy=policy)
-
-
-# shared/moe_fc2_dense/experts.py.jinja
-@cute.jit
-def list_experts(schedule, scales, work, first, end, found):
-    """
-    Tile warp: add those of SCANNED_EXPERTS to the list that a token of the cluster's tiles has.
-
-    `found` counts the experts of the tile so far; return it with the new ones.
-    """
-    lane = cute.arch.lane_idx()
-    first_row = work.row - schedule.rank_m * TILE_M
-    weights = []
-    for i in cutlass.range_constexpr(SCANNED_EXPERTS):
-        expert = cutlass.min(first + i, end - 1)
-        for j in cutlass.range_constexpr(TILE_M * CLUSTER_M // 32):
-            row = cutlass.min(first_row + j * 32 + lane, schedule.num_tokens - 1)
-            weights.append(scales.weights[row, expert])
-    cute.arch.sync_warp()  # all lanes have read the list of the tile before
-    for i in cutlass.range_constexpr(SCANNED_EXPERTS):
-        has_token = first + i < end
-        is_weighted = weights[i * (TILE_M * CLUSTER_M // 32)] != 0.0
-        for j in cutlass.range_constexpr(1, TILE_M * CLUSTER_M // 32):
-            is_weighted = is_weighted | (weights[i * (TILE_M * CLUSTER_M // 32) + j] != 0.0)
-        has_token = has_token & cute.arch.vote_any_sync(is_weighted)
-        if lane == 0:
-            scales.sExperts[found % LISTED_EXPERTS] = first + i
-        found += Int32(1) if has_token else Int32(0)
-    cute.arch.sync_warp()
-    return found
-
-
-@cute.jit
-def hand_over_chunk(schedule, scales, state, work, sent, num_blocks, is_last):
-    """
-    Tile warp: hand over the next `num_blocks` k-blocks of a tile, before which `sent` went: where
-    each is, and its weight scales. Return the pipeline's state.
-    """
-    lane = cute.arch.lane_idx()
-    last_block = cute.size(scales.b_scale, mode=[1]) - 1
-    column = work.tile_n * TILE_N
-    block = cutlass.min(column // 128, last_block)
-    scales.ring.producer_acquire(state)
-    for i in cutlass.range_constexpr(SCALE_CHUNK // 32):
-        slot = i * 32 + lane
-        if slot < num_blocks:
-            number = (sent + slot) // schedule.num_k_blocks
-            k = sent + slot - number * schedule.num_k_blocks
-            expert = scales.sExperts[number % LISTED_EXPERTS]
-            scales.sPlaces[0, slot, state.index] = k
-            scales.sPlaces[1, slot, state.index] = expert
-            scale = scales.b_scale[expert, block, k]
-            scales.sBScale[0, slot, state.index] = scale
-    if lane == 0:
-        scales.sChunk[0, state.index] = num_blocks
-        scales.sChunk[1, state.index] = is_last
-    scales.ring.producer_commit(state)
-    state.advance()
-    return state
-
-
-@cute.jit
-def hand_over_scales(schedule, scales, state, work):
-    """
-    Tile warp: hand over the k-blocks of the experts that the tile needs, chunk by chunk, while the
-    others look for more; the last chunk may be empty. Return the pipeline's state.
-    """
-    end = schedule.first_expert + schedule.num_experts
-    found, sent, wanted = Int32(0), Int32(0), Int32(FIRST_CHUNK)
-    for first in cutlass.range(schedule.first_expert, end, SCANNED_EXPERTS, unroll=1):
-        found = list_experts(schedule, scales, work, first, end, found)
-        while found * schedule.num_k_blocks - sent >= wanted:
-            count = cutlass.min(found * schedule.num_k_blocks - sent, SCALE_CHUNK)
-            state = hand_over_chunk(schedule, scales, state, work, sent, count, Int32(0))
-            sent += count
-            wanted = cutlass.min(2 * wanted, SCALE_CHUNK)
-    left = found * schedule.num_k_blocks - sent
-    return hand_over_chunk(schedule, scales, state, work, sent, left, Int32(1))
-
-
-# sm100/moe_fc2_dense/promotion.py.jinja
-class Scales(NamedTuple):
-    """Where the scales are: a_scale and alpha in a pipeline of k-blocks, b_scale in chunks."""
-
-    ring: pipeline.PipelineAsync  # of chunks: k-blocks with their weight scales
-    rows: pipeline.PipelineTmaAsync  # of k-blocks: scales and weights of rows
-    b_scale: cute.Tensor
-    weights: cute.Tensor  # alpha as it lies in memory
-    sBScale: cute.Tensor
-    sPlaces: cute.Tensor  # (k, expert) of each k-block of a chunk
-    sChunk: cute.Tensor  # how many there are, and whether they are the tile's last ones
-    sExperts: cute.Tensor  # that were found and not yet handed over
-    a_scale: Source
-    alpha: Source
-
-
-# shared/moe_fc2_dense/maps.py.jinja
-def map_of_alpha(alpha):
-    """Return how the TMA unit loads the weights of an expert for a tile's tokens: on the host."""
-    tokens, experts = alpha.shape
-    layout = cute.make_layout((tokens, 1, experts), stride=(1, alpha.stride[1], alpha.stride[1]))
-    columns = cute.make_tensor(alpha.iterator, layout)
-    box, load = cute.make_layout((SCALE_BOX, 1)), cpasync.CopyBulkTensorTileG2SOp()
-    return cpasync.make_tiled_tma_atom(load, columns, box, (SCALE_BOX, 1))
-
-
-def maps_of_scales(a_scale, alpha, b_scale):
-    """Return how the TMA unit loads a_scale and alpha, and what is read as it is: on the host."""
-    box, load = cute.make_layout((SCALE_BOX, 1)), cpasync.CopyBulkTensorTileG2SOp()
-    tma, gmem = cpasync.make_tiled_tma_atom(load, groups_last(a_scale), box, (SCALE_BOX, 1))
-    return tma, gmem, *map_of_alpha(alpha), b_scale, alpha
-
-
-# sm100/moe_fc2_dense/promotion.py.jinja
-def descriptors_of_scales(maps):
-    """Return what the TMA unit was told of scales."""
-    return maps[:4:2]
-
-
-def make_scales(storage, maps):
-    """Return the scales of a CTA. Chunks are read by the load warp and the multiply warp, too."""
-    tma, gmem, tma_alpha, gmem_alpha, b_scale, alpha = maps
-    chunks = ring(
-        pipeline.PipelineAsync,
-        storage.scale_barriers,
-        SCALE_SLOTS,
-        32,
-        UPDATE_WARPS + 2,
-        defer_sync=True,
-    )
-    rows = ring(
-        pipeline.PipelineTmaAsync,
-        storage.row_barriers,
-        SCALE_STAGES,
+    # A stage needs the matrix instructions of all CTAs, or pairs, that share operands.
+    loads = ring(
+        pipeline.PipelineTmaUmma,
+        storage.load_barriers,
+        NUM_STAGES,
         1,
-        UPDATE_WARPS,
-        tx_count=2 * SCALE_BOX * 4,
+        CLUSTER_M + CLUSTER_N - 1,
+        tx_count=STAGE_BYTES,
+        cta_layout_vmnk=cluster,
         defer_sync=True,
     )
-    layout = cute.make_layout((SCALE_BOX, 1, SCALE_STAGES), stride=(1, 1, SCALE_PITCH))
-    values = cute.make_layout((SCALE_VALUES, SCALE_CHUNK, SCALE_SLOTS))
-    return Scales(
-        ring=chunks,
-        rows=rows,
-        b_scale=b_scale,
-        weights=alpha,
-        sBScale=storage.b_scale.get_tensor(values),
-        sPlaces=storage.places.get_tensor(cute.make_layout((2, SCALE_CHUNK, SCALE_SLOTS))),
-        sChunk=storage.chunk.get_tensor(cute.make_layout((2, SCALE_SLOTS))),
-        sExperts=storage.experts.get_tensor(cute.make_layout(LISTED_EXPERTS)),
-        a_scale=Source(tma, gmem, storage.a_scale.get_tensor(layout)),
-        alpha=Source(tma_alpha, gmem_alpha, storage.alpha.get_tensor(layout)),
+    sums = ring(
+        pipeline.PipelineUmmaAsync,
+        storage.acc_barriers,
+        NUM_ACC_STAGE,
+        1,
+        UPDATE_WARPS * CTAS,
+        cta_layout_vmnk=cluster,
+        defer_sync=True,
+    )
+    tensor_memory = TmemAllocator(
+        storage.tensor_address.ptr,
+        barrier_for_retrieve=pipeline.NamedBarrier(1, 32 * (UPDATE_WARPS + 1)),
+        allocator_warp_id=0,
+        is_two_cta=True,
+        two_cta_tmem_dealloc_mbar_ptr=storage.free_barrier.ptr,
+    )
+    scales = make_scales(storage, scales)
+    # Not relaxed: others' instructions may read what clear_a() wrote.
+    pipeline.pipeline_init_arrive(cluster_shape_mn=(CLUSTER_SIZE, 1), is_relaxed=False)
+    plans = Plans(plan_ring, sTile)
+    pipeline.pipeline_init_wait(cluster_shape_mn=(CLUSTER_SIZE, 1))
+
+    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
+    num_tokens, columns = cute.size(mOut, mode=[0]), cute.size(b[1], mode=[0])
+    tiles_m = cute.ceil_div(num_tokens, TILE_M * CLUSTER_M)
+    tiles_n = cute.ceil_div(columns, TILE_N * CLUSTER_N)
+    first_expert, num_experts = Int32(0), cute.size(b[1], mode=[2])
+    schedule = Schedule(
+        num_tokens=num_tokens,
+        tiles_m=tiles_m,
+        tiles_n=tiles_n,
+        last_tile_n=cute.ceil_div(columns, TILE_N) - 1,
+        begin=block // CLUSTER_SIZE,
+        end=tiles_m * tiles_n,
+        step=num_blocks // CLUSTER_SIZE,
+        rank_m=0,
+        rank_n=0,
+        first_expert=first_expert,
+        num_experts=num_experts,
+        num_k_blocks=cute.ceil_div(cute.size(b[1], mode=[1]), TILE_K),
     )
 
+    if warp_index < UPDATE_WARPS:
+        tensor_memory.allocate(TMEM_COLUMNS)
+        tensor_memory.wait_for_alloc()
+        address = tensor_memory.retrieve_ptr(Float32)
+        store = Store(
+            tma=tma_out,
+            boxes=mOut_boxes,
+            smem=sOut,
+        )
+        update_tiles(plans, scales, sums, sums_in(address), store)
+        tensor_memory.relinquish_alloc_permit()
+        cute.arch.barrier(barrier_id=2, number_of_threads=32 * UPDATE_WARPS)
+        tensor_memory.free(address)
+    else:
+        # By elif: after a chain of ifs ptxas puts a loop around each of the instructions below.
+        if warp_index == multiply_warp:
+            tensor_memory.wait_for_alloc()
+            address = tensor_memory.retrieve_ptr(Float32)
+            start, go_on = tiled_mma(), tiled_mma()
+            start.set(tcgen05.Field.ACCUMULATE, False)
+            go_on.set(tcgen05.Field.ACCUMULATE, True)
+            operands, mmas = operands_of(storage), (start, go_on)
+            multiply_tiles(schedule, scales, loads, operands, sums, mmas, sums_in(address))
+        elif warp_index == load_warp:
+            a_source, b_source = source_of_a(a, storage, sA), source_of_b(b, sB)
+            load_tiles(schedule, loads, a_source, b_source, scales)
+        elif warp_index == plan_warp:
+            plan_tiles(schedule, plans, scales)
+
 
 @cute.jit
-def copies_of_rows(source, work):
-    """Return the copies of one value for each of this CTA's rows."""
-    return copies_of(source, from_row(source.gmem, first_row(work)), (SCALE_BOX, 1), 0)
+def moe_fc2_dense(a, b, a_scale, b_scale, alpha, out, num_ctas, stream):
+    """
+    Launch the kernel on `stream` with at most `num_ctas` CTAs, in whole clusters.
 
+    The last mode of a, b, b_scale and out is contiguous, T in a_scale and alpha.
 
-@cute.jit
-def wait_for_chunk(scales, state):
-    """Wait for a chunk; return how many k-blocks it has, and whether they are the tile's last."""
-    scales.ring.consumer_wait(state)
-    count = cute.arch.make_warp_uniform(scales.sChunk[0, state.index])
-    return count, cute.arch.make_warp_uniform(scales.sChunk[1, state.index])
-
-
-# sm100/shared/promote.py.jinja
-@cute.jit
-def promote(total, part, first, factor):
-    """Add partial sums to their totals from `first` on, scaled."""
-    # Packed two by two, ptxas would not join the registers: 64 more moves a k-block.
-    for i in cutlass.range_constexpr(READ_N):
-        total[first + i] += factor * part[i]
-
-
-class States(NamedTuple):
-    """Where an update warp is in the pipelines that it reads."""
-
-    sum: pipeline.PipelineState
-    scale: pipeline.PipelineState
-    row_scale: pipeline.PipelineState
-
-
-def first_states():
-    """Return where an update warp starts."""
-    consumer = pipeline.PipelineUserType.Consumer
-    return States(
-        sum=pipeline.make_pipeline_state(consumer, NUM_ACC_STAGE),
-        scale=pipeline.make_pipeline_state(consumer, SCALE_SLOTS),
-        row_scale=pipeline.make_pipeline_state(consumer, SCALE_STAGES),
+    a: (T, E, I) e4m3, b: (E, N, I) e4m3, out: (T, N) bf16,
+    alpha: (T, E) float32, a_scale: (E, T, KB) float32, b_scale: (E, ceil(N / 128), KB) float32.
+    KB counts blocks of 128 along I.
+    """
+    a = cute.make_tensor(a.iterator, cute.select(a.layout, mode=[0, 2, 1]))  # experts last
+    b = groups_last(b)
+    boxes = cute.slice_(shared_layouts()[2], (None, None, 0))
+    store = cpasync.CopyBulkTensorTileS2GOp()
+    tma_out, mOut_boxes = cpasync.make_tiled_tma_atom(store, out, boxes, (32, EPILOGUE_N))
+    num_clusters = num_ctas // CLUSTER_SIZE
+    scales = maps_of_scales(a_scale, alpha, b_scale)
+    moe_fc2_dense_kernel(maps_of_a(a), maps_of_b(b), scales, (tma_out, mOut_boxes, out)).launch(
+        grid=[cutlass.max(num_clusters, 1) * CLUSTER_SIZE, 1, 1],
+        block=[THREADS, 1, 1],
+        cluster=[CLUSTER_SIZE, 1, 1],
+        min_blocks_per_mp=1,
+        stream=stream,
+        use_pdl=USE_PDL,
     )
-
-
-# sm100/moe_fc2_dense/promotion.py.jinja
-@cute.jit
-def accumulate(scales, sums, states, read, row, half, total):
-    """
-    Update warp: add up the scaled sums of all k-blocks of a tile; return the states of the rings.
-
-    `row` is the thread's among the CTA's.
-    """
-    done, chunk, row_scale = states
-    total.fill(0.0)
-    part = new_part(read)
-    is_last = Int32(0)
-    while is_last == 0:
-        num_blocks, is_last = wait_for_chunk(scales, chunk)
-        for k in cutlass.range(num_blocks, unroll=1):
-            scales.rows.consumer_wait(row_scale)
-            a_scale = scales.a_scale.smem[row, 0, row_scale.index]
-            a_scale *= scales.alpha.smem[row, 0, row_scale.index]
-            sums.consumer_wait(done)
-            for i in cutlass.range_constexpr(HALF_N // READ_N):
-                read_sums(read, half, i, done.index, part)
-                if cutlass.const_expr(i == HALF_N // READ_N - 1):
-                    give_back(sums, done)
-                    scales.rows.consumer_release(row_scale)
-                column = half * HALF_N + i * READ_N
-                b_scale = scales.sBScale[column // SCALE_COLUMNS, k, chunk.index]
-                promote(total, part, i * READ_N, a_scale * b_scale)
-            done.advance()
-            row_scale.advance()
-        give_back(scales.ring, chunk)
-        chunk.advance()
-    return States(done, chunk, row_scale)
-
-
-# shared/plan.py.jinja
-class Plans(NamedTuple):
-    """Tiles on their way to the warps that compute them."""
-
-    ring: pipeline.PipelineAsync
-    sTile: cute.Tensor
-
-
-@cute.jit
-def hand_over_tile(plans, state, work):
-    """Hand over a tile, or by a group of -1 that none is left; return the state of the pipeline."""
-    plans.ring.producer_acquire(state)
-    if cute.arch.lane_idx() == 0:
-        plans.sTile[0, state.index] = work.row
-        plans.sTile[1, state.index] = work.tile_n
-        plans.sTile[2, state.index] = work.group
-        plans.sTile[3, state.index] = work.row_end
-        plans.sTile[4, state.index] = work.live_end
-    plans.ring.producer_commit(state)
-    state.advance()
-    return state
-
-
-@cute.jit
-def give_back(ring, state):
-    """Give a slot back to the tile warp, once all lanes of this warp have read it."""
-    cute.arch.sync_warp()
-    if cute.arch.lane_idx() == 0:
-        ring.consumer_release(state)
-
-
-@cute.jit
-def take_tile(plans, state):
-    """Take a tile from the tile warp; return the state of the pipeline and the tile."""
-    plans.ring.consumer_wait(state)
-    work = WorkTile(*(plans.sTile[i, state.index] for i in range(5)))
-    give_back(plans.ring, state)
-    state.advance()
-    return state, work
-
-
-@cute.jit
-def plan_tiles(schedule, plans, scales):
-    """Tile warp: tell the warps that compute which tile comes next, and what its scales are."""
-    plan = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, PLAN_SLOTS)
-    scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, SCALE_SLOTS)
-    position = first_position(schedule)
-    while is_left(schedule, position):
-        work = find_tile(schedule, position)
-        if work.is_valid:
-            work = measure(schedule, work)
-            plan = hand_over_tile(plans, plan, work)
-            scale = hand_over_scales(schedule, scales, scale, work)
-        position = next_position(schedule, position)
-    hand_over_tile(plans, plan, WorkTile(row=0, tile_n=0, group=-1))
 
 
 # sm100/moe_fc2_dense/multiply.py.jinja
@@ -942,6 +466,380 @@ def stage_block(sOut, total, warp):
         cute.copy(atom, vector, cute.local_tile(box, (1, OUT_VECTOR), place)[0, None])
 
 
+# sm100/moe_fc2_dense/promotion.py.jinja
+class Scales(NamedTuple):
+    """Where the scales are: a_scale and alpha in a pipeline of k-blocks, b_scale in chunks."""
+
+    ring: pipeline.PipelineAsync  # of chunks: k-blocks with their weight scales
+    rows: pipeline.PipelineTmaAsync  # of k-blocks: scales and weights of rows
+    b_scale: cute.Tensor
+    weights: cute.Tensor  # alpha as it lies in memory
+    sBScale: cute.Tensor
+    sPlaces: cute.Tensor  # (k, expert) of each k-block of a chunk
+    sChunk: cute.Tensor  # how many there are, and whether they are the tile's last ones
+    sExperts: cute.Tensor  # that were found and not yet handed over
+    a_scale: "Source"
+    alpha: "Source"
+
+
+# shared/moe_fc2_dense/maps.py.jinja
+def map_of_alpha(alpha):
+    """Return how the TMA unit loads the weights of an expert for a tile's tokens: on the host."""
+    tokens, experts = alpha.shape
+    layout = cute.make_layout((tokens, 1, experts), stride=(1, alpha.stride[1], alpha.stride[1]))
+    columns = cute.make_tensor(alpha.iterator, layout)
+    box, load = cute.make_layout((SCALE_BOX, 1)), cpasync.CopyBulkTensorTileG2SOp()
+    return cpasync.make_tiled_tma_atom(load, columns, box, (SCALE_BOX, 1))
+
+
+def maps_of_scales(a_scale, alpha, b_scale):
+    """Return how the TMA unit loads a_scale and alpha, and what is read as it is: on the host."""
+    box, load = cute.make_layout((SCALE_BOX, 1)), cpasync.CopyBulkTensorTileG2SOp()
+    tma, gmem = cpasync.make_tiled_tma_atom(load, groups_last(a_scale), box, (SCALE_BOX, 1))
+    return tma, gmem, *map_of_alpha(alpha), b_scale, alpha
+
+
+# sm100/moe_fc2_dense/promotion.py.jinja
+def descriptors_of_scales(maps):
+    """Return what the TMA unit was told of scales."""
+    return maps[:4:2]
+
+
+def make_scales(storage, maps):
+    """Return the scales of a CTA. Chunks are read by the load warp and the multiply warp, too."""
+    tma, gmem, tma_alpha, gmem_alpha, b_scale, alpha = maps
+    chunks = ring(
+        pipeline.PipelineAsync,
+        storage.scale_barriers,
+        SCALE_SLOTS,
+        32,
+        UPDATE_WARPS + 2,
+        defer_sync=True,
+    )
+    rows = ring(
+        pipeline.PipelineTmaAsync,
+        storage.row_barriers,
+        SCALE_STAGES,
+        1,
+        UPDATE_WARPS,
+        tx_count=2 * SCALE_BOX * 4,
+        defer_sync=True,
+    )
+    layout = cute.make_layout((SCALE_BOX, 1, SCALE_STAGES), stride=(1, 1, SCALE_PITCH))
+    values = cute.make_layout((SCALE_VALUES, SCALE_CHUNK, SCALE_SLOTS))
+    return Scales(
+        ring=chunks,
+        rows=rows,
+        b_scale=b_scale,
+        weights=alpha,
+        sBScale=storage.b_scale.get_tensor(values),
+        sPlaces=storage.places.get_tensor(cute.make_layout((2, SCALE_CHUNK, SCALE_SLOTS))),
+        sChunk=storage.chunk.get_tensor(cute.make_layout((2, SCALE_SLOTS))),
+        sExperts=storage.experts.get_tensor(cute.make_layout(LISTED_EXPERTS)),
+        a_scale=Source(tma, gmem, storage.a_scale.get_tensor(layout)),
+        alpha=Source(tma_alpha, gmem_alpha, storage.alpha.get_tensor(layout)),
+    )
+
+
+@cute.jit
+def copies_of_rows(source, work):
+    """Return the copies of one value for each of this CTA's rows."""
+    return copies_of(source, from_row(source.gmem, first_row(work)), (SCALE_BOX, 1), 0)
+
+
+@cute.jit
+def wait_for_chunk(scales, state):
+    """Wait for a chunk; return how many k-blocks it has, and whether they are the tile's last."""
+    scales.ring.consumer_wait(state)
+    count = cute.arch.make_warp_uniform(scales.sChunk[0, state.index])
+    return count, cute.arch.make_warp_uniform(scales.sChunk[1, state.index])
+
+
+# sm100/shared/promote.py.jinja
+@cute.jit
+def promote(total, part, first, factor):
+    """Add partial sums to their totals from `first` on, scaled."""
+    # Packed two by two, ptxas would not join the registers: 64 more moves a k-block.
+    for i in cutlass.range_constexpr(READ_N):
+        total[first + i] += factor * part[i]
+
+
+class States(NamedTuple):
+    """Where an update warp is in the pipelines that it reads."""
+
+    sum: pipeline.PipelineState
+    scale: pipeline.PipelineState
+    row_scale: pipeline.PipelineState
+
+
+def first_states():
+    """Return where an update warp starts."""
+    consumer = pipeline.PipelineUserType.Consumer
+    return States(
+        sum=pipeline.make_pipeline_state(consumer, NUM_ACC_STAGE),
+        scale=pipeline.make_pipeline_state(consumer, SCALE_SLOTS),
+        row_scale=pipeline.make_pipeline_state(consumer, SCALE_STAGES),
+    )
+
+
+# sm100/moe_fc2_dense/promotion.py.jinja
+@cute.jit
+def accumulate(scales, sums, states, read, row, half, total):
+    """
+    Update warp: add up the scaled sums of all k-blocks of a tile; return the states of the rings.
+
+    `row` is the thread's among the CTA's.
+    """
+    done, chunk, row_scale = states
+    total.fill(0.0)
+    part = new_part(read)
+    is_last = Int32(0)
+    while is_last == 0:
+        num_blocks, is_last = wait_for_chunk(scales, chunk)
+        for k in cutlass.range(num_blocks, unroll=1):
+            scales.rows.consumer_wait(row_scale)
+            a_scale = scales.a_scale.smem[row, 0, row_scale.index]
+            a_scale *= scales.alpha.smem[row, 0, row_scale.index]
+            sums.consumer_wait(done)
+            for i in cutlass.range_constexpr(HALF_N // READ_N):
+                read_sums(read, half, i, done.index, part)
+                if cutlass.const_expr(i == HALF_N // READ_N - 1):
+                    give_back(sums, done)
+                    scales.rows.consumer_release(row_scale)
+                column = half * HALF_N + i * READ_N
+                b_scale = scales.sBScale[column // SCALE_COLUMNS, k, chunk.index]
+                promote(total, part, i * READ_N, a_scale * b_scale)
+            done.advance()
+            row_scale.advance()
+        give_back(scales.ring, chunk)
+        chunk.advance()
+    return States(done, chunk, row_scale)
+
+
+# sm100/moe_fc2_dense/load.py.jinja
+@cute.jit
+def load_tiles(schedule, loads, a, b, scales):
+    """
+    Load warp: for each k-block that is handed over, wait until a stage is free and fill it.
+
+    A stage is full when all its bytes have arrived, from whichever CTA, those of a pair of CTAs at
+    the even one; it is free when the matrix instructions of every CTA that it was sent to are done.
+    Scales and weights of rows have a pipeline of their own: the update warps read them later.
+    """
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
+    scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, SCALE_STAGES)
+    chunk = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, SCALE_SLOTS)
+    b_policy = None
+    rows = scales.rows
+    position = first_position(schedule)
+    while is_left(schedule, position):
+        work = find_tile(schedule, position)
+        a_copies = copies_of_a(a, work)
+        b_copies = copies_of_b(b, work)
+        scale_copies = copies_of_rows(scales.a_scale, work)
+        alpha_copies = copies_of_rows(scales.alpha, work)
+        is_last = Int32(0)
+        while is_last == 0:
+            num_blocks, is_last = wait_for_chunk(scales, chunk)
+            for i in cutlass.range(num_blocks, unroll=1):
+                k, expert = (
+                    cute.arch.make_warp_uniform(scales.sPlaces[j, i, chunk.index]) for j in range(2)
+                )
+                full = open_stage(loads, state, a_copies)
+                copy_b(b_copies, (k, expert), state.index, full, b_policy)
+                copy_a(a_copies, (k, expert), state.index, full)
+                state.advance()
+                rows.producer_acquire(scale)
+                full = rows.producer_get_barrier(scale)
+                cute.copy(*k_block(scale_copies, (k, expert), scale.index), tma_bar_ptr=full)
+                cute.copy(*k_block(alpha_copies, (0, expert), scale.index), tma_bar_ptr=full)
+                scale.advance()
+            give_back(scales.ring, chunk)
+            chunk.advance()
+        position = next_position(schedule, position)
+    # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
+    cute.arch.griddepcontrol_launch_dependents()
+    loads.producer_tail(state)
+    rows.producer_tail(scale)
+
+
+# sm100/shared/load_pair.py.jinja
+class SourceOfA(NamedTuple):
+    """a, as the TMA unit loads it: 128 rows at once, or PART_M of them."""
+
+    whole: "Source"
+    part: "Source"
+
+
+class CopiesOfA(NamedTuple):
+    """The copies of this CTA's rows of a tile of a."""
+
+    whole: "Copies"
+    parts: list["Copies"]
+    num_parts: Int32  # that have rows of the group
+    stage_bytes: Int32  # that arrive in a stage of the pair
+
+
+def parts_of_a():
+    """Return how the parts of a lie in shared memory; last mode: all of a stage, then the next."""
+    tile = (PART_M, TILE_N, TILE_K)
+    return hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, A_PARTS * NUM_STAGES)
+
+
+def maps_of_a(a):
+    """Return how the TMA unit loads a, all rows of a CTA and parts of them: on the host."""
+    whole = load_map(a, shared_layouts()[0], (ROWS, TILE_K), 1)
+    return *whole, *load_map(a, parts_of_a(), (PART_M, TILE_K), 1)
+
+
+def source_of_a(maps, storage, sA):
+    """Return where the load warp takes a from, and where to."""
+    layout = parts_of_a()
+    sA_parts = storage.a.get_tensor(layout.outer, swizzle=layout.inner, dtype=AB_DTYPE)
+    tma, gmem, tma_part, gmem_parts = maps
+    return SourceOfA(Source(tma, gmem, sA), Source(tma_part, gmem_parts, sA_parts))
+
+
+@cute.jit
+def live_parts(row, work):
+    """Return how many parts of 128 rows from `row` on have rows of the group."""
+    num_rows = cutlass.max(work.live_end - row, 0)
+    return cutlass.min((num_rows + (PART_M - 1)) // PART_M, A_PARTS)
+
+
+@cute.jit
+def copies_of_a(a, work):
+    """
+    Return the copies of this CTA's rows of the tile of a that `work` needs.
+
+    Parts without a row of the group are not loaded: what a stage held before stays there, is
+    multiplied, and never stored. The even CTA announces the bytes of both, so each counts both's.
+    """
+    row = first_row(work)
+    num_parts = live_parts(row, work)
+    all_parts = live_parts(work.row, work) + live_parts(work.row + ROWS, work)
+    stage_bytes = STAGE_BYTES - (CTAS * A_PARTS - all_parts) * (PART_M * ROW_BYTES)
+    part_rows = from_row(a.part.gmem, row)
+    parts = [copies_of(a.part, part_rows, (PART_M, TILE_K), i) for i in range(A_PARTS)]
+    whole = copies_of(a.whole, from_row(a.whole.gmem, row), (ROWS, TILE_K), 0)
+    return CopiesOfA(whole, parts, num_parts, stage_bytes)
+
+
+@cute.jit
+def open_stage(loads, state, copies):
+    """Wait until a stage is free; the even CTA announces the bytes of both. Return its barrier."""
+    loads.producer_acquire(state, expected_tx=copies.stage_bytes)
+    return loads.producer_get_barrier(state)
+
+
+@cute.jit
+def copy_a(copies, k, stage, full):
+    """Start to copy k-block `k` of a."""
+    if copies.num_parts == A_PARTS:
+        cute.copy(*k_block(copies.whole, k, stage), tma_bar_ptr=full)
+    else:
+        for i in cutlass.range_constexpr(A_PARTS - 1):
+            if i < copies.num_parts:
+                cute.copy(*k_block(copies.parts[i], k, stage * A_PARTS + i), tma_bar_ptr=full)
+
+
+# shared/clear_a.py.jinja
+@cute.jit
+def clear_a(sA):
+    """Clear the stages of a, of which parts may be multiplied before any load has filled them."""
+    thread, _, _ = cute.arch.thread_idx()
+    num_vectors = cute.size(sA) * AB_DTYPE.width // 128
+    words = cute.make_tensor(
+        cute.recast_ptr(sA.iterator, dtype=Int32), cute.make_layout(num_vectors * 4)
+    )
+    zeros = cute.make_rmem_tensor(4, Int32)
+    zeros.fill(0)
+    for i in cutlass.range(thread, num_vectors, THREADS, unroll=1):
+        cute.autovec_copy(zeros, cute.local_tile(words, (4,), (i,)))
+    cute.arch.fence_proxy("async.shared", space="cta")
+
+
+# sm100/shared/load_pair.py.jinja
+def maps_of_b(b):
+    """Return how the TMA unit loads b: on the host."""
+    return load_map(b, shared_layouts()[1], (COLUMNS, TILE_K), 1)
+
+
+def source_of_b(maps, sB):
+    """Return where the load warp takes b from, and where to."""
+    return Source(*maps, sB)
+
+
+@cute.jit
+def copies_of_b(b, work):
+    """Return the copies of this CTA's half of the tile of b that `work` needs."""
+    half = work.b_tile * 2 + rank_of_pair()
+    return copies_of(b, b.gmem, (COLUMNS, TILE_K), half)
+
+
+@cute.jit
+def copy_b(copies, k, stage, full, policy):
+    """Start to copy k-block `k` of b."""
+    cute.copy(*k_block(copies, k, stage), tma_bar_ptr=full, cache_policy=policy)
+
+
+# shared/plan.py.jinja
+class Plans(NamedTuple):
+    """Tiles on their way to the warps that compute them."""
+
+    ring: pipeline.PipelineAsync
+    sTile: cute.Tensor
+
+
+@cute.jit
+def hand_over_tile(plans, state, work):
+    """Hand over a tile, or by a group of -1 that none is left; return the state of the pipeline."""
+    plans.ring.producer_acquire(state)
+    if cute.arch.lane_idx() == 0:
+        plans.sTile[0, state.index] = work.row
+        plans.sTile[1, state.index] = work.tile_n
+        plans.sTile[2, state.index] = work.group
+        plans.sTile[3, state.index] = work.row_end
+        plans.sTile[4, state.index] = work.live_end
+    plans.ring.producer_commit(state)
+    state.advance()
+    return state
+
+
+@cute.jit
+def give_back(ring, state):
+    """Give a slot back to the tile warp, once all lanes of this warp have read it."""
+    cute.arch.sync_warp()
+    if cute.arch.lane_idx() == 0:
+        ring.consumer_release(state)
+
+
+@cute.jit
+def take_tile(plans, state):
+    """Take a tile from the tile warp; return the state of the pipeline and the tile."""
+    plans.ring.consumer_wait(state)
+    work = WorkTile(*(plans.sTile[i, state.index] for i in range(5)))
+    give_back(plans.ring, state)
+    state.advance()
+    return state, work
+
+
+@cute.jit
+def plan_tiles(schedule, plans, scales):
+    """Tile warp: tell the warps that compute which tile comes next, and what its scales are."""
+    plan = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, PLAN_SLOTS)
+    scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, SCALE_SLOTS)
+    position = first_position(schedule)
+    while is_left(schedule, position):
+        work = find_tile(schedule, position)
+        if work.is_valid:
+            work = measure(schedule, work)
+            plan = hand_over_tile(plans, plan, work)
+            scale = hand_over_scales(schedule, scales, scale, work)
+        position = next_position(schedule, position)
+    hand_over_tile(plans, plan, WorkTile(row=0, tile_n=0, group=-1))
+
+
 # sm100/moe_fc2_dense/store.py.jinja
 class Store(NamedTuple):
     """Where results go, from shared memory, by the TMA unit."""
@@ -978,152 +876,264 @@ def store_block(store, total, warp, row, half, work):
     cute.arch.cp_async_bulk_commit_group()
 
 
+# shared/work_tile.py.jinja
+class WorkTile(NamedTuple):
+    """
+    What a CTA does next: a tile of one group. All warps take it, whatever their task.
+
+    A field that no tile of a kernel needs stays the constant that it is here.
+    """
+
+    row: Int32  # its first row
+    tile_n: Int32  # its place along N
+    group: Int32  # whose rows and weights it takes; -1 where nothing is left
+    row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
+    live_end: Int32 = 0  # the end of the group's rows
+    b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
+    is_valid: Boolean = True  # there is something to do
+
+
+# shared/moe_fc2_dense/schedule.py.jinja
+class Schedule(NamedTuple):
+    """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
+
+    num_tokens: Int32
+    tiles_m: Int32  # cluster tiles along M
+    tiles_n: Int32  # and along N
+    last_tile_n: Int32  # that is not beyond N
+    begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
+    end: Int32
+    step: Int32
+    rank_m: Int32  # place of this CTA among those that share b
+    rank_n: Int32  # and among those that share a
+    first_expert: Int32  # of those that this CTA looks for tokens of
+    num_experts: Int32  # that it does so for
+    num_k_blocks: Int32  # of an expert
+
+
+@cute.jit
+def find_tile(schedule, index):
+    """
+    Return what this CTA does in cluster tile `index`.
+
+    M runs fastest, over RASTER cluster tiles, so that clusters at work at the same time share tiles
+    of b.
+    """
+    tile_m, tile_n = raster(index, schedule.tiles_m, schedule.tiles_n)
+    row = (tile_m * CLUSTER_M + schedule.rank_m) * TILE_M
+    tile_n = tile_n * CLUSTER_N + schedule.rank_n
+    b_tile = cutlass.min(tile_n, schedule.last_tile_n)
+    return WorkTile(row, tile_n, Int32(0), live_end=schedule.num_tokens, b_tile=b_tile)
+
+
+@cute.jit
+def measure(schedule, work):
+    """Return `work` without rows to compute where it lies beyond N."""
+    is_inside = work.tile_n <= schedule.last_tile_n
+    return work._replace(live_end=work.live_end if is_inside else work.row)
+
+
+def from_row(tensor, row):
+    """Return `tensor` with `row` as its first row; there are no groups of rows."""
+    return cute.domain_offset((row, *[0] * (cute.rank(tensor) - 1)), tensor)
+
+
+# shared/steps_whole.py.jinja
+def first_position(schedule):
+    """Return where this cluster starts: the position is the number of its tile."""
+    return schedule.begin
+
+
+def is_left(schedule, position):
+    """Return whether there is a tile at `position`."""
+    return position < schedule.end
+
+
+def next_position(schedule, position):
+    """Return where this cluster goes on."""
+    return position + schedule.step
+
+
+# shared/moe_fc2_dense/experts.py.jinja
+@cute.jit
+def list_experts(schedule, scales, work, first, end, found):
+    """
+    Tile warp: add those of SCANNED_EXPERTS to the list that a token of the cluster's tiles has.
+
+    `found` counts the experts of the tile so far; return it with the new ones.
+    """
+    lane = cute.arch.lane_idx()
+    first_row = work.row - schedule.rank_m * TILE_M
+    weights = []
+    for i in cutlass.range_constexpr(SCANNED_EXPERTS):
+        expert = cutlass.min(first + i, end - 1)
+        for j in cutlass.range_constexpr(TILE_M * CLUSTER_M // 32):
+            row = cutlass.min(first_row + j * 32 + lane, schedule.num_tokens - 1)
+            weights.append(scales.weights[row, expert])
+    cute.arch.sync_warp()  # all lanes have read the list of the tile before
+    for i in cutlass.range_constexpr(SCANNED_EXPERTS):
+        has_token = first + i < end
+        is_weighted = weights[i * (TILE_M * CLUSTER_M // 32)] != 0.0
+        for j in cutlass.range_constexpr(1, TILE_M * CLUSTER_M // 32):
+            is_weighted = is_weighted | (weights[i * (TILE_M * CLUSTER_M // 32) + j] != 0.0)
+        has_token = has_token & cute.arch.vote_any_sync(is_weighted)
+        if lane == 0:
+            scales.sExperts[found % LISTED_EXPERTS] = first + i
+        found += Int32(1) if has_token else Int32(0)
+    cute.arch.sync_warp()
+    return found
+
+
+@cute.jit
+def hand_over_chunk(schedule, scales, state, work, sent, num_blocks, is_last):
+    """
+    Tile warp: hand over the next `num_blocks` k-blocks of a tile, before which `sent` went: where
+    each is, and its weight scales. Return the pipeline's state.
+    """
+    lane = cute.arch.lane_idx()
+    last_block = cute.size(scales.b_scale, mode=[1]) - 1
+    column = work.tile_n * TILE_N
+    block = cutlass.min(column // 128, last_block)
+    scales.ring.producer_acquire(state)
+    for i in cutlass.range_constexpr(SCALE_CHUNK // 32):
+        slot = i * 32 + lane
+        if slot < num_blocks:
+            number = (sent + slot) // schedule.num_k_blocks
+            k = sent + slot - number * schedule.num_k_blocks
+            expert = scales.sExperts[number % LISTED_EXPERTS]
+            scales.sPlaces[0, slot, state.index] = k
+            scales.sPlaces[1, slot, state.index] = expert
+            scale = scales.b_scale[expert, block, k]
+            scales.sBScale[0, slot, state.index] = scale
+    if lane == 0:
+        scales.sChunk[0, state.index] = num_blocks
+        scales.sChunk[1, state.index] = is_last
+    scales.ring.producer_commit(state)
+    state.advance()
+    return state
+
+
+@cute.jit
+def hand_over_scales(schedule, scales, state, work):
+    """
+    Tile warp: hand over the k-blocks of the experts that the tile needs, chunk by chunk, while the
+    others look for more; the last chunk may be empty. Return the pipeline's state.
+    """
+    end = schedule.first_expert + schedule.num_experts
+    found, sent, wanted = Int32(0), Int32(0), Int32(FIRST_CHUNK)
+    for first in cutlass.range(schedule.first_expert, end, SCANNED_EXPERTS, unroll=1):
+        found = list_experts(schedule, scales, work, first, end, found)
+        while found * schedule.num_k_blocks - sent >= wanted:
+            count = cutlass.min(found * schedule.num_k_blocks - sent, SCALE_CHUNK)
+            state = hand_over_chunk(schedule, scales, state, work, sent, count, Int32(0))
+            sent += count
+            wanted = cutlass.min(2 * wanted, SCALE_CHUNK)
+    left = found * schedule.num_k_blocks - sent
+    return hand_over_chunk(schedule, scales, state, work, sent, left, Int32(1))
+
+
+# shared/copies.py.jinja
+@cute.jit
+def raster(index, tiles_m, tiles_n):
+    """Return the place of tile `index` in tiles_m x tiles_n, M fastest in strips of RASTER."""
+    strip = index // (RASTER * tiles_n)
+    rest = index - strip * (RASTER * tiles_n)
+    height = cutlass.min(RASTER, tiles_m - strip * RASTER)
+    tile_n = rest // height
+    return strip * RASTER + rest - tile_n * height, tile_n
+
+
+def ring(kind, barriers, num_slots, num_producers, num_consumers, **options):
+    """Return a pipeline of buffers that are full and free after so many arrivals."""
+    return kind.create(
+        barrier_storage=barriers.data_ptr(),
+        num_stages=num_slots,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, num_producers),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, num_consumers),
+        **options,
+    )
+
+
+class Source(NamedTuple):
+    """A tensor that the TMA unit loads: the copy, the tensor, and its stages in shared memory."""
+
+    tma: cute.CopyAtom
+    gmem: cute.Tensor
+    smem: cute.Tensor
+
+
+class Copies(NamedTuple):
+    """What the TMA unit copies of a tile: its k-blocks, to stages of shared memory."""
+
+    tma: cute.CopyAtom
+    blocks: cute.Tensor
+    stages: cute.Tensor
+
+
+@cute.jit
+def copies_of(source, tensor, tile, tile_index, rank=0, num_ranks=1):
+    """Return a tile's copies: of all k-blocks, what one of `num_ranks` CTAs copies for all."""
+    stages, blocks = cpasync.tma_partition(
+        source.tma,
+        rank,
+        cute.make_layout(num_ranks),
+        cute.group_modes(source.smem, 0, 2),
+        cute.group_modes(cute.local_tile(tensor, tile, (tile_index, None, None)), 0, 2),
+    )
+    return Copies(source.tma, blocks, stages)
+
+
+def k_block(copies, place, stage):
+    """Return how, from where and to where the k-block at `place`, (k, expert), is copied."""
+    k, expert = place
+    return copies.tma, copies.blocks[None, k, expert], copies.stages[None, stage]
+
+
+# sm100/shared/layouts.py.jinja
+def rank_of_pair():
+    """Return the place of this CTA in its pair."""
+    return cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) % CTAS
+
+
+def first_row(work):
+    """Return the first row of a tile that is this CTA's."""
+    return work.row + rank_of_pair() * ROWS
+
+
+def load_map(tensor, stages, tile, num_ctas, *, is_multicast=None):
+    """Return how the TMA unit loads tiles, each in parts by `num_ctas` CTAs: on the host."""
+    multicast = cpasync.CopyBulkTensorTileG2SMulticastOp(cta_group())
+    load = cpasync.CopyBulkTensorTileG2SOp(cta_group())
+    if is_multicast is None:
+        is_multicast = num_ctas > 1
+    tma, gmem = cpasync.make_tiled_tma_atom(
+        multicast if is_multicast else load,
+        tensor,
+        cute.slice_(stages, (None, None, 0)),
+        tile,
+        num_multicast=num_ctas,
+    )
+    return tma, gmem
+
+
+def shared_layouts():
+    """Return how a, b and out lie in shared memory; last mode: stages, or boxes of out."""
+    tile = (ROWS, COLUMNS, TILE_K)
+    return (
+        hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
+        hopper.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, AB_DTYPE, NUM_STAGES),
+        hopper.make_smem_layout_epi(
+            OUT_DTYPE, LayoutEnum.ROW_MAJOR, (32, EPILOGUE_N), UPDATE_WARPS * BOXES
+        ),
+    )
+
+
 # shared/groups_last.py.jinja
 def groups_last(tensor):
     """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
     shape, stride = tensor.shape, tensor.stride
     layout = cute.make_layout((*shape[1:], shape[0]), stride=(*stride[1:], stride[0]))
     return cute.make_tensor(tensor.iterator, layout)
-
-
-# sm100/moe_fc2_dense/kernel.py.jinja
-@cute.kernel
-def moe_fc2_dense_kernel(a, b, scales, out):
-    """
-    Compute the tiles of one CTA.
-
-    a, b, scales and out are tuples of what the host prepared: tensors, and TMA copies of them.
-    """
-    block, _, _ = cute.arch.block_idx()
-    num_blocks, _, _ = cute.arch.grid_dim()
-    warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    multiply_warp, load_warp, plan_warp = UPDATE_WARPS, UPDATE_WARPS + 1, UPDATE_WARPS + 2
-    tma_out, mOut_boxes, mOut = out
-    if warp_index == load_warp:
-        for tma in (*a[::2], *b[::2], *descriptors_of_scales(scales), tma_out):
-            cpasync.prefetch_descriptor(tma)
-
-    storage = SmemAllocator().allocate(SharedStorage)
-    layout_a, layout_b, layout_out = shared_layouts()
-    sA = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner, dtype=AB_DTYPE)
-    clear_a(sA)
-    sB = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner, dtype=AB_DTYPE)
-    sOut = storage.out.get_tensor(layout_out.outer, swizzle=layout_out.inner)
-    sTile = storage.tile.get_tensor(cute.make_layout((TILE_WORDS, PLAN_SLOTS)))
-
-    cluster = cute.make_layout((CTAS, CLUSTER_M, CLUSTER_N, 1))
-    plan_ring = ring(
-        pipeline.PipelineAsync, storage.plan_barriers, PLAN_SLOTS, 32, UPDATE_WARPS, defer_sync=True
-    )
-    # A stage needs the matrix instructions of all CTAs, or pairs, that share operands.
-    loads = ring(
-        pipeline.PipelineTmaUmma,
-        storage.load_barriers,
-        NUM_STAGES,
-        1,
-        CLUSTER_M + CLUSTER_N - 1,
-        tx_count=STAGE_BYTES,
-        cta_layout_vmnk=cluster,
-        defer_sync=True,
-    )
-    sums = ring(
-        pipeline.PipelineUmmaAsync,
-        storage.acc_barriers,
-        NUM_ACC_STAGE,
-        1,
-        UPDATE_WARPS * CTAS,
-        cta_layout_vmnk=cluster,
-        defer_sync=True,
-    )
-    tensor_memory = TmemAllocator(
-        storage.tensor_address.ptr,
-        barrier_for_retrieve=pipeline.NamedBarrier(1, 32 * (UPDATE_WARPS + 1)),
-        allocator_warp_id=0,
-        is_two_cta=True,
-        two_cta_tmem_dealloc_mbar_ptr=storage.free_barrier.ptr,
-    )
-    scales = make_scales(storage, scales)
-    # Not relaxed: others' instructions may read what clear_a() wrote.
-    pipeline.pipeline_init_arrive(cluster_shape_mn=(CLUSTER_SIZE, 1), is_relaxed=False)
-    plans = Plans(plan_ring, sTile)
-    pipeline.pipeline_init_wait(cluster_shape_mn=(CLUSTER_SIZE, 1))
-
-    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    num_tokens, columns = cute.size(mOut, mode=[0]), cute.size(b[1], mode=[0])
-    tiles_m = cute.ceil_div(num_tokens, TILE_M * CLUSTER_M)
-    tiles_n = cute.ceil_div(columns, TILE_N * CLUSTER_N)
-    first_expert, num_experts = Int32(0), cute.size(b[1], mode=[2])
-    schedule = Schedule(
-        num_tokens=num_tokens,
-        tiles_m=tiles_m,
-        tiles_n=tiles_n,
-        last_tile_n=cute.ceil_div(columns, TILE_N) - 1,
-        begin=block // CLUSTER_SIZE,
-        end=tiles_m * tiles_n,
-        step=num_blocks // CLUSTER_SIZE,
-        rank_m=0,
-        rank_n=0,
-        first_expert=first_expert,
-        num_experts=num_experts,
-        num_k_blocks=cute.ceil_div(cute.size(b[1], mode=[1]), TILE_K),
-    )
-
-    if warp_index < UPDATE_WARPS:
-        tensor_memory.allocate(TMEM_COLUMNS)
-        tensor_memory.wait_for_alloc()
-        address = tensor_memory.retrieve_ptr(Float32)
-        store = Store(
-            tma=tma_out,
-            boxes=mOut_boxes,
-            smem=sOut,
-        )
-        update_tiles(plans, scales, sums, sums_in(address), store)
-        tensor_memory.relinquish_alloc_permit()
-        cute.arch.barrier(barrier_id=2, number_of_threads=32 * UPDATE_WARPS)
-        tensor_memory.free(address)
-    else:
-        # By elif: after a chain of ifs ptxas puts a loop around each of the instructions below.
-        if warp_index == multiply_warp:
-            tensor_memory.wait_for_alloc()
-            address = tensor_memory.retrieve_ptr(Float32)
-            start, go_on = tiled_mma(), tiled_mma()
-            start.set(tcgen05.Field.ACCUMULATE, False)
-            go_on.set(tcgen05.Field.ACCUMULATE, True)
-            operands, mmas = operands_of(storage), (start, go_on)
-            multiply_tiles(schedule, scales, loads, operands, sums, mmas, sums_in(address))
-        elif warp_index == load_warp:
-            a_source, b_source = source_of_a(a, storage, sA), source_of_b(b, sB)
-            load_tiles(schedule, loads, a_source, b_source, scales)
-        elif warp_index == plan_warp:
-            plan_tiles(schedule, plans, scales)
-
-
-@cute.jit
-def moe_fc2_dense(a, b, a_scale, b_scale, alpha, out, num_ctas, stream):
-    """
-    Launch the kernel on `stream` with at most `num_ctas` CTAs, in whole clusters.
-
-    The last mode of a, b, b_scale and out is contiguous, T in a_scale and alpha.
-
-    a: (T, E, I) e4m3, b: (E, N, I) e4m3, out: (T, N) bf16,
-    alpha: (T, E) float32, a_scale: (E, T, KB) float32, b_scale: (E, ceil(N / 128), KB) float32.
-    KB counts blocks of 128 along I.
-    """
-    a = cute.make_tensor(a.iterator, cute.select(a.layout, mode=[0, 2, 1]))  # experts last
-    b = groups_last(b)
-    boxes = cute.slice_(shared_layouts()[2], (None, None, 0))
-    store = cpasync.CopyBulkTensorTileS2GOp()
-    tma_out, mOut_boxes = cpasync.make_tiled_tma_atom(store, out, boxes, (32, EPILOGUE_N))
-    num_clusters = num_ctas // CLUSTER_SIZE
-    scales = maps_of_scales(a_scale, alpha, b_scale)
-    moe_fc2_dense_kernel(maps_of_a(a), maps_of_b(b), scales, (tma_out, mOut_boxes, out)).launch(
-        grid=[cutlass.max(num_clusters, 1) * CLUSTER_SIZE, 1, 1],
-        block=[THREADS, 1, 1],
-        cluster=[CLUSTER_SIZE, 1, 1],
-        min_blocks_per_mp=1,
-        stream=stream,
-        use_pdl=USE_PDL,
-    )
 
 
 # shared/moe_fc2_dense/arguments.py.jinja

@@ -56,90 +56,54 @@ WARPS = THREADS // 32
 LOAD = 8  # columns of one load: 16 bytes
 
 
-# sm90/shared/vectors.py.jinja
-MAGNITUDES = 0x7FFF7FFF  # of the bits of two bf16
+# sm90/permute_quantize/with_warps.py.jinja
+TILES_PER_CTA = WARPS
 
 
-def parts_of(tensor, size, step):
-    """Return (..., columns) as (..., columns // size, step): the first `step` of every `size`."""
-    *shape, columns = tensor.shape
-    *stride, _ = tensor.stride
-    layout = cute.make_layout((*shape, columns // size, step), stride=(*stride, size, 1))
-    return cute.make_tensor(tensor.iterator, layout)
+def tiles_along_k(num_vectors):
+    """Return the tiles that a row has: of 32 vectors, one for each lane of a warp."""
+    return cute.ceil_div(num_vectors, 32)
 
 
-def load_vector(x, row, vector, target):
-    """Load one vector into `target`: VECTOR registers."""
-    load = cute.make_copy_atom(
-        cute.nvgpu.CopyG2ROp(),
-        cutlass.BFloat16,
-        num_bits_per_copy=128,
-        l1c_evict_priority=(
-            cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE
-            if VECTOR == LOAD
-            else cute.nvgpu.CacheEvictionPriority.EVICT_FIRST  # two loads share the lines of L1
-        ),
-    )
-    for part in range(VECTOR // LOAD):
-        source = x[row, vector * (VECTOR // LOAD) + part, None]
-        cute.copy(load, source, cute.local_tile(target, (LOAD,), (part,)))
+@cute.kernel
+def permute_quantize_kernel(x, index, groups, q, scale, global_scale, top_k):  # noqa: ARG001
+    """Every warp walks over tiles of ROWS rows and 32 vectors."""
+    cta, _, _ = cute.arch.block_idx()
+    num_ctas, _, _ = cute.arch.grid_dim()
+    warp = cta * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
+    cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
+    num_vectors = q.shape[-2]
+    work, tiles_k = open_work(x), tiles_along_k(num_vectors)
+    step_m, step_k = work.num_tiles, Int32(0)  # one tile is all
+    tile_m, tile_k = warp // tiles_k, warp % tiles_k
+    cursor = first_cursor()
+    while tile_m < work.num_tiles:
+        group, first, cursor = find_rows(tile_m, cursor)
+        vector = tile_k * 32 + cute.arch.lane_idx()
+        copies = [copies_of(x, index, q, first + r, top_k) for r in range(ROWS)]
+        loaded = cute.make_rmem_tensor((VECTOR, ROWS), cutlass.BFloat16)
+        for r in cutlass.range_constexpr(ROWS):
+            if copies[r].is_wanted & (vector < num_vectors):
+                load_vector(x, copies[r].token, vector, loaded[None, r])
+        for r in cutlass.range_constexpr(ROWS):
+            quantize_row(copies[r], loaded[None, r], q, scale, vector)
+        tile_m += step_m
+        tile_k += step_k
+        if tile_k >= tiles_k:
+            tile_m += 1
+            tile_k -= tiles_k
 
 
-def bits_of(loaded):
-    """Return what was loaded as words of two values each."""
-    return cute.recast_tensor(loaded, Uint32)
-
-
-def numbers_of(words):
-    """Return the values of `words`, without their signs unless q keeps them: VECTOR float32."""
-    numbers = []
-    for i in range(VECTOR // 2):
-        word = words[i] & Uint32(SIGNS)
-        numbers += [(word << 16).bitcast(Float32), (word & Uint32(0xFFFF0000)).bitcast(Float32)]
-    return numbers
-
-
-def larger_of_pairs(first, second):
-    """Return the larger of two bf16 each, NaN if one is."""
-    return cute.arch.inline_ptx(
-        "max.NaN.bf16x2 {$w0}, {$r0}, {$r1};",
-        write_only_types=[Uint32],
-        read_only_args=[first, second],
-    )
-
-
-def largest(words):
-    """Return the largest magnitude of a vector; NaN if one is."""
-    pair = words[0] & Uint32(MAGNITUDES)
-    for i in range(1, VECTOR // 2):
-        pair = larger_of_pairs(pair, words[i] & Uint32(MAGNITUDES))
-    low, high = (pair << 16).bitcast(Float32), (pair & Uint32(0xFFFF0000)).bitcast(Float32)
-    return cute.arch.fmax(low, high, nan=True)
-
-
-# sm90/shared/across_lanes.py.jinja
-def across_lanes(value, lanes):
-    """Return the largest `value` of `lanes` neighbours, to all of them; NaN if one is."""
-    for power in range(lanes.bit_length() - 1):
-        other = cute.arch.shuffle_sync_bfly(value, 1 << power)
-        value = cute.arch.fmax(value, other, nan=True)
-    return value
-
-
-# sm90/shared/vectors.py.jinja
-Q_DTYPE = cutlass.Float8E4M3FN
-Q_STEP = 1  # values in an element of q
-SIGNS = 0xFFFFFFFF  # of the bits of two values: signs stay with them
-
-
-def rounded(quotients):  # noqa: ARG001
-    """Return VECTOR quotients as e4m3, to nearest even; beyond 448 is 448."""
-    values = cute.make_rmem_tensor(VECTOR, Float32)
-    for i in range(VECTOR):
-        values[i] = quotients[i]
-    result = cute.make_rmem_tensor(VECTOR, Q_DTYPE)
-    result.store(values.load().to(Q_DTYPE))
-    return result
+@cute.jit
+def quantize_row(copies, loaded, q, scale, vector):
+    """Quantise one vector of a row, and store it and the scale of its 128 columns."""
+    words = bits_of(loaded)
+    magnitude = largest(words) if vector < q.shape[-2] else Float32(0.0)
+    row_scale = scale_of(across_lanes(magnitude, LANES_PER_SCALE))
+    quotients = divide(numbers_of(words), row_scale)
+    store_copies(rounded(quotients), copies, q, vector)
+    store_scales(row_scale, copies, scale, vector)
 
 
 # sm90/permute_quantize/copies_inverse.py.jinja
@@ -306,56 +270,6 @@ def divide(values, scale):
     return quotients.load()
 
 
-# sm90/permute_quantize/with_warps.py.jinja
-@cute.jit
-def quantize_row(copies, loaded, q, scale, vector):
-    """Quantise one vector of a row, and store it and the scale of its 128 columns."""
-    words = bits_of(loaded)
-    magnitude = largest(words) if vector < q.shape[-2] else Float32(0.0)
-    row_scale = scale_of(across_lanes(magnitude, LANES_PER_SCALE))
-    quotients = divide(numbers_of(words), row_scale)
-    store_copies(rounded(quotients), copies, q, vector)
-    store_scales(row_scale, copies, scale, vector)
-
-
-TILES_PER_CTA = WARPS
-
-
-def tiles_along_k(num_vectors):
-    """Return the tiles that a row has: of 32 vectors, one for each lane of a warp."""
-    return cute.ceil_div(num_vectors, 32)
-
-
-@cute.kernel
-def permute_quantize_kernel(x, index, groups, q, scale, global_scale, top_k):  # noqa: ARG001
-    """Every warp walks over tiles of ROWS rows and 32 vectors."""
-    cta, _, _ = cute.arch.block_idx()
-    num_ctas, _, _ = cute.arch.grid_dim()
-    warp = cta * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
-    num_vectors = q.shape[-2]
-    work, tiles_k = open_work(x), tiles_along_k(num_vectors)
-    step_m, step_k = work.num_tiles, Int32(0)  # one tile is all
-    tile_m, tile_k = warp // tiles_k, warp % tiles_k
-    cursor = first_cursor()
-    while tile_m < work.num_tiles:
-        group, first, cursor = find_rows(tile_m, cursor)
-        vector = tile_k * 32 + cute.arch.lane_idx()
-        copies = [copies_of(x, index, q, first + r, top_k) for r in range(ROWS)]
-        loaded = cute.make_rmem_tensor((VECTOR, ROWS), cutlass.BFloat16)
-        for r in cutlass.range_constexpr(ROWS):
-            if copies[r].is_wanted & (vector < num_vectors):
-                load_vector(x, copies[r].token, vector, loaded[None, r])
-        for r in cutlass.range_constexpr(ROWS):
-            quantize_row(copies[r], loaded[None, r], q, scale, vector)
-        tile_m += step_m
-        tile_k += step_k
-        if tile_k >= tiles_k:
-            tile_m += 1
-            tile_k -= tiles_k
-
-
 # shared/modes.py.jinja
 def modes(num_groups, size_m):
     """Return the modes of rows in a and out, and those of the groups."""
@@ -368,6 +282,92 @@ def scale_arguments(rows):
     *steps, step = (cute.sym_int64(divisibility=4) for _ in rows)
     shape = (*rows, cute.sym_int())
     return (make_fake_tensor(Float32, shape, (*steps, 1, step), assumed_align=16),)
+
+
+# sm90/shared/vectors.py.jinja
+MAGNITUDES = 0x7FFF7FFF  # of the bits of two bf16
+
+
+def parts_of(tensor, size, step):
+    """Return (..., columns) as (..., columns // size, step): the first `step` of every `size`."""
+    *shape, columns = tensor.shape
+    *stride, _ = tensor.stride
+    layout = cute.make_layout((*shape, columns // size, step), stride=(*stride, size, 1))
+    return cute.make_tensor(tensor.iterator, layout)
+
+
+def load_vector(x, row, vector, target):
+    """Load one vector into `target`: VECTOR registers."""
+    load = cute.make_copy_atom(
+        cute.nvgpu.CopyG2ROp(),
+        cutlass.BFloat16,
+        num_bits_per_copy=128,
+        l1c_evict_priority=(
+            cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE
+            if VECTOR == LOAD
+            else cute.nvgpu.CacheEvictionPriority.EVICT_FIRST  # two loads share the lines of L1
+        ),
+    )
+    for part in range(VECTOR // LOAD):
+        source = x[row, vector * (VECTOR // LOAD) + part, None]
+        cute.copy(load, source, cute.local_tile(target, (LOAD,), (part,)))
+
+
+def bits_of(loaded):
+    """Return what was loaded as words of two values each."""
+    return cute.recast_tensor(loaded, Uint32)
+
+
+def numbers_of(words):
+    """Return the values of `words`, without their signs unless q keeps them: VECTOR float32."""
+    numbers = []
+    for i in range(VECTOR // 2):
+        word = words[i] & Uint32(SIGNS)
+        numbers += [(word << 16).bitcast(Float32), (word & Uint32(0xFFFF0000)).bitcast(Float32)]
+    return numbers
+
+
+def larger_of_pairs(first, second):
+    """Return the larger of two bf16 each, NaN if one is."""
+    return cute.arch.inline_ptx(
+        "max.NaN.bf16x2 {$w0}, {$r0}, {$r1};",
+        write_only_types=[Uint32],
+        read_only_args=[first, second],
+    )
+
+
+def largest(words):
+    """Return the largest magnitude of a vector; NaN if one is."""
+    pair = words[0] & Uint32(MAGNITUDES)
+    for i in range(1, VECTOR // 2):
+        pair = larger_of_pairs(pair, words[i] & Uint32(MAGNITUDES))
+    low, high = (pair << 16).bitcast(Float32), (pair & Uint32(0xFFFF0000)).bitcast(Float32)
+    return cute.arch.fmax(low, high, nan=True)
+
+
+# sm90/shared/across_lanes.py.jinja
+def across_lanes(value, lanes):
+    """Return the largest `value` of `lanes` neighbours, to all of them; NaN if one is."""
+    for power in range(lanes.bit_length() - 1):
+        other = cute.arch.shuffle_sync_bfly(value, 1 << power)
+        value = cute.arch.fmax(value, other, nan=True)
+    return value
+
+
+# sm90/shared/vectors.py.jinja
+Q_DTYPE = cutlass.Float8E4M3FN
+Q_STEP = 1  # values in an element of q
+SIGNS = 0xFFFFFFFF  # of the bits of two values: signs stay with them
+
+
+def rounded(quotients):  # noqa: ARG001
+    """Return VECTOR quotients as e4m3, to nearest even; beyond 448 is 448."""
+    values = cute.make_rmem_tensor(VECTOR, Float32)
+    for i in range(VECTOR):
+        values[i] = quotients[i]
+    result = cute.make_rmem_tensor(VECTOR, Q_DTYPE)
+    result.store(values.load().to(Q_DTYPE))
+    return result
 
 
 # sm90/permute_quantize/launch.py.jinja

@@ -59,61 +59,130 @@ LOAD = 8  # columns of one load: 16 bytes
 ATOM_WORDS = 128
 
 
-# sm90/shared/rows_of_scales.py.jinja
-class Rows(NamedTuple):
-    """The rows that count: all of every matrix."""
+# sm90/quantize/entry.py.jinja
+@cute.kernel
+def quantize_kernel(x, groups, q, scale, global_scale):
+    """Every warp walks over tiles of ROWS rows and 32 vectors."""
+    cta, _, _ = cute.arch.block_idx()
+    num_ctas, _, _ = cute.arch.grid_dim()
+    warp = cta * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    num_rows = q.shape[-3]
+    num_vectors = q.shape[-2]
+    rows, tiles_k = open_rows(num_rows, q.shape[0]), tiles_along_k(num_vectors)
+    step_m, step_k = rows.num_tiles, Int32(0)  # one tile is all
+    tile_m, tile_k = warp // tiles_k, warp % tiles_k
+    cursor = first_cursor(rows)
+    while tile_m < rows.num_tiles:
+        place, cursor = find_rows(rows, tile_m, cursor)
+        vector = tile_k * 32 + cute.arch.lane_idx()
+        x_rows, q_rows = rows_from(x, place), rows_from(q, place)
+        loaded = cute.make_rmem_tensor((VECTOR, ROWS), cutlass.BFloat16)
+        for r in cutlass.range_constexpr(ROWS):
+            if (place.row + r < place.end) & (vector < num_vectors):
+                load_vector(x_rows, r, vector, loaded[None, r])
+        atoms = matrix_of(scale, place.matrix)
+        quantize_rows(place, loaded, q_rows, atoms, vector)
+        tile_m += step_m
+        tile_k += step_k
+        if tile_k >= tiles_k:
+            tile_m += 1
+            tile_k -= tiles_k
 
-    num_rows: Int32  # of one matrix
-    tiles: Int32  # likewise
-    num_tiles: Int32
+
+def launch(x, groups, q, scale, global_scale, stream):
+    """
+    Launch the kernel on `stream`.
+
+    x: (G, M, K) bf16, every row of which counts. groups: None.
+    q: (..., M, K) e4m3. scale: (..., blocks, columns, 512) bytes, atoms.
+    global_scale: None.
+    """
+    x = parts_of(x, LOAD, LOAD)
+    q = parts_of(q, VECTOR // Q_STEP, VECTOR // Q_STEP)
+    words = cute.recast_tensor(scale, Uint32)
+    num_rows = q.shape[-3]
+    num_vectors = q.shape[-2]
+    num_tiles = cute.ceil_div(num_rows, ROWS) * tiles_along_k(num_vectors)
+    num_tiles *= q.shape[0]
+    num_ctas = cute.ceil_div(num_tiles, TILES_PER_CTA)
+    quantize_kernel(x, groups, q, words, global_scale).launch(
+        grid=[cutlass.max(num_ctas, 1), 1, 1],
+        block=[THREADS, 1, 1],
+        min_blocks_per_mp=CTAS_PER_SM,
+        preferred_smem_carveout=-1,  # the driver's choice; else the compiler asks a GPU
+        stream=stream,
+        use_pdl=USE_PDL,
+    )
 
 
-class Place(NamedTuple):
-    """Where the rows of a tile are."""
+def arguments():
+    """
+    Return sample arguments to compile with; sizes are symbols: one artifact serves them all.
 
-    matrix: Int32
-    row: Int32  # the first
-    end: Int32  # behind the last that counts
-    slot: Int32  # of the first row, counted as scales are
+    At each call tvm-ffi checks types, ranks, that sizes agree, the divisors written here, and
+    alignment. It cannot check that K of q, blocks and columns follow from x.
+    """
+    rows, matrices, entries = modes(cute.sym_int(), cute.sym_int())
 
+    def tensor(dtype, *shape, divisor=1, align=4):
+        stride = [cute.sym_int64(divisibility=divisor) for _ in shape[:-1]]
+        return make_fake_tensor(dtype, shape, (*stride, 1), assumed_align=align)
 
-def open_rows(num_rows, num_matrices):  # noqa: ARG001
-    """Return the rows of all matrices."""
-    tiles = cute.ceil_div(num_rows, ROWS)
-    return Rows(num_rows, tiles, tiles * num_matrices)
-
-
-class Cursor(NamedTuple):
-    """Where a walk is: in one matrix."""
-
-    matrix: Int32
-    end: Int32  # tiles up to its end
-
-
-def first_cursor(rows):
-    """Return where the search for a tile starts: at the first matrix."""
-    return Cursor(Int32(0), rows.tiles)
+    each = VECTOR // Q_STEP
+    return (
+        tensor(cutlass.BFloat16, *rows, cute.sym_int(divisibility=16), divisor=LOAD, align=16),
+        tensor(Q_DTYPE, *rows, cute.sym_int(divisibility=16 // Q_STEP), divisor=each, align=each),
+        tensor(
+            cutlass.Float8E8M0FNU,
+            *matrices,
+            cute.sym_int(),
+            cute.sym_int(),
+            4 * ATOM_WORDS,
+            divisor=16,
+            align=16,
+        ),
+        Int32(1),
+        make_fake_stream(use_tvm_ffi_env_stream=True),
+    )
 
 
 @cute.jit
-def find_rows(rows, tile, cursor):
-    """Return where the rows of a tile are, and where the search for the next one starts."""
-    matrix, end = cursor
-    while end <= tile:
-        matrix += 1
-        end += rows.tiles
-    row = (tile - end + rows.tiles) * ROWS
-    return Place(matrix, row, rows.num_rows, row), Cursor(matrix, end)
+def quantize(x, q, scale, num_sms, stream):
+    """Compute and store q and scales: see `launch`."""
+    launch(x, None, q, scale, None, stream)
 
 
-def matrix_of(tensor, matrix):
-    """Return one matrix of several."""
-    return tensor[(matrix, *[None] * (cute.rank(tensor) - 1))]
+# sm90/shared/scales_mx32.py.jinja
+INFINITY = float("inf")
+EXPONENTS = 8  # of the largest value of the type
+# A mantissa above that of the largest value carries into the exponent.
+CARRY = 0x1FFFFF
 
 
-def modes(num_groups, num_rows):
-    """Return the modes of rows in x and q, those in front of atoms, and those of the groups."""
-    return (num_groups, num_rows), (num_groups,), ()
+class Scale(NamedTuple):
+    """A scale, and what values are multiplied by."""
+
+    byte: Uint32
+    factor: Float32
+
+
+@cute.jit
+def scale_of(magnitude):  # noqa: ARG001
+    """
+    Return the scale of values up to `magnitude`.
+
+    A NaN's factor is 2**-128, a float32 without a leading bit, as if 255 were an exponent.
+    """
+    exponent = Int32((magnitude.bitcast(Uint32) + Uint32(CARRY)) >> 23) - EXPONENTS
+    byte = Uint32(cutlass.max(exponent, 0))
+    is_finite = magnitude < INFINITY
+    factor = ((Uint32(254) - byte) << 23) if is_finite else Uint32(1 << 21)
+    return Scale(byte if is_finite else Uint32(255), factor.bitcast(Float32))
+
+
+def quotients_of(numbers, scale):  # noqa: ARG001
+    """Return numbers, which have their signs, over their scale."""
+    return [number * scale.factor for number in numbers], None
 
 
 # sm90/shared/vectors.py.jinja
@@ -256,127 +325,58 @@ def quantize_rows(place, loaded, q, scale, vector):
         scale[block, column, line * 4 + part] = mine
 
 
-# sm90/shared/scales_mx32.py.jinja
-INFINITY = float("inf")
-EXPONENTS = 8  # of the largest value of the type
-# A mantissa above that of the largest value carries into the exponent.
-CARRY = 0x1FFFFF
+# sm90/shared/rows_of_scales.py.jinja
+class Rows(NamedTuple):
+    """The rows that count: all of every matrix."""
+
+    num_rows: Int32  # of one matrix
+    tiles: Int32  # likewise
+    num_tiles: Int32
 
 
-class Scale(NamedTuple):
-    """A scale, and what values are multiplied by."""
+class Place(NamedTuple):
+    """Where the rows of a tile are."""
 
-    byte: Uint32
-    factor: Float32
-
-
-@cute.jit
-def scale_of(magnitude):  # noqa: ARG001
-    """
-    Return the scale of values up to `magnitude`.
-
-    A NaN's factor is 2**-128, a float32 without a leading bit, as if 255 were an exponent.
-    """
-    exponent = Int32((magnitude.bitcast(Uint32) + Uint32(CARRY)) >> 23) - EXPONENTS
-    byte = Uint32(cutlass.max(exponent, 0))
-    is_finite = magnitude < INFINITY
-    factor = ((Uint32(254) - byte) << 23) if is_finite else Uint32(1 << 21)
-    return Scale(byte if is_finite else Uint32(255), factor.bitcast(Float32))
+    matrix: Int32
+    row: Int32  # the first
+    end: Int32  # behind the last that counts
+    slot: Int32  # of the first row, counted as scales are
 
 
-def quotients_of(numbers, scale):  # noqa: ARG001
-    """Return numbers, which have their signs, over their scale."""
-    return [number * scale.factor for number in numbers], None
+def open_rows(num_rows, num_matrices):  # noqa: ARG001
+    """Return the rows of all matrices."""
+    tiles = cute.ceil_div(num_rows, ROWS)
+    return Rows(num_rows, tiles, tiles * num_matrices)
 
 
-# sm90/quantize/entry.py.jinja
-@cute.kernel
-def quantize_kernel(x, groups, q, scale, global_scale):
-    """Every warp walks over tiles of ROWS rows and 32 vectors."""
-    cta, _, _ = cute.arch.block_idx()
-    num_ctas, _, _ = cute.arch.grid_dim()
-    warp = cta * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    num_rows = q.shape[-3]
-    num_vectors = q.shape[-2]
-    rows, tiles_k = open_rows(num_rows, q.shape[0]), tiles_along_k(num_vectors)
-    step_m, step_k = rows.num_tiles, Int32(0)  # one tile is all
-    tile_m, tile_k = warp // tiles_k, warp % tiles_k
-    cursor = first_cursor(rows)
-    while tile_m < rows.num_tiles:
-        place, cursor = find_rows(rows, tile_m, cursor)
-        vector = tile_k * 32 + cute.arch.lane_idx()
-        x_rows, q_rows = rows_from(x, place), rows_from(q, place)
-        loaded = cute.make_rmem_tensor((VECTOR, ROWS), cutlass.BFloat16)
-        for r in cutlass.range_constexpr(ROWS):
-            if (place.row + r < place.end) & (vector < num_vectors):
-                load_vector(x_rows, r, vector, loaded[None, r])
-        atoms = matrix_of(scale, place.matrix)
-        quantize_rows(place, loaded, q_rows, atoms, vector)
-        tile_m += step_m
-        tile_k += step_k
-        if tile_k >= tiles_k:
-            tile_m += 1
-            tile_k -= tiles_k
+class Cursor(NamedTuple):
+    """Where a walk is: in one matrix."""
+
+    matrix: Int32
+    end: Int32  # tiles up to its end
 
 
-def launch(x, groups, q, scale, global_scale, stream):
-    """
-    Launch the kernel on `stream`.
-
-    x: (G, M, K) bf16, every row of which counts. groups: None.
-    q: (..., M, K) e4m3. scale: (..., blocks, columns, 512) bytes, atoms.
-    global_scale: None.
-    """
-    x = parts_of(x, LOAD, LOAD)
-    q = parts_of(q, VECTOR // Q_STEP, VECTOR // Q_STEP)
-    words = cute.recast_tensor(scale, Uint32)
-    num_rows = q.shape[-3]
-    num_vectors = q.shape[-2]
-    num_tiles = cute.ceil_div(num_rows, ROWS) * tiles_along_k(num_vectors)
-    num_tiles *= q.shape[0]
-    num_ctas = cute.ceil_div(num_tiles, TILES_PER_CTA)
-    quantize_kernel(x, groups, q, words, global_scale).launch(
-        grid=[cutlass.max(num_ctas, 1), 1, 1],
-        block=[THREADS, 1, 1],
-        min_blocks_per_mp=CTAS_PER_SM,
-        preferred_smem_carveout=-1,  # the driver's choice; else the compiler asks a GPU
-        stream=stream,
-        use_pdl=USE_PDL,
-    )
-
-
-def arguments():
-    """
-    Return sample arguments to compile with; sizes are symbols: one artifact serves them all.
-
-    At each call tvm-ffi checks types, ranks, that sizes agree, the divisors written here, and
-    alignment. It cannot check that K of q, blocks and columns follow from x.
-    """
-    rows, matrices, entries = modes(cute.sym_int(), cute.sym_int())
-
-    def tensor(dtype, *shape, divisor=1, align=4):
-        stride = [cute.sym_int64(divisibility=divisor) for _ in shape[:-1]]
-        return make_fake_tensor(dtype, shape, (*stride, 1), assumed_align=align)
-
-    each = VECTOR // Q_STEP
-    return (
-        tensor(cutlass.BFloat16, *rows, cute.sym_int(divisibility=16), divisor=LOAD, align=16),
-        tensor(Q_DTYPE, *rows, cute.sym_int(divisibility=16 // Q_STEP), divisor=each, align=each),
-        tensor(
-            cutlass.Float8E8M0FNU,
-            *matrices,
-            cute.sym_int(),
-            cute.sym_int(),
-            4 * ATOM_WORDS,
-            divisor=16,
-            align=16,
-        ),
-        Int32(1),
-        make_fake_stream(use_tvm_ffi_env_stream=True),
-    )
+def first_cursor(rows):
+    """Return where the search for a tile starts: at the first matrix."""
+    return Cursor(Int32(0), rows.tiles)
 
 
 @cute.jit
-def quantize(x, q, scale, num_sms, stream):
-    """Compute and store q and scales: see `launch`."""
-    launch(x, None, q, scale, None, stream)
+def find_rows(rows, tile, cursor):
+    """Return where the rows of a tile are, and where the search for the next one starts."""
+    matrix, end = cursor
+    while end <= tile:
+        matrix += 1
+        end += rows.tiles
+    row = (tile - end + rows.tiles) * ROWS
+    return Place(matrix, row, rows.num_rows, row), Cursor(matrix, end)
+
+
+def matrix_of(tensor, matrix):
+    """Return one matrix of several."""
+    return tensor[(matrix, *[None] * (cute.rank(tensor) - 1))]
+
+
+def modes(num_groups, num_rows):
+    """Return the modes of rows in x and q, those in front of atoms, and those of the groups."""
+    return (num_groups, num_rows), (num_groups,), ()

@@ -37,7 +37,7 @@ To see it, check it and run it:
     jitgen show $NAME  # what follows from the config, and its key; --source: this text
     jitgen prewarm --config $NAME  # compile it
 
-    kernel = jitgen.get_kernel(NAME)  # its arguments: see route(), at the end
+    kernel = jitgen.get_kernel(NAME)  # its arguments: see route(), below
 
 To change all kernels of this kind, not just a copy of one, edit cpu/route.py.jinja or what it
 includes, among jitgen's templates; jitgen.reference says what must come out.
@@ -53,37 +53,62 @@ SCORES_BITS = cutlass.Uint32
 VECTOR = 16  # float32 values of one operation: one AVX-512 register, two of AVX2
 
 
-# cpu/shared/exponential.py.jinja
-@cute.jit
-def exponential(t):
+# cpu/route/entry.py.jinja
+def host_tensor(dtype, *shape):
+    """Return a stand-in for a host tensor with free strides, but 1 for the last mode."""
+    stride = (*(cute.sym_int64() for _ in shape[1:]), 1)
+    return make_fake_tensor(dtype, shape, stride, memspace=cute.AddressSpace.generic)
+
+
+def arguments():
     """
-    Return exp(t) of a vector; t below -88 counts as -88.
+    Return stand-ins for the arguments, for the compiler.
 
-    t is k ln(2) + r with |r| <= ln(2) / 2. The series of exp(r) up to r**7 leaves out less than
-    6e-9 of it; roundings add 3 units in the last place at most. ln(2) comes in two parts, of which
-    k times the first is exact.
+    Sizes with one name are one symbol: the compiled entry refuses tensors that disagree about them.
+    It cannot check that there is a row for each pair.
     """
-    t = cute.where(t < -88.0, cute.full_like(t, -88.0), t)
-    t = cute.where(t > 89.0, cute.full_like(t, 89.0), t)  # its power is infinite
-    shifter = 1.5 * 2.0**23  # in this binade neighbours are 1 apart: adding it rounds
-    shifted = t * 1.4426950408889634 + shifter
-    k = shifted - shifter
-    r = t - k * 0.693359375 - k * -2.1219444005469057e-4
-    power = cute.full_like(r, 1.0 / 5040)
-    for factor in (1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0):
-        power = power * r + factor
-    # 2**k in two steps: 2**128 is no float32, and half of k never leaves the range.
-    half = (k * 0.5 + shifter) - shifter
-    for part in (half, k - half):
-        power = power * ((part.to(Int32) + 127) * (1 << 23)).bitcast(Float32)
-    return power
+    tokens, top_k = cute.sym_int32(), cute.sym_int32()
+    experts = cute.sym_int32()
+    return (
+        host_tensor(SCORES_DTYPE, tokens, experts),
+        host_tensor(Float32, experts),
+        host_tensor(Float32, tokens, top_k),
+        host_tensor(Int32, tokens, top_k),
+        host_tensor(Int32, cute.sym_int32()),
+        host_tensor(Int32, cute.sym_int32()),
+        host_tensor(Int32, tokens, top_k),
+        Int32(1),
+        Int32(1),
+        Int32(1),
+        Float32(1.0),
+        Int32(0),
+    )
 
 
-# cpu/shared/decode_f32.py.jinja
 @cute.jit
-def decode(bits):
-    """Return the float32 values of a vector of their bits."""
-    return bits.bitcast(cutlass.Float32)
+def route(
+    scores,
+    bias,
+    topk_weights,
+    topk_ids,
+    offs,
+    permutation,
+    inverse,
+    expert_groups,
+    top_groups,
+    renormalize,
+    scale,
+    first_expert,
+):
+    """
+    Choose `k` experts for each row of `scores` (T, E), and sort the pairs by their local experts.
+
+    bias: (E,) float32. topk_weights: (T, k) float32. topk_ids, inverse: (T, k) int32. offs: (G,)
+    int32. permutation: (T k,) int32.
+    """
+    choice = (expert_groups, top_groups, renormalize, scale)
+    choose_tokens(scores, bias, topk_weights, topk_ids, *choice)
+    sort_pairs(topk_ids, offs, permutation, inverse, first_expert)
 
 
 # cpu/route/choice.py.jinja
@@ -199,6 +224,39 @@ def choose_tokens(
         choose_row(values, keys, weights, ids, all_scores, num_experts, renormalize, scale)
 
 
+# cpu/shared/exponential.py.jinja
+@cute.jit
+def exponential(t):
+    """
+    Return exp(t) of a vector; t below -88 counts as -88.
+
+    t is k ln(2) + r with |r| <= ln(2) / 2. The series of exp(r) up to r**7 leaves out less than
+    6e-9 of it; roundings add 3 units in the last place at most. ln(2) comes in two parts, of which
+    k times the first is exact.
+    """
+    t = cute.where(t < -88.0, cute.full_like(t, -88.0), t)
+    t = cute.where(t > 89.0, cute.full_like(t, 89.0), t)  # its power is infinite
+    shifter = 1.5 * 2.0**23  # in this binade neighbours are 1 apart: adding it rounds
+    shifted = t * 1.4426950408889634 + shifter
+    k = shifted - shifter
+    r = t - k * 0.693359375 - k * -2.1219444005469057e-4
+    power = cute.full_like(r, 1.0 / 5040)
+    for factor in (1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0):
+        power = power * r + factor
+    # 2**k in two steps: 2**128 is no float32, and half of k never leaves the range.
+    half = (k * 0.5 + shifter) - shifter
+    for part in (half, k - half):
+        power = power * ((part.to(Int32) + 127) * (1 << 23)).bitcast(Float32)
+    return power
+
+
+# cpu/shared/decode_f32.py.jinja
+@cute.jit
+def decode(bits):
+    """Return the float32 values of a vector of their bits."""
+    return bits.bitcast(cutlass.Float32)
+
+
 # cpu/shared/sort.py.jinja
 @cute.jit
 def sort_pairs(topk_ids, offs, permutation, inverse, first_expert):
@@ -226,61 +284,3 @@ def sort_pairs(topk_ids, offs, permutation, inverse, first_expert):
         inverse[pair // top_k, pair % top_k] = row
     for row in cutlass.range(end, num_pairs):
         permutation[row] = Int32(-1)
-
-
-# cpu/route/entry.py.jinja
-def host_tensor(dtype, *shape):
-    """Return a stand-in for a host tensor with free strides, but 1 for the last mode."""
-    stride = (*(cute.sym_int64() for _ in shape[1:]), 1)
-    return make_fake_tensor(dtype, shape, stride, memspace=cute.AddressSpace.generic)
-
-
-def arguments():
-    """
-    Return stand-ins for the arguments, for the compiler.
-
-    Sizes with one name are one symbol: the compiled entry refuses tensors that disagree about them.
-    It cannot check that there is a row for each pair.
-    """
-    tokens, top_k = cute.sym_int32(), cute.sym_int32()
-    experts = cute.sym_int32()
-    return (
-        host_tensor(SCORES_DTYPE, tokens, experts),
-        host_tensor(Float32, experts),
-        host_tensor(Float32, tokens, top_k),
-        host_tensor(Int32, tokens, top_k),
-        host_tensor(Int32, cute.sym_int32()),
-        host_tensor(Int32, cute.sym_int32()),
-        host_tensor(Int32, tokens, top_k),
-        Int32(1),
-        Int32(1),
-        Int32(1),
-        Float32(1.0),
-        Int32(0),
-    )
-
-
-@cute.jit
-def route(
-    scores,
-    bias,
-    topk_weights,
-    topk_ids,
-    offs,
-    permutation,
-    inverse,
-    expert_groups,
-    top_groups,
-    renormalize,
-    scale,
-    first_expert,
-):
-    """
-    Choose `k` experts for each row of `scores` (T, E), and sort the pairs by their local experts.
-
-    bias: (E,) float32. topk_weights: (T, k) float32. topk_ids, inverse: (T, k) int32. offs: (G,)
-    int32. permutation: (T k,) int32.
-    """
-    choice = (expert_groups, top_groups, renormalize, scale)
-    choose_tokens(scores, bias, topk_weights, topk_ids, *choice)
-    sort_pairs(topk_ids, offs, permutation, inverse, first_expert)

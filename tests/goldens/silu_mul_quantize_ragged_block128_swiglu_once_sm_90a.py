@@ -56,50 +56,110 @@ WARPS = THREADS // 32
 VECTOR = 8  # columns that a thread takes at once: 16 bytes of gates and 16 of ups
 
 
-# sm90/shared/rows.py.jinja
-class Rows(NamedTuple):
-    """The rows that count: all before the last end."""
+# sm90/silu_mul_quantize/walk_warps.py.jinja
+TILES_PER_CTA = WARPS
 
-    end: Int32
-    num_tiles: Int32
+
+def tiles_along_n(num_vectors):
+    """Return the tiles that a row has: of 32 vectors, one for each lane of a warp."""
+    return cute.ceil_div(num_vectors, 32)
+
+
+@cute.kernel
+def silu_mul_quantize_kernel(x, groups, q, scale, limit, alpha):
+    """Every warp walks over tiles of ROWS rows and 32 vectors."""
+    block, _, _ = cute.arch.block_idx()
+    num_blocks, _, _ = cute.arch.grid_dim()
+    warp = block * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    num_warps = num_blocks * WARPS
+    num_rows = q.shape[-3]
+    num_vectors = q.shape[-2]
+    rows, tiles_n = open_rows(groups, num_rows), tiles_along_n(num_vectors)
+    walk = Walk(rows, tiles_n, num_warps // tiles_n, num_warps % tiles_n)
+    tile_m, tile_n = warp // tiles_n, warp % tiles_n
+    cursor, group, first_row = first_cursor(), Int32(0), Int32(0)
+    ahead = cute.make_rmem_tensor((2 * VECTOR, ROWS), cutlass.BFloat16)
+    while tile_m < rows.num_tiles:
+        group, first_row, cursor = load_tile(walk, x, tile_m, tile_n, num_vectors, cursor, ahead)
+        loaded = cute.make_rmem_tensor_like(ahead)
+        loaded.store(ahead.load())
+        tile = (group, first_row, tile_n * 32 + cute.arch.lane_idx())
+        tile_m, tile_n = next_tile(walk, tile_m, tile_n)
+        quantize_rows(rows, loaded, q, scale, tile, alpha)
+
+
+class Walk(NamedTuple):
+    """How a warp gets from tile to tile: by as many as there are warps, from left to right."""
+
+    rows: "Rows"
+    tiles_n: Int32
+    step_m: Int32
+    step_n: Int32
 
 
 @cute.jit
-def open_rows(groups, num_rows):
-    """Return the rows of all groups, inside the tensor whatever `groups` holds."""
-    end, num_groups = Int32(0), cute.size(groups)
-    if num_groups > 0:
-        end = cutlass.min(cutlass.max(groups[num_groups - 1], 0), num_rows)
-    return Rows(end, cute.ceil_div(end, ROWS))
+def next_tile(walk, tile_m, tile_n):
+    """Return the tile that a warp takes after one."""
+    tile_m += walk.step_m
+    tile_n += walk.step_n
+    if tile_n >= walk.tiles_n:
+        tile_m += 1
+        tile_n -= walk.tiles_n
+    return tile_m, tile_n
 
 
-def first_cursor():  # noqa: ARG001
-    """Return where the search for a tile starts: nowhere, a tile's rows follow from its index."""
-    return Int32(0)
+def owned_rows(rows, first_row):
+    """Return which rows of a tile belong to a group."""
+    return [is_owned(rows, first_row + r) for r in range(ROWS)]
 
 
-def find_rows(tile, cursor):  # noqa: ARG001
-    """Return group and first row of a tile, and where the search for the next one starts."""
-    return Int32(0), tile * ROWS, cursor
+@cute.jit
+def load_tile(walk, x, tile_m, tile_n, num_vectors, cursor, loaded):
+    """
+    Load a tile, one vector of each row: all are under way before the first is used.
+
+    Return its group, its first row and the cursor of the search for the next one. What does not
+    exist stays undefined, and after the last tile nothing happens.
+    """
+    group, first_row = Int32(0), Int32(0)
+    if tile_m < walk.rows.num_tiles:
+        group, first_row, cursor = find_rows(tile_m, cursor)
+        owned, matrix = owned_rows(walk.rows, first_row), of_group(x)
+        vector = tile_n * 32 + cute.arch.lane_idx()
+        for r in cutlass.range_constexpr(ROWS):
+            if owned[r] & (vector < num_vectors):
+                load_vectors(matrix, first_row + r, vector, num_vectors, loaded[None, r])
+    return group, first_row, cursor
 
 
-def is_owned(rows, row):  # noqa: ARG001
-    """Say whether a row belongs to a group."""
-    return row < rows.end
+LANES_PER_BLOCK = 128 // VECTOR  # that have the columns of one scale
 
 
-def of_group(tensor):  # noqa: ARG001
-    """Return the matrix that the rows of a group are in: all are in one."""
-    return tensor
+@cute.jit
+def quantize_rows(rows, loaded, q, scale, tile, alpha):
+    """
+    Activate, quantise and store one vector of each row of a tile.
 
-
-# sm90/shared/vectors_of.py.jinja
-def vectors_of(tensor):
-    """Return (..., columns) as (..., columns // VECTOR, VECTOR)."""
-    *shape, columns = tensor.shape
-    *stride, _ = tensor.stride
-    layout = cute.make_layout((*shape, columns // VECTOR, VECTOR), stride=(*stride, VECTOR, 1))
-    return cute.make_tensor(tensor.iterator, layout)
+    16 lanes have the columns that share a scale. Of them the first ROWS store one scale each,
+    those of neighbouring rows, which are neighbours in memory.
+    """
+    group, first_row, vector = tile
+    owned, lane = owned_rows(rows, first_row), cute.arch.lane_idx() % LANES_PER_BLOCK
+    q, scale = of_group(q), of_group(scale)
+    has_columns = vector < cute.size(q, mode=[1])
+    mine, is_mine_owned = Float32(1.0), cutlass.Boolean(False)
+    for r in cutlass.range_constexpr(ROWS):
+        values = activate(loaded[None, r], alpha)
+        magnitude = largest(values, Float32(0.0))
+        magnitude = magnitude if has_columns else Float32(0.0)
+        row_scale = scale_of(across_lanes(magnitude, LANES_PER_BLOCK))
+        if owned[r] & has_columns:
+            store_vector(divide(values, row_scale), q, first_row + r, vector)
+        mine = row_scale if lane == r else mine
+        is_mine_owned = owned[r] if lane == r else is_mine_owned
+    block = vector // LANES_PER_BLOCK
+    if is_mine_owned & (block < cute.size(scale, mode=[1])):
+        scale[first_row + lane, block] = mine
 
 
 # sm90/silu_mul_quantize/vectors.py.jinja
@@ -248,110 +308,50 @@ def across_lanes(value, lanes):
     return value
 
 
-# sm90/silu_mul_quantize/walk_warps.py.jinja
-TILES_PER_CTA = WARPS
+# sm90/shared/vectors_of.py.jinja
+def vectors_of(tensor):
+    """Return (..., columns) as (..., columns // VECTOR, VECTOR)."""
+    *shape, columns = tensor.shape
+    *stride, _ = tensor.stride
+    layout = cute.make_layout((*shape, columns // VECTOR, VECTOR), stride=(*stride, VECTOR, 1))
+    return cute.make_tensor(tensor.iterator, layout)
 
 
-def tiles_along_n(num_vectors):
-    """Return the tiles that a row has: of 32 vectors, one for each lane of a warp."""
-    return cute.ceil_div(num_vectors, 32)
+# sm90/shared/rows.py.jinja
+class Rows(NamedTuple):
+    """The rows that count: all before the last end."""
 
-
-class Walk(NamedTuple):
-    """How a warp gets from tile to tile: by as many as there are warps, from left to right."""
-
-    rows: Rows
-    tiles_n: Int32
-    step_m: Int32
-    step_n: Int32
-
-
-@cute.jit
-def next_tile(walk, tile_m, tile_n):
-    """Return the tile that a warp takes after one."""
-    tile_m += walk.step_m
-    tile_n += walk.step_n
-    if tile_n >= walk.tiles_n:
-        tile_m += 1
-        tile_n -= walk.tiles_n
-    return tile_m, tile_n
-
-
-def owned_rows(rows, first_row):
-    """Return which rows of a tile belong to a group."""
-    return [is_owned(rows, first_row + r) for r in range(ROWS)]
+    end: Int32
+    num_tiles: Int32
 
 
 @cute.jit
-def load_tile(walk, x, tile_m, tile_n, num_vectors, cursor, loaded):
-    """
-    Load a tile, one vector of each row: all are under way before the first is used.
-
-    Return its group, its first row and the cursor of the search for the next one. What does not
-    exist stays undefined, and after the last tile nothing happens.
-    """
-    group, first_row = Int32(0), Int32(0)
-    if tile_m < walk.rows.num_tiles:
-        group, first_row, cursor = find_rows(tile_m, cursor)
-        owned, matrix = owned_rows(walk.rows, first_row), of_group(x)
-        vector = tile_n * 32 + cute.arch.lane_idx()
-        for r in cutlass.range_constexpr(ROWS):
-            if owned[r] & (vector < num_vectors):
-                load_vectors(matrix, first_row + r, vector, num_vectors, loaded[None, r])
-    return group, first_row, cursor
+def open_rows(groups, num_rows):
+    """Return the rows of all groups, inside the tensor whatever `groups` holds."""
+    end, num_groups = Int32(0), cute.size(groups)
+    if num_groups > 0:
+        end = cutlass.min(cutlass.max(groups[num_groups - 1], 0), num_rows)
+    return Rows(end, cute.ceil_div(end, ROWS))
 
 
-@cute.kernel
-def silu_mul_quantize_kernel(x, groups, q, scale, limit, alpha):
-    """Every warp walks over tiles of ROWS rows and 32 vectors."""
-    block, _, _ = cute.arch.block_idx()
-    num_blocks, _, _ = cute.arch.grid_dim()
-    warp = block * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    num_warps = num_blocks * WARPS
-    num_rows = q.shape[-3]
-    num_vectors = q.shape[-2]
-    rows, tiles_n = open_rows(groups, num_rows), tiles_along_n(num_vectors)
-    walk = Walk(rows, tiles_n, num_warps // tiles_n, num_warps % tiles_n)
-    tile_m, tile_n = warp // tiles_n, warp % tiles_n
-    cursor, group, first_row = first_cursor(), Int32(0), Int32(0)
-    ahead = cute.make_rmem_tensor((2 * VECTOR, ROWS), cutlass.BFloat16)
-    while tile_m < rows.num_tiles:
-        group, first_row, cursor = load_tile(walk, x, tile_m, tile_n, num_vectors, cursor, ahead)
-        loaded = cute.make_rmem_tensor_like(ahead)
-        loaded.store(ahead.load())
-        tile = (group, first_row, tile_n * 32 + cute.arch.lane_idx())
-        tile_m, tile_n = next_tile(walk, tile_m, tile_n)
-        quantize_rows(rows, loaded, q, scale, tile, alpha)
+def first_cursor():  # noqa: ARG001
+    """Return where the search for a tile starts: nowhere, a tile's rows follow from its index."""
+    return Int32(0)
 
 
-LANES_PER_BLOCK = 128 // VECTOR  # that have the columns of one scale
+def find_rows(tile, cursor):  # noqa: ARG001
+    """Return group and first row of a tile, and where the search for the next one starts."""
+    return Int32(0), tile * ROWS, cursor
 
 
-@cute.jit
-def quantize_rows(rows, loaded, q, scale, tile, alpha):
-    """
-    Activate, quantise and store one vector of each row of a tile.
+def is_owned(rows, row):  # noqa: ARG001
+    """Say whether a row belongs to a group."""
+    return row < rows.end
 
-    16 lanes have the columns that share a scale. Of them the first ROWS store one scale each,
-    those of neighbouring rows, which are neighbours in memory.
-    """
-    group, first_row, vector = tile
-    owned, lane = owned_rows(rows, first_row), cute.arch.lane_idx() % LANES_PER_BLOCK
-    q, scale = of_group(q), of_group(scale)
-    has_columns = vector < cute.size(q, mode=[1])
-    mine, is_mine_owned = Float32(1.0), cutlass.Boolean(False)
-    for r in cutlass.range_constexpr(ROWS):
-        values = activate(loaded[None, r], alpha)
-        magnitude = largest(values, Float32(0.0))
-        magnitude = magnitude if has_columns else Float32(0.0)
-        row_scale = scale_of(across_lanes(magnitude, LANES_PER_BLOCK))
-        if owned[r] & has_columns:
-            store_vector(divide(values, row_scale), q, first_row + r, vector)
-        mine = row_scale if lane == r else mine
-        is_mine_owned = owned[r] if lane == r else is_mine_owned
-    block = vector // LANES_PER_BLOCK
-    if is_mine_owned & (block < cute.size(scale, mode=[1])):
-        scale[first_row + lane, block] = mine
+
+def of_group(tensor):  # noqa: ARG001
+    """Return the matrix that the rows of a group are in: all are in one."""
+    return tensor
 
 
 # shared/modes.py.jinja

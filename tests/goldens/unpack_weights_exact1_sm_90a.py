@@ -61,6 +61,59 @@ TOP = 6  # e4m3 has 6 * 2**TOP
 
 
 # sm90/unpack_weights/kernel.py.jinja
+@cute.kernel
+def unpack_weights_kernel(pairs, factor, b, b_scale):
+    """Unpack COLUMNS blocks of 64 rows."""
+    cta, _, _ = cute.arch.block_idx()
+    thread, _, _ = cute.arch.thread_idx()
+    storage = cutlass.memory.SmemAllocator().allocate(SharedStorage)
+    table = storage.table.get_tensor(cute.make_layout((2, len(TABLE))))
+    fill_table(table, thread)
+    cute.arch.sync_threads()
+    num_columns = cute.size(pairs, mode=[2])
+    parts, blocks = cute.ceil_div(num_columns, COLUMNS), cute.size(pairs, mode=[1])
+    place, part = cta // parts, cta % parts
+    group, block = place // blocks, place % blocks
+    pair, lane = thread // LANES, thread % LANES
+    mine, b_mine = pairs[group, block, None, None, None], b[group, None, None, None]
+    first_row = block * ROWS + 2 * pair
+    largest = largest_exponents(mine, VALUE_WORDS // 2 + pair, lane)
+    if part == 0:
+        n = first_row + lane
+        if (lane < 2) & (n < cute.size(b_scale, mode=[1])):
+            own = largest[1] if lane == 1 else largest[0]
+            b_scale[group, n] = scale_of(factor[group], own)
+    end = cutlass.min((part + 1) * COLUMNS, num_columns)
+    for column in cutlass.range(part * COLUMNS, end, unroll=1):
+        unpack_block(mine, column, pair, lane, largest, table, b_mine, first_row)
+
+
+@cute.jit
+def unpack_block(pairs, column, pair, lane, largest, table, b, first_row):
+    """
+    Unpack 16 columns, those of `lane`, of two rows of a block: `first_row` of b and the next.
+
+    They are half of 32 columns, of which four threads of the tensor cores' operand have a word for
+    each row: the words of both rows are neighbours.
+    """
+    half = Uint32(lane) & Uint32(1)
+    run = Uint32(lane) >> 1
+    exponents = load_pair(pairs, column, VALUE_WORDS // 2 + pair)
+    plane = VALUE_WORDS // 4 * (lane >> 2)  # of 64 columns
+    first = plane + 8 * pair + (lane >> 1 & 1)
+    words = [load_pair(pairs, column, first + 2 * i) for i in range(4)]
+    for row in cutlass.range_constexpr(2):
+        entry = entry_of(largest[row], exponent_of(exponents[row], run))
+        low, high = table[0, entry], table[1, entry]
+        result = cute.make_rmem_tensor(4, Uint32)
+        for i in cutlass.range_constexpr(4):
+            codes, signs = four_codes(words[i][row], half)
+            result[i] = Uint32(cute.arch.prmt(low, high, codes)) | signs
+        n, segment = first_row + row, column * LANES + lane
+        if (n < cute.size(b, mode=[0])) & (segment < cute.size(b, mode=[1])):
+            cute.autovec_copy(cute.recast_tensor(result, cutlass.Float8E4M3FN), b[n, segment, None])
+
+
 SHIFT = 139  # kept exponents are 127 at most about, of values times 2**-6; those of b times 2**TOP
 
 
@@ -169,59 +222,6 @@ class SharedStorage:
     """The table, two words an entry."""
 
     table: cute.struct.Align[cute.struct.MemRange[Uint32, 2 * len(TABLE)], 8]
-
-
-@cute.jit
-def unpack_block(pairs, column, pair, lane, largest, table, b, first_row):
-    """
-    Unpack 16 columns, those of `lane`, of two rows of a block: `first_row` of b and the next.
-
-    They are half of 32 columns, of which four threads of the tensor cores' operand have a word for
-    each row: the words of both rows are neighbours.
-    """
-    half = Uint32(lane) & Uint32(1)
-    run = Uint32(lane) >> 1
-    exponents = load_pair(pairs, column, VALUE_WORDS // 2 + pair)
-    plane = VALUE_WORDS // 4 * (lane >> 2)  # of 64 columns
-    first = plane + 8 * pair + (lane >> 1 & 1)
-    words = [load_pair(pairs, column, first + 2 * i) for i in range(4)]
-    for row in cutlass.range_constexpr(2):
-        entry = entry_of(largest[row], exponent_of(exponents[row], run))
-        low, high = table[0, entry], table[1, entry]
-        result = cute.make_rmem_tensor(4, Uint32)
-        for i in cutlass.range_constexpr(4):
-            codes, signs = four_codes(words[i][row], half)
-            result[i] = Uint32(cute.arch.prmt(low, high, codes)) | signs
-        n, segment = first_row + row, column * LANES + lane
-        if (n < cute.size(b, mode=[0])) & (segment < cute.size(b, mode=[1])):
-            cute.autovec_copy(cute.recast_tensor(result, cutlass.Float8E4M3FN), b[n, segment, None])
-
-
-@cute.kernel
-def unpack_weights_kernel(pairs, factor, b, b_scale):
-    """Unpack COLUMNS blocks of 64 rows."""
-    cta, _, _ = cute.arch.block_idx()
-    thread, _, _ = cute.arch.thread_idx()
-    storage = cutlass.memory.SmemAllocator().allocate(SharedStorage)
-    table = storage.table.get_tensor(cute.make_layout((2, len(TABLE))))
-    fill_table(table, thread)
-    cute.arch.sync_threads()
-    num_columns = cute.size(pairs, mode=[2])
-    parts, blocks = cute.ceil_div(num_columns, COLUMNS), cute.size(pairs, mode=[1])
-    place, part = cta // parts, cta % parts
-    group, block = place // blocks, place % blocks
-    pair, lane = thread // LANES, thread % LANES
-    mine, b_mine = pairs[group, block, None, None, None], b[group, None, None, None]
-    first_row = block * ROWS + 2 * pair
-    largest = largest_exponents(mine, VALUE_WORDS // 2 + pair, lane)
-    if part == 0:
-        n = first_row + lane
-        if (lane < 2) & (n < cute.size(b_scale, mode=[1])):
-            own = largest[1] if lane == 1 else largest[0]
-            b_scale[group, n] = scale_of(factor[group], own)
-    end = cutlass.min((part + 1) * COLUMNS, num_columns)
-    for column in cutlass.range(part * COLUMNS, end, unroll=1):
-        unpack_block(mine, column, pair, lane, largest, table, b_mine, first_row)
 
 
 def parts_of(tensor, size):

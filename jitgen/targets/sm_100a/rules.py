@@ -84,7 +84,7 @@ class Sm100Derived:
         scale_blocks: Blocks of 128 columns whose scales, in atoms, a tile of b may need.
         scale_box: Activation scales that one copy loads: those of a CTA's rows.
         scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
-        lane_tiles: Tiles that each lane of a warp deals; none does, they are dealt as they come.
+        lane_tiles: Tiles that each lane of a scheduler warp assigns; 0, for there is none.
     """
 
     ctas: int

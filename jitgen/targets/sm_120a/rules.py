@@ -70,7 +70,7 @@ class Sm120Derived:
         scale_blocks: Atoms along M that a tile of a meets.
         scale_box: Activation scales that one copy loads: those of a tile's rows.
         scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
-        lane_tiles: Tiles that each lane of a warp deals; none does, they are dealt as they come.
+        lane_tiles: Tiles that each lane of a scheduler warp assigns; 0, for there is none.
         token_lanes: Lanes of a quad from which instructions take the scales of tokens.
     """
 

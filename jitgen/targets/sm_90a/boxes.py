@@ -132,8 +132,8 @@ MOST_SMS = 132
 
 def lane_tiles(config: GroupedGemmConfig) -> int:
     """
-    Return the tiles of each lane where a warp deals those of a wave; 0 where they are dealt as they
-    come.
+    Return the tiles of each lane where a scheduler warp assigns those of a wave; 0 where they are
+    taken as they come.
 
     Tiles of one block of 64 rows all take about as long, and the rows of contiguous groups are not
     counted.

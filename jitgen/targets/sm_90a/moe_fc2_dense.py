@@ -86,7 +86,7 @@ class _Parts(Sm90Rules):
         scale_granularity=(ScaleGranularity.BLOCK128,),
     )
     lists_tiles = False  # every token is there
-    deals_tiles = False  # and every tile is full, but the last ones
+    schedules_tiles = False  # and every tile is full, but the last ones
 
     def derive(self, config: GroupedGemmConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""

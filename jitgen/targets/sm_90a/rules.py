@@ -79,8 +79,8 @@ class Sm90Derived:
         out_n: Columns of a tile that one CTA stores.
         epilogue_n: Columns of one store box.
         max_entries: Entries of the table of tile counts, or of the list of tiles with rows.
-        lane_tiles: Of the tiles that all clusters take at once, those that each lane of the deal
-            warp deals; 0 where they are dealt as they come.
+        lane_tiles: Of the tiles that all clusters take at once, those that each lane of the
+            scheduler warp assigns; 0 where they are taken as they come.
         scale_chunk: k-blocks whose weight scales are handed over at once.
         scale_columns: Columns of a tile that share a weight scale, wherever the tile starts.
         scale_values: Weight scales kept for each k-block: one for each `scale_columns`, and padding
@@ -140,8 +140,8 @@ class Sm90Rules(GemmRules):
     lists_tiles = True
     """Whether contiguous kernels list the tiles that have rows."""
 
-    deals_tiles = True
-    """Whether kernels of ragged and masked rows deal tiles by their rows."""
+    schedules_tiles = True
+    """Whether kernels of ragged and masked rows schedule tiles by their rows."""
 
     def derive(self, config: GroupedGemmConfig) -> Sm90Derived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
@@ -340,8 +340,8 @@ class Sm90Rules(GemmRules):
         return count, 4 * (count + 1) if count else 0
 
     def _lane_tiles(self, config: GroupedGemmConfig) -> int:
-        """Return the tiles of a wave that each lane of the warp deals which does; else 0."""
-        return boxes.lane_tiles(config) if self.deals_tiles else 0
+        """Return the tiles of a wave that each lane of the scheduler warp assigns; else 0."""
+        return boxes.lane_tiles(config) if self.schedules_tiles else 0
 
     def _memory(self, config: GroupedGemmConfig) -> tuple[int, int]:
         """Return the bytes of shared memory of an operand stage, and of everything else."""
