@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from jitgen.emulator.machine.in_flight import check_access, check_touched, note_touched
 from jitgen.emulator.machine.unwritten import check_written, note_written
-from jitgen.emulator.program.definitions import Accesses, Doubts
+from jitgen.emulator.program.definitions import Doubts
 from jitgen.emulator.program.flights import Flights
 from jitgen.emulator.program.instruction import Instruction
 
@@ -34,9 +34,9 @@ class Checks:
     doubts: Doubts = field(default_factory=Doubts)
     flights: Flights = field(default_factory=Flights)
 
-    def concern(self, at: int, accesses: Accesses) -> bool:
+    def concern(self, at: int) -> bool:
         """Return whether an instruction is to be checked."""
-        return self.doubts.concern(at, accesses) or self.flights.concern(at)
+        return self.doubts.concern(at) or self.flights.concern(at)
 
     def before(self, builder: Builder, instruction: Instruction) -> list[str]:
         """Return the statements that stand before an instruction."""
@@ -61,9 +61,8 @@ class Checks:
     def after(self, builder: Builder, instruction: Instruction) -> list[str]:
         """Return the statements that stand after an instruction."""
         at, lines = instruction.index, []
-        written = builder.accesses.writes & self.doubts.rows.keys()
-        if written:
-            rows = tuple(self.doubts.rows[name] for name in written)
+        if at in self.doubts.firsts:
+            rows = tuple(self.doubts.rows[name] for name in self.doubts.firsts[at])
             lines.append(builder.call(note_written, builder.mask(instruction), repr(rows)))
         if at in self.flights.touches:
             rows = tuple(self.flights.rows[name] for name in self.flights.touches[at])

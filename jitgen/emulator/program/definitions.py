@@ -65,16 +65,17 @@ class Doubts:
         rows: The registers, each with a number.
         reads: By index of the instruction the registers in doubt that it reads.
         sums: The accumulators in doubt, likewise, to which its product may be added.
+        firsts: Those in doubt, likewise, that it may write and that nothing surely wrote before.
     """
 
     rows: dict[str, int] = field(default_factory=dict)
     reads: dict[int, list[str]] = field(default_factory=dict)
     sums: dict[int, list[str]] = field(default_factory=dict)
+    firsts: dict[int, list[str]] = field(default_factory=dict)
 
-    def concern(self, at: int, accesses: Accesses) -> bool:
-        """Return whether an instruction reads or writes one of the registers."""
-        is_read = at in self.reads or at in self.sums
-        return is_read or not self.rows.keys().isdisjoint(accesses.writes)
+    def concern(self, at: int) -> bool:
+        """Return whether an instruction is to be looked at."""
+        return at in self.reads or at in self.sums or at in self.firsts
 
 
 def find_doubts(
@@ -101,6 +102,7 @@ def find_doubts(
     ways = _Ways(_gains(blocks, perhaps), follow)
     exempt = {f"%{name}" for name in _IMPLICIT.findall(text)}
     reads: dict[int, list[str]] = {}
+    gains: dict[int, int] = {}
     for number, block in enumerate(blocks):
         lacks_some, lacks_all, here = maybe[number], never[number], 0
         for at in range(block.start, block.end):
@@ -115,6 +117,7 @@ def find_doubts(
                     for name in sorted(one.everything_read - exempt)
                     if (lacks_some if name in counting else certain) >> numbers[name] & 1
                 ]
+            gains[at] = perhaps[at] & lacks_some
             lacks_some, lacks_all = lacks_some & ~written[at], lacks_all & ~perhaps[at]
             here |= perhaps[at]
     reads = {at: names for at, names in reads.items() if names}
@@ -125,10 +128,16 @@ def find_doubts(
     others = {
         at: [name for name in names if name not in accesses[at].sums] for at, names in reads.items()
     }
+    doubtful = _bits(tracked, numbers)
     return Doubts(
         {name: row for row, name in enumerate(tracked)},
         {at: names for at, names in others.items() if names},
         {at: names for at, names in sums.items() if names},
+        {
+            at: [name for name in tracked if bits >> numbers[name] & 1]
+            for at, bits in gains.items()
+            if bits & doubtful
+        },
     )
 
 

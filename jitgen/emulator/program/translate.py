@@ -171,7 +171,7 @@ class Program:
             raise _refusal(unknown)
         checks = self._checks(accesses)
         for number, block in enumerate(self.blocks):
-            if any(checks.concern(at, accesses[at]) for at in range(block.start, block.end)):
+            if any(checks.concern(at) for at in range(block.start, block.end)):
                 sources[number] = self._source_of(
                     number, rules, namespace, accesses, unknown, checks
                 )
