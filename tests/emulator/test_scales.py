@@ -117,6 +117,8 @@ def test_operands_can_be_mn_major_and_negated() -> None:
         (0x08200480, "mxf4", 1, "ue8m0"),
         (0x88A00480, "mxf4", 1, "K = 96"),
         (0x08200018, "f16", 1, "integers"),
+        (0x080A0020, "i8", 1, "shape 128x40"),
+        (0x080C0020, "i8", 2, "shape 128x48"),
         (0x08200050, "f16", 1, "reserved bits are set: 0x40"),
         (0x08A00010, "f16", 1, "reserved bits are set: 0x800000"),
         (0x28200010, "f8f6f4", 1, "reserved bits are set: 0x20000000"),
@@ -150,6 +152,8 @@ def test_refused_descriptors(bits: int, kind: str, ctas: int, message: str) -> N
         (0x08050010, "f8f6f4", 1),
         (0x08030010, "f16", 1),  # N = 8, B MN-major
         (0x08200910, "tf32", 1),
+        (0x08060020, "i8", 1),  # N = 24
+        (0x08100020, "i8", 2),  # N = 64
         (0x08A00480, "mxf4", 1),
     ],
 )
