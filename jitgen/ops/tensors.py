@@ -267,9 +267,10 @@ def check_out(
     allowed: Collection[torch.dtype],
     arch: Arch,
     shape: tuple[tuple[int, ...], str],
+    usual: torch.dtype = torch.bfloat16,
 ) -> torch.dtype:
     """
-    Return the type of a result, bfloat16 by default.
+    Return the type of a result.
 
     Args:
         out: Where it goes; None: to a new tensor.
@@ -277,6 +278,7 @@ def check_out(
         allowed: The types that `arch` has kernels for.
         arch: The target.
         shape: What `out` has, and why.
+        usual: Its type where nothing says it.
 
     Raises:
         InputError: No kernel gives such a result, or `out` has another type or shape.
@@ -284,7 +286,7 @@ def check_out(
     if asked is not None and asked not in allowed:
         raise InputError("out_dtype", f"must be {describe(allowed)} on {arch} (got {asked})")
     if out is None:
-        return asked or torch.bfloat16
+        return asked or usual
     require("out", out, allowed if asked is None else [asked], arch=arch, shape=shape)
     return out.dtype
 

@@ -84,11 +84,14 @@ def test_operands_without_scales() -> None:
     assert torch.allclose(out, torch.cat([a[:1] @ b[0].T, a[1:] @ b[1].T]))
 
 
-def test_new_output_is_bfloat16_and_zero_outside_groups() -> None:
+def test_new_output_is_of_the_operands_type_and_zero_outside_groups() -> None:
     a, b = torch.ones(4, 8), torch.ones(2, 3, 8)
-    out = reference.grouped_gemm(a, b, offs=torch.tensor([1, 2], dtype=torch.int32))
+    offs = torch.tensor([1, 2], dtype=torch.int32)
+    out = reference.grouped_gemm(a, b, offs=offs)
 
-    assert out.dtype is torch.bfloat16
+    assert out.dtype is torch.float32
+    for dtype in (torch.bfloat16, torch.float16):
+        assert reference.grouped_gemm(a.to(dtype), b.to(dtype), offs=offs).dtype is dtype
     assert (out[:2] == 8).all()
     assert (out[2:] == 0).all()
 

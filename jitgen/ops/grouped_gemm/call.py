@@ -118,8 +118,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
             rounded, beside any operands. It may have a gradient where `a` and `b` may.
         out: (M, N) or (G, M, N), N contiguous, on no memory of `a`: where the result goes. Rows of
             no group are not written.
-        out_dtype: Type of the result where `out` is None: bfloat16 by default, whatever the type of
-            the operands; float16 or float32.
+        out_dtype: Type of the result where `out` is None: by default that of float16 and float32
+            operands, as torch has it, and bfloat16 of others; float16 or float32.
         expected_m: How many rows a group is expected to have, for choosing a kernel; any value
             gives right results. Without it groups count as equally large, and masked ones as full.
         min_latency: Whether calls of at most 8 rows a group take the kernel of least latency, where

@@ -19,7 +19,7 @@ from jitgen.ops.call import Call
 from jitgen.ops.explicit_config import explicit_config
 from jitgen.ops.grouped_gemm.validate import Arguments, Validated, Weights, validate
 from jitgen.ops.launch import AnyLaunch, Family
-from jitgen.ops.tensors import groups_of
+from jitgen.ops.tensors import groups_of, result_of
 from jitgen.ops.values import check_values
 from jitgen.selection.choice import with_numerics
 from jitgen.support.frozen import frozen
@@ -219,7 +219,7 @@ class GroupedGemm(AnyGroupedGemm[Tensor]):
 
     def new_results(self, args: Arguments[Tensor], valid: Validated | None) -> tuple[Tensor, ...]:
         shape = (*args.a.shape[:-1], args.b.shape[1])
-        return (args.a.new_empty(shape, dtype=args.out_dtype or torch.bfloat16),)
+        return (args.a.new_empty(shape, dtype=args.out_dtype or result_of(args.a.dtype)),)
 
 
 def _form(config: Any) -> ScaleFormat:

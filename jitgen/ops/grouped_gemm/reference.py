@@ -24,6 +24,7 @@ from jitgen.formats import block128, format_of_b, row
 from jitgen.formats.e2m1 import values_of
 from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import Rows
+from jitgen.ops.tensors import result_of
 
 
 def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
@@ -55,7 +56,7 @@ def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
     scales = {"a_scale": a_scale, "b_scale": b_scale, "alpha": alpha, "bias": bias}
     given = {"a": a, "b": b, **scales, **groups}
     if out is None:
-        out = torch.zeros(_shape(given), dtype=out_dtype or torch.bfloat16, device=a.device)
+        out = torch.zeros(_shape(given), dtype=out_dtype or result_of(a.dtype), device=a.device)
     for rows, product in _products(given, torch.float32, is_absolute=False):
         out[rows] = product.to(out.dtype)
     return out

@@ -36,6 +36,7 @@ from jitgen.ops.tensors import (
     require,
     require_count,
     require_rows_apart,
+    result_of,
 )
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
@@ -140,7 +141,8 @@ def validate(args: Arguments[Tensor], session: Session, *, has_memory: bool = Tr
     form = _format(args, is_unscaled=is_unscaled)
     known = {TORCH[dtype] for dtype in space.of_out(of_a)}
     shape = ((*a.shape[:-1], n), "rows of a by columns of b")
-    out_dtype = OF_TORCH[check_out(args.out, args.out_dtype, known, arch, shape)]
+    usual = result_of(a.dtype)
+    out_dtype = OF_TORCH[check_out(args.out, args.out_dtype, known, arch, shape, usual)]
     b_layout = _b_layout(b, space, of_a)
     valid = Validated(
         device=device,

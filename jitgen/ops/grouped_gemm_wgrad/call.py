@@ -52,8 +52,8 @@ def grouped_gemm_wgrad(  # each is one thing to say
             Rows from ``offs[-1]`` on belong to no group.
         masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
         out: (G, N, K), K contiguous: where the result goes. Groups without rows get zeros.
-        out_dtype: Type of the result where `out` is None: bfloat16 by default, whatever the type of
-            the operands; float32, or that of the operands.
+        out_dtype: Type of the result where `out` is None: by default that of float16 and float32
+            operands, as torch has it, and bfloat16 of others; float32, or that of the operands.
         expected_m: How many rows a group is expected to have, for choosing a kernel; any value
             gives right results. Without it groups count as equally large, and masked ones as full.
         config: A config to use instead of the selector's, or an edited kernel: see

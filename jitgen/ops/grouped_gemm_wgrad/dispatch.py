@@ -17,7 +17,7 @@ from jitgen.ops.call import Call
 from jitgen.ops.explicit_config import explicit_config
 from jitgen.ops.grouped_gemm_wgrad.validate import Arguments, Validated, validate
 from jitgen.ops.launch import AnyLaunch, Family
-from jitgen.ops.tensors import groups_of
+from jitgen.ops.tensors import groups_of, result_of
 from jitgen.ops.values import check_values
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
@@ -116,4 +116,4 @@ class GroupedGemmWgrad(Call[Arguments, Validated, Tensor]):
     def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
         groups = args.masked_m if args.offs is None else args.offs
         shape = (groups.shape[0], args.dy.shape[-1], args.a.shape[-1])  # type: ignore[union-attr]
-        return (args.a.new_empty(shape, dtype=args.out_dtype or torch.bfloat16),)
+        return (args.a.new_empty(shape, dtype=args.out_dtype or result_of(args.a.dtype)),)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig
 from jitgen.errors import InputError
+from jitgen.ops.tensors import result_of
 
 
 def grouped_gemm_wgrad(  # the arguments of the real one
@@ -37,7 +38,7 @@ def grouped_gemm_wgrad(  # the arguments of the real one
     """
     found = sums(dy, a, offs, masked_m)
     if out is None:
-        return found.to(out_dtype or torch.bfloat16)
+        return found.to(out_dtype or result_of(a.dtype))
     return out.copy_(found)
 
 

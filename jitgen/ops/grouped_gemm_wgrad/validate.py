@@ -92,7 +92,8 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     common.check_groups(ARGUMENT[layout], groups, length, ("dy", dy.device))
     shape = ((num_groups, n, k), "groups by columns of dy by columns of a")
     known = {TORCH[dtype] for dtype in space.of_out(OF_TORCH[a.dtype])}
-    out_dtype = common.check_out(args.out, args.out_dtype, known, arch, shape)
+    usual = common.result_of(a.dtype)
+    out_dtype = common.check_out(args.out, args.out_dtype, known, arch, shape, usual)
     valid = Validated(
         device=device,
         layout=layout,
