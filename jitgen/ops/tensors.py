@@ -261,6 +261,11 @@ def check_vectors(args: Any, valid: Any, names: Iterable[str], *, has_memory: bo
     check_memory(tensors, (first, like.device), has_memory=has_memory)
 
 
+def result_of(operands: torch.dtype) -> torch.dtype:
+    """Return the type of a product of such operands if the caller names none: torch's rule."""
+    return operands if operands in (torch.float16, torch.float32) else torch.bfloat16
+
+
 def check_out(
     out: Tensor | None,
     asked: torch.dtype | None,
