@@ -180,7 +180,8 @@ def arrive_at(
     states = np.zeros(f.n, np.uint64)
     for group in group_threads(f, at, mask, addresses):
         barrier, total = group.barrier, int(np.add.reduce(extra[group.indices]))
-        by = barrier.phases.signaller(group.agents)
+        phases = barrier.phases
+        by = (phases.signaller if how.is_relaxed else phases.releaser)(group.agents)
         states[group.indices] = barrier.phase << PHASE_SHIFT | barrier.pending
         if how.has_bytes:
             barrier.expect(f, at, total)

@@ -39,7 +39,8 @@ def check_agreement(
         threads: Who [k], as indices 0..n-1.
         where: The memory, in words.
     """
-    if len(addresses) < 2 or np.count_nonzero(np.diff(addresses) > 0) == len(addresses) - 1:
+    ascending = np.sort(addresses)
+    if not np.count_nonzero(ascending[1:] == ascending[:-1]):
         return
     order = addresses.argsort(kind="stable")
     places = addresses[order]

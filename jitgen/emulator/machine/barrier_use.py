@@ -51,10 +51,8 @@ class Use(Enum):
     """Copies of cp.async, through the generic proxy, will arrive."""
 
 
-_LOCAL = frozenset({Use.INIT, Use.INVAL, Use.WAIT, Use.COPY_LATER})
-"""What only a thread of the barrier's own CTA may do."""
-
-_ASYNC = frozenset({Use.ARRIVE_LATER, Use.COMPLETE_LATER})
+_FAR = frozenset({Use.SIGNAL, Use.ARRIVE_LATER, Use.COMPLETE_LATER})
+"""What threads of other CTAs may do, too."""
 
 _WORDS = {Use.INIT: "initialisation", Use.INVAL: "end", Use.WAIT: "wait"}
 
@@ -81,7 +79,7 @@ def use(
     offset = int(address) & OFFSET_MASK
     if offset % MBARRIER_BYTES:
         f.fault(at, f"the mbarrier at {address:#x} is not at a multiple of {MBARRIER_BYTES}")
-    if what in _LOCAL and cta is not f.cta:
+    if cta is not f.cta and what not in _FAR:
         words = _WORDS.get(what, "arrival by cp.async")
         f.fault(at, f"{words} for mbarrier {offset:#x} of {cta.name}, a barrier of another CTA")
     if what is Use.INIT:
@@ -96,10 +94,11 @@ def use(
         _end(f, at, barrier, int(agents[0]))
         return barrier
     barrier.users.note(agents)
-    if what in _ASYNC:
+    if what is Use.COMPLETE_LATER:
+        barrier.users.note_work(barrier.agent, barrier.phase + 1)
         _check_fenced(f, at, barrier, agents)
-        if what is Use.COMPLETE_LATER:
-            barrier.users.note_work(barrier.agent, barrier.phase + 1)
+    elif what is Use.ARRIVE_LATER:
+        _check_fenced(f, at, barrier, agents)
     elif cta is not f.cta:
         cta.note_remote(agents, at)
     return barrier

@@ -77,7 +77,7 @@ class MBarrier:
         self.at = at
         self.initialised_by = initialised_by
         self.fences: dict[int, int] = {}
-        self.users = Users(clocks, initialised_by)
+        self.users = Users(clocks, initialised_by, ends=cta.machine.ends_barriers)
         self._arriving: Clock | None = None
         self._has_transfer = False
 

@@ -161,6 +161,11 @@ class Machine:
         code = self.program.code
         return frozenset(x.parts[1] for x in code if x.parts[0] == "tcgen05")
 
+    @cached_property
+    def ends_barriers(self) -> bool:
+        """Whether the kernel has an mbarrier.inval."""
+        return any("inval" in instruction.parts for instruction in self.program.code)
+
     def run(self) -> None:
         """
         Run the launch to its end.

@@ -45,11 +45,11 @@ class Signaller:
 
     Attributes:
         seen: Phases of the barrier that each of those who signal knows to have been seen complete.
-        times: What they know of the order of waits and signals.
+        times: What they know of the order of waits and signals; None if what they release says it.
     """
 
     seen: int
-    times: Times
+    times: Times | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,19 @@ class Phases:
     # --- signals ----------------------------------------------------------------------------------
 
     def signaller(self, agents: Agents) -> Signaller:
-        """Return what agents know who signal now, or start work that will."""
-        order = self._clocks.order
-        if not isinstance(agents, np.ndarray):
-            return Signaller(int(self._clocks.vector[agents, self.column]), order.times(agents))
+        """Return what agents know who start work that will signal, or signal now."""
+        return Signaller(self._seen_by(agents), self._clocks.order.times(agents))
+
+    def releaser(self, agents: NDArray[np.int64]) -> Signaller:
+        """Return the same of agents [k] that release all they know by the signal."""
+        return Signaller(self._seen_by(agents), None)
+
+    def _seen_by(self, agents: Agents) -> int:
+        """Return how many phases one agent, or each of several, knows to have been seen."""
         seen = self._clocks.vector[agents, self.column]
-        return Signaller(int(np.minimum.reduce(seen)), order.times(agents))
+        if isinstance(agents, np.ndarray):
+            seen = seen[0] if len(agents) == 1 else np.minimum.reduce(seen)
+        return int(seen)
 
     def note_arrival(
         self, f: Fragment, at: int, barrier: MBarrier, by: Signaller, direct: Direct | None
@@ -137,7 +144,10 @@ class Phases:
 
     def _note_signal(self, by: Signaller) -> None:
         """Note what was known of a signal in the phase that is not complete yet."""
-        self._times = by.times if self._times is None else _latest(self._times, by.times)
+        if self._times is None:
+            self._times = by.times
+        elif by.times is not None:
+            self._times = _latest(self._times, by.times)
 
     def complete(self, f: Fragment, at: int, barrier: MBarrier, clock: Clock) -> Clock:
         """
@@ -169,6 +179,9 @@ class Phases:
         self, f: Fragment, at: int, barrier: MBarrier, poll: Poll, clock: Clock
     ) -> None:
         """Find a warp that may poll for the phase before when this one is complete already."""
+        columns = poll.columns
+        if columns.max() < len(clock) and (clock[columns] >= poll.times).all():
+            return
         for agent, column, time in zip(
             poll.agents.tolist(), poll.columns.tolist(), poll.times.tolist(), strict=True
         ):

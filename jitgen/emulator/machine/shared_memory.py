@@ -180,11 +180,12 @@ class SharedMemory:
         self.cta.guarded.check(f, at, offsets, width)
         self._clocks.give_shadow(f.agents)
         self._note(f, at, offsets, width, threads, kind, lanes, scope)
-        if kind == WRITE:
-            check_agreement(f, at, offsets, data, threads, f"shared memory of {self.cta.name}")
         unit, index = _units(offsets, width)
-        self.views[unit][index] = data.view(f"u{unit}")
+        view, values = self.views[unit], data.view(f"u{unit}")
+        view[index] = values
         self._flags[unit][index] = _WRITTEN[unit]
+        if kind == WRITE and len(offsets) > 1 and np.count_nonzero(view[index] != values):
+            check_agreement(f, at, offsets, data, threads, f"shared memory of {self.cta.name}")
 
     def note_mbarriers(
         self, f: Fragment, at: int, offsets: NDArray[np.int64], threads: NDArray[np.int64]

@@ -20,16 +20,29 @@ class Users:
         initialiser: The warp that initialised it, and its epoch then.
     """
 
-    __slots__ = ("_clocks", "_informed", "_last", "initialiser")
+    __slots__ = ("_clocks", "_ends", "_groups", "_informed", "_last", "initialiser")
 
-    def __init__(self, clocks: Clocks, initialiser: tuple[int, int]) -> None:
-        self._clocks = clocks
+    def __init__(self, clocks: Clocks, initialiser: tuple[int, int], *, ends: bool) -> None:
+        """
+        Begin with nothing but the initialisation.
+
+        Args:
+            clocks: Those of the cluster.
+            initialiser: See above.
+            ends: The kernel ends barriers; else it is not written down who uses them.
+        """
+        self._clocks, self._ends = clocks, ends
         self.initialiser = initialiser
         self._informed: set[int] = {initialiser[0]}
+        self._groups: set[bytes] = set()
         self._last: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def are_informed(self, agents: NDArray[np.int64]) -> bool:
         """Return whether warps [k] know that it is initialised; each is asked about once."""
+        group = agents.tobytes()
+        if group in self._groups:
+            return True
+        self._groups.add(group)
         strangers = set(agents.tolist()) - self._informed
         if not strangers:
             return True
@@ -39,6 +52,8 @@ class Users:
 
     def note(self, agents: NDArray[np.int64]) -> None:
         """Note that warps [k] use it now."""
+        if not self._ends:
+            return
         vector = self._clocks.vector
         if len(self._last) < len(vector):
             self._last = np.pad(self._last, (0, len(vector) - len(self._last)))
@@ -46,8 +61,9 @@ class Users:
 
     def note_work(self, agent: int, epoch: int) -> None:
         """Note that work of a unit will use it."""
-        self.note(np.array([agent]))
-        self._last[agent] = epoch
+        if self._ends:
+            self.note(np.array([agent]))
+            self._last[agent] = epoch
 
     def unknown_to(self, row: int) -> int:
         """Return an agent whose last use is not known to another; -1: all are."""
