@@ -113,6 +113,21 @@ def test_an_expert_twice() -> None:
     emulated(SORTING, sizes, solved(SORTING, sizes, ids, None))
 
 
+def test_stores_into_other_ctas_need_the_fence_of_their_barriers() -> None:
+    """st.async signals a barrier of another CTA; without the fence it may not see one there."""
+    config, fence = config_of(OFTEN[0]), "fence.mbarrier_init.release.cluster;"
+    kernel, sizes = on_gpu(config), Sizes.of(config, Arch.SM_90A)[0]
+    assert fence in kernel.ptx
+    without = replace(kernel, ptx=kernel.ptx.replace(fence, ""))
+    case = make(config, sizes, is_exact=True)
+
+    report = jitgen.emulate(
+        without, *case.tensors, sizes.num_sms, modes="eager", num_sms=sizes.num_sms
+    )
+    found = [str(finding) for _, finding in report.findings if finding.kind == "proxy"]
+    assert any("no fence.mbarrier_init" in text and "st.async" in text for text in found)
+
+
 @pytest.mark.parametrize("tokens", [3, pytest.param(700, marks=pytest.mark.nightly)])
 def test_the_public_functions(tokens: int) -> None:
     """Selection, workspace and all, for few tokens and for a prompt."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jitgen.emulator.machine.global_history import Track
 from jitgen.emulator.machine.global_memory import GlobalMemory
 from jitgen.emulator.machine.machine import Launch, Machine
 from jitgen.emulator.machine.regions import Box, Scattered
+from jitgen.emulator.machine.track import Track
 from jitgen.emulator.modes import ALL, EAGER, Mode
 from jitgen.emulator.program.translate import Program
 from tests.emulator.bulk import Bench, numbered
