@@ -57,6 +57,7 @@ KINDS: dict[str, Kind] = {
     "phase": _error(
         "a phase of a barrier may end before a wait saw the one before, or may pass by a wait"
     ),
+    "parity": _warning("a wait names a phase by its parity and does not know how many have passed"),
     "early arrival": _warning(
         "an arrival may come before a wait saw the phase before, though its phase cannot end then"
     ),

@@ -68,7 +68,7 @@ UNSEEN = (
     "of mbarrier 0x800",
     "nothing orders that after a successful wait for phase",
 )
-PASSED = ("phase: ", "mbarrier 0x800")
+PASSED = ("mbarrier 0x800",)
 ENDED = ("mbarrier 0x800 of CTA (0, 0, 0) ends, and nothing orders that after its use",)
 ONE_GIVES_BACK = f"setp.eq.u32 %p4, %r1, 32;\n@%p4 mbarrier.arrive.shared::cta.b64 _, [{EMPTY}];\n"
 
@@ -80,7 +80,7 @@ MISTAKES = (
     Mutation(
         "one of two waits is not counted", f"[{EMPTY}], 2;\n", f"[{EMPTY}], 1;\n", PASSED
     ),
-    Mutation("the wait for the last time", WAIT_EMPTY, wait(EMPTY, 1, "E0"), ("phase: ", "0x80")),
+    Mutation("the wait for the last time", WAIT_EMPTY, wait(EMPTY, 1, "E0"), ("0x80",)),
     Mutation("signalled twice at once", arrive(FULL) + WAIT_EMPTY, arrive(FULL) * 2 + WAIT_EMPTY,
              UNSEEN),
 )  # fmt: skip
@@ -263,4 +263,4 @@ def test_not_every_warp_needs_to_see_a_phase(mode: Mode) -> None:
     """Warp 1 waits for the second phase only, of which a barrier of the CTA tells it."""
     assert found_by(SKIPPED, mode, threads=64) == []
     unknown = SKIPPED.replace("bar.sync 1;\n", "")
-    assert_found(found_by(unknown, mode, threads=64), ("phase: ", "mbarrier 0x800"))
+    assert_found(found_by(unknown, mode, threads=64), ("mbarrier 0x800",))

@@ -17,7 +17,9 @@ Three rules, each decided by what is ordered before what, not by what came first
 - A signal counts for the current phase, so it comes after the phase before is known to be complete.
   PTX ISA, sections "Arrive-on operation on mbarrier object" and "complete-tx operation".
 
-A thread that knows how many phases were seen means, by a parity, the next one or the last one.
+A thread that knows how many phases were seen means, by a parity, the next one or the last one. If
+it does not know that more have passed, the parity may name another phase than it means. The PTX ISA
+gives that a meaning all the same, and threads that wait for nothing may do so: a warning.
 """
 
 from __future__ import annotations
@@ -217,7 +219,7 @@ class Phases:
         if np.count_nonzero(is_missed):
             for agent in agents[is_missed].tolist():
                 if not self._knows_completion(agent):
-                    self.warn_missed(f, at, barrier, agent)
+                    f.warn(at, "parity", self._missed(barrier, agent))
                     break
         if is_done:
             self.note_success(barrier, agents, at)
@@ -230,13 +232,15 @@ class Phases:
         self._polls[agents.tobytes()] = Poll(agents, columns, times, at)
 
     def warn_missed(self, f: Fragment, at: int, barrier: MBarrier, agent: int) -> None:
-        """Report a wait for a phase that is neither the current one nor the one before."""
+        """Report a wait, by its state, for neither the current phase nor the one before."""
+        f.warn(at, "phase", self._missed(barrier, agent))
+
+    def _missed(self, barrier: MBarrier, agent: int) -> str:
+        """Return, in words, that a warp waits and phases have passed by."""
         seen = int(self._clocks.vector[agent, self.column])
-        f.warn(
-            at,
-            "phase",
+        return (
             f"{self._clocks.name(agent)} waits for {barrier.name}, of which it knows {seen} phases "
-            f"to be complete, but {barrier.phase} are: phases have passed by",
+            f"to be complete, but {barrier.phase} are: phases have passed by"
         )
 
     def _knows_completion(self, row: int) -> bool:
