@@ -25,7 +25,7 @@ LEGAL = [kind for kind in kinds_of(BLOCKS) if check(kind, Arch.CPU)]
 OFTEN = covering(LEGAL, values)
 """Every value of every field, for every push."""
 
-PAIRS = covering(LEGAL, lambda kernel: combinations(values(kernel), 2))
+PAIRS = covering(LEGAL, lambda kernel: combinations(sorted(values(kernel)), 2))
 KERNELS = [*dict.fromkeys([*OFTEN, *PAIRS])]
 """Those first, then others, so that every two values of two fields occur together."""
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import jitgen
 from jitgen.cli.main import cli
-from jitgen.ops.permute_quantize.validate import GRANULARITIES
+from jitgen.config.permute_quantize import Format
 from tests import needs
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
@@ -62,7 +62,7 @@ def test_the_commands_exist() -> None:
     assert jitgen.check("permute_quantize_ragged_block128_scatter_v16_sm_90a")
 
 
-def test_every_granularity_is_in_the_table() -> None:
+def test_every_format_is_in_the_table() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
 
-    assert set(GRANULARITIES) <= set(rows)
+    assert set(map(str, Format)) <= set(rows)
