@@ -199,7 +199,7 @@ def of_sizes(
             "b": b,
             "a_scale": a_scale,
             "b_scale": b_scale,
-            "alpha": alpha,
+            "router_weights": alpha,
             "out": out,
         },
         is_exact=is_exact,

@@ -186,7 +186,7 @@ def solved(
         numbers: tuple[Any, ...] = ()
     else:
         named = {
-            "scores": given,
+            "logits": given,
             "top_k": sizes.top_k,
             "scoring": str(config.scoring),
             "correction_bias": bias,
