@@ -89,6 +89,26 @@ def with_out(found: Tensors, *shape: int, dtype: torch.dtype = torch.bfloat16) -
     return found | {"out": torch.zeros(shape, dtype=dtype, device=device)}
 
 
+def with_parts(found: Tensors, *shape: int, of_scale: tuple[int, ...] = ()) -> Tensors:
+    """Return the tensors of a call, q of e4m3 and, of that shape, scales with rows contiguous."""
+    device = found["x"].device
+    parts = {"out[0]": torch.zeros(shape, dtype=torch.float8_e4m3fn, device=device)}
+    if of_scale:
+        parts["out[1]"] = torch.zeros(of_scale[::-1], device=device).movedim(-1, 0)
+    return found | parts
+
+
+def into(function: Callable[..., Any], **options: Any) -> Callable[[Tensors], Any]:
+    """Return the call that writes q, and scales if there are some, to tensors of its own."""
+
+    def run(tensors: Tensors) -> Any:
+        given = {name: each for name, each in tensors.items() if not name.startswith("out[")}
+        out = tensors["out[0]"], tensors.get("out[1]")
+        return function(**given, **options, out=out)
+
+    return run
+
+
 def prepacked(layout: BLayout, device: str) -> Tensors:
     weights = quantize.prepack_mxfp4_from(normal("cpu", GROUPS, N, K).float(), layout=layout)
     a: Tensors = {"a": normal(device, ROWS, K)}

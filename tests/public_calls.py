@@ -64,9 +64,8 @@ _OUT = ("out",)
 _PAIR = ("out[0]", "out[1]")
 _ROUTING = tuple(f"out.{name}" for name in jitgen.Routing._fields)
 _SORTING = tuple(f"out.{name}" for name in jitgen.Sorting._fields)
-_ROWS_N = (ROWS, N)
+_ROWS_N, _PAIRS_K = (ROWS, N), (TOKENS * TOP_K, K)
 _AB, _ABIAS = ("a", "b"), ("a", "b", "bias")
-FP8 = torch.float8_e4m3fn
 
 CALLS = (
     Call("grouped_gemm", of_call.gemm(), of_call.unscaled, differentiable=_AB),
@@ -130,16 +129,28 @@ CALLS = (
     Call("silu_mul_quantize", of_call.of(jitgen.silu_mul_quantize), of_call.silu),
     Call(
         "silu_mul_quantize tensor out",
-        of_call.of(jitgen.silu_mul_quantize, format="tensor"),
-        lambda d: of_call.with_out(of_call.silu_tensor(d), *_ROWS_N, dtype=FP8),
-        _OUT,
+        of_call.into(jitgen.silu_mul_quantize, format="tensor"),
+        lambda d: of_call.with_parts(of_call.silu_tensor(d), *_ROWS_N),
+        ("out[0]",),
+    ),
+    Call(
+        "silu_mul_quantize out",
+        of_call.into(jitgen.silu_mul_quantize),
+        lambda d: of_call.with_parts(of_call.silu(d), *_ROWS_N, of_scale=(ROWS, 1)),
+        _PAIR,
     ),
     Call("permute_quantize", of_call.of(jitgen.permute_quantize, top_k=TOP_K), of_call.permuted),
     Call(
         "permute_quantize out",
-        of_call.of(jitgen.permute_quantize, top_k=TOP_K),
-        lambda d: of_call.with_out(of_call.permuted(d), TOKENS * TOP_K, K, dtype=FP8),
-        _OUT,
+        of_call.into(jitgen.permute_quantize, top_k=TOP_K),
+        lambda d: of_call.with_parts(of_call.permuted(d), *_PAIRS_K, of_scale=(TOKENS * TOP_K, 2)),
+        _PAIR,
+    ),
+    Call(
+        "permute_quantize row out",
+        of_call.into(jitgen.permute_quantize, top_k=TOP_K, format="row"),
+        lambda d: of_call.with_parts(of_call.permuted(d), *_PAIRS_K, of_scale=(TOKENS * TOP_K,)),
+        _PAIR,
     ),
     Call("combine", of_call.of(jitgen.combine), of_call.combined),
     Call(

@@ -66,6 +66,11 @@ class Case:
     expected_q: Tensor
     expected_scale: Tensor | None
 
+    @property
+    def out(self) -> tuple[Tensor, Tensor | None]:
+        """Where the results go; a scale that the caller gives is none of them."""
+        return self.q, None if self.kernel.scale_granularity == "tensor" else self.scale
+
     def reset(self) -> None:
         """Forget the results."""
         self.q.view(torch.uint8).fill_(GARBAGE)

@@ -110,9 +110,15 @@ def _silu(x: Tensor, offs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _silu_into(x: Tensor, offs: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    q, scale = jitgen.silu_mul_quantize(x * 2, offs=offs, out=out)
+    q, scale = jitgen.silu_mul_quantize(x * 2, offs=offs, out=(out, None))
     assert scale is not None
     return q.float() + 1, scale
+
+
+def _silu_into_both(x: Tensor, offs: Tensor, out: Tensor, of_out: Tensor) -> tuple[Tensor, Tensor]:
+    q, scale = jitgen.silu_mul_quantize(x * 2, offs=offs, format="row", out=(out, of_out))
+    assert scale is not None
+    return q.float() + 1, scale + 1
 
 
 def _silu_tensors(rows: int) -> tuple[Tensor, ...]:
@@ -121,6 +127,10 @@ def _silu_tensors(rows: int) -> tuple[Tensor, ...]:
 
 def _silu_out_tensors(rows: int) -> tuple[Tensor, ...]:
     return *_silu_tensors(rows), torch.zeros(rows, 136).to(torch.float8_e4m3fn)
+
+
+def _silu_both_tensors(rows: int) -> tuple[Tensor, ...]:
+    return *_silu_out_tensors(rows), torch.zeros(rows)
 
 
 def _fc2(x: Tensor, b: Tensor, b_scale: Tensor, alpha: Tensor) -> Tensor:
@@ -203,6 +213,14 @@ OPERATIONS = [
     Traced("wgrad", (f"{_GEMM}_wgrad.default",), _wgrad, _wgrad_tensors, (0, 0, None), (0, "dy")),
     Traced("silu", (f"{_SILU}.default",), _silu, _silu_tensors, (0, None), (0, "x")),
     Traced("silu_out", (f"{_SILU}.out",), _silu_into, _silu_out_tensors, (0, None, 0), (0, "x")),
+    Traced(
+        "silu_both",
+        (f"{_SILU}.out_scale",),
+        _silu_into_both,
+        _silu_both_tensors,
+        (0, None, 0, 0),
+        (0, "x"),
+    ),
     Traced("fc2", (f"{_FC2}.default",), _fc2, _fc2_tensors, (1, None, None, 0)),
     Traced("fc2_out", (f"{_FC2}.out",), _fc2_into, _fc2_out_tensors, (1, None, None, 0, 0)),
 ]

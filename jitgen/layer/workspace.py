@@ -42,18 +42,18 @@ _PER_THREAD = 2
 @frozen
 class Buffers:
     """
-    Output tensors of the launches of a chain; None: new memory.
+    Output tensors of the launches of a chain; None: new memory. Scales of rows have new memory.
 
     Attributes:
-        a: (P, H), rows of the first product.
+        a: (P, H), rows of the first product, and None for their scales.
         h: (P, 2 I) bfloat16, its result.
-        q: (P, I), rows of the second product.
+        q: (P, I), rows of the second product, and None likewise.
         y: (P, H) bfloat16, its result.
     """
 
-    a: Tensor | None = None
+    a: tuple[Tensor, Tensor | None] | None = None
     h: Tensor | None = None
-    q: Tensor | None = None
+    q: tuple[Tensor, Tensor | None] | None = None
     y: Tensor | None = None
 
 
@@ -89,9 +89,9 @@ class _Blocks:
         if found is None:
             hidden, intermediate = self._sizes
             found = Buffers(
-                a=_part(self.rows, *shape, hidden),
+                a=(_part(self.rows, *shape, hidden), None),
                 h=_part(self.results, *shape, 2 * intermediate),
-                q=_part(self.rows, *shape, intermediate),
+                q=(_part(self.rows, *shape, intermediate), None),
                 y=_part(self.results, *shape, hidden),
             )
             if len(self._views) >= _VIEWS:

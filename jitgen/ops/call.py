@@ -71,7 +71,8 @@ class Call(Generic[Args, Validated, Result]):
         like: Name of the tensor that decides the device and has the rows, unless `rows_of` does.
         rows_of: The argument that has the rows; empty: `like`.
         outputs: Names of the results that `out` holds.
-        new_outputs: Number of further results, which are always new tensors.
+        more_outputs: Names of the further results that `out` may hold as well; those that it does
+            not are new tensors.
         in_place: Tensors that `out` may be: see `jitgen.ops.dispatcher.require_apart`.
         fixed: Tensors whose sizes and strides decide, and are not in keys: see `launch.new_launch`.
         unguarded: Integer tensors that no guard looks at: see there.
@@ -95,7 +96,7 @@ class Call(Generic[Args, Validated, Result]):
     like: ClassVar[str]
     rows_of: ClassVar[str] = ""
     outputs: ClassVar[tuple[str, ...]] = ("out",)
-    new_outputs: ClassVar[int] = 0
+    more_outputs: ClassVar[tuple[str, ...]] = ()
     in_place: ClassVar[tuple[str, ...]] = ()
     fixed: ClassVar[tuple[str, ...]] = ()
     unguarded: ClassVar[tuple[str, ...]] = ()
@@ -313,3 +314,10 @@ class Call(Generic[Args, Validated, Result]):
     def parts_of(self, out: Any) -> tuple[Tensor, ...]:
         """Return the tensors of `out`."""
         return (out,) if isinstance(out, Tensor) else tuple(out)
+
+    def written(self, out: Any) -> tuple[str, tuple[Tensor, ...]]:
+        """Return the overload of the operation that writes to `out`, and the tensors of that."""
+        if out is None:
+            return "default", ()
+        parts = self.parts_of(out)
+        return "out" if len(parts) == len(self.outputs) else self.more_outputs[-1], parts

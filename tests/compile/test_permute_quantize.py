@@ -204,13 +204,13 @@ def test_warm_calls_validate_nothing(granularity: str, monkeypatch: pytest.Monke
     call = partial(jitgen.permute_quantize, format=granularity, global_scale=scale)
     given = ragged()
     out, _ = call(**given)
-    call(**given, out=out)
+    call(**given, out=(out, None))
 
     def run(*_: Any) -> Any:
         raise AssertionError("a warm call was validated")
 
     monkeypatch.setitem(jitgen.permute_quantize.__globals__, "run", run)
-    q, found = call(**given, out=out)
+    q, found = call(**given, out=(out, None))
 
     assert q is out
     assert call(**given)[0].shape == q.shape
@@ -235,8 +235,11 @@ def test_warm_calls_validate_nothing(granularity: str, monkeypatch: pytest.Monke
         ({"format": "tensor"}, "global_scale: is required"),
         ({"format": "none", "power_of_two": True}, "power_of_two: is for"),
         ({"rounding": "floor"}, "rounding: is for mxfp8 and mxfp4"),
-        ({"out": torch.zeros(12, 128).to(torch.float8_e4m3fn)}, "out: must have shape"),
-        ({"out": torch.zeros(12, 256)}, "out: must be float8_e4m3fn"),
+        (
+            {"out": (torch.zeros(12, 128).to(torch.float8_e4m3fn), None)},
+            r"out\[0\]: must have shape",
+        ),
+        ({"out": (torch.zeros(12, 256), None)}, r"out\[0\]: must be float8_e4m3fn"),
         ({"format": "mxfp8"}, "x: cpu has no kernel"),
         ({"config": jitgen.PermuteQuantizeConfig(layout="masked")}, "config: must be for"),
         ({"config": "permute"}, "config: must be a PermuteQuantizeConfig"),

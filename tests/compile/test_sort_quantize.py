@@ -78,7 +78,7 @@ def test_a_given_scale_and_out() -> None:
     call, scale = given(), torch.tensor([0.02])
     out = torch.empty(15, 256, dtype=torch.float8_e4m3fn)
     for _ in range(2):
-        found = sort_quantize(**call, format="tensor", global_scale=scale, out=out)
+        found = sort_quantize(**call, format="tensor", global_scale=scale, out=(out, None))
 
         assert found.q is out
         assert found.scale is scale

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from docs.site import arguments
+from docs.site import arguments, docstrings
 from jitgen.config import Config
 from jitgen.errors import InputError
 from jitgen.ops.call import Call
@@ -37,8 +37,8 @@ def test_schemas_are_those_of_saved_graphs() -> None:
     assert found == set(SCHEMAS.read_text().splitlines())
 
 
-def _operations(call: Call[Any, Any, Any]) -> tuple[Any, Any]:
-    return traced(call).operation, traced(call).operation_out
+def _operations(call: Call[Any, Any, Any]) -> tuple[Any, ...]:
+    return (*traced(call).operations.values(),)
 
 
 @pytest.mark.parametrize("call", PUBLIC, ids=lambda call: call.name)
@@ -64,9 +64,11 @@ def test_every_argument_arrives_under_its_name(
     found: list[Any] = []
     name = "launched" if call is SORTED else "run"
     monkeypatch.setattr(type(call), name, lambda _, given, *__: found.append(given))
-    named = {field: torch.zeros(2, 2) for field in call.arguments._fields}
+    named: dict[str, Any] = {field: torch.zeros(2, 2) for field in call.arguments._fields}
+    if "out" in named:
+        named["out"] = (torch.zeros(2, 2), None)
     if call.name == "quantize":
-        named["format"] = "mxfp8"  # type: ignore[assignment]
+        named["format"] = "mxfp8"
     call.public(**named)
 
     ((given),) = found
@@ -119,7 +121,23 @@ def test_every_tensor_is_a_dense_one(name: str) -> None:
 @every
 def test_results_go_through_a_graph_and_back(call: Call[Any, Any, Any]) -> None:
     """What `out` holds is called as the schema calls it."""
-    tensors = tuple(torch.zeros(1) for _ in call.outputs)
-    parts = call.parts_of(call.out_of(tensors))
+    for names in (call.outputs, call.outputs + call.more_outputs):
+        tensors = tuple(torch.zeros(1) for _ in names)
+        overload, parts = call.written(call.out_of(tensors))
 
-    assert all(mine is other for mine, other in zip(parts, tensors, strict=True))
+        assert all(mine is other for mine, other in zip(parts, tensors, strict=True))
+        assert traced(call).operations[overload]._schema.arguments[len(names) - 1].name == names[-1]
+
+
+OF_SEVERAL = [each for each in PUBLIC if len(each.outputs + each.more_outputs) > 1]
+
+
+@pytest.mark.parametrize("call", OF_SEVERAL, ids=lambda call: call.name)
+def test_several_results_go_to_a_tuple_in_the_order_of_the_results(
+    call: Call[Any, Any, Any],
+) -> None:
+    """Each call says so in the same words."""
+    text = docstrings.entries(call.public.__doc__, "Args")
+    text |= docstrings.entries(call.arguments.__doc__, "Attributes")
+
+    assert text["out"].startswith("Where results go, a tuple in the order in which they are return")

@@ -138,7 +138,7 @@ def steps(operands: Operands) -> dict[str, Callable[[], object]]:
     active = ours.activate(h, pairs)
     y = ours.down(active, pairs)
     out = torch.empty_like(operands.x)
-    into = Buffers(a=rows[0], h=h, q=active[0], y=y)
+    into = Buffers(a=(rows[0], None), h=h, q=(active[0], None), y=y)
     calls = (
         partial(apart.sort, operands.topk_ids) if router is None else partial(router.route),
         partial(apart.gather, operands.x, pairs, into),

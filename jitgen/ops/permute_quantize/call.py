@@ -14,12 +14,13 @@ from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
 from jitgen.ops.permute_quantize.dispatch import PermuteQuantize
 from jitgen.ops.permute_quantize.validate import Arguments
+from jitgen.ops.scaled import with_scale
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import current
 from jitgen.support.moved import with_new_names
 
 
-def permute_quantize(  # noqa: PLR0913  # each is one thing to say
+def permute_quantize(  # noqa: C901, PLR0913  # each is one thing to say
     x: Tensor,
     permutation: Tensor,
     *,
@@ -33,7 +34,7 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
     global_scale: Tensor | None = None,
     power_of_two: bool = False,
     rounding: str = "up",
-    out: Tensor | None = None,
+    out: tuple[Tensor, Tensor | None] | None = None,
     config: PermuteQuantizeConfig | Override | None = None,
     **old: object,
 ) -> tuple[Tensor, Tensor | None]:
@@ -85,18 +86,20 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
             rows, what stands over the scales, as of `jitgen.quantize.nvfp4`.
         power_of_two: Round float32 scales that the kernel finds up to powers of two.
         rounding: ``up`` or ``floor``, for ``mxfp8`` and ``mxfp4``: as for `jitgen.quantize.mxfp8`.
-        out: Where q goes: the shape of `permutation` by K (by K / 2 for e2m1), last dimension
-            contiguous; on a GPU address and strides are multiples of 16 bytes. Rows of no group are
-            not written.
+        out: Where results go, a tuple in the order in which they are returned: q and scale, as
+            described above. The last dimension of q is contiguous, and on a GPU its address and
+            strides are multiples of 16 bytes; scale is laid out as a new one. None in its place
+            means a new one, or that there is none. Rows of no group are not written.
         config: A config to use instead of the selector's, or an edited kernel: see
             `jitgen.override`.
         **old: Arguments by names that they had before: docs/renamed.md.
 
     Returns:
-        q: `out`, or a new tensor. Rows of no group are not written: those from ``offs[-1]`` on,
-            where `m_indices` is -1, from ``masked_m[g]`` on. A new tensor has there what was in
-            memory.
-        scale: New scales, of which the same holds; for ``tensor`` the one given; None for ``none``.
+        q: The shape of `permutation` by K (by K / 2 for e2m1). Rows of no group are not written:
+            those from ``offs[-1]`` on, where `m_indices` is -1, from ``masked_m[g]`` on. A new
+            tensor has there what was in memory.
+        scale: Its scales, of which the same holds; for ``tensor`` the one given; None for
+            ``none``.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
@@ -111,10 +114,13 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
     """
     if old:
         return permute_quantize(**with_new_names(permute_quantize, locals()))
+    if out is not None and not isinstance(out, tuple):
+        out = with_scale(out, "permute_quantize")
     key: tuple[object, ...] = ()
     if not is_dynamo_compiling():
         try:
             groups: Tensor | None = None
+            q, scale = (None, None) if out is None else out
             if m_indices is None and masked_m is None:
                 layout, groups = "ragged", offs
                 # In the family's key, too, where the number of tokens is not.
@@ -140,7 +146,8 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
                 rows,
                 top_k,
                 None if m_indices is not None else groups.numel(),  # type: ignore[union-attr]
-                None if out is None else out.shape[-1],
+                None if q is None else q.shape[-1],
+                None if scale is None else scale.shape,
                 format,
                 q_dtype,
                 power_of_two,
@@ -155,11 +162,12 @@ def permute_quantize(  # noqa: PLR0913  # each is one thing to say
             )
             session = current.get()
             for launch in session.memo.get(key) or similar(session, key, x):
-                if launch.fits(*present(x, permutation, groups, inverse, global_scale, out)):
-                    if out is not None:
-                        mark_written((out,))
+                tensors = present(x, permutation, groups, inverse, global_scale, q, scale)
+                if launch.fits(*tensors):
+                    if q is not None:
+                        mark_written((q,) if scale is None else (q, scale))
                     return launch.call(  # type: ignore[no-any-return]
-                        x, permutation, top_k, groups, inverse, global_scale, out
+                        x, permutation, top_k, groups, inverse, global_scale, q, scale
                     )
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass

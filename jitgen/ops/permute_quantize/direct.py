@@ -17,7 +17,7 @@ from jitgen.ops import direct
 from jitgen.ops import tensors as common
 from jitgen.ops.permute_quantize import dispatch, sorting
 from jitgen.ops.permute_quantize.call import CALL
-from jitgen.ops.permute_quantize.validate import Arguments, validate
+from jitgen.ops.permute_quantize.validate import Arguments, counted, form_of, validate
 from jitgen.ops.route import validate as pairs
 from jitgen.ops.route.results import Sorting
 from jitgen.runtime.session import Session, current
@@ -49,7 +49,7 @@ def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
         global_scale=found.get("given"),
         power_of_two=config.power_of_two,
         rounding=str(config.rounding),
-        out=q,
+        out=(q, None),
     )
     if _is_new(q, args, form):
         args = args._replace(out=None)
@@ -62,8 +62,8 @@ def check(config: PermuteQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
     direct.require_rows("x", valid.rows)
     direct.require_rows("q", q.shape[:-1].numel())
     direct.require_bytes("q", q)
-    if (kind := dispatch.form_of(form)) is not None:
-        groups = dispatch.counted(form, args.offs, valid.num_groups)
+    if (kind := form_of(form)) is not None:
+        groups = counted(form, args.offs, valid.num_groups)
         shape = kind.a_shape(Rows(tuple(q.shape[:-1]), groups), valid.k)
         direct.require_scales("scale", found["scale"], kind, shape)
     if config.tiling.is_relayed:

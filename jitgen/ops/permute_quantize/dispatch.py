@@ -17,10 +17,16 @@ from jitgen.config.permute_quantize import (
     PermuteQuantizeProblem,
     Walk,
 )
-from jitgen.formats import find_format
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.ops.launch import AnyLaunch, Family
-from jitgen.ops.permute_quantize.validate import Arguments, Validated, format_of, validate
+from jitgen.ops.permute_quantize.validate import (
+    Arguments,
+    Validated,
+    counted,
+    form_of,
+    format_of,
+    validate,
+)
 from jitgen.ops.scaled import Scaled, ScaledCall
 from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_places, check_values
@@ -60,11 +66,11 @@ class Launch(AnyLaunch):
         groups: Tensor | None,
         inverse: Tensor | None,
         scale: Tensor | None,
-        out: Tensor | None,
+        q: Tensor | None,
+        found: Tensor | None,
     ) -> Scaled:
-        """Launch the kernel, into `out` if it is given; return q and its scales."""
+        """Launch the kernel, into `q` and `found` if they are given; return q and its scales."""
         rows, columns = permutation.shape, x.shape[-1]
-        q = out
         if q is None:
             q = x.new_empty((*rows, columns // self.per_element), dtype=self.q_dtype)
         written = q.view(torch.uint8) if q.dtype is _PAIRS else q
@@ -72,7 +78,8 @@ class Launch(AnyLaunch):
         if not self.is_scatter:
             given = [x, permutation, groups, written]
         if self.form is not None:
-            found = self.form.new_a(x, Rows(tuple(rows), self.num_groups), columns)
+            if found is None:
+                found = self.form.new_a(x, Rows(tuple(rows), self.num_groups), columns)
             given.append(found)
             if scale is not None:
                 given.append(scale)
@@ -96,16 +103,6 @@ def new_by_token(x: Tensor) -> Tensor:
 def stored_as(form: Format) -> torch.dtype:
     """Return the element type of new results: two values of e2m1 are a byte."""
     return torch.uint8 if TORCH[form.q_dtype] is _PAIRS else TORCH[form.q_dtype]
-
-
-def form_of(form: Format) -> ScaleFormat | None:
-    """Return the format of scales that a kernel finds, which is that of a GEMM's a."""
-    return find_format(form.scales) if form.has_own_scales else None
-
-
-def counted(form: Format, offs: Tensor | None, num_groups: int) -> int:
-    """Return the groups from whose starts atoms count ragged rows; 0 for others."""
-    return num_groups if form.has_atoms and offs is not None else 0
 
 
 def new_tensors(args: Arguments) -> Scaled:
@@ -186,7 +183,7 @@ class PermuteQuantize(ScaledCall[Arguments, Validated]):
     def start(self, launch: Launch, args: Arguments) -> Scaled:
         return launch.call(
             *(args.x, args.permutation, args.top_k, groups_of(args)),
-            *(args.inverse, args.global_scale, args.out),
+            *(args.inverse, args.global_scale, *(args.out or (None, None))),
         )
 
     def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:

@@ -154,7 +154,7 @@ def solved(
     scales = [each for each in (scale, given) if each is not None]
     return Solved(
         tensors=(x, *index, q, *scales, *last),
-        arguments={"x": x, "out": q, **named},
+        arguments={"x": x, "out": (q, scale), **named},
         is_exact=is_exact,
         outputs=tuple(outputs),
     )

@@ -24,12 +24,13 @@ from jitgen.ops.call import Call, calling
 from jitgen.ops.dispatcher import is_traced, mark_written
 from jitgen.ops.launch import AnyLaunch, Family, Key, present, similar
 from jitgen.ops.permute_quantize.call import permute_quantize
-from jitgen.ops.permute_quantize.dispatch import form_of, stored_as
-from jitgen.ops.permute_quantize.validate import Arguments, Validated, validate
+from jitgen.ops.permute_quantize.dispatch import stored_as
+from jitgen.ops.permute_quantize.validate import Arguments, Validated, form_of, validate
 from jitgen.ops.route import validate as pairs
 from jitgen.ops.route.call import sort_pairs
 from jitgen.ops.route.dispatch import new_indices, without_tokens
 from jitgen.ops.route.results import Sorting
+from jitgen.ops.scaled import Scaled
 from jitgen.ops.tensors import require, tensors_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session, current
@@ -66,15 +67,23 @@ class Launch(AnyLaunch):
     form: ScaleFormat | None
     local_experts: int
 
-    def call(self, x: Tensor, topk_ids: Tensor, scale: Tensor | None, out: Tensor | None) -> Sorted:
-        """Launch the kernel, into `out` if it is given."""
+    def call(
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        scale: Tensor | None,
+        q: Tensor | None,
+        found: Tensor | None,
+    ) -> Sorted:
+        """Launch the kernel, into `q` and `found` if they are given."""
         tokens, top_k = topk_ids.shape
         rows, columns = tokens * top_k, x.shape[-1]
         order = Sorting(*new_indices(topk_ids, tokens, top_k, self.local_experts, 0))
-        q = x.new_empty((rows, columns), dtype=self.q_dtype) if out is None else out
+        if q is None:
+            q = x.new_empty((rows, columns), dtype=self.q_dtype)
         given = [] if scale is None else [scale]
         if self.form is not None:
-            scale = self.form.new_a(x, Rows((rows,), 0), columns)
+            scale = self.form.new_a(x, Rows((rows,), 0), columns) if found is None else found
             given = [scale]
         self.function(x, topk_ids, q, *given, *order, *self.tail)
         return Sorted(q, scale, order)
@@ -90,7 +99,7 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
     format: str = "block128",  # noqa: A002  # as of `jitgen.permute_quantize`
     global_scale: Tensor | None = None,
     power_of_two: bool = False,
-    out: Tensor | None = None,
+    out: Scaled | None = None,
     config: PermuteQuantizeConfig | Override | None = None,
 ) -> Sorted:
     """
@@ -110,7 +119,7 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
         format: ``block128``, ``row``, ``tensor`` or ``none``.
         global_scale: (1,) float32 for ``tensor``.
         power_of_two: Round scales that the kernel finds up to powers of two.
-        out: (T * k, K), where q goes.
+        out: Where q and scale go, as for `jitgen.permute_quantize`.
         config: A config to use instead of the selector's, or an edited kernel.
 
     Returns:
@@ -124,7 +133,8 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
             captured.
         CompileError: The kernel cannot be compiled.
     """
-    if is_traced((x, topk_ids, global_scale, out)):
+    q, scale = (None, None) if out is None else out
+    if is_traced((x, topk_ids, global_scale, q, scale)):
         named: dict[str, Any] = {"first_expert": first_expert, "local_experts": local_experts}
         order = sort_pairs(topk_ids, experts=experts, **named)
         rows = permute_quantize(
@@ -148,7 +158,8 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
             topk_ids.shape[-1],
             *(experts, first_expert, local_experts),
             *(format, global_scale is None, power_of_two),
-            out is None,
+            None if q is None else q.shape[-1],
+            None if scale is None else scale.shape,
             None if config is None else id(config),
             num_modes(),
             is_grad_enabled(),
@@ -157,10 +168,10 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
         session = current.get()
         launch: Launch
         for launch in session.memo.get(key) or similar(session, key, x):
-            if launch.fits(*present(x, topk_ids, global_scale, out)):
-                if out is not None:
-                    mark_written((out,))
-                return launch.call(x, topk_ids, global_scale, out)
+            if launch.fits(*present(x, topk_ids, global_scale, q, scale)):
+                if q is not None:
+                    mark_written((q,) if scale is None else (q, scale))
+                return launch.call(x, topk_ids, global_scale, q, scale)
     except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
         pass
     args = SortArguments(
@@ -190,7 +201,7 @@ class SortArguments(NamedTuple):
     format: str = "block128"
     global_scale: Tensor | None = None
     power_of_two: bool = False
-    out: Tensor | None = None
+    out: Scaled | None = None
     config: Config | Override | None = None
 
 
@@ -295,7 +306,8 @@ class SortQuantize(Call[SortArguments, ValidatedSort, Sorted]):
         )
 
     def start(self, launch: Launch, args: SortArguments) -> Sorted:
-        return launch.call(args.x, args.topk_ids, args.global_scale, args.out)
+        into = args.out or (None, None)
+        return launch.call(args.x, args.topk_ids, args.global_scale, *into)
 
 
 SORTED = SortQuantize(sort_quantize)

@@ -13,13 +13,16 @@ from jitgen.config.layouts import ARGUMENT
 from jitgen.config.permute_quantize import MOST_PLACES, Format, Walk
 from jitgen.config.quantize import Rounding
 from jitgen.errors import InputError
-from jitgen.formats.protocol import TORCH
+from jitgen.formats import find_format
+from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.ops import tensors as common
-from jitgen.ops.tensors import AnyValidated, check_size, check_vectors, device_of
+from jitgen.ops.scaled import Scaled, check_out
+from jitgen.ops.tensors import AnyValidated, check_size, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
 from jitgen.support.moved import FORMATS, warn
+from jitgen.targets.legality import rules
 
 _FORMATS = {str(each): each for each in Format} | {old: Format(new) for old, new in FORMATS.items()}
 _PAIRS = (torch.float4_e2m1fn_x2, torch.uint8)
@@ -40,7 +43,7 @@ class Arguments(NamedTuple):
     global_scale: Tensor | None = None
     power_of_two: bool = False
     rounding: str = "up"
-    out: Tensor | None = None
+    out: Scaled | None = None
     config: Config | Override | None = None
 
 
@@ -203,10 +206,30 @@ def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> No
             like=("x", x.device),
             contiguous=0,
         )
+    like, rows = ("x", x.device), tuple(args.permutation.shape)
     if out is not None:
         types = list(_PAIRS) if TORCH[form.q_dtype] in _PAIRS else [TORCH[form.q_dtype]]
         columns = valid.k // form.q_dtype.values_per_element
-        shape = (*args.permutation.shape, columns)
-        common.require("out", out, types, shape=(shape, "rows of the permutation by columns of x"))
-        common.require_rows_apart(out)
-    check_vectors(args, valid, ("x", "out"), has_memory=has_memory)
+        of_scales, groups = form_of(form), counted(form, args.offs, valid.num_groups)
+        check_out(
+            out,
+            types,
+            ((*rows, columns), "rows of the permutation by columns of x"),
+            of_scales,
+            () if of_scales is None else of_scales.a_shape(Rows(rows, groups), valid.k),
+            like,
+            has_memory=has_memory,
+        )
+    alignment = rules(valid.arch, valid.op).alignment
+    tensors = [("x", x, alignment), ("out[0]", None if out is None else out[0], alignment)]
+    common.check_memory(tensors, like, has_memory=has_memory)
+
+
+def form_of(form: Format) -> ScaleFormat | None:
+    """Return the format of scales that a kernel finds, which is that of a GEMM's a."""
+    return find_format(form.scales) if form.has_own_scales else None
+
+
+def counted(form: Format, offs: Tensor | None, num_groups: int) -> int:
+    """Return the groups from whose starts atoms count ragged rows; 0 for others."""
+    return num_groups if form.has_atoms and offs is not None else 0

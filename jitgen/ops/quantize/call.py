@@ -50,7 +50,8 @@ def mxfp8(
             engines round activations. ``floor``: ``2**(floor(log2(amax)) - 8)``, the
             specification's (6.3), which clips values between 448 and 512 times the scale, where
             ``up`` doubles the scale and so all errors. torchao calls them RCEIL and FLOOR.
-        out: Where q and scale go: of the shapes and types below, contiguous.
+        out: Where results go, a tuple in the order in which they are returned: q and scale, of the
+            shapes and types below, contiguous.
         config: The kernel to use, instead of the selector's, or an edited one, see
             `jitgen.override`; for tensors that one serves.
 

@@ -39,7 +39,7 @@ class Arguments(NamedTuple):
         masked_m: (G,) int32, for masked ones.
         global_scale: (1,) or (G,) float32, for NVFP4.
         rounding: How scales that are powers of two are found.
-        out: Where q and scale go; None: to new tensors.
+        out: Where results go, a tuple in the order in which they are returned: q and scale.
         config: The kernel to use; None: the selector's.
     """
 
@@ -180,7 +180,7 @@ def check_out(out: object, form: Format, x: Tensor, offs: Tensor | None) -> None
     Raises:
         InputError: They are others, or need a gradient.
     """
-    if not isinstance(out, (tuple, list)) or len(out) != 2:
+    if not isinstance(out, tuple) or len(out) != 2:
         raise InputError("out", f"must be two tensors, for q and scale (got {type(out).__name__})")
     for name, tensor, (shape, dtype) in zip(
         ("out[0]", "out[1]"), out, shapes_of(form, x, offs), strict=True

@@ -67,7 +67,8 @@ def route(  # noqa: PLR0913  # each is one thing to say
         first_expert: The first expert of this device.
         local_experts: Experts of this device, G; None: all from `first_expert` on, which is then 0.
             Pairs of others are not sorted.
-        out: Tensors to write to, dense, instead of new ones.
+        out: Where results go, a tuple in the order in which they are returned: a `jitgen.Routing`
+            of dense tensors.
         config: A config to use instead of the selector's, or an edited kernel: see
             `jitgen.override`.
         **old: Arguments by names that they had before: docs/renamed.md.
@@ -163,7 +164,8 @@ def sort_pairs(
         experts: Experts of all devices, E.
         first_expert: As of `route`.
         local_experts: As of `route`; at most 512.
-        out: Tensors to write to, dense, instead of new ones.
+        out: Where results go, a tuple in the order in which they are returned: a `jitgen.Sorting`
+            of dense tensors.
         config: A config to use instead of the selector's, or an edited kernel: see
             `jitgen.override`.
 

@@ -11,6 +11,7 @@ from torch.compiler import is_dynamo_compiling
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar
+from jitgen.ops.scaled import with_scale
 from jitgen.ops.silu_mul_quantize.dispatch import SiluMulQuantize
 from jitgen.ops.silu_mul_quantize.validate import Arguments
 from jitgen.runtime.override import Override
@@ -18,7 +19,7 @@ from jitgen.runtime.session import current
 from jitgen.support.moved import with_new_names
 
 
-def silu_mul_quantize(  # noqa: C901, PLR0913  # each is one thing to say
+def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to say
     x: Tensor,
     *,
     offs: Tensor | None = None,
@@ -31,7 +32,7 @@ def silu_mul_quantize(  # noqa: C901, PLR0913  # each is one thing to say
     swiglu_limit: float | None = None,
     swiglu_alpha: float | None = None,
     power_of_two: bool = False,
-    out: Tensor | None = None,
+    out: tuple[Tensor, Tensor | None] | None = None,
     expected_m: int | None = None,
     config: SiluMulQuantizeConfig | Override | None = None,
     **old: object,
@@ -82,8 +83,10 @@ def silu_mul_quantize(  # noqa: C901, PLR0913  # each is one thing to say
         swiglu_limit: For ``swiglu_oai`` alone, which needs it; at least 0.
         swiglu_alpha: Likewise, of any sign.
         power_of_two: Round scales that the kernel finds up to powers of two.
-        out: (M, I) or (G, M, I), I contiguous: where q goes. On sm_90a address and strides are
-            multiples of 8 values. Rows of no group are not written.
+        out: Where results go, a tuple in the order in which they are returned: q and scale, as
+            described below. q has I contiguous, and on sm_90a address and strides that are
+            multiples of 8 values; scale is laid out as a new one. None in its place means a new
+            one, or that there is none. Rows of no group are not written.
         expected_m: How many rows a group is expected to have, for choosing a kernel; any value
             gives right results. Without it groups count as equally large, and masked ones as full.
         config: A config to use instead of the selector's, or an edited kernel: see
@@ -91,10 +94,11 @@ def silu_mul_quantize(  # noqa: C901, PLR0913  # each is one thing to say
         **old: Arguments by names that they had before: docs/renamed.md.
 
     Returns:
-        q: `out`, or a new tensor. Rows of no group are not written: those from ``offs[-1]`` on,
+        q: (M, I) or (G, M, I). Rows of no group are not written: those from ``offs[-1]`` on,
             where `m_indices` is -1, from ``masked_m[g]`` on. A new tensor has there what was in
             memory.
-        scale: New scales, of which the same holds; for ``tensor`` the one given; None for ``none``.
+        scale: Its scales, of which the same holds; for ``tensor`` the one given; None for
+            ``none``.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
@@ -109,10 +113,13 @@ def silu_mul_quantize(  # noqa: C901, PLR0913  # each is one thing to say
     """
     if old:
         return silu_mul_quantize(**with_new_names(silu_mul_quantize, locals()))
+    if out is not None and not isinstance(out, tuple):
+        out = with_scale(out, "silu_mul_quantize")
     key: tuple[object, ...] = ()
     if not is_dynamo_compiling():
         try:
             groups: Tensor | None = None
+            q, scale = (None, None) if out is None else out
             if m_indices is None and masked_m is None:
                 layout, groups = "ragged", offs
             elif offs is None and masked_m is None:
@@ -128,8 +135,9 @@ def silu_mul_quantize(  # noqa: C901, PLR0913  # each is one thing to say
                 layout,
                 shape,  # in its place: `launch.ROWS`
                 shape[-1],
-                # The entry does not know that q has half the columns of x.
-                None if out is None else out.shape[-1],
+                # The entry does not know that q has half the columns of x, nor how many scales.
+                None if q is None else q.shape[-1],
+                None if scale is None else scale.shape,
                 # Contiguous calls have one for each row, and do not know their groups.
                 None if m_indices is not None else groups.numel(),  # type: ignore[union-attr]
                 format,
@@ -148,14 +156,14 @@ def silu_mul_quantize(  # noqa: C901, PLR0913  # each is one thing to say
             )
             session = current.get()
             for launch in session.memo.get(key) or similar(session, key, x):
-                if global_scale is not None:
-                    is_for = launch.fits(*present(x, groups, global_scale, out))
+                if global_scale is not None or scale is not None:
+                    is_for = launch.fits(*present(x, groups, global_scale, q, scale))
                 else:
-                    is_for = launch.fits(x, groups) if out is None else launch.fits(x, groups, out)
+                    is_for = launch.fits(x, groups) if q is None else launch.fits(x, groups, q)
                 if is_for:
-                    if out is not None:
-                        mark_written((out,))
-                    return launch.call(x, groups, global_scale, out)  # type: ignore[no-any-return]
+                    if q is not None:
+                        mark_written((q,) if scale is None else (q, scale))
+                    return launch.call(x, groups, global_scale, q, scale)  # type: ignore[no-any-return]
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     args = Arguments(

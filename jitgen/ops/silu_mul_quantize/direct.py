@@ -36,7 +36,7 @@ def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
     args = Arguments(
         x=found["x"],
         **{name: found.get(name) for name in ARGUMENT.values()},
-        out=found["q"],
+        out=(found["q"], None),
         format=str(scales),
         global_scale=found.get("scale"),
         swiglu_limit=found.get("limit"),

@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from jitgen.config import Layout, ScaleGranularity
+from jitgen.config import Layout
 from jitgen.config.silu_mul_quantize import Scales, SiluMulQuantizeConfig, SiluMulQuantizeProblem
-from jitgen.formats import find_format
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.ops.launch import AnyLaunch, Family
 from jitgen.ops.scaled import Scaled, ScaledCall
-from jitgen.ops.silu_mul_quantize.validate import Arguments, Validated, validate
+from jitgen.ops.silu_mul_quantize.validate import Arguments, Validated, form_of, validate
 from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_values
 from jitgen.support.frozen import frozen
@@ -36,14 +35,19 @@ class Launch(AnyLaunch):
     form: ScaleFormat | None
 
     def call(
-        self, x: Tensor, groups: Tensor | None, scale: Tensor | None, q: Tensor | None
+        self,
+        x: Tensor,
+        groups: Tensor | None,
+        scale: Tensor | None,
+        q: Tensor | None,
+        found: Tensor | None,
     ) -> Scaled:
-        """Launch the kernel, into `q` if it is given; return q and its scales."""
+        """Launch the kernel, into `q` and `found` if they are given; return q and its scales."""
         rows = x.shape[:-1]
         if q is None:
             q = x.new_empty((*rows, self.columns), dtype=self.q_dtype)
         if self.form is not None:
-            scale = self.form.new_a(x, Rows(rows), self.columns)
+            scale = self.form.new_a(x, Rows(rows), self.columns) if found is None else found
         if scale is None:
             self.function(x, groups, q, *self.tail)
         else:
@@ -56,7 +60,7 @@ def new_tensors(x: Tensor, columns: int, scales: Scales) -> Scaled:
     Return q and scales for the rows of `x` as the next GEMM reads them, not initialised; no scales
     if the kernel computes none.
     """
-    rows, form = x.shape[:-1], _form(scales)
+    rows, form = x.shape[:-1], form_of(scales)
     q = x.new_empty((*rows, columns), dtype=TORCH[scales.q_dtype])
     return q, None if form is None else form.new_a(x, Rows(rows), columns)
 
@@ -109,11 +113,11 @@ class SiluMulQuantize(ScaledCall[Arguments, Validated]):
             **kernel | {"tail": (*args.limits, *valid.device.tail)},
             columns=valid.n,
             q_dtype=TORCH[scales.q_dtype],
-            form=_form(scales),
+            form=form_of(scales),
         )
 
     def start(self, launch: Launch, args: Arguments) -> Scaled:
-        return launch.call(args.x, groups_of(args), args.global_scale, args.out)
+        return launch.call(args.x, groups_of(args), args.global_scale, *(args.out or (None, None)))
 
     def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
         scales = Scales(args.format)
@@ -129,8 +133,3 @@ def _mean(args: Arguments, valid: Validated) -> int | None:
     their groups.
     """
     return None if valid.layout is Layout.CONTIGUOUS else args.expected_m
-
-
-def _form(scales: Scales) -> ScaleFormat | None:
-    """Return the format of scales that a kernel finds, which is that of a GEMM's a."""
-    return find_format(ScaleGranularity(str(scales))) if scales.is_found else None

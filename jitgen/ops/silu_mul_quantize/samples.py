@@ -134,7 +134,7 @@ def make(
         )
     return Solved(
         tensors=(x, groups, q, *scales, *limits.values()),
-        arguments={"x": x, "out": q, **named},
+        arguments={"x": x, "out": (q, scale), **named},
         is_exact=is_exact,
         outputs=tuple(outputs),
     )

@@ -10,12 +10,14 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from jitgen.config import Config, Layout
+from jitgen.config import Config, Layout, ScaleGranularity
 from jitgen.config.layouts import ARGUMENT
 from jitgen.config.silu_mul_quantize import Activation, Scales
 from jitgen.errors import InputError
-from jitgen.formats.protocol import TORCH
+from jitgen.formats import find_format
+from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.ops import tensors as common
+from jitgen.ops.scaled import Scaled, check_out
 from jitgen.ops.tensors import AnyValidated, Size, check_size, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
@@ -39,7 +41,7 @@ class Arguments(NamedTuple):
     swiglu_limit: float | None = None
     swiglu_alpha: float | None = None
     power_of_two: bool = False
-    out: Tensor | None = None
+    out: Scaled | None = None
     expected_m: Size | None = None
     config: Config | Override | None = None
 
@@ -164,14 +166,27 @@ def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> No
             shape=((1,), "for a scale of the whole tensor"),
             like=("x", x.device),
         )
+    like, rows = ("x", x.device), x.shape[:-1]
     if out is not None:
-        shape = ((*x.shape[:-1], valid.n), "rows of x by half its columns")
-        common.require("out", out, [TORCH[scales.q_dtype]], shape=shape)
-        common.require_rows_apart(out)
+        form = form_of(scales)
+        check_out(
+            out,
+            [TORCH[scales.q_dtype]],
+            ((*rows, valid.n), "rows of x by half its columns"),
+            form,
+            () if form is None else form.a_shape(Rows(tuple(rows)), valid.n),
+            like,
+            has_memory=has_memory,
+        )
     alignment = rules(valid.arch, valid.op).alignment  # of 8 values of x, and of as many results
     of_out = alignment * TORCH[scales.q_dtype].itemsize // x.element_size()
-    tensors = [("x", x, alignment), ("out", out, of_out)]
-    common.check_memory(tensors, ("x", x.device), has_memory=has_memory)
+    tensors = [("x", x, alignment), ("out[0]", None if out is None else out[0], of_out)]
+    common.check_memory(tensors, like, has_memory=has_memory)
+
+
+def form_of(scales: Scales) -> ScaleFormat | None:
+    """Return the format of scales that a kernel finds, which is that of a GEMM's a."""
+    return find_format(ScaleGranularity(str(scales))) if scales.is_found else None
 
 
 def _word(name: str, kind: type[Word], value: object) -> Word:

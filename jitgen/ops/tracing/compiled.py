@@ -37,7 +37,7 @@ def _is_registered(of: Any) -> bool:
 def call(of: Any, args: Any) -> Any:
     """Call the operation, which is all that the graph holds."""
     _is_registered(of)
-    packet, name = getattr(torch.ops.jitgen, of.name), None
+    operation, name = getattr(torch.ops.jitgen, of.name), None
     if args.config is not None:
         name = _name(of, args.config, getattr(args, of.like).device)
-    return put(of, packet.default if args.out is None else packet.out, args, name)
+    return put(of, getattr(operation, of.written(args.out)[0]), args, name)

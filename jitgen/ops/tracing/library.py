@@ -142,13 +142,15 @@ def _argument(name: str, kind: str, default: Any) -> str:
 
 class Traced:
     """
-    A call as two operations of torch: one that returns its results, and one that writes to `out`.
+    A call as operations of torch: one that returns its results, and one that writes to `out`; a
+    third where `out` may hold further results.
 
     In a graph a config is its kernel's name, because graphs hold no objects of ours.
 
     Attributes:
         operation: Returns the results.
         operation_out: Takes the tensors of `out` first, and returns the results that are new.
+        operations: All of them, by their overloads.
 
     Args:
         call: The call.
@@ -162,27 +164,26 @@ class Traced:
         self._names = [name for name, _, _ in call.in_graph()]
         self._sizes = [name for name, kind, _ in call.in_graph() if kind.startswith("Size")]
         self._gradients: Any = loaded(call.gradients) if call.gradients else None
-        arguments, outs = schema_of(call), len(call.outputs)
-        written = ", ".join(
-            f"Tensor({letter}!) {name}" for letter, name in zip("abcde", call.outputs, strict=False)
-        )
-        autograd = None if self._gradients is None else self._gradients.called
-        self.operation = register(
+        self.operations = {"default": self._registered(name, "", ())}
+        self.operations["out"] = self._registered(name, ".out", call.outputs)
+        if call.more_outputs:
+            every, overload = (*call.outputs, *call.more_outputs), call.more_outputs[-1]
+            self.operations[overload] = self._registered(name, f".{overload}", every)
+        self.operation, self.operation_out = self.operations["default"], self.operations["out"]
+
+    def _registered(self, name: str, overload: str, outputs: tuple[str, ...]) -> Any:
+        """Register the operation that writes the results called `outputs`; return it."""
+        call, outs = self._call, len(outputs)
+        written = [f"Tensor({x}!) {each}" for x, each in zip("abcde", outputs, strict=False)]
+        new = len(call.outputs) + len(call.more_outputs) - outs
+        return register(
             Operation(
-                schema=f"{name}({arguments}) -> {_results(outs + call.new_outputs)}",
-                run=lambda *given: _returned(self._run(None, given)),
-                fake=lambda *given: _returned(self._fake(None, given)),
-                names=(*self._names,),
-                autograd=autograd,
-            )
-        )
-        self.operation_out = register(
-            Operation(
-                schema=f"{name}.out({written}, {arguments}) -> {_results(call.new_outputs)}",
+                schema=f"{name}{overload}({', '.join((*written, schema_of(call)))}) -> "
+                + _results(new),
                 run=lambda *given: _returned(self._run(given[:outs], given[outs:])[outs:]),
                 fake=lambda *given: _returned(self._fake(given[:outs], given[outs:])[outs:]),
-                names=(*call.outputs, *self._names),
-                autograd=autograd,
+                names=(*outputs, *self._names),
+                autograd=None if self._gradients is None else self._gradients.called,
             )
         )
 
@@ -196,7 +197,7 @@ class Traced:
         """
         if not torch._C._is_tracing():  # its sizes are tensors; the operation itself sees numbers
             self._check(args)
-        operation = self.operation if args.out is None else self.operation_out
+        operation = self.operations[self._call.written(args.out)[0]]
         device = getattr(args, self._call.like).device
         return put(self._call, operation, args, self.name_of(args.config, device))
 
@@ -228,7 +229,7 @@ class Traced:
         arch = devices.find(device, current.get(), self._call.like).arch
         return graph_name(config, self._call.config, arch)
 
-    def _args(self, out: tuple[Any, ...] | None, values: tuple[Any, ...]) -> Any:
+    def _args(self, out: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
         """
         Return the arguments of the call; torch leaves out values that are the schema's default.
         """
@@ -237,15 +238,15 @@ class Traced:
         if named.get("config") is not None:
             arch = devices.find(named[call.like].device, current.get(), call.like).arch
             named["config"] = of_graph(named["config"], call.config, arch)  # type: ignore[arg-type]
-        return call.of_graph(named | {"out": None if out is None else call.out_of(out)})
+        return call.of_graph(named | {"out": call.out_of(out) if out else None})
 
-    def _run(self, out: tuple[Any, ...] | None, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _run(self, out: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
         if self._old:
             warn(f"torch.ops.jitgen.{self._old}", self._call.name)
         args = self._args(out, values)
         return self._call.to_results(args, self._call.public(**args._asdict()))
 
-    def _fake(self, out: tuple[Any, ...] | None, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _fake(self, out: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
         args = self._args(out, values)
         return self._call.new_results(args, self._check(args))
 
@@ -279,14 +280,11 @@ traced = cache(Traced)
 def put(call: Call[Any, Any, Any], operation: Any, args: Any, config: str | None) -> Any:
     """Call one of the operations of `call`, with the name of a config; return the result."""
     values = call.to_graph(args, config)
-    if args.out is None:
-        found = operation(*values)
-        return call.of_results(args, found if isinstance(found, tuple) else (found,))
-    parts = call.parts_of(args.out)
+    _, parts = call.written(args.out)
     found = operation(*parts, *values)
-    if not call.new_outputs:
+    if found is None:
         return args.out
-    return call.of_results(args, (*parts, found))
+    return call.of_results(args, (*parts, *(found if isinstance(found, tuple) else (found,))))
 
 
 def _results(count: int) -> str:

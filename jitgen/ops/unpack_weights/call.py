@@ -51,7 +51,8 @@ def unpack_mxfp4(
     Args:
         weights: Prepacked as exact1 or folded1. Where `weights.row_spread` is above 14, small
             values of a row are rounded to e4m3's subnormal numbers.
-        out: Where the result goes: contiguous tensors as described below. None: new ones.
+        out: Where results go, a tuple in the order in which they are returned: contiguous tensors
+            as described below.
         config: The kernel to use, instead of the selector's, or an edited one, see
             `jitgen.override`; where one serves.
 
