@@ -158,7 +158,7 @@ def test_atoms_on_an_emulated_gpu() -> None:
 @every
 @pytest.mark.parametrize("form", ["tensor", "none"])
 def test_scales_that_no_kernel_writes(call: Given, form: str) -> None:
-    given = torch.ones(1) if format == "tensor" else None
+    given = torch.ones(1) if form == "tensor" else None
     q, _ = call(format=form, global_scale=given)
     for _ in range(2):
         found, scale = call(format=form, global_scale=given, out=(q, None))
