@@ -47,6 +47,23 @@ def test_sizes_reach_the_loops_of_each_part_of_k(split_k: int) -> None:
     assert sizes[-1].k < 128 or split_k == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "rows", "columns"),
+    [
+        ("ragged_e4m3_e2m1_mx32_bf16_t8x32x128_c1x1_acc1", 131, 136),
+        ("ragged_e4m3_e2m1_mx32_bf16_t128x128x128_c1x1_acc1", 129, 136),
+        ("ragged_bf16_e2m1_mx32_bf16_asnone_t16x32x256_c1x1_acc1", 17, 136),
+        ("ragged_e4m3_e4m3_block128_bf16_t16x64x128_c1x1_acc1", 17, 72),
+    ],
+)
+def test_sizes_go_beyond_the_first_atom(name: str, rows: int, columns: int) -> None:
+    """A kernel of small tiles that took the first atom of scales for all was called right."""
+    sizes = Sizes.of(*GroupedGemmConfig.parse(f"grouped_gemm_{name}_ab2_sm_120a"))
+
+    assert max(max(each.rows) for each in sizes) == rows
+    assert max(each.n for each in sizes) == columns
+
+
 def test_weights_of_groups_without_rows_are_no_numbers() -> None:
     b, empty = make(CONFIG, SIZES, is_exact=True).tensors[1].float(), 1
 

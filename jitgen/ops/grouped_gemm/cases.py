@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Self
 
-from jitgen.config import Arch, BLayout, DType, Layout
+from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.config.operation import Excuse
+from jitgen.formats import find_format
+from jitgen.formats.atoms import ROWS as ROWS_OF_ATOM
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.ops.sizes import GROUPS, ROWS, AnySizes, Number, unequal_rows
 from jitgen.support.frozen import frozen
@@ -72,6 +74,10 @@ class Sizes(AnySizes):
         The third is flat, for kernels that split K: less than a k-block, so that parts are empty.
         For those that load weights early it is small: one tile for two CTAs, and fewer k-blocks
         than the ring of operands has stages.
+
+        Where scales lie in atoms, which are larger than small tiles are, a tall one has a group
+        that goes on behind its first atom, and another behind it, and a broad one has columns
+        behind theirs.
         """
         tile, cluster, types = config.tile, config.cluster, config.operands
         split_k = config.schedule.split_k
@@ -108,11 +114,18 @@ class Sizes(AnySizes):
             k=(blocks * split_k - 1) * tile.k + vector,
             num_sms=cluster.size * split_k,
         )
+        more: list[Self] = []
         if config.schedule.early_b:
-            return wide, deep, cls(rows=(3, 0), n=tile.n, k=tile.k + vector, num_sms=2)
-        if split_k == 1:
-            return wide, deep
-        return wide, deep, replace(deep, n=2 * tile.n, k=vector)
+            more.append(cls(rows=(3, 0), n=tile.n, k=tile.k + vector, num_sms=2))
+        elif split_k > 1:
+            more.append(replace(deep, n=2 * tile.n, k=vector))
+        if find_format(types.scale_granularity).has_atoms and not types.b_layout.is_prepacked:
+            of_a = types.a_scale_granularity is not ScaleGranularity.NONE
+            if of_a and height < ROWS_OF_ATOM:
+                more.append(cls(rows=(ROWS_OF_ATOM + 3, 3), n=tile.n, k=tile.k, num_sms=sms))
+            if wide.n <= ROWS_OF_ATOM:
+                more.append(cls(rows=(3,), n=ROWS_OF_ATOM + tail, k=tile.k, num_sms=sms))
+        return wide, deep, *more
 
     @classmethod
     def of_numbers(cls, config: GroupedGemmConfig, *numbers: int) -> Self:
