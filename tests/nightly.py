@@ -48,7 +48,7 @@ class Record:
 
     Attributes:
         test: As pytest names it; a file, if it could not be imported; empty where a night begins.
-        outcome: ``started`` is as good as failed: the process ended within the test.
+        outcome: ``started`` is as good as failed, unless the test is running right now.
         seconds: With its fixtures.
         commit: That it ran at; with ``-dirty`` if files had been changed since.
         error: First line of it.
@@ -127,7 +127,7 @@ class Report:
             lines.append(_ROW.format(row, *numbers, f"{counts[row]['seconds'] / 60:.1f}"))
         for test, record in self.night.items():
             if self.outcome(test) == "failed":
-                lines.append(f"failed: {test}: {record.error or 'the process ended'}")
+                lines.append(f"failed: {test}: {record.error or 'it did not end'}")
         commits = Counter(each.commit for each in self.night.values() if each.commit)
         if len(commits) > 1:
             each = ", ".join(f"{commit} ({count})" for commit, count in commits.items())

@@ -95,7 +95,7 @@ def test_a_night_goes_on_until_all_passed(suite: Path) -> None:
         "test_that_is_broken.py: E   ModuleNotFoundError: No module named 'nothing_of_this_name'",
         "test_it.py::TestOfTheNight::test_number[1]: AssertionError: one is wrong",
         "test_it.py::TestOfTheNight::test_of_a_fixture: AssertionError: what was left behind",
-        "test_it.py::TestOfTheNight::test_that_ends_the_process: the process ended",
+        "test_it.py::TestOfTheNight::test_that_ends_the_process: it did not end",
     ):
         assert f"failed: {failure}" in text
 
