@@ -34,7 +34,7 @@ def _table(shift: int) -> bytes:
 
 
 EXAMPLES = {
-    "cpu/shared/codes_e2m1.py.jinja": [
+    "cpu/shared/decode_e2m1.py.jinja": [
         ("0x3FC00000", (3 << 22) + (126 << 23), _float(0x3FC00000) == 1.5),
         ("0x3FC00000", (1 << 22) + (127 << 23), _float(0x3FC00000) - 1 == 0.5),
     ],
