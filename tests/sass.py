@@ -16,7 +16,7 @@ ASYNCHRONOUS = ("UTCQMMA", "UTCOMMA", "UTCHMMA", "UTCCP", "UTCBAR", "UTMALDG")
 """Matrix instructions, copies to tensor memory, commits of both, and loads by TMA."""
 
 SHORTEST = 14
-"""Instructions that a loop over k-blocks has at least: a wait, a copy and a step of a ring."""
+"""Instructions that a loop over k-blocks has at least: a wait, a copy and a step of a pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,7 +149,7 @@ def verify(
         arch: A GPU target.
         problem: Sizes, or ``G:M:N:K`` for M rows in G groups (``G:M:I`` for
             `silu_mul_quantize`), and then nothing is said of what it does not reach; None for sizes
-            that wrap every ring, have every kind of edge and reach everything.
+            that wrap every pipeline, have every kind of edge and reach everything.
         modes: See `jitgen.emulate`.
         artifact: The compiled kernel; None compiles it, into a folder that is removed again.
         time_limit_s: Seconds that one mode of one problem may take.

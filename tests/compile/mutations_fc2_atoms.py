@@ -27,7 +27,7 @@ PROGRAMS = {
         Sizes(tokens=70, experts=11, n=72, k=288, top_k=2, num_sms=2),
     ),
 }
-"""Kernels, and problems that wrap every ring and give each CTA several tiles."""
+"""Kernels, and problems that wrap every pipeline and give each CTA several tiles."""
 
 _ALPHA = "cute.copy(*k_block(alpha_copies, (0, expert), weight.index), tma_bar_ptr=full)"
 _OF_BLOCK = "*k_block(copies, (k, expert), state.index)"

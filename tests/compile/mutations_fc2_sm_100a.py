@@ -24,7 +24,7 @@ PROGRAMS = {
         Sizes(tokens=70, experts=11, n=72, k=144, top_k=2, num_sms=2),
     ),
 }
-"""Kernels, and problems that wrap every ring and give each CTA several tiles."""
+"""Kernels, and problems that wrap every pipeline and give each CTA several tiles."""
 
 _ALPHA = "cute.copy(*k_block(alpha_copies, (0, expert), scale.index), tma_bar_ptr=full)"
 
@@ -64,14 +64,14 @@ EXPERTS = (
         ONE,
         "no wait for a chunk",
         "uninitialised",
-        ("    scales.ring.consumer_wait(state)\n", ""),
+        ("    scales.pipeline.consumer_wait(state)\n", ""),
     ),
     source(
         ONE,
         "the multiply warp gives no chunk back",
         "deadlock",
         (
-            "give_back(scales.ring, chunk)\n            chunk.advance()\n            for",
+            "give_back(scales.pipeline, chunk)\n            chunk.advance()\n            for",
             "chunk.advance()\n            for",
         ),
     ),

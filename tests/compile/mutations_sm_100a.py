@@ -39,7 +39,7 @@ PROGRAMS = {
         Sizes(rows=(70,), n=392, k=272, num_sms=1),
     ),
 }
-"""Kernels, and problems that wrap every ring and give each CTA several tiles."""
+"""Kernels, and problems that wrap every pipeline and give each CTA several tiles."""
 
 
 def source(

@@ -89,7 +89,7 @@ PROGRAMS = {
         Sizes(rows=(35, 0, 70), n=136, k=416, num_sms=2),
     ),
 }
-"""Kernels, and problems that wrap their ring and give each CTA several tiles."""
+"""Kernels, and problems that wrap their pipeline and give each CTA several tiles."""
 
 JUDGED = {
     "a lane gives back a stage that others read": (

@@ -121,19 +121,19 @@ TRANSACTIONS = (
         "try_wait",
     ),
     ragged(
-        "the load warp's ring is one stage longer",
+        "the load warp's pipeline is one stage longer",
         swap("elect.sync...tensor.2d...setp.eq.b32 %p#, %r#, (5);", "6"),
         "fault",
         "copy_b",
     ),
     ragged(
-        "every ring is one stage shorter, the barriers are not",
+        "every pipeline is one stage shorter, the barriers are not",
         swap("elect.sync...tensor.2d...setp.eq.b32 %p#, %r#, (5);", "4"),
         "deadlock",
         "open_stage",
     ),
 )
-"""Bytes, arrivals, receivers, parities and places in a ring."""
+"""Bytes, arrivals, receivers, parities and places in a pipeline."""
 
 ADDRESSES = (
     ragged("a descriptor starts in the wrong place", swap("or.b32 %r#, %r#, (4);", "2"), "wrong"),

@@ -121,7 +121,7 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         WgradSizes(rows=(70, 0, 3, 330), n=136, k=136, num_sms=1),
     ),
 }
-"""Kernels, and problems that wrap every ring and give each CTA several tiles."""
+"""Kernels, and problems that wrap every pipeline and give each CTA several tiles."""
 
 
 @pytest.fixture(scope="module")

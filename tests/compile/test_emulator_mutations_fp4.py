@@ -38,7 +38,7 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         Sizes(rows=(3, *[0] * 1600, 66, 3), n=8, k=32, num_sms=2),
     ),
 }
-"""Kernels, and problems that wrap every ring and give each CTA several tiles."""
+"""Kernels, and problems that wrap every pipeline and give each CTA several tiles."""
 MUTATIONS = (*PREPACKED, *LIVE_TILES, *LIVE_ROWS)
 
 

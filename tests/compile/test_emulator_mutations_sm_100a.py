@@ -14,7 +14,7 @@ from tests.compile import mutations_sm_100a as gemm
 from tests.compile.kernels import often
 from tests.compile.mutations import Mutation
 from tests.compile.mutations_sm_100a import JUDGED, ONE
-from tests.compile.mutations_sm_100a_rings import RINGS
+from tests.compile.mutations_sm_100a_pipelines import PIPELINES
 from tests.compile.mutations_sm_100a_stores import STORES
 from tests.compile.mutations_sm_100a_tensor import TENSOR_MEMORY
 from tests.compile.programs import Programs, assert_found, assert_judged, is_found_by_verify
@@ -22,7 +22,7 @@ from tests.compile.programs import Programs, assert_found, assert_judged, is_fou
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 PROGRAMS = gemm.PROGRAMS | fc2.PROGRAMS | atoms.PROGRAMS
-MUTATIONS = (*RINGS, *TENSOR_MEMORY, *STORES, *fc2.EXPERTS, *atoms.ATOMS)
+MUTATIONS = (*PIPELINES, *TENSOR_MEMORY, *STORES, *fc2.EXPERTS, *atoms.ATOMS)
 
 OFTEN = [mutation for mutation in MUTATIONS if not mutation.of_source and mutation.program == ONE]
 """Those that need nothing compiled but a narrow kernel: for every push."""

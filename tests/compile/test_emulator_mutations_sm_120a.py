@@ -19,14 +19,14 @@ from tests.compile.mutations_sm_120a_decoded import (
     TOKENS,
 )
 from tests.compile.mutations_sm_120a_operands import OPERANDS, PROMOTION, SCALES, TAILS
-from tests.compile.mutations_sm_120a_rings import RINGS
+from tests.compile.mutations_sm_120a_pipelines import PIPELINES
 from tests.compile.mutations_sm_120a_stores import STORES, TILES
 from tests.compile.programs import Programs, assert_found, assert_judged, is_found_by_verify
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 MUTATIONS = (
-    *(*RINGS, *OPERANDS, *SCALES, *PROMOTION, *STORES, *TILES),
+    *(*PIPELINES, *OPERANDS, *SCALES, *PROMOTION, *STORES, *TILES),
     *(*DECODING, *FACTORS, *TOKENS),
 )
 

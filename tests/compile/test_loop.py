@@ -159,7 +159,7 @@ class TestRun:
     @pytest.mark.nightly
     def test_a_race_on_hopper(self, tmp_path: Path, jitgen: Jitgen) -> None:
         config, _ = GroupedGemmConfig.parse(HOPPER)
-        before = "        scales.ring.consumer_wait(scale)\n"
+        before = "        scales.pipeline.consumer_wait(scale)\n"
         path = edited(config, tmp_path / "h.py", before, "", "sm_90a").path
         done = jitgen(f"run {path} --problem 2:40:64:256")
 

@@ -217,5 +217,5 @@ def test_the_largest_kernels_neither_spill_nor_serialise(
         assert inspect.spills(sass) == 0, config.name("sm_90a")
         assert not inspect.wgmma_serialised(sass), config.name("sm_90a")
         assert counts["R2UR"] < 60, (
-            f"{config.name('sm_90a')}: the ring's state left the uniform registers"
+            f"{config.name('sm_90a')}: the pipeline's state left the uniform registers"
         )

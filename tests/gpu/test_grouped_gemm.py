@@ -55,7 +55,7 @@ class TestEveryKernel:
         check(config, make_for(config, rows, 264, k, device="cuda"))
 
     def test_many_tiles(self, config: GroupedGemmConfig) -> None:
-        """More tiles than SMs, so that every ring and barrier wraps; twice, with equal results."""
+        """More tiles than SMs, so that every pipeline wraps; twice, with equal results."""
         case = make_for(config, [700, 0, 1300, 60, 900], 2048, depth(config, 640), device="cuda")
         first = check(config, case).clone()
         second = jitgen.grouped_gemm(**case.arguments, config=config)

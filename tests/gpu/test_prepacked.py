@@ -70,7 +70,7 @@ class TestEveryKernel:
         verify_exact(case, run(config, case))
 
     def test_uneven_groups(self, config: GroupedGemmConfig) -> None:
-        """As routing makes them, 0 to 69 rows; many tiles, so that every ring wraps; twice."""
+        """As routing makes them, 0 to 69 rows; many tiles, so that every pipeline wraps; twice."""
         chance = random.Random(config.tile.m)
         rows = [chance.choice([0, 1, chance.randint(0, 69)]) for _ in range(32)]
         case = solved(config, rows, 2048, 1152)
@@ -82,7 +82,7 @@ class TestEveryKernel:
         assert torch.equal(*same)
 
     def test_large_k(self, config: GroupedGemmConfig) -> None:
-        """An odd number of k-blocks, many times as deep as the ring."""
+        """An odd number of k-blocks, many times as deep as the pipeline."""
         check(config, solved(config, [3, 0, config.tile.m + 5], 264, 8192 + 96))
 
 

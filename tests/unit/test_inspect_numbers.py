@@ -39,7 +39,7 @@ def test_the_map_of_shared_memory_is_what_the_rules_derive(name: str) -> None:
 @pytest.mark.parametrize("stages", [3, 4, 5])
 @pytest.mark.parametrize("operation", ["grouped_gemm_ragged", "moe_fc2_dense"])
 def test_what_lies_between_two_rings_of_scales_counts(operation: str, stages: int) -> None:
-    """An odd number of atoms ends within 1024 bytes, and the next ring begins at whole ones."""
+    """An odd number of atoms ends within 1024 bytes, and the next pipeline begins at whole ones."""
     name = f"{operation}_e4m3_e4m3_mx32_bf16_t128x128x128_c1x1_acc1_ab{stages}_sm_100a"
     config, arch = Config.parse(name)
     text = render(config, arch).text

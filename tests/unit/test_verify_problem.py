@@ -22,7 +22,7 @@ def config(layout: str, scales: str) -> GroupedGemmConfig:
     return GroupedGemmConfig.parse(NAME.format(layout, scales))[0]
 
 
-def test_sizes_wrap_the_rings() -> None:
+def test_sizes_wrap_the_pipelines() -> None:
     wide, deep = Sizes.of(CONFIG, Arch.SM_90A)
 
     assert wide.k > 10 * 128

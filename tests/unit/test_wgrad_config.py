@@ -79,7 +79,7 @@ def test_what_the_store_has_is_what_stages_leave() -> None:
     assert (four.num_boxes, three.num_boxes) == (2, 4)
     for config in wgrad_sweep(Arch.SM_90A):
         derived = sm_90a.derive(config)
-        boxes = derived.waves * config.tile.n // derived.box_n
+        boxes = derived.m_blocks * config.tile.n // derived.box_n
         assert boxes % derived.num_boxes == 0
         assert derived.num_boxes >= min(2, boxes)
         assert derived.smem_bytes <= SMEM_BYTES

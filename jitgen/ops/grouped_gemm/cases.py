@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Problems that put a kernel to the test: large enough to wrap every ring, with every kind of edge.
+Problems that test a kernel: large enough to wrap every pipeline, with every kind of edge.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PREPACKED_N = 8
 UNPACKED_K = 128
 """Rows of values that the TMA unit unpacks to bytes are a multiple of this."""
 
-WAVE_ROWS = 64
+M_BLOCK_ROWS = 64
 """Rows that a warpgroup multiplies at once."""
 
 WARP = 32
@@ -62,9 +62,10 @@ class Sizes(AnySizes):
         """
         Return the sizes that test `config`, which together execute all of a kernel.
 
-        The first is wide: two clusters share a dozen tiles, each deeper than the ring of operands
-        and than an unrolled loop over K; more groups than lanes, which are empty, tiny, one row
-        short of a tile and, the last one, one row beyond it; and tails of N and K, 16 bytes each.
+        The first is wide: two clusters share a dozen tiles, each deeper than the pipeline of
+        operands and than an unrolled loop over K; more groups than lanes, which are empty, tiny,
+        one row short of a tile and, the last one, one row beyond it; and tails of N and K, 16 bytes
+        each.
         Where tiles with few rows are multiplied otherwise, one group has half a tile's.
 
         The second is deep: few tiles, with more k-blocks than are handed over scales for at once,
@@ -73,7 +74,7 @@ class Sizes(AnySizes):
 
         The third is flat, for kernels that split K: less than a k-block, so that parts are empty.
         For those that load weights early it is small: one tile for two CTAs, and fewer k-blocks
-        than the ring of operands has stages.
+        than the pipeline of operands has stages.
 
         Where scales lie in atoms, which are larger than small tiles are, a tall one has a group
         that goes on behind its first atom, and another behind it, and a broad one has columns
@@ -138,10 +139,10 @@ def unreachable(config: GroupedGemmConfig) -> tuple[Excuse, ...]:
     """Return the branches of kernels of `config` that no problem reaches."""
     # The other CTA of a cluster may have no rows; a tile beyond N counts as one without rows.
     others = config.cluster.m if config.layout is Layout.CONTIGUOUS else config.cluster.size
-    if config.tile.m != WAVE_ROWS or others > 1:
+    if config.tile.m != M_BLOCK_ROWS or others > 1:
         return ()
     reason = "a tile of 64 rows is one warpgroup's, and never without rows"
-    return (Excuse("waves == 0", reason, function="skip_blocks"),)
+    return (Excuse("m_blocks == 0", reason, function="skip_blocks"),)
 
 
 def tile(config: GroupedGemmConfig) -> tuple[int, int]:

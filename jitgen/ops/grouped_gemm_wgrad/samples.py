@@ -55,9 +55,9 @@ class Sizes(AnySizes):
         Return the sizes that test `config`, which together execute all of a kernel.
 
         Two clusters share several tiles of each group, with tails of N and K of 16 bytes each. The
-        groups are tiny, empty, of whole k-blocks, of more than the ring of operands has stages, of
-        which the unrolled loop leaves as many as it can behind the first, with a tail; the last one
-        ends a row behind a whole block.
+        groups are tiny, empty, of whole k-blocks, of more than the pipeline of operands has stages,
+        of which the unrolled loop leaves as many as it can behind the first, with a tail; the last
+        one ends a row behind a whole block.
         """
         tile, cluster = config.tile, config.cluster
         stages = getattr(require(config, arch).derived, "num_ab_stage", 1)

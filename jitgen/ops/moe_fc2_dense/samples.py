@@ -61,8 +61,8 @@ class Sizes(AnySizes):
         Return the sizes that test `config`, which together execute all of a kernel.
 
         The first is wide: two clusters share four tiles, with a token alone in the last one, more
-        k-blocks than the ring of operands has stages and than are handed over at once, and tails of
-        N and of an expert's K, of 16 bytes each.
+        k-blocks than the pipeline of operands has stages and than are handed over at once, and
+        tails of N and of an expert's K, of 16 bytes each.
 
         The second is deep: one tile, not full, and more experts with tokens than are listed at
         once, in each part of them, with less than a k-block each.
@@ -106,7 +106,9 @@ def unreachable(config: MoEFc2DenseConfig) -> tuple[Excuse, ...]:
     """Return the branches of kernels of `config` that no problem reaches."""
     if config.tile.m != 64 or config.cluster.size > 1:
         return ()
-    return (Excuse("waves == 0", "a tile of 64 tokens is one warpgroup's, and has one at least"),)
+    return (
+        Excuse("m_blocks == 0", "a tile of 64 tokens is one warpgroup's, and has one at least"),
+    )
 
 
 def tile(config: MoEFc2DenseConfig) -> tuple[int, int]:

@@ -46,7 +46,7 @@ FIRST_EXPERTS = 2
 
 LISTED_EXPERTS = 64
 """
-Entries of the ring of experts that are found and not yet handed over: fewer than a chunk of
+Entries of the ring buffer of experts that are found and not yet handed over: fewer than a chunk of
 k-blocks has, with one each, and those that are found next.
 """
 
@@ -118,7 +118,7 @@ class _Parts(Sm100Rules):
         """Return the bytes of shared memory of an operand stage, and of everything else."""
         stage, fixed = super()._memory(config)
         alpha, place = SCALE_STAGES * scale_box(config) * 4, 2  # a k-block's: expert, and where
-        if has_atoms(config):  # alpha has a ring of its own, and chunks are of experts
+        if has_atoms(config):  # alpha has a pipeline of its own, and chunks are of experts
             alpha, place = alpha + SCALE_STAGES * RING_SLOT_BYTES, 1
         chunk = place * SCALE_CHUNK + 2  # how many there are, and whether they are the last
         return stage, fixed + alpha + 2 * chunk * 4 + LISTED_EXPERTS * 4

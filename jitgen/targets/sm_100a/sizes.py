@@ -109,15 +109,15 @@ def atoms(config: GroupedGemmConfig) -> int:
 
 def scale_padding(config: GroupedGemmConfig, stages: int) -> int:
     """
-    Return the unused bytes between the rings of scales of a and of b.
+    Return the unused bytes between the stages of scales of a and of b.
 
     The kernel's struct begins both, as it does tiles, at a multiple of SWIZZLE_BYTES: that is two
-    atoms, and a ring of an odd number of them ends halfway.
+    atoms, and an odd number of them ends halfway.
     """
     if not has_atoms(config):
         return 0
-    ring = ATOM_BYTES * atoms(config) * stages
-    return align(ring, SWIZZLE_BYTES) - ring
+    size = ATOM_BYTES * atoms(config) * stages
+    return align(size, SWIZZLE_BYTES) - size
 
 
 def scale_blocks(tile_n: int) -> int:

@@ -153,7 +153,7 @@ def instructions(config: GroupedGemmConfig) -> float:
     Return the instructions of a warp for a tile of K, within a fifth of the count in SASS.
 
     For each step along K: matrix instructions, one for 8 rows x 16 columns, and what is loaded and
-    unpacked for its rows and columns. Besides, scales, the ring, and the loop.
+    unpacked for its rows and columns. Besides, scales, the pipeline, and the loop.
     """
     tile, types = config.tile, config.operands
     warps_m, warps_n = warps(config)

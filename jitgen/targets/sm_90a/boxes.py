@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a tile of sm_90a: warpgroups, waves, and the boxes that the TMA unit copies."""
+"""Parts of a tile of sm_90a: warpgroups, blocks of 64 rows, and the boxes of the TMA unit."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def math_warpgroups(tile_m: int) -> int:
     return WARPGROUPS[tile_m]
 
 
-def waves(tile_m: int) -> int:
+def m_blocks(tile_m: int) -> int:
     """Return the blocks of 64 rows that each math warpgroup takes."""
     return tile_m // (64 * math_warpgroups(tile_m))
 
@@ -83,7 +83,7 @@ def part_m(config: GroupedGemmConfig) -> int:
 
 def scale_box(config: GroupedGemmConfig) -> int:
     """
-    Return the activation scales of the rows of one wave, as one copy loads them.
+    Return the activation scales of a block of 64 rows of each warpgroup, as one copy loads them.
 
     A ragged tile starts at any row, but the TMA unit faults (illegal instruction) where its first
     coordinate is not at whole 16 bytes, so that a box begins up to 3 rows ahead.

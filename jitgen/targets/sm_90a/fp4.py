@@ -50,7 +50,7 @@ LOAD_REGISTERS = 24
 
 SPARE_REGISTERS = 16
 """
-Registers of a thread for words in flight, factors and positions in rings; with fewer, loops spill.
+Registers of a thread for words in flight, factors and states of pipelines; with fewer, loops spill.
 """
 
 _PARTIALS = {BLayout.EXACT1: 4, BLayout.FOLDED1: 1, BLayout.WIDE1: 0}

@@ -68,7 +68,7 @@ class Sm90WgradDerived:
 
     Attributes:
         math_warpgroups: Warpgroups that multiply; one more loads.
-        waves: 64-row blocks that each math warpgroup computes one after the other.
+        m_blocks: 64-row blocks that each math warpgroup computes one after the other.
         threads: Threads of a CTA.
         load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
         math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
@@ -80,7 +80,7 @@ class Sm90WgradDerived:
     """
 
     math_warpgroups: int
-    waves: int
+    m_blocks: int
     threads: int
     load_registers: int
     math_registers: int
@@ -119,13 +119,13 @@ class GroupedGemmWgrad(WgradRules):
         self._check_instruction(config)
         self._check_cluster(config)
         math_warpgroups = WARPGROUPS[config.tile.m]
-        waves = config.tile.m // (64 * math_warpgroups)
+        m_blocks = config.tile.m // (64 * math_warpgroups)
         box_n = ROW_BYTES * 8 // config.out_dtype.bits
-        boxes = waves * config.tile.n // box_n
+        boxes = m_blocks * config.tile.n // box_n
         num_ab_stage, num_boxes, smem_bytes = self._memory(config, math_warpgroups, boxes)
         return Sm90WgradDerived(
             math_warpgroups=math_warpgroups,
-            waves=waves,
+            m_blocks=m_blocks,
             threads=128 * (math_warpgroups + 1),
             load_registers=REGISTERS[math_warpgroups].load,
             math_registers=REGISTERS[math_warpgroups].math,

@@ -32,7 +32,7 @@ FIRST_CHUNK = 8
 
 LISTED_EXPERTS = 64
 """
-Entries of the ring of experts that are found and not yet handed over: fewer than a chunk of
+Entries of the ring buffer of experts that are found and not yet handed over: fewer than a chunk of
 k-blocks has, with one each, and those that are found next.
 """
 

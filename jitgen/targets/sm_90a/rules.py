@@ -66,12 +66,13 @@ class Sm90Derived:
 
     Attributes:
         math_warpgroups: Warpgroups that multiply; one more loads.
-        waves: 64-row blocks that each math warpgroup computes one after the other.
+        m_blocks: 64-row blocks that each math warpgroup computes one after the other.
         threads: Threads of a CTA.
         num_ab_stage: Operand stages in shared memory.
         smem_bytes: Shared memory of a CTA.
-        acc_registers: Accumulator registers of a thread: all waves' final sums, where they are
-            promoted one wave's partial ones, and with split_k its share of those of all parts of K.
+        acc_registers: Accumulator registers of a thread: the final sums of all M blocks; where
+            they are promoted, the partial ones of one M block; with split_k, its share of those of
+            all parts of K.
         load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
         math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
         part_m: Rows of a that one copy loads where a group does not fill its tile.
@@ -85,13 +86,13 @@ class Sm90Derived:
         scale_columns: Columns of a tile that share a weight scale, wherever the tile starts.
         scale_values: Weight scales kept for each k-block: one for each `scale_columns`, and padding
             to whole 16-byte loads.
-        scale_box: Activation scales that one copy loads: those of the rows of one wave.
+        scale_box: Activation scales that one copy loads: of a block of 64 rows of each warpgroup.
         scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
         short_scale_box: Activation scales that one copy loads of a short tile.
     """
 
     math_warpgroups: int
-    waves: int
+    m_blocks: int
     threads: int
     num_ab_stage: int
     smem_bytes: int
@@ -153,7 +154,7 @@ class Sm90Rules(GemmRules):
         self._check_split_k(config)
         check_early(config)
         tile = config.tile
-        math_warpgroups, waves = boxes.math_warpgroups(tile.m), boxes.waves(tile.m)
+        math_warpgroups, m_blocks = boxes.math_warpgroups(tile.m), boxes.m_blocks(tile.m)
         registers = boxes.REGISTERS[math_warpgroups]
         acc_registers = self._accumulators(config)
         num_ab_stage, used_bytes = self._stages(config)
@@ -161,7 +162,7 @@ class Sm90Rules(GemmRules):
         has_blocks = config.operands.scale_granularity is ScaleGranularity.BLOCK128
         return Sm90Derived(
             math_warpgroups=math_warpgroups,
-            waves=waves,
+            m_blocks=m_blocks,
             threads=128 * (math_warpgroups + 1),
             num_ab_stage=num_ab_stage,
             smem_bytes=boxes.align(used_bytes + list_bytes, _SWIZZLE_BYTES),
@@ -288,9 +289,9 @@ class Sm90Rules(GemmRules):
 
     def _accumulators(self, config: GroupedGemmConfig) -> int:
         """Return the accumulator registers of a thread."""
-        tile, waves = config.tile, boxes.waves(config.tile.m)
+        tile, m_blocks = config.tile, boxes.m_blocks(config.tile.m)
         room = boxes.REGISTERS[boxes.math_warpgroups(tile.m)]
-        registers, most, kinds = tile.n // 2 * waves, room.plain, ""
+        registers, most, kinds = tile.n // 2 * m_blocks, room.plain, ""
         if _is_promoted(config):
             registers, most = registers + tile.n // 2, room.promoted
             kinds = "tile_n / 2 partial and "
@@ -301,7 +302,7 @@ class Sm90Rules(GemmRules):
             registers <= most,
             "E_REGS",
             f"a {tile.m}x{tile.n} tile takes {registers} accumulator registers a thread "
-            f"({kinds}{waves} x tile_n / 2 final{shares}); above {most} they spill",
+            f"({kinds}{m_blocks} x tile_n / 2 final{shares}); above {most} they spill",
         )
         return registers
 
@@ -355,7 +356,7 @@ class Sm90Rules(GemmRules):
             fixed += sums + boxes.math_warpgroups(tile.m) * _RING_SLOT_BYTES
         match types.scale_granularity:
             case ScaleGranularity.BLOCK128:
-                stage += boxes.waves(tile.m) * boxes.align(boxes.scale_box(config), 32) * 4
+                stage += boxes.m_blocks(tile.m) * boxes.align(boxes.scale_box(config), 32) * 4
                 fixed += 2 * SCALE_CHUNK * boxes.scale_values(tile.n) * 4
             case ScaleGranularity.ROW:
                 fixed += 2 * (tile.m + tile.n) * 4

@@ -13,10 +13,10 @@ from tests.compile.mutations_sm_100a import (
 
 _MULTIPLY = "            multiply(mmas, operands, acc[None, None, None, total.index], load.index)"
 
-RINGS = (
+PIPELINES = (
     source(
         ONE,
-        "the load warp's ring of operands is one stage shorter",
+        "the load warp's pipeline of operands is one stage shorter",
         "deadlock",
         (
             "make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)",
@@ -25,7 +25,7 @@ RINGS = (
     ),
     source(
         ONE,
-        "the multiply warp's ring of operands is one stage longer",
+        "the multiply warp's pipeline of operands is one stage longer",
         "deadlock",
         (
             "make_pipeline_state(pipeline.PipelineUserType.Consumer, NUM_STAGES)",
@@ -34,7 +34,7 @@ RINGS = (
     ),
     source(
         PAIR,
-        "the update warps' ring of sums is one stage shorter",
+        "the update warps' pipeline of sums is one stage shorter",
         "deadlock",
         (
             "make_pipeline_state(consumer, NUM_ACC_STAGE)",
@@ -43,7 +43,7 @@ RINGS = (
     ),
     source(
         PAIR,
-        "the ring of activation scales is one slot shorter where they are read",
+        "the pipeline of activation scales is one slot shorter where they are read",
         "deadlock",
         (
             "make_pipeline_state(consumer, SCALE_STAGES)",
@@ -163,13 +163,13 @@ RINGS = (
         ONE,
         "weight scales are not waited for",
         "deadlock",
-        ("        scales.ring.consumer_wait(scale)\n", ""),
+        ("        scales.pipeline.consumer_wait(scale)\n", ""),
     ),
     source(
         ONE,
         "free slots of weight scales are not waited for",
         "race",
-        ("        scales.ring.producer_acquire(state)\n", ""),
+        ("        scales.pipeline.producer_acquire(state)\n", ""),
         names=("accumulate",),
     ),
     ptx(
@@ -220,12 +220,12 @@ RINGS = (
         ONE,
         "weight scales are given back before they are read",
         "race",
-        ("        give_back(scales.ring, scale)\n", ""),
+        ("        give_back(scales.pipeline, scale)\n", ""),
         (
             "        num_blocks = cutlass.min(schedule.num_k_blocks - first, SCALE_CHUNK)\n",
             (
                 "        num_blocks = cutlass.min(schedule.num_k_blocks - first, SCALE_CHUNK)\n"
-                "        give_back(scales.ring, scale)\n"
+                "        give_back(scales.pipeline, scale)\n"
             ),
         ),
         names=("accumulate",),
@@ -238,9 +238,9 @@ RINGS = (
             (
                 "    cute.arch.sync_warp()\n"
                 "    if cute.arch.lane_idx() == 0:\n"
-                "        ring.consumer_release(state)"
+                "        read_pipeline.consumer_release(state)"
             ),
-            "    if cute.arch.lane_idx() == 0:\n        ring.consumer_release(state)",
+            "    if cute.arch.lane_idx() == 0:\n        read_pipeline.consumer_release(state)",
         ),
         names=("take_tile",),
     ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ring of sm_120a: places, phases, bytes, waits, and what is given back too early."""
+"""The pipeline of sm_120a: places, phases, bytes, waits, and what is given back too early."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tests.compile.mutations_sm_120a import CONTIGUOUS, FULL, LOW, MIXED, PROMOT
 _RELEASE = "        cute.arch.sync_warp()\n        loads.consumer_release(state)\n"
 _WAIT = "        loads.consumer_wait(state)\n"
 
-RINGS = (
+PIPELINES = (
     source(
         MIXED,
-        "the load warp's ring is one stage shorter",
+        "the load warp's pipeline is one stage shorter",
         "deadlock",
         ("PipelineUserType.Producer, NUM_STAGES)", "PipelineUserType.Producer, NUM_STAGES - 1)"),
     ),
     source(
         MIXED,
-        "the math warps' ring is one stage longer",
+        "the math warps' pipeline is one stage longer",
         "fault",
         ("PipelineUserType.Consumer, NUM_STAGES)", "PipelineUserType.Consumer, NUM_STAGES + 1)"),
     ),
@@ -55,7 +55,7 @@ RINGS = (
     ),
     source(
         MIXED,
-        "the state of the ring does not outlive a tile",
+        "the state of the pipeline does not outlive a tile",
         "deadlock",
         ("            state = sum_tile(", "            sum_tile("),
     ),
