@@ -68,7 +68,7 @@ EXPERTS = (
     ),
     source(
         ONE,
-        "the multiply warp gives no chunk back",
+        "the MMA warp gives no chunk back",
         "deadlock",
         (
             "give_back(scales.pipeline, chunk)\n            chunk.advance()\n            for",

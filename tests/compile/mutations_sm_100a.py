@@ -70,7 +70,7 @@ JUDGED = {
         ("        tensor_memory.relinquish_alloc_permit()\n", ""),
         "no other CTA on the SM allocates before this CTA exits, which relinquishes it",
     ),
-    "the multiply warp leaves while sums are given back": (
+    "the MMA warp leaves while sums are given back": (
         PAIR,
         ("    sums.producer_tail(total)\n", ""),
         "a CTA of a pair stays until its peer's update warps have met it, after their last read",

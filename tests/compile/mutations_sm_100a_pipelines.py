@@ -25,7 +25,7 @@ PIPELINES = (
     ),
     source(
         ONE,
-        "the multiply warp's pipeline of operands is one stage longer",
+        "the MMA warp's pipeline of operands is one stage longer",
         "deadlock",
         (
             "make_pipeline_state(pipeline.PipelineUserType.Consumer, NUM_STAGES)",
@@ -52,7 +52,7 @@ PIPELINES = (
     ),
     source(
         ONE,
-        "the multiply warp's first phase is that of who fills",
+        "the MMA warp's first phase is that of who fills",
         "deadlock",
         (
             "load = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer",
@@ -61,7 +61,7 @@ PIPELINES = (
     ),
     source(
         PAIR,
-        "the multiply warp's first phase of sums is that of who reads",
+        "the MMA warp's first phase of sums is that of who reads",
         "deadlock",
         (
             "total = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer",
@@ -70,7 +70,7 @@ PIPELINES = (
     ),
     source(
         ONE,
-        "the multiply warp stays at its stage of sums",
+        "the MMA warp stays at its stage of sums",
         "deadlock",
         ("            total.advance()\n", ""),
     ),

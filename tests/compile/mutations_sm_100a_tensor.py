@@ -99,7 +99,7 @@ TENSOR_MEMORY = (
     ),
     source(
         ONE,
-        "the multiply warp does not wait for the address",
+        "the MMA warp does not wait for the address",
         "deadlock",
         ("            tensor_memory.wait_for_alloc()\n            address", "            address"),
     ),

@@ -206,7 +206,7 @@ MENU = [
 ]
 MULTIPLY = {Operands(): 49, MXFP8: 45, MXFP4: 51, NVFP4: 63}
 """
-Instructions of the multiply warp for each k-block, by the operands: beside four of the tensor core
+Instructions of the MMA warp for each k-block, by the operands: beside four of the tensor core
 2, 4 and 8 copies of scales to tensor memory.
 """
 

@@ -45,7 +45,7 @@ SPILLED_BYTES = 8
 """Of a thread of a wide tile: a word that no k-block needs, and what it is aligned to."""
 
 MULTIPLY = 48
-"""Instructions of the multiply warp for each k-block: four of the tensor core, and two commits."""
+"""Instructions of the MMA warp for each k-block: four of the tensor core, and two commits."""
 
 LOAD_WHOLE, LOAD_PARTS = 46, 80
 """Of the load warp: without parts of a; and with them, of which some are skipped for each tile."""
