@@ -3,9 +3,9 @@
 A rendered kernel without what its config does not need.
 
 Partials are written for many configs: they test constants of the generated file, and hand each
-other values that only some of them use. Here the constants are known, so that tests of them are
-decided, and parameters, functions, constants and imports that are then unused are taken out. The
-compiler would do the same; this is for the reader.
+other values that only some of them use. Here the constants are known: tests of them are decided,
+loops of one pass become their bodies, and parameters, functions, constants and imports that are
+then unused are taken out. The compiler would do the same; this is for the reader.
 
 It works on text, not on a syntax tree: comments and lines stay as the templates have them, and up
 to Python 3.11.7 two threads that build a tree at once raise SystemError.
@@ -19,23 +19,18 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from jitgen.codegen.known import constants, decided, dedented, end_of_block, indent_of, masked
+from jitgen.codegen.loops import without_loops
+
 LINE_LENGTH = 100
 
-RECORDS = ("WorkTile", "Schedule", "Copies", "TileCoord")
+RECORDS = ("WorkTile", "Schedule", "Copies", "TileCoord", "Cta", "Choice", "Lane", "Product")
 """Named tuples that templates read by the names of their fields, and never unpack."""
-
-_OPAQUE = re.compile(
-    r'[fF]?(?:"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|"(?:[^"\\\n]|\\.)*"'
-    r"|'(?:[^'\\\n]|\\.)*')|#[^\n]*",
-    re.DOTALL,
-)
-"""Strings and comments: no name in them is a use, but for strings with values in them."""
 
 _WORD = re.compile(r"[\w.]\w*")
 """A name, an attribute with its dot, or a number: together they are quick to find."""
 
 _QUOTED = re.compile(r"[\"'](\w+)[\"']")
-_CONSTANT = re.compile(r"^([A-Z][A-Z0-9_]*) = (.+)$", re.MULTILINE)
 _IF = re.compile(r"( *)(if|elif) (.+):(?:  #.*)?")
 _OTHERWISE = re.compile(r"( *)(elif .+|else):(?:  #.*)?")
 _TOP = re.compile(r"^(?:def|class) (\w+)|^([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*) = ", re.MULTILINE)
@@ -54,6 +49,7 @@ _HARMLESS = frozenset(
     for name in names
 )
 """Functions without side effects: an unread call of them may go, as may any without arguments."""
+_UNUSED = "  # noqa: ARG001"
 _FIELD = re.compile(r"^    (\w+): [^\n]*\n", re.MULTILINE)
 _COVERED = re.compile(r"\*\(.* in range\((\d+)\)\)")
 _KEYWORD = re.compile(r"\w+=[^=]")
@@ -65,7 +61,6 @@ _REPLACES_NOTHING = re.compile(r"\._replace\(\)")
 _PURE_VALUE = re.compile(r"(?:[\w.\[\], +*/<>=&|-]|(?:Int\d+)?[()])+")
 _PURE = re.compile(r"[\w.\[\], +*/-]+")
 _OPENING = {"(": ")", "[": "]", "{": "}"}
-_ALLOWED = {"min": min, "max": max, "__builtins__": {}}
 
 
 class _Function(NamedTuple):
@@ -86,66 +81,25 @@ def specialised(text: str, kept: frozenset[str]) -> str:
         text: A Python module, formatted.
         kept: Names that callers of the module use: they stay as they are.
     """
-    text, plain, before = *_decided(text), ""
+    known = constants(text)
+    text, plain, before = *_decided(without_loops(text, known), known), ""
     while text != before:
         before = text
         text, plain = _without_parameters(text, plain, kept)
         text, plain = _without_fields(text, plain)
         text, plain = _without_variables(text, plain, kept)
         text, plain = _without_definitions(text, plain, kept)
-    return _joined(text)
+    return _joined(_without_notes(text, plain))
 
 
-def masked(text: str) -> str:
-    """Return a text of the same length with spaces where strings and comments were."""
-
-    def blank(match: re.Match[str]) -> str:
-        found = match[0]
-        if found[0] in "fF":
-            return found
-        if "\n" not in found:
-            return " " * len(found)
-        return "\n".join(" " * len(line) for line in found.split("\n"))
-
-    return _OPAQUE.sub(blank, text)
-
-
-def constants(text: str) -> dict[str, Any]:
-    """Return the constants of a module whose values follow from numbers, words and each other."""
-    known: dict[str, Any] = {}
-    for name, expression in _CONSTANT.findall(text):
-        try:
-            known[name] = _value(expression, known)
-        except Exception:  # noqa: S112  # an expression that cannot be evaluated here
-            continue
-    return known
-
-
-def _value(expression: str, known: dict[str, Any]) -> Any:
-    match = re.fullmatch(r"cutlass\.const_expr\((.+)\)", expression)
-    code = compile((match[1] if match else expression).strip(), "", "eval", dont_inherit=True)
-    return eval(code, _ALLOWED, known)  # noqa: S307  # a constant of a template, which is code
-
-
-def _known(expression: str, known: dict[str, Any]) -> bool | None:
-    """Return whether a condition holds; None if only a run can tell."""
-    if not re.search(r"[A-Z]", expression):
-        return None
-    try:
-        return bool(_value(expression, known))
-    except Exception:  # a name that is no constant, a call
-        return None
-
-
-def _decided(text: str) -> tuple[str, str]:
+def _decided(text: str, known: dict[str, Any]) -> tuple[str, str]:
     """Return `text` with one branch of each condition that constants decide."""
-    known = constants(text)
     lines = text.split("\n")
     plain = masked(text).split("\n")
     i = 0
     while i < len(lines):
         match = _IF.fullmatch(lines[i]) if plain[i].strip() else None
-        holds = _known(match[3], known) if match else None
+        holds = decided(match[3], known) if match else None
         if match is None or holds is None or not _decide(lines, plain, i, match, holds=holds):
             i += 1
     return _without_choices("\n".join(lines), "\n".join(plain), known)
@@ -156,27 +110,27 @@ def _decide(  # noqa: C901, PLR0912  # a case for each form of the statement
 ) -> bool:
     """Decide the condition in line `i`; return whether that was possible."""
     indent, word = match[1], match[2]
-    end = _end_of_block(plain, i, len(indent))
+    end = end_of_block(plain, i)
     other = _OTHERWISE.fullmatch(lines[end]) if end < len(lines) else None
     if other is not None and other[1] != indent:
         other = None
     if holds:
         last = end
         while other is not None and other[1] == indent:
-            last = _end_of_block(plain, last, len(indent))
+            last = end_of_block(plain, last)
             other = _OTHERWISE.fullmatch(lines[last]) if last < len(lines) else None
         if word == "elif":
             _replace(lines, plain, end, last, [])
             _replace(lines, plain, i, i + 1, [f"{indent}else:"])
         else:
-            _replace(lines, plain, i, last, _dedented(lines[i + 1 : end]))
+            _replace(lines, plain, i, last, dedented(lines[i + 1 : end]))
         return True
     if other is not None and other[2] == "else":
         if word == "elif":
             _replace(lines, plain, i, end, [])
             return True
-        last = _end_of_block(plain, end, len(indent))
-        _replace(lines, plain, i, last, _dedented(lines[end + 1 : last]))
+        last = end_of_block(plain, end)
+        _replace(lines, plain, i, last, dedented(lines[end + 1 : last]))
         return True
     if other is not None or word == "elif":
         rest = [lines[end].replace("elif ", "if ", 1)] if word == "if" else None
@@ -188,7 +142,7 @@ def _decide(  # noqa: C901, PLR0912  # a case for each form of the statement
     while start > 0 and lines[start - 1].startswith(f"{indent}#"):
         start -= 1
     opens = start > 0 and plain[start - 1].rstrip().endswith(":")
-    closes = end >= len(lines) or _indent(_next(plain, end)) < len(indent)
+    closes = end >= len(lines) or indent_of(_next(plain, end)) < len(indent)
     if opens and closes:
         return False
     _replace(lines, plain, start, end, [])
@@ -208,25 +162,6 @@ def _next(plain: list[str], i: int) -> str:
     return next((line for line in plain[i:] if line.strip()), "")
 
 
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
-
-
-def _end_of_block(plain: list[str], i: int, indent: int) -> int:
-    """Return the line after the block that line `i` opens, blank lines at its end not counted."""
-    end = i + 1
-    for k in range(i + 1, len(plain)):
-        if plain[k].strip():
-            if _indent(plain[k]) <= indent:
-                break
-            end = k + 1
-    return end
-
-
-def _dedented(lines: list[str]) -> list[str]:
-    return [line.removeprefix("    ") for line in lines]
-
-
 def _without_choices(text: str, plain: str, known: dict[str, Any]) -> tuple[str, str]:
     """Return `text` with one side of each conditional expression that constants decide."""
     place = 0
@@ -237,7 +172,7 @@ def _without_choices(text: str, plain: str, known: dict[str, Any]) -> tuple[str,
         if start is None or middle is None or not plain.startswith(" else ", middle):
             continue
         end = _scan(plain, middle + 6, 1)
-        holds = _known(text[match.end() : middle], known)
+        holds = decided(text[match.end() : middle], known)
         if end is None or holds is None:
             continue
         new = text[start : match.start()] if holds else text[middle + 6 : end]
@@ -381,6 +316,21 @@ def _given(
     return None
 
 
+def _without_notes(text: str, plain: str) -> str:
+    """Return `text` without notes on unused parameters where all that are left are used."""
+    names = _names(plain)
+    for function in reversed([*_functions(text, plain, frozenset())]):
+        close = function.body[0]
+        end = text.index("\n", close)
+        note = text.find(_UNUSED, close, end)
+        parameters = (re.split("[:=]", plain[slice(*each)])[0] for each in function.parameters)
+        if note >= 0 and all(
+            _is_read(plain, names, each.strip(" *\n"), function) for each in parameters
+        ):
+            text = text[:note] + text[note + len(_UNUSED) :]
+    return text
+
+
 def _cut(text: str, plain: str, cuts: list[tuple[int, int]]) -> tuple[str, str]:
     """Return `text` without some parts of lists, their commas, and the lines that they fill."""
     for start, end in sorted(set(cuts), reverse=True):
@@ -498,8 +448,8 @@ def _is_harmless(value: str) -> bool:
 def _alone(plain: str, start: int, end: int) -> bool:
     """Return whether a line is all that its block has."""
     before, after = plain[:start].rstrip(), plain[end:].lstrip("\n")
-    indent = _indent(plain[start:end])
-    return before.endswith(":") and _indent(after.split("\n", 1)[0]) < indent
+    indent = indent_of(plain[start:end])
+    return before.endswith(":") and indent_of(after.split("\n", 1)[0]) < indent
 
 
 def _without_definitions(text: str, plain: str, kept: frozenset[str]) -> tuple[str, str]:

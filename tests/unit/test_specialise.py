@@ -40,12 +40,13 @@ _CALLER = "a call hands it over, whichever kernel of the operation it is"
 _LAUNCH = "one launch for all formats hands it to the kernel, whose parameters are the device's"
 _CALLED = "its argument is a call, and the pass takes out none but those that it knows"
 _WHOLE = "the record is taken apart as a whole, or made with values that are calls"
-_RECORD = "not a record of `specialise.RECORDS`"
+_RECORD = "records are made with a star, whose length the text does not tell"
 _VALUE = "its function has the name of a field, so that not every use of the name is a call"
 
 LEFT = {
     ("parameter", "silu_mul_quantize num_sms"): _CALLER,
     ("parameter", "route num_sms"): _CALLER,
+    ("parameter", "route top_groups"): _CALLER,
     ("parameter", "permute_quantize num_sms"): _CALLER,
     ("parameter", "combine num_sms"): _CALLER,
     ("parameter", "unpack_weights num_sms"): _CALLER,
@@ -65,12 +66,6 @@ LEFT = {
     ("field", "Cursor tiles"): _WHOLE,
     ("field", "Cursor blocks_before"): _WHOLE,
     ("field", "Cursor blocks"): _WHOLE,
-    ("field", "Product go_on"): _RECORD,
-    ("field", "Cta rank"): _RECORD,
-    ("field", "Choice bias"): _RECORD,
-    ("field", "Choice top_groups"): _RECORD,
-    ("field", "Lane part"): _RECORD,
-    ("field", "Lane lanes"): _RECORD,
     ("field", "Source gmem"): _RECORD,
     ("choice", "VECTOR == LOAD"): "its sides are several lines",
 }
@@ -208,6 +203,80 @@ def entry(a):
     return work.row
 """
     )
+
+
+def test_a_note_on_unused_parameters_goes_with_them() -> None:
+    """Nothing is unused any more that a linter would tell."""
+    text = """def inner(a, unread):  # noqa: ARG001
+    return a
+
+
+def entry(a, b, num_sms):  # noqa: ARG001
+    return inner(a, unread=b)
+"""
+
+    assert (
+        _specialised(text)
+        == """def inner(a):
+    return a
+
+
+def entry(a, b, num_sms):  # noqa: ARG001
+    return inner(a)
+"""
+    )
+
+
+def test_a_loop_of_one_pass_is_its_body() -> None:
+    """Its index is 0: sums and products with it are what is left of them; inner loops, too."""
+    text = """M_BLOCKS = 1
+
+
+def entry(a, b):
+    for m_block in cutlass.range_constexpr(M_BLOCKS):
+        block = m_block * 64 + a  # the first row
+        for i in cutlass.range_constexpr(M_BLOCKS + 1):
+            a[None, m_block, i] += b[block, 4 * m_block + i].load(m_block * b.size(i))
+            if cutlass.const_expr(m_block == M_BLOCKS - 1):
+                (b - m_block * 4).free((m_block * i + a) * 3)
+    return a
+"""
+
+    assert (
+        _specialised(text)
+        == """M_BLOCKS = 1
+
+
+def entry(a, b):
+    block = a  # the first row
+    for i in cutlass.range_constexpr(M_BLOCKS + 1):
+        a[None, 0, i] += b[block, i].load(0)
+        (b - 0 * 4).free(a * 3)
+    return a
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("passes", "body"),
+    [
+        ("2", "a += i"),
+        ("1, 2", "a += i"),
+        ("a", "a += i"),
+        ("1", "i = a"),
+        ("1", "break"),
+        ("1", "a += f'{i}'"),
+        ("1", "a += [i for i in a]"),
+    ],
+)
+def test_other_loops_stay(passes: str, body: str) -> None:
+    """Two passes, one that is not pass 0, a number that is not known, an index that is set."""
+    text = (
+        "def entry(a):\n"
+        f"    for i in cutlass.range_constexpr({passes}):\n        {body}\n    return a\n"
+    )
+
+    assert _specialised(text) == text
 
 
 def test_what_has_an_effect_stays() -> None:

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the text of a rendered kernel says without running it: its constants, its blocks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_OPAQUE = re.compile(
+    r'[fF]?(?:"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|"(?:[^"\\\n]|\\.)*"'
+    r"|'(?:[^'\\\n]|\\.)*')|#[^\n]*",
+    re.DOTALL,
+)
+"""Strings and comments: no name in them is a use, but for strings with values in them."""
+
+_CONSTANT = re.compile(r"^([A-Z][A-Z0-9_]*) = (.+)$", re.MULTILINE)
+_ALLOWED = {"min": min, "max": max, "__builtins__": {}}
+
+
+def masked(text: str) -> str:
+    """Return a text of the same length with spaces where strings and comments were."""
+
+    def blank(match: re.Match[str]) -> str:
+        found = match[0]
+        if found[0] in "fF":
+            return found
+        if "\n" not in found:
+            return " " * len(found)
+        return "\n".join(" " * len(line) for line in found.split("\n"))
+
+    return _OPAQUE.sub(blank, text)
+
+
+def constants(text: str) -> dict[str, Any]:
+    """Return the constants of a module whose values follow from numbers, words and each other."""
+    known: dict[str, Any] = {}
+    for name, expression in _CONSTANT.findall(text):
+        try:
+            known[name] = value(expression, known)
+        except Exception:  # noqa: S112  # an expression that cannot be evaluated here
+            continue
+    return known
+
+
+def value(expression: str, known: dict[str, Any]) -> Any:
+    """Return the value of an expression of constants; raise what its evaluation raises."""
+    match = re.fullmatch(r"cutlass\.const_expr\((.+)\)", expression)
+    code = compile((match[1] if match else expression).strip(), "", "eval", dont_inherit=True)
+    return eval(code, _ALLOWED, known)  # noqa: S307  # a constant of a template, which is code
+
+
+def decided(expression: str, known: dict[str, Any]) -> bool | None:
+    """Return whether a condition holds; None if only a run can tell."""
+    if not re.search(r"[A-Z]", expression):
+        return None
+    try:
+        return bool(value(expression, known))
+    except Exception:  # a name that is no constant, a call
+        return None
+
+
+def indent_of(line: str) -> int:
+    """Return the spaces that a line begins with."""
+    return len(line) - len(line.lstrip(" "))
+
+
+def end_of_block(plain: list[str], i: int) -> int:
+    """Return the line after the block that line `i` opens, blank lines at its end not counted."""
+    end, indent = i + 1, indent_of(plain[i])
+    for k in range(i + 1, len(plain)):
+        if plain[k].strip():
+            if indent_of(plain[k]) <= indent:
+                break
+            end = k + 1
+    return end
+
+
+def dedented(lines: list[str]) -> list[str]:
+    """Return lines one level further out."""
+    return [line.removeprefix("    ") for line in lines]

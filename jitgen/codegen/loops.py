@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rendered kernel without loops of one pass: their bodies stand in their place, for pass 0."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from jitgen.codegen.known import dedented, end_of_block, masked, value
+
+_LOOP = re.compile(r"( *)for (\w+) in cutlass\.range_constexpr\((.+)\):(?:  #.*)?")
+_LEAVES = re.compile(r"\b(?:break|continue)\b")
+
+_BRACKETS = r"\([^()]*\)"
+_OPERAND = rf"(?:[\w.]+(?:{_BRACKETS})?|{_BRACKETS})"
+_NOTHING = rf"(?:0 \* {_OPERAND}|{_OPERAND} \* 0)"
+_BEGIN = r"(?P<begin>^ *(?:return |[\w, ]+ [+-]?= )?|[(\[{,=] ?|[(\[{,]|: )"
+_END = r"(?=[)\]},:]|$|  #| [-+<>=!&|]=? | if | else | for )"
+_FOLDED = (
+    (re.compile(rf"(?<=\S) \+ (?:{_NOTHING}|0){_END}"), ""),
+    (re.compile(rf"{_BEGIN}(?:{_NOTHING}|0) \+ "), r"\g<begin>"),
+    (re.compile(rf"{_BEGIN}{_NOTHING}{_END}"), r"\g<begin>0"),
+    (re.compile(r"(?<![\w\])])\((\w+)\)"), r"\1"),
+    (re.compile(r"\bif 0 < ([\w.]+):"), r"if \1 > 0:"),
+)
+"""Sums and products with 0, brackets around a name and a condition, with what they are without."""
+
+
+def without_loops(text: str, known: dict[str, Any]) -> str:
+    """
+    Return `text` without unrolled loops that have one pass.
+
+    Args:
+        text: A Python module, formatted.
+        known: Its constants.
+    """
+    lines, plain = text.split("\n"), masked(text).split("\n")
+    for i in range(len(lines) - 1, -1, -1):  # inner loops first
+        match = _LOOP.fullmatch(lines[i]) if plain[i].strip() else None
+        if match is None or not _has_one_pass(match[3], known):
+            continue
+        end = end_of_block(plain, i)
+        body = _of_pass_0(lines[i + 1 : end], plain[i + 1 : end], match[2])
+        if body is not None:
+            lines[i:end] = body
+            plain[i:end] = masked("\n".join(body)).split("\n")
+    return "\n".join(lines)
+
+
+def _has_one_pass(arguments: str, known: dict[str, Any]) -> bool:
+    """Return whether a loop over the range of `arguments` has pass 0 and no other."""
+    try:
+        return value(f"tuple(range({arguments}))", known | {"range": range, "tuple": tuple}) == (0,)
+    except Exception:  # a name that is no constant, a call
+        return False
+
+
+def _of_pass_0(lines: list[str], plain: list[str], name: str) -> list[str] | None:
+    """Return a loop's body where `name` is 0; None if it does more with it than read it."""
+    use = re.compile(rf"(?<![\w.]){name}\b(?!=[^=])")
+    sets = re.compile(
+        rf"\b(?:for|in) [^=]*\b{name} in |^ *(?:[\w, ]+, )?{name}(?:, [\w, ]+)? [+-]?= "
+    )
+    body = []
+    for before, without in zip(dedented(lines), dedented(plain), strict=True):
+        if _LEAVES.search(without) or sets.search(without):
+            return None
+        places = [match.span() for match in use.finditer(without)]
+        if places and re.search(r"[\"']", before):
+            return None
+        line = before
+        for start, end in reversed(places):
+            line = f"{line[:start]}0{line[end:]}"
+        body.append(_folded(line) if places else line)
+    return body
+
+
+def _folded(line: str) -> str:
+    """Return a line in which an index became 0, without what adds or multiplies it."""
+    before = ""
+    while line != before:
+        before = line
+        for pattern, without in _FOLDED:
+            line = pattern.sub(without, line)
+    return line
