@@ -54,7 +54,7 @@ ATOMS = (
         ONE,
         "weights are left out of the promotion of experts",
         "wrong",
-        ("promote(total, part, i * READ_N, weight)", "promote(total, part, i * READ_N, 1.0)"),
+        ("promote(total, part, 0, weight)", "promote(total, part, 0, 1.0)"),
     ),
     source(
         ONE,

@@ -185,15 +185,12 @@ PIPELINES = (
         "race",
         (
             (
-                "                read_sums(read, half, i, done.index, part)\n"
-                "                if cutlass.const_expr(i == HALF_N // READ_N - 1):\n"
-                "                    give_back(sums, done)\n"
+                "            read_sums(read, half, 0, done.index, part)\n"
+                "            give_back(sums, done)\n"
             ),
             (
-                "                if cutlass.const_expr(i == HALF_N // READ_N - 1):\n"
-                "                    give_back(sums, done)\n"
-                "                read_sums(read, half, i, done.index, part)\n"
-                "                if cutlass.const_expr(i == HALF_N // READ_N - 1):\n"
+                "            give_back(sums, done)\n"
+                "            read_sums(read, half, 0, done.index, part)\n"
             ),
         ),
         names=("read_sums",),
@@ -211,8 +208,8 @@ PIPELINES = (
             ),
         ),
         (
-            "                    scales.rows.consumer_release(row_scale)\n                column",
-            "                column",
+            "            scales.rows.consumer_release(row_scale)\n            column",
+            "            column",
         ),
         names=("accumulate",),
     ),

@@ -112,7 +112,7 @@ FACTORS = (
         DECODED,
         "both places of a step have one scale",
         "wrong",
-        ("[part_n * 2 + i][place % 4]", "[part_n * 2 + i][place % 4 // 2 * 2]"),
+        ("[i][place % 4]", "[i][place % 4 // 2 * 2]"),
     ),
     source(
         DECODED,
@@ -170,7 +170,7 @@ TOKENS = (
         DECODED,
         "both places of a step take the same weights",
         "wrong",
-        ("enumerate(packed[part_n][half])", "enumerate(packed[part_n][0])"),
+        ("enumerate(packed[0][half])", "enumerate(packed[0][0])"),
     ),
     source(
         DECODED_PARTS,
