@@ -22,6 +22,11 @@ def _e4m3(code: int) -> float:
     return -value if code & 0x80 else value
 
 
+def _byte(row: int, place: int) -> int:
+    """Return where the scale of a row and of a place along K is in an atom."""
+    return row % 32 * 16 + row // 32 * 4 + place
+
+
 def _moved(byte: int) -> int:
     """Return the second four values of a word of weights, as `exact1` has them."""
     return (byte << 2 & 0x8C) | (byte >> 2 & 0x10)
@@ -51,7 +56,27 @@ EXAMPLES = {
         ("0x00C0", 3 << 6, _float(0x00C0 << 16) == 1.5 * 2.0**-126),
         ("0x40004000", 128 * 0x00800080, _float(0x4000 << 16) == 2),
     ],
+    "cpu/shared/atom_values.py.jinja": [
+        ("0x82", 127 + 3, 2.0 ** (0x82 - 127) == 8),
+        ("0x2E000000", 92 << 23, _float(0x2E000000) == 2.0**-35),
+        ("0x2E800000", 93 << 23, _float(0x2E800000) == 2.0**-34 and -35 - 34 == 31 - 100),
+    ],
+    "cpu/shared/scale_rows.py.jinja": [
+        ("0x56", _byte(37, 2), divmod(37, 32) == (1, 5)),
+    ],
+    "sm90/shared/vectors.py.jinja": [
+        ("0x15", (165 & 31) * 4 + (165 >> 5 & 3), divmod(165, 128) == (1, 37)),
+        ("0x54", _byte(37, 0), 0x54 == 4 * 0x15),
+    ],
+    "sm100/shared/operands.py.jinja": [
+        ("0x54", _byte(37, 0), (0x54 // 16, 0x54 % 16 // 4) == (5, 1)),
+        ("0x57", _byte(37, 3), 0x57 // 4 == 0x54 // 4),
+        ("0xC0", 3 * 64, 0xC0 % 128 // 32 == 2),
+    ],
     "sm120/grouped_gemm/operands.py.jinja": [
+        ("0x2E0", 5 * 128 + (3 ^ 5) * 16, len({3 ^ row % 8 for row in range(8)}) == 8),
+        ("0x150", 5 * 64 + (3 ^ 5 // 2 % 4) * 16, True),
+        ("2", 6 % 4, divmod(6, 4) == (1, 2) and divmod(5, 4) == (1, 1)),
         ("0x14", 0xB5 << 2 & 0x3C, True),
         ("0x2C", 0xB5 >> 2 & 0x3C, True),
     ],
