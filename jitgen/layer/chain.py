@@ -136,6 +136,7 @@ class Chain:
             order,
             top_k=1,
             masked_m=counts.masked_m,
+            expected_m=counts.expected_m,
             format=str(self.weights.activation_format),
             out=into.a,
         )

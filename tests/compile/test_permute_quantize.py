@@ -15,13 +15,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import jitgen
 from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.errors import InputError
+from jitgen.ops.permute_quantize.call import CALL
 from jitgen.ops.permute_quantize.samples import Sizes, make
 from jitgen.ops.permute_quantize.sorting import sort_quantize
+from jitgen.ops.permute_quantize.validate import Arguments, validate
+from jitgen.runtime.session import current
 from jitgen.targets.base import kinds_of
 from jitgen.targets.legality import check
 from jitgen.targets.permute_space import USUAL
 from jitgen.verify import device, verify
 from tests import needs
+from tests.arguments import int32
 from tests.compile.kernels import of_words, often
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
@@ -346,3 +350,51 @@ def test_rows_after_none_are_written(layout: str) -> None:
         given: dict[str, Any] = {layout: groups}
         q, _ = jitgen.permute_quantize(x, order, top_k=1, format="none", **given)
         assert torch.equal(q.reshape(2 * rows, 64), x[: 2 * rows])
+
+
+class TestExpectedRows:
+    """`expected_m` of masked rows is what the choice is made for; it changes no bit."""
+
+    @staticmethod
+    def given(rows: int = 64) -> dict[str, Any]:
+        order = torch.arange(4 * rows, dtype=torch.int32).view(4, rows)
+        counts = torch.tensor([3, 0, 1, 2], dtype=torch.int32)
+        return {"x": ragged(2 * rows)["x"], "permutation": order, "top_k": 2, "masked_m": counts}
+
+    def problem(self, expected_m: int | None, **given: Any) -> Any:
+        args = Arguments(**{**self.given(), **given}, expected_m=expected_m)
+        return CALL.problem(args, validate(args, current.get()))
+
+    def test_the_problem_has_that_many_tokens(self) -> None:
+        """Of 4 matrices and 2 places: as many tokens as twice the rows of a matrix."""
+        assert [self.problem(rows).m for rows in (None, 1, 3, 64)] == [128, 2, 6, 128]
+        assert self.problem(3, top_k=5).m == 3  # 12 rows of 5 places each
+
+    @pytest.mark.parametrize("layout", ["offs", "m_indices"])
+    def test_other_layouts_know_their_rows(self, layout: str) -> None:
+        order = torch.arange(256, dtype=torch.int32)
+        groups = int32(256) if layout == "offs" else torch.zeros_like(order)
+        given = {"permutation": order, "masked_m": None, layout: groups}
+
+        assert self.problem(3, **given) == self.problem(None, **given)
+
+    def test_calls_are_remembered_apart(self) -> None:
+        """A warm call is one for what was expected, also of other rows; results are the same."""
+        with jitgen.Session() as session:
+            for rows in (64, 48):
+                given = self.given(rows)
+                first, *others = (
+                    jitgen.permute_quantize(**given, expected_m=each)[0].float()[0, :3]
+                    for each in (None, 3, 8)
+                )
+
+                assert all(torch.equal(each, first) for each in others)
+            families = [family for each in session.families.values() for family in each]
+
+        assert sorted(family.mean for family in families) == [0, 6, 16]
+        assert len(session.memo) == 6
+
+    @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "3"])
+    def test_mistakes_are_told(self, wrong: Any) -> None:
+        with pytest.raises(InputError, match="expected_m: must be an integer of at least 1"):
+            jitgen.permute_quantize(**self.given(), expected_m=wrong)

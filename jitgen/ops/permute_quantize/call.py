@@ -36,6 +36,7 @@ def permute_quantize(  # noqa: C901, PLR0913  # each is one thing to say
     rounding: str = "up",
     out: tuple[Tensor, Tensor | None] | None = None,
     config: PermuteQuantizeConfig | Override | None = None,
+    expected_m: int | None = None,
     **old: object,
 ) -> tuple[Tensor, Tensor | None]:
     """
@@ -92,6 +93,9 @@ def permute_quantize(  # noqa: C901, PLR0913  # each is one thing to say
             means a new one, or that there is none. Rows of no group are not written.
         config: A config to use instead of the selector's, or an edited kernel: see
             `jitgen.override`.
+        expected_m: How many rows a group of the masked layout is expected to have, for choosing a
+            kernel; any value gives right results. Without it every token is expected to have all of
+            its places. Other layouts know their rows: it changes nothing there.
         **old: Arguments by names that they had before: docs/renamed.md.
 
     Returns:
@@ -152,6 +156,7 @@ def permute_quantize(  # noqa: C901, PLR0913  # each is one thing to say
                 q_dtype,
                 power_of_two,
                 rounding,
+                expected_m,
                 None if config is None else id(config),
                 "permute_quantize",  # other operations remember in the same place
                 None if inverse is None else inverse.shape[-1],
@@ -186,6 +191,7 @@ def permute_quantize(  # noqa: C901, PLR0913  # each is one thing to say
         rounding=rounding,
         out=out,
         config=config,
+        expected_m=expected_m,
     )
     return CALL.run(args, key)
 

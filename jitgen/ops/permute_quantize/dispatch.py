@@ -139,8 +139,9 @@ class PermuteQuantize(ScaledCall[Arguments, Validated]):
         check_places("inverse", args.inverse, rows, "rows")
 
     def problem(self, args: Arguments, valid: Validated) -> PermuteQuantizeProblem:
+        tokens = _expected(args, valid) or valid.rows
         return PermuteQuantizeProblem(
-            m=valid.rows, k=valid.k, top_k=args.top_k, **self.kind(args, valid)
+            m=tokens, k=valid.k, top_k=args.top_k, **self.kind(args, valid)
         )
 
     def kind(self, args: Arguments, valid: Validated) -> dict[str, Any]:
@@ -153,7 +154,7 @@ class PermuteQuantize(ScaledCall[Arguments, Validated]):
         }
 
     def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
-        return Family.of(problem, valid, None)
+        return Family.of(problem, valid, _expected(args, valid))
 
     def fitting(
         self, config: PermuteQuantizeConfig, args: Arguments, valid: Validated
@@ -191,3 +192,13 @@ class PermuteQuantize(ScaledCall[Arguments, Validated]):
 
     def finds_scales(self, args: Arguments) -> bool:
         return format_of(args.format, args.q_dtype).has_own_scales
+
+
+def _expected(args: Arguments, valid: Validated) -> int | None:
+    """
+    Return the tokens whose places are as many as the rows that the caller expects of all matrices;
+    None where nothing is expected, or the tokens are known: in other layouts.
+    """
+    if args.expected_m is None or valid.layout is not Layout.MASKED:
+        return None
+    return -(-args.expected_m * valid.num_groups // args.top_k)

@@ -17,7 +17,7 @@ from jitgen.formats import find_format
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.ops import tensors as common
 from jitgen.ops.scaled import Scaled, check_out
-from jitgen.ops.tensors import AnyValidated, check_size, device_of
+from jitgen.ops.tensors import AnyValidated, Size, check_size, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
@@ -45,6 +45,7 @@ class Arguments(NamedTuple):
     rounding: str = "up"
     out: Scaled | None = None
     config: Config | Override | None = None
+    expected_m: Size | None = None
 
 
 @frozen
@@ -186,6 +187,7 @@ def _check_options(args: Arguments, form: Format) -> None:
         raise InputError("rounding", f"must be up or floor (got {args.rounding!r})")
     if args.rounding != Rounding.UP and form not in (Format.MXFP8, Format.MXFP4):
         raise InputError("rounding", f"is for mxfp8 and mxfp4 (got {args.rounding} for {form})")
+    common.require_count("expected_m", args.expected_m)
 
 
 def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> None:
