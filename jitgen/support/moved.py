@@ -160,17 +160,18 @@ def with_old_fields(cls: _Class) -> _Class:
     """Let instances of a class be made with fields by their old names, and be asked for those."""
     made: Any = cls
     name, init = made.__name__, made.__init__
-    names = ARGUMENTS[name].keys()
+    names = ARGUMENTS[name]
 
     @wraps(init)
     def by_new_names(self: Any, **named: Any) -> None:
-        if not names.isdisjoint(named):
-            old = {each: named.pop(each) for each in names & named.keys()}
-            named |= _by_new_names(name, old, named, stacklevel=4)
+        old = [each for each in named if each in names]  # torch.compile follows this
+        if old:
+            taken = {each: named.pop(each) for each in old}
+            named |= _by_new_names(name, taken, named, stacklevel=4)
         init(self, **named)
 
     def old_field(self: Any, asked: str) -> Any:
-        new = ARGUMENTS[name].get(asked)
+        new = names.get(asked)
         if new is None:
             raise AttributeError(f"{name!r} object has no attribute {asked!r}")
         warn(f"{name}.{asked}", new)
