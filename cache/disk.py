@@ -19,6 +19,7 @@ _REMEDIES = {
     errno.EDQUOT: "make room, or set JITGEN_CACHE_DIR to a folder that has some",
     errno.EROFS: "set JITGEN_CACHE_DIR to a folder that can be written, or JITGEN_CACHE=ro",
     errno.EACCES: "set JITGEN_CACHE_DIR to a folder of your own, or JITGEN_CACHE=ro",
+    errno.ENOTDIR: "set JITGEN_CACHE_DIR to a folder, or to a path where one can be made",
 }
 
 
@@ -82,7 +83,9 @@ def probe(root: Root) -> None:
     if base is None:
         import tempfile  # 5 ms, and every start imports this module
 
-        place = _existing(root.path)
+        place = next(path for path in (root.path, *root.path.parents) if os.path.lexists(path))
+        if not place.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(place))
         try:
             Path(tempfile.mkdtemp(prefix=".jitgen-", dir=place)).rmdir()
         except OSError as error:

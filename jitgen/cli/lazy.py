@@ -37,6 +37,20 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is asked for, or fail with the names that there are."""
+        name = args[0]
+        is_known = name in self._commands_at or name.startswith("-") or ctx.resilient_parsing
+        if not is_known:
+            from difflib import get_close_matches  # every start imports this module
+
+            meant = get_close_matches(name, self._commands_at, 1)
+            hint = f" Did you mean {meant[0]!r}?" if meant else ""
+            ctx.fail(f"No such command {name!r}.{hint} Commands: {', '.join(self._commands_at)}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands from the table, without importing any."""
         with formatter.section("Commands"):

@@ -18,8 +18,8 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, ClassVar, Self
 
-from jitgen.config import grammar
-from jitgen.config.plugins import OPERATIONS, TARGETS, Arch
+from jitgen.config import grammar, kernel_names
+from jitgen.config.plugins import OPERATIONS, Arch
 from jitgen.errors import ConfigError
 from jitgen.support.moved import RENAMED, take_old_methods
 from jitgen.support.text import shown
@@ -400,9 +400,10 @@ class Config(Part):
         Raises:
             ConfigError: `name` is no kernel name, or not one of this class; the message shows one.
         """
-        config, arch = (_read(name) if isinstance(name, str) else None) or (None, None)
+        config, arch = (kernel_names.read(name) if isinstance(name, str) else None) or (None, None)
         if arch is None or not isinstance(config, cls):
-            raise ConfigError(f"{shown(name)} is no kernel name; one looks like {EXAMPLE}")
+            wrong = kernel_names.what_is_wrong(name)
+            raise ConfigError(f"{shown(name)} is no kernel name{wrong}; one looks like {EXAMPLE}")
         return config, arch
 
 
@@ -417,17 +418,3 @@ class TiledConfig(Config):
     def tiling(self) -> Any:
         """How a GPU's threads share the work."""
         raise NotImplementedError
-
-
-def _read(name: str) -> tuple[Config, Arch] | None:
-    op = _longest([op for op in OPERATIONS.names() if name.startswith(f"{op}_")])
-    arch = _longest([arch for arch in TARGETS.names() if name.endswith(f"_{arch}")])
-    if not op or not arch:
-        return None
-    config = OPERATIONS.get(op).config_type.parse_name(name[len(op) + 1 : -len(arch) - 1])
-    return None if config is None else (config, Arch(arch))
-
-
-def _longest(words: list[str]) -> str:
-    """Return the longest word: one operation's name may be the beginning of another's."""
-    return max(words, key=len, default="")

@@ -107,7 +107,7 @@ class AnySizes:
         """Return the sizes in words."""
         fields = type(self).__dataclass_fields__  # type: ignore[attr-defined]
         shown = {name: getattr(self, name) for name in fields}
-        if "rows" in shown:
+        if isinstance(shown.get("rows"), tuple):
             shown["rows"] = rows_in_words(shown["rows"])
         return self.words.format(**shown) + f", {shown['num_sms']} SMs"
 

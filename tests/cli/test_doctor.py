@@ -148,6 +148,19 @@ class TestCache:
 
         assert findings(jitgen("doctor", "--json").document)["writable"]["health"] == "warn"
 
+    @pytest.mark.parametrize("below", ["", "more"])
+    def test_a_file_is_no_folder(
+        self, jitgen: Jitgen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+    ) -> None:
+        """The cache's path, or one above it, is a file: no kernel could be kept."""
+        file = tmp_path / "file"
+        file.touch()
+        monkeypatch.setenv("JITGEN_CACHE_DIR", str(file / below))
+        found = findings(jitgen("doctor", "--json").document)["writable"]
+
+        assert found["value"] == f"no: it is no folder (ENOTDIR): {file}"
+        assert "set JITGEN_CACHE_DIR to a folder" in found["advice"]
+
     def test_the_probe_leaves_nothing(self, jitgen: Jitgen, cache_root: Path) -> None:
         publish(Store.open(cache_root), 1)
 

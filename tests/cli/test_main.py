@@ -127,8 +127,9 @@ def test_version(jitgen: Jitgen) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("nope", "No such command 'nope'"),
-        ("cache nope", "No such command 'nope'"),
+        ("nope", "No such command 'nope'. Commands: demo, prewarm, "),
+        ("dmeo", "No such command 'dmeo'. Did you mean 'demo'? Commands: demo, "),
+        ("cache lst", "No such command 'lst'. Did you mean 'ls'? Commands: dir, ls, "),
         ("show", "Missing argument"),
         ("configs --arch sm_42", "'sm_42' is not known; allowed: cpu, sm_100a"),
         ("configs --layout diagonal", "'diagonal' is not one of"),

@@ -84,11 +84,20 @@ class TestName:
         assert dataclasses.replace(CONFIG, **changed).name("cpu") != CONFIG.name("cpu")
 
     @pytest.mark.parametrize(
-        "name", ["", "grouped_gemm", CONFIG.name("sm_90a") + "x", "a/b", "../x"]
+        ("name", "wrong"),
+        [
+            ("", ""),
+            ("a/b", ""),
+            ("../x", ""),
+            ("grouped_gemm", r": it ends with no target \(cpu, .*sm_90a\)"),
+            (CONFIG.name("sm_90a") + "x", r": it ends with no target \(cpu, .*sm_90a\)"),
+            ("grouped_gem_ragged_cpu", r": it begins with no operation \(combine, .*\)"),
+            ("combine_fp16_cpu", ": `jitgen configs --op combine` lists those of combine"),
+        ],
     )
-    def test_nonsense_is_refused(self, name: str) -> None:
-        """What is no name raises one error that shows a name."""
-        with pytest.raises(ConfigError, match="is no kernel name; one looks like"):
+    def test_nonsense_is_refused(self, name: str, wrong: str) -> None:
+        """What is no name raises one error that says which part is wrong and shows a name."""
+        with pytest.raises(ConfigError, match=f"is no kernel name{wrong}; one looks like"):
             GroupedGemmConfig.parse(name)
 
     def test_names_of_prepacked_weights(self) -> None:
