@@ -175,7 +175,13 @@ def _normal(name: str) -> str:
 @cache
 def _load(kind: PluginKind[Any], name: str, trusted: tuple[str, ...]) -> Any:
     if _is_built_in(kind, name):
-        return getattr(importlib.import_module(f"jitgen.{kind.package}.{name}"), kind.attribute)
+        own = getattr(importlib.import_module(f"jitgen.{kind.package}.{name}"), kind.attribute)
+        if own.name != name:
+            raise ConfigError(
+                f"{kind.attribute} of jitgen/{kind.package}/{name} calls itself {shown(own.name)}; "
+                "it must have the name of its folder"
+            )
+        return own
     point = _others(kind, trusted).get(name)
     if point is None:
         raise ConfigError(

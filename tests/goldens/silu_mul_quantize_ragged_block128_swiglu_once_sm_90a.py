@@ -13,7 +13,7 @@
 # config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
 # under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
-SwiGLU of a gate-up result on Hopper, and its quantisation: bf16 in, e4m3 out.
+Activation swiglu of a gate-up result on Hopper, and its quantisation: bf16 in, e4m3 out.
 
     y[m, i] = gate / (1 + exp(-gate)) * up
 

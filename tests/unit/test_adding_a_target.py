@@ -124,6 +124,20 @@ def test_two_folders_are_enough(tmp_path: Path) -> None:
     assert "_twin" in done.out
 
 
+def test_a_copy_with_the_old_name_is_refused(tmp_path: Path) -> None:
+    """A folder that was copied, and its object not renamed: kernels would have another's name."""
+    copy = tmp_path / "jitgen"
+    shutil.copytree(ROOT / "jitgen", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(copy / "targets" / "cpu", copy / "targets" / "twin")
+    use = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n"
+    use += "from jitgen.cli import main\nsys.exit(main.run(['configs', '--arch', 'twin']))"
+    done = installing.run(tmp_path, use)
+
+    assert done.code == 2, done.out
+    said = "TARGET of jitgen/targets/twin calls itself 'cpu'; it must have the name of its folder"
+    assert said in done.err
+
+
 def test_the_document_is_linked() -> None:
     for name in ("README.md", "CONTRIBUTING.md"):
         assert "docs/adding-a-target.md" in (ROOT / name).read_text(encoding="utf-8")
