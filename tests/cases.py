@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from jitgen.codegen.parameters import template_of
 from jitgen.config import Arch, Config
-from jitgen.config.config import Part
+from jitgen.config.config import Part, members_of
 from jitgen.errors import ConfigError
 from jitgen.targets.legality import check, target
 from tests.covering import covering
@@ -111,7 +111,7 @@ def _all(field: Field[Any]) -> Iterator[Any]:
     if kind is bool:
         yield from (False, True)
     elif issubclass(kind, StrEnum):
-        yield from kind
+        yield from members_of(field.metadata)
     else:
         yield from (default, 2 * default, default // 2) if type(default) is int else ()
         yield from (1, 2, 3, 4)

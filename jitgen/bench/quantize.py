@@ -34,7 +34,8 @@ from jitgen.bench.runner import (
     device_of,
 )
 from jitgen.config import Arch, Layout
-from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem
+from jitgen.config.format import IN_ATOMS, Format
+from jitgen.config.quantize import QuantizeConfig, QuantizeProblem
 from jitgen.config.unpack_weights import UnpackWeightsProblem
 from jitgen.errors import KernelMiss
 from jitgen.formats import mx32, nv16
@@ -101,10 +102,10 @@ def case(
 def cases(arch: Arch) -> Iterator[KernelCase]:
     """Yield the cases to measure on a device of `arch`: on a CPU every format once, and small."""
     if not arch.is_gpu:
-        for form in Format:
+        for form in IN_ATOMS:
             yield case(Layout.CONTIGUOUS, form, _CPU_ROWS, _CPU_K, arch)
         return
-    for form in Format:
+    for form in IN_ATOMS:
         has_budget = form is not Format.MXFP4
         yield case(Layout.CONTIGUOUS, form, _ROWS, _K, arch, has_budget=has_budget)
     for layout in (Layout.RAGGED, Layout.MASKED):

@@ -32,9 +32,9 @@ from jitgen.bench.runner import (
     device_of,
 )
 from jitgen.config import Arch, Layout
+from jitgen.config.format import Format
 from jitgen.config.silu_mul_quantize import (
     Activation,
-    Scales,
     SiluMulQuantizeConfig,
     SiluMulQuantizeProblem,
 )
@@ -53,7 +53,7 @@ _KINDS = (
     *(SiluMulQuantizeConfig(layout=layout) for layout in Layout),
     *(
         SiluMulQuantizeConfig(layout=Layout.RAGGED, scale_granularity=scales)
-        for scales in (Scales.ROW, Scales.TENSOR, Scales.NONE)
+        for scales in (Format.ROW, Format.TENSOR, Format.NONE)
     ),
     SiluMulQuantizeConfig(layout=Layout.RAGGED, activation=Activation.SWIGLU_OAI, interleaved=True),
 )

@@ -15,9 +15,9 @@ import click
 
 from jitgen.cli.output import Output
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.config.format import IN_ROWS
 from jitgen.config.operation import operation
 from jitgen.config.plugins import OPERATIONS
-from jitgen.config.silu_mul_quantize import Scales
 from jitgen.errors import ConfigError
 from jitgen.plans.shard import Shard
 from jitgen.support.text import shown
@@ -129,7 +129,7 @@ def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..
             "--a-scales",
             "a_scale_granularity",
             type=Word(ScaleGranularity),
-            help="Scales of a; else as --scales.",
+            help="Format of a; else as --scales.",
         ),
         _word("--b-layout", "b_layout", BLayout, "plain"),
         click.option("--bias", is_flag=True, help="Add a bias."),
@@ -224,7 +224,7 @@ ARCHS = Parsed("arch,...", _archs)
 OP = Parsed("op", lambda name: operation(name).name)
 SHARD = Parsed("i/n", Shard.parse)
 SIZE = Parsed("size", _bytes)
-SCALES = click.Choice([*dict.fromkeys(map(str, (*ScaleGranularity, *Scales)))])
+SCALES = click.Choice([*dict.fromkeys(map(str, (*ScaleGranularity, *IN_ROWS)))])
 """Scale granularities of all operations; each operation checks its own."""
 
 DEVICE = click.option(

@@ -250,9 +250,18 @@ def _checked(name: str, rules: Any, value: Any) -> Any:
             raise ConfigError(f"{name} must be a {kind.__name__} (got {shown(value)})")
         return value
     try:
-        return kind(value)
+        found = kind(value)
     except ValueError:
-        raise ConfigError(f"{name} must be one of {', '.join(kind)} (got {shown(value)})") from None
+        found = None
+    if found is None or (rules["allowed"] and found not in rules["allowed"]):
+        allowed = ", ".join(members_of(rules))
+        raise ConfigError(f"{name} must be one of {allowed} (got {shown(value)})")
+    return found
+
+
+def members_of(rules: Mapping[str, Any]) -> tuple[StrEnum, ...]:
+    """Return the members of an enumeration that a field may be, as its metadata say."""
+    return rules["allowed"] or (*rules["type"],)
 
 
 def _size(name: str, value: Any, least: int, most: int | None) -> int:
@@ -264,7 +273,7 @@ def _size(name: str, value: Any, least: int, most: int | None) -> int:
     return value
 
 
-def of(
+def of(  # noqa: PLR0913  # each is one thing to say
     kind: type,
     *,
     is_optional: bool = False,
@@ -274,6 +283,7 @@ def of(
     always: bool | None = None,
     after: str = "",
     reads: str = "",
+    allowed: tuple[StrEnum, ...] = (),
     **options: Any,
 ) -> Any:
     """
@@ -288,9 +298,11 @@ def of(
         always: Whether a name has it even where it is the default; None: enumerations do.
         after: Name of the field whose word its own follows; empty: as fields are declared.
         reads: Regular expression of the values that names may have; empty: any value.
+        allowed: Members of an enumeration that the value may be; none: all.
         options: Further options of `dataclasses.field`.
     """
     rules = {"type": kind, "is_optional": is_optional, "least": least, "most": most}
+    rules["allowed"] = allowed
     words = {"word": word, "always": always, "after": after, "reads": reads}
     return field(metadata=rules | words, **options)
 

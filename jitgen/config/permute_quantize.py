@@ -13,13 +13,12 @@ from typing import Any, ClassVar
 from jitgen.config.config import (
     MAX_SIZE,
     SCALE_BLOCK,
-    DType,
     Layout,
     Part,
-    ScaleGranularity,
     TiledConfig,
     of,
 )
+from jitgen.config.format import Format
 from jitgen.config.problem import UngroupedTokens
 from jitgen.config.quantize import Rounding
 from jitgen.errors import ConfigError
@@ -27,73 +26,6 @@ from jitgen.support.frozen import frozen
 
 MOST_PLACES = 32
 """Places of a token: a warp has one in each lane."""
-
-
-class Format(StrEnum):
-    """Formats of the result, as the next GEMM takes its a; see `jitgen.formats`."""
-
-    BLOCK128 = "block128"
-    """e4m3 with a float32 for each 1x128, computed by the kernel."""
-
-    ROW = "row"
-    """e4m3 with a float32 for each row, computed by the kernel."""
-
-    TENSOR = "tensor"
-    """e4m3 with one float32 for all values, given by the caller."""
-
-    NONE = "none"
-    """bfloat16, as it was."""
-
-    MXFP8 = "mxfp8"
-    """e4m3 with a power of two for every 32 along K, in atoms."""
-
-    MXFP4 = "mxfp4"
-    """e2m1 with a power of two for every 32 along K, in atoms."""
-
-    NVFP4 = "nvfp4"
-    """
-    e2m1 with an e4m3 for every 16 along K, in atoms, and a global float32 scale given by the
-    caller.
-    """
-
-    @property
-    def q_dtype(self) -> DType:
-        """Element type of the results."""
-        if self is Format.NONE:
-            return DType.BF16
-        return DType.E2M1 if self in (Format.MXFP4, Format.NVFP4) else DType.E4M3
-
-    @property
-    def scales(self) -> ScaleGranularity:
-        """The format of the scales."""
-        return _SCALES.get(self) or ScaleGranularity(str(self))
-
-    @property
-    def has_atoms(self) -> bool:
-        """Whether scales lie in atoms."""
-        return self in _SCALES
-
-    @property
-    def has_float_scales(self) -> bool:
-        """Whether scales of this format are float32, found by the kernel."""
-        return self in (Format.BLOCK128, Format.ROW)
-
-    @property
-    def has_given_scale(self) -> bool:
-        """Whether callers give a scale: of all values, or over other scales."""
-        return self in (Format.TENSOR, Format.NVFP4)
-
-    @property
-    def has_own_scales(self) -> bool:
-        """Whether kernels write scales."""
-        return self.has_atoms or self.has_float_scales
-
-
-_SCALES = {
-    Format.MXFP8: ScaleGranularity.MX32,
-    Format.MXFP4: ScaleGranularity.MX32,
-    Format.NVFP4: ScaleGranularity.NV16,
-}
 
 
 class Walk(StrEnum):

@@ -9,37 +9,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from jitgen.config.config import MAX_SIZE, DType, Layout, Part, ScaleGranularity, TiledConfig, of
+from jitgen.config.config import MAX_SIZE, Layout, Part, TiledConfig, of
+from jitgen.config.format import IN_ATOMS, Format
 from jitgen.config.problem import GroupedRows
 from jitgen.support.frozen import frozen
-
-
-class Format(StrEnum):
-    """Formats of the result; see `jitgen.formats.mx32` and `jitgen.formats.nv16`."""
-
-    MXFP8 = "mxfp8"
-    """e4m3 with a power of two for every 32 along K."""
-
-    MXFP4 = "mxfp4"
-    """e2m1 with a power of two for every 32 along K."""
-
-    NVFP4 = "nvfp4"
-    """e2m1 with an e4m3 for every 16 along K, and a float32 over them that the caller gives."""
-
-    @property
-    def q_dtype(self) -> DType:
-        """Element type of the results."""
-        return DType.E4M3 if self is Format.MXFP8 else DType.E2M1
-
-    @property
-    def scales(self) -> ScaleGranularity:
-        """The format of the scales."""
-        return ScaleGranularity.NV16 if self is Format.NVFP4 else ScaleGranularity.MX32
-
-    @property
-    def values(self) -> int:
-        """Values along K that share a scale."""
-        return 16 if self is Format.NVFP4 else 32
 
 
 class Rounding(StrEnum):
@@ -98,7 +71,7 @@ class QuantizeConfig(TiledConfig):
 
     op: ClassVar[str] = "quantize"
     layout: Layout = of(Layout)
-    format: Format = of(Format, default=Format.MXFP8)
+    format: Format = of(Format, allowed=IN_ATOMS, default=Format.MXFP8)
     rounding: Rounding = of(Rounding, default=Rounding.UP, always=False)
     tiling: Tiling = of(Tiling, default=Tiling())
 
@@ -136,7 +109,7 @@ class QuantizeProblem(GroupedRows):
     groups: int = of(int, most=MAX_SIZE)
     m: int = of(int, least=0, most=MAX_SIZE)
     k: int = of(int, most=MAX_SIZE)
-    format: Format = of(Format, default=Format.MXFP8)
+    format: Format = of(Format, allowed=IN_ATOMS, default=Format.MXFP8)
     rounding: Rounding = of(Rounding, default=Rounding.UP)
 
     @property

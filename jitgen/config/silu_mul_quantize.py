@@ -8,13 +8,14 @@ chosen.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from jitgen.config.config import MAX_SIZE, SCALE_BLOCK, DType, Layout, Part, TiledConfig, of
-from jitgen.config.grammar import Vocabulary
+from jitgen.config.config import MAX_SIZE, SCALE_BLOCK, Layout, Part, TiledConfig, of
+from jitgen.config.format import IN_ROWS, Format
 from jitgen.config.problem import GroupedRows
 from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
+from jitgen.support.moved import renamed
 
 
 class Activation(StrEnum):
@@ -25,32 +26,6 @@ class Activation(StrEnum):
 
     SWIGLU_OAI = "swiglu_oai"
     """gpt-oss's: gate / (1 + exp(-alpha gate)) * (up + 1), with both limited before."""
-
-
-class Scales(Vocabulary):
-    """Granularity of the result's scales, as the next GEMM takes them for a; or no scales."""
-
-    BLOCK128 = "block128"
-    """One float32 for each 1x128, computed by the kernel."""
-
-    ROW = "row"
-    """One float32 for each row, computed by the kernel."""
-
-    TENSOR = "tensor"
-    """One float32 for all values, given by the caller."""
-
-    NONE = "none"
-    """None: results stay bfloat16."""
-
-    @property
-    def q_dtype(self) -> DType:
-        """Element type of the results."""
-        return DType.BF16 if self is Scales.NONE else DType.E4M3
-
-    @property
-    def is_found(self) -> bool:
-        """Whether kernels compute the scales, and not the caller."""
-        return self in (Scales.BLOCK128, Scales.ROW)
 
 
 @frozen
@@ -105,7 +80,7 @@ class SiluMulQuantizeConfig(TiledConfig):
 
     op: ClassVar[str] = "silu_mul_quantize"
     layout: Layout = of(Layout)
-    scale_granularity: Scales = of(Scales, default=Scales.BLOCK128)
+    scale_granularity: Format = of(Format, allowed=IN_ROWS, default=Format.BLOCK128)
     activation: Activation = of(Activation, default=Activation.SWIGLU)
     interleaved: bool = of(bool, default=False, word="interleaved")
     power_of_two: bool = of(bool, default=False, word="pow2")
@@ -121,7 +96,7 @@ class SiluMulQuantizeConfig(TiledConfig):
     @property
     def arguments(self) -> tuple[str, ...]:
         """Names of the first arguments of the compiled function, for findings."""
-        given = {Scales.TENSOR: ("given",), Scales.NONE: ()}
+        given = {Format.TENSOR: ("given",), Format.NONE: ()}
         return ("x", "groups", "q", *given.get(self.scale_granularity, ("scale",)))
 
 
@@ -147,7 +122,7 @@ class SiluMulQuantizeProblem(GroupedRows):
     groups: int = of(int, most=MAX_SIZE)
     m: int = of(int, least=0, most=MAX_SIZE)
     n: int = of(int, most=MAX_SIZE)
-    scale_granularity: Scales = of(Scales, default=Scales.BLOCK128)
+    scale_granularity: Format = of(Format, allowed=IN_ROWS, default=Format.BLOCK128)
     activation: Activation = of(Activation, default=Activation.SWIGLU)
     interleaved: bool = of(bool, default=False)
     power_of_two: bool = of(bool, default=False)
@@ -163,7 +138,7 @@ class SiluMulQuantizeProblem(GroupedRows):
     @property
     def traffic_bytes(self) -> int:
         """Bytes of x, results and scales, each once."""
-        scales = {Scales.BLOCK128: 4 * -(-self.n // SCALE_BLOCK), Scales.ROW: 4}
+        scales = {Format.BLOCK128: 4 * -(-self.n // SCALE_BLOCK), Format.ROW: 4}
         each = 4 * self.n + self.n * self.scale_granularity.q_dtype.bits // 8
         return self.m * (each + scales.get(self.scale_granularity, 0))
 
@@ -185,3 +160,9 @@ class SiluMulQuantizeProblem(GroupedRows):
         """Sort key of problems: kind, columns, groups, rows."""
         kind = (self.layout, self.scale_granularity, self.activation, self.interleaved)
         return (*kind, self.power_of_two, self.n, self.groups, self.m)
+
+
+if not TYPE_CHECKING:  # a type checker has the new names alone
+
+    def __getattr__(name: str) -> Any:
+        return renamed(__name__, name)

@@ -10,10 +10,11 @@ import torch
 
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.combine import CombineProblem
+from jitgen.config.format import Format
 from jitgen.config.grouped_gemm import GroupedGemmProblem
-from jitgen.config.permute_quantize import Format, PermuteQuantizeProblem, Walk
+from jitgen.config.permute_quantize import PermuteQuantizeProblem, Walk
 from jitgen.config.route import RouteProblem, Scoring
-from jitgen.config.silu_mul_quantize import Activation, Scales, SiluMulQuantizeProblem
+from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeProblem
 from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import OF_TORCH
 from jitgen.layer.config import MoEConfig
@@ -84,7 +85,7 @@ def of_rows(
         groups=weights.groups,
         m=weights.groups,
         n=weights.intermediate,
-        scale_granularity=Scales(str(weights.activation_format)),
+        scale_granularity=Format(str(weights.activation_format)),
         activation=Activation(config.activation),
         interleaved=config.interleaved,
     )

@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from jitgen.config.config import members_of
 from jitgen.config.operation import operation
 from jitgen.config.plugins import OPERATIONS
 from jitgen.errors import ConfigError, PlanError
@@ -143,7 +144,7 @@ def keys_of(op: str) -> dict[str, Key]:
             is_left_out = spec.default is not dataclasses.MISSING
             found["dtype" if name == "a_dtype" else name] = Key(
                 fields=(name,),
-                read=_one(_READERS.get(kind) or _word(kind)),
+                read=_one(_READERS.get(kind) or _word(spec.metadata)),
                 default=(spec.default,) if is_left_out else _REQUIRED,
             )
     return found
@@ -219,14 +220,14 @@ def _rows(value: Any, where: str) -> tuple[int, int]:
     return least, most
 
 
-def _word(kind: type[StrEnum]) -> Callable[[Any, str], Any]:
+def _word(rules: Mapping[str, Any]) -> Callable[[Any, str], Any]:
+    members = members_of(rules)
+
     def read(value: Any, where: str) -> StrEnum:
-        try:
-            return kind(value)
-        except ValueError:
-            raise PlanError(
-                f"{where}: must be one of {', '.join(kind)} (got {shown(value)})"
-            ) from None
+        for each in members:
+            if each == value:
+                return each
+        raise PlanError(f"{where}: must be one of {', '.join(members)} (got {shown(value)})")
 
     return read
 

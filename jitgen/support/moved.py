@@ -59,6 +59,7 @@ NAMES = {
     "jitgen": _OF_GEMM | _OF_FC2,
     "jitgen.config.grouped_gemm": _OF_GEMM,
     "jitgen.config.moe_fc2_dense": _OF_FC2,
+    "jitgen.config.silu_mul_quantize": {"Scales": "Format"},
     "jitgen.formats.prepacked": _OF_WEIGHTS,
     "jitgen.quantize": _OF_WEIGHTS
     | {"load_prepared": "load_prepacked", "save_prepared": "save_prepacked"},

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
-from jitgen.config.config import Config, Part, TiledConfig
+from jitgen.config.config import Config, Part, TiledConfig, members_of
 from jitgen.config.problem import SizedProblem
 from jitgen.targets.protocol import Candidate, Derived, Device, Template, legal_of
 from jitgen.targets.sums import SumOrder
@@ -151,6 +151,6 @@ def kinds_of(usual: _TiledT) -> Iterator[_TiledT]:
         if kind is bool:
             values[spec.name] = (False, True)
         elif kind is not int and not issubclass(kind, Part):
-            values[spec.name] = tuple(kind)
+            values[spec.name] = members_of(spec.metadata)
     for chosen in itertools.product(*values.values()):
         yield replace(usual, **dict(zip(values, chosen, strict=True)))

@@ -6,11 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jitgen.config.config import Layout
-from jitgen.config.permute_quantize import (
-    Format,
-    PermuteQuantizeConfig,
-    Walk,
-)
+from jitgen.config.format import Format
+from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.config.quantize import Rounding
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sums import SumOrder

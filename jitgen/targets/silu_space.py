@@ -32,7 +32,7 @@ def check_kind(config: SiluMulQuantizeConfig) -> None:
         Refusal: Others are, with the code ``E_POWER_OF_TWO``.
     """
     refuse_unless(
-        config.scale_granularity.is_found or not config.power_of_two,
+        config.scale_granularity.has_float_scales or not config.power_of_two,
         "E_POWER_OF_TWO",
         f"power_of_two is for scales that a kernel finds, block128 and row: those of "
         f"{config.scale_granularity} are not its own",
@@ -41,5 +41,5 @@ def check_kind(config: SiluMulQuantizeConfig) -> None:
 
 def legal_kind(config: SiluMulQuantizeConfig) -> SiluMulQuantizeConfig:
     """Return `config` with fields that go together."""
-    is_rounded = config.power_of_two and config.scale_granularity.is_found
+    is_rounded = config.power_of_two and config.scale_granularity.has_float_scales
     return replace(config, power_of_two=is_rounded)

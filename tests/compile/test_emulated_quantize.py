@@ -14,7 +14,8 @@ from torch import Tensor
 import jitgen
 from jitgen import quantize
 from jitgen.config import Arch
-from jitgen.config.quantize import Format, QuantizeConfig
+from jitgen.config.format import Format
+from jitgen.config.quantize import QuantizeConfig
 from jitgen.emulator import Report
 from jitgen.errors import InputError
 from jitgen.formats import mx32, nv16

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from jitgen.config.silu_mul_quantize import Activation, Scales, SiluMulQuantizeConfig, Tiling
+from jitgen.config.format import Format
+from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeConfig, Tiling
 from tests import needs
 from tests.compile.silu_kernels import (
     BLOCKS,
@@ -43,7 +44,7 @@ def test_the_kernels_of_a_push_have_all_sizes() -> None:
 
 
 def tiling_of(kernel: SiluMulQuantizeConfig) -> Tiling:
-    return WHOLE_ROWS if kernel.scale_granularity is Scales.ROW else TILES
+    return WHOLE_ROWS if kernel.scale_granularity is Format.ROW else TILES
 
 
 @pytest.mark.parametrize(

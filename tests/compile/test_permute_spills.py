@@ -9,7 +9,8 @@ from jitgen.codegen.render import render
 from jitgen.compile import compiler, inspect
 from jitgen.config import Arch, Config, Layout
 from jitgen.config.combine import CombineProblem
-from jitgen.config.permute_quantize import Format, PermuteQuantizeProblem, Walk
+from jitgen.config.format import Format
+from jitgen.config.permute_quantize import PermuteQuantizeProblem, Walk
 from jitgen.errors import ConfigError
 from jitgen.targets.legality import require, rules
 from tests import needs

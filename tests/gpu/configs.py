@@ -20,10 +20,11 @@ from jitgen.bench.runner import of_every_device
 from jitgen.bench.transformers.models import MODELS
 from jitgen.bench.transformers.run import WORKS, kernel_names
 from jitgen.config import Arch, BLayout, Config, DType, Layout, Numerics, ScaleGranularity
+from jitgen.config.format import IN_ATOMS
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Operands
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
-from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem
+from jitgen.config.quantize import QuantizeConfig, QuantizeProblem
 from jitgen.config.route import RouteConfig
 from jitgen.config.unpack_weights import UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.formats.unpacked import LAYOUTS
@@ -148,7 +149,7 @@ def quantized(arch: Arch) -> list[QuantizeConfig]:
     return [
         config
         for layout in Layout
-        for form in Format
+        for form in IN_ATOMS
         for config in rules(arch, "quantize").candidates(
             QuantizeProblem(layout=layout, groups=8, m=8192, k=7168, format=form)
         )

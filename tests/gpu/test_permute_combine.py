@@ -13,7 +13,8 @@ import torch
 import jitgen
 from jitgen import plans
 from jitgen.config.combine import CombineConfig
-from jitgen.config.permute_quantize import Format, PermuteQuantizeConfig
+from jitgen.config.format import Format
+from jitgen.config.permute_quantize import PermuteQuantizeConfig
 from jitgen.ops.combine import samples as combining
 from jitgen.ops.permute_quantize import samples as permuting
 from tests.gpu.configs import ARCH

@@ -8,7 +8,8 @@ import torch
 
 from jitgen import quantize
 from jitgen.config.config import Layout
-from jitgen.config.quantize import Format, QuantizeConfig
+from jitgen.config.format import Format
+from jitgen.config.quantize import QuantizeConfig
 from jitgen.ops.quantize.samples import Sizes, make
 from jitgen.ops.solved import Solved
 from tests.gpu.configs import ARCH, quantized

@@ -13,8 +13,8 @@ import jitgen
 from jitgen.config import Config, Layout
 from jitgen.config.combine import CombineConfig, CombineProblem
 from jitgen.config.combine import Tiling as CombineTiling
+from jitgen.config.format import Format
 from jitgen.config.permute_quantize import (
-    Format,
     PermuteQuantizeConfig,
     PermuteQuantizeProblem,
     Tiling,

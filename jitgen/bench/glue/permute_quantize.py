@@ -14,7 +14,8 @@ from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.glue import Operands, case, others
 from jitgen.bench.runner import COPY, INDUCTOR, KernelCase
 from jitgen.config import Arch, Layout
-from jitgen.config.permute_quantize import Format, PermuteQuantizeProblem, Walk
+from jitgen.config.format import Format
+from jitgen.config.permute_quantize import PermuteQuantizeProblem, Walk
 from jitgen.formats.e4m3 import MAX
 from jitgen.ops.permute_quantize import reference
 from jitgen.targets.legality import rules

@@ -27,7 +27,8 @@ from jitgen.bench.glue.permute_quantize import EXPERTS, TOP_K
 from jitgen.bench.runner import INDUCTOR, KernelCase
 from jitgen.config import Arch, DType, Layout
 from jitgen.config.combine import CombineProblem
-from jitgen.config.permute_quantize import Format, PermuteQuantizeProblem, Walk
+from jitgen.config.format import Format
+from jitgen.config.permute_quantize import PermuteQuantizeProblem, Walk
 from jitgen.config.route import RouteProblem, Scoring
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeProblem
 from jitgen.support.frozen import frozen

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.config.format import Format
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.permute_quantize import SORTED, Format, PermuteQuantizeConfig, Walk
+from jitgen.config.permute_quantize import SORTED, PermuteQuantizeConfig, Walk
 from jitgen.errors import InputError
 from jitgen.formats.protocol import Rows
 from jitgen.ops import direct

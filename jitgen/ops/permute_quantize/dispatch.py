@@ -11,12 +11,8 @@ from torch import Tensor
 
 from jitgen.config import Layout
 from jitgen.config.config import SCALE_BLOCK
-from jitgen.config.permute_quantize import (
-    Format,
-    PermuteQuantizeConfig,
-    PermuteQuantizeProblem,
-    Walk,
-)
+from jitgen.config.format import Format
+from jitgen.config.permute_quantize import PermuteQuantizeConfig, PermuteQuantizeProblem, Walk
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.ops.launch import AnyLaunch, Family
 from jitgen.ops.permute_quantize.validate import (
@@ -34,7 +30,7 @@ from jitgen.support.frozen import frozen
 
 _PAIRS = torch.float4_e2m1fn_x2
 _WORD = 4
-"""Scales that a kernel loads together."""
+"""Format that a kernel loads together."""
 
 
 @frozen

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Reference for the kernels of `permute_quantize`, in torch: rows are gathered, then quantised by
-`jitgen.quantize`. Scales and values are equal bit by bit.
+`jitgen.quantize`. Format and values are equal bit by bit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.config.permute_quantize import Format
+from jitgen.config.format import Format
 from jitgen.errors import InputError
 from jitgen.formats.block128 import per_token_group
 from jitgen.formats.e4m3 import MAX

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.config.format import Format
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.permute_quantize import Format, PermuteQuantizeConfig, Walk
+from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.formats import atoms
 from jitgen.ops.permute_quantize import reference
 from jitgen.ops.permute_quantize import sorted_samples as sorting

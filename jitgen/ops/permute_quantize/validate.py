@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Config, Layout
+from jitgen.config.format import Format
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.permute_quantize import MOST_PLACES, Format, Walk
+from jitgen.config.permute_quantize import MOST_PLACES, Walk
 from jitgen.config.quantize import Rounding
 from jitgen.errors import InputError
 from jitgen.formats import find_format

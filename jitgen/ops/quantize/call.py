@@ -16,7 +16,8 @@ from torch._C import _len_torch_dispatch_stack as num_modes
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from jitgen.config.quantize import Format, QuantizeConfig
+from jitgen.config.format import Format
+from jitgen.config.quantize import QuantizeConfig
 from jitgen.formats import mx32, nv16
 from jitgen.ops.dispatcher import mark_written
 from jitgen.ops.launch import present, similar

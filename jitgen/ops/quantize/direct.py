@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
-from jitgen.config.quantize import Format, QuantizeConfig
+from jitgen.config.format import Format
+from jitgen.config.quantize import QuantizeConfig
 from jitgen.errors import InputError
 from jitgen.ops import direct
 from jitgen.ops import tensors as common

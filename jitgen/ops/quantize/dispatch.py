@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from jitgen.config import Layout
-from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem, Rounding
+from jitgen.config.format import Format
+from jitgen.config.quantize import QuantizeConfig, QuantizeProblem, Rounding
 from jitgen.errors import InputError, KernelMiss
 from jitgen.events import warn_once
 from jitgen.formats import find_format, mx32, nv16

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Layout
+from jitgen.config.format import Format
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.quantize import Format, QuantizeConfig
+from jitgen.config.quantize import QuantizeConfig
 from jitgen.formats import atoms
 from jitgen.formats.mx32 import mxfp4, mxfp8
 from jitgen.formats.nv16 import nvfp4

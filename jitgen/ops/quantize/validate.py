@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch, Config, Layout
-from jitgen.config.quantize import Format, QuantizeProblem, Rounding
+from jitgen.config.format import IN_ATOMS, Format
+from jitgen.config.quantize import QuantizeProblem, Rounding
 from jitgen.errors import InputError
 from jitgen.formats import e2m1, find_format, mx32
 from jitgen.formats.protocol import Rows
@@ -97,8 +98,8 @@ def format_of(name: str) -> Format:
     Raises:
         InputError: There is no format of this name.
     """
-    if name not in tuple(Format):
-        raise InputError("format", f"must be one of {', '.join(Format)} (got {name!r})")
+    if name not in IN_ATOMS:
+        raise InputError("format", f"must be one of {', '.join(IN_ATOMS)} (got {name!r})")
     return Format(name)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from jitgen.config import Arch, ScaleGranularity
+from jitgen.config import Arch
+from jitgen.config.format import Format
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.silu_mul_quantize import Activation, Scales, SiluMulQuantizeConfig
+from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeConfig
 from jitgen.formats import find_format
 from jitgen.formats.protocol import Rows
 from jitgen.ops import direct
@@ -26,13 +27,13 @@ def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
             given.
     """
     session, scales = current.get(), config.scale_granularity
-    has_scale = scales.is_found or scales is Scales.TENSOR
+    has_scale = scales.has_float_scales or scales is Format.TENSOR
     found = direct.read(
         *(config, arch, session, arguments),
         ("x", ARGUMENT[config.layout], "q", *(["scale"] if has_scale else [])),
         ("limit", "alpha") if config.activation is Activation.SWIGLU_OAI else (),
     )
-    written = found.pop("scale") if scales.is_found else None
+    written = found.pop("scale") if scales.has_float_scales else None
     args = Arguments(
         x=found["x"],
         **{name: found.get(name) for name in ARGUMENT.values()},
@@ -47,6 +48,6 @@ def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
     )
     valid = direct.judge(CALL, config, args, session)
     if written is not None:
-        form = find_format(ScaleGranularity(str(scales)))
+        form = find_format(scales.scales)
         shape = form.a_shape(Rows(tuple(args.x.shape[:-1])), valid.n)
         direct.require_scales("scale", written, form, shape)

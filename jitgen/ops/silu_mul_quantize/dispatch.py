@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Layout
-from jitgen.config.silu_mul_quantize import Scales, SiluMulQuantizeConfig, SiluMulQuantizeProblem
+from jitgen.config.format import Format
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, SiluMulQuantizeProblem
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.ops.launch import AnyLaunch, Family
 from jitgen.ops.scaled import Scaled, ScaledCall
@@ -55,7 +56,7 @@ class Launch(AnyLaunch):
         return q, scale
 
 
-def new_tensors(x: Tensor, columns: int, scales: Scales) -> Scaled:
+def new_tensors(x: Tensor, columns: int, scales: Format) -> Scaled:
     """
     Return q and scales for the rows of `x` as the next GEMM reads them, not initialised; no scales
     if the kernel computes none.
@@ -120,11 +121,11 @@ class SiluMulQuantize(ScaledCall[Arguments, Validated]):
         return launch.call(args.x, groups_of(args), args.global_scale, *(args.out or (None, None)))
 
     def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
-        scales = Scales(args.format)
+        scales = Format(args.format)
         return self.to_results(args, new_tensors(args.x, args.x.shape[-1] // 2, scales))
 
     def finds_scales(self, args: Arguments) -> bool:
-        return Scales(args.format).is_found
+        return Format(args.format).has_float_scales
 
 
 def _mean(args: Arguments, valid: Validated) -> int | None:

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.config.silu_mul_quantize import Activation, Scales
+from jitgen.config.format import IN_ROWS
+from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.formats.block128 import per_token_group
 from jitgen.formats.e4m3 import MAX
@@ -142,8 +143,8 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
         swiglu_limit=swiglu_limit,
         swiglu_alpha=swiglu_alpha,
     )
-    if format not in tuple(Scales):
-        allowed = ", ".join(Scales)
+    if format not in IN_ROWS:
+        allowed = ", ".join(IN_ROWS)
         raise InputError("format", f"must be one of {allowed}")
     if (global_scale is not None) != (format == "tensor"):
         raise InputError("global_scale", "is given for scales of a whole tensor, and only there")

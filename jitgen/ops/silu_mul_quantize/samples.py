@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from jitgen.config import Arch
+from jitgen.config.format import Format
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.silu_mul_quantize import Activation, Scales, SiluMulQuantizeConfig
+from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeConfig
 from jitgen.ops.silu_mul_quantize import reference
 from jitgen.ops.silu_mul_quantize.dispatch import new_tensors
 from jitgen.ops.sizes import GROUPS, ROWS, AnySizes, Number, grouped_rows, unequal_rows
@@ -60,7 +61,7 @@ class Sizes(AnySizes):
         columns = _VECTOR * tiling.threads * tiling.held
         wide = cls(
             rows=(3, 0, tiling.rows + 1, *[0] * _WARP, tiling.rows - 1, 2 * tiling.rows),
-            n=columns + 128 + _VECTOR if config.scale_granularity is Scales.ROW else 520,
+            n=columns + 128 + _VECTOR if config.scale_granularity is Format.ROW else 520,
         )
         return (wide,)
 
@@ -102,7 +103,7 @@ def make(
     pair = torch.stack((gate, up), -1) if config.interleaved else torch.stack((gate, up), -2)
     x = pair.flatten(-2).bfloat16()
     limits: dict[str, Any] = LIMITS if config.activation is Activation.SWIGLU_OAI else {}
-    is_given = config.scale_granularity is Scales.TENSOR
+    is_given = config.scale_granularity is Format.TENSOR
     given = torch.tensor([0.0117], device=device) if is_given else None
     named: dict[str, Any] = {
         ARGUMENT[config.layout]: groups,

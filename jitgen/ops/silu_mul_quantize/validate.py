@@ -10,9 +10,10 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from jitgen.config import Config, Layout, ScaleGranularity
+from jitgen.config import Config, Layout
+from jitgen.config.format import IN_ROWS, Format
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.silu_mul_quantize import Activation, Scales
+from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.formats import find_format
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
@@ -70,7 +71,7 @@ class Validated(AnyValidated):
     op = "silu_mul_quantize"
 
     layout: Layout
-    scale_granularity: Scales
+    scale_granularity: Format
     activation: Activation
     groups: int
     rows: int
@@ -103,8 +104,8 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
         raise InputError("x", "must have at least one group: it has no matrix")
     length = groups.shape[0] if layout is Layout.RAGGED else x.shape[0]
     common.check_groups(ARGUMENT[layout], groups, length, ("x", x.device))
-    scales = _word("format", Scales, args.format)
-    activation = _word("activation", Activation, args.activation)
+    scales = _word("format", IN_ROWS, args.format)
+    activation = _word("activation", (*Activation,), args.activation)
     _check_options(args, scales, activation)
     valid = Validated(
         device=device,
@@ -121,11 +122,11 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     return valid
 
 
-def _check_options(args: Arguments, scales: Scales, activation: Activation) -> None:
+def _check_options(args: Arguments, scales: Format, activation: Activation) -> None:
     for name in ("interleaved", "power_of_two"):
         if type(getattr(args, name)) is not bool:
             raise InputError(name, f"must be True or False (got {getattr(args, name)!r})")
-    if args.power_of_two and not scales.is_found:
+    if args.power_of_two and not scales.has_float_scales:
         raise InputError(
             "power_of_two", f"is for block128 and row, whose scales are found here (got {scales})"
         )
@@ -155,7 +156,7 @@ def is_number(value: object) -> bool:
 def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> None:
     """Require scale and out to fit, and memory that vectors can be read from."""
     x, out, scale, scales = args.x, args.out, args.global_scale, valid.scale_granularity
-    if (scale is not None) != (scales is Scales.TENSOR):
+    if (scale is not None) != (scales is Format.TENSOR):
         what = "is required for" if scale is None else "is found by the kernel, but for"
         raise InputError("global_scale", f"{what} tensor (got {scales})")
     if scale is not None:
@@ -184,13 +185,13 @@ def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> No
     common.check_memory(tensors, like, has_memory=has_memory)
 
 
-def form_of(scales: Scales) -> ScaleFormat | None:
+def form_of(scales: Format) -> ScaleFormat | None:
     """Return the format of scales that a kernel finds, which is that of a GEMM's a."""
-    return find_format(ScaleGranularity(str(scales))) if scales.is_found else None
+    return find_format(scales.scales) if scales.has_float_scales else None
 
 
-def _word(name: str, kind: type[Word], value: object) -> Word:
-    try:
-        return kind(value)  # type: ignore[arg-type]
-    except ValueError:
-        raise InputError(name, f"must be one of {', '.join(kind)} (got {value!r})") from None
+def _word(name: str, allowed: tuple[Word, ...], value: object) -> Word:
+    for each in allowed:
+        if each == value:
+            return each
+    raise InputError(name, f"must be one of {', '.join(allowed)} (got {value!r})")

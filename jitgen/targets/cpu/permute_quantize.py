@@ -6,12 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jitgen.config.config import SCALE_BLOCK
-from jitgen.config.permute_quantize import (
-    Format,
-    PermuteQuantizeConfig,
-    PermuteQuantizeProblem,
-    Walk,
-)
+from jitgen.config.format import Format
+from jitgen.config.permute_quantize import PermuteQuantizeConfig, PermuteQuantizeProblem, Walk
 from jitgen.targets import permute_space
 from jitgen.targets.base import Cost
 from jitgen.targets.cpu.rules import CpuTiledRules

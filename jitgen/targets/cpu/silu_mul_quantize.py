@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from jitgen.config.config import SCALE_BLOCK
-from jitgen.config.silu_mul_quantize import Scales, SiluMulQuantizeConfig, SiluMulQuantizeProblem
+from jitgen.config.format import Format
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, SiluMulQuantizeProblem
 from jitgen.targets import silu_space
 from jitgen.targets.base import Cost
 from jitgen.targets.cpu.rules import CpuTiledRules
@@ -28,6 +29,6 @@ class SiluMulQuantize(CpuTiledRules[SiluMulQuantizeConfig, SiluMulQuantizeProble
 
     def cost_of(self, problem: SiluMulQuantizeProblem) -> Cost:
         """Estimate the time on one core; scales of rows take two passes."""
-        passes = 2 if problem.scale_granularity is Scales.ROW else 1
+        passes = 2 if problem.scale_granularity is Format.ROW else 1
         us = problem.m * problem.n * _VALUE_US * passes
         return Cost(us, max(1, problem.m), float(passes))

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jitgen.config.config import SCALE_BLOCK
+from jitgen.config.format import Format
 from jitgen.config.permute_quantize import (
-    Format,
     PermuteQuantizeConfig,
     PermuteQuantizeProblem,
     Tiling,

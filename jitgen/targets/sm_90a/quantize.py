@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jitgen.config import Layout
-from jitgen.config.quantize import Format, QuantizeConfig, QuantizeProblem, Rounding, Tiling
+from jitgen.config.format import Format
+from jitgen.config.quantize import QuantizeConfig, QuantizeProblem, Rounding, Tiling
 from jitgen.targets.base import Cost
 from jitgen.targets.protocol import Device, refuse_unless
 from jitgen.targets.sm_90a.streams import WARP, StreamRules, share_of

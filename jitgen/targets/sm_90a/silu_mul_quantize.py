@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jitgen.config.config import Layout
+from jitgen.config.format import Format
 from jitgen.config.silu_mul_quantize import (
     Activation,
-    Scales,
     SiluMulQuantizeConfig,
     SiluMulQuantizeProblem,
     Tiling,
@@ -47,13 +47,13 @@ _OF_WHOLE_ROWS = {
     (4, 2): 255,
 }
 _GREEDY = {
-    (Scales.ROW, Layout.MASKED, Activation.SWIGLU, False, 1): 72,
-    (Scales.ROW, Layout.MASKED, Activation.SWIGLU_OAI, True, 2): 96,
-    (Scales.ROW, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, False, 2): 96,
-    (Scales.NONE, Layout.CONTIGUOUS, Activation.SWIGLU, False, 4): 128,
-    (Scales.NONE, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, False, 4): 96,
-    (Scales.NONE, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, True, 4): 96,
-    (Scales.NONE, Layout.RAGGED, Activation.SWIGLU_OAI, True, 4): 96,
+    (Format.ROW, Layout.MASKED, Activation.SWIGLU, False, 1): 72,
+    (Format.ROW, Layout.MASKED, Activation.SWIGLU_OAI, True, 2): 96,
+    (Format.ROW, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, False, 2): 96,
+    (Format.NONE, Layout.CONTIGUOUS, Activation.SWIGLU, False, 4): 128,
+    (Format.NONE, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, False, 4): 96,
+    (Format.NONE, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, True, 4): 96,
+    (Format.NONE, Layout.RAGGED, Activation.SWIGLU_OAI, True, 4): 96,
 }
 """
 Registers of a thread below which the compiler spills, by rows, by rows and held vectors, or for the
@@ -103,7 +103,7 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
 
     def check_flags(self, config: SiluMulQuantizeConfig) -> None:
         """Raise a Refusal where the tiling does not go with the scales."""
-        tiling, is_row = config.tiling, config.scale_granularity is Scales.ROW
+        tiling, is_row = config.tiling, config.scale_granularity is Format.ROW
         refuse_unless(
             is_row or tiling.held == 1,
             "E_HELD",
@@ -132,7 +132,7 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
 
     def thread_bytes(self, config: SiluMulQuantizeConfig) -> int:
         """Return the bytes that a thread loads at once: gates and ups."""
-        tiling, is_row = config.tiling, config.scale_granularity is Scales.ROW
+        tiling, is_row = config.tiling, config.scale_granularity is Format.ROW
         return 4 * VECTOR * tiling.rows * (tiling.held if is_row else 1 + tiling.loads_ahead)
 
     def variants(self, start: SiluMulQuantizeConfig) -> Iterator[SiluMulQuantizeConfig]:
@@ -149,9 +149,9 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
 
     def listed_for(self, problem: SiluMulQuantizeProblem) -> tuple[Tiling, ...]:
         """Return the legal ones of the candidate tilings."""
-        if problem.scale_granularity is Scales.ROW:
+        if problem.scale_granularity is Format.ROW:
             return _OF_ROWS
-        if not problem.scale_granularity.is_found and problem.layout is Layout.RAGGED:
+        if not problem.scale_granularity.has_float_scales and problem.layout is Layout.RAGGED:
             return _OF_NO_SEARCH
         return _MEASURED if _is_measured(problem) else _USUAL
 
@@ -171,7 +171,7 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
         tiles = problem.groups * -(-problem.rows_per_group // tiling.rows)
         warps = num_sms * tiling.ctas_per_sm * tiling.threads // WARP
         widths = -(-problem.n // (VECTOR * TILE_VECTORS))
-        is_row = problem.scale_granularity is Scales.ROW
+        is_row = problem.scale_granularity is Format.ROW
         slots = num_sms * tiling.ctas_per_sm if is_row else warps
         share = min(1.0, num_sms / device.num_sms)
         return Cost(
@@ -182,7 +182,7 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
 
     def is_fitted(self, problem: SiluMulQuantizeProblem) -> bool:
         """Say whether the cost model was fitted to calls like `problem`, on an H200."""
-        return _is_measured(problem) or problem.scale_granularity is Scales.ROW
+        return _is_measured(problem) or problem.scale_granularity is Format.ROW
 
     def check_sizes(self, problem: SiluMulQuantizeProblem) -> None:
         """Raise a Refusal where a row does not end with a whole vector."""
@@ -202,9 +202,9 @@ def _needed(config: SiluMulQuantizeConfig) -> int | None:
     kind = (config.scale_granularity, config.layout, config.activation, config.interleaved, rows)
     if tiling.held == 1 and kind in _GREEDY:
         return _GREEDY[kind]
-    if config.scale_granularity is Scales.ROW:
+    if config.scale_granularity is Format.ROW:
         return _OF_WHOLE_ROWS.get((rows, tiling.held))
-    if config.scale_granularity is Scales.NONE:
+    if config.scale_granularity is Format.NONE:
         return _OF_UNSCALED_TILES.get(rows)
     return (_OF_MEASURED_TILES if _is_measured(config) else _OF_TILES).get(rows)
 
@@ -212,7 +212,7 @@ def _needed(config: SiluMulQuantizeConfig) -> int | None:
 def _is_measured(problem: SiluMulQuantizeProblem | SiluMulQuantizeConfig) -> bool:
     return (
         problem.layout is Layout.RAGGED
-        and problem.scale_granularity is Scales.BLOCK128
+        and problem.scale_granularity is Format.BLOCK128
         and problem.activation is Activation.SWIGLU
         and not problem.interleaved
         and not problem.power_of_two
