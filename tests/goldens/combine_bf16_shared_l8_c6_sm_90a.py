@@ -50,7 +50,6 @@ WARPS = THREADS // 32
 VECTOR = 8  # columns that a lane takes: 16 bytes
 
 
-# sm90/combine/kernel.py.jinja
 PRIORITY = cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE  # in L1: everything is read once
 
 
@@ -61,10 +60,10 @@ def combine_kernel(y, inverse, weights, shared, out):
     num_ctas, _, _ = cute.arch.grid_dim()
     warp = cta * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
     cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
+    cute.arch.griddepcontrol_launch_dependents()  # they run up to their own wait
     num_tokens, num_vectors = out.shape[0], out.shape[1]
     tiles_m, tiles_n = cute.ceil_div(num_tokens, ROWS), tiles_along_n(num_vectors)
-    step_m, step_n = tiles_m, Int32(0)  # one tile is all
+    step_m, step_n = tiles_m, Int32(0)  # one tile, unless CTAs are persistent
     tile_m, tile_n = warp // tiles_n, warp % tiles_n
     while tile_m < tiles_m:
         vector = tile_n * 32 + cute.arch.lane_idx()
@@ -77,12 +76,10 @@ def combine_kernel(y, inverse, weights, shared, out):
             if (tokens[r] < num_tokens) & (vector < num_vectors):
                 load(shared, tokens[r], vector, extra[None, r])
         for first in cutlass.range(0, inverse.shape[1], LOADS, unroll=1):
-            for r in cutlass.range_constexpr(ROWS):
-                add_rows(sums[None, r], y, places[r], first, vector)
-        for r in cutlass.range_constexpr(ROWS):
-            if cutlass.const_expr(shared is not None):
-                sums[None, r].store(sums[None, r].load() + extra[None, r].load().to(Float32))
-            store_sums(sums[None, r], out, tokens[r], vector)
+            add_rows(sums[None, 0], y, places[0], first, vector)
+        if cutlass.const_expr(shared is not None):
+            sums[None, 0].store(sums[None, 0].load() + extra[None, 0].load().to(Float32))
+        store_sums(sums[None, 0], out, tokens[0], vector)
         tile_m += step_m
         tile_n += step_n
         if tile_n >= tiles_n:

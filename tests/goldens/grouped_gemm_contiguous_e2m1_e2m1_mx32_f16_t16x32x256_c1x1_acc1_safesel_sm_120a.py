@@ -35,8 +35,8 @@ A CTA walks over many tiles of TILE_M x TILE_N, and its warps over them with dif
 Rows of a, the tokens, are the n side of matrix instructions, and those of b, the weights, the m
 side, so that 8 tokens fill an instruction.
 
-Warps wait for each other at pairs of mbarriers, one pair for each stage of a pipeline. A stage is
-full, and free again, after so many arrivals:
+Warps wait for each other at pairs of mbarriers, one pair for each stage of a pipeline. The table
+has the number of arrivals after which a stage is full, and after which it is free again:
 
     pipeline  stages  full after                         free after
     load         8     1  the load warp, and all bytes      2  math warps
@@ -161,7 +161,7 @@ def grouped_gemm_kernel(a, b, scales, groups, results):
     layout_a, layout_b = stages_of(TILE_M, A_ROW_BYTES), stages_of(TILE_N, B_ROW_BYTES)
     sA = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     sB = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
-    loads = ring(
+    loads = make_pipeline(
         pipeline.PipelineTmaAsync,
         storage.load_barriers,
         NUM_STAGES,
@@ -275,14 +275,13 @@ def store_tile(schedule, storage, total, out, own, work):
 def stage_part(staging, total, lane, part_m):
     """Put the rounded sums of 8 tokens into shared memory, a row each: matrices are transposed."""
     place = staging.toint() + token_of(lane % 8) * OUT_ROW_BYTES + lane // 8 % 2 * 16
-    for part_n in cutlass.range_constexpr(PARTS_N):
-        rounded = cute.make_rmem_tensor(4, OUT_DTYPE)
-        rounded.store(total[None, part_n, part_m].load().to(OUT_DTYPE))
-        words = cute.recast_tensor(rounded, cutlass.Int32)
-        cute.arch.inline_ptx(
-            "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [{$r0}], " + vector("r", 1, 2) + ";",
-            read_only_args=[place + part_n * 32, words[0], words[1]],
-        )
+    rounded = cute.make_rmem_tensor(4, OUT_DTYPE)
+    rounded.store(total[None, 0, part_m].load().to(OUT_DTYPE))
+    words = cute.recast_tensor(rounded, cutlass.Int32)
+    cute.arch.inline_ptx(
+        "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [{$r0}], " + vector("r", 1, 2) + ";",
+        read_only_args=[place, words[0], words[1]],
+    )
 
 
 @cute.jit
@@ -364,21 +363,20 @@ def sum_tile(schedule, loads, state, scales, own, work, sums):
         tokens_at, weights_at = places_in(own, state.index)
         for step in cutlass.range_constexpr(STEPS):
             tokens = [tokens_of(tokens_at, part, step) for part in range(PARTS_M)]
-            for part_n in cutlass.range_constexpr(PARTS_N):
-                weights = weights_of(weights_at, part_n, step)
-                for half in cutlass.range_constexpr(2):
-                    place = (step * STEP_K + half * MMA_K) // SCALE_VECTOR
-                    word, byte = place // 4, place % 4
-                    for part_m in cutlass.range_constexpr(PARTS_M):
-                        group, lane = part_m // TOKEN_LANES, part_m % TOKEN_LANES
-                        add_product(
-                            sums,
-                            (part_n, part_m),
-                            weights[half],
-                            tokens[part_m][half],
-                            (of_weights[word], byte, part_n),
-                            (of_tokens[word][group], byte, lane),
-                        )
+            weights = weights_of(weights_at, 0, step)
+            for half in cutlass.range_constexpr(2):
+                place = (step * STEP_K + half * MMA_K) // SCALE_VECTOR
+                word, byte = place // 4, place % 4
+                for part_m in cutlass.range_constexpr(PARTS_M):
+                    group, lane = part_m // TOKEN_LANES, part_m % TOKEN_LANES
+                    add_product(
+                        sums,
+                        (0, part_m),
+                        weights[half],
+                        tokens[part_m][half],
+                        (of_weights[word], byte, 0),
+                        (of_tokens[word][group], byte, lane),
+                    )
         cute.arch.sync_warp()
         loads.consumer_release(state)
         state.advance()
@@ -442,6 +440,13 @@ def words_of(scales):
     return cute.make_tensor(cute.recast_ptr(scales.iterator, dtype=Int32), layout)
 
 
+def one_matrix(scales):
+    """Return (blocks, atoms, 512) as (1, blocks, atoms, 512): rows of all groups are one matrix."""
+    shape, stride = scales.shape, scales.stride
+    layout = cute.make_layout((1, *shape), stride=(0, *stride))
+    return cute.make_tensor(scales.iterator, layout)
+
+
 # sm120/grouped_gemm/load.py.jinja
 def staged(num_lines, num_blocks):
     """Return how words of scales lie in shared memory; last mode: stages."""
@@ -469,14 +474,6 @@ def copies_of_box(source, matrix, line, block, num_lines, num_blocks):
         cute.group_modes(cute.local_tile(words, tile, (0, None, 0)), 0, 3),
     )
     return Copies(source.tma, blocks, stages)
-
-
-# shared/one_matrix.py.jinja
-def one_matrix(scales):
-    """Return (blocks, atoms, 512) as (1, blocks, atoms, 512): rows of all groups are one matrix."""
-    shape, stride = scales.shape, scales.stride
-    layout = cute.make_layout((1, *shape), stride=(0, *stride))
-    return cute.make_tensor(scales.iterator, layout)
 
 
 # sm120/grouped_gemm/scales_atoms.py.jinja
@@ -557,14 +554,19 @@ def tokens_of(places, part, step):
     return words[:2], words[2:]
 
 
-# sm120/grouped_gemm/matrices_and_products.py.jinja
 def vector(kind, first, count):
     """Return what inline PTX calls `count` registers, read (r) or written (w), as a vector."""
     return "{" + ", ".join("{$" + f"{kind}{first + i}" + "}" for i in range(count)) + "}"
 
 
 def swizzled(row, chunk, row_bytes, rows):
-    """Return where 16 bytes of a row lie in a stage: boxes of at most 128 bytes, swizzled."""
+    """
+    Return where 16 bytes of a row lie in a stage: boxes of at most 128 bytes, swizzled.
+
+    In rows of 128 bytes, chunk 3 of row 5 lies at 5 * 128 + (3 ^ 5) * 16 = 0x2E0. Chunk 3 of eight
+    neighbouring rows lies in eight different columns of 16 bytes, so that ldmatrix reads these rows
+    without bank conflicts. In rows of 64 bytes it lies at 5 * 64 + (3 ^ 2) * 16 = 0x150.
+    """
     if row_bytes == 64:
         return row * 64 + (chunk ^ (row // 2 % 4)) * 16
     return chunk // 8 * (rows * 128) + row * 128 + (chunk % 8 ^ (row % 8)) * 16
@@ -589,7 +591,13 @@ def places_of_weights(base, first, lane):
 
 
 def selector(byte, lane):
-    """Return what tells an instruction where scales are: from a byte on, in a lane of each quad."""
+    """
+    Return the pair that tells an instruction where scales are: a byte of a register, a lane of 4.
+
+    A word has the scales of four places along K: place 3 is byte 3 of word 0, place 6 byte 2 of
+    word 1. Where TOKEN_LANES is 4, lane 1 of each quad has the scales of parts 1 and 5 of the
+    tokens, in two words. So the scale of part 5 at place 6 is chosen by {2, 1}.
+    """
     return "{" + f"{byte}, {lane}" + "}"
 
 
@@ -631,9 +639,9 @@ class Cta(NamedTuple):
 # shared/work_tile.py.jinja
 class WorkTile(NamedTuple):
     """
-    What a CTA does next: a tile of one group. All warps take it, whatever their task.
+    The tile of one group that a CTA computes next, for all of its warps.
 
-    A field that no tile of a kernel needs stays the constant that it is here.
+    A field that no tile of a kernel sets keeps the constant that it has here.
     """
 
     row: Int32  # its first row
@@ -729,13 +737,12 @@ def measure(schedule, work):
     lane = cute.arch.lane_idx()
     filled = Int32(TILE_M)
     live = Int32(0)
-    for i in cutlass.range_constexpr(1):
-        place = i * 32 + lane
-        row = work.row + place
-        is_own = schedule.groups[cutlass.min(row, schedule.num_rows - 1)] == work.group
-        is_own = is_own & (place < work.num_rows)
-        filled = filled if is_own else cutlass.min(filled, place)
-        live = place + 1 if is_own & (row < schedule.num_rows) else live
+    place = lane
+    row = work.row + place
+    is_own = schedule.groups[cutlass.min(row, schedule.num_rows - 1)] == work.group
+    is_own = is_own & (place < work.num_rows)
+    filled = filled if is_own else cutlass.min(filled, place)
+    live = place + 1 if is_own & (row < schedule.num_rows) else live
     for distance in (16, 8, 4, 2, 1):
         filled = cutlass.min(filled, cute.arch.shuffle_sync(filled, lane ^ distance))
         live = cutlass.max(live, cute.arch.shuffle_sync(live, lane ^ distance))
@@ -791,7 +798,7 @@ def raster(index, tiles_m, tiles_n):
     return strip * RASTER + rest - tile_n * height, tile_n
 
 
-def ring(kind, barriers, num_slots, num_producers, num_consumers, **options):
+def make_pipeline(kind, barriers, num_slots, num_producers, num_consumers, **options):
     """Return a pipeline of buffers that are full and free after so many arrivals."""
     return kind.create(
         barrier_storage=barriers.data_ptr(),
@@ -836,7 +843,6 @@ def k_block(copies, k, stage):
     return copies.tma, copies.blocks[None, k], copies.stages[None, stage]
 
 
-# shared/groups_last.py.jinja
 def groups_last(tensor):
     """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
     shape, stride = tensor.shape, tensor.stride

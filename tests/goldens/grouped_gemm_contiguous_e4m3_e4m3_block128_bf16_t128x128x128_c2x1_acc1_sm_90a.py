@@ -21,8 +21,8 @@ Grouped GEMM on Hopper: e4m3 operands, float32 sums, bf16 result.
 
 g is the group of row m, kb counts blocks of 128 along K.
 
-The tensor cores sum one block; then this partial sum is promoted: scaled and added to its float32
-total.
+The tensor cores sum one block of K. This partial sum is then promoted: scaled and added to a
+float32 total in registers.
 
 Rows are contiguous: `groups` (M,) holds the group of each row, -1 for padding. A group's rows start
 at a multiple of 128, so a tile meets one group at most. Padding may stand anywhere in it and is
@@ -35,10 +35,10 @@ A CTA walks over many tiles of TILE_M x TILE_N, and its warps over them with dif
     math warpgroups  multiply, promote, round and store; a store overlaps the next tile
 
 The two CTAs of a cluster take neighbouring tiles along M. Where both belong to one group they need
-the same tile of b: each loads half of it for both, by multicast.
+the same tile of b: each loads half of it and multicasts that to both.
 
-Warps wait for each other at pairs of mbarriers, one pair for each stage of a pipeline. A stage is
-full, and free again, after so many arrivals:
+Warps wait for each other at pairs of mbarriers, one pair for each stage of a pipeline. The table
+has the number of arrivals after which a stage is full, and after which it is free again:
 
     pipeline  stages  full after                         free after
     load         5     1  the load warp, and all bytes     16  math warps of CTAs that share operands
@@ -85,7 +85,7 @@ USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
 MATH_WARPGROUPS = 2
-WAVES = 1  # blocks of 64 rows that each math warpgroup takes, one after the other
+M_BLOCKS = 1  # blocks of 64 rows that each math warpgroup takes, one after the other
 THREADS = 384
 LOAD_REGISTERS = 40
 MATH_REGISTERS = 232
@@ -95,24 +95,24 @@ EPILOGUE_N = 64  # columns of one store box: as many as a swizzle spans
 SCALE_CHUNK = 32  # k-blocks whose weight scales are handed over at once
 SCALE_COLUMNS = 128  # columns of a tile that certainly share a weight scale
 SCALE_VALUES = 1  # weight scales stored per k-block, one for each SCALE_COLUMNS
-SCALE_BOX = 128  # a_scales that one copy loads: those of the rows of one wave
+SCALE_BOX = 128  # a_scales that one copy loads: those of M_STEP rows
 SCALE_PITCH = 128  # the same, rounded up so that copies start at whole 128 bytes
 CLUSTER_TILE_N = TILE_N * CLUSTER_N  # columns that a cluster takes at once
 GROUP_ROWS = 128  # rows that certainly have one group
 
 CLUSTER_SIZE = CLUSTER_M * CLUSTER_N * SPLIT_K
-WAVE_M = 64 * MATH_WARPGROUPS  # rows that all math warpgroups take in one wave
+M_STEP = 64 * MATH_WARPGROUPS  # rows of one M block of each math warpgroup
 AB_VECTOR = 128 // AB_DTYPE.width  # values of a or b in 16 bytes: the grain of the TMA unit
 OUT_VECTOR = 128 // OUT_DTYPE.width  # and of out
 MMA_K = 2 * AB_VECTOR
 ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
-STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + WAVES * SCALE_BOX * 4
+STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + M_BLOCKS * SCALE_BOX * 4
 
 
 # sm90/grouped_gemm.py.jinja
-PLAN_SLOTS = 2  # tiles that the tile warp may be ahead
-TILE_WORDS = 8  # that a slot has room for
-SCALE_SLOTS = 2  # scales of tiles, or chunks of them, that it may be ahead
+PLAN_SLOTS = 2  # tiles that the tile warp may hand over before one is taken
+TILE_WORDS = 8  # words of a tile that is handed over
+SCALE_SLOTS = 2  # the same of their scales, of a whole tile or in chunks
 
 
 # sm90/grouped_gemm/storage.py.jinja
@@ -123,7 +123,9 @@ class SharedStorage:
     out: cute.struct.Align[cute.struct.MemRange[OUT_DTYPE, TILE_M * OUT_N], 1024]
     a: cute.struct.Align[cute.struct.MemRange[AB_DTYPE, TILE_M * TILE_K * NUM_STAGES], 1024]
     b: cute.struct.Align[cute.struct.MemRange[AB_DTYPE, TILE_N * TILE_K * NUM_STAGES], 1024]
-    a_scale: cute.struct.Align[cute.struct.MemRange[Float32, SCALE_PITCH * WAVES * NUM_STAGES], 128]
+    a_scale: cute.struct.Align[
+        cute.struct.MemRange[Float32, SCALE_PITCH * M_BLOCKS * NUM_STAGES], 128
+    ]
     b_scale: cute.struct.Align[
         cute.struct.MemRange[Float32, SCALE_VALUES * SCALE_CHUNK * SCALE_SLOTS], 16
     ]
@@ -165,13 +167,13 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
 
     # One lane of each math warp frees a slot; a stage needs those of all CTAs that share operands.
     math_warps = 4 * MATH_WARPGROUPS
-    plan_ring = ring(
+    plan_pipeline = make_pipeline(
         pipeline.PipelineAsync, storage.plan_barriers, PLAN_SLOTS, 32, math_warps, defer_sync=True
     )
-    scale_ring = ring(
+    scale_pipeline = make_pipeline(
         pipeline.PipelineAsync, storage.scale_barriers, SCALE_SLOTS, 32, math_warps, defer_sync=True
     )
-    loads = ring(
+    loads = make_pipeline(
         pipeline.PipelineTmaAsync,
         storage.load_barriers,
         NUM_STAGES,
@@ -180,8 +182,8 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
         tx_count=STAGE_BYTES,
         cta_layout_vmnk=cute.make_layout((1, CLUSTER_M, CLUSTER_N, 1)),
     )  # the last one synchronises for all three
-    plans = Plans(plan_ring, sTile)
-    scales = make_scales(scale_ring, storage, scales)
+    plans = Plans(plan_pipeline, sTile)
+    scales = make_scales(scale_pipeline, storage, scales)
 
     start, go_on = tiled_mma(MATH_WARPGROUPS), tiled_mma(MATH_WARPGROUPS)
     start.set(warpgroup.Field.ACCUMULATE, False)
@@ -225,7 +227,7 @@ def shared_layouts():
 
 @cute.jit
 def stage_block(sOut, sums, first_box, thread):
-    """Round a wave's sums and write them to shared memory, box after box."""
+    """Round the sums of an M block and write them to shared memory, box after box."""
     st_matrix = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), OUT_DTYPE)
     to_smem = cute.make_tiled_copy_S(
         st_matrix, cute.make_tiled_copy_C_atom(st_matrix, tiled_mma(1))
@@ -245,7 +247,7 @@ def stage_block(sOut, sums, first_box, thread):
 # sm90/grouped_gemm/bring_tiles.py.jinja
 @cute.jit
 def bring_tiles(warp, schedule, plans, loads, sources):
-    """Do what warp number `warp` of the loading warpgroup has to do; the last ones have nothing."""
+    """Run the task of warp `warp` of the loading warpgroup; the last warps have none."""
     a, b, scales = sources
     if warp == 0:
         load_tiles(schedule, loads, a, b, scales)
@@ -253,12 +255,27 @@ def bring_tiles(warp, schedule, plans, loads, sources):
         plan_tiles(schedule, plans, scales)
 
 
+@cute.jit
+def clear_tiles(sTile, num_groups):
+    """
+    Clear the slots of the pipeline of tiles, in a loop of run-time length for the sake of ptxas.
+
+    Without a loop that writes shared memory ahead of the roles, ptxas does not trust that warps
+    stay together: the math loop then keeps its state in vector registers, which costs 12 to 31
+    instructions per k-block, and some tiles spill.
+    """
+    thread, _, _ = cute.arch.thread_idx()
+    if thread < 32:  # one warp, as the words repeat
+        for i in cutlass.range(thread, num_groups, 32, unroll=1):
+            sTile[i % TILE_WORDS, i // TILE_WORDS % PLAN_SLOTS] = 0
+
+
 # sm90/shared/math.py.jinja
 @cute.jit
-def live_waves(math_warpgroup, row, end):
-    """Return how many waves of a tile from `row` on have rows before `end` for this warpgroup."""
+def live_m_blocks(math_warpgroup, row, end):
+    """Return how many M blocks of this warpgroup, in a tile from `row` on, begin before `end`."""
     rows = cute.arch.make_warp_uniform(end - row) - math_warpgroup * 64
-    return cutlass.min(cutlass.max((rows + (WAVE_M - 1)) // WAVE_M, 0), WAVES)
+    return cutlass.min(cutlass.max((rows + (M_STEP - 1)) // M_STEP, 0), M_BLOCKS)
 
 
 @cute.jit
@@ -266,9 +283,9 @@ def compute_tiles(schedule, plans, scales, loads, sA, sB, mmas, store):
     """
     Math warpgroup: multiply and promote each tile k-block by k-block, then store it.
 
-    A stage is given back when its WGMMAs are done, before the promotion. Nothing orders two math
-    warpgroups: they drift apart, so that one multiplies while the other promotes. A block of 64
-    rows that lies beyond the group's is not computed.
+    A stage is given back when its WGMMAs are done, before the promotion. Math warpgroups do not
+    wait for each other: one multiplies while another promotes. An M block beyond the rows of the
+    group is not computed.
     """
     thread, _, _ = cute.arch.thread_idx()
     math_warpgroup = cute.arch.make_warp_uniform(thread // 128)
@@ -282,21 +299,21 @@ def compute_tiles(schedule, plans, scales, loads, sA, sB, mmas, store):
     )
     values, _, columns = tiled_mma(1).partition_shape_C((64, TILE_N))
     acc = cute.make_rmem_tensor((values, 1, columns), Float32)
-    total = cute.make_rmem_tensor((values, WAVES, columns), Float32)
+    total = cute.make_rmem_tensor((values, M_BLOCKS, columns), Float32)
 
     load = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, NUM_STAGES)
     plan = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, PLAN_SLOTS)
     scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, SCALE_SLOTS)
     plan, work = take_tile(plans, plan)
     while work.group >= 0:
-        waves = live_waves(math_warpgroup, work.row, work.live_end)
+        m_blocks = live_m_blocks(math_warpgroup, work.row, work.live_end)
         scale_row = first_row
-        for count in cutlass.range_constexpr(WAVES + 1):
-            if waves == count:
+        for count in cutlass.range_constexpr(M_BLOCKS + 1):
+            if m_blocks == count:
                 load, scale = accumulate(
                     schedule, mmas, operands, load, scales, scale, total, acc, scale_row, count
                 )
-        if waves > 0:
+        if m_blocks > 0:
             store_tile(store, total, acc.layout, work)
         plan, work = take_tile(plans, plan)
     cute.arch.cp_async_bulk_wait_group(0, read=True)
@@ -306,7 +323,7 @@ def compute_tiles(schedule, plans, scales, loads, sA, sB, mmas, store):
 class Operands(NamedTuple):
     """a and b in the stages that the load warp fills, as the WGMMAs of a warpgroup see them."""
 
-    ring: pipeline.PipelineTmaAsync
+    pipeline: pipeline.PipelineTmaAsync
     tCrA: cute.Tensor
     tCrB: cute.Tensor
 
@@ -328,7 +345,7 @@ def tiled_mma(warpgroups):
 class Scales(NamedTuple):
     """Where the scales are: a_scale in the stages of operands, b_scale in a pipeline of chunks."""
 
-    ring: pipeline.PipelineAsync
+    pipeline: pipeline.PipelineAsync
     b_scale: cute.Tensor
     sBScale: cute.Tensor
     a_scale: NamedTuple  # how the TMA unit loads it
@@ -346,17 +363,17 @@ def map_of_scales(a_scale, rows):
     return cpasync.make_tiled_tma_atom(load, a_scale, box, (rows, 1))
 
 
-def make_scales(ring, storage, maps):
+def make_scales(scale_pipeline, storage, maps):
     """Return the scales of a CTA."""
     *maps, b_scale = maps
     layout = cute.make_layout((SCALE_VALUES, SCALE_CHUNK, SCALE_SLOTS))
     sBScale = storage.b_scale.get_tensor(layout)
     layout = cute.make_layout(
-        (SCALE_BOX, 1, WAVES, NUM_STAGES), stride=(1, 1, SCALE_PITCH, SCALE_PITCH * WAVES)
+        (SCALE_BOX, 1, M_BLOCKS, NUM_STAGES), stride=(1, 1, SCALE_PITCH, SCALE_PITCH * M_BLOCKS)
     )
     sAScale = storage.a_scale.get_tensor(layout)
     a_scale = source_of_scales(maps, sAScale)
-    return Scales(ring, b_scale, sBScale, a_scale, sAScale)
+    return Scales(scale_pipeline, b_scale, sBScale, a_scale, sAScale)
 
 
 @cute.jit
@@ -382,61 +399,60 @@ def source_of_scales(maps, sAScale):
 
 @cute.jit
 def copies_of_scales(scales, work):
-    """Return the copies of a tile's a_scale, one for each wave."""
+    """Return the copies of a tile's a_scale, one for each M_STEP rows."""
     row = first_scale(work)
     source, copies = scales.a_scale, []
-    for wave in cutlass.range_constexpr(WAVES):
-        box = source._replace(smem=source.smem[None, None, wave, None])
-        rows = from_row(source.gmem, row + wave * WAVE_M)
-        copies.append(copies_of(box, rows, (SCALE_BOX, 1), 0))
+    box = source._replace(smem=source.smem[None, None, 0, None])
+    rows = from_row(source.gmem, row)
+    copies.append(copies_of(box, rows, (SCALE_BOX, 1), 0))
     return copies
 
 
 def copy_scales(copies, k, stage, full):
     """Start to copy the a_scales of k-block `k`."""
-    for wave in copies:
-        cute.copy(*k_block(wave, k, stage), tma_bar_ptr=full)
+    for box in copies:
+        cute.copy(*k_block(box, k, stage), tma_bar_ptr=full)
 
 
 @cute.jit
-def accumulate(schedule, mmas, operands, load, scales, scale, total, acc, row, waves):
+def accumulate(schedule, mmas, operands, load, scales, scale, total, acc, row, m_blocks):
     """
-    Math warpgroup: sum up the first `waves` of a tile; return both pipelines' states.
+    Math warpgroup: sum up the first `m_blocks` of a tile; return both pipelines' states.
 
-    `row` is the thread's first. Without any wave to compute, the pipelines still have to go on.
+    `row` is the thread's first. Without any M block to compute, the pipelines still have to go on.
     """
     sAScale = scales.sAScale
     total.fill(0.0)
     for first in cutlass.range(0, schedule.num_k_blocks, SCALE_CHUNK, unroll=1):
-        scales.ring.consumer_wait(scale)
+        scales.pipeline.consumer_wait(scale)
         num_blocks = cutlass.min(schedule.num_k_blocks - first, SCALE_CHUNK)
-        for k in cutlass.range(num_blocks, unroll=8 if waves else 1):
+        for k in cutlass.range(num_blocks, unroll=8 if m_blocks else 1):
             b_scales = scales.sBScale[None, k, scale.index].load()
-            operands.ring.consumer_wait(load)
-            for wave in cutlass.range_constexpr(waves):
+            operands.pipeline.consumer_wait(load)
+            for m_block in cutlass.range_constexpr(m_blocks):
                 a_scales = [
-                    sAScale[row, 0, wave, load.index],
-                    sAScale[row + 8, 0, wave, load.index],
+                    sAScale[row, 0, m_block, load.index],
+                    sAScale[row + 8, 0, m_block, load.index],
                 ]
-                multiply(mmas, operands, acc, wave, load.index)
-                if cutlass.const_expr(wave == waves - 1):
-                    operands.ring.consumer_release(load)
-                promote(total, acc, wave, a_scales, b_scales)
-            if cutlass.const_expr(waves == 0):
-                operands.ring.consumer_release(load)
+                multiply(mmas, operands, acc, m_block, load.index)
+                if cutlass.const_expr(m_block == m_blocks - 1):
+                    operands.pipeline.consumer_release(load)
+                promote(total, acc, m_block, a_scales, b_scales)
+            if cutlass.const_expr(m_blocks == 0):
+                operands.pipeline.consumer_release(load)
             load.advance()
-        give_back(scales.ring, scale)
+        give_back(scales.pipeline, scale)
         scale.advance()
     return load, scale
 
 
 # sm90/shared/promote.py.jinja
 @cute.jit
-def multiply(mmas, operands, acc, wave, stage):
-    """Set acc to a . b of one k-block and wave: the first WGMMA overwrites, the others add."""
+def multiply(mmas, operands, acc, m_block, stage):
+    """Set acc to a . b of one k-block and M block: the first WGMMA overwrites, the others add."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(TILE_K // MMA_K):
-        rows = operands.tCrA[None, wave, k, stage]
+        rows = operands.tCrA[None, m_block, k, stage]
         rows = cute.make_tensor(rows.iterator, cute.append(rows.layout, cute.make_layout(1)))
         cute.gemm(mmas[min(k, 1)], acc, rows, operands.tCrB[None, None, k, stage], acc)
     warpgroup.commit_group()
@@ -444,11 +460,11 @@ def multiply(mmas, operands, acc, wave, stage):
 
 
 @cute.jit
-def promote(total, acc, wave, a_scales, b_scales):
+def promote(total, acc, m_block, a_scales, b_scales):
     """
-    Add the partial sums of one wave to their totals, scaled.
+    Add the partial sums of one M block to their totals, scaled.
 
-    A thread has two rows of a wave, 8 apart, and of every 8 columns two.
+    A thread has two rows of an M block, 8 apart, and of every 8 columns two.
     """
     factors = [None, None]
     for j in cutlass.range_constexpr(TILE_N // 8):
@@ -457,7 +473,7 @@ def promote(total, acc, wave, a_scales, b_scales):
                 factors[i] = a_scales[i] * b_scales[j * 8 // SCALE_COLUMNS]
         for v in cutlass.range_constexpr(2):
             for i in cutlass.range_constexpr(2):
-                total[(v, i, j), wave, 0] += factors[i] * acc[(v, i, j), 0, 0]
+                total[(v, i, j), m_block, 0] += factors[i] * acc[(v, i, j), 0, 0]
 
 
 # shared/grouped_gemm/scales_in_chunks.py.jinja
@@ -470,13 +486,12 @@ def hand_over_scales(schedule, scales, state, work):
     column = work.tile_n * TILE_N
     block = cutlass.min(column // 128, last_block)
     for first in cutlass.range(0, schedule.num_k_blocks, SCALE_CHUNK, unroll=1):
-        scales.ring.producer_acquire(state)
-        for i in cutlass.range_constexpr(SCALE_CHUNK // 32):
-            slot = i * 32 + lane
-            k = cutlass.min(schedule.first_k_block + first + slot, last_k)
-            scale = scales.b_scale[work.group, block, k]
-            scales.sBScale[0, slot, state.index] = scale
-        scales.ring.producer_commit(state)
+        scales.pipeline.producer_acquire(state)
+        slot = lane
+        k = cutlass.min(schedule.first_k_block + first + slot, last_k)
+        scale = scales.b_scale[work.group, block, k]
+        scales.sBScale[0, slot, state.index] = scale
+        scales.pipeline.producer_commit(state)
         state.advance()
     return state
 
@@ -509,7 +524,7 @@ def b_policy():
 
 @cute.jit
 def load_tile(schedule, loads, state, sources, work):
-    """Load a tile by k-blocks, without b that is on its way already; return the pipeline's state."""
+    """Load a tile k-block by k-block; return the state of the pipeline."""
     a, b, scales = sources
     num_blocks = schedule.num_k_blocks if work.is_valid else 0
     a_copies = copies_of_a(schedule, a, work)
@@ -532,7 +547,7 @@ def maps_of_a(a):
 
 
 def source_of_a(maps, sA):
-    """Return where the load warp takes a from, and where to."""
+    """Return a as the load warp reads it, and the stages that it fills."""
     return Source(*maps, sA)
 
 
@@ -577,7 +592,7 @@ def maps_of_b(b):
 
 
 def source_of_b(maps, sB):
-    """Return where the load warp takes b from, and where to."""
+    """Return b as the load warp reads it, and the stages that it fills."""
     tma, gmem, tma_alone, gmem_alone = maps
     return SourceOfB(Source(tma, gmem, sB), Source(tma_alone, gmem_alone, sB))
 
@@ -610,39 +625,39 @@ def copy_b(copies, k, stage, full, policy):
 class Plans(NamedTuple):
     """Tiles on their way to the warps that compute them."""
 
-    ring: pipeline.PipelineAsync
+    pipeline: pipeline.PipelineAsync
     sTile: cute.Tensor
 
 
 @cute.jit
 def hand_over_tile(plans, state, work):
-    """Hand over a tile, or by a group of -1 that none is left; return the state of the pipeline."""
-    plans.ring.producer_acquire(state)
+    """Hand over a tile; one of group -1 ends the walk. Return the state of the pipeline."""
+    plans.pipeline.producer_acquire(state)
     if cute.arch.lane_idx() == 0:
         plans.sTile[0, state.index] = work.row
         plans.sTile[1, state.index] = work.tile_n
         plans.sTile[2, state.index] = work.group
         plans.sTile[3, state.index] = work.row_end
         plans.sTile[4, state.index] = work.live_end
-    plans.ring.producer_commit(state)
+    plans.pipeline.producer_commit(state)
     state.advance()
     return state
 
 
 @cute.jit
-def give_back(ring, state):
+def give_back(read_pipeline, state):
     """Give a slot back to the tile warp, once all lanes of this warp have read it."""
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
-        ring.consumer_release(state)
+        read_pipeline.consumer_release(state)
 
 
 @cute.jit
 def take_tile(plans, state):
     """Take a tile from the tile warp; return the state of the pipeline and the tile."""
-    plans.ring.consumer_wait(state)
+    plans.pipeline.consumer_wait(state)
     work = WorkTile(*(plans.sTile[i, state.index] for i in range(5)))
-    give_back(plans.ring, state)
+    give_back(plans.pipeline, state)
     state.advance()
     return state, work
 
@@ -675,7 +690,7 @@ class Store(NamedTuple):
 
 
 @cute.jit
-def store_tile(store, total, wave_layout, work):
+def store_tile(store, total, m_block_layout, work):
     """
     Store the 64-row blocks of one math warpgroup.
 
@@ -689,30 +704,28 @@ def store_tile(store, total, wave_layout, work):
 
     cute.arch.cp_async_bulk_wait_group(0, read=True)
     sync_warpgroup(math_warpgroup)
-    for wave in cutlass.range_constexpr(WAVES):
-        sums = cute.make_tensor(total[None, wave, None].iterator, wave_layout)
-        first_box = (wave * MATH_WARPGROUPS + math_warpgroup) * boxes_n
-        stage_block(store.smem, sums, first_box, thread)
+    sums = cute.make_tensor(total[None, 0, None].iterator, m_block_layout)
+    first_box = math_warpgroup * boxes_n
+    stage_block(store.smem, sums, first_box, thread)
     cute.arch.fence_proxy("async.shared", space="cta")
     sync_warpgroup(math_warpgroup)
-    for wave in cutlass.range_constexpr(WAVES):
-        block = wave * MATH_WARPGROUPS + math_warpgroup
-        row = work.row + block * 64
-        if row + 64 <= work.row_end:
-            if thread < 32:
-                boxes = cute.local_tile(from_row(store.boxes, row), (64, EPILOGUE_N), (0, None))
-                tOsO, tOgO = cpasync.tma_partition(
-                    store.tma,
-                    0,
-                    cute.make_layout(1),
-                    cute.group_modes(store.smem, 0, 2),
-                    cute.group_modes(boxes, 0, 2),
-                )
-                for i in cutlass.range_constexpr(boxes_n):
-                    place = work.tile_n * boxes_n + i
-                    cute.copy(store.tma, tOsO[None, block * boxes_n + i], tOgO[None, place])
-        else:
-            store_rows(store, block * boxes_n, row, work, thread)
+    block = math_warpgroup
+    row = work.row + block * 64
+    if row + 64 <= work.row_end:
+        if thread < 32:
+            boxes = cute.local_tile(from_row(store.boxes, row), (64, EPILOGUE_N), (0, None))
+            tOsO, tOgO = cpasync.tma_partition(
+                store.tma,
+                0,
+                cute.make_layout(1),
+                cute.group_modes(store.smem, 0, 2),
+                cute.group_modes(boxes, 0, 2),
+            )
+            for i in cutlass.range_constexpr(boxes_n):
+                place = work.tile_n * boxes_n + i
+                cute.copy(store.tma, tOsO[None, block * boxes_n + i], tOgO[None, place])
+    else:
+        store_rows(store, block * boxes_n, row, work, thread)
     cute.arch.cp_async_bulk_commit_group()
 
 
@@ -761,9 +774,9 @@ class Cta(NamedTuple):
 # shared/work_tile.py.jinja
 class WorkTile(NamedTuple):
     """
-    What a CTA does next: a tile of one group. All warps take it, whatever their task.
+    The tile of one group that a CTA computes next, for all of its warps.
 
-    A field that no tile of a kernel needs stays the constant that it is here.
+    A field that no tile of a kernel sets keeps the constant that it has here.
     """
 
     row: Int32  # its first row
@@ -912,22 +925,6 @@ def next_position(schedule, position):
     return position + schedule.step
 
 
-# sm90/grouped_gemm/clear_tiles.py.jinja
-@cute.jit
-def clear_tiles(sTile, num_groups):
-    """
-    Clear the slots of the plan ring, in a loop of run-time length for the sake of ptxas.
-
-    Without a loop that writes shared memory ahead of the roles, ptxas does not trust that warps
-    stay together: the math loop then keeps its state in vector registers, which costs 12 to 31
-    instructions per k-block, and some tiles spill.
-    """
-    thread, _, _ = cute.arch.thread_idx()
-    if thread < 32:  # one warp, as the words repeat
-        for i in cutlass.range(thread, num_groups, 32, unroll=1):
-            sTile[i % TILE_WORDS, i // TILE_WORDS % PLAN_SLOTS] = 0
-
-
 # shared/rows.py.jinja
 @cute.jit
 def from_row(tensor, row):
@@ -946,7 +943,7 @@ def raster(index, tiles_m, tiles_n):
     return strip * RASTER + rest - tile_n * height, tile_n
 
 
-def ring(kind, barriers, num_slots, num_producers, num_consumers, **options):
+def make_pipeline(kind, barriers, num_slots, num_producers, num_consumers, **options):
     """Return a pipeline of buffers that are full and free after so many arrivals."""
     return kind.create(
         barrier_storage=barriers.data_ptr(),
@@ -992,6 +989,13 @@ def k_block(copies, k, stage):
     return copies.tma, copies.blocks[None, k], copies.stages[None, stage]
 
 
+def groups_last(tensor):
+    """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
+    shape, stride = tensor.shape, tensor.stride
+    layout = cute.make_layout((*shape[1:], shape[0]), stride=(*stride[1:], stride[0]))
+    return cute.make_tensor(tensor.iterator, layout)
+
+
 # sm90/shared/load_map.py.jinja
 def load_map(tensor, stages, tile, num_ctas, *, is_multicast=None):
     """Return how the TMA unit loads tiles, each in parts by `num_ctas` CTAs: on the host."""
@@ -1008,26 +1012,17 @@ def load_map(tensor, stages, tile, num_ctas, *, is_multicast=None):
     return tma, gmem
 
 
-# sm90/shared/ask_for.py.jinja
 @cute.jit
 def ask_for(groups):
     """
-    Let L2 fetch the groups while the kernel before may still run: all CTAs read them first of all.
+    Prefetch the groups to L2 while the kernel before may still run: every CTA reads them first.
 
-    What that kernel writes to them lands in L2, too, and nothing is read before it has ended. A
-    thread asks for 128 bytes; of long lists only the first ones are fetched.
+    That kernel writes them through L2, and no thread reads them before it has ended. A thread
+    prefetches 128 bytes; of a long list only the first groups are prefetched.
     """
     thread, _, _ = cute.arch.thread_idx()
     if thread < cute.ceil_div(cute.size(groups), 32):
         cute.arch.prefetch((groups.iterator + thread * 32).llvm_ptr, cache_level="L2")
-
-
-# shared/groups_last.py.jinja
-def groups_last(tensor):
-    """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
-    shape, stride = tensor.shape, tensor.stride
-    layout = cute.make_layout((*shape[1:], shape[0]), stride=(*stride[1:], stride[0]))
-    return cute.make_tensor(tensor.iterator, layout)
 
 
 # shared/modes.py.jinja

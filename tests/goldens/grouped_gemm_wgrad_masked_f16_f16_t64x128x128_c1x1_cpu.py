@@ -59,7 +59,6 @@ VECTOR = 16  # float32 values of one operation: one AVX-512 register, two of AVX
 BLOCK_M = 4  # rows of partial sums: 4 x 16 values leave registers for the operands
 
 
-# cpu/grouped_gemm_wgrad/walk.py.jinja
 @cute.jit
 def decode_turned(x: cute.Tensor, panel: cute.Tensor, tail: cute.Tensor, m0, n0, num_m, num_n):
     """Fill panel[:num_n, :num_m] with float32 values of the columns from n0 on of x (M, N)."""
@@ -133,12 +132,6 @@ def grouped_gemm_wgrad(
             cutlass.Int32(0),
             end,
         )
-
-
-def host_tensor(dtype, *shape):
-    """Return a stand-in for a host tensor with free strides, but 1 for the last mode."""
-    stride = (*[cute.sym_int64() for _ in shape[1:]], 1)
-    return make_fake_tensor(dtype, shape, stride, memspace=cute.AddressSpace.generic)
 
 
 def arguments():
@@ -233,3 +226,11 @@ def decode(bits):
 def modes(num_groups, size_m):
     """Return the modes of rows in a and out, and those of the groups."""
     return (num_groups, size_m), (num_groups,)
+
+
+# cpu/shared/host_tensor.py.jinja
+def host_tensor(dtype, *shape, contiguous=-1):
+    """Return a stand-in for a host tensor with free strides, but 1 for the mode `contiguous`."""
+    stride = [cute.sym_int64() for _ in shape]
+    stride[contiguous] = 1
+    return make_fake_tensor(dtype, shape, tuple(stride), memspace=cute.AddressSpace.generic)

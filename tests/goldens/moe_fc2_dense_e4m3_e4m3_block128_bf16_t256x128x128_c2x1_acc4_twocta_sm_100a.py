@@ -23,14 +23,14 @@ FC2 of an MoE layer as one dense GEMM, on Blackwell: all experts along K, weight
 kb counts blocks of 128 along the K of expert e, which need not be a multiple of 128. Experts whose
 alpha is 0 for all tokens of a tile are left out.
 
-The tensor core sums one block into one of NUM_ACC_STAGE places in tensor memory; then this partial
-sum is promoted: read, scaled and added to its float32 total in registers, while the tensor core
-fills the next ones.
+The tensor core sums one block of K into one of NUM_ACC_STAGE stages of tensor memory. This partial
+sum is then promoted: update warps read it, scale it and add it to a float32 total in registers,
+while the tensor core fills the next stage.
 
 A CTA walks over many tiles of TILE_M x TILE_N, and its warps over them with different tasks:
 
     load warp      brings a, b, a_scale and alpha to shared memory by TMA, k-blocks ahead
-    multiply warp  starts the matrix instructions: that of the even CTA does, for both
+    MMA warp       starts the matrix instructions of both CTAs; only that of the even CTA does
     update warps   promote, round and store; a store overlaps the next tile
     tile warp      finds the experts that a tile needs and hands over their k-blocks, by chunks
 
@@ -38,14 +38,14 @@ Two CTAs are a pair: one instruction of the even one multiplies 128 tokens in ea
 own rows of a and half of the columns of b, which both read. Both plan for the tokens of both, and
 so in step.
 
-Warps wait for each other at pairs of mbarriers, one pair for each stage of a pipeline. A stage is
-full, and free again, after so many arrivals:
+Warps wait for each other at pairs of mbarriers, one pair for each stage of a pipeline. The table
+has the number of arrivals after which a stage is full, and after which it is free again:
 
     pipeline  stages  full after                         free after
-    load         7     1  the load warp, and all bytes      1  multiply warps
+    load         7     1  the load warp, and all bytes      1  MMA warps
     plan         2    32  lanes of the tile warp            8  update warps
-    sum          4     1  the multiply warp                16  update warps
-    chunk        2    32  lanes of the tile warp           10  update, load and multiply warps
+    sum          4     1  the MMA warp                     16  update warps
+    chunk        2    32  lanes of the tile warp           10  update, load and MMA warps
     row_scale    8     1  the load warp, and all bytes      8  update warps
 
 To see it, check it and run it:
@@ -90,11 +90,11 @@ USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
 CTAS = 2  # that multiply a tile together
-ROWS = TILE_M // CTAS  # of a tile that are a CTA's, in the lanes of its tensor memory
-COLUMNS = TILE_N // CTAS  # of a tile that a CTA loads b for
+ROWS = TILE_M // CTAS  # rows of a tile that one CTA has, a lane of tensor memory each
+COLUMNS = TILE_N // CTAS  # columns of a tile for which one CTA loads b
 UPDATE_WARPS = 8  # a quarter of a CTA's rows each, and half of the columns
 THREADS = 384
-TMEM_COLUMNS = 512  # of tensor memory that are taken: a power of two
+TMEM_COLUMNS = 512  # columns of tensor memory that are allocated: a power of two
 NUM_STAGES = 7
 READ_N = 64  # columns that a warp reads from tensor memory at once
 EPILOGUE_N = 64  # columns of one store box: as many as a swizzle spans
@@ -112,7 +112,7 @@ SCALE_PITCH = 128  # the same, rounded up so that copies start at whole 128 byte
 
 # sm100/moe_fc2_dense.py.jinja
 SCANNED_EXPERTS = 4  # experts whose alpha is looked at at once
-LISTED_EXPERTS = 64  # that are found and not yet handed over: a ring of them
+LISTED_EXPERTS = 64  # that are found and not yet handed over: of a ring buffer
 FIRST_CHUNK = 8  # of a tile, so that work begins; then twice as many, up to SCALE_CHUNK
 PART_M = 32  # rows of a that one copy loads where a tile is not full
 A_PARTS = ROWS // PART_M
@@ -129,15 +129,15 @@ ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES  # at one barrier: of a pair, the even CTA's
 
 
-# What update warps read and store, and the rings.
+# What update warps read and store, and the pipelines.
 HALF_N = TILE_N // 2  # columns of an update warp
 STORE_N = HALF_N // SPLIT_K  # and those of them that it stores
 BOXES = STORE_N // EPILOGUE_N  # store boxes of an update warp, 32 rows each
 
 
 # sm100/moe_fc2_dense.py.jinja
-PLAN_SLOTS = 2  # tiles that the tile warp may be ahead
-TILE_WORDS = 8  # that a slot has room for
+PLAN_SLOTS = 2  # tiles that the tile warp may hand over before one is taken
+TILE_WORDS = 8  # words of a tile that is handed over
 SCALE_SLOTS = 2  # chunks of k-blocks that it may be ahead
 
 
@@ -178,7 +178,7 @@ def moe_fc2_dense_kernel(a, b, scales, out):
     block, _, _ = cute.arch.block_idx()
     num_blocks, _, _ = cute.arch.grid_dim()
     warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    multiply_warp, load_warp, plan_warp = UPDATE_WARPS, UPDATE_WARPS + 1, UPDATE_WARPS + 2
+    mma_warp, load_warp, tile_warp = UPDATE_WARPS, UPDATE_WARPS + 1, UPDATE_WARPS + 2
     tma_out, mOut_boxes, mOut = out
     if warp_index == load_warp:
         for tma in (*a[::2], *b[::2], *descriptors_of_scales(scales), tma_out):
@@ -193,11 +193,11 @@ def moe_fc2_dense_kernel(a, b, scales, out):
     sTile = storage.tile.get_tensor(cute.make_layout((TILE_WORDS, PLAN_SLOTS)))
 
     cluster = cute.make_layout((CTAS, CLUSTER_M, CLUSTER_N, 1))
-    plan_ring = ring(
+    plan_pipeline = make_pipeline(
         pipeline.PipelineAsync, storage.plan_barriers, PLAN_SLOTS, 32, UPDATE_WARPS, defer_sync=True
     )
     # A stage needs the matrix instructions of all CTAs, or pairs, that share operands.
-    loads = ring(
+    loads = make_pipeline(
         pipeline.PipelineTmaUmma,
         storage.load_barriers,
         NUM_STAGES,
@@ -207,7 +207,7 @@ def moe_fc2_dense_kernel(a, b, scales, out):
         cta_layout_vmnk=cluster,
         defer_sync=True,
     )
-    sums = ring(
+    sums = make_pipeline(
         pipeline.PipelineUmmaAsync,
         storage.acc_barriers,
         NUM_ACC_STAGE,
@@ -226,7 +226,7 @@ def moe_fc2_dense_kernel(a, b, scales, out):
     scales = make_scales(storage, scales)
     # Not relaxed: others' instructions may read what clear_a() wrote.
     pipeline.pipeline_init_arrive(cluster_shape_mn=(CLUSTER_SIZE, 1), is_relaxed=False)
-    plans = Plans(plan_ring, sTile)
+    plans = Plans(plan_pipeline, sTile)
     pipeline.pipeline_init_wait(cluster_shape_mn=(CLUSTER_SIZE, 1))
 
     cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
@@ -264,7 +264,7 @@ def moe_fc2_dense_kernel(a, b, scales, out):
         tensor_memory.free(address)
     else:
         # By elif: after a chain of ifs ptxas puts a loop around each of the instructions below.
-        if warp_index == multiply_warp:
+        if warp_index == mma_warp:
             tensor_memory.wait_for_alloc()
             address = tensor_memory.retrieve_ptr(Float32)
             start, go_on = tiled_mma(), tiled_mma()
@@ -275,7 +275,7 @@ def moe_fc2_dense_kernel(a, b, scales, out):
         elif warp_index == load_warp:
             a_source, b_source = source_of_a(a, storage, sA), source_of_b(b, sB)
             load_tiles(schedule, loads, a_source, b_source, scales)
-        elif warp_index == plan_warp:
+        elif warp_index == tile_warp:
             plan_tiles(schedule, plans, scales)
 
 
@@ -311,7 +311,7 @@ def moe_fc2_dense(a, b, a_scale, b_scale, alpha, out, num_ctas, stream):
 @cute.jit
 def multiply_tiles(schedule, scales, loads, operands, sums, mmas, acc):
     """
-    Multiply warp: for each k-block that is handed over, fill a free stage of tensor memory.
+    MMA warp: for each k-block that is handed over, fill a free stage of tensor memory.
 
     Of a pair of CTAs only the even one starts instructions; they do the work in both.
     """
@@ -322,7 +322,7 @@ def multiply_tiles(schedule, scales, loads, operands, sums, mmas, acc):
         is_last = Int32(0)
         while is_last == 0:
             num_blocks, is_last = wait_for_chunk(scales, chunk)
-            give_back(scales.ring, chunk)
+            give_back(scales.pipeline, chunk)
             chunk.advance()
             num_blocks = num_blocks if rank_of_pair() == 0 else 0
             for _ in cutlass.range(num_blocks, unroll=1):
@@ -470,7 +470,7 @@ def stage_block(sOut, total, warp):
 class Scales(NamedTuple):
     """Where the scales are: a_scale and alpha in a pipeline of k-blocks, b_scale in chunks."""
 
-    ring: pipeline.PipelineAsync  # of chunks: k-blocks with their weight scales
+    pipeline: pipeline.PipelineAsync  # of chunks: k-blocks with their weight scales
     rows: pipeline.PipelineTmaAsync  # of k-blocks: scales and weights of rows
     b_scale: cute.Tensor
     weights: cute.Tensor  # alpha as it lies in memory
@@ -506,9 +506,9 @@ def descriptors_of_scales(maps):
 
 
 def make_scales(storage, maps):
-    """Return the scales of a CTA. Chunks are read by the load warp and the multiply warp, too."""
+    """Return the scales of a CTA. Chunks are read by the load warp and the MMA warp, too."""
     tma, gmem, tma_alpha, gmem_alpha, b_scale, alpha = maps
-    chunks = ring(
+    chunks = make_pipeline(
         pipeline.PipelineAsync,
         storage.scale_barriers,
         SCALE_SLOTS,
@@ -516,7 +516,7 @@ def make_scales(storage, maps):
         UPDATE_WARPS + 2,
         defer_sync=True,
     )
-    rows = ring(
+    rows = make_pipeline(
         pipeline.PipelineTmaAsync,
         storage.row_barriers,
         SCALE_STAGES,
@@ -528,7 +528,7 @@ def make_scales(storage, maps):
     layout = cute.make_layout((SCALE_BOX, 1, SCALE_STAGES), stride=(1, 1, SCALE_PITCH))
     values = cute.make_layout((SCALE_VALUES, SCALE_CHUNK, SCALE_SLOTS))
     return Scales(
-        ring=chunks,
+        pipeline=chunks,
         rows=rows,
         b_scale=b_scale,
         weights=alpha,
@@ -550,7 +550,7 @@ def copies_of_rows(source, work):
 @cute.jit
 def wait_for_chunk(scales, state):
     """Wait for a chunk; return how many k-blocks it has, and whether they are the tile's last."""
-    scales.ring.consumer_wait(state)
+    scales.pipeline.consumer_wait(state)
     count = cute.arch.make_warp_uniform(scales.sChunk[0, state.index])
     return count, cute.arch.make_warp_uniform(scales.sChunk[1, state.index])
 
@@ -586,7 +586,7 @@ def first_states():
 @cute.jit
 def accumulate(scales, sums, states, read, row, half, total):
     """
-    Update warp: add up the scaled sums of all k-blocks of a tile; return the states of the rings.
+    Update warp: add up the scaled sums of all k-blocks of a tile; return the pipelines' states.
 
     `row` is the thread's among the CTA's.
     """
@@ -601,17 +601,15 @@ def accumulate(scales, sums, states, read, row, half, total):
             a_scale = scales.a_scale.smem[row, 0, row_scale.index]
             a_scale *= scales.alpha.smem[row, 0, row_scale.index]
             sums.consumer_wait(done)
-            for i in cutlass.range_constexpr(HALF_N // READ_N):
-                read_sums(read, half, i, done.index, part)
-                if cutlass.const_expr(i == HALF_N // READ_N - 1):
-                    give_back(sums, done)
-                    scales.rows.consumer_release(row_scale)
-                column = half * HALF_N + i * READ_N
-                b_scale = scales.sBScale[column // SCALE_COLUMNS, k, chunk.index]
-                promote(total, part, i * READ_N, a_scale * b_scale)
+            read_sums(read, half, 0, done.index, part)
+            give_back(sums, done)
+            scales.rows.consumer_release(row_scale)
+            column = half * HALF_N
+            b_scale = scales.sBScale[column // SCALE_COLUMNS, k, chunk.index]
+            promote(total, part, 0, a_scale * b_scale)
             done.advance()
             row_scale.advance()
-        give_back(scales.ring, chunk)
+        give_back(scales.pipeline, chunk)
         chunk.advance()
     return States(done, chunk, row_scale)
 
@@ -654,7 +652,7 @@ def load_tiles(schedule, loads, a, b, scales):
                 cute.copy(*k_block(scale_copies, (k, expert), scale.index), tma_bar_ptr=full)
                 cute.copy(*k_block(alpha_copies, (0, expert), scale.index), tma_bar_ptr=full)
                 scale.advance()
-            give_back(scales.ring, chunk)
+            give_back(scales.pipeline, chunk)
             chunk.advance()
         position = next_position(schedule, position)
     # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
@@ -693,7 +691,7 @@ def maps_of_a(a):
 
 
 def source_of_a(maps, storage, sA):
-    """Return where the load warp takes a from, and where to."""
+    """Return a as the load warp reads it, and the stages that it fills."""
     layout = parts_of_a()
     sA_parts = storage.a.get_tensor(layout.outer, swizzle=layout.inner, dtype=AB_DTYPE)
     tma, gmem, tma_part, gmem_parts = maps
@@ -766,7 +764,7 @@ def maps_of_b(b):
 
 
 def source_of_b(maps, sB):
-    """Return where the load warp takes b from, and where to."""
+    """Return b as the load warp reads it, and the stages that it fills."""
     return Source(*maps, sB)
 
 
@@ -787,39 +785,39 @@ def copy_b(copies, k, stage, full, policy):
 class Plans(NamedTuple):
     """Tiles on their way to the warps that compute them."""
 
-    ring: pipeline.PipelineAsync
+    pipeline: pipeline.PipelineAsync
     sTile: cute.Tensor
 
 
 @cute.jit
 def hand_over_tile(plans, state, work):
-    """Hand over a tile, or by a group of -1 that none is left; return the state of the pipeline."""
-    plans.ring.producer_acquire(state)
+    """Hand over a tile; one of group -1 ends the walk. Return the state of the pipeline."""
+    plans.pipeline.producer_acquire(state)
     if cute.arch.lane_idx() == 0:
         plans.sTile[0, state.index] = work.row
         plans.sTile[1, state.index] = work.tile_n
         plans.sTile[2, state.index] = work.group
         plans.sTile[3, state.index] = work.row_end
         plans.sTile[4, state.index] = work.live_end
-    plans.ring.producer_commit(state)
+    plans.pipeline.producer_commit(state)
     state.advance()
     return state
 
 
 @cute.jit
-def give_back(ring, state):
+def give_back(read_pipeline, state):
     """Give a slot back to the tile warp, once all lanes of this warp have read it."""
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
-        ring.consumer_release(state)
+        read_pipeline.consumer_release(state)
 
 
 @cute.jit
 def take_tile(plans, state):
     """Take a tile from the tile warp; return the state of the pipeline and the tile."""
-    plans.ring.consumer_wait(state)
+    plans.pipeline.consumer_wait(state)
     work = WorkTile(*(plans.sTile[i, state.index] for i in range(5)))
-    give_back(plans.ring, state)
+    give_back(plans.pipeline, state)
     state.advance()
     return state, work
 
@@ -871,17 +869,16 @@ def store_block(store, total, warp, row, half, work):
         cute.group_modes(store.smem, 0, 2),
         cute.group_modes(boxes, 0, 2),
     )
-    for i in cutlass.range_constexpr(BOXES):
-        cute.copy(store.tma, tOsO[None, warp * BOXES + i], tOgO[None, column // EPILOGUE_N + i])
+    cute.copy(store.tma, tOsO[None, warp * BOXES], tOgO[None, column // EPILOGUE_N])
     cute.arch.cp_async_bulk_commit_group()
 
 
 # shared/work_tile.py.jinja
 class WorkTile(NamedTuple):
     """
-    What a CTA does next: a tile of one group. All warps take it, whatever their task.
+    The tile of one group that a CTA computes next, for all of its warps.
 
-    A field that no tile of a kernel needs stays the constant that it is here.
+    A field that no tile of a kernel sets keeps the constant that it has here.
     """
 
     row: Int32  # its first row
@@ -954,7 +951,7 @@ def next_position(schedule, position):
     return position + schedule.step
 
 
-# shared/moe_fc2_dense/experts.py.jinja
+# shared/moe_fc2_dense/schedule.py.jinja
 @cute.jit
 def list_experts(schedule, scales, work, first, end, found):
     """
@@ -994,21 +991,20 @@ def hand_over_chunk(schedule, scales, state, work, sent, num_blocks, is_last):
     last_block = cute.size(scales.b_scale, mode=[1]) - 1
     column = work.tile_n * TILE_N
     block = cutlass.min(column // 128, last_block)
-    scales.ring.producer_acquire(state)
-    for i in cutlass.range_constexpr(SCALE_CHUNK // 32):
-        slot = i * 32 + lane
-        if slot < num_blocks:
-            number = (sent + slot) // schedule.num_k_blocks
-            k = sent + slot - number * schedule.num_k_blocks
-            expert = scales.sExperts[number % LISTED_EXPERTS]
-            scales.sPlaces[0, slot, state.index] = k
-            scales.sPlaces[1, slot, state.index] = expert
-            scale = scales.b_scale[expert, block, k]
-            scales.sBScale[0, slot, state.index] = scale
+    scales.pipeline.producer_acquire(state)
+    slot = lane
+    if slot < num_blocks:
+        number = (sent + slot) // schedule.num_k_blocks
+        k = sent + slot - number * schedule.num_k_blocks
+        expert = scales.sExperts[number % LISTED_EXPERTS]
+        scales.sPlaces[0, slot, state.index] = k
+        scales.sPlaces[1, slot, state.index] = expert
+        scale = scales.b_scale[expert, block, k]
+        scales.sBScale[0, slot, state.index] = scale
     if lane == 0:
         scales.sChunk[0, state.index] = num_blocks
         scales.sChunk[1, state.index] = is_last
-    scales.ring.producer_commit(state)
+    scales.pipeline.producer_commit(state)
     state.advance()
     return state
 
@@ -1043,7 +1039,7 @@ def raster(index, tiles_m, tiles_n):
     return strip * RASTER + rest - tile_n * height, tile_n
 
 
-def ring(kind, barriers, num_slots, num_producers, num_consumers, **options):
+def make_pipeline(kind, barriers, num_slots, num_producers, num_consumers, **options):
     """Return a pipeline of buffers that are full and free after so many arrivals."""
     return kind.create(
         barrier_storage=barriers.data_ptr(),
@@ -1089,6 +1085,13 @@ def k_block(copies, place, stage):
     return copies.tma, copies.blocks[None, k, expert], copies.stages[None, stage]
 
 
+def groups_last(tensor):
+    """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
+    shape, stride = tensor.shape, tensor.stride
+    layout = cute.make_layout((*shape[1:], shape[0]), stride=(*stride[1:], stride[0]))
+    return cute.make_tensor(tensor.iterator, layout)
+
+
 # sm100/shared/layouts.py.jinja
 def rank_of_pair():
     """Return the place of this CTA in its pair."""
@@ -1126,14 +1129,6 @@ def shared_layouts():
             OUT_DTYPE, LayoutEnum.ROW_MAJOR, (32, EPILOGUE_N), UPDATE_WARPS * BOXES
         ),
     )
-
-
-# shared/groups_last.py.jinja
-def groups_last(tensor):
-    """Return (G, ...) as (..., G): tiles are cut from the first two modes."""
-    shape, stride = tensor.shape, tensor.stride
-    layout = cute.make_layout((*shape[1:], shape[0]), stride=(*stride[1:], stride[0]))
-    return cute.make_tensor(tensor.iterator, layout)
 
 
 # shared/moe_fc2_dense/arguments.py.jinja

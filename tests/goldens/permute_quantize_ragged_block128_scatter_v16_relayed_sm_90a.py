@@ -13,7 +13,7 @@
 # config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
 # under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
-Rows of tokens, copied to where their experts want them and quantised on the way: bf16 in,
+Rows of tokens, copied to the rows of their experts and quantised on the way: bf16 in,
 e4m3 out.
 
     q[inverse[t, j]] = x[t], quantised
@@ -72,10 +72,10 @@ def permute_quantize_kernel(x, index, groups, q, scale, global_scale, top_k):  #
     num_ctas, _, _ = cute.arch.grid_dim()
     warp = cta * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
     cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
+    cute.arch.griddepcontrol_launch_dependents()  # they run up to their own wait
     num_vectors = q.shape[-2]
     work, tiles_k = open_work(x), tiles_along_k(num_vectors)
-    step_m, step_k = work.num_tiles, Int32(0)  # one tile is all
+    step_m, step_k = work.num_tiles, Int32(0)  # one tile, unless CTAs are persistent
     tile_m, tile_k = warp // tiles_k, warp % tiles_k
     cursor = first_cursor()
     while tile_m < work.num_tiles:
@@ -83,11 +83,9 @@ def permute_quantize_kernel(x, index, groups, q, scale, global_scale, top_k):  #
         vector = tile_k * 32 + cute.arch.lane_idx()
         copies = [copies_of(x, index, q, first + r, top_k) for r in range(ROWS)]
         loaded = cute.make_rmem_tensor((VECTOR, ROWS), cutlass.BFloat16)
-        for r in cutlass.range_constexpr(ROWS):
-            if copies[r].is_wanted & (vector < num_vectors):
-                load_vector(x, copies[r].token, vector, loaded[None, r])
-        for r in cutlass.range_constexpr(ROWS):
-            quantize_row(copies[r], loaded[None, r], q, scale, vector)
+        if copies[0].is_wanted & (vector < num_vectors):
+            load_vector(x, copies[0].token, vector, loaded[None, 0])
+        quantize_row(copies[0], loaded[None, 0], q, scale, vector)
         tile_m += step_m
         tile_k += step_k
         if tile_k >= tiles_k:
@@ -117,7 +115,7 @@ class Tokens(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """Where a token goes: to as many rows of q as it has places, one in each lane of a warp."""
+    """The copies of a token: each lane of a warp has the row of q of one of its experts."""
 
     token: Int32
     row: Int32  # -1 where it goes nowhere
@@ -125,23 +123,23 @@ class Copies(NamedTuple):
     places: Int32
 
 
-def open_work(x):  # noqa: ARG001
+def open_work(x):
     """Return the tokens that are to be copied."""
     return Tokens(cute.ceil_div(x.shape[0], ROWS))
 
 
-def first_cursor():  # noqa: ARG001
-    """Return where the search for a tile starts: nowhere, its tokens follow from its index."""
+def first_cursor():
+    """Return where the search for a tile starts: there is none, as its index tells its tokens."""
     return Int32(0)
 
 
-def find_rows(tile, cursor):  # noqa: ARG001
+def find_rows(tile, cursor):
     """Return group and first token of a tile, and where the search for the next one starts."""
     return Int32(0), tile * ROWS, cursor
 
 
 @cute.jit
-def copies_of(x, index, q, token, top_k):  # noqa: ARG001
+def copies_of(x, index, q, token, top_k):
     """Return where a token goes; a row that q has not counts as none."""
     lane, row = cute.arch.lane_idx(), Int32(-1)
     exists = token < x.shape[0]
@@ -198,7 +196,7 @@ def relay_kernel(permutation, inverse, by_token, scale):
     parts, num_blocks = cute.ceil_div(scale.shape[1], RELAYED), scale.shape[1]
     row, first = warp // parts * 32 + cute.arch.lane_idx(), warp % parts * RELAYED
     cute.arch.griddepcontrol_wait()  # the scales of tokens are there
-    cute.arch.griddepcontrol_launch_dependents()  # up to their own wait
+    cute.arch.griddepcontrol_launch_dependents()  # they run up to their own wait
     token = owner_of(permutation, inverse, row)
     if token >= 0:
         place = (by_token[token, None].iterator + first).align(4 * RELAYED)
@@ -360,7 +358,7 @@ Q_STEP = 1  # values in an element of q
 SIGNS = 0xFFFFFFFF  # of the bits of two values: signs stay with them
 
 
-def rounded(quotients):  # noqa: ARG001
+def rounded(quotients):
     """Return VECTOR quotients as e4m3, to nearest even; beyond 448 is 448."""
     values = cute.make_rmem_tensor(VECTOR, Float32)
     for i in range(VECTOR):

@@ -69,19 +69,19 @@ def quantize_kernel(x, groups, q, scale, global_scale):
     num_rows = q.shape[-3]
     num_vectors = q.shape[-2]
     rows, tiles_k = open_rows(num_rows, q.shape[0]), tiles_along_k(num_vectors)
-    step_m, step_k = rows.num_tiles, Int32(0)  # one tile is all
+    step_m, step_k = rows.num_tiles, Int32(0)  # one tile, unless CTAs are persistent
     tile_m, tile_k = warp // tiles_k, warp % tiles_k
     cursor = first_cursor(rows)
     while tile_m < rows.num_tiles:
-        place, cursor = find_rows(rows, tile_m, cursor)
+        tile_rows, cursor = find_rows(rows, tile_m, cursor)
         vector = tile_k * 32 + cute.arch.lane_idx()
-        x_rows, q_rows = rows_from(x, place), rows_from(q, place)
+        x_rows, q_rows = rows_from(x, tile_rows), rows_from(q, tile_rows)
         loaded = cute.make_rmem_tensor((VECTOR, ROWS), cutlass.BFloat16)
         for r in cutlass.range_constexpr(ROWS):
-            if (place.row + r < place.end) & (vector < num_vectors):
+            if (tile_rows.row + r < tile_rows.end) & (vector < num_vectors):
                 load_vector(x_rows, r, vector, loaded[None, r])
-        atoms = matrix_of(scale, place.matrix)
-        quantize_rows(place, loaded, q_rows, atoms, vector)
+        atoms = matrix_of(scale, tile_rows.matrix)
+        quantize_rows(tile_rows, loaded, q_rows, atoms, vector)
         tile_m += step_m
         tile_k += step_k
         if tile_k >= tiles_k:
@@ -167,7 +167,7 @@ class Scale(NamedTuple):
 
 
 @cute.jit
-def scale_of(magnitude):  # noqa: ARG001
+def scale_of(magnitude):
     """
     Return the scale of values up to `magnitude`.
 
@@ -180,7 +180,7 @@ def scale_of(magnitude):  # noqa: ARG001
     return Scale(byte if is_finite else Uint32(255), factor.bitcast(Float32))
 
 
-def quotients_of(numbers, scale):  # noqa: ARG001
+def quotients_of(numbers, scale):
     """Return numbers, which have their signs, over their scale."""
     return [number * scale.factor for number in numbers], None
 
@@ -261,7 +261,7 @@ Q_STEP = 1  # values in an element of q
 SIGNS = 0xFFFFFFFF  # of the bits of two values: signs stay with them
 
 
-def rounded(quotients):  # noqa: ARG001
+def rounded(quotients):
     """Return VECTOR quotients as e4m3, to nearest even; beyond 448 is 448."""
     values = cute.make_rmem_tensor(VECTOR, Float32)
     for i in range(VECTOR):
@@ -279,9 +279,9 @@ def tiles_along_k(num_vectors):
     return cute.ceil_div(num_vectors, 32)
 
 
-def rows_from(tensor, place):
+def rows_from(tensor, tile_rows):
     """Return a matrix from the first row of a tile on."""
-    return cute.domain_offset((place.row, 0, 0), matrix_of(tensor, place.matrix))
+    return cute.domain_offset((tile_rows.row, 0, 0), matrix_of(tensor, tile_rows.matrix))
 
 
 @cute.jit
@@ -295,12 +295,13 @@ def gathered(byte):
 
 
 @cute.jit
-def quantize_rows(place, loaded, q, scale, vector):
+def quantize_rows(tile_rows, loaded, q, scale, vector):
     """
     Quantise and store one vector of each row of a tile, with which `q` begins.
 
     The lanes with the columns of four scales make one word of them for each row. Of these lanes the
-    first ROWS store one word each.
+    first ROWS store one word each. Row 165, for example, is row 37 of block 1, line 5 of part 1 of
+    an atom: its word is number 5 * 4 + 1 = 0x15, which begins at byte 0x54.
     """
     num_vectors = cute.size(q, mode=[1])
     has_columns = vector < num_vectors
@@ -312,20 +313,20 @@ def quantize_rows(place, loaded, q, scale, vector):
         magnitude = largest(words) if has_columns else Float32(0.0)
         magnitude = across_lanes(magnitude, LANES_PER_SCALE)
         row_scale = scale_of(magnitude)
-        if (place.row + r < place.end) & has_columns:
+        if (tile_rows.row + r < tile_rows.end) & has_columns:
             quotients, signs = quotients_of(numbers, row_scale)
             cute.autovec_copy(rounded(quotients), q[r, vector, None])
         word = gathered(row_scale.byte if has_scale else Uint32(0))
         mine = word if lane == r else mine
-    slot, column = place.slot + lane, vector // LANES_PER_WORD
-    block, line, part = slot >> 7, slot & 31, slot >> 5 & 3
-    is_mine = (lane < ROWS) & (place.row + lane < place.end)
+    row, column = tile_rows.scale_row + lane, vector // LANES_PER_WORD
+    block, line, part = row >> 7, row & 31, row >> 5 & 3
+    is_mine = (lane < ROWS) & (tile_rows.row + lane < tile_rows.end)
     exists = (block < cute.size(scale, mode=[0])) & (column < cute.size(scale, mode=[1]))
     if is_mine & exists:
         scale[block, column, line * 4 + part] = mine
 
 
-# sm90/shared/rows_of_scales.py.jinja
+# sm90/shared/rows_in_atoms.py.jinja
 class Rows(NamedTuple):
     """The rows that count: all of every matrix."""
 
@@ -334,16 +335,16 @@ class Rows(NamedTuple):
     num_tiles: Int32
 
 
-class Place(NamedTuple):
+class TileRows(NamedTuple):
     """Where the rows of a tile are."""
 
     matrix: Int32
     row: Int32  # the first
     end: Int32  # behind the last that counts
-    slot: Int32  # of the first row, counted as scales are
+    scale_row: Int32  # of the first row, counted as scales are
 
 
-def open_rows(num_rows, num_matrices):  # noqa: ARG001
+def open_rows(num_rows, num_matrices):
     """Return the rows of all matrices."""
     tiles = cute.ceil_div(num_rows, ROWS)
     return Rows(num_rows, tiles, tiles * num_matrices)
@@ -369,7 +370,7 @@ def find_rows(rows, tile, cursor):
         matrix += 1
         end += rows.tiles
     row = (tile - end + rows.tiles) * ROWS
-    return Place(matrix, row, rows.num_rows, row), Cursor(matrix, end)
+    return TileRows(matrix, row, rows.num_rows, row), Cursor(matrix, end)
 
 
 def matrix_of(tensor, matrix):

@@ -334,22 +334,22 @@ def open_rows(groups, num_rows):
     return Rows(end, cute.ceil_div(end, ROWS))
 
 
-def first_cursor():  # noqa: ARG001
+def first_cursor():
     """Return where the search for a tile starts: nowhere, a tile's rows follow from its index."""
     return Int32(0)
 
 
-def find_rows(tile, cursor):  # noqa: ARG001
+def find_rows(tile, cursor):
     """Return group and first row of a tile, and where the search for the next one starts."""
     return Int32(0), tile * ROWS, cursor
 
 
-def is_owned(rows, row):  # noqa: ARG001
+def is_owned(rows, row):
     """Say whether a row belongs to a group."""
     return row < rows.end
 
 
-def of_group(tensor):  # noqa: ARG001
+def of_group(tensor):
     """Return the matrix that the rows of a group are in: all are in one."""
     return tensor
 

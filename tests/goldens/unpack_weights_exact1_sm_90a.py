@@ -60,7 +60,6 @@ THREADS = ROWS // 2 * LANES
 TOP = 6  # e4m3 has 6 * 2**TOP
 
 
-# sm90/unpack_weights/kernel.py.jinja
 @cute.kernel
 def unpack_weights_kernel(pairs, factor, b, b_scale):
     """Unpack COLUMNS blocks of 64 rows."""
