@@ -40,6 +40,25 @@ class Run:
 
 
 @frozen
+class Observation:
+    """See `jitgen.emulator.report.Observation`."""
+
+    what: str
+    place: str
+    count: v.Count
+
+
+@frozen
+class Schedules:
+    """What a problem shows of other schedules than those that ran."""
+
+    proved: Annotated[bool, v.said("whether the runs stand for every schedule")]
+    observed: Sequence[Observation]
+    explored: Annotated[Sequence[str], v.said("modes that were added for what is observed")]
+    most_explored: v.Count
+
+
+@frozen
 class Trial:
     """See `jitgen.verify.verification.Trial`."""
 
@@ -53,6 +72,7 @@ class Trial:
     largest: float
     fault: Finding | None
     runs: Sequence[Run]
+    schedules: Schedules | None = absent()
 
 
 @frozen

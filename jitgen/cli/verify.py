@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from jitgen.cli import verify_files, verify_rebuild
+from jitgen.cli import verified_schedules, verify_files, verify_rebuild
 from jitgen.cli.lookup import find
 from jitgen.cli.options import TIME_LIMIT, with_output
 from jitgen.cli.output import ExitCode, Output, counted, human_time
@@ -302,6 +302,8 @@ def _print(output: Output, rows: list[Row], modes: list[str], wall_s: float) -> 
         _print_counts(output, rows[0])
         _print_coverage(output, rows[0])
     for row in rows:
+        verified_schedules.show(output, row.name, row.trials)
+    for row in rows:
         if not row.is_right or any(_findings(row)):
             print_trouble(output, row)
     wrong = sum(not row.is_right for row in rows)
@@ -310,6 +312,7 @@ def _print(output: Output, rows: list[Row], modes: list[str], wall_s: float) -> 
         f"{counted(len(rows), 'kernel')} in {counted(len(modes), 'mode')} ({', '.join(modes)}): "
         f"{verdict} in {human_time(wall_s)}"
     )
+    output.note(verified_schedules.summary([trial for row in rows for trial in row.trials]))
 
 
 def _print_counts(output: Output, row: Row) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import struct
 import time
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,10 +21,18 @@ from jitgen.emulator.host.tensors import Tensor, read_bytes, span, tensor_of, wr
 from jitgen.emulator.machine.global_memory import GlobalMemory
 from jitgen.emulator.machine.launch_rules import Kernel, as_launched
 from jitgen.emulator.machine.machine import NUM_SMS, Launch, Machine
-from jitgen.emulator.modes import Mode, parse_modes
+from jitgen.emulator.modes import (
+    LATE_PEEKS,
+    MOST_EXPLORED,
+    REVERSED,
+    Mode,
+    last_mode,
+    parse_modes,
+)
 from jitgen.emulator.program.coverage import Coverage
+from jitgen.emulator.program.observers import Kind
 from jitgen.emulator.program.translate import Program, translate
-from jitgen.emulator.report import RESULT, Finding, Report, Run, merge_coverage
+from jitgen.emulator.report import RESULT, Finding, Observation, Report, Run, merge_coverage
 from jitgen.emulator.threads import one_thread
 from jitgen.errors import InputError, MachineFault
 
@@ -41,6 +49,7 @@ def emulate(
     host: Host = STANDALONE,
     unknown: Collection[str] = (),
     settled: Collection[str] = (),
+    explores: bool = False,
 ) -> Report:
     """
     Run `artifact` on the CPU, once in each mode, and return what was found.
@@ -62,6 +71,8 @@ def emulate(
             A read before that is a finding.
         settled: Names of tensors that no earlier grid can still be writing when this one starts
             before that has ended: to read them before griddepcontrol.wait is no finding.
+        explores: Leave out random modes once the modes before stand for every schedule, and try
+            other orders where the schedule is observed, at most `MOST_EXPLORED`.
 
     Raises:
         MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
@@ -74,8 +85,8 @@ def emulate(
     chosen = parse_modes(modes)
     call = _prepare(artifact, arguments, num_sms, host)
     call = replace(call, unknown=frozenset(unknown), settled=frozenset(settled))
-    runs = call.run_all(chosen, time_limit_s)
-    return Report(name=artifact.symbol, arch=artifact.arch, runs=runs)
+    runs, explored = call.run_all(chosen, time_limit_s, explores=explores)
+    return Report(name=artifact.symbol, arch=artifact.arch, runs=runs, explored=explored)
 
 
 def emulate_ptx(
@@ -90,7 +101,9 @@ def emulate_ptx(
     unknown: Collection[str] = (),
 ) -> Report:
     """
-    Run one launch of a kernel in `ptx` on the CPU, as `emulate` does, without a host part.
+    Run one launch of a kernel in `ptx` on the CPU, without a host part.
+
+    It does so as `emulate` does that explores schedules.
 
     Args:
         ptx: The PTX of any compiler.
@@ -124,7 +137,8 @@ def emulate_ptx(
     )
     name = program.module.entry
     arch = Artifact(library=b"", symbol=name, ptx=ptx).arch
-    return Report(name=name, arch=arch, runs=call.run_all(chosen, time_limit_s))
+    runs, explored = call.run_all(chosen, time_limit_s, explores=True)
+    return Report(name=name, arch=arch, runs=runs, explored=explored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +162,14 @@ class _Call:
     unknown: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()
 
-    def run_all(self, modes: Sequence[Mode], time_limit_s: float) -> tuple[Run, ...]:
+    def run_all(
+        self, modes: Sequence[Mode], time_limit_s: float, *, explores: bool
+    ) -> tuple[tuple[Run, ...], tuple[str, ...]]:
         """
         Run the call once in each mode, from the same values, and compare what they leave.
+
+        Returns:
+            The runs, and the names of modes that were added; see `emulate`.
 
         Raises:
             InputError: A name in `unknown` or `settled` is that of no tensor.
@@ -162,7 +181,11 @@ class _Call:
         before = self.read()
         runs: list[Run] = []
         first: list[bytes] = []
-        for mode in modes:
+        waiting, explored = deque(modes), list[Mode]()
+        while waiting:
+            mode = waiting.popleft()
+            if explores and mode.seed is not None and _are_proof(runs, modes):
+                continue
             if runs:
                 self.write(before)
             with one_thread():
@@ -170,7 +193,10 @@ class _Call:
             after = self.read()
             first = first or after
             runs.append(_compared(run, self, after, first, runs[0].mode if runs else ""))
-        return tuple(runs)
+            if explores and not waiting and not explored:
+                explored = _other_orders(runs, modes)
+                waiting += explored
+        return tuple(runs), tuple(mode.name for mode in explored)
 
     def read(self) -> list[bytes]:
         """Return the bytes of every tensor."""
@@ -295,7 +321,34 @@ def _run(mode: Mode, seconds: float, machines: list[Machine], programs: list[Pro
         counts=dict(sorted(counts.items())),
         warp_instructions=dict(of_roles.most_common()),
         coverage=merge_coverage([*map(_nothing, programs), *map(_coverage, machines)]),
+        observed=tuple(_observations(machines)),
+        firsts=tuple({number: None for machine in machines for number in machine.firsts}),
     )
+
+
+def _observations(machines: list[Machine]) -> Iterator[Observation]:
+    for machine in machines:
+        for one in machine.observed.found.values():
+            yield Observation(
+                what=str(one.what), place=machine.program.place(one.at), count=one.count
+            )
+
+
+def _are_proof(runs: Sequence[Run], modes: Sequence[Mode]) -> bool:
+    """Return whether runs stand for every schedule, one at least of a mode that is not random."""
+    steady = {mode.name for mode in modes if mode.seed is None}
+    return any(run.mode in steady for run in runs) and all(run.is_proof for run in runs)
+
+
+def _other_orders(runs: Sequence[Run], modes: Sequence[Mode]) -> list[Mode]:
+    """Return the modes that try other orders of what is observed; none if a mistake was found."""
+    observed = {one.what for run in runs for one in run.observed}
+    if not observed or not all(run.is_clean for run in runs):
+        return []
+    firsts = dict.fromkeys(number for run in runs for number in run.firsts)
+    peeks = [LATE_PEEKS] if Kind.PEEK in observed else []
+    found = [REVERSED, *peeks, *(last_mode(number) for number in firsts)]
+    return [mode for mode in found if mode not in modes][:MOST_EXPLORED]
 
 
 def _nothing(program: Program) -> dict[str, Coverage]:

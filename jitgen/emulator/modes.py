@@ -33,6 +33,9 @@ class Mode:
         by_warp: Never run two warps as one, so that the schedule decides which is first.
         seed: Of the random schedule; None runs the first that can.
         clusters: Clusters that start at once.
+        is_reversed: What is last in order goes first: clusters, warps, lanes that update a word.
+        fails_peeks: A wait that may fail does so the first time, unless the answer is certain.
+        last: The cluster, in the order of the launch, that starts after all others; -1: none.
     """
 
     name: str
@@ -40,6 +43,9 @@ class Mode:
     by_warp: bool = False
     seed: int | None = None
     clusters: int = 1
+    is_reversed: bool = False
+    fails_peeks: bool = False
+    last: int = -1
 
     def __post_init__(self) -> None:
         if unknown := sorted(self.deferred - WORK):
@@ -82,11 +88,24 @@ QUICK = (EAGER, DEFERRED, random_mode(3))
 
 ALL = (EAGER, DEFERRED, LATE_READERS, *(random_mode(seed) for seed in range(NUM_SEEDS)))
 
+REVERSED = Mode(name="reversed", by_warp=True, is_reversed=True)
+LATE_PEEKS = Mode(name="late-peeks", fails_peeks=True)
+
+MOST_EXPLORED = 8
+"""Most orders that are tried where a launch observes its schedule."""
+
+
+def last_mode(cluster: int) -> Mode:
+    """Return the mode that ``last-<cluster>`` names: that cluster starts after all others."""
+    return Mode(name=f"last-{cluster}", last=cluster)
+
+
+_LAST = re.compile(r"last-(\d+)")
 _RANDOM = re.compile(r"random-(\d+)(?:\.\.(\d+))?")
 _NAMED: dict[str, tuple[Mode, ...]] = {
     "quick": QUICK,
     "all": ALL,
-    **{mode.name: (mode,) for mode in (EAGER, DEFERRED, LATE_READERS)},
+    **{mode.name: (mode,) for mode in (EAGER, DEFERRED, LATE_READERS, REVERSED, LATE_PEEKS)},
 }
 
 
@@ -117,6 +136,8 @@ def _named(word: str) -> tuple[Mode, ...]:
         if last - first >= MOST_SEEDS:
             raise InputError("modes", f"{word!r} are more than {MOST_SEEDS:,} at once")
         return tuple(random_mode(seed) for seed in range(first, last + 1))
+    if found := _LAST.fullmatch(word):
+        return (last_mode(int(found[1])),)
     if word not in _NAMED:
         allowed = ", ".join([*_NAMED, "random-<seed>"])
         raise InputError("modes", f"{word!r} is not known; allowed: {allowed}")

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
 from jitgen.emulator.findings import Severity, severity_of
+from jitgen.emulator.modes import MOST_EXPLORED
 from jitgen.emulator.program.coverage import Coverage
+
+PROVED = "proved for every schedule of this problem"
 
 RESULT = "result"
 """Kind of the finding that modes disagree about the result."""
@@ -57,6 +60,26 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """
+    An instruction that observes the schedule: another order may give it another value.
+
+    Attributes:
+        what: What it observes, in words.
+        place: The instruction, as of a `Finding`.
+        count: How often.
+    """
+
+    what: str
+    place: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        """Return all of it in a line."""
+        return f"observes the schedule: {self.what}\n  at {self.place}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """
     One mode of one call.
@@ -71,6 +94,8 @@ class Run:
         warp_instructions: Instructions times warps that executed them, for each function of the
             generated source.
         coverage: What was executed of each kernel, by its name in the PTX.
+        observed: What it observed of its schedule.
+        firsts: Clusters of its launches, by number, that were first where that was observed.
     """
 
     mode: str
@@ -80,11 +105,18 @@ class Run:
     counts: Mapping[str, int] = field(default_factory=dict)
     warp_instructions: Mapping[str, int] = field(default_factory=dict)
     coverage: Mapping[str, Coverage] = field(default_factory=dict, repr=False, compare=False)
+    observed: tuple[Observation, ...] = ()
+    firsts: tuple[int, ...] = ()
 
     @property
     def is_clean(self) -> bool:
         """Whether no error was found; there may be warnings."""
         return not any(finding.is_error for finding in self.findings)
+
+    @property
+    def is_proof(self) -> bool:
+        """Whether it stands for every schedule: it is clean and observes none."""
+        return self.is_clean and not self.observed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,16 +128,29 @@ class Report:
         name: Name of the kernel.
         arch: Target, for example ``sm_90a``.
         runs: One for each mode, in the order in which they ran.
+        explored: Modes among them that were added as the schedule is observed.
     """
 
     name: str
     arch: str
     runs: tuple[Run, ...]
+    explored: tuple[str, ...] = ()
 
     @property
     def is_clean(self) -> bool:
         """Whether no error was found in any mode; there may be warnings."""
         return all(run.is_clean for run in self.runs)
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether what the modes show holds for every schedule of this call."""
+        return bool(self.runs) and all(run.is_proof for run in self.runs)
+
+    @property
+    def observed(self) -> tuple[Observation, ...]:
+        """What observes the schedule in some mode, each instruction once."""
+        found = {(one.what, one.place): one for run in reversed(self.runs) for one in run.observed}
+        return tuple(found[key] for key in sorted(found, key=lambda key: key[1]))
 
     @property
     def findings(self) -> Iterator[tuple[str, Finding]]:
@@ -136,7 +181,17 @@ class Report:
                 }
                 for run in self.runs
             ],
+            "schedules": self.schedules(),
             "coverage": [each.to_json() for each in self.coverage.values()],
+        }
+
+    def schedules(self) -> dict[str, object]:
+        """Return what the runs say of other schedules, as JSON values."""
+        return {
+            "proved": self.is_proved,
+            "observed": [asdict(one) for one in self.observed],
+            "explored": list(self.explored),
+            "most_explored": MOST_EXPLORED,
         }
 
     def __str__(self) -> str:
@@ -146,6 +201,8 @@ class Report:
             counts = ", ".join(f"{count:,} {name}" for name, count in run.counts.items())
             lines.append(f"{run.mode}: {run.seconds:.2f} s; {counts}".replace("_", " "))
             lines += [f"{finding}".replace("\n", "\n  ") for finding in run.findings]
+        lines += [f"{one}".replace("\n", "\n  ") for one in self.observed]
+        lines += [PROVED] if self.is_proved else []
         return "\n  ".join(lines)
 
 

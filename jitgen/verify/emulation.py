@@ -23,6 +23,7 @@ def emulate(
     time_limit_s: float = TIME_LIMIT_S,
     unknown: Collection[str] = (),
     settled: Collection[str] = (),
+    explores: bool = False,
 ) -> Report:
     """
     Run `kernel` on the CPU, once in each mode, and return what was found.
@@ -43,6 +44,8 @@ def emulate(
         unknown: Names of tensors whose contents mean nothing until the kernel has written them.
         settled: Names of tensors that no earlier kernel can still be writing when this one starts
             before that has ended (PDL): to read them before griddepcontrol.wait is no finding.
+        explores: Leave out random modes once the modes before stand for every schedule, and try
+            other orders where the schedule is observed.
 
     Raises:
         MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.
@@ -66,4 +69,5 @@ def emulate(
         host=HOST,
         unknown=unknown,
         settled=settled,
+        explores=explores,
     )

@@ -246,6 +246,7 @@ def _trial(
             time_limit_s=time_limit_s,
             unknown=case.unknown,
             settled=case.settled,
+            explores=True,
         )
     except MachineFault as error:
         kind = "deadlock" if isinstance(error, Deadlock) else "fault"

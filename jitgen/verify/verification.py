@@ -87,6 +87,7 @@ class Trial:
             "largest": self.largest,
             "fault": None if self.fault is None else self.fault.to_json(),
             "runs": [] if self.report is None else self.report.to_json()["runs"],
+            **({} if self.report is None else {"schedules": self.report.schedules()}),
         }
 
 
@@ -139,7 +140,8 @@ def verify(
     """
     Run `config` in the emulator and compare its results with float64 sums.
 
-    Small integers in every mode, but random ones, which are slow, with the first problem only; and
+    Small integers in every mode, but random ones, which are slow, with the first problem only, and
+    not at all if the modes before prove it for every schedule; and
     random numbers in the first mode, for a schedule is right or wrong whatever the numbers are. The
     problems together must execute every synchronisation, copy, matrix and store instruction of the
     kernel, unless there is a reason why nothing can.
@@ -182,8 +184,8 @@ def verify(
             samples.tile(config),
             some,
             time_limit_s,
-            results=operation(config.op).results,
-            settled=config.settled,
+            config=config,
+            explores=sizes is all_sizes[0] and is_exact,
         )
         for sizes, is_exact, some in plans
     )
@@ -248,9 +250,10 @@ def _trial(
     modes: tuple[Mode, ...],
     time_limit_s: float,
     *,
-    results: tuple[str, ...],
-    settled: tuple[str, ...],
+    config: Config,
+    explores: bool,
 ) -> Trial:
+    results = operation(config.op).results
     named = zip(kernel.names, case.tensors, strict=False)
     unknown = [name for name, tensor in named if name in results and tensor is not None]
     values = "integers" if case.is_exact else "random"
@@ -263,7 +266,8 @@ def _trial(
             num_sms=sizes.num_sms,
             time_limit_s=time_limit_s,
             unknown=unknown,
-            settled=settled,
+            settled=config.settled,
+            explores=explores,
         )
     except MachineFault as error:
         kind = "deadlock" if isinstance(error, Deadlock) else "fault"

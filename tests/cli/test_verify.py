@@ -120,6 +120,33 @@ def test_a_right_kernel(jitgen: Jitgen, processes: Processes) -> None:
     assert processes.tasks[0]["key"] == ""
 
 
+SCHEDULES = {"proved": False, "observed": [], "explored": [], "most_explored": 8}
+
+
+def test_a_kernel_that_is_proved(jitgen: Jitgen, processes: Processes) -> None:
+    processes.results[NAME] = verification(NAME, schedules={**SCHEDULES, "proved": True})
+
+    done = jitgen("verify", NAME)
+
+    assert done.code == 0
+    assert "1 of 1 problem proved for every schedule of it" in done.err
+    assert "observes the schedule" not in done.out
+
+
+def test_a_kernel_that_observes_its_schedule(jitgen: Jitgen, processes: Processes) -> None:
+    seen = {"what": "value that an atomic returns", "place": "ptx:7: atom", "count": 2}
+    schedules = {**SCHEDULES, "observed": [seen], "explored": ["reversed", "last-0"]}
+    processes.results[NAME] = verification(NAME, schedules=schedules)
+
+    done = jitgen("verify", NAME)
+
+    assert done.code == 0
+    assert "0 of 1 problem proved for every schedule of it" in done.err
+    assert "observes the schedule: value that an atomic returns (2 times)" in done.out
+    assert "at ptx:7: atom" in done.out
+    assert "tried 2 other orders, of at most 8: reversed, last-0" in done.out
+
+
 @pytest.mark.parametrize(
     ("result", "words"),
     [

@@ -18,6 +18,7 @@ from jitgen.emulator.machine.global_memory import GlobalMemory
 from jitgen.emulator.machine.machine import Launch, Machine
 from jitgen.emulator.modes import ALL, QUICK, Mode
 from jitgen.emulator.program.instruction import Instruction
+from jitgen.emulator.program.observers import Observer
 from jitgen.emulator.program.translate import Program
 from jitgen.errors import MachineFault
 from tests.emulator.mutation import text_of
@@ -46,6 +47,7 @@ class FakeProgram:
     def __post_init__(self) -> None:
         self.code: list[Instruction] = []
         self.members = [0] * len(self.functions)
+        self.observers: dict[int, Observer] = {}
         self.register_counts = {"r": 4, "q": 2, "h": 1, "p": 1}
         self.blocks = [SimpleNamespace(start=block) for block in range(len(self.functions))]
 

@@ -165,19 +165,21 @@ def apply(
     )
     space, addresses = resolve(f, at, atomic.space, job.addresses)
     job = replace(job, addresses=addresses)
+    agents, met = f.agent_of[job.threads], generic(space, addresses)
     if space == SHARED:
-        seen = _update_shared(f, at, job)
+        seen, before, after = _update_shared(f, at, job)
     else:
         check_previous_grid(f, at, warps_of(f, threads))
-        seen, is_changed = _update_global(f, at, job)
-        if atomic.returns and not is_changed:
+        seen, before, after = _update_global(f, at, job)
+        if atomic.returns and not (after != before).any():
             wait = wait_if_spinning(f, at, seen.tobytes())
             if wait is not None:
                 return wait
-    agents = f.agent_of[job.threads]
-    met = generic(space, addresses)
+    f.machine.observed.read(f, at, met, agents, seen)
+    f.machine.observed.update(f, at, met, agents, before, after)
     ordering.release(f, met, agents, atomic.order, adds=True)
-    ordering.acquire(f, met, agents, atomic.order)
+    if atomic.returns and not f.machine.observed.ignores(at):
+        ordering.acquire(f, met, agents, atomic.order)
     old[threads] = seen.reshape(-1, count)
     return old.T
 
@@ -206,34 +208,38 @@ def _flat(f: Fragment, values: Vector, threads: NDArray[np.int64]) -> Array:
     return np.stack([f.spread(value)[threads] for value in values], axis=1).reshape(-1)
 
 
-def _update_shared(f: Fragment, at: int, job: _Job) -> Array:
-    """Update shared memory; return the old values [k]."""
+def _update_shared(f: Fragment, at: int, job: _Job) -> tuple[Array, Array, Array]:
+    """Update shared memory; see `_update_global`."""
     width_, scope = job.atomic.width, scope_of(job.atomic.order)
-    seen = np.empty_like(job.first)
+    seen, found, left = (np.empty_like(job.first) for _ in range(3))
     for part in shared_parts(f, at, job.addresses, width_, job.threads):
         before = part.shared.generic_read(
             f, at, part.offsets, width_, part.threads, RELAXED_READ, scope=scope
         )
-        seen[part.positions], after = _in_turn(
-            f, job, part.positions, before.view(seen.dtype)[:, 0]
-        )
+        found[part.positions] = before.view(seen.dtype)[:, 0]
+        seen[part.positions], after = _in_turn(f, job, part.positions, found[part.positions])
+        left[part.positions] = after
         data = after[:, None].view(np.uint8)
         part.shared.generic_write(
             f, at, part.offsets, data, part.threads, RELAXED_WRITE, scope=scope
         )
-    return seen
+    return seen, found, left
 
 
-def _update_global(f: Fragment, at: int, job: _Job) -> tuple[Array, bool]:
-    """Update global memory; return the old values [k] and whether anything is another now."""
+def _update_global(f: Fragment, at: int, job: _Job) -> tuple[Array, Array, Array]:
+    """
+    Update global memory.
+
+    Returns:
+        What each update finds [k], and what its place holds before and after all of them [k].
+    """
     memory, scope = f.machine.memory, scope_of(job.atomic.order)
     before = memory.load(f, at, job.addresses, job.atomic.width).view(job.first.dtype)[:, 0]
     seen, after = _in_turn(f, job, slice(None), before)
-    is_changed = bool((after != before).any())
-    if is_changed:
+    if (after != before).any():
         memory.store(f, at, job.addresses, after[:, None].view(np.uint8))
     memory.note(f, at, job.addresses, job.atomic.width, job.threads, UPDATE, scope)
-    return seen, is_changed
+    return seen, before, after
 
 
 def _in_turn(f: Fragment, job: _Job, positions: Threads, before: Array) -> tuple[Array, Array]:
@@ -262,6 +268,8 @@ def _turns(f: Fragment, place: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     order = np.arange(len(place))
     if f.machine.chance is not None:
         order = np.array(f.machine.chance.sample(range(len(place)), len(place)))
+    elif f.machine.mode.is_reversed:
+        order = order[::-1]
     by_place = order[np.argsort(place[order], kind="stable")]
     starts = np.searchsorted(place[by_place], place[by_place])
     rank = np.arange(len(place)) - starts

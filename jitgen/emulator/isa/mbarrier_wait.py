@@ -107,18 +107,20 @@ def try_wait(
 
     The first of the pair is None, or what the block function is to return at once.
     """
-    awaited = f.spread(awaited)
+    awaited, observed = f.spread(awaited), f.machine.observed
     done = np.zeros(f.n, np.bool_)
     failures: list[_Awaited] = []
     for group in group_threads(f, at, mask, addresses, Use.WAIT):
         for number, indices in _by_number(awaited, group.indices):
             phase = _Awaited(group.barrier, number, form)
-            is_complete = phase.is_complete()
             agents = _agents(f, group, indices)
+            is_complete = phase.is_complete() and not _is_put_off(f, at, phase, agents)
             phase.note(f, at, agents, is_done=is_complete)
+            observed.note_peek(at)
             if is_complete:
                 done[indices] = True
-                _learn(f, group.barrier, agents, form)
+                if not observed.ignores(at):
+                    _learn(f, group.barrier, agents, form)
             else:
                 failures.append(phase)
     if not failures or not _stops(f, at, failures):
@@ -126,6 +128,13 @@ def try_wait(
     wait = _until_any(f, at, failures)
     goes_on = done if mask is None else done | ~mask
     return [(goes_on, f.block), (~goes_on, wait)] if np.count_nonzero(goes_on) else wait, done
+
+
+def _is_put_off(f: Fragment, at: int, phase: _Awaited, agents: NDArray[np.int64]) -> bool:
+    """Return whether a wait fails though its phase is complete: once, where the mode says so."""
+    if not f.machine.mode.fails_peeks:
+        return False
+    return f.machine.observed.puts_off(f.cluster.clocks, at, phase.barrier, agents)
 
 
 def _by_number(

@@ -213,7 +213,7 @@ def _fetch_shared(
         data = np.empty((len(addresses), transfer.bytes), np.uint8)
         for part, values in zip(parts, found, strict=True):
             data[part.positions] = values
-    _acquire(f, SHARED, addresses, threads, transfer.order)
+    _acquire(f, at, SHARED, addresses, threads, data, transfer)
     return data
 
 
@@ -224,7 +224,7 @@ def _fetch_global(
     data = f.machine.memory.load(f, at, addresses, transfer.bytes)
     kind = CONSTANT_READ if transfer.is_constant else READ
     kind = kind if transfer.order == WEAK else RELAXED_READ
-    _acquire(f, GLOBAL, addresses, threads, transfer.order)
+    _acquire(f, at, GLOBAL, addresses, threads, data, transfer)
     f.machine.memory.note(f, at, addresses, transfer.bytes, threads, kind, transfer.scope)
     return data
 
@@ -268,9 +268,24 @@ def param_bytes(f: Fragment, at: int, address: int, size: int) -> bytes:
     return found
 
 
-def _acquire(f: Fragment, space: str, addresses: Integers, threads: Threads, order: str) -> None:
-    if order != WEAK:
-        ordering.acquire(f, generic(space, addresses), f.agent_of[threads], order)
+def _acquire(
+    f: Fragment,
+    at: int,
+    space: str,
+    addresses: Integers,
+    threads: Threads,
+    data: NDArray[np.uint8],
+    transfer: Transfer,
+) -> None:
+    """Let threads learn what was released where they loaded, if anything depends on the value."""
+    if transfer.order == WEAK or f.machine.observed.ignores(at):
+        return
+    met, agents = generic(space, addresses), f.agent_of[threads]
+    elements = np.ascontiguousarray(data).view(f"u{transfer.width}")
+    for number in range(transfer.count):
+        where = met + transfer.width * number
+        f.machine.observed.read(f, at, where, agents, elements[:, number])
+    ordering.acquire(f, met, agents, transfer.order)
 
 
 def warps_of(f: Fragment, threads: Threads) -> NDArray[np.int64]:
@@ -316,6 +331,10 @@ def store(
         _store_shared(f, at, spread, threads, data, transfer)
     elif space == GLOBAL:
         check_previous_grid(f, at, warps_of(f, threads))
+        if transfer.order != WEAK:
+            before = f.machine.memory.load(f, at, spread, transfer.bytes)
+            met = generic(space, spread)
+            _note_relaxed(f, at, met, threads, before, data, transfer.width)
         f.machine.memory.store(f, at, spread, data)
         kind = WRITE if transfer.order == WEAK else RELAXED_WRITE
         f.machine.memory.note(f, at, spread, transfer.bytes, threads, kind, transfer.scope)
@@ -330,6 +349,28 @@ def store(
         ordering.release(f, generic(space, spread), agents, transfer.order, adds=False)
 
 
+def _note_relaxed(
+    f: Fragment,
+    at: int,
+    addresses: NDArray[np.int64],
+    threads: Threads,
+    before: NDArray[np.uint8],
+    data: NDArray[np.uint8],
+    width_: int,
+) -> None:
+    """Note relaxed stores of `data` [k, bytes] over `before` [k, bytes], at generic addresses."""
+    old, new = (np.ascontiguousarray(x).view(f"u{width_}") for x in (before, data))
+    for number in range(new.shape[1]):
+        f.machine.observed.update(
+            f,
+            at,
+            addresses + width_ * number,
+            f.agent_of[threads],
+            old[:, number],
+            new[:, number],
+        )
+
+
 def _store_shared(
     f: Fragment,
     at: int,
@@ -340,6 +381,10 @@ def _store_shared(
 ) -> None:
     kind = WRITE if transfer.order == WEAK else RELAXED_WRITE
     for part in shared_parts(f, at, addresses, transfer.bytes, threads):
+        if kind == RELAXED_WRITE:
+            met = generic(SHARED, addresses[part.positions])
+            before = part.shared.peek(part.offsets, transfer.bytes)
+            _note_relaxed(f, at, met, part.threads, before, data[part.positions], transfer.width)
         part.shared.generic_write(
             f,
             at,

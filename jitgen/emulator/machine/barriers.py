@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.machine.clocks import Clock, join
+from jitgen.emulator.machine.observed import MIXED
 from jitgen.emulator.machine.phases import Phases, Signaller
 from jitgen.emulator.machine.users import Users
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 MAX_COUNT = 2**20 - 1
 """The largest arrival count, and the largest transaction count, of an mbarrier."""
+
+_Arrival = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Warps that arrived together, and the epoch of each then."""
 
 
 def together(one: Clock | None, other: Clock | None) -> Clock | None:
@@ -201,6 +205,8 @@ class NamedBarrier:
         self.result: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._arriving: Clock | None = None
         self._waiters: list[NDArray[np.int64]] = []
+        self._arrivals: list[_Arrival] = []
+        self._arrivals_before: list[_Arrival] = []
 
     def arrive(
         self, fragment: Fragment, at: int, number: int, expected: int | None, *, waits: bool
@@ -232,12 +238,26 @@ class NamedBarrier:
         if self.arrived > self._target:
             fragment.fault(at, f"{self.name}: {self.arrived} threads arrive of {self._target}")
         clocks = self._cta.cluster.clocks
+        self._note_arrival(fragment, at)
         self._arriving = together(self._arriving, clocks.release(fragment.agents))
         if waits:
             self._waiters.append(fragment.agents)
         generation = self.generation
         self.recount()
         return generation
+
+    def _note_arrival(self, fragment: Fragment, at: int) -> None:
+        """
+        Note warps that arrive, and find those that may arrive in the generation before.
+
+        They may if nothing orders them after all its arrivals: then which warps meet is a matter of
+        the schedule, for the barrier only counts them.
+        """
+        clocks, agents = self._cta.cluster.clocks, fragment.agents
+        for others, epochs in self._arrivals_before:
+            if (clocks.vector[agents[:, None], others] < epochs).any():
+                fragment.machine.observed.note(MIXED, at)
+        self._arrivals.append((agents, clocks.vector[agents, agents]))
 
     @property
     def _target(self) -> int:
@@ -253,6 +273,7 @@ class NamedBarrier:
             for agents in self._waiters:
                 self._cta.cluster.clocks.acquire(agents, self._arriving)
         self._arriving, self._waiters = None, []
+        self._arrivals, self._arrivals_before = [], self._arrivals
         if self.values:
             self.result, self.values = np.concatenate(self.values), []
         self._cta.cluster.events += 1

@@ -129,6 +129,10 @@ class Clocks:
         self.vector[agents, : len(clock)] = np.maximum(known, clock)
         self.lanes.take_back(agents, clock)
 
+    def comes_after(self, agent: int, clock: Clock) -> bool:
+        """Return whether an agent knows all that `clock` knows."""
+        return bool((self.vector[agent, : len(clock)] >= clock).all())
+
     def learn(self, agents: Agents, other: int, epoch: int) -> None:
         """Let each of `agents` know agent `other` up to `epoch`."""
         self.vector[agents, other] = np.maximum(self.vector[agents, other], epoch)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from jitgen.emulator.machine import deadlock
 from jitgen.emulator.machine.cluster import Cluster
 from jitgen.emulator.machine.faults import Finding
+from jitgen.emulator.machine.observed import Observed
 from jitgen.emulator.machine.tensor_columns import Sms
 from jitgen.errors import MachineFault
 
@@ -96,6 +97,15 @@ def _indices(start: Index, stop: Index, step: Index) -> list[Index]:
     return [(i, j, k) for k in z for j in y for i in x]
 
 
+def _started(origins: list[Index], mode: Mode) -> list[Index]:
+    """Return the clusters of a launch in the order in which a mode starts them."""
+    if mode.is_reversed:
+        return origins[::-1]
+    if 0 <= mode.last < len(origins):
+        return [*origins[: mode.last], *origins[mode.last + 1 :], origins[mode.last]]
+    return origins
+
+
 class Machine:
     """
     A launch and everything that it changes.
@@ -112,6 +122,7 @@ class Machine:
         block_counts: Executions of each basic block, times the warps that took part [blocks].
         held: Instructions with a guard that held for some thread; see `program.coverage`.
         findings: Mistakes, by kind and instruction.
+        observed: What was observed of the schedule.
         global_events: Bumped by every write to global memory.
         num_sms: SMs of the device.
         sms: Which cluster runs on which SMs.
@@ -139,12 +150,13 @@ class Machine:
         self.block_counts: NDArray[np.int64] = np.zeros(len(program.blocks), np.int64)
         self.held: set[int] = set()
         self.findings: dict[tuple[str, int], Finding] = {}
+        self.observed: Observed = Observed(self)
         self.global_events = 0
         self.num_sms: int = num_sms
         self.sms: Sms = Sms(self, num_sms)
         self.resident = self.sms.resident
         self.running: list[Cluster] = []
-        self.not_started: deque[Index] = deque(launch.origins)
+        self.not_started: deque[Index] = deque(_started(launch.origins, mode))
         self.deadline = time.monotonic() + time_limit_s
         self._time_limit_s = time_limit_s
         self._steps = self._clock_reads = 0
@@ -154,6 +166,12 @@ class Machine:
     def shared_end(self) -> int:
         """Offset at which the shared memory of a CTA ends."""
         return self.program.shared_end + self.launch.shared_bytes
+
+    @property
+    def firsts(self) -> list[int]:
+        """The clusters, by number, that were first where the schedule is observed."""
+        origins = self.launch.origins
+        return [origins.index(origin) for origin in self.observed.firsts]
 
     @cached_property
     def tensor_opcodes(self) -> frozenset[str]:
@@ -179,6 +197,7 @@ class Machine:
             while self.running:
                 if not (self._run() or self._do_deferred() or self._start(1) or self._force()):
                     raise deadlock.report(self)
+        self.observed.finish()
 
     def take_cluster(self) -> Index | None:
         """Return the grid index of a cluster that now will never start; None: all have started."""

@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.machine.observed import EARLY_ARRIVAL
+
 if TYPE_CHECKING:
     from jitgen.emulator.machine.barriers import MBarrier
     from jitgen.emulator.machine.clocks import Agents, Clock, Clocks
@@ -127,6 +129,8 @@ class Phases:
                 f"arrival in phase {barrier.phase} of {barrier.name}: nothing orders it after a "
                 f"successful wait for phase {barrier.phase - 1}",
             )
+            if direct is None or not self._follows_completion(direct[1]):
+                f.machine.observed.note(EARLY_ARRIVAL, at)
         self._note_signal(by)
         if direct is None:
             self._arrivals = None
@@ -245,10 +249,14 @@ class Phases:
 
     def _knows_completion(self, row: int) -> bool:
         """Return whether an agent comes after all arrivals of the phase before the current one."""
-        if self._last_arrivals is None:
-            return False
-        known = self._clocks.vector[row]
-        return all((known[agents] >= clock[agents]).all() for agents, clock in self._last_arrivals)
+        return self._follows_completion(self._clocks.vector[row])
+
+    def _follows_completion(self, known: Clock) -> bool:
+        """Return whether a clock includes all arrivals of the phase before the current one."""
+        return self._last_arrivals is not None and all(
+            agents.max() < len(known) and bool((known[agents] >= clock[agents]).all())
+            for agents, clock in self._last_arrivals
+        )
 
 
 def _latest(one: Times, other: Times) -> Times:

@@ -92,7 +92,9 @@ class Schedule:
 
     def _is_first(self, fragment: Fragment, block: int) -> bool:
         """Return whether a fragment that goes on at `block` would be chosen at once."""
-        if self._chance is not None or not fragment.block < block:
+        if self._chance is not None or self._machine.mode.is_reversed:
+            return False
+        if not fragment.block < block:
             return False
         events = (self._cluster.events, self._machine.global_events)
         if events != self._last_events or any(key[0] <= block for key in self.ready):
@@ -166,7 +168,7 @@ class Schedule:
             return keys
         self._turns += 1
         if self._turns % _FAIR_TURN and len(keys) > 1:
-            keys.sort()
+            keys.sort(reverse=self._machine.mode.is_reversed)
         return keys
 
     def _whole_part(self, key: Key) -> Fragment | None:

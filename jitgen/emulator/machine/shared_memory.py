@@ -160,6 +160,11 @@ class SharedMemory:
         data: Elements = self.views[unit][index]
         return data.view(np.uint8)
 
+    def peek(self, offsets: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+        """Return the bytes that lie at offsets [k], uint8 [k, width], without an access."""
+        unit, index = _units(offsets, width)
+        return np.ascontiguousarray(self.views[unit][index]).view(np.uint8)
+
     def generic_write(
         self,
         f: Fragment,

@@ -21,6 +21,7 @@ from jitgen.emulator.program.definitions import Accesses, find_doubts
 from jitgen.emulator.program.flights import find_flights
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.lines import functions_of, source_file
+from jitgen.emulator.program.observers import Observer, find_observers
 from jitgen.emulator.program.parse import parse
 from jitgen.emulator.program.table import Rule, Unsupported, rule_of
 from jitgen.emulator.program.types import NAMESPACE
@@ -56,6 +57,7 @@ class Program:
         register_counts: Rows of each register file: r, q, h and p; and as "unwritten" registers
             that may be read before they are written, as "touched" those that may lack a
             wgmma.fence.
+        observers: Instructions that may observe the schedule, by index.
         functions: What executes each block; see `jitgen.emulator.machine.schedule`.
         python: Their text.
     """
@@ -91,6 +93,7 @@ class Program:
         self._starts = [block.start for block in self.blocks]
         self._private = self._private_registers()
         self.python = ""
+        self.observers: dict[int, Observer] = {}
         self.functions = self._translate(rules)
 
     # --- where things are -------------------------------------------------------------------------
@@ -183,6 +186,7 @@ class Program:
     def _checks(self, accesses: list[Accesses]) -> Checks:
         """Return what is to be checked of the registers that instructions access."""
         follow = successors(self.code, self.blocks, self.block_of)
+        self.observers = find_observers(self.code, self.blocks, accesses, follow)
         doubts = find_doubts(self.code, self.blocks, accesses, follow, self.text)
         flights = find_flights(self.code, self.blocks, follow)
         self.register_counts["unwritten"] = len(doubts.rows)
