@@ -10,7 +10,7 @@ import torch
 from jitgen.emulator.api import emulate_ptx
 from jitgen.emulator.machine.machine import Launch
 from jitgen.emulator.machine.observed import MIXED
-from jitgen.emulator.modes import EAGER, MOST_EXPLORED
+from jitgen.emulator.modes import EAGER, LATE_PEEKS, MOST_EXPLORED
 from jitgen.emulator.report import Report
 from tests.emulator.program import BY_WARP, run_grid, run_ptx
 
@@ -90,8 +90,10 @@ def whats(report: Report) -> list[str]:
 
 @BETWEEN
 @ORDERS
-@pytest.mark.parametrize("tells", TELLS)
-@pytest.mark.parametrize("ignores", IGNORES)
+@pytest.mark.parametrize(
+    ("tells", "ignores"),
+    [*(("adds", name) for name in IGNORES), ("stores", "a load"), ("fences", "a load")],
+)
 def test_a_value_that_is_ignored_orders_nothing(
     tells: str, ignores: str, between: int, is_writer_first: bool
 ) -> None:
@@ -102,9 +104,9 @@ def test_a_value_that_is_ignored_orders_nothing(
 
 @BETWEEN
 @ORDERS
-@pytest.mark.parametrize("tells", TELLS)
 @pytest.mark.parametrize(
-    ("comparison", "number"), [("eq", 0), ("ne", 1), ("lt", 1)], ids=["zero", "not one", "less"]
+    ("tells", "comparison", "number"),
+    [("adds", "eq", 0), ("adds", "lt", 1), ("stores", "ne", 1), ("fences", "ne", 1)],
 )
 def test_a_value_that_is_waited_for_is_proved(
     tells: str, comparison: str, number: int, between: int, is_writer_first: bool
@@ -254,3 +256,39 @@ def test_the_bound_is_told() -> None:
     schedules = explored(text, 3).schedules()
     assert schedules["most_explored"] == MOST_EXPLORED
     assert schedules["proved"] is False
+
+
+GUESSES = f"""mov.u32 %r1, 0x500;
+mov.u32 %r2, %tid.x;
+setp.eq.u32 %p1, %r2, 0;
+setp.lt.u32 %p4, %r2, 32;
+@%p1 mbarrier.init.shared.b64 [%r1], 1;
+bar.sync 0;
+@%p1 st.shared.b32 [%r1+256], 7;
+@%p1 mbarrier.arrive.shared.b64 _, [%r1];
+@%p4 bra $L_end;
+{ASKED}
+@!%p3 bra $L_read;
+mov.u32 %r8, 1;
+$L_read:
+ld.shared.b32 %r9, [%r1+256];
+$L_end:
+"""
+"""The second warp asks whether the data are there, and reads them in any case."""
+
+
+def test_an_answer_that_decides_nothing_is_found_where_it_is_no() -> None:
+    assert run_ptx(GUESSES, threads=64).findings == []
+    assert run_ptx(GUESSES, threads=64, mode=LATE_PEEKS).findings == ["race"]
+
+
+def test_an_answer_that_is_certain_is_never_no() -> None:
+    certain = GUESSES.replace("@%p4 bra", "bar.sync 0;\n@%p4 bra")
+    assert run_ptx(certain, threads=64, mode=LATE_PEEKS).findings == []
+
+
+IGNORED = GUESSES.replace("@!%p3 bra $L_read;\n", "")
+
+
+def test_an_answer_that_is_ignored_orders_nothing() -> None:
+    assert run_ptx(IGNORED, threads=64).findings == ["race"]

@@ -114,9 +114,12 @@ def try_wait(
         for number, indices in _by_number(awaited, group.indices):
             phase = _Awaited(group.barrier, number, form)
             agents = _agents(f, group, indices)
-            is_complete = phase.is_complete() and not _is_put_off(f, at, phase, agents)
-            phase.note(f, at, agents, is_done=is_complete)
+            is_complete = phase.is_complete()
             observed.note_peek(at)
+            if is_complete and observed.puts_off(f.cluster.clocks, at, group.barrier, agents):
+                failures.append(phase)  # as if it had asked before
+                continue
+            phase.note(f, at, agents, is_done=is_complete)
             if is_complete:
                 done[indices] = True
                 if not observed.ignores(at):
@@ -128,13 +131,6 @@ def try_wait(
     wait = _until_any(f, at, failures)
     goes_on = done if mask is None else done | ~mask
     return [(goes_on, f.block), (~goes_on, wait)] if np.count_nonzero(goes_on) else wait, done
-
-
-def _is_put_off(f: Fragment, at: int, phase: _Awaited, agents: NDArray[np.int64]) -> bool:
-    """Return whether a wait fails though its phase is complete: once, where the mode says so."""
-    if not f.machine.mode.fails_peeks:
-        return False
-    return f.machine.observed.puts_off(f.cluster.clocks, at, phase.barrier, agents)
 
 
 def _by_number(

@@ -145,10 +145,10 @@ class Observed:
         """
         Return whether a wait that may fail is to do so, the first time that warps ask for a phase.
 
-        Warps that know the phase to be complete are not told otherwise.
+        It is in modes that want it. Warps that know that the phase is complete see that.
         """
         observer = self._observers.get(at)
-        if observer is None or observer.use is not Use.USED:
+        if not self._machine.mode.fails_peeks or observer is None or observer.use is not Use.USED:
             return False
         clock, number = barrier.clock, barrier.phase
         new = [agent for agent in agents.tolist() if (at, agent, barrier, number) not in self._told]
