@@ -180,6 +180,18 @@ def test_what_observes_the_schedule(name: str) -> None:
     assert found[0].startswith(what)
 
 
+def test_which_lane_is_first_is_observed() -> None:
+    machine = run_grid(
+        "mov.u32 %r2, %tid.x;\nmad.wide.u32 %rd2, %r2, 4, %rd1;\n"
+        "atom.relaxed.gpu.global.add.u32 %r5, [%rd1], 1;\nst.global.b32 [%rd2+128], %r5;",
+        np.zeros(64, np.uint32),
+        1,
+    )
+    assert [str(x.what) for x in machine.observed.found.values()] == [
+        "value that an atomic returns"
+    ]
+
+
 UNOBSERVED = {
     "a count": "red.relaxed.gpu.global.add.u32 [%rd1], 1;",
     "a ticket of its own": TICKET.replace("[%rd1]", "[%rd2]").replace("st.", "// st."),

@@ -184,8 +184,9 @@ class Observed:
             if observer.use is Use.SPUN:
                 word.polls[clocks, agent, at] = value
                 continue
-            if self._unknown(f, agent, word.writes):
-                self.note(observer.kind, at)
+            unknown = self._unknown(f, agent, word.writes)
+            if unknown:
+                self._note_pair(f, observer.kind, at, unknown)
             word.reads[clocks, agent, at] = _Done(clocks.now(agent), f.cluster.origin)
 
     def update(
@@ -211,9 +212,9 @@ class Observed:
         for address, agent, old, new in _words(addresses, agents, before, after):
             word = self._word(f, address, old)
             if old != new or observer.kind is Kind.ROUNDING:
-                earlier = self._unknown(f, agent, word.writes)
-                if any(minds or one.order != order for one in earlier):
-                    self.note(_words_for(observer), at)
+                unknown = self._unknown(f, agent, word.writes)
+                if any(minds or one.order != order for one in unknown):
+                    self._note_pair(f, _words_for(observer), at, unknown)
             self._check_reads(f, agent, word)
             if address not in met and old != new:
                 word.is_rising &= new > old and old == word.last
@@ -228,8 +229,7 @@ class Observed:
         for (other, row, at), read in word.reads.items():
             if (other, row) == (clocks, agent) or _knows(clocks, agent, other, row, read.epoch):
                 continue
-            self.note(self._observers[at].kind, at)
-            self._came_first(f, read.origin)
+            self._note_pair(f, self._observers[at].kind, at, [read])
 
     def _word(self, f: Fragment, address: int, value: int) -> _Word:
         key = (None if address < SHARED_WINDOW else f.cluster.clocks, address)
@@ -243,18 +243,18 @@ class Observed:
     ) -> list[_Done]:
         """Return the writes of others that an agent does not come after."""
         clocks = f.cluster.clocks
-        found = [
+        return [
             done
             for (other, row), done in writes.items()
             if (other, row) != (clocks, agent) and not _knows(clocks, agent, other, row, done.epoch)
         ]
-        for done in found:
-            self._came_first(f, done.origin)
-        return found
 
-    def _came_first(self, f: Fragment, origin: Index) -> None:
-        if origin != f.cluster.origin:
-            self.firsts.setdefault(origin)
+    def _note_pair(self, f: Fragment, what: str, at: int, earlier: list[_Done]) -> None:
+        """Note that the order of accesses is observed, and which clusters were first."""
+        self.note(what, at)
+        for done in earlier:
+            if done.origin != f.cluster.origin:
+                self.firsts.setdefault(done.origin)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -283,7 +283,8 @@ class Observed:
 
 def _words_for(observer: Observer) -> Kind:
     """Return what a write observes."""
-    return observer.kind if observer.kind is Kind.ROUNDING else Kind.WRITE
+    is_sum = observer.kind is Kind.ROUNDING
+    return observer.kind if is_sum or observer.use is Use.USED else Kind.WRITE
 
 
 def _words(
