@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jitgen.emulator.artifact import Artifact
+from jitgen.emulator.exploring import are_proof, other_orders
 from jitgen.emulator.host.cubin import MachineCode, kernels
 from jitgen.emulator.host.launch import Device, launches
 from jitgen.emulator.host.native import STANDALONE, Host
@@ -21,16 +22,8 @@ from jitgen.emulator.host.tensors import Tensor, read_bytes, span, tensor_of, wr
 from jitgen.emulator.machine.global_memory import GlobalMemory
 from jitgen.emulator.machine.launch_rules import Kernel, as_launched
 from jitgen.emulator.machine.machine import NUM_SMS, Launch, Machine
-from jitgen.emulator.modes import (
-    LATE_PEEKS,
-    MOST_EXPLORED,
-    REVERSED,
-    Mode,
-    last_mode,
-    parse_modes,
-)
+from jitgen.emulator.modes import Mode, parse_modes
 from jitgen.emulator.program.coverage import Coverage
-from jitgen.emulator.program.observers import Kind
 from jitgen.emulator.program.translate import Program, translate
 from jitgen.emulator.report import RESULT, Finding, Observation, Report, Run, merge_coverage
 from jitgen.emulator.threads import one_thread
@@ -184,7 +177,7 @@ class _Call:
         waiting, explored = deque(modes), list[Mode]()
         while waiting:
             mode = waiting.popleft()
-            if explores and mode.seed is not None and _are_proof(runs, modes):
+            if explores and mode.seed is not None and are_proof(runs, modes):
                 continue
             if runs:
                 self.write(before)
@@ -194,7 +187,7 @@ class _Call:
             first = first or after
             runs.append(_compared(run, self, after, first, runs[0].mode if runs else ""))
             if explores and not waiting and not explored:
-                explored = _other_orders(runs, modes)
+                explored = other_orders(runs, modes)
                 waiting += explored
         return tuple(runs), tuple(mode.name for mode in explored)
 
@@ -332,23 +325,6 @@ def _observations(machines: list[Machine]) -> Iterator[Observation]:
             yield Observation(
                 what=str(one.what), place=machine.program.place(one.at), count=one.count
             )
-
-
-def _are_proof(runs: Sequence[Run], modes: Sequence[Mode]) -> bool:
-    """Return whether runs stand for every schedule, one at least of a mode that is not random."""
-    steady = {mode.name for mode in modes if mode.seed is None}
-    return any(run.mode in steady for run in runs) and all(run.is_proof for run in runs)
-
-
-def _other_orders(runs: Sequence[Run], modes: Sequence[Mode]) -> list[Mode]:
-    """Return the modes that try other orders of what is observed; none if a mistake was found."""
-    observed = {one.what for run in runs for one in run.observed}
-    if not observed or not all(run.is_clean for run in runs):
-        return []
-    firsts = dict.fromkeys(number for run in runs for number in run.firsts)
-    peeks = [LATE_PEEKS] if Kind.PEEK in observed else []
-    found = [REVERSED, *peeks, *(last_mode(number) for number in firsts)]
-    return [mode for mode in found if mode not in modes][:MOST_EXPLORED]
 
 
 def _nothing(program: Program) -> dict[str, Coverage]:
