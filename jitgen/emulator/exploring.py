@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jitgen.emulator.machine.observed import EARLY_ARRIVAL, MIXED
+from jitgen.emulator.machine.observed import EARLY_ARRIVAL, MISSED_PHASE, MIXED
 from jitgen.emulator.modes import LATE_PEEKS, MOST_EXPLORED, REVERSED, Mode, last_mode
 from jitgen.emulator.program.observers import Kind
 from jitgen.emulator.report import Run
@@ -28,7 +28,7 @@ def other_orders(runs: Sequence[Run], modes: Sequence[Mode]) -> list[Mode]:
     """
     observed = {one.what for run in runs for one in run.observed}
     if any(mode.seed is not None for mode in modes):
-        observed -= {EARLY_ARRIVAL, MIXED}
+        observed -= {EARLY_ARRIVAL, MISSED_PHASE, MIXED}
     if not observed or not all(run.is_clean for run in runs):
         return []
     firsts = dict.fromkeys(number for run in runs for number in run.firsts)

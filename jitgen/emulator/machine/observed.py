@@ -41,6 +41,7 @@ _WORD = 4
 """Bytes."""
 
 EARLY_ARRIVAL, MIXED = "arrival that may count for an earlier phase", "warps that a barrier mixes"
+MISSED_PHASE = "wait by parity that phases have passed by"
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgen.emulator.machine.observed import EARLY_ARRIVAL
+from jitgen.emulator.machine.observed import EARLY_ARRIVAL, MISSED_PHASE
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.barriers import MBarrier
@@ -224,6 +224,7 @@ class Phases:
             for agent in agents[is_missed].tolist():
                 if not self._knows_completion(agent):
                     f.warn(at, "parity", self._missed(barrier, agent))
+                    f.machine.observed.note(MISSED_PHASE, at)
                     break
         if is_done:
             self.note_success(barrier, agents, at)
