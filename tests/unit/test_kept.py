@@ -66,6 +66,7 @@ KEPT = {
             "_sizes",
             "operation",
             "operation_out",
+            "operations",
         )
     },
     **{

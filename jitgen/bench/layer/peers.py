@@ -322,7 +322,7 @@ def _router(operands: Operands) -> tuple[Callable[[], tuple[Tensor, Tensor]], di
         num_expert_group=choice["expert_groups"],
         topk_group=choice["top_groups"],
         scoring_func=choice["scoring"],
-        routed_scaling_factor=choice["scale"],
+        routed_scaling_factor=choice["routed_scaling_factor"],
     )
     here = torch.where(numbers < case.experts, numbers, -1)
     return choose, {"global_num_experts": case.of, "expert_map": here}
