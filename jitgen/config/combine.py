@@ -7,7 +7,7 @@ chosen.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jitgen.config.config import MAX_SIZE, Part, TiledConfig, of
 from jitgen.config.problem import UngroupedTokens
@@ -112,6 +112,6 @@ class CombineProblem(UngroupedTokens):
         return f"combine_m{self.m}_n{self.n}_top{self.top_k}" + "_shared" * self.has_shared
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[object, ...]:
         """Sort key of problems: kind, columns, places, tokens."""
         return (self.has_shared, self.n, self.top_k, self.m)

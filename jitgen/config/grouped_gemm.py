@@ -351,7 +351,7 @@ class GroupedGemmProblem(GroupedRows):
         return text if self.numerics is None else f"{text}_{self.numerics}"
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[object, ...]:
         """Sort key of problems: kind, matrix, groups, rows."""
         types = (self.a_dtype, self.operands.b_dtype)
         kind = (self.layout, *types, self.scale_granularity, self.out_dtype)

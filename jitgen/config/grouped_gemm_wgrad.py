@@ -10,7 +10,7 @@ along the tokens.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jitgen.config.config import MAX_SIZE, Config, DType, Layout, of
 from jitgen.config.grouped_gemm import MAX_RASTER, Cluster, Tile
@@ -106,7 +106,7 @@ class GroupedGemmWgradProblem(GroupedRows):
         return f"{types}_g{self.groups}_m{self.m}_n{self.n}_k{self.k}"
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[object, ...]:
         """Sort key of problems: layout, types, matrix, groups, rows."""
         kind = (self.layout, self.a_dtype, self.out_dtype)
         return (*kind, self.n, self.k, self.groups, self.m)

@@ -158,7 +158,7 @@ class MoEFc2DenseProblem(Tokens):
         return f"fc2_{types}_{sizes}" + f"_top{self.top_k}" * (self.top_k != TOP_K)
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[object, ...]:
         """Sort key of problems: types, matrix, experts, tokens."""
         kind = (self.a_dtype, self.scale_granularity, self.out_dtype, self.top_k)
         return (*kind, self.n, self.k, self.groups, self.m)

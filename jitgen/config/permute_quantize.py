@@ -8,7 +8,7 @@ config is chosen.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jitgen.config.config import (
     MAX_SIZE,
@@ -197,7 +197,7 @@ class PermuteQuantizeProblem(UngroupedTokens):
         return f"{'_'.join(words)}_m{self.m}_k{self.k}_top{self.top_k}"
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[object, ...]:
         """Sort key of problems: kind, columns, places, tokens."""
         kind = (self.layout, self.format, self.walk, self.power_of_two, self.rounding)
         return (*kind, self.k, self.top_k, self.m)

@@ -53,7 +53,7 @@ class Problem(Protocol):
         ...
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[object, ...]:
         """Sort key of problems."""
         ...
 

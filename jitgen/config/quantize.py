@@ -7,7 +7,7 @@ rounding, how work is shared); the problem is the sizes of one call, for which a
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jitgen.config.config import MAX_SIZE, Layout, Part, TiledConfig, of
 from jitgen.config.format import IN_ATOMS, Format
@@ -131,6 +131,6 @@ class QuantizeProblem(GroupedRows):
         return f"{'_'.join(words)}_g{self.groups}_m{self.m}_k{self.k}"
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[object, ...]:
         """Sort key of problems: kind, columns, groups, rows."""
         return (self.layout, self.format, self.rounding, self.k, self.groups, self.m)

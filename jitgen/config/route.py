@@ -8,7 +8,7 @@ config is chosen.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jitgen.config.config import MAX_SIZE, DType, Part, TiledConfig, of
 from jitgen.config.problem import UngroupedTokens
@@ -174,7 +174,7 @@ class RouteProblem(UngroupedTokens):
         return "_".join([*words, *sizes])
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[object, ...]:
         """Sort key of problems: kind, experts, rows."""
         kind = (self.scoring, str(self.scores_dtype), self.bias, self.expert_groups)
         return (*kind, self.experts, self.top_k, self.sorted_experts, self.m)

@@ -156,7 +156,7 @@ class SiluMulQuantizeProblem(GroupedRows):
         return f"{'_'.join(words)}_g{self.groups}_m{self.m}_n{self.n}"
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[object, ...]:
         """Sort key of problems: kind, columns, groups, rows."""
         kind = (self.layout, self.scale_granularity, self.activation, self.interleaved)
         return (*kind, self.power_of_two, self.n, self.groups, self.m)

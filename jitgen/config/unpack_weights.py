@@ -6,7 +6,7 @@ layout, how work is shared); the problem is the sizes of one call, for which a c
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jitgen.config.config import MAX_SIZE, BLayout, Part, TiledConfig, of
 from jitgen.config.problem import GroupedRows
@@ -111,6 +111,6 @@ class UnpackWeightsProblem(GroupedRows):
         return f"unpack_{self.b_layout}_g{self.groups}_m{self.m}_k{self.k}"
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[object, ...]:
         """Sort key of problems: layout, columns, groups, rows."""
         return (self.b_layout, self.k, self.groups, self.m)

@@ -69,6 +69,9 @@ KINDS: dict[str, Kind] = {
     ),
     # matrix instructions
     "fence": _error("registers of a wgmma were accessed before it, and no wgmma.fence came since"),
+    "fragment": _warning(
+        "registers of A of a wgmma were computed before it, and no wgmma.fence came since"
+    ),
     "register": _error("registers of a matrix instruction are used while it is in flight"),
     "collector": _error("a product uses a collector buffer that does not hold its A"),
     "scales": _error("the quarters of tensor memory hold different scale factors"),

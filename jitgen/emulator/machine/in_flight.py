@@ -81,13 +81,25 @@ def note_fence(f: Fragment) -> None:
         touched[:, f.s] = False
 
 
-def check_touched(f: Fragment, at: int, rows: dict[int, str]) -> None:
-    """Find registers of a product, by their numbers in doubt, that were accessed since a fence."""
+def check_touched(f: Fragment, at: int, rows: dict[int, str], of_a: list[str]) -> None:
+    """
+    Find registers of a product that were accessed since a fence.
+
+    PTX asks for the fence of accumulators and of A alike. Of A it is a warning: compilers move the
+    instruction that computes a register of A down to the product that reads it, past the fence that
+    the source has before it.
+
+    Args:
+        f: Who executes the instruction.
+        at: The instruction.
+        rows: Names of registers that may lack the fence, by their numbers in doubt.
+        of_a: Which of them hold A.
+    """
     for row, name in rows.items():
         is_late = f.cta.in_flight.touched[row, f.s]
         if np.count_nonzero(is_late):
             thread = int(f.lanes[is_late.argmax()])
-            f.warn(
-                at, "fence", f"no wgmma.fence since thread {thread} accessed its register {name}"
-            )
-            return
+            kind = "fragment" if name in of_a else "fence"
+            f.warn(at, kind, f"no wgmma.fence since thread {thread} accessed its register {name}")
+            if kind == "fence":
+                return

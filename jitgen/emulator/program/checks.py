@@ -51,7 +51,9 @@ class Checks:
             lines.append(builder.call(check_access, builder.mask(instruction), repr(rows)))
         if at in self.flights.products:
             rows = {self.flights.rows[name]: name for name in self.flights.products[at]}
-            lines.append(builder.call(check_touched, repr(rows)))
+            a = instruction.operands[1]
+            of_a = sorted({*rows.values()} & {*(builder.names(a) if a.startswith("{") else ())})
+            lines.append(builder.call(check_touched, repr(rows), repr(of_a)))
         return lines
 
     def sums(self, at: int) -> dict[int, str]:
