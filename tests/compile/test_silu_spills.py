@@ -93,7 +93,11 @@ def test_spills_are_told_by_line() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "kind",
-    [kind for kind in kinds_of(USUAL) if kind.scale_granularity.is_found or not kind.power_of_two],
+    [
+        kind
+        for kind in kinds_of(USUAL)
+        if kind.scale_granularity.has_own_scales or not kind.power_of_two
+    ],
 )
 def test_every_kind(kind: SiluMulQuantizeConfig) -> None:
     """The tightest of every tile, and whatever may be chosen."""

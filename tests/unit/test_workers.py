@@ -284,7 +284,7 @@ class TestEnding:
         run.close()  # type: ignore[attr-defined]
         mixed = workers.run(
             "worker_tasks:linger",
-            [str(path), "/nowhere/pids"],
+            [str(path), str(tmp_path / "missing" / "pids")],
             jobs=2,
             timeout_s=60,
             preload=(),
