@@ -50,10 +50,10 @@ def without_loops(text: str, known: dict[str, Any]) -> str:
 def _has_one_pass(arguments: str, known: dict[str, Any]) -> bool:
     """Return whether a loop over the range of `arguments` has pass 0 and no other."""
     try:
-        found = value(f"tuple(range({arguments}))", known | {"range": range, "tuple": tuple})
+        found = value(f"range({arguments})", known | {"range": range})
     except Exception:  # a name that is no constant, a call
         return False
-    return bool(found == (0,))
+    return bool(found == range(1))
 
 
 def _of_pass_0(lines: list[str], plain: list[str], name: str) -> list[str] | None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Calls with their answers, whatever the operation: `jitgen verify`, measurements and tests solve
-them.
+Calls of any operation with their expected results, for `jitgen verify`, measurements and tests.
 """
 
 from __future__ import annotations

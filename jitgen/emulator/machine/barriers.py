@@ -41,8 +41,8 @@ class MBarrier:
     """
     What mbarrier.init makes of eight bytes of shared memory.
 
-    A phase is complete when no arrival and no transaction is pending. Whoever uses it gets it from
-    `jitgen.emulator.machine.barrier_use`, where the rules are.
+    A phase is complete when no arrival and no transaction is pending. Instructions get it from
+    `jitgen.emulator.machine.barrier_use`, which checks the rules.
 
     Attributes:
         cta, offset: Where it lies.

@@ -2,8 +2,8 @@
 """
 What a launch observed of its schedule: values that another order of its threads may change.
 
-A run without races and without such an observation stands for every schedule: each thread meets the
-same values, so it goes the same way and waits for the same, whoever is first.
+A run without races and without such an observation stands for every schedule: in each of them every
+thread reads the same values, takes the same branches and waits for the same events.
 
 An answer counts where another agent wrote the word and nothing orders the two, whichever came
 first. A loop that asks for a word until it holds a fixed value observes nothing if every write

@@ -3,10 +3,10 @@
 What came before what, though it orders no memory: columns of the vector clocks that flow further.
 
 Asynchronous work is done after it was issued, and a relaxed arrival after what its thread did
-before. Neither lets whoever waits read what that thread wrote, so the clocks do not hand it on. It
-does say in which order a barrier is polled and signalled, and that is what rules about phases ask.
-Such knowledge has columns of its own in the same rows. They flow wherever the others do, and by
-this module along these ways too.
+before. Neither lets a waiting thread read what that thread wrote, so the clocks do not hand it on.
+Both do say in which order a barrier is polled and signalled, which rules about phases need. Such
+knowledge has columns of its own in the same rows. They flow wherever the others do, and by this
+module along these ways too.
 
 PTX ISA, sections "Asynchronous operations" and "Phase of the mbarrier object".
 """

@@ -59,7 +59,7 @@ _MEMORY = frozenset({Kind.ATOMIC, Kind.FLAG, Kind.ROUNDING, Kind.WRITE})
 
 
 class Use(StrEnum):
-    """What becomes of the result."""
+    """How a program uses the result of an instruction."""
 
     IGNORED = "ignored"
     SPUN = "spun"
@@ -107,7 +107,7 @@ class Observer:
 
     Attributes:
         kind: What it asks for.
-        use: What becomes of the answer.
+        use: How the program uses the result.
         until: Of loads that are spun.
         order: Of relaxed writes the operation; empty for others.
     """
