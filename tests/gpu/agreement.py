@@ -39,8 +39,14 @@ from tests.cases import pool
 from tests.covering import covering
 from tests.gpu.configs import ARCH, OF_OTHER_TYPES
 
+Argument = Tensor | float | None
+"""What a kernel takes: a tensor, a number, or None for a tensor that its config does without."""
+
 PER_LAYOUT = 10
 """Grouped GEMMs of the menu, for each layout."""
+
+KEPT_BYTES = 1 << 18
+"""Tensors of more bytes are kept as a digest alone: all of them would be a gigabyte."""
 
 
 class Problem(NamedTuple):
@@ -56,8 +62,8 @@ class Problem(NamedTuple):
         kind = "exact" if self.is_exact else "random"
         return f"{self.config.name(ARCH)}: {self.sizes}, {kind}"
 
-    def tensors(self) -> list[Tensor | None]:
-        """Return what the kernel takes, in host memory, without the number of SMs."""
+    def arguments(self) -> list[Argument]:
+        """Return what the kernel takes, tensors in host memory, without the number of SMs."""
         samples = samples_of(self.config)
         return [*samples.make(self.config, self.sizes, is_exact=self.is_exact).tensors]
 
@@ -88,17 +94,32 @@ def problems() -> Iterator[Problem]:
                 yield Problem(config, sizes, False)
 
 
-def content(tensor: Tensor | None) -> bytes:
-    """Return the bytes of a tensor, in the order of its elements."""
-    if tensor is None:
-        return b""
-    plain = tensor.detach().cpu().contiguous()
+def content(argument: Argument) -> bytes:
+    """Return the bytes of a tensor, in the order of its elements, or the text of a number."""
+    if not isinstance(argument, Tensor):
+        return repr(argument).encode()
+    plain = argument.detach().cpu().contiguous()
     return ctypes.string_at(plain.data_ptr(), plain.nbytes)
 
 
-def digest(tensors: Sequence[Tensor | None]) -> str:
+def digest(arguments: Sequence[Argument]) -> str:
     """Return what tells whether two machines made the same inputs."""
-    return hashlib.sha256(b"".join(content(tensor) for tensor in tensors)).hexdigest()
+    return hashlib.sha256(b"".join(content(each) for each in arguments)).hexdigest()
+
+
+class Kept(NamedTuple):
+    """What an argument holds after a call; value: of a small tensor alone."""
+
+    digest: str
+    value: Tensor | None
+
+    @classmethod
+    def of(cls, argument: Argument) -> Kept:
+        """Return what `argument`, a number or a tensor anywhere, holds."""
+        value = None
+        if isinstance(argument, Tensor) and argument.nbytes <= KEPT_BYTES:
+            value = argument.cpu()
+        return cls(digest([argument]), value)
 
 
 def prewarm(root: str) -> int:
@@ -110,17 +131,19 @@ def prewarm(root: str) -> int:
 
 
 def run(path: str) -> int:
-    """Run every problem on the GPU and keep what the tensors hold then."""
+    """Run every problem on the GPU and keep what its tensors hold then."""
     if cache := os.environ.get("JITGEN_GPU_CACHE"):
         settings.cache_dir, settings.on_miss = cache, "error"
     kept: dict[str, Any] = {}
     for problem in problems():
-        given = problem.tensors()
-        before = digest(given)
-        there = [None if each is None else each.cuda() for each in given]
+        given = problem.arguments()
+        print(problem.name, flush=True)  # the last one printed is the one that hangs
+        there = [each.cuda() if isinstance(each, Tensor) else each for each in given]
         jitgen.get_kernel(problem.config, ARCH)(*there, problem.sizes.num_sms)
-        kept[problem.name] = (before, [None if each is None else each.cpu() for each in there])
-    torch.save(kept, path)
+        kept[problem.name] = (digest(given), [Kept.of(each) for each in there])
+    torch.save(
+        {name: (before, [*map(tuple, after)]) for name, (before, after) in kept.items()}, path
+    )
     print(f"{len(kept)} calls on {torch.cuda.get_device_name()} in {path}")
     return 0
 
@@ -138,8 +161,9 @@ def compare(path: str) -> int:
     total: Counter[tuple[str, bool]] = Counter()
     wrong = 0
     for problem in problems():
-        given = problem.tensors()
-        before, theirs = kept[problem.name]
+        given = problem.arguments()
+        before, after = kept[problem.name]
+        theirs = [Kept(*each) for each in after]
         assert before == digest(given), f"other inputs for {problem.name}"
         report = jitgen.emulate(
             artifact(problem.config),
@@ -150,9 +174,9 @@ def compare(path: str) -> int:
             settled=problem.config.settled,
         )
         differing = [
-            f"tensor {number}: {difference(ours, gpu)}"
+            f"argument {number}: {difference(ours, gpu)}"
             for number, (ours, gpu) in enumerate(zip(given, theirs, strict=True))
-            if content(ours) != content(gpu)
+            if digest([ours]) != gpu.digest
         ]
         kind = problem.config.op, problem.is_exact
         total[kind] += 1
@@ -167,11 +191,12 @@ def compare(path: str) -> int:
     return min(wrong, 1)
 
 
-def difference(ours: Tensor | None, theirs: Tensor | None) -> str:
+def difference(ours: Argument, theirs: Kept) -> str:
     """Return how far two results are apart, in words."""
-    assert ours is not None
-    assert theirs is not None
-    have, want = ours.float(), theirs.float()
+    if theirs.value is None:
+        return "other bytes"
+    assert isinstance(ours, Tensor)
+    have, want = ours.float(), theirs.value.float()
     is_other = (have != want) & ~(have.isnan() & want.isnan())
     largest = (have - want).abs()[is_other].max() if is_other.any() else torch.zeros(())
     return f"{int(is_other.sum())} of {have.numel()} values, by at most {float(largest):.3g}"
