@@ -89,6 +89,14 @@ class AnySizes:
         raise NotImplementedError
 
     @classmethod
+    def edges(cls, config: Any, arch: Arch) -> tuple[Self, ...]:  # noqa: ARG003
+        """
+        Return further sizes that test values alone: at, below and above every constant of `config`
+        with which its kernel compares a number. Each is run once, with a seed of its own.
+        """
+        return ()
+
+    @classmethod
     def of_numbers(cls, config: Any, *numbers: int) -> Self:
         """Return the sizes of a kernel of `config` that these values of `numbers` stand for."""
         raise NotImplementedError

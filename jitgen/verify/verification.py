@@ -99,7 +99,8 @@ class Verification:
     Attributes:
         name: Its name.
         arch: Its target.
-        trials: Each problem with small integers, then the last with random numbers.
+        trials: Each problem with small integers, then the second, or the only one, with random
+            numbers, then those at the edges of a kernel's tiles, every third with random numbers.
         coverage: What they executed together, of each kernel.
         gaps: Instructions that must be executed and never were; empty if the caller chose the
             problem.
@@ -142,8 +143,9 @@ def verify(
 
     Small integers in every mode, but random ones, which are slow, with the first problem only, and
     not at all if the modes before prove it for every schedule; and
-    random numbers in the first mode, for a schedule is right or wrong whatever the numbers are. The
-    problems together must execute every synchronisation, copy, matrix and store instruction of the
+    random numbers in the first mode, for a schedule is right or wrong whatever the numbers are. So
+    are further sizes, at the constants with which the kernel compares its numbers. The problems
+    together must execute every synchronisation, copy, matrix and store instruction of the
     kernel, unless there is a reason why nothing can.
 
     Args:
@@ -171,15 +173,17 @@ def verify(
     all_sizes, chosen = (given,) if given else samples.Sizes.of(config, target), parse_modes(modes)
     kernel = artifact or compiled(render(config, target))
     steady = tuple(mode for mode in chosen if mode.seed is None) or chosen[:1]
+    edges = () if given else samples.Sizes.edges(config, target)
     plans = [
-        (all_sizes[0], True, chosen),
-        *((sizes, True, steady) for sizes in all_sizes[1:]),
-        (all_sizes[min(1, len(all_sizes) - 1)], False, chosen[:1]),
+        (all_sizes[0], True, chosen, 0),
+        *((sizes, True, steady, 0) for sizes in all_sizes[1:]),
+        (all_sizes[min(1, len(all_sizes) - 1)], False, chosen[:1], 0),
+        *((sizes, bool(seed % 3), chosen[:1], seed) for seed, sizes in enumerate(edges, 1)),
     ]
     trials = tuple(
         _trial(
             kernel,
-            samples.make(config, sizes, is_exact=is_exact),
+            samples.make(config, sizes, is_exact=is_exact, **({"seed": seed} if seed else {})),
             sizes,
             samples.tile(config),
             some,
@@ -187,7 +191,7 @@ def verify(
             config=config,
             explores=sizes is all_sizes[0] and is_exact,
         )
-        for sizes, is_exact, some in plans
+        for sizes, is_exact, some, seed in plans
     )
     coverage = coverage_of(trials, samples.unreachable(config))
     came_to_end = all(trial.report is not None for trial in trials)

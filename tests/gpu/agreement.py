@@ -62,10 +62,9 @@ class Problem(NamedTuple):
         kind = "exact" if self.is_exact else "random"
         return f"{self.config.name(ARCH)}: {self.sizes}, {kind}"
 
-    def arguments(self) -> list[Argument]:
-        """Return what the kernel takes, tensors in host memory, without the number of SMs."""
-        samples = samples_of(self.config)
-        return [*samples.make(self.config, self.sizes, is_exact=self.is_exact).tensors]
+    def case(self) -> Any:
+        """Return the call, with its right results; its tensors are in host memory."""
+        return samples_of(self.config).make(self.config, self.sizes, is_exact=self.is_exact)
 
 
 def configs() -> list[Config]:
@@ -146,7 +145,7 @@ def run(path: str) -> int:
         settings.cache_dir, settings.on_miss = cache, "error"
     kept: dict[str, Any] = {}
     for problem in problems():
-        given = problem.arguments()
+        given = problem.case().tensors
         print(problem.name, flush=True)  # the last one printed is the one that hangs
         there = [on_gpu(each) for each in given]
         # Not the kernel itself, which refuses what public calls refuse, as no experts of a token.
@@ -172,10 +171,16 @@ def compare(path: str) -> int:
     total: Counter[tuple[str, bool]] = Counter()
     wrong = 0
     for problem in problems():
-        given = problem.arguments()
+        case = problem.case()
+        given = case.tensors
         before, after = kept[problem.name]
         theirs = [Kept(*each) for each in after]
-        assert before == digest(given), f"other inputs for {problem.name}"
+        kind = problem.config.op, problem.is_exact
+        total[kind] += 1
+        if before != digest(given):  # torch of another version may draw other random numbers
+            wrong += problem.is_exact
+            print("other inputs", problem.name, sep="; ", flush=True)
+            continue
         report = jitgen.emulate(
             artifact(problem.config),
             *given,
@@ -185,21 +190,37 @@ def compare(path: str) -> int:
             settled=problem.config.settled,
         )
         differing = [
-            f"argument {number}: {difference(ours, gpu)}"
+            (number, ours, gpu)
             for number, (ours, gpu) in enumerate(zip(given, theirs, strict=True))
             if digest([ours]) != gpu.digest
         ]
-        kind = problem.config.op, problem.is_exact
-        total[kind] += 1
         equal[kind] += not differing
-        is_wrong = (problem.is_exact and bool(differing)) or not report.is_clean
+        is_exact = problem.is_exact and not all(
+            is_rounded(case, ours, gpu) for _, ours, gpu in differing
+        )
+        is_wrong = (is_exact and bool(differing)) or not report.is_clean
         wrong += is_wrong
         word = "WRONG" if is_wrong else "near" if differing else "equal"
-        print(word, problem.name, *differing, sep="; ", flush=True)
+        words = [f"argument {at}: {difference(ours, gpu)}" for at, ours, gpu in differing]
+        print(word, problem.name, *words, sep="; ", flush=True)
     for (op, is_exact), count in total.items():
         values = "integers" if is_exact else "random numbers"
         print(f"{op}, {values}: {equal[op, is_exact]} of {count} equal bit for bit")
     return min(wrong, 1)
+
+
+def is_rounded(case: Any, ours: Argument, theirs: Kept) -> bool:
+    """
+    Return whether the GPU's result is right within what `jitgen verify` allows it.
+
+    Results of exponentials are rounded even where everything else is exact, as `route`'s weights.
+    """
+    outputs = [each for each in getattr(case, "outputs", ()) if each.found is ours]
+    return (
+        bool(outputs)
+        and theirs.value is not None
+        and not any(bool(each.differ(theirs.value, each.expected).any()) for each in outputs)
+    )
 
 
 def difference(ours: Argument, theirs: Kept) -> str:

@@ -11,6 +11,7 @@ import torch
 from jitgen.config import Arch
 from jitgen.config.combine import MOST_PLACES, CombineConfig
 from jitgen.ops.combine import reference
+from jitgen.ops.edges import around, in_pairs
 from jitgen.ops.sizes import AnySizes, Number
 from jitgen.ops.solved import Output, Solved, further_than, nothing_unreachable, untouched
 from jitgen.support.frozen import frozen
@@ -54,6 +55,16 @@ class Sizes(AnySizes):
         return wide, replace(wide, top_k=0)
 
     @classmethod
+    def edges(cls, config: CombineConfig, arch: Arch) -> tuple[Self, ...]:
+        tokens, columns, places = cls.numbers
+        sizes = in_pairs(
+            around(tokens, config.tiling.rows, config.tiling.threads // _WARP),
+            around(places, config.tiling.loads, MOST_PLACES),
+            around(columns, _WARP * _VECTOR, 3 * _WARP * _VECTOR),
+        )
+        return tuple(cls(tokens=t, top_k=top, n=n) for t, top, n in sizes)
+
+    @classmethod
     def of_numbers(cls, config: CombineConfig, *numbers: int) -> Self:
         tokens, n, top_k = numbers
         return cls(tokens=tokens, n=n, top_k=top_k)
@@ -78,10 +89,11 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    Every fourth place has no row, the second token none at all; rows come in any order. Those
-    of no token are NaN, which must not be read into a sum. Weights of exact calls are powers of
-    two. A result of others may be a step of bfloat16 from what it must be, and what float32 sums
-    lose.
+    Every fourth place has no row, the second token none at all; rows come in any order. Each place
+    of one token has the first row, of another one the last, and of a third one a row that is not
+    there. Those of no token are NaN, which must not be read into a sum. Weights of exact calls are
+    powers of two. A result of others may be a step of bfloat16 from what it must be, and what
+    float32 sums lose.
     """
     chance = torch.Generator(device).manual_seed(seed)
     shape = (sizes.tokens, sizes.top_k)
@@ -90,6 +102,10 @@ def make(
     no_row = torch.randint(4, shape, generator=chance, device=device) == 0
     no_row[1:2] = True
     inverse = rows.masked_fill(no_row, -1)
+    places = torch.arange(sizes.top_k, device=device)
+    if sizes.tokens:
+        for token, row in enumerate((0, pairs + 2, pairs + 3)):
+            inverse[(seed + 3 * places + token) % sizes.tokens, places] = row
     y = torch.full((pairs + 3, sizes.n), float("nan"), device=device)
     if is_exact:
         values = torch.randint(-8, 9, (pairs, sizes.n), generator=chance, device=device).float()
@@ -100,7 +116,7 @@ def make(
         values = torch.randn(pairs, sizes.n, generator=chance, device=device)
         weights = torch.rand(shape, generator=chance, device=device)
         shared = torch.randn(sizes.tokens, sizes.n, generator=chance, device=device)
-    has_row = inverse >= 0
+    has_row = (inverse >= 0) & (inverse < pairs + 3)
     y[inverse[has_row].long()] = values[has_row.flatten()]
     named = {"y": y.bfloat16(), "inverse": inverse, "topk_weights": weights}
     if config.has_shared:

@@ -13,6 +13,7 @@ from jitgen.config.format import Format
 from jitgen.config.layouts import ARGUMENT
 from jitgen.config.permute_quantize import PermuteQuantizeConfig, Walk
 from jitgen.formats import atoms
+from jitgen.ops.edges import around, in_pairs, rows_around
 from jitgen.ops.permute_quantize import reference
 from jitgen.ops.permute_quantize import sorted_samples as sorting
 from jitgen.ops.permute_quantize.dispatch import new_by_token, new_tensors
@@ -62,6 +63,20 @@ class Sizes(AnySizes):
         tall = atoms.ROWS + 1 if config.format.has_atoms else 2 * tiling.rows
         rows = (3, 0, tiling.rows + 1, *[0] * _WARP, tiling.rows - 1, tall, 9 * tiling.rows)
         return (cls(rows=rows, top_k=7, k=vectors * tiling.vector + 8 * COLUMNS + COLUMNS),)
+
+    @classmethod
+    def edges(cls, config: PermuteQuantizeConfig, arch: Arch) -> tuple[Self, ...]:
+        tiling, (columns, places) = config.tiling, cls.numbers[2:]
+        lanes = tiling.vector * _WARP
+        per_cta = tiling.vector * tiling.threads * tiling.held
+        is_row = config.format is Format.ROW
+        heights = (tiling.rows, atoms.ROWS) if config.format.has_atoms else (tiling.rows,)
+        sizes = in_pairs(
+            rows_around(*heights),
+            around(places, _WARP),
+            around(columns, lanes, per_cta if is_row else 3 * lanes),
+        )
+        return tuple(cls(rows=rows, top_k=top, k=k) for rows, top, k in sizes)
 
     @classmethod
     def of_numbers(cls, config: PermuteQuantizeConfig, *numbers: int) -> Self:

@@ -16,6 +16,7 @@ from jitgen.formats import atoms
 from jitgen.formats.mx32 import mxfp4, mxfp8
 from jitgen.formats.nv16 import nvfp4
 from jitgen.formats.protocol import Rows
+from jitgen.ops.edges import around, in_pairs, rows_around
 from jitgen.ops.sizes import GROUPS, ROWS, AnySizes, Number, grouped_rows, unequal_rows
 from jitgen.ops.solved import Output, Solved, nothing_unreachable, untouched
 from jitgen.ops.tensors import owned_rows
@@ -57,6 +58,15 @@ class Sizes(AnySizes):
             return (cls(rows=(atoms.ROWS + height + 1, 0), k=k),)
         groups = (3, 0, height + 1, *[0] * _WARP, height - 1, atoms.ROWS + 1, 2 * height)
         return (cls(rows=groups, k=k),)
+
+    @classmethod
+    def edges(cls, config: QuantizeConfig, arch: Arch) -> tuple[Self, ...]:
+        tiling = config.tiling
+        rows = rows_around(tiling.rows, atoms.ROWS)
+        if config.layout is Layout.CONTIGUOUS:
+            rows = [(max(each), 0) for each in rows]
+        columns = around(cls.numbers[-1], tiling.vector * _WARP, 3 * tiling.vector * _WARP)
+        return tuple(cls(rows=rows, k=k) for rows, k in in_pairs(rows, columns))
 
     @classmethod
     def of_numbers(cls, config: QuantizeConfig, *numbers: int) -> Self:

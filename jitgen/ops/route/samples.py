@@ -12,6 +12,7 @@ from jitgen.config import Arch
 from jitgen.config.config import DType
 from jitgen.config.route import RouteConfig, Scoring
 from jitgen.errors import ConfigError
+from jitgen.ops.edges import around, in_pairs
 from jitgen.ops.route import reference
 from jitgen.ops.sizes import AnySizes, Number
 from jitgen.ops.solved import (
@@ -98,6 +99,39 @@ class Sizes(AnySizes):
                 local_experts=most // 4 + 1,
                 num_sms=2 * tiling.cluster,
             ),
+        )
+
+    @classmethod
+    def edges(cls, config: RouteConfig, arch: Arch) -> tuple[Self, ...]:
+        tiling, most = config.tiling, config.experts
+        tokens, experts, places = cls.numbers
+        sizes = in_pairs(
+            around(tokens, tiling.threads // _LANES, _TOKENS),
+            tuple(each for each in around(experts, _LANES, most) if each <= most),
+            around(places, 8, _LANES),
+            ((1, 1), (2, 1), (4, 3), (8, 2)) if config.grouped else ((1, 1),),
+            ((0, most), (1, 1), (most - 1, 1), (3, most // 2)),
+        )
+        return tuple(cls._nearest(2 * tiling.cluster, *each) for each in sizes)
+
+    @classmethod
+    def _nearest(
+        cls, num_sms: int, tokens: int, experts: int, top_k: int, of: tuple[int, int], *local: Any
+    ) -> Self:
+        """Return the sizes nearest to these: no fewer experts than are asked for in any place."""
+        groups, top = of
+        each = max(2 if groups > 1 else 1, experts // groups)
+        ((first, count),) = local
+        first = min(first, groups * each - 1)
+        return cls(
+            tokens=tokens,
+            experts=groups * each,
+            top_k=min(top_k, top * each),
+            expert_groups=groups,
+            top_groups=top,
+            first_expert=first,
+            local_experts=min(count, groups * each - first),
+            num_sms=num_sms,
         )
 
     @classmethod

@@ -12,6 +12,7 @@ from jitgen.config import Arch
 from jitgen.config.format import Format
 from jitgen.config.layouts import ARGUMENT
 from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeConfig
+from jitgen.ops.edges import around, in_pairs, rows_around
 from jitgen.ops.silu_mul_quantize import reference
 from jitgen.ops.silu_mul_quantize.dispatch import new_tensors
 from jitgen.ops.sizes import GROUPS, ROWS, AnySizes, Number, grouped_rows, unequal_rows
@@ -64,6 +65,14 @@ class Sizes(AnySizes):
             n=columns + 128 + _VECTOR if config.scale_granularity is Format.ROW else 520,
         )
         return (wide,)
+
+    @classmethod
+    def edges(cls, config: SiluMulQuantizeConfig, arch: Arch) -> tuple[Self, ...]:
+        tiling, lanes = config.tiling, _VECTOR * _WARP
+        per_cta = _VECTOR * tiling.threads * tiling.held
+        is_row = config.scale_granularity is Format.ROW
+        columns = around(cls.numbers[-1], lanes, per_cta if is_row else 3 * lanes)
+        return tuple(cls(rows=rows, n=n) for rows, n in in_pairs(rows_around(tiling.rows), columns))
 
     @classmethod
     def of_numbers(cls, config: SiluMulQuantizeConfig, *numbers: int) -> Self:

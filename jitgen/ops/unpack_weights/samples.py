@@ -14,6 +14,7 @@ from jitgen.formats.mx32 import VALUES
 from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4
 from jitgen.formats.prepacked_scales import NAN
 from jitgen.formats.unpacked import unpacked
+from jitgen.ops.edges import around, in_pairs
 from jitgen.ops.sizes import AnySizes, Number
 from jitgen.ops.solved import Output, Solved, nothing_unreachable, untouched
 from jitgen.support.frozen import frozen
@@ -58,6 +59,13 @@ class Sizes(AnySizes):
         columns = max(config.tiling.columns, _SCANNED) + 2
         long = cls(groups=1, n=blocks.ROWS + _N_MULTIPLE, k=columns * blocks.DEPTH + VALUES)
         return long, cls(groups=3, n=blocks.ROWS - _N_MULTIPLE, k=3 * VALUES)
+
+    @classmethod
+    def edges(cls, config: UnpackWeightsConfig, arch: Arch) -> tuple[Self, ...]:
+        groups, rows, columns = cls.numbers
+        lengths = (blocks.DEPTH, config.tiling.columns * blocks.DEPTH, _SCANNED * blocks.DEPTH)
+        sizes = in_pairs(around(groups), around(rows, blocks.ROWS), around(columns, *lengths))
+        return tuple(cls(groups=g, n=n, k=k) for g, n, k in sizes)
 
     @classmethod
     def of_numbers(cls, config: UnpackWeightsConfig, *numbers: int) -> Self:
