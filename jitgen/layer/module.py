@@ -221,15 +221,20 @@ class MoELayer(nn.Module):
     def from_checkpoint(  # noqa: PLR0913  # each is one thing to say
         cls,
         source: str | Path | Mapping[str, Tensor],
-        prefix: str,
+        prefix: str | None = None,
         *,
+        layer: int | None = None,
         top_k: int | None = None,
         config: str | Path | Mapping[str, Any] | None = None,
         family: str | None = None,
         first_expert: int = 0,
         local_experts: int | None = None,
+        rank: int = 0,
+        ranks: int = 1,
         device: str | torch.device = "cpu",
         activation_format: str | None = None,
+        dequantize: bool = False,
+        ignore_input_scales: bool = False,
         activation: str | None = None,
         interleaved: bool | None = None,
         swiglu_limit: float | None = None,
@@ -239,6 +244,7 @@ class MoELayer(nn.Module):
         numerics: str | None = None,
         max_tokens: int | None = None,
         workspace: Workspace | None = None,
+        progress: Callable[[int, int], object] | None = None,
         **old: Any,
     ) -> Self:
         """
@@ -253,15 +259,24 @@ class MoELayer(nn.Module):
         Args:
             source: A folder or file of safetensors, or tensors by their names.
             prefix: What the names of the layer's tensors begin with, without the last dot, such as
-                ``model.layers.3.mlp``.
+                ``model.layers.3.mlp``. None: that of the experts of `layer`.
+            layer: Number of a layer, in the place of a prefix.
             top_k: Experts of a token; None: as the model's config says, which tensors do not.
             config: The model's config: a mapping, or the path of a ``config.json`` or its folder.
                 None: the one beside the files, if there is one. ``{}``: none, the tensors alone.
             family: One of `jitgen.layer.checkpoints.FAMILIES`; None: found by the names.
             first_expert: The first expert of this rank.
             local_experts: How many follow it here; None: all. Others are not read.
+            rank: Which of `ranks` this is.
+            ranks: How many ranks share the columns I of every expert, in equal parts; their results
+                must be added up. Where a part begins or ends within a block of scales, or is no
+                size of a kernel, the layer has zeros beside it.
             device: Where the weights go.
             activation_format: As for `jitgen.moe`.
+            dequantize: Read weights as bfloat16, whatever they are. MXFP8, NVFP4 and INT4, which no
+                layer computes with, need it.
+            ignore_input_scales: Leave out static scales of tokens, which are quantised with scales
+                that are found for them.
             activation: As for `jitgen.MoEConfig`, and so are those below; None: as the model's
                 config says, else as the family has it.
             interleaved: Whether rows of gates and ups take turns; None: as the family has it.
@@ -272,6 +287,7 @@ class MoELayer(nn.Module):
             numerics: ``fast`` or ``invariant``.
             max_tokens: As for the constructor.
             workspace: Likewise.
+            progress: Called with the number of experts that were read, and of all that are.
             **old: As for `jitgen.moe`.
 
         Raises:
@@ -288,13 +304,19 @@ class MoELayer(nn.Module):
         found, weights = checkpoints.load(
             source,
             prefix,
+            layer=layer,
             top_k=top_k,
             config=config,
             family=family,
             first_expert=first_expert,
             local_experts=local_experts,
+            rank=rank,
+            ranks=ranks,
             device=device,
             activation_format=activation_format,
+            dequantize=dequantize,
+            ignore_input_scales=ignore_input_scales,
+            progress=progress,
             activation=activation,
             interleaved=interleaved,
             swiglu_limit=swiglu_limit,

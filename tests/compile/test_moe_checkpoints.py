@@ -32,7 +32,9 @@ pytestmark = [needs.compiler, pytest.mark.usefixtures("shared_cache")]
 
 
 def test_every_family_has_a_test() -> None:
-    assert MAKERS.keys() == FAMILIES.keys()
+    """Those of one's names alone are in tests/unit/test_checkpoint_axes.py."""
+    assert MAKERS.keys() <= FAMILIES.keys()
+    assert FAMILIES.keys() - MAKERS.keys() == {"minimax_m2", "qwen3_5_moe", "llama4"}
 
 
 def expected(name: str, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ ROOT = Path(jitgen.__file__).parent
 
 _ONE_CALL = "of one call, or of the step of autograd that its context belongs to"
 _LEASED = "memory: of a stream, under a lock; what finds it in use has memory of its own"
+_ONE_READING = "of one reading of a checkpoint"
 _NUMBERS = "sizes, names and settings: no tensor"
 _CONFIGS = "configs that a tracer's graph holds: no tensor"
 
@@ -26,6 +27,21 @@ KEPT = {
     "integrations/transformers_chains.py _held": "copies that were asked for: Versions of weights",
     "integrations/vllm_experts.py self._kept": "references: Places of weights and scales",
     "torch/operands.py _of_arch()": "a number of each target",
+    "layer/checkpoints/encodings/protocol.py self.roles": _NUMBERS,
+    **{
+        f"layer/checkpoints/matrices.py self.{name}": _ONE_READING
+        for name in (
+            *("_biases", "_columns", "_dtype", "_encoding", "_hidden", "_is_fused", "_part"),
+            *("_w13", "_w2"),
+        )
+    },
+    **{
+        f"layer/checkpoints/rooms.py self.{name}": _ONE_READING
+        for name in (
+            *("_codes", "_factor", "_layout", "_part", "_scale", "_shape", "_spreads", "_unit"),
+            "_values",
+        )
+    },
     "layer/early.py found": _ONE_CALL,
     "layer/early.py session": _ONE_CALL,
     "layer/module.py layer._made": "references: bound anew where a buffer is another, see _chain",

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Layers out of checkpoints: one file for each family of names.
+Layers out of checkpoints. How tensors are called and how their values are stored are two axes:
+`FAMILIES` lists the names, `ENCODINGS` the rest, and a layer may have any of each.
 
-A family says which tensors below a prefix are the matrices of an expert, and implies the activation
-and the order of gates and ups. `FAMILIES` lists them; the family of a layer is found by the names
-that are present. Unknown tensors below the prefix are refused by name
-(`jitgen.layer.checkpoints.names`), as are statements of the model's ``config.json`` that no layer
-computes (`jitgen.layer.checkpoints.gates` and `quantised`).
+Unknown tensors below the prefix are refused by name (`jitgen.layer.checkpoints.names`), as are
+statements of the model's ``config.json`` that no layer computes (`jitgen.layer.checkpoints.gates`
+and `quantised`).
 """
 
 from __future__ import annotations
@@ -19,43 +18,37 @@ import torch
 from torch import Tensor
 
 from jitgen.errors import InputError
-from jitgen.layer.checkpoints import (
-    deepseek_v3,
-    gates,
-    gpt_oss,
-    mixtral,
-    model_config,
-    names,
-    quantised,
-    qwen3_moe,
-)
-from jitgen.layer.checkpoints.family import Family, Form, Part, below
+from jitgen.layer.checkpoints import forms, gates, matrices, model_config, names, quantised
+from jitgen.layer.checkpoints.encodings import ENCODINGS
+from jitgen.layer.checkpoints.family import FAMILIES
+from jitgen.layer.checkpoints.matrices import Progress
 from jitgen.layer.checkpoints.model_config import ModelConfig, Said
+from jitgen.layer.checkpoints.part import Form, Part, Share
 from jitgen.layer.checkpoints.source import Source
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
 from jitgen.support.text import shown
 
-FAMILIES: dict[str, Family] = {
-    "deepseek_v3": deepseek_v3.FAMILY,
-    "qwen3_moe": qwen3_moe.FAMILY,
-    "mixtral": mixtral.FAMILY,
-    "gpt_oss": gpt_oss.FAMILY,
-}
-"""Every family, by name; the first whose names are there is taken."""
+__all__ = ["ENCODINGS", "FAMILIES", "load"]
 
 
 def load(  # noqa: PLR0913  # each is one thing to say
     source: str | Path | Mapping[str, Tensor],
-    prefix: str,
+    prefix: str | None = None,
     *,
+    layer: int | None = None,
     top_k: int | None = None,
     config: ModelConfig | None = None,
     family: str | None = None,
     first_expert: int = 0,
     local_experts: int | None = None,
+    rank: int = 0,
+    ranks: int = 1,
     device: str | torch.device = "cpu",
     activation_format: str | None = None,
+    dequantize: bool = False,
+    ignore_input_scales: bool = False,
+    progress: Progress | None = None,
     **fields: Any,
 ) -> tuple[MoEConfig, ExpertWeights]:
     """
@@ -63,14 +56,20 @@ def load(  # noqa: PLR0913  # each is one thing to say
 
     Args:
         source: A folder or file of safetensors, or tensors by name.
-        prefix: Prefix of the layer's names.
+        prefix: Prefix of the layer's names; None: that of the experts of `layer`.
+        layer: Number of a layer; None: `prefix` says which.
         top_k: Experts of a token; None: as the model's config says.
         config: The model's config; None: the ``config.json`` beside the files, if there is one.
         family: One of `FAMILIES`; None: found by the names.
         first_expert: The first expert of this rank.
         local_experts: How many follow it here; None: all.
+        rank: Which of `ranks` reads.
+        ranks: How many ranks share the columns I of every expert.
         device: Where the weights go.
         activation_format: What tokens are quantised to, where the weights leave a choice.
+        dequantize: Whether weights become bfloat16, whatever they are.
+        ignore_input_scales: Whether static scales of tokens may be there, which are not used.
+        progress: Called with the number of experts that were read, and of all that are.
         fields: Further fields of `MoEConfig`; None: as config and family say. They win over the
             family's.
 
@@ -81,10 +80,12 @@ def load(  # noqa: PLR0913  # each is one thing to say
         ResourceError: There is no memory for the weights.
         OSError: A file cannot be read.
     """
-    _require_arguments(prefix, top_k, first_expert, local_experts)
-    device = _device(device)
     tensors = Source.open(source)
-    name, form = _form(tensors, prefix, family)
+    prefix = _prefix(tensors, prefix, layer)
+    _require_arguments(top_k, first_expert, local_experts)
+    _require_more(rank, ranks, dequantize, ignore_input_scales)
+    device = _device(device)
+    name, form = forms.form_of(tensors, prefix, family, is_static_left_out=ignore_input_scales)
     experts = names.count(tensors, prefix, form)
     if not experts:
         raise InputError("prefix", f"{prefix!r} has no experts of {name} in {tensors}")
@@ -93,7 +94,8 @@ def load(  # noqa: PLR0913  # each is one thing to say
     top_k = _require_known(tensors, said, experts, top_k)
     scale_format = quantised.scale_format(said, prefix, form)
     given = {name: value for name, value in fields.items() if value is not None}
-    found = gates.fields(FAMILIES[name].config, said, given)
+    found = gates.fields(form.family.config, said, given)
+    _require_computed(form, dequantize, is_interleaved=bool(found.get("interleaved")))
     last = experts if local_experts is None else first_expert + local_experts
     if not 0 <= first_expert < last <= experts:
         raise InputError(
@@ -101,18 +103,21 @@ def load(  # noqa: PLR0913  # each is one thing to say
             f"must begin a share of the {experts} experts in {tensors} (got {first_expert} to "
             f"{last})",
         )
-    weights = form.read(
-        Part(
-            source=tensors,
-            prefix=prefix,
-            experts=range(first_expert, last),
-            device=device,
-            activation_format=activation_format,
-            scale_format=scale_format,
-        )
+    part = Part(
+        source=tensors,
+        prefix=prefix,
+        form=form,
+        experts=range(first_expert, last),
+        share=Share(rank=rank, ranks=ranks),
+        device=device,
+        activation_format=activation_format,
+        scale_format=scale_format,
+        dequantize=dequantize,
+        interleaved=bool(found.get("interleaved")),
     )
+    weights = matrices.read(part, progress)
     if said is not None:
-        said.require_sizes(weights.hidden, weights.intermediate)
+        said.require_sizes(*matrices.sizes(part))
     return (
         MoEConfig(
             hidden=weights.hidden,
@@ -125,6 +130,38 @@ def load(  # noqa: PLR0913  # each is one thing to say
         ),
         weights,
     )
+
+
+def _prefix(source: Source, prefix: object, layer: object) -> str:
+    """Return the prefix that was given, or that of a layer."""
+    if (prefix is None) == (layer is None):
+        raise InputError("prefix", f"or layer is required, and not both (got {shown(prefix)})")
+    if layer is not None:
+        if type(layer) is not int or layer < 0:
+            raise InputError("layer", f"must be an integer of at least 0 (got {shown(layer)})")
+        return forms.prefix_of(source, layer)
+    if not isinstance(prefix, str) or prefix.endswith("."):
+        raise InputError(
+            "prefix", f"must be what stands before '.experts', as text (got {shown(prefix)})"
+        )
+    return prefix
+
+
+def _require_computed(form: Form, dequantize: bool, *, is_interleaved: bool) -> None:
+    """Refuse weights that no layer computes with, and an order that their scales do not allow."""
+    encoding = form.encoding
+    if encoding.kernel is None and not dequantize:
+        raise InputError(
+            "source",
+            f"has {form.reads[0]} in {encoding.name}, which no layer computes with as it is: give "
+            "dequantize=True to read it as bfloat16",
+        )
+    if is_interleaved and not form.family.is_fused and encoding.kernel == "block128":
+        raise InputError(
+            "interleaved",
+            f"must be False for {form.reads[0]} in {encoding.name}: a block of scales has gates or "
+            "ups (got True)",
+        )
 
 
 def _require_known(source: Source, said: Said | None, experts: int, top_k: int | None) -> int:
@@ -147,13 +184,7 @@ def _require_known(source: Source, said: Said | None, experts: int, top_k: int |
     return top_k
 
 
-def _require_arguments(
-    prefix: object, top_k: object, first_expert: object, local_experts: object
-) -> None:
-    if not isinstance(prefix, str) or prefix.endswith("."):
-        raise InputError(
-            "prefix", f"must be what stands before '.experts', as text (got {shown(prefix)})"
-        )
+def _require_arguments(top_k: object, first_expert: object, local_experts: object) -> None:
     for name, value, least in (
         ("top_k", top_k, 1),
         ("first_expert", first_expert, 0),
@@ -162,6 +193,21 @@ def _require_arguments(
         is_left_out = value is None and name != "first_expert"
         if not is_left_out and (type(value) is not int or value < least):
             raise InputError(name, f"must be an integer of at least {least} (got {shown(value)})")
+
+
+def _require_more(
+    rank: object, ranks: object, dequantize: object, ignore_input_scales: object
+) -> None:
+    if type(ranks) is not int or ranks < 1:
+        raise InputError("ranks", f"must be an integer of at least 1 (got {shown(ranks)})")
+    if type(rank) is not int or not 0 <= rank < ranks:
+        raise InputError("rank", f"must be one of {ranks} ranks, from 0 on (got {shown(rank)})")
+    for name, value in (
+        ("dequantize", dequantize),
+        ("ignore_input_scales", ignore_input_scales),
+    ):
+        if type(value) is not bool:
+            raise InputError(name, f"must be True or False (got {shown(value)})")
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -177,28 +223,3 @@ def _device(device: str | torch.device) -> torch.device:
             f"must be one that torch has here, such as cpu or cuda:0 (got {device!r})",
         ) from error
     return found
-
-
-def _form(source: Source, prefix: str, family: str | None) -> tuple[str, Form]:
-    """Return the family that was asked for, or whose names are present, and its form."""
-    if family is not None and (not isinstance(family, str) or family not in FAMILIES):
-        raise InputError("family", f"must be one of {', '.join(FAMILIES)} (got {family!r})")
-    for name in FAMILIES if family is None else (family,):
-        for form in FAMILIES[name].forms:
-            if form.is_in(source, prefix):
-                return name, form
-    if family is not None:
-        raise InputError("prefix", f"{prefix!r} has no experts of {family} in {source}")
-    start = below(prefix, "")
-    found = [each for each in source.names if each.startswith(start)]
-    what = f"begins with {', '.join(map(shown, found[:3]))}" if found else "has no tensor"
-    raise InputError(
-        "prefix",
-        f"{prefix!r} of {source} {what}, and experts of {', '.join(FAMILIES)} can be read: "
-        f"{'; '.join(_marks())}; give what stands before '.experts'",
-    )
-
-
-def _marks() -> list[str]:
-    """Return by which names families are known."""
-    return [" with ".join(form.marks) for family in FAMILIES.values() for form in family.forms]

@@ -1,86 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A family of checkpoints: names and types of its tensors, and the part that is read of one."""
+"""
+Names of the tensors of experts: one of the two axes of a checkpoint. How values are stored is the
+other, `jitgen.layer.checkpoints.encodings`; any family may have any encoding.
+
+=========================  ========================================================================
+family                     names below the prefix
+=========================  ========================================================================
+deepseek_v3, qwen3_moe     ``experts.E.gate_proj``, ``up_proj`` (I, H), ``down_proj`` (H, I)
+mixtral, minimax_m2        ``experts.E.w1`` (gates), ``w3`` (ups), ``w2`` (down)
+gpt_oss                    ``experts.gate_up_proj``, ``down_proj`` of all experts, with ``_bias``;
+                           gates and ups take turns
+qwen3_5_moe, llama4        the same names without ``_bias``; all gates come before all ups
+=========================  ========================================================================
+
+The last word of a name, behind a dot for one expert and behind an underscore for all, is a role:
+``weight``, ``weight_scale`` and so on. Tensors of all experts are (E, N, K) or (E, K, N), which
+their shapes tell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 
-import torch
-from torch import Tensor
-
-from jitgen.layer.checkpoints.source import Source
-from jitgen.layer.weights import ExpertWeights
 from jitgen.support.frozen import frozen
 
 EXPERT = ".E."
-"""Placeholder for the number of an expert in the names of a form."""
+"""Placeholder for the number of an expert in names."""
 
+BIAS = "bias"
+"""The role of what is added to a product."""
 
-@frozen
-class Part:
-    """
-    The part of a checkpoint that is read.
-
-    Attributes:
-        source: Where it is.
-        prefix: Prefix of the layer's names.
-        experts: Which experts.
-        device: Where they go.
-        activation_format: What tokens are to be quantised to, where the weights leave a choice.
-        scale_format: What the model's config says that scales are, ``ue8m0`` or ``float``; None:
-            nothing, so that their type says it.
-    """
-
-    source: Source
-    prefix: str
-    experts: range
-    device: torch.device
-    activation_format: str | None
-    scale_format: str | None = None
-
-    @property
-    def maker(self) -> torch.device:
-        """Device on which weights are computed from others before they go to `device`."""
-        return torch.device("cpu") if self.device.type == "meta" else self.device
-
-    def name(self, name: str) -> str:
-        """Return the whole of a name below the prefix."""
-        return below(self.prefix, name)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of the tensor called `name` below the prefix."""
-        return self.source.shape(self.name(name))
-
-    def read(
-        self, name: str, rows: range | None = None, device: torch.device | None = None
-    ) -> Tensor:
-        """Return the tensor of a name below the prefix; of its first dimension `rows`."""
-        return self.source.read(self.name(name), device or self.device, rows)
-
-
-@frozen
-class Form:
-    """
-    One form in which a family's weights come.
-
-    Attributes:
-        marks: Names below the prefix by which it is known: all of them are there.
-        reads: Every name below the prefix that is read, the first that of a matrix. ``.E.`` stands
-            for the number of an expert; names without it are of all experts, one behind the other.
-        method: What ``quantization_config`` of a model calls it; None: weights that are not
-            quantised.
-        read: Returns the weights of a part.
-    """
-
-    marks: tuple[str, ...]
-    reads: tuple[str, ...]
-    method: str | None = None
-    read: Callable[[Part], ExpertWeights]
-
-    def is_in(self, source: Source, prefix: str) -> bool:
-        """Say whether a layer of it is below `prefix`."""
-        return all(below(prefix, mark) in source for mark in self.marks)
+_LIMIT, _ALPHA = 7.0, 1.702
 
 
 @frozen
@@ -89,12 +40,67 @@ class Family:
     One family of names.
 
     Attributes:
-        forms: In which its weights come; the first that is there is taken.
+        gate_up: Modules of the gates and of the ups; one where both are in a tensor.
+        down: The module that leads back.
+        has_bias: Whether both products have a bias; only tensors of all experts may.
         config: Fields of `MoEConfig` that follow from the family.
     """
 
-    forms: tuple[Form, ...]
+    gate_up: tuple[str, ...]
+    down: str
+    has_bias: bool = False
     config: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether a tensor has the matrices of all experts, and gates beside ups."""
+        return len(self.gate_up) == 1
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Gates, ups and down."""
+        return (*self.gate_up, self.down)
+
+    def names(self, module: str, role: str) -> tuple[str, ...]:
+        """Return the names below the prefix that a role of a module may have."""
+        if not self.is_fused:
+            return (f"experts{EXPERT}{module}.{role}",)
+        start = f"experts.{module}"
+        if role == "weight":
+            return start, f"{start}_weight"
+        short = f"{start}_{role.removeprefix('weight_')}"
+        return tuple(dict.fromkeys((short, f"{start}_{role}")))
+
+
+_BY_PROJECTION = Family(gate_up=("gate_proj", "up_proj"), down="down_proj")
+_BY_NUMBER = Family(gate_up=("w1", "w3"), down="w2")
+_FUSED = Family(gate_up=("gate_up_proj",), down="down_proj")
+
+FAMILIES: dict[str, Family] = {
+    "deepseek_v3": _BY_PROJECTION,
+    "qwen3_moe": _BY_PROJECTION,
+    "mixtral": _BY_NUMBER,
+    "minimax_m2": _BY_NUMBER,
+    "gpt_oss": Family(
+        gate_up=("gate_up_proj",),
+        down="down_proj",
+        has_bias=True,
+        config={
+            "activation": "swiglu_oai",
+            "interleaved": True,
+            "swiglu_limit": _LIMIT,
+            "swiglu_alpha": _ALPHA,
+        },
+    ),
+    "qwen3_5_moe": _FUSED,
+    "llama4": _FUSED,
+}
+"""Every family, by the name of a model that has it; the first whose names are there is taken."""
+
+
+def known_as(family: Family) -> str:
+    """Return the names of a family, for readers."""
+    return ", ".join(name for name, each in FAMILIES.items() if each == family)
 
 
 def below(prefix: str, name: str) -> str:

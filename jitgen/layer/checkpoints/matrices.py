@@ -1,120 +1,225 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Common part of checkpoints with a tensor for each matrix of each expert: reading them into one
-tensor.
+Reads the matrices of every expert into the tensors of a layer, several experts at a time.
+
+A share of an expert, or I that no kernel takes, may begin or end within a block of scales. Its
+columns are then read together with the rest of their blocks, which becomes zero, and zeros follow
+up to the next whole block: gates and ups of zero give zero, so results stay as they are, and no
+value is rounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import prod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
 from jitgen.errors import InputError
-from jitgen.layer.checkpoints.family import EXPERT, Family, Form, Part
-from jitgen.layer.weights import ExpertWeights
-from jitgen.ops.call import calling
-from jitgen.ops.tensors import describe
+from jitgen.layer.checkpoints import scales
+from jitgen.layer.checkpoints.encodings.protocol import UNIT, outer, require_shape
+from jitgen.layer.checkpoints.family import BIAS
+from jitgen.layer.checkpoints.part import Matrix, Part
+from jitgen.layer.checkpoints.rooms import Cut, room
+from jitgen.layer.weights import BLOCK128, ExpertWeights
+from jitgen.support.frozen import frozen
 
-PLAIN = (torch.bfloat16, torch.float16, torch.float32)
-"""Types of weights that are not quantised; kernels read the first, to which others are rounded."""
+_THREADS = 8
+"""Experts that are read at a time: files are mapped, so that threads wait for the disk alone."""
 
-_MOST_BYTES = 2**62
-"""No tensor has more; a matrix that is one value, expanded, may say that it has."""
+Progress = Callable[[int, int], object]
+"""What is called with how many experts were read, and of how many."""
 
 
-def stacked(  # each is one thing to say
-    part: Part,
-    names: Sequence[str],
-    dtypes: Sequence[torch.dtype],
-    *,
-    shape: tuple[int, int] | None = None,
-    suffix: str = "weight",
-    of: Callable[[Tensor, str], Tensor] | None = None,
-) -> Tensor:
+@frozen
+class Columns:
     """
-    Return matrices of every expert in one tensor, each read directly into its place.
+    Columns I of an expert that are read.
 
-    Args:
-        part: What to read.
-        names: Of an expert's matrices that lie one below the other: gates, then ups.
-        dtypes: Which types they may have; all have the same.
-        shape: Which shape each must have; None: that of the first.
-        suffix: The last word of their names.
-        of: Returns what counts of a matrix, which it is given on the CPU, with its name; None: the
-            matrix is read to where it goes.
+    Attributes:
+        whole: All that the checkpoint has.
+        own: Those that count.
+        read: Those that are read: with the rest of the blocks of scales that `own` begins and ends
+            in.
+        size: Columns in the layer: `read`, and zeros up to a size that kernels take.
+    """
+
+    whole: int
+    own: range
+    read: range
+    size: int
+
+
+def read(part: Part, progress: Progress | None = None) -> ExpertWeights:
+    """
+    Return the weights of a part.
 
     Raises:
-        InputError: One is no such matrix; the message names it.
+        InputError: A tensor is not as the form has it, or they do not fit each other.
+        ResourceError: There is no memory for the weights.
+        OSError: A file cannot be read.
     """
-    out = torch.empty(0)  # until the first matrix gives shape and type
-    for place, expert in enumerate(part.experts):
-        for number, name in enumerate(names):
-            full = f"experts.{expert}.{name}.{suffix}"
-            matrix = part.read(full, device=None if of is None else torch.device("cpu"))
-            _require(matrix, part.name(full), dtypes, shape)
-            matrix = matrix if of is None else of(matrix, part.name(full))
-            if not out.numel():
-                rows, columns = shape = (matrix.shape[0], matrix.shape[1])
-                dtypes = dtypes if of is not None else [matrix.dtype]
-                whole = (len(part.experts), rows * len(names), columns)
-                out = _room(whole, matrix.dtype, part, part.name(full))
-            rows = matrix.shape[0]
-            out[place, number * rows : (number + 1) * rows].copy_(matrix)
-    return out
+    reader = _Reader(part)
+    experts = part.experts
+    reader.fill(0)  # the first one makes room, and finds most that may be wrong
+    if progress is not None:
+        progress(1, len(experts))
+    threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="checkpoint")
+    try:
+        for done, _ in enumerate(threads.map(reader.fill, range(1, len(experts))), start=2):
+            if progress is not None:
+                progress(done, len(experts))
+    finally:
+        threads.shutdown(cancel_futures=True)
+    return reader.weights()
 
 
-def plain_family(gate_up: tuple[str, str], down: str) -> Family:
+def sizes(part: Part) -> tuple[int, int]:
+    """Return H and I of a layer as the checkpoint has them, for all ranks."""
+    first = part.matrix(part.form.family.down, part.experts[0])
+    return part.form.encoding.size(first)
+
+
+class _Reader:
     """
-    Return a family of weights that are not quantised: ``experts.E.NAME.weight`` is a matrix of
-    gates, of ups, both of `gate_up`, and of what leads back, `down`.
+    The tensors of a layer, and what each expert fills them from.
+
+    Args:
+        part: What is read.
     """
-    names = [f"experts.E.{name}.weight" for name in (*gate_up, down)]
 
-    def read(part: Part) -> ExpertWeights:
-        w13 = stacked(part, gate_up, PLAIN)
-        w2 = stacked(part, (down,), PLAIN, shape=turned(w13))
-        w13, w2 = w13.to(torch.bfloat16), w2.to(torch.bfloat16)
-        return ExpertWeights(w13=w13, w2=w2, activation_format=part.activation_format)
-
-    first = names[0].replace(EXPERT, ".0.")
-    return Family(forms=(Form(marks=(first,), reads=tuple(names), read=read),))
-
-
-def turned(w13: Tensor) -> tuple[int, int]:
-    """Return the shape of the matrices that lead back: (H, I) for gates and ups (G, 2 I, H)."""
-    return w13.shape[2], w13.shape[1] // 2
-
-
-def _room(whole: tuple[int, ...], dtype: torch.dtype, part: Part, name: str) -> Tensor:
-    """Return memory for the matrices of all experts, of which the first is `name`."""
-    if prod(whole) * dtype.itemsize >= _MOST_BYTES:
-        raise InputError(
-            "source", f"{name} is too large: the matrices of all experts would be {whole} {dtype}"
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._encoding = part.form.encoding
+        family = part.form.family
+        self._is_fused = family.is_fused
+        gate, down = (
+            part.matrix(each, part.experts[0]) for each in (family.gate_up[0], family.down)
         )
-    with calling(f"from_checkpoint of {name}"):
-        try:
-            return torch.empty(whole, dtype=dtype, device=part.device)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # torch's error if the CPU has no memory left
-            raise MemoryError(str(error)) from error
+        role = self._encoding.roles[0]
+        rows, self._hidden = self._encoding.size(gate)
+        if self._is_fused and rows % 2:
+            raise InputError(
+                "source",
+                f"{gate.name(role)} must have a row of each gate and of each up (got {rows})",
+            )
+        self._dtype = gate.dtype(role)
+        self._columns = _columns(part, rows // 2 if self._is_fused else rows, gate)
+        size, count = self._columns.size, len(part.experts)
+        self._w13 = room(part, gate, (count, 2 * size, self._hidden))
+        self._w2 = room(part, down, (count, self._hidden, size))
+        self._biases: dict[str, Tensor] = {}
+        if family.has_bias:
+            for name, width in (("w13_bias", 2 * size), ("w2_bias", self._hidden)):
+                self._biases[name] = torch.zeros((count, width), device=part.device)
 
+    def fill(self, place: int) -> None:
+        """Read the expert of a place into it."""
+        part, whole = self._part, self._columns.whole
+        expert, family = part.experts[place], part.form.family
+        gate_up = [part.matrix(module, expert) for module in family.gate_up]
+        down = part.matrix(family.down, expert)
+        for matrix in gate_up:
+            self._require(matrix, (2 * whole if self._is_fused else whole, self._hidden))
+        self._require(down, (self._hidden, whole))
+        for matrix, cut in self._cuts(gate_up):
+            self._w13.put(place, matrix, cut)
+        read, size = len(self._columns.read), self._columns.size
+        if read < size:
+            for start in (2 * read,) if self._takes_turns else (read, size + read):
+                self._w13.pad(place, start, 2 * size if self._takes_turns else start + size - read)
+        all_rows = range(self._hidden)
+        columns = self._columns
+        self._w2.put(place, down, Cut(all_rows, columns.read, all_rows, columns.own))
+        self._w13.finish(place)
+        self._w2.finish(place)
+        if family.has_bias:
+            self._fill_biases(place, gate_up[0], down)
 
-def _require(
-    matrix: Tensor, name: str, dtypes: Sequence[torch.dtype], shape: tuple[int, int] | None
-) -> None:
-    if matrix.dtype not in dtypes:
-        raise InputError("source", f"{name} must be {describe({*dtypes})} (got {matrix.dtype})")
-    if matrix.dim() != 2 or not matrix.numel():
-        raise InputError(
-            "source", f"{name} must be a matrix with values (got shape {tuple(matrix.shape)})"
+    @property
+    def _takes_turns(self) -> bool:
+        return self._part.interleaved
+
+    def _cuts(self, gate_up: list[Matrix]) -> list[tuple[Matrix, Cut]]:
+        """Return which part of which matrix is read into `w13`."""
+        columns, across = self._columns, range(self._hidden)
+        if self._is_fused and self._takes_turns:
+            rows, own = (_moved(each, by=0, times=2) for each in (columns.read, columns.own))
+            return [(gate_up[0], Cut(rows, across, own, across))]
+        found = []
+        for number in range(2):
+            first = number * columns.whole if self._is_fused else 0
+            rows, own = (_moved(each, by=first) for each in (columns.read, columns.own))
+            start, step = (number, 2) if self._takes_turns else (number * columns.size, 1)
+            cut = Cut(rows, across, own, across, start=start, step=step)
+            found.append((gate_up[0 if self._is_fused else number], cut))
+        return found
+
+    def _require(self, matrix: Matrix, size: tuple[int, int]) -> None:
+        """Require a matrix of a size and of the first one's type, and what belongs to it."""
+        role = self._encoding.roles[0]
+        name, found = matrix.name(role), self._encoding.size(matrix)
+        if found != size:
+            raise InputError(
+                "source",
+                f"{name} must have shape {size}, as the others of the layer have it (got "
+                f"{matrix.source.shape(name) if self._is_fused else found})",
+            )
+        if matrix.dtype(role) is not self._dtype:
+            raise InputError(
+                "source",
+                f"{name} must be {self._dtype}, as the others of the layer are (got "
+                f"{matrix.dtype(role)})",
+            )
+        self._encoding.check(matrix, size)
+
+    def _fill_biases(self, place: int, gate_up: Matrix, down: Matrix) -> None:
+        require_shape(gate_up, BIAS, (2 * self._columns.whole,))
+        require_shape(down, BIAS, (self._hidden,))
+        bias = scales.of_bias(gate_up.read(BIAS), gate_up.name(BIAS))
+        for _, cut in self._cuts([gate_up]):
+            start = cut.start + cut.lead[0]
+            into = self._biases["w13_bias"][place, start : start + len(cut.own_rows)]
+            into.copy_(bias[cut.own_rows.start : cut.own_rows.stop])
+        bias = scales.of_bias(down.read(BIAS), down.name(BIAS))
+        if self._part.share.rank == 0:  # ranks add up their results
+            self._biases["w2_bias"][place].copy_(bias)
+
+    def weights(self) -> ExpertWeights:
+        """Return what was read."""
+        w13, w13_scale = self._w13.matrices()
+        w2, w2_scale = self._w2.matrices()
+        return ExpertWeights(
+            w13=w13,
+            w2=w2,
+            w13_scale=w13_scale,
+            w2_scale=w2_scale,
+            activation_format=self._part.activation_format,
+            **self._biases,
         )
-    if shape is not None and tuple(matrix.shape) != shape:
+
+
+def _columns(part: Part, whole: int, first: Matrix) -> Columns:
+    """Return which columns of an expert are read."""
+    encoding = part.form.encoding
+    own = part.share.of(whole)
+    if part.dequantize or encoding.unit == 1:
+        size = -(-len(own) // UNIT) * UNIT
+        return Columns(whole=whole, own=own, read=own, size=size)
+    unit = encoding.unit
+    around = outer(own, unit, whole)
+    size = -(-len(around) // unit) * unit
+    has_both = part.form.family.is_fused and not part.interleaved
+    if encoding.kernel == BLOCK128 and has_both and whole % unit:
         raise InputError(
             "source",
-            f"{name} must have shape {shape}, as the others of the layer have it (got "
-            f"{tuple(matrix.shape)})",
+            f"{first.name(encoding.roles[0])} must have I a multiple of {unit}, for gates and ups "
+            f"to have blocks of scales of their own (got {whole}); dequantize=True reads it as "
+            "bfloat16",
         )
+    return Columns(whole=whole, own=own, read=around, size=size)
+
+
+def _moved(part: range, *, by: int, times: int = 1) -> range:
+    return range(times * part.start + by, times * part.stop + by)

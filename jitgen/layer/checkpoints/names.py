@@ -30,7 +30,8 @@ import re
 from collections.abc import Iterable
 
 from jitgen.errors import InputError
-from jitgen.layer.checkpoints.family import EXPERT, Form, below
+from jitgen.layer.checkpoints.family import EXPERT, below
+from jitgen.layer.checkpoints.part import Form
 from jitgen.layer.checkpoints.source import Source
 from jitgen.support.text import printable
 
@@ -52,7 +53,10 @@ _ADVICE = (
     (_ADAPTER, "merge the adapter into the weights first"),
     (
         re.compile(r"(input|activation|act)\w*_scale|(input|activation)_global"),
-        "tokens are quantised with scales that are found for them, and not with static ones",
+        (
+            "tokens are quantised with scales that are found for them, and not with static ones: "
+            "ignore_input_scales=True leaves these out"
+        ),
     ),
     (
         re.compile(r"bias"),
@@ -73,7 +77,7 @@ def require_all_read(source: Source, prefix: str, family: str, form: Form, exper
     Raises:
         InputError: There is one; the message names it, and what stands beside it.
     """
-    known = {below(prefix, name) for name in _each(form.reads, experts)}
+    known = {below(prefix, name) for name in _each((*form.reads, *form.unused), experts)}
     start, own = below(prefix, ""), f".{below(prefix, _EXPERTS)}."
     unread = [
         name

@@ -14,13 +14,15 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from jitgen.config.config import SCALE_BLOCK
-from jitgen.layer.checkpoints.family import EXPERT, Form, below
+from jitgen.layer.checkpoints.family import EXPERT, below
 from jitgen.layer.checkpoints.model_config import Said
+from jitgen.layer.checkpoints.part import Form
 from jitgen.layer.checkpoints.scales import FLOAT, UE8M0
 from jitgen.support.text import shown
 
 _WORD = "quantization_config"
 _FP8, _MXFP4 = "fp8", "mxfp4"
+_METHODS = {"fp8_block128": _FP8, "mxfp4": _MXFP4}
 _NOT_CONVERTED = ("modules_to_not_convert", "ignored_layers")
 _FORMATS = {
     **dict.fromkeys(("ue8m0", "e8m0", "float8_e8m0fnu"), UE8M0),
@@ -57,17 +59,23 @@ def scale_format(said: Said | None, prefix: str, form: Form) -> str | None:
         )
     method = method.lower()
     is_skipped = _is_skipped(said, prefix, form)
-    if method == form.method and is_skipped:
+    if method == _METHODS.get(form.encoding.name) and is_skipped:
         raise said.error(
             f"says in {_WORD} that {below(prefix, 'experts')} was not converted, and its tensors "
             f"are {method}"
         )
-    if method != form.method:
-        if form.method is None and (is_skipped or found.get("dequantize") is True):
+    if method != _METHODS.get(form.encoding.name):
+        if _METHODS.get(form.encoding.name) is None and (
+            is_skipped or found.get("dequantize") is True
+        ):
             return None
-        have = "not quantised" if form.method is None else form.method
+        have = (
+            "not quantised"
+            if _METHODS.get(form.encoding.name) is None
+            else _METHODS.get(form.encoding.name)
+        )
         raise said.error(
-            f"says {_WORD}.quant_method = {method}, and {below(prefix, form.marks[0])} is of "
+            f"says {_WORD}.quant_method = {method}, and {below(prefix, form.reads[0])} is of "
             f"weights that are {have}; where it is not about these experts, give config= without it"
         )
     _require_known(said, found, method)

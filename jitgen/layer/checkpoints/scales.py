@@ -18,14 +18,14 @@ layer that has one is damaged.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from jitgen.config.config import SCALE_BLOCK
 from jitgen.errors import InputError
-from jitgen.formats.protocol import ceil_div
-from jitgen.layer.checkpoints.family import Part
+from jitgen.layer.checkpoints.family import below
+from jitgen.layer.checkpoints.part import Matrix
 from jitgen.ops.tensors import describe
 
 UE8M0, FLOAT = "ue8m0", "float"
@@ -35,49 +35,104 @@ NUMBERS = (torch.float32, torch.bfloat16, torch.float16)
 BYTES = (torch.float8_e8m0fnu, torch.uint8)
 _NAN = 255
 
+Place = tuple[int, ...]
+"""A place in a tensor."""
 
-def require_bytes(scale: Tensor, name: str) -> None:
+
+def require_bytes(scale: Tensor, name: str, origin: Place = ()) -> None:
     """
-    Require scales of MXFP4 without a NaN.
+    Require scales of a byte each without a NaN; `origin` is where they begin in their tensor.
 
     Raises:
         InputError: They are of another type, or one is.
     """
     if scale.dtype not in BYTES:
         raise InputError("source", f"{name} must be {describe({*BYTES})} (got {scale.dtype})")
-    _require_all(scale.view(torch.uint8) != _NAN, name, "have no NaN, the byte 255")
+    _require_all(scale.view(torch.uint8) != _NAN, name, "have no NaN, the byte 255", origin)
 
 
-def of_block(part: Part, scale: Tensor, name: str, weight: str) -> Tensor:
+def of_matrix(
+    matrix: Matrix, role: str, scale: Tensor, used: Callable[[], Tensor], origin: Place
+) -> Tensor:
     """
-    Return the scales of one matrix, of blocks of 128 x 128, as float32.
+    Return scales of FP8 weights as float32.
 
     Args:
-        part: What is read.
-        scale: (ceil(N / 128), ceil(K / 128)), on the CPU.
-        name: Its whole name.
-        weight: The name of the matrix, below the prefix.
+        matrix: Whose they are.
+        role: Their role.
+        scale: Those that are read.
+        used: Returns for each of them whether it has a value that is not zero.
+        origin: Where those that are read begin in their tensor.
 
     Raises:
         InputError: The type of the scales has another meaning, or a value is not a scale.
     """
     if scale.dtype in BYTES:
-        if part.scale_format == FLOAT:
-            raise InputError(
-                "source",
-                f"{name} must be {describe(NUMBERS)}, as the model's config says that scales are "
-                f"float (got {scale.dtype})",
-            )
-        require_bytes(scale, name)
-        scale = scale.view(torch.float8_e8m0fnu)
-    numbers = scale.float()
-    _require_all(numbers.isfinite(), name, "have no NaN and no infinity")
-    _require_all(numbers >= 0, name, "have no scale below zero")
+        return powers(matrix, role, scale, origin)
+    numbers = non_negative(matrix, role, scale, origin=origin)
     zeros = numbers == 0
     if zeros.any():
-        used = _used_blocks(part.read(weight, device=torch.device("cpu")))
-        _require_all(~(zeros & used), name, f"have no zero over values of {weight} that are none")
+        weight = matrix.name("weight").removeprefix(below(matrix.prefix, ""))
+        what = f"have no zero over values of {weight} that are none"
+        _require_all(~(zeros & used().to(zeros.device)), matrix.name(role), what, origin)
     return numbers
+
+
+def powers(matrix: Matrix, role: str, scale: Tensor, origin: Place) -> Tensor:
+    """
+    Return UE8M0 as float32.
+
+    Raises:
+        InputError: They are of another type, the model's config says that scales are float, or one
+            is a NaN.
+    """
+    name = matrix.name(role)
+    if scale.dtype in BYTES and matrix.scale_format == FLOAT:
+        raise InputError(
+            "source",
+            f"{name} must be {describe(NUMBERS)}, as the model's config says that scales are "
+            f"float (got {scale.dtype})",
+        )
+    require_bytes(scale, name, origin)
+    return scale.view(torch.float8_e8m0fnu).float()
+
+
+def non_negative(
+    matrix: Matrix,
+    role: str,
+    scale: Tensor,
+    types: tuple[torch.dtype, ...] = NUMBERS,
+    *,
+    origin: Place,
+) -> Tensor:
+    """
+    Return scales that are numbers of some types, as float32.
+
+    Raises:
+        InputError: They are of another type, or one is below zero or no number.
+    """
+    name = matrix.name(role)
+    if scale.dtype not in types:
+        wanted = {*types, *BYTES} if types == NUMBERS else {*types}
+        raise InputError("source", f"{name} must be {describe(wanted)} (got {scale.dtype})")
+    numbers = scale.float()
+    _require_all(numbers.isfinite(), name, "have no NaN and no infinity", origin)
+    _require_all(numbers >= 0, name, "have no scale below zero", origin)
+    return numbers
+
+
+def positive(matrix: Matrix, role: str) -> Tensor:
+    """
+    Return the one number of a matrix, float32 ().
+
+    Raises:
+        InputError: It is of another type, or no number above zero.
+    """
+    name, number = matrix.name(role), matrix.read(role).reshape(())
+    if number.dtype is not torch.float32:
+        raise InputError("source", f"{name} must be torch.float32 (got {number.dtype})")
+    _require_all(number.isfinite() & (number > 0), name, "be a finite number above zero")
+    return number
 
 
 def of_bias(bias: Tensor, name: str) -> Tensor:
@@ -93,18 +148,13 @@ def of_bias(bias: Tensor, name: str) -> Tensor:
     return bias.float()
 
 
-def _used_blocks(weight: Tensor) -> Tensor:
-    """Return for each 128 x 128 of FP8 weights whether one of its values is not zero."""
-    rows, columns = (ceil_div(size, SCALE_BLOCK) for size in weight.shape)
-    values = (weight.view(torch.uint8) & 0x7F) != 0
-    spare = (0, columns * SCALE_BLOCK - weight.shape[1], 0, rows * SCALE_BLOCK - weight.shape[0])
-    blocks = pad(values, spare).view(rows, SCALE_BLOCK, columns, SCALE_BLOCK)
-    return blocks.any(dim=3).any(dim=1)
-
-
-def _require_all(is_right: Tensor, name: str, what: str) -> None:
+def _require_all(is_right: Tensor, name: str, what: str, origin: Place = ()) -> None:
     if bool(is_right.all()):
         return
     wrong = (~is_right).nonzero()
-    place = tuple(int(number) for number in wrong[0])
-    raise InputError("source", f"{name} must {what} (got {len(wrong)}, the first at {place})")
+    found = [int(number) for number in wrong[0]]
+    lead = len(origin) - len(found)  # which expert, in tensors of all
+    place = (*origin[:lead], *map(sum, zip(origin[lead:], found, strict=True))) if origin else found
+    raise InputError(
+        "source", f"{name} must {what} (got {len(wrong)}, the first at {tuple(place)})"
+    )

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from jitgen.errors import InputError
 from jitgen.layer.checkpoints import files
-from jitgen.ops.call import calling
 from jitgen.support.frozen import frozen
 from jitgen.support.text import printable, shown
 
@@ -103,35 +102,34 @@ class Source:
         except files.safetensors().SafetensorError as error:
             raise self._unreadable(name, error) from error
 
-    def read(self, name: str, device: torch.device, rows: range | None = None) -> Tensor:
+    def dtype(self, name: str) -> torch.dtype:
         """
-        Return the tensor of a name on `device`, without a gradient.
+        Return the type of a tensor, without reading its values.
+
+        Raises:
+            InputError: There is no such tensor, or it is not a tensor.
+            OSError: Its file cannot be read.
+        """
+        shape = self.shape(name)
+        found = self.read(name, (slice(0, 0),) if shape else ())
+        return found.dtype
+
+    def read(self, name: str, at: tuple[slice, ...] = ()) -> Tensor:
+        """
+        Return a tensor where it is, without a gradient: it may be mapped, and is not written to.
 
         Args:
             name: Its name.
-            device: Where it goes.
-            rows: Which of its first dimension; None: all.
+            at: Which part of its first dimensions; left out: all.
 
         Raises:
-            InputError: There is no such tensor, it has no values, or has no such rows.
-            ResourceError: There is no memory for it.
+            InputError: There is no such tensor, or it has no values.
             OSError: Its file cannot be read.
         """
         self._require(name)
-        given = self._given(name) if name in self.tensors else None
-        shape = self.shape(name) if given is None else tuple(given.shape)
-        if rows is not None and (not shape or rows.stop > shape[0]):
-            raise InputError(
-                "source",
-                f"{name} must have at least {rows.stop} rows, one for each expert (got shape "
-                f"{shape})",
-            )
-        if given is None:
-            tensor = self._stored(name, rows)
-        else:
-            tensor = given if rows is None else given[rows.start : rows.stop]
-        with calling("from_checkpoint"):
-            return tensor.to(device)
+        if name in self.tensors:
+            return self._given(name)[at] if at else self._given(name)
+        return self._stored(name, at)
 
     def _given(self, name: str) -> Tensor:
         """Return the plain values of a tensor in memory, without autograd or lazy flags."""
@@ -152,13 +150,11 @@ class Source:
             raise InputError("source", f"{name} must have values (got one on the meta device)")
         return plain.resolve_conj().resolve_neg()
 
-    def _stored(self, name: str, rows: range | None) -> Tensor:
+    def _stored(self, name: str, at: tuple[slice, ...]) -> Tensor:
         reader = self._reader(name)
         try:
-            if rows is None:  # a slice of all would refuse a number alone
-                found: Tensor = reader.get_tensor(name)
-            else:
-                found = reader.get_slice(name)[rows.start : rows.stop]
+            # a slice of all would refuse a number alone
+            found: Tensor = reader.get_slice(name)[at] if at else reader.get_tensor(name)
         except files.safetensors().SafetensorError as error:
             raise self._unreadable(name, error) from error
         except (RuntimeError, TypeError, ValueError, IndexError) as error:

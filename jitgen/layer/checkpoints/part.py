@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The part of a checkpoint that is read: a layer in one form, some of its experts, a share of each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from jitgen.errors import InputError
+from jitgen.layer.checkpoints.family import EXPERT, Family, below
+from jitgen.layer.checkpoints.source import Source
+from jitgen.support.frozen import frozen
+
+if TYPE_CHECKING:
+    from jitgen.layer.checkpoints.encodings import Encoding
+
+
+@frozen
+class Form:
+    """
+    A family of names in an encoding, as a layer has them.
+
+    Attributes:
+        family: The names.
+        encoding: How values are stored.
+        reads: Every name below the prefix that is read, the first that of a matrix. ``.E.`` stands
+            for the number of an expert; names without it are of all experts, one behind the other.
+        unused: Names of scales of tokens that are known and not used.
+        is_turned: Whether tensors of all experts are (E, K, N).
+    """
+
+    family: Family
+    encoding: Encoding
+    reads: tuple[str, ...]
+    unused: tuple[str, ...] = ()
+    is_turned: bool = False
+
+
+@frozen
+class Share:
+    """
+    The columns I of every expert that one of several ranks has.
+
+    Attributes:
+        rank: Which rank.
+        ranks: How many there are.
+    """
+
+    rank: int = 0
+    ranks: int = 1
+
+    def of(self, intermediate: int) -> range:
+        """
+        Return its columns.
+
+        Raises:
+            InputError: They cannot be divided among the ranks.
+        """
+        if intermediate % self.ranks:
+            raise InputError(
+                "ranks",
+                f"must divide the {intermediate} columns between the two products, I (got "
+                f"{self.ranks})",
+            )
+        each = intermediate // self.ranks
+        return range(self.rank * each, (self.rank + 1) * each)
+
+
+@frozen
+class Part:
+    """
+    The part of a checkpoint that is read.
+
+    Attributes:
+        source: Where it is.
+        prefix: Prefix of the layer's names.
+        form: The form of the layer.
+        experts: Which experts.
+        share: Which columns of each.
+        device: Where they go.
+        activation_format: What tokens are to be quantised to, where the weights leave a choice.
+        scale_format: What the model's config says that scales are, ``ue8m0`` or ``float``; None:
+            nothing, so that their type says it.
+        dequantize: Whether weights become bfloat16.
+        interleaved: Whether gates and ups of one tensor take turns.
+    """
+
+    source: Source
+    prefix: str
+    form: Form
+    experts: range
+    share: Share
+    device: torch.device
+    activation_format: str | None
+    scale_format: str | None = None
+    dequantize: bool = False
+    interleaved: bool = False
+
+    @property
+    def maker(self) -> torch.device:
+        """Device on which weights are computed from others before they go to `device`."""
+        return torch.device("cpu") if self.device.type == "meta" else self.device
+
+    def matrix(self, module: str, expert: int) -> Matrix:
+        """Return one matrix of an expert."""
+        return Matrix(
+            source=self.source,
+            prefix=self.prefix,
+            family=self.form.family,
+            module=module,
+            expert=expert,
+            is_turned=self.form.is_turned,
+            scale_format=self.scale_format,
+        )
+
+
+@frozen
+class Matrix:
+    """
+    One matrix (N, K) of one expert, and the tensors that go with it.
+
+    Attributes:
+        source: Where it is.
+        prefix: Prefix of the layer's names.
+        family: The names.
+        module: Which of the family's modules.
+        expert: Which expert.
+        is_turned: Whether it lies as (K, N).
+        scale_format: As of `Part`.
+    """
+
+    source: Source
+    prefix: str
+    family: Family
+    module: str
+    expert: int
+    is_turned: bool = False
+    scale_format: str | None = None
+
+    def name(self, role: str) -> str:
+        """Return the whole name of the tensor of a role; that which it would have if absent."""
+        names = [
+            below(self.prefix, name.replace(EXPERT, f".{self.expert}."))
+            for name in self.family.names(self.module, role)
+        ]
+        return next((name for name in names if name in self.source), names[0])
+
+    def has(self, role: str) -> bool:
+        """Say whether there is a tensor of a role."""
+        return self.name(role) in self.source
+
+    def dtype(self, role: str) -> torch.dtype:
+        """Return the type of a tensor, without reading it."""
+        return self.source.dtype(self.name(role))
+
+    def shape(self, role: str) -> tuple[int, ...]:
+        """Return the shape of this matrix's tensor of a role, (N, K) first."""
+        shape = self.source.shape(self.name(role))
+        if self.family.is_fused:
+            shape = shape[1:]
+        return (shape[1], shape[0]) if self.is_turned and len(shape) == 2 else shape
+
+    def read(self, role: str, *at: range) -> Tensor:
+        """
+        Return this matrix's tensor of a role, where the source has it: it is never written to.
+
+        Args:
+            role: Which one.
+            *at: Which of its rows, and which of its columns; left out: all.
+        """
+        index = tuple(slice(each.start, each.stop) for each in at)
+        if self.is_turned and len(self.shape(role)) == 2:
+            index = index[::-1] if len(index) == 2 else (slice(None), *index)
+        if self.family.is_fused:
+            index = (slice(self.expert, self.expert + 1), *index)
+        found = self.source.read(self.name(role), index)
+        if self.family.is_fused:
+            found = found[0]
+        return found.mT if self.is_turned and found.dim() == 2 else found
+
+    def origin(self, *starts: int) -> tuple[int, ...]:
+        """Return where a part of this matrix that begins so begins in the whole tensor."""
+        place = starts[::-1] if self.is_turned else starts
+        return (self.expert, *place) if self.family.is_fused else place

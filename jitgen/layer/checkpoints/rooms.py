@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Memory for one matrix of every expert, which several threads fill: each an expert of its own.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from jitgen.config import BLayout
+from jitgen.config.config import SCALE_BLOCK
+from jitgen.errors import InputError
+from jitgen.formats import prepacked_blocks
+from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4
+from jitgen.formats.protocol import ceil_div
+from jitgen.layer.checkpoints.encodings import Encoding
+from jitgen.layer.checkpoints.encodings.protocol import Piece
+from jitgen.layer.checkpoints.part import Matrix, Part
+from jitgen.layer.weights import BLOCK128, NONE, ROW, Matrices
+from jitgen.ops.call import calling
+
+_MOST_BYTES = 2**62
+"""No tensor has more; a matrix that is one value, expanded, may say that it has."""
+
+_GROUP = 32
+"""Values of MXFP4 that share a scale."""
+
+
+class Cut(NamedTuple):
+    """
+    A part of a matrix, and where it goes.
+
+    Attributes:
+        rows: Which rows are read.
+        columns: Which columns are read.
+        own_rows: Those that count; the others become zero.
+        own_columns: Likewise.
+        start: The first row in the layer.
+        step: From one row to the next there: 2 where gates and ups take turns.
+    """
+
+    rows: range
+    columns: range
+    own_rows: range
+    own_columns: range
+    start: int = 0
+    step: int = 1
+
+    @property
+    def places(self) -> slice:
+        """Where its rows go."""
+        return slice(self.start, self.start + self.step * len(self.rows), self.step)
+
+    @property
+    def lead(self) -> tuple[int, int]:
+        """Rows and columns in front of those that count."""
+        return self.own_rows.start - self.rows.start, self.own_columns.start - self.columns.start
+
+
+class Room:
+    """
+    Values and scales as the checkpoint has them, or bfloat16.
+
+    Args:
+        part: What is read.
+        first: The first matrix that goes there.
+        shape: (G, N, K).
+    """
+
+    def __init__(self, part: Part, first: Matrix, shape: tuple[int, int, int]) -> None:
+        self._part = part
+        encoding = part.form.encoding
+        name = first.name(encoding.roles[0])
+        kernel = NONE if part.dequantize else encoding.kernel
+        groups, n, k = shape
+        dtype = torch.bfloat16 if kernel == NONE else torch.float8_e4m3fn
+        if part.form.is_turned and kernel == NONE:  # which kernels read as it lies
+            self._values = empty((groups, k, n), dtype, part, name).transpose(1, 2)
+        else:
+            self._values = empty(shape, dtype, part, name)
+        self._unit = SCALE_BLOCK if kernel == BLOCK128 else 1
+        blocks = (groups, ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK))
+        sizes = {BLOCK128: blocks, ROW: (groups, n)}.get(str(kernel))
+        self._scale = None if sizes is None else torch.ones(sizes, device=part.device)
+
+    def put(self, place: int, matrix: Matrix, cut: Cut) -> None:
+        """Read a part of a matrix into the place of its expert."""
+        piece = _piece(self._part, matrix, cut)
+        into = self._values[place, cut.places]
+        if cut.columns.stop - cut.columns.start < into.shape[1]:
+            into.zero_()
+        into[:, : len(cut.columns)].copy_(piece.values)
+        _clear(into, cut)
+        if piece.scale is None or self._scale is None:
+            return
+        if self._scale.dim() == 2:
+            self._scale[place, cut.places].copy_(piece.scale)
+            return
+        height, width = piece.scale.shape
+        first = cut.start // self._unit
+        self._scale[place, first : first + height, :width].copy_(piece.scale)
+
+    def pad(self, place: int, start: int, stop: int) -> None:
+        """Fill rows that the checkpoint does not have with zeros."""
+        self._values[place, start:stop].zero_()
+
+    def finish(self, place: int) -> None:
+        """Do what can be done once all of an expert is there."""
+
+    def matrices(self) -> tuple[Matrices, Tensor | None]:
+        """Return what was read, and its scales."""
+        return self._values, self._scale
+
+
+class PrepackedRoom:
+    """
+    MXFP4, prepacked expert by expert; arguments and methods are those of `Room`.
+    """
+
+    def __init__(self, part: Part, first: Matrix, shape: tuple[int, int, int]) -> None:
+        self._part = part
+        self._shape = shape
+        is_wide = part.activation_format in (None, NONE)
+        self._layout = BLayout.WIDE1 if is_wide else BLayout.EXACT1
+        name = first.name(part.form.encoding.roles[0])
+        self._values = empty(prepacked_blocks.shape_of(*shape), torch.int32, part, name)
+        self._factor = torch.empty(shape[0], device=part.device)
+        self._codes: dict[int, tuple[Tensor, Tensor]] = {}
+        self._spreads: list[int] = []
+
+    def put(self, place: int, matrix: Matrix, cut: Cut) -> None:
+        """Keep codes of an expert until all of its rows are there."""
+        piece = _piece(self._part, matrix, cut)
+        codes, scale = self._kept(place)
+        into = codes[cut.places]
+        into[:, : len(cut.columns) // 2].copy_(piece.values)
+        row, _ = cut.lead
+        into[:row] = 0
+        into[row + len(cut.own_rows) :] = 0
+        into &= _mask(cut, into.shape[1]).to(into.device)
+        if piece.scale is not None:
+            scale[cut.places, : piece.scale.shape[1]].copy_(piece.scale)
+
+    def _kept(self, place: int) -> tuple[Tensor, Tensor]:
+        """Return room for the codes and scales of an expert."""
+        if place not in self._codes:
+            _, n, k = self._shape
+            codes = torch.zeros((n, k // 2), dtype=torch.uint8, device=self._part.maker)
+            self._codes[place] = codes, codes.new_zeros((n, k // _GROUP))
+        return self._codes[place]
+
+    def pad(self, place: int, start: int, stop: int) -> None:
+        """Leave rows that the checkpoint does not have as they are: zeros."""
+
+    def finish(self, place: int) -> None:
+        """Prepack the codes of an expert."""
+        codes, scale = self._codes.pop(place)
+        made = prepack_mxfp4(codes[None], scale[None], layout=self._layout)
+        self._values[place].copy_(made.values[0])
+        self._factor[place].copy_(made.factor[0])
+        self._spreads.append(int(made.row_spread or 0))
+
+    def matrices(self) -> tuple[Matrices, Tensor | None]:
+        """Return what was read."""
+        made = PrepackedWeights(
+            values=self._values,
+            factor=self._factor,
+            n=self._shape[1],
+            k=self._shape[2],
+            layout=self._layout,
+            row_spread=max(self._spreads, default=None),
+        )
+        return made, None
+
+
+def room(part: Part, first: Matrix, shape: tuple[int, int, int]) -> Room | PrepackedRoom:
+    """Return memory for the matrices of a part, (G, N, K), of which the first is given."""
+    is_prepacked = part.form.encoding.kernel == "mxfp4" and not part.dequantize
+    return (PrepackedRoom if is_prepacked else Room)(part, first, shape)
+
+
+def _piece(part: Part, matrix: Matrix, cut: Cut) -> Piece:
+    encoding: Encoding = part.form.encoding
+    if part.dequantize:
+        return Piece(encoding.numbers(matrix, cut.rows, cut.columns))
+    return encoding.piece(matrix, cut.rows, cut.columns)
+
+
+def _mask(cut: Cut, width: int) -> Tensor:
+    """Return ones where packed codes count: (width,) uint8, of two columns each."""
+    columns = torch.arange(2 * width)
+    first = cut.lead[1]
+    counts = ((columns >= first) & (columns < first + len(cut.own_columns))).to(torch.uint8) * 15
+    return counts[0::2] | counts[1::2] << 4
+
+
+def _clear(into: Tensor, cut: Cut) -> None:
+    """Set rows and columns of (n, k) that do not count to zero."""
+    row, column = cut.lead
+    into[:row].zero_()
+    into[row + len(cut.own_rows) :].zero_()
+    into[:, :column].zero_()
+    into[:, column + len(cut.own_columns) :].zero_()
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype, part: Part, name: str) -> Tensor:
+    """
+    Return memory for the matrices of all experts, of which the first is `name`.
+
+    Raises:
+        InputError: No machine has so much.
+        ResourceError: This one does not.
+    """
+    if prod(shape) * dtype.itemsize >= _MOST_BYTES:
+        raise InputError(
+            "source", f"{name} is too large: the matrices of all experts would be {shape} {dtype}"
+        )
+    with calling(f"from_checkpoint of {name}"):
+        try:
+            return torch.empty(shape, dtype=dtype, device=part.device)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # torch's error if the CPU has no memory left
+            raise MemoryError(str(error)) from error
