@@ -92,7 +92,8 @@ def load(  # noqa: PLR0913  # each is one thing to say
     names.require_all_read(tensors, prefix, name, form, experts)
     said = model_config.said(config, tensors.folder, prefix)
     top_k = _require_known(tensors, said, experts, top_k)
-    scale_format = quantised.scale_format(said, prefix, form)
+    asked = quantised.Asked(is_static_left_out=ignore_input_scales, is_dequantized=dequantize)
+    scale_format = quantised.scale_format(said, prefix, form, asked)
     given = {name: value for name, value in fields.items() if value is not None}
     found = gates.fields(form.family.config, said, given)
     _require_computed(form, dequantize, is_interleaved=bool(found.get("interleaved")))

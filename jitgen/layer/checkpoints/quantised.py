@@ -2,14 +2,23 @@
 """
 Compares the statements of a model's config on quantised weights with the tensors.
 
-A form knows one method of `quantization_config`: ``fp8`` in blocks of 128 x 128 with activation
-scales computed at run time, or ``mxfp4``. Modules that the config lists as not converted have plain
-weights.
+Each ``quant_method`` has a reader, which returns the encodings that its words allow; the tensors
+decide among them. Modules that the config lists as not converted have plain weights.
+
+==================  ===============================================================================
+quant_method        what is read of it
+==================  ===============================================================================
+fp8                 ``weight_block_size``, ``fmt``, ``scale_fmt``, ``activation_scheme``
+mxfp4               that it is MXFP4
+compressed-tensors  ``format``, ``config_groups``: type, bits, strategy, group or block of weights
+modelopt            ``quant_algo``, ``group_size``
+==================  ===============================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -18,12 +27,13 @@ from jitgen.layer.checkpoints.family import EXPERT, below
 from jitgen.layer.checkpoints.model_config import Said
 from jitgen.layer.checkpoints.part import Form
 from jitgen.layer.checkpoints.scales import FLOAT, UE8M0
+from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 
 _WORD = "quantization_config"
-_FP8, _MXFP4 = "fp8", "mxfp4"
-_METHODS = {"fp8_block128": _FP8, "mxfp4": _MXFP4}
-_NOT_CONVERTED = ("modules_to_not_convert", "ignored_layers")
+_PLAIN = "bf16"
+_FP8 = ("fp8_block128", "fp8_row", "fp8_tensor")
+_NOT_CONVERTED = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules")
 _FORMATS = {
     **dict.fromkeys(("ue8m0", "e8m0", "float8_e8m0fnu"), UE8M0),
     **dict.fromkeys(("float", "float32", "fp32"), FLOAT),
@@ -32,18 +42,68 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
     "fmt": ("e4m3", "e4m3fn", "float8_e4m3fn"),
     "weight_block_size": ([SCALE_BLOCK, SCALE_BLOCK],),
     "activation_scheme": ("dynamic",),
-    "expert_dtype": (_FP8,),
+    "expert_dtype": ("fp8",),
     "scale_fmt": tuple(_FORMATS),
 }
 """Allowed statements on FP8; all may be absent."""
 
-_ELSEWHERE = {"quant_method", "modules_to_convert", "dequantize", "kv_cache_scheme"}
+_ELSEWHERE = {
+    *("quant_method", "modules_to_convert", "dequantize", "kv_cache_scheme", "producer"),
+    *("kv_cache_quant_algo", "quantization_status", "global_compression_ratio", "version"),
+}
 """Fields that do not affect how values and scales are read."""
 
+_COMPRESSED = {
+    ("float", 8, "channel"): "fp8_row",
+    ("float", 8, "tensor"): "fp8_tensor",
+    ("float", 8, "block"): "fp8_block128",
+    ("float", 8, "group"): "mxfp8",
+    ("float", 4, "group"): "mxfp4",
+    ("float", 4, "tensor_group"): "nvfp4",
+    ("int", 4, "group"): "int4",
+    ("int", 4, "channel"): "int4",
+}
+"""What compressed-tensors calls an encoding: type, bits and strategy of the weights."""
 
-def scale_format(said: Said | None, prefix: str, form: Form) -> str | None:
+_GROUPS = {"mxfp8": (32,), "mxfp4": (32,), "nvfp4": (16,)}
+"""Values that share a scale, for encodings that have one size alone."""
+
+_ALGORITHMS = {
+    "FP8": ("fp8_tensor",),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("fp8_row",),
+    "FP8_PB_WO": ("fp8_block128",),
+    "MXFP8": ("mxfp8",),
+    "NVFP4": ("nvfp4",),
+    "W4A16_NVFP4": ("nvfp4",),
+    "MXFP4": ("mxfp4",),
+    "W4A8_MXFP4_FP8": ("mxfp4",),
+}
+"""What ModelOpt calls an encoding."""
+
+
+@frozen
+class Asked:
+    """
+    What the caller asks for.
+
+    Attributes:
+        is_static_left_out: Static scales of tokens may be stated, and are not used.
+        is_dequantized: Weights become bfloat16.
+    """
+
+    is_static_left_out: bool = False
+    is_dequantized: bool = False
+
+
+def scale_format(said: Said | None, prefix: str, form: Form, asked: Asked) -> str | None:
     """
     Return the format of scales that the config states; None if it states none.
+
+    Args:
+        said: The config.
+        prefix: Prefix of the layer's names.
+        form: What the tensors are.
+        asked: What the caller asks for.
 
     Raises:
         InputError: It is not understood, or contradicts the tensors.
@@ -51,45 +111,179 @@ def scale_format(said: Said | None, prefix: str, form: Form) -> str | None:
     if said is None or said.quantised is None:
         return None
     found = said.quantised
-    method = found.get("quant_method")
-    if not isinstance(method, str) or method.lower() not in (_FP8, _MXFP4):
-        raise said.error(
-            f"says {_WORD}.quant_method = {shown(method)}, and {_FP8} and {_MXFP4} are read; where "
-            "it is not about these experts, give config= without it"
-        )
-    method = method.lower()
+    if asked.is_static_left_out and found.get("activation_scheme") == "static":
+        found = {**found, "activation_scheme": None}
+    method = _method(said, found)
     is_skipped = _is_skipped(said, prefix, form)
-    if method == _METHODS.get(form.encoding.name) and is_skipped:
+    encoding = form.encoding.name
+    if encoding == _PLAIN and (is_skipped or found.get("dequantize") is True):
+        return None
+    first = below(prefix, form.reads[0])
+    if is_skipped:
         raise said.error(
-            f"says in {_WORD} that {below(prefix, 'experts')} was not converted, and its tensors "
-            f"are {method}"
+            f"says in {_WORD} that {below(prefix, 'experts')} was not converted, and {first} is "
+            f"{encoding}"
         )
-    if method != _METHODS.get(form.encoding.name):
-        if _METHODS.get(form.encoding.name) is None and (
-            is_skipped or found.get("dequantize") is True
-        ):
-            return None
-        have = (
-            "not quantised"
-            if _METHODS.get(form.encoding.name) is None
-            else _METHODS.get(form.encoding.name)
-        )
+    have = "not quantised" if encoding == _PLAIN else encoding
+    if encoding == _PLAIN and method in ("fp8", "mxfp4"):  # whatever else it says
+        allowed: tuple[str, ...] = ()
+    else:
+        modules = _modules(prefix, form)
+        allowed = _READERS[method](said, found, modules, asked)
+    if encoding not in allowed:
         raise said.error(
-            f"says {_WORD}.quant_method = {method}, and {below(prefix, form.reads[0])} is of "
-            f"weights that are {have}; where it is not about these experts, give config= without it"
+            f"says {_WORD}.quant_method = {method}{_text(allowed)}, and {first} is of weights that "
+            f"are {have}; where it is not about these experts, give config= without it"
         )
-    _require_known(said, found, method)
     return _FORMATS.get(_lowered(found.get("scale_fmt")))
 
 
-def _require_known(said: Said, found: Mapping[str, Any], method: str) -> None:
+def stated(said: Said) -> tuple[str, ...]:
+    """
+    Return the encodings that a config allows for experts that it does not exclude.
+
+    Raises:
+        InputError: It is not understood.
+    """
+    if said.quantised is None:
+        return (_PLAIN,)
+    method = _method(said, said.quantised)
+    asked = Asked(is_static_left_out=True, is_dequantized=True)
+    return _READERS[method](said, said.quantised, {"model.layers.0.mlp.experts.0.gate_proj"}, asked)
+
+
+def _text(allowed: tuple[str, ...]) -> str:
+    return f", {' or '.join(allowed)}" if allowed else ""
+
+
+def _method(said: Said, found: Mapping[str, Any]) -> str:
+    method = found.get("quant_method")
+    if not isinstance(method, str) or method.lower() not in _READERS:
+        raise said.error(
+            f"says {_WORD}.quant_method = {shown(method)}, and {', '.join(_READERS)} are read; "
+            "where it is not about these experts, give config= without it"
+        )
+    return method.lower()
+
+
+def _fp8(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:
+    _require_known(said, found, _ALLOWED)
+    return _FP8[:1] if found.get("weight_block_size") else _FP8
+
+
+def _mxfp4(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:
+    _require_known(said, found, {})
+    return ("mxfp4",)
+
+
+def _modelopt(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:
+    """Read ModelOpt's words; whether there are static scales, the tensors tell."""
+    _require_known(
+        said,
+        {name: value for name, value in found.items() if name != "config_groups"},
+        {"quant_algo": tuple(each.lower() for each in _ALGORITHMS), "group_size": (16, 32)},
+    )
+    algorithm = found.get("quant_algo")
+    if not isinstance(algorithm, str):
+        raise said.error(
+            f"says {_WORD}.quant_algo = {shown(algorithm)}, and {', '.join(_ALGORITHMS)} are read"
+        )
+    return _ALGORITHMS[algorithm.upper()]
+
+
+def _compressed(
+    said: Said, found: Mapping[str, Any], modules: set[str], asked: Asked
+) -> tuple[str, ...]:
+    others = {"config_groups", "format", "sparsity_config", "transform_config"}
+    _require_known(said, {n: value for n, value in found.items() if n not in others}, {})
+    for name in ("sparsity_config", "transform_config"):
+        if found.get(name):
+            raise said.error(f"says {_WORD}.{name}, and such weights are not read")
+    groups = found.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        raise said.error(f"must have an object for {_WORD}.config_groups (got {shown(groups)})")
+    own = [each for each in groups.items() if _is_target(said, each[1], modules)]
+    general = [each for each in groups.items() if _is_target(said, each[1], {"Linear"})]
+    chosen = own or general
+    if not chosen:
+        raise said.error(f"says in {_WORD}.config_groups nothing of {min(modules)}")
+    return tuple(
+        dict.fromkeys(_compressed_group(said, name, group, asked) for name, group in chosen)
+    )
+
+
+def _is_target(said: Said, group: Any, modules: set[str]) -> bool:
+    targets = group.get("targets") if isinstance(group, Mapping) else None
+    targets = targets if isinstance(targets, list | tuple) else []
+    return any(
+        isinstance(target, str) and any(_is_named(said, module, target) for module in modules)
+        for target in targets
+    )
+
+
+def _compressed_group(said: Said, name: str, group: Mapping[str, Any], asked: Asked) -> str:
+    """Return the encoding of one group of modules."""
+    where = f"{_WORD}.config_groups.{name}"
+    weights, tokens = group.get("weights"), group.get("input_activations")
+    if not isinstance(weights, Mapping):
+        raise said.error(f"must have an object for {where}.weights (got {shown(weights)})")
+    kind = tuple(weights.get(word) for word in ("type", "num_bits", "strategy"))
+    hashable = kind if all(isinstance(each, str | int) for each in kind) else None
+    encoding = _COMPRESSED.get(hashable)  # type: ignore[arg-type]  # no key is None
+    sizes = {
+        "group_size": _GROUPS.get(str(encoding)),
+        "block_structure": ([SCALE_BLOCK, SCALE_BLOCK], "128x128"),
+        "symmetric": (True,),
+        "actorder": (),
+        "zp_dtype": (),
+    }
+    if encoding is None:
+        raise said.error(
+            f"says {where}.weights of type, num_bits and strategy {shown(kind)}, which is no "
+            f"encoding that is read: {', '.join(' '.join(map(str, k)) for k in _COMPRESSED)}"
+        )
+    for word, allowed in sizes.items():
+        value = weights.get(word)
+        if value is not None and allowed is not None and value not in allowed:
+            wanted = f", and {' or '.join(map(str, allowed))} is read" if allowed else ""
+            raise said.error(f"says {where}.weights.{word} = {shown(value)}{wanted}")
+    is_static = isinstance(tokens, Mapping) and tokens.get("dynamic") is False
+    if is_static and not asked.is_static_left_out:
+        raise said.error(
+            f"says {where}.input_activations.dynamic = False, and tokens are quantised with scales "
+            "that are found for them: ignore_input_scales=True leaves the static ones out"
+        )
+    if tokens is None and encoding in _FP8 and not asked.is_dequantized:
+        raise said.error(
+            f"says {where}.input_activations = None, tokens in bfloat16, and a layer with FP8 "
+            "weights quantises its tokens: dequantize=True reads weights as bfloat16"
+        )
+    return encoding
+
+
+_Reader = Callable[[Said, Mapping[str, Any], set[str], Asked], tuple[str, ...]]
+
+_READERS: dict[str, _Reader] = {
+    "fp8": _fp8,
+    "mxfp4": _mxfp4,
+    "compressed-tensors": _compressed,
+    "modelopt": _modelopt,
+}
+"""Who reads the words of each method."""
+
+
+def _require_known(
+    said: Said, found: Mapping[str, Any], allowed: Mapping[str, tuple[Any, ...]]
+) -> None:
     """Refuse statements that contradict what is read, and unknown ones."""
-    allowed = _ALLOWED if method == _FP8 else {}
     for name, value in found.items():
         if name in (*_NOT_CONVERTED, *_ELSEWHERE) or value in (None, False, [], {}, ""):
             continue
         if name not in allowed:
-            raise said.error(f"says {_WORD}.{name} = {shown(value)}, which is not understood")
+            raise said.error(
+                f"says {_WORD}.{name} = {shown(value)}, which is not understood of "
+                f"{found.get('quant_method')}"
+            )
         if (list(value) if isinstance(value, tuple) else _lowered(value)) not in allowed[name]:
             wanted = " or ".join(map(str, allowed[name]))
             raise said.error(f"says {_WORD}.{name} = {shown(value)}, and {wanted} is read")
@@ -109,14 +303,26 @@ def _is_skipped(said: Said, prefix: str, form: Form) -> bool:
         if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
             raise said.error(f"must have a list of names for {_WORD}.{name} (got {shown(value)})")
         entries += value
-    modules = {
-        below(prefix, name.replace(EXPERT, ".0.").removesuffix(".weight")) for name in form.reads
-    }
-    return any(_is_named(module, entry) for module in modules for entry in entries)
+    modules = _modules(prefix, form)
+    return any(_is_named(said, module, entry) for module in modules for entry in entries)
 
 
-def _is_named(module: str, entry: str) -> bool:
-    """Return whether an entry names a module, a parent of it, or the last words of either."""
+def _modules(prefix: str, form: Form) -> set[str]:
+    """Return the modules of the first expert, or of all."""
+    start = "experts." if form.family.is_fused else f"experts{EXPERT.replace('E', '0')}"
+    return {below(prefix, start + module) for module in form.family.modules}
+
+
+def _is_named(said: Said, module: str, entry: str) -> bool:
+    """
+    Return whether an entry names a module, a parent of it, or the last words of either; one that
+    begins with ``re:`` is a regular expression.
+    """
     words = module.split(".")
-    paths = (".".join(words[:end]) for end in range(1, len(words) + 1))
+    paths = [".".join(words[:end]) for end in range(1, len(words) + 1)]
+    if entry.startswith("re:"):
+        try:
+            return any(re.match(entry[3:], path) for path in paths)
+        except re.error as error:
+            raise said.error(f"has in {_WORD} {shown(entry)}, no expression: {error}") from error
     return any(fnmatchcase(path, entry) or path.endswith(f".{entry}") for path in paths)
