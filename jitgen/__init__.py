@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from jitgen.layer.call import moe
     from jitgen.layer.config import MoEConfig
     from jitgen.layer.module import MoELayer
+    from jitgen.layer.router import RouterConfig
     from jitgen.layer.weights import ExpertWeights
     from jitgen.layer.workspace import Workspace
     from jitgen.ops.combine.call import combine
@@ -90,6 +91,7 @@ __all__ = [
     "QuantizeProblem",
     "RouteConfig",
     "RouteProblem",
+    "RouterConfig",
     "Routing",
     "ScaleGranularity",
     "Schedule",
@@ -156,6 +158,7 @@ _NAMES = {
     "layer.experts": "moe_experts",
     "layer.config": "MoEConfig",
     "layer.module": "MoELayer",
+    "layer.router": "RouterConfig",
     "layer.weights": "ExpertWeights",
     "layer.workspace": "Workspace",
     "targets.legality": "check",

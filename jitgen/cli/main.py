@@ -41,7 +41,7 @@ _HELP = frozenset({"-h", "--help"})
 _COMMANDS = {
     "demo": ("jitgen.cli.demo:demo", "Multiply a small MoE layer and show what was compiled."),
     "prewarm": ("jitgen.cli.prewarm:prewarm", "Compile every kernel that plans can ask for."),
-    "plan": ("jitgen.cli.plan:plan", "Look at plans, and make them of what programs called."),
+    "plan": ("jitgen.cli.plan:plan", "Look at plans, and make them of calls, or of a model."),
     "show": ("jitgen.cli.show:show", "Show a kernel: source, PTX, SASS, resources, key."),
     "inspect": ("jitgen.cli.inspect:inspect_command", "Make a page about a kernel, or two."),
     "run": ("jitgen.cli.run:run", "Compile an edited kernel, check it and time it."),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen plan``: what plans there are, what one asks for, and plans of what programs called."""
+"""``jitgen plan``: what plans there are, what one asks for, plans of programs and of models."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from jitgen.cli.options import ARCH, DEVICES, with_output
 from jitgen.cli.output import Output, counted
 from jitgen.cli.paths import TO_WRITE, write_text
+from jitgen.cli.plan_model import from_config
 from jitgen.config import Arch, Config
 from jitgen.config.problem import Problem
 from jitgen.errors import PlanError
@@ -82,6 +83,9 @@ class _RecordedPlan:
 @click.group()
 def plan() -> None:
     """Plans: the sizes that a service will call. See docs/plans.md."""
+
+
+plan.add_command(from_config)
 
 
 @plan.command("ls")

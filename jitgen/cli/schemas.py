@@ -49,6 +49,7 @@ DOCUMENTS: dict[str, str] = {
     "plan ls": "plan:_Plans",
     "plan show": "plan:_ShownPlan",
     "plan from-recording": "plan:_RecordedPlan",
+    "plan from-config": "plan_model:_ModelPlan",
     "cache dir": "cache:_Roots",
     "cache ls": "cache:_Entries cache:_Failures",
     "cache stats": "cache:_Totals",

@@ -327,6 +327,80 @@ class MoELayer(nn.Module):
         )
         return cls(found, weights, max_tokens=max_tokens, workspace=workspace)
 
+    @classmethod
+    def from_config(  # noqa: PLR0913  # each is one thing to say
+        cls,
+        config: str | Path | Mapping[str, Any],
+        *,
+        layer: int | None = None,
+        first_expert: int = 0,
+        local_experts: int | None = None,
+        rank: int = 0,
+        ranks: int = 1,
+        device: str | torch.device = "cpu",
+        activation_format: str | None = None,
+        dequantize: bool = False,
+        activation: str | None = None,
+        interleaved: bool | None = None,
+        swiglu_limit: float | None = None,
+        swiglu_alpha: float | None = None,
+        chunk_tokens: int | None = None,
+        min_latency: bool | None = None,
+        numerics: str | None = None,
+        max_tokens: int | None = None,
+        workspace: Workspace | None = None,
+    ) -> Self:
+        """
+        Return the layer that a checkpoint of a model would give, with weights of zeros.
+
+        On the device ``meta`` it has no memory, and its `plan` is that of the model.
+
+        Args:
+            config: The model's config: a mapping, or the path of a ``config.json`` or its folder.
+            layer: Number of the layer, which must have experts.
+            first_expert: As for `from_checkpoint`, and so are those below.
+            local_experts: How many experts follow it here.
+            rank: Which of `ranks` this is.
+            ranks: How many ranks share the columns of every expert.
+            device: Where the weights go.
+            activation_format: As for `jitgen.moe`.
+            dequantize: Whether weights are bfloat16, whatever the model's are.
+            activation: As for `jitgen.MoEConfig`.
+            interleaved: Whether rows of gates and ups take turns.
+            swiglu_limit: Of gates and ups.
+            swiglu_alpha: Steepness of the gate.
+            chunk_tokens: Tokens of a pass.
+            min_latency: Whether few rows take the kernel of least latency.
+            numerics: ``fast`` or ``invariant``.
+            max_tokens: As for the constructor.
+            workspace: Likewise.
+
+        Raises:
+            InputError: The config says too little, or what no layer computes.
+            OSError: The file cannot be read.
+        """
+        from jitgen.layer import checkpoints
+
+        found, weights = checkpoints.of_config(
+            config,
+            layer=layer,
+            first_expert=first_expert,
+            local_experts=local_experts,
+            rank=rank,
+            ranks=ranks,
+            device=device,
+            activation_format=activation_format,
+            dequantize=dequantize,
+            activation=activation,
+            interleaved=interleaved,
+            swiglu_limit=swiglu_limit,
+            swiglu_alpha=swiglu_alpha,
+            chunk_tokens=chunk_tokens,
+            min_latency=min_latency,
+            numerics=numerics,
+        )
+        return cls(found, weights, max_tokens=max_tokens, workspace=workspace)
+
     def extra_repr(self) -> str:
         """Return the text of this layer inside ``repr``."""
         config, weights = self.config, self.weights

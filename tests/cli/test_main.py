@@ -62,7 +62,7 @@ def test_every_promised_command_is_there() -> None:
     bundle = ["export", "import", "inspect", "verify"]
     trust = ["init", "key", "add", "rotate", "revoke", "adopt", "push", "show"]
     bench = [*SUITES, *REPORTS, *OWN, "all"]
-    plan = ["ls", "show", "from-recording"]
+    plan = ["ls", "show", "from-recording", "from-config"]
 
     groups = {"cache": cache, "plan": plan, "bench": bench, "bundle": bundle, "trust": trust}
     found = {(group, name) for group, names in groups.items() for name in names}

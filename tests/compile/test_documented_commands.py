@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -73,6 +74,15 @@ matrix = { n = 128, k = 256 }
 """
 
 
+MODEL = {
+    "model_type": "mixtral",
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "hidden_size": 256,
+    "intermediate_size": 128,
+}
+
+
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with every file that the pages name."""
@@ -81,6 +91,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("service.toml", "server.toml", "layer.toml"):
         (folder / name).write_text(plan, encoding="utf-8")
     (folder / "small.toml").write_text(SMALL, encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
+    (folder / "model.toml").write_text(plan, encoding="utf-8")
     (folder / "config.toml").write_text("[store]\nroot = 'there'\n", encoding="utf-8")
     cases = documents.ROOT / "jitgen/bench/hopper.json"
     shutil.copy(cases, folder / "five.json")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from jitgen.errors import InputError
-from jitgen.layer.checkpoints import forms, gates, matrices, model_config, names, quantised
+from jitgen.layer.checkpoints import blank, forms, gates, matrices, model_config, names, quantised
 from jitgen.layer.checkpoints.encodings import ENCODINGS
 from jitgen.layer.checkpoints.family import FAMILIES
 from jitgen.layer.checkpoints.matrices import Progress
@@ -29,7 +29,7 @@ from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
 from jitgen.support.text import shown
 
-__all__ = ["ENCODINGS", "FAMILIES", "load"]
+__all__ = ["ENCODINGS", "FAMILIES", "load", "of_config"]
 
 
 def load(  # noqa: PLR0913  # each is one thing to say
@@ -133,13 +133,51 @@ def load(  # noqa: PLR0913  # each is one thing to say
     )
 
 
-def _prefix(source: Source, prefix: object, layer: object) -> str:
+def of_config(  # noqa: PLR0913  # each is one thing to say
+    config: ModelConfig,
+    *,
+    layer: int | None = None,
+    first_expert: int = 0,
+    local_experts: int | None = None,
+    rank: int = 0,
+    ranks: int = 1,
+    device: str | torch.device = "cpu",
+    activation_format: str | None = None,
+    dequantize: bool = False,
+    **fields: Any,
+) -> tuple[MoEConfig, ExpertWeights]:
+    """
+    Return a layer of a model with weights of zeros; see `jitgen.MoELayer.from_config`. Arguments
+    and errors are those of `load`.
+    """
+    _require_more(rank, ranks, dequantize, False)
+    said = blank.require_config(model_config.said(config, None, ""))
+    if layer is not None:
+        _require_layer(layer)
+        said.require_layer(layer)
+    return blank.layer(
+        said,
+        share=Share(rank=rank, ranks=ranks),
+        first_expert=first_expert,
+        local_experts=local_experts,
+        device=_device(device),
+        activation_format=activation_format,
+        dequantize=dequantize,
+        fields=fields,
+    )
+
+
+def _require_layer(layer: object) -> None:
+    if type(layer) is not int or layer < 0:
+        raise InputError("layer", f"must be an integer of at least 0 (got {shown(layer)})")
+
+
+def _prefix(source: Source, prefix: object, layer: int | None) -> str:
     """Return the prefix that was given, or that of a layer."""
     if (prefix is None) == (layer is None):
         raise InputError("prefix", f"or layer is required, and not both (got {shown(prefix)})")
     if layer is not None:
-        if type(layer) is not int or layer < 0:
-            raise InputError("layer", f"must be an integer of at least 0 (got {shown(layer)})")
+        _require_layer(layer)
         return forms.prefix_of(source, layer)
     if not isinstance(prefix, str) or prefix.endswith("."):
         raise InputError(

@@ -18,37 +18,17 @@ from torch import Tensor
 
 from jitgen.errors import InputError
 from jitgen.layer.checkpoints import scales
-from jitgen.layer.checkpoints.encodings.protocol import UNIT, outer, require_shape
+from jitgen.layer.checkpoints.encodings.protocol import require_shape
 from jitgen.layer.checkpoints.family import BIAS
-from jitgen.layer.checkpoints.part import Matrix, Part
+from jitgen.layer.checkpoints.part import Columns, Matrix, Part
 from jitgen.layer.checkpoints.rooms import Cut, room
 from jitgen.layer.weights import BLOCK128, ExpertWeights
-from jitgen.support.frozen import frozen
 
 _THREADS = 8
 """Experts that are read at a time: files are mapped, so that threads wait for the disk alone."""
 
 Progress = Callable[[int, int], object]
 """What is called with how many experts were read, and of how many."""
-
-
-@frozen
-class Columns:
-    """
-    Columns I of an expert that are read.
-
-    Attributes:
-        whole: All that the checkpoint has.
-        own: Those that count.
-        read: Those that are read: with the rest of the blocks of scales that `own` begins and ends
-            in.
-        size: Columns in the layer: `read`, and zeros up to a size that kernels take.
-    """
-
-    whole: int
-    own: range
-    read: range
-    size: int
 
 
 def read(part: Part, progress: Progress | None = None) -> ExpertWeights:
@@ -203,22 +183,16 @@ class _Reader:
 def _columns(part: Part, whole: int, first: Matrix) -> Columns:
     """Return which columns of an expert are read."""
     encoding = part.form.encoding
-    own = part.share.of(whole)
-    if part.dequantize or encoding.unit == 1:
-        size = -(-len(own) // UNIT) * UNIT
-        return Columns(whole=whole, own=own, read=own, size=size)
-    unit = encoding.unit
-    around = outer(own, unit, whole)
-    size = -(-len(around) // unit) * unit
+    unit = 1 if part.dequantize else encoding.unit
     has_both = part.form.family.is_fused and not part.interleaved
-    if encoding.kernel == BLOCK128 and has_both and whole % unit:
+    if not part.dequantize and encoding.kernel == BLOCK128 and has_both and whole % unit:
         raise InputError(
             "source",
             f"{first.name(encoding.roles[0])} must have I a multiple of {unit}, for gates and ups "
             f"to have blocks of scales of their own (got {whole}); dequantize=True reads it as "
             "bfloat16",
         )
-    return Columns(whole=whole, own=own, read=around, size=size)
+    return Columns.of(whole, part.share, unit)
 
 
 def _moved(part: range, *, by: int, times: int = 1) -> range:

@@ -26,7 +26,8 @@ _TOP_K = (
     *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts"),
     *("moe_topk", "moe_top_k", "moe_k"),
 )
-_HIDDEN = ("hidden_size", "moe_hidden_size", "moe_latent_size", "d_model")
+_OF_LATENT = ("moe_latent_size", "moe_hidden_size")
+_HIDDEN = ("hidden_size", "d_model", *_OF_LATENT)
 _OF_EXPERTS = ("moe_intermediate_size", "expert_ffn_hidden_size")
 _INTERMEDIATE = ("intermediate_size", "ffn_hidden_size")
 _QUANTISED = ("quantization_config", "compression_config")
@@ -72,6 +73,68 @@ class Said:
                 "that is about another layer",
             )
         return given
+
+    def required_top_k(self) -> int:
+        """
+        Return the number of experts of a token.
+
+        Raises:
+            InputError: The config does not state one.
+        """
+        return self._one(_TOP_K, "experts of a token")
+
+    def experts(self) -> int:
+        """
+        Return the number of experts.
+
+        Raises:
+            InputError: The config does not state one.
+        """
+        return self._one(_EXPERTS, "experts")
+
+    def sizes(self) -> tuple[int, int]:
+        """
+        Return the columns of a token that experts see, H, and those between the products, I.
+
+        Raises:
+            InputError: The config does not state one of them.
+        """
+        latent = self._counts(_OF_LATENT)
+        of_experts = self._counts(_OF_EXPERTS)
+        return (
+            self._one(_OF_LATENT if latent else _HIDDEN, "columns of a token, H"),
+            self._one(
+                _OF_EXPERTS if of_experts else _INTERMEDIATE,
+                "columns between the two products, I",
+            ),
+        )
+
+    def count(self, name: str) -> int | None:
+        """
+        Return the number of a name; None: there is none.
+
+        Raises:
+            InputError: It is no number.
+        """
+        found = self._counts((name,)).get(name)
+        return None if found is None else min(found)
+
+    def require_layer(self, layer: int) -> None:
+        """Refuse a layer that the config says to have no experts."""
+        first = self.count("first_k_dense_replace") or 0
+        if layer < first:
+            raise InputError(
+                "layer", f"{layer} has no experts: {self.what} says first_k_dense_replace = {first}"
+            )
+
+    def _one(self, names: tuple[str, ...], what: str) -> int:
+        """Return the one number above zero that all of the names have that are there."""
+        found = self._counts(names)
+        numbers = set().union(*found.values()) - {0}
+        if len(numbers) != 1:
+            have = _words(found) if found else f"none of {', '.join(names)}"
+            raise self.error(f"must say one number of {what} (got {have})")
+        return numbers.pop()
 
     def require_experts(self, experts: int) -> None:
         """Refuse another number of experts than `experts`, which the tensors have."""

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from jitgen.layer.checkpoints.encodings import Encoding
 
 
+_UNIT = 16
+"""Columns of FP8 in 16 bytes, which the kernels of some targets ask of K."""
+
+
 @frozen
 class Form:
     """
@@ -68,6 +72,48 @@ class Share:
             )
         each = intermediate // self.ranks
         return range(self.rank * each, (self.rank + 1) * each)
+
+
+@frozen
+class Columns:
+    """
+    Columns I of an expert that are read.
+
+    Attributes:
+        whole: All that the checkpoint has.
+        own: Those that count.
+        read: Those that are read: with the rest of the blocks of scales that `own` begins and ends
+            in.
+        size: Columns in the layer: `read`, and zeros up to a size that kernels take.
+    """
+
+    whole: int
+    own: range
+    read: range
+    size: int
+
+    @classmethod
+    def of(cls, whole: int, share: Share, unit: int) -> Columns:
+        """
+        Return the columns of a share.
+
+        Args:
+            whole: All columns I.
+            share: The share.
+            unit: Neighbours that share a scale; 1: none do.
+
+        Raises:
+            InputError: The columns cannot be divided so.
+        """
+        own = share.of(whole)
+        read = outer(own, unit, whole)
+        step = max(unit, _UNIT)
+        return cls(whole=whole, own=own, read=read, size=-(-len(read) // step) * step)
+
+
+def outer(part: range, unit: int, size: int) -> range:
+    """Return the range around another that begins and ends with a unit, or with the size."""
+    return range(part.start // unit * unit, min(size, -(-part.stop // unit) * unit))
 
 
 @frozen

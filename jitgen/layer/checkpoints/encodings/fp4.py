@@ -13,11 +13,10 @@ from jitgen.layer.checkpoints.encodings.protocol import (
     Encoding,
     Piece,
     inner,
-    outer,
     require_shape,
     sizes,
 )
-from jitgen.layer.checkpoints.part import Matrix
+from jitgen.layer.checkpoints.part import Matrix, outer
 
 _GROUP = 32
 _BLOCKS = "blocks"

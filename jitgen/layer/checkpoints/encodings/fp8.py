@@ -16,11 +16,10 @@ from jitgen.layer.checkpoints.encodings.protocol import (
     Encoding,
     Piece,
     inner,
-    outer,
     require_shape,
     sizes,
 )
-from jitgen.layer.checkpoints.part import Matrix
+from jitgen.layer.checkpoints.part import Matrix, outer
 
 _GROUP = 32
 """Values of MXFP8 that share a scale."""

@@ -12,8 +12,8 @@ from torch import Tensor
 from jitgen.errors import InputError
 from jitgen.formats.protocol import ceil_div
 from jitgen.layer.checkpoints import scales
-from jitgen.layer.checkpoints.encodings.protocol import Encoding, inner, outer, sizes
-from jitgen.layer.checkpoints.part import Matrix
+from jitgen.layer.checkpoints.encodings.protocol import Encoding, inner, sizes
+from jitgen.layer.checkpoints.part import Matrix, outer
 
 _IN_A_WORD = 8
 _MIDDLE = 8

@@ -14,9 +14,6 @@ from jitgen.errors import InputError
 from jitgen.layer.checkpoints.part import Matrix
 from jitgen.ops.tensors import describe
 
-UNIT = 16
-"""Columns of FP8 in 16 bytes, which the kernels of some targets ask of K."""
-
 
 class Piece(NamedTuple):
     """
@@ -130,11 +127,6 @@ def require_shape(matrix: Matrix, role: str, *allowed: tuple[int, ...]) -> None:
             f"{' for each expert' if family.is_fused else ''}, as the others of the layer have it, "
             f"{first} first (got {matrix.source.shape(name)})",
         )
-
-
-def outer(part: range, unit: int, size: int) -> range:
-    """Return the range around another that begins and ends with a unit, or with the size."""
-    return range(part.start // unit * unit, min(size, -(-part.stop // unit) * unit))
 
 
 def inner(part: range, of: range) -> slice:

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``jitgen plan from-config``: the plan of a model, out of its config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from jitgen.cli.options import ARCH, Parsed, with_output
+from jitgen.cli.output import Output, counted
+from jitgen.cli.paths import TO_WRITE, write_text
+from jitgen.config import Arch
+from jitgen.plans.write import text as plan_text
+from jitgen.support import vocabulary as v
+from jitgen.support.frozen import frozen
+from jitgen.support.text import printable
+from jitgen.targets.devices import default_arch
+
+
+@frozen
+class _ModelPlan:
+    config: v.File
+    description: str
+    arch: v.ArchName
+    problems: v.Count
+    plan: str | None
+    file: v.File | None
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """Return numbers of at least 1, separated by commas, each once."""
+    try:
+        found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise ValueError(f"{text!r} is no list of numbers of at least 1, such as 1,8")
+    return found
+
+
+@click.command("from-config")
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    "to",
+    metavar="PLAN.toml",
+    type=TO_WRITE,
+    help="Write the plan to a file; to standard output if not given.",
+)
+@click.option("--arch", type=ARCH, help="Target; the GPU's, else cpu, if not given.")
+@click.option(
+    "--expert-ranks",
+    metavar="1,8",
+    type=Parsed("n,...", _counts),
+    default="1",
+    show_default=True,
+    help="Numbers of ranks that the experts are divided among.",
+)
+@click.option(
+    "--ranks",
+    metavar="1,2",
+    type=Parsed("n,...", _counts),
+    default="1",
+    show_default=True,
+    help="Numbers of ranks that share every expert.",
+)
+@click.option("--max-tokens", type=click.IntRange(1), help="Most tokens of a call.")
+@click.option("--masked", type=click.IntRange(1), help="Most rows of a matrix for each expert.")
+@click.option(
+    "--activation-format",
+    type=click.Choice(["none", "block128", "row"]),
+    help="What tokens are quantised to, where the weights leave a choice.",
+)
+@click.option("--dequantize", is_flag=True, help="Weights are bfloat16, whatever the model's are.")
+@click.option("--no-router", is_flag=True, help="Leave the router out of the plan.")
+@with_output
+def from_config(  # noqa: PLR0913  # each is one option
+    output: Output,
+    *,
+    config: Path,
+    to: Path | None,
+    arch: Arch | None,
+    expert_ranks: Sequence[int],
+    ranks: Sequence[int],
+    max_tokens: int | None,
+    masked: int | None,
+    activation_format: str | None,
+    dequantize: bool,
+    no_router: bool,
+) -> None:
+    """
+    Make the plan of a model out of its config.json: its sizes, formats, activation, router, and the
+    shares that ranks have.
+
+    CONFIG is the file, or the folder that has it. What no layer computes is refused by its name.
+    """
+    from jitgen.layer.model_plan import of_model
+
+    if to is not None and to.suffix != ".toml":
+        raise click.UsageError(f"{printable(str(to))}: the name of a plan file ends in .toml")
+    made = of_model(
+        config,
+        arch,
+        name=to.stem if to else "model",
+        expert_ranks=expert_ranks,
+        ranks=ranks,
+        max_tokens=max_tokens,
+        masked=masked,
+        activation_format=activation_format,
+        dequantize=dequantize,
+        has_router=not no_router,
+    )
+    text = plan_text(made)
+    if to is not None:
+        write_text(to, text)
+    document = _ModelPlan(
+        config=config,
+        description=made.description,
+        arch=default_arch() if arch is None else arch,
+        problems=len(made.sweeps),
+        plan=text if to is None else None,
+        file=to,
+    )
+    output.report("plan from-config", document, lambda: output.text(text) if to is None else None)
+    output.note(
+        f"{made.description}: {counted(len(made.sweeps), 'problem')}"
+        + ("" if to is None else f": wrote {printable(str(to))}")
+    )

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A layer out of a model's config alone: sizes, activation and encoding, with weights of zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.config import BLayout
+from jitgen.config.config import SCALE_BLOCK
+from jitgen.errors import InputError
+from jitgen.formats import prepacked_blocks
+from jitgen.formats.prepacked import PrepackedWeights
+from jitgen.formats.protocol import ceil_div
+from jitgen.layer.checkpoints import gates, quantised
+from jitgen.layer.checkpoints.encodings import ENCODINGS
+from jitgen.layer.checkpoints.family import FAMILIES, Family
+from jitgen.layer.checkpoints.model_config import Said
+from jitgen.layer.checkpoints.part import Columns, Share
+from jitgen.layer.config import MoEConfig
+from jitgen.layer.weights import BLOCK128, NONE, ROW, ExpertWeights, Matrices
+
+
+def layer(
+    said: Said,
+    *,
+    share: Share,
+    first_expert: int,
+    local_experts: int | None,
+    device: torch.device,
+    activation_format: str | None,
+    dequantize: bool,
+    fields: dict[str, Any],
+) -> tuple[MoEConfig, ExpertWeights]:
+    """
+    Return the config of a layer and weights of zeros, as a checkpoint of the model would give them.
+
+    Args:
+        said: The model's config.
+        share: The columns of this rank.
+        first_expert: The first expert of this rank.
+        local_experts: How many follow it here; None: all.
+        device: Where the weights are.
+        activation_format: What tokens are quantised to, where the weights leave a choice.
+        dequantize: Whether weights are bfloat16, whatever the model's are.
+        fields: Further fields of `MoEConfig`.
+
+    Raises:
+        InputError: The config says too little, or what no layer computes.
+    """
+    family = _family(said)
+    kernel, unit = _kernel(said, dequantize)
+    hidden, whole = said.sizes()
+    columns = Columns.of(whole, share, unit)
+    given = {name: value for name, value in fields.items() if value is not None}
+    config = MoEConfig(
+        hidden=hidden,
+        intermediate=columns.size,
+        experts=said.experts(),
+        top_k=said.required_top_k(),
+        first_expert=first_expert,
+        local_experts=local_experts,
+        **gates.fields(family.config, said, given),
+    )
+    shapes = {
+        "w13": (config.groups, 2 * columns.size, hidden),
+        "w2": (config.groups, hidden, columns.size),
+    }
+    found: dict[str, Any] = {}
+    for name, shape in shapes.items():
+        found[name], scale = _zeros(kernel, shape, device, activation_format)
+        if scale is not None:
+            found[f"{name}_scale"] = scale
+        if family.has_bias:
+            found[f"{name}_bias"] = torch.zeros(shape[:2], device=device)
+    return config, ExpertWeights(**found, activation_format=activation_format)
+
+
+def _family(said: Said) -> Family:
+    """Return the names that a type of model has; only gpt-oss's say more than names."""
+    return FAMILIES["gpt_oss" if said.section.get("model_type") == "gpt_oss" else "deepseek_v3"]
+
+
+def _kernel(said: Said, dequantize: bool) -> tuple[str, int]:
+    """Return what the layer computes with, and how many columns share a scale."""
+    names = quantised.stated(said)
+    encoding = next(each for each in ENCODINGS if each.name == names[0])
+    if dequantize:
+        return NONE, 1
+    if encoding.kernel is None:
+        raise said.error(
+            f"says that weights are {encoding.name}, which no layer computes with as it is: give "
+            "dequantize=True for bfloat16"
+        )
+    return encoding.kernel, encoding.unit
+
+
+def _zeros(
+    kernel: str, shape: tuple[int, int, int], device: torch.device, activation_format: str | None
+) -> tuple[Matrices, Tensor | None]:
+    """Return matrices of zeros (G, N, K), and scales of one where there are some."""
+    groups, n, k = shape
+    if kernel == "mxfp4":
+        is_wide = activation_format in (None, NONE)
+        values = torch.zeros(prepacked_blocks.shape_of(*shape), dtype=torch.int32, device=device)
+        return PrepackedWeights(
+            values=values,
+            factor=torch.ones(groups, device=device),
+            n=n,
+            k=k,
+            layout=BLayout.WIDE1 if is_wide else BLayout.EXACT1,
+        ), None
+    if kernel == NONE:
+        return torch.zeros(shape, dtype=torch.bfloat16, device=device), None
+    blocks = (groups, ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK))
+    sizes = {BLOCK128: blocks, ROW: (groups, n)}
+    values = torch.zeros(shape, dtype=torch.float8_e4m3fn, device=device)
+    return values, torch.ones(sizes[kernel], device=device)
+
+
+def require_config(said: Said | None) -> Said:
+    """Return what a config says; refuse one that says nothing of experts."""
+    if said is None or not said.section:
+        raise InputError("config", "must say something of experts (got nothing)")
+    return said

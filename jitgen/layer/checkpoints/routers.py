@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a model's config says of its router, as fields of `RouterConfig`.
+
+A config says numbers (`_WORDS`), and some say how scores are made; of the others the type of the
+model tells it (`RULES`). A word that changes the choice, and that `jitgen.route` does not compute,
+is refused by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jitgen.config.route import Scoring
+from jitgen.layer.checkpoints.model_config import Said
+from jitgen.ops.silu_mul_quantize.validate import is_number
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
+
+_SCORINGS = {"softmax": Scoring.SOFTMAX, "sigmoid": Scoring.SIGMOID}
+"""What configs call the ways to score that `jitgen.route` has."""
+
+_METHODS = {"greedy": False, "noaux_tc": True}
+"""What configs call a choice, and whether it has a bias; groups count by their two best scores."""
+
+_OF_GROUPS = "group_limited_greedy"
+"""A choice by the best score of each group, which is ``greedy`` where there are no groups."""
+
+_RENORMALIZE = ("norm_topk_prob", "moe_renormalize")
+"""What configs call that weights are divided by their sum."""
+
+_REFUSED = (
+    *("moe_router_logit_softcapping", "router_logit_softcapping", "zero_expert_num"),
+    *("num_hash_layers", "hash_moe", "moe_norm_min", "router_temperature"),
+)
+"""Words that change the choice or the weights, and that `jitgen.route` does not compute."""
+
+
+@frozen
+class Rule:
+    """
+    How models of a type route.
+
+    Attributes:
+        scoring: How scores come of logits.
+        has_bias: Whether there is a correction bias.
+        renormalize: Whether weights are divided by their sum; None: ``norm_topk_prob`` says it.
+    """
+
+    scoring: Scoring
+    has_bias: bool = False
+    renormalize: bool | None = None
+
+
+_SOFTMAX, _CHOSEN = Rule(scoring=Scoring.SOFTMAX), Rule(scoring=Scoring.SOFTMAX, renormalize=True)
+_BIASED = Rule(scoring=Scoring.SIGMOID, has_bias=True)
+_BIASED_CHOSEN = Rule(scoring=Scoring.SIGMOID, has_bias=True, renormalize=True)
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("mixtral", "gpt_oss", "qwen3_5_moe_text", "mistral_large4_text"), _CHOSEN),
+    **dict.fromkeys(
+        ("qwen2_moe", "qwen3_moe", "qwen3_next", "olmoe", "mistral4", "deepseek_v2"), _SOFTMAX
+    ),
+    **dict.fromkeys(("minimax_m2", "minimax_m3_vl_text"), _BIASED_CHOSEN),
+    **dict.fromkeys(
+        (
+            *("deepseek_v3", "deepseek_v32", "kimi_k2", "axk1", "glm4_moe", "glm_moe_dsa"),
+            *("dots1", "mimo_v2_flash", "solar_open", "bailing_hybrid"),
+        ),
+        _BIASED,
+    ),
+    "flint": Rule(scoring=Scoring.SIGMOID),
+}
+"""How each type of model routes."""
+
+
+def fields(said: Said) -> dict[str, Any]:
+    """
+    Return the fields of `RouterConfig` that a config says.
+
+    Raises:
+        InputError: It says something that is not computed, or too little.
+    """
+    section = said.section
+    for name in _REFUSED:
+        if section.get(name):
+            raise said.error(f"says {name} = {shown(section[name])}, which no router computes")
+    rule = _rule(said, section)
+    groups, top_groups = (said.count(name) or 1 for name in ("n_group", "topk_group"))
+    renormalize = rule.renormalize
+    if renormalize is None:
+        words = [section[name] for name in _RENORMALIZE if section.get(name) is not None]
+        if len(words) != 1 or type(words[0]) is not bool:
+            raise said.error(f"must say {_RENORMALIZE[0]}, True or False (got {shown(words)})")
+        [renormalize] = words
+    scale = section.get("routed_scaling_factor")
+    if scale is not None and (not is_number(scale) or scale <= 0):
+        raise said.error(
+            f"must have a number above 0 for routed_scaling_factor (got {shown(scale)})"
+        )
+    return {
+        "experts": said.experts(),
+        "top_k": said.required_top_k(),
+        "scoring": str(rule.scoring),
+        "has_bias": rule.has_bias,
+        "expert_groups": groups,
+        "top_groups": top_groups if groups > 1 else 1,
+        "renormalize": renormalize,
+        "routed_scaling_factor": 1.0 if scale is None else float(scale),
+    }
+
+
+def _rule(said: Said, section: Mapping[str, Any]) -> Rule:
+    """Return how the config, else the type of the model, says that scores are made."""
+    kind, word = section.get("model_type"), section.get("scoring_func")
+    known = RULES.get(kind) if isinstance(kind, str) else None
+    method = section.get("topk_method")
+    if method == _OF_GROUPS and (said.count("n_group") or 1) == 1:
+        method = "greedy"
+    if method is not None and (not isinstance(method, str) or method not in _METHODS):
+        raise said.error(
+            f"says topk_method = {shown(method)}, and {' and '.join(_METHODS)} are computed"
+        )
+    if word is None:
+        if known is None:
+            raise said.error(
+                f"says model_type = {shown(kind)} and no scoring_func: how it routes is not known; "
+                f"known are {', '.join(RULES)}"
+            )
+        return known
+    if not isinstance(word, str) or word not in _SCORINGS:
+        raise said.error(
+            f"says scoring_func = {shown(word)}, and {' and '.join(_SCORINGS)} are computed"
+        )
+    has_bias = _METHODS[method] if method else known is not None and known.has_bias
+    return Rule(
+        scoring=_SCORINGS[word],
+        has_bias=has_bias,
+        renormalize=None if known is None else known.renormalize,
+    )

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The plan of a model, out of its config alone: the layers of experts of every rank, and the router.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jitgen.config import Arch
+from jitgen.config.config import DType
+from jitgen.errors import InputError
+from jitgen.layer.module import MoELayer
+from jitgen.layer.plan import target
+from jitgen.layer.router import RouterConfig
+from jitgen.plans.plan import Plan
+from jitgen.plans.sweep import Sweep
+
+ModelConfig = str | Path | Mapping[str, Any]
+
+
+def of_model(  # noqa: PLR0913  # each is one thing to say
+    config: ModelConfig,
+    arch: Arch | str | None = None,
+    *,
+    name: str = "model",
+    expert_ranks: Sequence[int] = (1,),
+    ranks: Sequence[int] = (1,),
+    max_tokens: int | None = None,
+    masked: int | None = None,
+    activation_format: str | None = None,
+    dequantize: bool = False,
+    has_router: bool = True,
+) -> Plan:
+    """
+    Return every kernel that a model's layers of experts and its router can ask for.
+
+    Args:
+        config: The model's config: a mapping, or the path of a ``config.json`` or its folder.
+        arch: The target; None: the one that this process would use.
+        name: What the plan is called.
+        expert_ranks: Numbers of ranks that the experts are divided among; one of them is 1 where
+            every rank has all.
+        ranks: Numbers of ranks that the columns of every expert are divided among.
+        max_tokens: Most tokens of a call; None: those of a chunk.
+        masked: Most rows of an expert's matrix; None: there are no calls with such.
+        activation_format: As for `jitgen.moe`.
+        dequantize: Whether weights are bfloat16, whatever the model's are.
+        has_router: Whether the router is in the plan.
+
+    Raises:
+        InputError: The config says too little, or what no layer or router computes.
+        OSError: The file cannot be read.
+    """
+    arch = target(arch)
+    sweeps: dict[Sweep, None] = {}
+    described = ""
+    whole = MoELayer.from_config(config, device="meta", dequantize=dequantize).config
+    router = RouterConfig.from_config(config) if has_router else None
+    for count in expert_ranks:
+        local = _share(whole.experts, count)
+        for cut in ranks:
+            # A part of the columns may begin within a block of scales or not: sizes tell.
+            parts = {
+                layer.config.intermediate: layer
+                for layer in _layers(config, cut, local, activation_format, dequantize)
+            }
+            for layer in parts.values():
+                found = layer.plan(max_tokens, arch, name=name, masked=masked)
+                described = described or found.description
+                sweeps |= dict.fromkeys(found.sweeps)
+        if router is not None:
+            most = min(max_tokens or whole.chunk_tokens, whole.chunk_tokens)
+            for dtype in (DType.F32, DType.BF16):
+                problem = router.problem(dtype, local)
+                sweeps[Sweep(problem=problem, min_rows=1, max_rows=most)] = None
+    return Plan(name=name, description=described, sweeps=tuple(sweeps))
+
+
+def _layers(
+    config: ModelConfig,
+    ranks: int,
+    local_experts: int,
+    activation_format: str | None,
+    dequantize: bool,
+) -> Iterator[MoELayer]:
+    """Yield the layer of each rank, without memory."""
+    for rank in range(ranks):
+        yield MoELayer.from_config(
+            config,
+            local_experts=local_experts,
+            rank=rank,
+            ranks=ranks,
+            device="meta",
+            activation_format=activation_format,
+            dequantize=dequantize,
+        )
+
+
+def _share(experts: int, ranks: int) -> int:
+    """Return how many experts each of several ranks has."""
+    if type(ranks) is not int or ranks < 1 or experts % ranks:
+        raise InputError("expert_ranks", f"must divide the {experts} experts (got {ranks!r})")
+    return experts // ranks

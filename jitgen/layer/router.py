@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The router of a layer without its weights: how experts are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from jitgen.config.config import DType
+from jitgen.config.route import RouteProblem, Scoring
+from jitgen.support.frozen import frozen
+
+
+@frozen
+class RouterConfig:
+    """
+    How a layer chooses experts; the arguments of `jitgen.route` that follow from a model.
+
+    Attributes:
+        experts: Experts of the whole layer.
+        top_k: Experts of a token.
+        scoring: How scores come of logits.
+        has_bias: Whether the model has a correction bias, which `jitgen.route` then needs.
+        expert_groups: Groups of experts.
+        top_groups: Groups that a token may choose from.
+        renormalize: Divide a token's weights by their sum.
+        routed_scaling_factor: What weights are multiplied with.
+
+    Example::
+
+        router = jitgen.RouterConfig.from_config("DeepSeek-V3/config.json")
+        routing = jitgen.route(logits, correction_bias=bias, **router.arguments)
+    """
+
+    experts: int
+    top_k: int
+    scoring: str = "softmax"
+    has_bias: bool = False
+    expert_groups: int = 1
+    top_groups: int = 1
+    renormalize: bool = True
+    routed_scaling_factor: float = 1.0
+
+    @classmethod
+    def from_config(cls, config: str | Path | Mapping[str, Any]) -> Self:
+        """
+        Read a model's config.
+
+        Args:
+            config: A mapping, or the path of a ``config.json`` or its folder.
+
+        Raises:
+            InputError: It says something that `jitgen.route` does not compute, or too little.
+            OSError: The file cannot be read.
+        """
+        from jitgen.layer.checkpoints import blank, model_config, routers
+
+        return cls(**routers.fields(blank.require_config(model_config.said(config, None, ""))))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of `jitgen.route`; a bias is the caller's."""
+        return {
+            "top_k": self.top_k,
+            "scoring": self.scoring,
+            "expert_groups": self.expert_groups,
+            "top_groups": self.top_groups,
+            "renormalize": self.renormalize,
+            "routed_scaling_factor": self.routed_scaling_factor,
+        }
+
+    def problem(self, dtype: DType, local_experts: int) -> RouteProblem:
+        """Return the problem of `jitgen.route` with one token and logits of a type."""
+        return RouteProblem(
+            m=1,
+            experts=self.experts,
+            top_k=self.top_k,
+            scoring=Scoring(self.scoring),
+            scores_dtype=dtype,
+            bias=self.has_bias,
+            expert_groups=self.expert_groups,
+            local_experts=local_experts,
+        )

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`jitgen plan from-config`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jitgen import plans
+from jitgen.config.grouped_gemm import GroupedGemmProblem
+from jitgen.config.route import RouteProblem
+from tests.cli.conftest import Jitgen
+
+CONFIG: dict[str, Any] = {
+    "model_type": "deepseek_v3",
+    "n_routed_experts": 32,
+    "num_experts_per_tok": 4,
+    "hidden_size": 512,
+    "moe_intermediate_size": 384,
+    "hidden_act": "silu",
+    "n_group": 4,
+    "topk_group": 2,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}
+
+
+def config(folder: Path, **changes: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps(CONFIG | changes), encoding="utf-8")
+    return folder / "config.json"
+
+
+def test_the_plan_of_a_model(jitgen: Jitgen, tmp_path: Path) -> None:
+    to = tmp_path / "model.toml"
+    words = "--arch sm_90a --expert-ranks 1,8 --ranks 1,2 --max-tokens 256"
+    done = jitgen(f"plan from-config {words}", str(config(tmp_path)), "-o", str(to))
+    found = [sweep.problem for sweep in plans.load(to).sweeps]
+    products = {
+        (each.groups, each.n, each.k, str(each.scale_granularity))
+        for each in found
+        if isinstance(each, GroupedGemmProblem)
+    }
+    routers = {
+        (each.bias, each.expert_groups, str(each.scoring), str(each.scores_dtype))
+        for each in found
+        if isinstance(each, RouteProblem) and str(each.scoring) != "given"
+    }
+
+    assert done.code == 0, done.err
+    assert products == {
+        (groups, *size, "block128")
+        for groups in (4, 32)
+        for size in ((768, 512), (512, 384), (512, 512), (512, 256))
+    }
+    assert routers == {(True, 4, "sigmoid", "f32"), (True, 4, "sigmoid", "bf16")}
+    assert jitgen("prewarm --dry-run --arch sm_90a", str(to)).code == 0
+
+
+def test_standard_output_and_json(jitgen: Jitgen, tmp_path: Path) -> None:
+    path = config(tmp_path)
+    done = jitgen("plan from-config --arch cpu --max-tokens 64", str(tmp_path))
+    document = jitgen("plan from-config --arch cpu --max-tokens 64 --json", str(path)).document
+
+    assert document["plan"] == done.out
+    assert (document["file"], document["arch"]) == (None, "cpu")
+    assert "32 of 32 experts, 4 for each token, hidden size 512, expert size 384" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "message"),
+    [
+        ("", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ("", {"scoring_func": "tanh"}, "scoring_func = 'tanh'"),
+        ("", {"quantization_config": {"quant_method": "awq"}}, "quant_method = 'awq'"),
+        (
+            "",
+            {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}},
+            "weights are nvfp4",
+        ),
+        ("--expert-ranks 5", {}, "must divide the 32 experts"),
+        ("--expert-ranks 0", {}, "no list of numbers"),
+        ("--ranks x", {}, "no list of numbers"),
+        ("--ranks 5", {}, "must divide the 384 columns"),
+        ("", {"hidden_size": None}, "columns of a token, H"),
+        ("", {"num_experts_per_tok": None}, "experts of a token"),
+        ("-o plan.json", {}, "the name of a plan file ends in .toml"),
+    ],
+)
+def test_mistakes(
+    jitgen: Jitgen, tmp_path: Path, words: str, changes: dict[str, Any], message: str
+) -> None:
+    done = jitgen(f"plan from-config --arch cpu {words}", str(config(tmp_path, **changes)))
+
+    assert done.code == 2
+    assert message in done.err
+    assert not done.out
+
+
+def test_what_can_be_left_out(jitgen: Jitgen, tmp_path: Path) -> None:
+    changes = {
+        "scoring_func": "tanh",
+        "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+    }
+    path = config(tmp_path, **changes)
+    done = jitgen("plan from-config --arch cpu --no-router --dequantize", str(path))
+
+    assert done.code == 0
+    assert 'dtype = "bf16"' in done.out
+    assert "sigmoid" not in done.out

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A tiny layer of every family that is computed, from transformers' own classes: router, experts,
+shared experts, and what jitgen needs of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS = 64, 48, 8, 2, 13
+PREFIX = "model.layers.3.mlp"
+
+
+class Kind(NamedTuple):
+    """
+    A family of models.
+
+    Attributes:
+        module: Its module below ``transformers.models``.
+        config: Its class of configs.
+        block: The class of a layer with router and experts.
+        words: What its config says beside sizes.
+    """
+
+    module: str
+    config: str
+    block: str
+    words: dict[str, Any] = {}  # noqa: RUF012  # never written to
+
+
+_GROUPS = {"n_group": 4, "topk_group": 2}
+KINDS = (
+    Kind("mixtral", "MixtralConfig", "MixtralSparseMoeBlock"),
+    Kind("olmoe", "OlmoeConfig", "OlmoeSparseMoeBlock"),
+    Kind("olmoe", "OlmoeConfig", "OlmoeSparseMoeBlock", {"norm_topk_prob": True}),
+    Kind("qwen2_moe", "Qwen2MoeConfig", "Qwen2MoeSparseMoeBlock"),
+    Kind("qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeSparseMoeBlock", {"norm_topk_prob": True}),
+    Kind("qwen3_next", "Qwen3NextConfig", "Qwen3NextSparseMoeBlock"),
+    Kind("qwen3_5_moe", "Qwen3_5MoeTextConfig", "Qwen3_5MoeSparseMoeBlock"),
+    Kind("deepseek_v2", "DeepseekV2Config", "DeepseekV2Moe", {"routed_scaling_factor": 1.5}),
+    Kind("deepseek_v3", "DeepseekV3Config", "DeepseekV3MoE", _GROUPS),
+    Kind("deepseek_v32", "DeepseekV32Config", "DeepseekV32MoE", _GROUPS),
+    Kind("axk1", "AXK1Config", "AXK1MoE", _GROUPS),
+    Kind("glm4_moe", "Glm4MoeConfig", "Glm4MoeMoE", {"routed_scaling_factor": 2.5}),
+    Kind("glm_moe_dsa", "GlmMoeDsaConfig", "GlmMoeDsaMoE"),
+    Kind("dots1", "Dots1Config", "Dots1MoE", {"n_shared_experts": 1, "norm_topk_prob": True}),
+    Kind("mimo_v2_flash", "MiMoV2FlashConfig", "MiMoV2FlashMoE"),
+    Kind("solar_open", "SolarOpenConfig", "SolarOpenMoE"),
+    Kind("bailing_hybrid", "BailingHybridConfig", "BailingHybridMoE", _GROUPS),
+    Kind("mistral4", "Mistral4Config", "Mistral4MoE", _GROUPS),
+    Kind("mistral_large4", "MistralLarge4TextConfig", "MistralLarge4TextMoE"),
+    Kind("minimax_m2", "MiniMaxM2Config", "MiniMaxM2SparseMoeBlock"),
+    Kind("minimax_m3_vl", "MiniMaxM3VLTextConfig", "MiniMaxM3VLSparseMoeBlock"),
+    Kind("flint", "FlintConfig", "FlintSparseMoeBlock"),
+    Kind("gpt_oss", "GptOssConfig", "GptOssMLP"),
+)
+_SIZES = {
+    "hidden_size": HIDDEN,
+    "moe_intermediate_size": INTERMEDIATE,
+    "num_experts": EXPERTS,
+    "num_local_experts": EXPERTS,
+    "n_routed_experts": EXPERTS,
+    "num_experts_per_tok": TOP_K,
+    "shared_expert_intermediate_size": 32,
+    "shared_intermediate_size": 32,
+    "first_k_dense_replace": 0,
+}
+
+
+class Model(NamedTuple):
+    """
+    A layer of a family.
+
+    Attributes:
+        config: What its config.json says.
+        block: transformers' layer.
+        tensors: The experts as a checkpoint has them, fused, below `PREFIX`.
+    """
+
+    config: dict[str, Any]
+    block: Any
+    tensors: dict[str, Tensor]
+
+
+def make(kind: Kind) -> Model:
+    """Return a layer with random weights, whose values bfloat16 holds."""
+    home = f"transformers.models.{kind.module}"
+    classes = importlib.import_module(f"{home}.configuration_{kind.module}")
+    made = getattr(classes, kind.config)
+    names = set(made().to_dict())
+    sizes = {name: value for name, value in _SIZES.items() if name in names}
+    if "moe_intermediate_size" not in names:
+        sizes["intermediate_size"] = INTERMEDIATE
+    config = made(**sizes, **kind.words)
+    config._experts_implementation = "eager"
+    modeling = importlib.import_module(f"{home}.modeling_{kind.module}")
+    block = getattr(modeling, kind.block)(config).eval()
+    chance = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for each in (*block.parameters(), *block.buffers()):
+            if each.is_floating_point():
+                each.copy_((torch.randn(each.shape, generator=chance) * 0.3).bfloat16())
+    state = block.experts.state_dict()
+    tensors = {
+        f"{PREFIX}.experts.{name}": each.bfloat16() if not name.endswith("_bias") else each
+        for name, each in state.items()
+    }
+    return Model(config.to_dict(), block, tensors)
+
+
+def call() -> Tensor:
+    """Return tokens that bfloat16 holds."""
+    chance = torch.Generator().manual_seed(5)
+    return torch.randn(TOKENS, HIDDEN, generator=chance).bfloat16().float()
+
+
+def expected(model: Model, x: Tensor) -> Tensor:
+    """Return the result of transformers' layer, in float32."""
+    with torch.no_grad():
+        found = model.block(x[None])
+    return (found[0] if isinstance(found, tuple) else found)[0]
+
+
+def shared(model: Model, x: Tensor) -> Tensor | None:
+    """Return what experts that all tokens share add."""
+    block = model.block
+    own = next(
+        (getattr(block, n) for n in ("shared_experts", "shared_expert") if hasattr(block, n)), None
+    )
+    with torch.no_grad():
+        if own is None:
+            return None
+        gate = getattr(block, "shared_expert_gate", None)
+        return own(x) if gate is None else gate(x).sigmoid() * own(x)
+
+
+def after(model: Model, found: Tensor) -> Tensor:
+    """Return a layer's result after the norm that A.X-K1 has behind it."""
+    norm = getattr(model.block, "post_mlp_layernorm", None)
+    with torch.no_grad():
+        return found if norm is None else norm(found)
+
+
+def logits(model: Model, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return the router's logits, and its correction bias."""
+    router = getattr(model.block, "gate", None) or model.block.router
+    bias = getattr(router, "bias", None)
+    found = torch.nn.functional.linear(x, router.weight, bias)
+    for home in (router, model.block):
+        correction = getattr(home, "e_score_correction_bias", None)
+        if correction is not None:
+            return found.detach(), correction.float()
+    return found.detach(), None
