@@ -16,6 +16,8 @@ from jitgen.config.operation import operation
 from jitgen.errors import PlanError, UnsupportedConfig
 from jitgen.runtime.session import select
 from jitgen.targets.legality import rules, target
+from tests.model_configs import LAYER_ALONE, NOT_COMPUTED
+from tests.model_configs import MODELS as COMPUTED
 from tests.targets import EACH
 
 GOOD = """
@@ -97,23 +99,15 @@ def test_shipped_plans_ask_for_candidates_alone(
     assert set(wanted) <= known
 
 
-MODELS = {
-    # experts, hidden size, expert size; layers x these parameters are what the models are named for
-    "deepseek-v3": (256, 7168, 2048),
-    "deepseek-v2-lite": (64, 2048, 1408),
-    "deepseek-v4-flash": (256, 4096, 2048),
-    "deepseek-v4-pro": (384, 7168, 3072),
-    "kimi-k2": (384, 7168, 2048),
-    "gpt-oss": (128, 2880, 2880),
-    "llama-4": (128, 5120, 8192),
-    "mixtral-8x22b": (8, 6144, 16384),
-    "qwen3-moe": (128, 4096, 1536),
-}
+MODELS = {name: configs[0] for name, configs in {**COMPUTED, **LAYER_ALONE}.items()} | NOT_COMPUTED
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_has_both_gemms_in_every_layout(name: str) -> None:
-    experts, hidden, inner = MODELS[name]
+    config = MODELS[name]
+    experts, hidden, inner = (
+        config[word] for word in ("num_experts", "hidden_size", "moe_intermediate_size")
+    )
     sweeps = plans.load(name).sweeps
     found = {(each.problem.layout, each.problem.n, each.problem.k) for each in sweeps}
 

@@ -55,8 +55,10 @@ def layer(
     family = _family(said)
     kernel, unit = _kernel(said, dequantize)
     hidden, whole = said.sizes()
-    columns = Columns.of(whole, share, unit)
     given = {name: value for name, value in fields.items() if value is not None}
+    found = gates.fields(family.config, said, given)
+    fills = not (kernel == BLOCK128 and found.get("interleaved"))
+    columns = Columns.of(whole, share, unit, fills=fills)
     config = MoEConfig(
         hidden=hidden,
         intermediate=columns.size,
@@ -64,20 +66,20 @@ def layer(
         top_k=said.required_top_k(),
         first_expert=first_expert,
         local_experts=local_experts,
-        **gates.fields(family.config, said, given),
+        **found,
     )
     shapes = {
         "w13": (config.groups, 2 * columns.size, hidden),
         "w2": (config.groups, hidden, columns.size),
     }
-    found: dict[str, Any] = {}
+    weights: dict[str, Any] = {}
     for name, shape in shapes.items():
-        found[name], scale = _zeros(kernel, shape, device, activation_format)
+        weights[name], scale = _zeros(kernel, shape, device, activation_format)
         if scale is not None:
-            found[f"{name}_scale"] = scale
+            weights[f"{name}_scale"] = scale
         if family.has_bias:
-            found[f"{name}_bias"] = torch.zeros(shape[:2], device=device)
-    return config, ExpertWeights(**found, activation_format=activation_format)
+            weights[f"{name}_bias"] = torch.zeros(shape[:2], device=device)
+    return config, ExpertWeights(**weights, activation_format=activation_format)
 
 
 def _family(said: Said) -> Family:

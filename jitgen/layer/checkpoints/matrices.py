@@ -192,7 +192,9 @@ def _columns(part: Part, whole: int, first: Matrix) -> Columns:
             f"to have blocks of scales of their own (got {whole}); dequantize=True reads it as "
             "bfloat16",
         )
-    return Columns.of(whole, part.share, unit)
+    # Gates and ups that take turns share a last block that is not whole.
+    fills = not (encoding.kernel == BLOCK128 and part.interleaved)
+    return Columns.of(whole, part.share, unit, fills=fills)
 
 
 def _moved(part: range, *, by: int, times: int = 1) -> range:

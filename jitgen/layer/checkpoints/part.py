@@ -93,7 +93,7 @@ class Columns:
     size: int
 
     @classmethod
-    def of(cls, whole: int, share: Share, unit: int) -> Columns:
+    def of(cls, whole: int, share: Share, unit: int, *, fills: bool) -> Columns:
         """
         Return the columns of a share.
 
@@ -101,13 +101,14 @@ class Columns:
             whole: All columns I.
             share: The share.
             unit: Neighbours that share a scale; 1: none do.
+            fills: Whether the layer must have whole units.
 
         Raises:
             InputError: The columns cannot be divided so.
         """
         own = share.of(whole)
         read = outer(own, unit, whole)
-        step = max(unit, _UNIT)
+        step = max(unit, _UNIT) if fills else _UNIT
         return cls(whole=whole, own=own, read=read, size=-(-len(read) // step) * step)
 
 

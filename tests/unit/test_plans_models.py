@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan that is named after a model has layers and a router that jitgen computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import jitgen
+from jitgen import plans
+from jitgen.config.grouped_gemm import GroupedGemmProblem
+from jitgen.errors import InputError
+from tests.model_configs import (
+    BLOCKS,
+    LAYER_ALONE,
+    MODELS,
+    NOT_COMPUTED,
+    OF_FORMATS,
+    OF_OPERATIONS,
+    ROWS,
+)
+
+ALL = {**MODELS, **LAYER_ALONE}
+FORMATS: dict[tuple[str, str], dict[str, Any]] = {
+    ("e4m3", "block128"): {"quantization_config": BLOCKS},
+    ("e4m3", "row"): {"quantization_config": ROWS},
+    ("bf16", "tensor"): {},
+}
+"""What a config says of weights whose products have these types and scales."""
+
+
+def test_every_plan_of_a_model_has_its_config() -> None:
+    """A plan without a layer that computes it is not shipped."""
+    known = {*ALL, *NOT_COMPUTED, *OF_OPERATIONS, *OF_FORMATS}
+
+    assert set(plans.names()) == known
+    assert set(OF_FORMATS.values()) <= ALL.keys()
+
+
+def layers(config: dict[str, Any], ranks: int) -> jitgen.MoELayer:
+    return jitgen.MoELayer.from_config(config, device="meta", ranks=ranks)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_its_products_are_those_of_layers(name: str) -> None:
+    sweeps = plans.load(name).sweeps
+    wanted = {
+        (form, each.problem.groups, each.problem.n, each.problem.k)
+        for each in sweeps
+        if isinstance(each.problem, GroupedGemmProblem)
+        and (form := (str(each.problem.a_dtype), str(each.problem.scale_granularity))) in FORMATS
+        and each.problem.b_dtype in (None, each.problem.a_dtype)
+    }
+    sizes = {(form, groups) for form, groups, _, _ in wanted}
+    found = set()
+    for config in ALL[name]:
+        for form in {form for form, _ in sizes}:
+            for ranks in (1, 8):
+                layer = layers({**config, **FORMATS[form]}, ranks)
+                hidden, inner = layer.config.hidden, layer.config.intermediate
+                found |= {(form, groups, 2 * inner, hidden) for _, groups in sizes}
+                found |= {(form, groups, hidden, inner) for _, groups in sizes}
+                of = layer.plan(64, "sm_90a").sweeps
+                own = {
+                    (str(e.problem.a_dtype), str(e.problem.scale_granularity), e.problem.n)
+                    for e in of
+                    if isinstance(e.problem, GroupedGemmProblem)
+                }
+                assert own == {(*form, 2 * inner), (*form, hidden)}
+
+    assert wanted
+    assert wanted <= found
+    for config in ALL[name]:
+        hidden, inner = config["hidden_size"], config["moe_intermediate_size"]
+        experts = config["num_experts"]
+        assert {(experts, 2 * inner, hidden), (experts, hidden, inner)} <= {
+            each[1:] for each in wanted
+        }
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_its_router_is_computed(name: str) -> None:
+    for config in MODELS[name]:
+        router = jitgen.RouterConfig.from_config(config)
+        assert router.experts == config["num_experts"]
+        assert router.top_k == config["num_experts_per_tok"]
+
+
+@pytest.mark.parametrize("name", NOT_COMPUTED)
+def test_what_no_layer_computes_is_refused_by_its_name(name: str) -> None:
+    """Once it is computed, this fails: its config then belongs to those of `MODELS`."""
+    with pytest.raises(InputError, match=r"swiglu_limit = 10\.0"):
+        jitgen.MoELayer.from_config(NOT_COMPUTED[name], device="meta")
+    with pytest.raises(InputError, match="sqrtsoftplus"):
+        jitgen.RouterConfig.from_config(NOT_COMPUTED[name])
+
+
+def test_a_router_on_the_input_is_refused_by_its_name() -> None:
+    for config in LAYER_ALONE["llama-4"]:
+        with pytest.raises(InputError, match="llama4_text"):
+            jitgen.RouterConfig.from_config(config)
