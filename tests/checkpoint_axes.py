@@ -107,6 +107,8 @@ def matrix(encoding: Encoding, n: int, k: int, group: int = GROUP) -> tuple[Role
         numbers = numbers * _wide(torch.exp2(scale.double() - 127), 1, GROUP, n, k)
         if roles[0] == "blocks":
             codes = codes.view(n, k // GROUP, GROUP // 2)
+        elif roles[1] == "scale":  # as DeepSeek-V4 has it
+            codes, scale = codes.view(torch.int8), scale.view(torch.float8_e8m0fnu)
         return dict(zip(roles, (codes, scale), strict=True)), numbers
     if encoding.name == "nvfp4":
         codes, numbers = _packed(n, k)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 import jitgen
 from jitgen.errors import InputError
-from jitgen.layer.checkpoints import FAMILIES
+from jitgen.layer.checkpoints import ENCODINGS, FAMILIES
 from jitgen.layer.reference import TOLERANCE, relative_error
+from tests import checkpoint_axes as axes
 from tests import needs
 from tests.checkpoint_cases import (
     EXPERTS,
@@ -126,6 +127,30 @@ def test_gpt_oss_in_bfloat16() -> None:
     assert relative_error(layer(*given()), expected("gpt_oss", *given())) < TOLERANCE["none"]
     with pytest.raises(InputError, match=r"gate_up_proj must be \(E, K, N\)"):
         jitgen.MoELayer.from_checkpoint(flat, prefix, top_k=TOP_K)
+
+
+@pytest.mark.parametrize(
+    ("intermediate", "ranks"),
+    [(192, 1), (320, 1), (320, 2), (128, 2), pytest.param(1408, 8, marks=pytest.mark.nightly)],
+)
+@pytest.mark.parametrize("name", ["fp8_block128", "fp8_row", "mxfp4", "bf16"])
+def test_sizes_that_128_does_not_divide(name: str, intermediate: int, ranks: int) -> None:
+    """Blocks of scales that ranks share, and last ones that are not whole: 176 columns of 1408."""
+    encoding = next(each for each in ENCODINGS if each.name == name and each.roles[0] != "blocks")
+    made = axes.make("deepseek_v3", encoding, intermediate)
+    x, weights, ids = axes.call()
+    x = x.bfloat16()
+    layers = [
+        jitgen.MoELayer.from_checkpoint(
+            made.tensors, axes.PREFIX, top_k=axes.TOP_K, rank=rank, ranks=ranks
+        )
+        for rank in range(ranks)
+    ]
+    total = sum(layer(x, weights, ids).float() for layer in layers)
+    wanted = axes.expected(made, rounded=False, is_oai=False)
+    tolerance = TOLERANCE[str(layers[0].weights.activation_format)]
+
+    assert relative_error(total, wanted) < tolerance  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float8_e8m0fnu])

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,24 @@ CASES = cases()
 INTERMEDIATE = 320
 CLOSE = 2e-6
 """float32 sums of the same numbers."""
+
+
+_MEASURED = """
+import re, sys
+import jitgen, torch
+from jitgen.layer import checkpoints
+
+def memory():
+    text = open("/proc/self/status").read()
+    return 1024 * int(re.search(r"RssAnon:\\s+(\\d+)", text)[1])
+
+torch.zeros(8).sum()
+peaks, base = [], memory()
+layer = jitgen.MoELayer.from_checkpoint(
+    sys.argv[1], layer=3, top_k=2, progress=lambda *_: peaks.append(memory() - base)
+)
+print(sum(each.nbytes for each in layer.buffers()), max(*peaks, memory() - base))
+"""
 
 
 def size_of(case: tuple[str, Encoding]) -> int:
@@ -142,7 +162,7 @@ class TestWhatNoLayerComputes:
         assert "dequantize=True" in text
 
     def test_gates_and_ups_in_one_block_of_scales(self) -> None:
-        [encoding, _] = by_name("fp8_block128")
+        encoding = by_name("fp8_block128")[0]
         made = make("qwen3_5_moe", encoding, INTERMEDIATE)
         text = refused(made.tensors, encoding)
 
@@ -214,7 +234,7 @@ class TestFolders:
         return places
 
     def test_a_layer_by_its_number(self, tmp_path: Path) -> None:
-        [encoding, _] = by_name("fp8_block128")
+        encoding = by_name("fp8_block128")[0]
         made = make("deepseek_v3", encoding, INTERMEDIATE)
         other = {name.replace("layers.3", "layers.14"): t for name, t in made.tensors.items()}
         self.folder(tmp_path, made._replace(tensors={**made.tensors, **other}))
@@ -268,6 +288,33 @@ class TestFolders:
             share = whole[name] * 2 // 3 if FAMILIES[family].is_fused else whole[name]
             assert count in (0, share)
             assert count == 0 or ".experts.0." not in name
+
+    @pytest.mark.nightly
+    def test_memory_is_that_of_the_result(self, tmp_path: Path) -> None:
+        """A GB in 16 files, in a process of its own: nothing is held twice."""
+        hidden, inner, experts = 2048, 1024, 80
+        names = {
+            "gate_proj": (inner, hidden),
+            "up_proj": (inner, hidden),
+            "down_proj": (hidden, inner),
+        }
+        for number in range(16):
+            part = {
+                f"{PREFIX}.experts.{e}.{name}.weight": torch.zeros(size, dtype=torch.bfloat16)
+                for e in range(number * 5, number * 5 + 5)
+                for name, size in names.items()
+            }
+            save_file(part, tmp_path / f"model-{number + 1:05}-of-00016.safetensors")
+        done = subprocess.run(
+            [sys.executable, "-c", _MEASURED, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        size, peak = map(int, done.stdout.split())
+
+        assert size == experts * 3 * hidden * inner * 2
+        assert peak < size + 80 * 2**20, "and a file"
 
     def test_progress_that_raises_ends_the_reading(self) -> None:
         [encoding] = by_name("bf16")

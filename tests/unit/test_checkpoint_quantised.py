@@ -66,6 +66,8 @@ FITS: list[tuple[str, dict[str, Any]]] = [
     ("mxfp8", modelopt("MXFP8", group_size=32)),
     ("fp8_row", {"quant_method": "fp8", "activation_scheme": "dynamic"}),
     ("mxfp4", {"quant_method": "mxfp4"}),
+    ("mxfp4", {"quant_method": "fp8", "expert_dtype": "fp4", "weight_block_size": [128, 128]}),
+    ("mxfp8", {"quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [1, 32]}),
     ("bf16", compressed("float", 8, "channel") | {"ignore": ["re:.*layers.3.*"]}),
     ("bf16", modelopt("NVFP4", exclude_modules=["model.layers.3.mlp.experts*"])),
 ]

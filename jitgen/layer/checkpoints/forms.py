@@ -13,7 +13,7 @@ from jitgen.layer.checkpoints.source import Source
 from jitgen.support.text import printable, shown
 
 _VALUES = tuple(dict.fromkeys(encoding.roles[0] for encoding in ENCODINGS))
-_UNUSED = ("input_scale", "input_global_scale")
+_UNUSED = ("input_scale", "input_global_scale", "activation_scale")
 """Static scales of tokens, which are quantised with scales that are found for them."""
 
 _MOST_SHOWN = 6

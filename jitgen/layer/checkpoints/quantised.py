@@ -40,12 +40,15 @@ _FORMATS = {
 }
 _ALLOWED: dict[str, tuple[Any, ...]] = {
     "fmt": ("e4m3", "e4m3fn", "float8_e4m3fn"),
-    "weight_block_size": ([SCALE_BLOCK, SCALE_BLOCK],),
+    "weight_block_size": ([SCALE_BLOCK, SCALE_BLOCK], [1, 32]),
     "activation_scheme": ("dynamic",),
-    "expert_dtype": ("fp8",),
+    "expert_dtype": ("fp8", "fp4"),
     "scale_fmt": tuple(_FORMATS),
 }
 """Allowed statements on FP8; all may be absent."""
+
+_NARROW = ("expert_dtype", "weight_block_size", "quant_algo")
+"""Words that decide among encodings."""
 
 _ELSEWHERE = {
     *("quant_method", "modules_to_convert", "dequantize", "kv_cache_scheme", "producer"),
@@ -131,9 +134,10 @@ def scale_format(said: Said | None, prefix: str, form: Form, asked: Asked) -> st
         modules = _modules(prefix, form)
         allowed = _READERS[method](said, found, modules, asked)
     if encoding not in allowed:
+        says = f"{_WORD}.quant_method = {method}{_text(found, allowed)}"
         raise said.error(
-            f"says {_WORD}.quant_method = {method}{_text(allowed)}, and {first} is of weights that "
-            f"are {have}; where it is not about these experts, give config= without it"
+            f"says {says}, and {first} is of weights that are {have}; where it is not about these "
+            "experts, give config= without it"
         )
     return _FORMATS.get(_lowered(found.get("scale_fmt")))
 
@@ -152,8 +156,9 @@ def stated(said: Said) -> tuple[str, ...]:
     return _READERS[method](said, said.quantised, {"model.layers.0.mlp.experts.0.gate_proj"}, asked)
 
 
-def _text(allowed: tuple[str, ...]) -> str:
-    return f", {' or '.join(allowed)}" if allowed else ""
+def _text(found: Mapping[str, Any], allowed: tuple[str, ...]) -> str:
+    words = [f"{name} = {shown(found[name])}" for name in _NARROW if found.get(name)]
+    return "".join(f", {each}" for each in (*words, " or ".join(allowed)) if each)
 
 
 def _method(said: Said, found: Mapping[str, Any]) -> str:
@@ -168,7 +173,12 @@ def _method(said: Said, found: Mapping[str, Any]) -> str:
 
 def _fp8(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:
     _require_known(said, found, _ALLOWED)
-    return _FP8[:1] if found.get("weight_block_size") else _FP8
+    if _lowered(found.get("expert_dtype")) == "fp4":  # whatever blocks other layers have
+        return ("mxfp4",)
+    block = found.get("weight_block_size")
+    if not block:
+        return _FP8
+    return _FP8[:1] if list(block) == [SCALE_BLOCK, SCALE_BLOCK] else ("mxfp8",)
 
 
 def _mxfp4(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:

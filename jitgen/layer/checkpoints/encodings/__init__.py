@@ -7,12 +7,12 @@ How values of experts are stored: one of the two axes of a checkpoint; names are
 encoding      roles of its tensors                                  a layer computes with
 ============  ====================================================  ==========================
 bf16          weight                                                it
-fp8_block128  weight, weight_scale_inv or weight_scale              it
+fp8_block128  weight; weight_scale_inv, weight_scale or scale       it
 fp8_row       the same, a scale for each row                        it
 fp8_tensor    the same, one scale for the matrix                    it, as fp8_row
-mxfp4         blocks and scales; weight_packed or weight (uint8),   it, prepacked
-              and weight_scale (uint8 or e8m0)
-mxfp8         weight (e4m3), weight_scale (uint8 or e8m0)           bfloat16, if asked to
+mxfp4         blocks and scales; weight_packed or weight (uint8 or  it, prepacked
+              int8), and such scales (uint8 or e8m0)
+mxfp8         weight (e4m3), such scales (uint8 or e8m0)            bfloat16, if asked to
 nvfp4         weight, weight_scale, weight_scale_2; or              bfloat16, if asked to
               weight_packed, weight_scale, weight_global_scale
 int4          weight_packed (int32), weight_scale, weight_shape     bfloat16, if asked to
@@ -27,7 +27,8 @@ from jitgen.layer.checkpoints.encodings.int4 import Int4
 from jitgen.layer.checkpoints.encodings.plain import Plain
 from jitgen.layer.checkpoints.encodings.protocol import Encoding
 
-_INVERSE, _SCALE = ("weight", "weight_scale_inv"), ("weight", "weight_scale")
+_SCALES = ("weight_scale_inv", "weight_scale", "scale")
+"""Roles of what values are multiplied with; DeepSeek-V4 has the last."""
 
 ENCODINGS: tuple[Encoding, ...] = (
     Mxfp4("blocks", "scales"),
@@ -35,15 +36,11 @@ ENCODINGS: tuple[Encoding, ...] = (
     Nvfp4("weight", "weight_scale", "weight_scale_2"),
     Int4("weight_packed", "weight_scale", "weight_shape"),
     Mxfp4("weight_packed", "weight_scale"),
-    Mxfp4("weight", "weight_scale"),
-    Fp8Block(*_INVERSE),
-    Fp8Block(*_SCALE),
-    Fp8Row(*_INVERSE),
-    Fp8Row(*_SCALE),
-    Fp8Tensor(*_INVERSE),
-    Fp8Tensor(*_SCALE),
-    Mxfp8(*_INVERSE),
-    Mxfp8(*_SCALE),
+    *(
+        kind("weight", scale)
+        for kind in (Mxfp4, Fp8Block, Fp8Row, Fp8Tensor, Mxfp8)
+        for scale in _SCALES
+    ),
     Plain("weight"),
 )
 """Every encoding with every name of its roles; the first that fits a layer is taken."""

@@ -21,7 +21,7 @@ from jitgen.layer.checkpoints.part import Matrix, outer
 _GROUP = 32
 _BLOCKS = "blocks"
 _NV_GROUP = 16
-_PACKED = (torch.uint8,)
+_PACKED = (torch.uint8, torch.int8, torch.float4_e2m1fn_x2)
 
 
 class Mxfp4(Encoding):
@@ -55,7 +55,7 @@ class Mxfp4(Encoding):
             raise InputError(
                 "source", f"{name} must be (E, N, K / 32, 16) uint8 (got shape {whole})"
             )
-        if matrix.dtype(role) not in self.types:
+        if matrix.dtype(role) is not torch.uint8:
             raise InputError("source", f"{name} must be uint8 (got {matrix.dtype(role)})")
         return shape[0], shape[1] * _GROUP
 
@@ -78,7 +78,8 @@ class Mxfp4(Encoding):
         if self.roles[0] == _BLOCKS:
             codes = matrix.read(_BLOCKS, rows, groups).flatten(-2)
         else:
-            codes = matrix.read(self.roles[0], rows, range(columns.start // 2, columns.stop // 2))
+            half = range(columns.start // 2, columns.stop // 2)
+            codes = matrix.read(self.roles[0], rows, half).view(torch.uint8)
         scale = matrix.read(self.roles[1], rows, groups)
         origin = matrix.origin(rows.start, groups.start)
         scales.require_bytes(scale, matrix.name(self.roles[1]), origin)
@@ -124,7 +125,8 @@ class Nvfp4(Encoding):
         """Return float64, rounded nowhere but by a division."""
         around = outer(columns, _NV_GROUP, self.size(matrix)[1])
         groups = range(around.start // _NV_GROUP, around.stop // _NV_GROUP)
-        codes = matrix.read(self.roles[0], rows, range(around.start // 2, around.stop // 2))
+        half = range(around.start // 2, around.stop // 2)
+        codes = matrix.read(self.roles[0], rows, half).view(torch.uint8)
         stored = matrix.read(self.roles[1], rows, groups)
         origin, types = matrix.origin(rows.start, groups.start), (torch.float8_e4m3fn,)
         scale = scales.non_negative(matrix, self.roles[1], stored, types, origin=origin)
