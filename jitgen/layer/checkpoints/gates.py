@@ -27,9 +27,22 @@ from jitgen.layer.checkpoints.model_config import Said
 from jitgen.ops.silu_mul_quantize.validate import is_number
 from jitgen.support.text import shown
 
-_SILU = {"silu", "swish", "swiglu"}
-_OAI = {"swigluoai", "swiglu_oai"}
 _LIMIT, _ALPHA = "swiglu_limit", "swiglu_alpha"
+
+_NAMES = {
+    **dict.fromkeys(("silu", "swish", "swiglu"), Activation.SWIGLU),
+    **dict.fromkeys(("swigluoai", "swiglu_oai"), Activation.SWIGLU_OAI),
+}
+"""What configs call the activations that a layer computes; a new one is a line here."""
+
+_BY_NUMBERS = {
+    (_LIMIT, _ALPHA): Activation.SWIGLU_OAI,
+    (_ALPHA,): Activation.SWIGLU_OAI,  # whose limit is then asked for
+}
+"""What SiLU is with the numbers that a config says beside it; so is a new one here."""
+
+_NEEDS: dict[str, tuple[str, ...]] = {Activation.SWIGLU_OAI: (_LIMIT, _ALPHA)}
+"""Numbers that an activation must have."""
 
 _ACTIVATION = re.compile(
     r"(\w+_)?(hidden_act|hidden_activation|act|act_fn|act_func|activation|activation_fn"
@@ -59,8 +72,7 @@ def fields(
     Raises:
         InputError: The config asks for what no layer computes, or the caller contradicts it.
     """
-    is_oai = family.get("activation") == Activation.SWIGLU_OAI
-    told = {} if said is None else _told(said, is_oai=is_oai)
+    told = {} if said is None else _told(said, family.get("activation"))
     for name, value in given.items():
         if said is not None and name in told and not _is_same(value, told[name]):
             raise InputError(
@@ -70,46 +82,53 @@ def fields(
             )
     found = {**family, **told, **given}
     if given.get("activation", told.get("activation")) == Activation.SWIGLU:
-        found |= {name: given.get(name) for name in ("swiglu_limit", "swiglu_alpha")}
-    for name in ("swiglu_limit", "swiglu_alpha"):
-        if said is not None and name not in found and "activation" in told:
+        found |= {name: given.get(name) for name in (_LIMIT, _ALPHA)}
+    for name in _NEEDS.get(told.get("activation", ""), ()):
+        if said is not None and name not in found:
             raise InputError(
-                name, f"is required: {said.what} asks for swiglu_oai and does not say it (got None)"
+                name,
+                f"is required: {said.what} asks for {told['activation']} and does not say it (got "
+                "None)",
             )
     return found
 
 
-def _told(said: Said, *, is_oai: bool) -> dict[str, Any]:
+def _told(said: Said, of_family: object) -> dict[str, Any]:
     """Return the fields of the activation that the config states."""
     section = {name: value for name, value in said.section.items() if isinstance(name, str)}
     _refuse_unknown(said, section)
-    limit, alpha = (_number(said, section, name) for name in (_LIMIT, _ALPHA))
-    words = _activations(said, section)
-    if is_oai or words & _OAI or alpha is not None:
-        told: dict[str, Any] = {"activation": str(Activation.SWIGLU_OAI)}
-        told |= {} if limit is None else {"swiglu_limit": limit}
-        return told | ({} if alpha is None else {"swiglu_alpha": alpha})
-    if limit is not None:
-        raise said.error(
-            f"says {_LIMIT} = {limit}, a clamp of gates and ups without {_ALPHA}, which no layer "
-            "computes: swiglu has no limit"
-        )
-    return {"activation": str(Activation.SWIGLU)} if words else {}
+    numbers = {
+        name: value
+        for name in (_LIMIT, _ALPHA)
+        if (value := number(said, section, name)) is not None
+    }
+    named = _activations(said, section)
+    others = named - {Activation.SWIGLU}
+    if of_family is not None:  # which calls it SiLU
+        others = {Activation(str(of_family))}
+    if not others and numbers:
+        if tuple(numbers) not in _BY_NUMBERS:
+            raise said.error(
+                f"says {_LIMIT} = {numbers[_LIMIT]}, a clamp of gates and ups without {_ALPHA}, "
+                "which no layer computes"
+            )
+        others = {_BY_NUMBERS[tuple(numbers)]}
+    found = others or named
+    return {"activation": str(found.pop()), **numbers} if found else {}
 
 
-def _activations(said: Said, section: Mapping[str, Any]) -> set[str]:
+def _activations(said: Said, section: Mapping[str, Any]) -> set[Activation]:
     """Return the activations that are named, all of which a layer computes."""
     found = set()
     for name, value in section.items():
         if value is None or not _ACTIVATION.fullmatch(name) or _ELSEWHERE.search(name):
             continue
         word = value.get("name") if isinstance(value, Mapping) else value
-        if not isinstance(word, str) or word.lower() not in _SILU | _OAI:
+        if not isinstance(word, str) or word.lower() not in _NAMES:
             raise said.error(
-                f"says {name} = {shown(value)}, and a layer computes silu(gate) * up (swiglu) or "
-                "gpt-oss's swiglu_oai alone"
+                f"says {name} = {shown(value)}, and a layer computes {', '.join(_NAMES)} alone"
             )
-        found.add(word.lower())
+        found.add(_NAMES[word.lower()])
     return found
 
 
@@ -126,7 +145,13 @@ def _refuse_unknown(said: Said, section: Mapping[str, Any]) -> None:
             )
 
 
-def _number(said: Said, section: Mapping[str, Any], name: str) -> float | None:
+def number(said: Said, section: Mapping[str, Any], name: str) -> float | None:
+    """
+    Return the number of a name; None: there is none.
+
+    Raises:
+        InputError: It is no number above 0.
+    """
     value = section.get(name)
     if value is None:
         return None

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from jitgen.config.route import Scoring
+from jitgen.layer.checkpoints.gates import number
 from jitgen.layer.checkpoints.model_config import Said
-from jitgen.ops.silu_mul_quantize.validate import is_number
 from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 
@@ -94,11 +94,7 @@ def fields(said: Said) -> dict[str, Any]:
         if len(words) != 1 or type(words[0]) is not bool:
             raise said.error(f"must say {_RENORMALIZE[0]}, True or False (got {shown(words)})")
         [renormalize] = words
-    scale = section.get("routed_scaling_factor")
-    if scale is not None and (not is_number(scale) or scale <= 0):
-        raise said.error(
-            f"must have a number above 0 for routed_scaling_factor (got {shown(scale)})"
-        )
+    scale = number(said, section, "routed_scaling_factor")
     return {
         "experts": said.experts(),
         "top_k": said.required_top_k(),
@@ -107,7 +103,7 @@ def fields(said: Said) -> dict[str, Any]:
         "expert_groups": groups,
         "top_groups": top_groups if groups > 1 else 1,
         "renormalize": renormalize,
-        "routed_scaling_factor": 1.0 if scale is None else float(scale),
+        "routed_scaling_factor": 1.0 if scale is None else scale,
     }
 
 
