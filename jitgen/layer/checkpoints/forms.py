@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import re
+from itertools import pairwise
 
 from jitgen.errors import InputError
 from jitgen.layer.checkpoints.encodings import ENCODINGS, Encoding
@@ -19,7 +19,10 @@ _UNUSED = ("input_scale", "input_global_scale", "activation_scale")
 _MOST_SHOWN = 6
 """Tensors of an expert that an error shows."""
 
-_LAYER = r"(?:.*\.)?(?:layers|blocks|h)\.{}(?:\.[^.]+)*?(?=\.experts\.)"
+_STACKS = ("layers", "blocks", "h")
+"""What a model's layers are called, in front of their numbers."""
+
+_MOST_DIGITS = 6
 
 
 def prefix_of(source: Source, layer: int) -> str:
@@ -29,18 +32,32 @@ def prefix_of(source: Source, layer: int) -> str:
     Raises:
         InputError: The layer has none, or several.
     """
-    pattern = re.compile(_LAYER.format(layer))
-    found = dict.fromkeys(match[0] for name in source.names if (match := pattern.match(name)))
-    if len(found) == 1:
-        return next(iter(found))
-    if found:
+    found: dict[int, dict[str, None]] = {}
+    for name in source.names:
+        prefix, experts, _ = name.partition(".experts.")
+        number = _layer_of(prefix) if experts else None
+        if number is not None:
+            found.setdefault(number, {})[prefix] = None
+    prefixes = list(found.get(layer, ()))
+    if len(prefixes) == 1:
+        return prefixes[0]
+    if prefixes:
         raise InputError(
-            "layer", f"{layer} of {source} has experts below {' and '.join(found)}: give a prefix"
+            "layer",
+            f"{layer} of {source} has experts below {printable(' and '.join(prefixes))}: give a prefix",
         )
-    any_layer = re.compile(_LAYER.format(r"(\d+)"))
-    others = {int(match[1]) for name in source.names if (match := any_layer.match(name))}
-    have = f"layers {_runs(sorted(others))} have them" if others else "no layer has any"
+    have = f"layers {_runs(sorted(found))} have them" if found else "no layer has any"
     raise InputError("layer", f"{layer} of {source} has no experts: {have}")
+
+
+def _layer_of(prefix: str) -> int | None:
+    """Return the number of the layer that a prefix names; None: it names none."""
+    words = prefix.split(".")
+    for kind, number in pairwise(words):
+        is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
+        if kind in _STACKS and is_number:
+            return int(number)
+    return None
 
 
 def _runs(numbers: list[int]) -> str:
