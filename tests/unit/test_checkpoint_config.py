@@ -286,6 +286,19 @@ class TestActivation:
         )
         assert found.interleaved
 
+    def test_another_model_under_its_names(self) -> None:
+        """OpenAI's privacy filter has the same names, and all gates before all ups."""
+        prefix, tensors, _ = gpt_oss()
+        config = {**SAID, "model_type": "openai_privacy_filter"}
+
+        assert refused(tensors, prefix, config=config).startswith("interleaved: is required")
+        text = refused(tensors, prefix, config=config, interleaved=False)
+        assert "model_type = 'openai_privacy_filter'" in text
+        given = {"interleaved": False, "activation": "swiglu_oai"}
+        found = load(tensors, prefix, config=config, **given)
+        assert not found.interleaved
+        assert load(tensors, prefix, config={**SAID, "model_type": "gpt_oss"}).interleaved
+
     @pytest.mark.parametrize(
         ("given", "argument"),
         [

@@ -29,6 +29,9 @@ from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
 from jitgen.support.text import shown
 
+_OF_GPT_OSS = ("gpt_oss",)
+"""Types of models whose experts have a bias, and gates and ups that take turns."""
+
 __all__ = ["ENCODINGS", "FAMILIES", "load", "of_config"]
 
 
@@ -95,6 +98,7 @@ def load(  # noqa: PLR0913  # each is one thing to say
     asked = quantised.Asked(is_static_left_out=ignore_input_scales, is_dequantized=dequantize)
     scale_format = quantised.scale_format(said, prefix, form, asked)
     given = {name: value for name, value in fields.items() if value is not None}
+    _require_own_order(form, said, given)
     found = gates.fields(form.family.config, said, given)
     _require_computed(form, dequantize, is_interleaved=bool(found.get("interleaved")))
     last = experts if local_experts is None else first_expert + local_experts
@@ -201,6 +205,23 @@ def _require_computed(form: Form, dequantize: bool, *, is_interleaved: bool) -> 
             f"must be False for {form.reads[0]} in {encoding.name}: a block of scales has gates or "
             "ups (got True)",
         )
+
+
+def _require_own_order(form: Form, said: Said | None, given: Mapping[str, Any]) -> None:
+    """
+    Refuse another model under the names of gpt-oss: whether gates and ups take turns, and between
+    which activation, does not follow from names then.
+    """
+    kind = None if said is None else said.section.get("model_type")
+    if not form.family.config or kind in (None, *_OF_GPT_OSS):
+        return
+    for name in ("interleaved", "activation"):
+        if name not in given:
+            raise InputError(
+                name,
+                f"is required: {form.reads[0]} and its bias are names of gpt-oss, and the config "
+                f"says model_type = {shown(kind)} (got None)",
+            )
 
 
 def _require_known(source: Source, said: Said | None, experts: int, top_k: int | None) -> int:

@@ -42,11 +42,11 @@ def prefix_of(source: Source, layer: int) -> str:
     if len(prefixes) == 1:
         return prefixes[0]
     if prefixes:
+        below_which = printable(" and ".join(prefixes))
         raise InputError(
-            "layer",
-            f"{layer} of {source} has experts below {printable(' and '.join(prefixes))}: give a prefix",
+            "layer", f"{layer} of {source} has experts below {below_which}: give a prefix"
         )
-    have = f"layers {_runs(sorted(found))} have them" if found else "no layer has any"
+    have = f"layers {_runs(set(found))} have them" if found else "no layer has any"
     raise InputError("layer", f"{layer} of {source} has no experts: {have}")
 
 
@@ -60,10 +60,10 @@ def _layer_of(prefix: str) -> int | None:
     return None
 
 
-def _runs(numbers: list[int]) -> str:
-    """Return ascending numbers as text, neighbours as one range."""
-    starts = [each for each in numbers if each - 1 not in numbers]
-    ends = [each for each in numbers if each + 1 not in numbers]
+def _runs(numbers: set[int]) -> str:
+    """Return numbers as text, neighbours as one range."""
+    starts = sorted(each for each in numbers if each - 1 not in numbers)
+    ends = sorted(each for each in numbers if each + 1 not in numbers)
     pairs = zip(starts, ends, strict=True)
     return ", ".join(str(one) if one == last else f"{one} to {last}" for one, last in pairs)
 
