@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jitgen.emulator.api import TIME_LIMIT_S, emulate, emulate_ptx
     from jitgen.emulator.artifact import Artifact
+    from jitgen.emulator.devices import DeviceCall, emulate_devices
     from jitgen.emulator.host.native import Host, is_from_host_part
     from jitgen.emulator.host.runtime import compile_stub, stub_library
     from jitgen.emulator.host.tensors import ELEMENTS
+    from jitgen.emulator.host.windows import Window
     from jitgen.emulator.machine.limits import target_of
     from jitgen.emulator.machine.machine import NUM_SMS, Launch
     from jitgen.emulator.modes import Mode, parse_modes
@@ -39,6 +41,7 @@ __all__ = [
     "TIME_LIMIT_S",
     "Artifact",
     "Coverage",
+    "DeviceCall",
     "Finding",
     "Host",
     "Launch",
@@ -46,8 +49,10 @@ __all__ = [
     "Program",
     "Report",
     "Run",
+    "Window",
     "compile_stub",
     "emulate",
+    "emulate_devices",
     "emulate_ptx",
     "is_from_host_part",
     "merge_coverage",
@@ -67,6 +72,7 @@ _HOME = {
     "TIME_LIMIT_S": "api",
     "Artifact": "artifact",
     "Coverage": "program.coverage",
+    "DeviceCall": "devices",
     "Finding": "report",
     "Host": "host.native",
     "Launch": "machine.machine",
@@ -74,8 +80,10 @@ _HOME = {
     "Program": "program.translate",
     "Report": "report",
     "Run": "report",
+    "Window": "host.windows",
     "compile_stub": "host.runtime",
     "emulate": "api",
+    "emulate_devices": "devices",
     "emulate_ptx": "api",
     "is_from_host_part": "host.native",
     "merge_coverage": "report",

@@ -36,6 +36,10 @@ class Mode:
         is_reversed: What is last in order goes first: clusters, warps, lanes that update a word.
         fails_peeks: A wait that may fail does so the first time, unless the answer is certain.
         last: The cluster, in the order of the launch, that starts after all others; -1: none.
+        late_device: Of several devices the one that goes on only when no other can; -1: none.
+        is_lost: That device begins when all others have ended. What they leave is their answer to
+            that, and not compared with other modes.
+        delays_links: What is stored to a peer arrives as late, and in as odd an order, as may be.
     """
 
     name: str
@@ -46,6 +50,9 @@ class Mode:
     is_reversed: bool = False
     fails_peeks: bool = False
     last: int = -1
+    late_device: int = -1
+    is_lost: bool = False
+    delays_links: bool = False
 
     def __post_init__(self) -> None:
         if unknown := sorted(self.deferred - WORK):
@@ -100,12 +107,29 @@ def last_mode(cluster: int) -> Mode:
     return Mode(name=f"last-{cluster}", last=cluster)
 
 
-_LAST = re.compile(r"last-(\d+)")
+LATE_LINKS = Mode(name="late-links", delays_links=True)
+
+
+def late_device(device: int) -> Mode:
+    """Return the mode that ``late-device-<device>`` names: it goes on only when no other can."""
+    return Mode(name=f"late-device-{device}", late_device=device)
+
+
+def lost_device(device: int) -> Mode:
+    """Return the mode that ``lost-device-<device>`` names: it begins when all others have ended."""
+    return Mode(name=f"lost-device-{device}", late_device=device, is_lost=True)
+
+
+_NUMBERED = {"last": last_mode, "late-device": late_device, "lost-device": lost_device}
+_LAST = re.compile(rf"({'|'.join(_NUMBERED)})-(\d+)")
 _RANDOM = re.compile(r"random-(\d+)(?:\.\.(\d+))?")
 _NAMED: dict[str, tuple[Mode, ...]] = {
     "quick": QUICK,
     "all": ALL,
-    **{mode.name: (mode,) for mode in (EAGER, DEFERRED, LATE_READERS, REVERSED, LATE_PEEKS)},
+    **{
+        mode.name: (mode,)
+        for mode in (EAGER, DEFERRED, LATE_READERS, REVERSED, LATE_PEEKS, LATE_LINKS)
+    },
 }
 
 
@@ -130,6 +154,24 @@ def parse_modes(modes: str | Mode | Sequence[str | Mode]) -> tuple[Mode, ...]:
     return tuple(found)
 
 
+def modes_of_devices(modes: str | Mode | Sequence[str | Mode], devices: int) -> tuple[Mode, ...]:
+    """
+    Return the modes that `modes` stands for where several devices run.
+
+    ``quick`` and ``all`` have `LATE_LINKS` and `REVERSED` besides, ``all`` each device as the late
+    one.
+
+    Raises:
+        InputError: A name is not known.
+    """
+    found = dict.fromkeys(parse_modes(modes))
+    if modes in ("quick", "all"):
+        found |= dict.fromkeys((LATE_LINKS, REVERSED))
+    if modes == "all":
+        found |= dict.fromkeys(late_device(device) for device in range(devices))
+    return tuple(found)
+
+
 def _named(word: str) -> tuple[Mode, ...]:
     if seeds := _RANDOM.fullmatch(word):
         first, last = int(seeds[1]), int(seeds[2] or seeds[1])
@@ -137,7 +179,7 @@ def _named(word: str) -> tuple[Mode, ...]:
             raise InputError("modes", f"{word!r} are more than {MOST_SEEDS:,} at once")
         return tuple(random_mode(seed) for seed in range(first, last + 1))
     if found := _LAST.fullmatch(word):
-        return (last_mode(int(found[1])),)
+        return (_NUMBERED[found[1]](int(found[2])),)
     if word not in _NAMED:
         allowed = ", ".join([*_NAMED, "random-<seed>"])
         raise InputError("modes", f"{word!r} is not known; allowed: {allowed}")

@@ -96,6 +96,7 @@ class Run:
         coverage: What was executed of each kernel, by its name in the PTX.
         observed: What it observed of its schedule.
         firsts: Clusters of its launches, by number, that were first where that was observed.
+        devices: How many ran together. What one observes of another is not told.
     """
 
     mode: str
@@ -107,6 +108,7 @@ class Run:
     coverage: Mapping[str, Coverage] = field(default_factory=dict, repr=False, compare=False)
     observed: tuple[Observation, ...] = ()
     firsts: tuple[int, ...] = ()
+    devices: int = 1
 
     @property
     def is_clean(self) -> bool:
@@ -115,8 +117,8 @@ class Run:
 
     @property
     def is_proof(self) -> bool:
-        """Whether it stands for every schedule: it is clean and observes none."""
-        return self.is_clean and not self.observed
+        """Whether it stands for every schedule: it is clean, of one device and observes none."""
+        return self.is_clean and not self.observed and self.devices == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -281,7 +281,7 @@ def test_a_warp_stores_once() -> None:
     bench.store(address, 0, 0, f=bench.f.part(bench.f.lanes < 32), operation="add")
     assert (tensor == 1).all()
     assert bench.f.machine.counts["bulk_stores"] == 1
-    assert bench.f.machine.global_events == 1
+    assert bench.f.machine.timeline.events == 1
     bench.store(address, 0, 0, f=bench.f.part(bench.f.lanes >= 32), operation="add")
     assert (tensor == 2).all()
 

@@ -154,10 +154,10 @@ class TestGlobal:
         transfer = Transfer(GLOBAL, 4, 4, "weak")
         loaded = memory.load(f, AT, None, addresses, transfer)
         assert (loaded == data.reshape(64, 4).T).all()
-        before = f.machine.global_events
+        before = f.machine.timeline.events
         memory.store(f, AT, None, addresses, transfer, tuple(loaded[::-1]))
         assert data[:4].tolist() == [3, 2, 1, 0]
-        assert f.machine.global_events > before
+        assert f.machine.timeline.events > before
 
     def test_threads_may_read_different_tensors(self) -> None:
         f = fragment(32)

@@ -115,16 +115,16 @@ def test_clusters_run_in_order_of_the_grid() -> None:
 def test_a_cluster_that_waits_for_another_lets_it_start() -> None:
     made = machine(_hand_over, clusters=3)
     made.run()
-    assert made.global_events == 3
+    assert made.timeline.events == 3
 
 
 def _hand_over(f: Fragment) -> Any:
     """The cluster of CTA i waits until i + 1 later ones have written."""
     turn = 2 - f.cta.index[0]
     made = f.machine
-    if made.global_events < turn:
-        return Wait(0, lambda: made.global_events >= turn, lambda: "a later cluster")
-    made.global_events += 1
+    if made.timeline.events < turn:
+        return Wait(0, lambda: made.timeline.events >= turn, lambda: "a later cluster")
+    made.timeline.events += 1
     return -1
 
 

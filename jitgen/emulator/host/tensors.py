@@ -92,12 +92,14 @@ class OnGpu:
         element: Code, bits and lanes of its elements; None for those of the tensor's type.
         shape, strides: In elements; None for the tensor's. Four-bit elements need them, for torch
             counts their bytes.
+        address: Where the device sees memory of a peer; 0 for memory of its own.
     """
 
     tensor: Tensor
     element: tuple[int, int, int] | None = None
     shape: tuple[int, ...] | None = None
     strides: tuple[int, ...] | None = None
+    address: int = 0
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return the device that the protocol asks for."""
@@ -110,7 +112,7 @@ class OnGpu:
         of_sides = ctypes.c_int64 * len(shape)
         code, bits, lanes = self.element or _element(self.tensor)
         tensor = _Tensor(
-            self.tensor.data_ptr(), _CUDA, 0, len(shape), code, bits, lanes,
+            self.address or self.tensor.data_ptr(), _CUDA, 0, len(shape), code, bits, lanes,
             of_sides(*shape), of_sides(*strides), 0,
         )  # fmt: skip
         record = _Managed(tensor, None, _deleter)
@@ -138,9 +140,15 @@ def on_gpu(arguments: Sequence[object]) -> list[object]:
 
 
 def tensor_of(argument: object) -> Tensor | None:
-    """Return the tensor that an argument is, or passes on; None for other values."""
-    tensor = argument.tensor if isinstance(argument, OnGpu) else argument
-    return tensor if isinstance(tensor, Tensor) else None
+    """Return the tensor of the device that an argument is, or passes on; None for other values."""
+    if isinstance(argument, OnGpu):
+        return None if argument.address else argument.tensor
+    return argument if isinstance(argument, Tensor) else None
+
+
+def addresses(values: Sequence[int]) -> Tensor:
+    """Return a tensor of addresses, int64 [values]."""
+    return torch.tensor(values, dtype=torch.int64)
 
 
 def span(tensor: Tensor) -> int:

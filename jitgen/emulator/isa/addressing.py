@@ -76,10 +76,10 @@ def resolve(f: Fragment, at: int, space: str, addresses: Integers) -> tuple[str,
     return f.fault(at, f"generic addresses {low:#x} and {high:#x} are in different state spaces")
 
 
-def generic(space: str, addresses: Integers) -> NDArray[np.int64]:
-    """Return the generic addresses of those in a space, which tell all memory apart."""
+def generic(f: Fragment, space: str, addresses: Integers) -> NDArray[np.int64]:
+    """Return the generic addresses of those in a space, which tell the memory of devices apart."""
     found = addresses.astype(np.int64)
-    return found + SHARED_WINDOW if space == SHARED else found
+    return found + SHARED_WINDOW if space == SHARED else f.machine.memory.at_home(found)
 
 
 def shared_parts(

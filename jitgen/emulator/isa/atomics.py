@@ -165,11 +165,12 @@ def apply(
     )
     space, addresses = resolve(f, at, atomic.space, job.addresses)
     job = replace(job, addresses=addresses)
-    agents, met = f.agent_of[job.threads], generic(space, addresses)
+    agents, met = f.agent_of[job.threads], generic(f, space, addresses)
     if space == SHARED:
         seen, before, after = _update_shared(f, at, job)
     else:
         check_previous_grid(f, at, warps_of(f, threads))
+        ordering.settle(f, atomic.order)
         seen, before, after = _update_global(f, at, job)
         if atomic.returns and not (after != before).any():
             wait = wait_if_spinning(f, at, seen.tobytes())

@@ -223,7 +223,7 @@ class Issue:
 
         def act() -> None:
             write(place.arranged(shared.take(f, at, place.where)))
-            f.machine.global_events += 1
+            f.machine.timeline.events += 1
 
         f.machine.counts["bulk_stores"] += 1
         f.machine.counts["bulk_store_bytes"] += size
@@ -258,7 +258,7 @@ def issues(f: Fragment, at: int, mask: Mask, operands: Vector = ()) -> Iterator[
 
 def check_global(f: Fragment, at: int, mask: Mask) -> None:
     """Find warps that copy to global memory before the previous grid is known to end."""
-    if f.machine.launch.is_dependent:
+    if f.machine.is_early:
         check_previous_grid(f, at, f.selected_warps(mask))
 
 

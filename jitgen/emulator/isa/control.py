@@ -91,6 +91,8 @@ def fence(builder: Builder, instruction: Instruction) -> None:
 def fence_memory(f: Fragment, at: int, mask: Mask, scope: Scope) -> None:
     """Remember what the warps know, for their later relaxed arrivals."""
     f.cluster.clocks.fence(f.selected_warps(mask), scope)
+    if scope >= Scope.GPU:
+        f.machine.memory.settle()
 
 
 def _emit_map_fence(builder: Builder, instruction: Instruction) -> None:
@@ -118,6 +120,7 @@ def release_maps(f: Fragment, at: int, mask: Mask) -> None:
 def fence_async_global(f: Fragment, at: int, mask: Mask) -> None:
     """Let the async proxy see what the threads wrote to global memory."""
     f.cluster.clocks.fence_global_proxy(f.selected_warps(mask))
+    f.machine.memory.settle()
 
 
 def fence_async(f: Fragment, at: int, mask: Mask) -> None:

@@ -179,12 +179,12 @@ def wait_if_spinning(f: Fragment, at: int, found: bytes) -> Wait | None:
         at: The instruction, at which its block starts.
         found: What they met.
     """
-    machine, stamp = f.machine, f.machine.global_events
+    machine, stamp = f.machine, f.machine.timeline.events
     if not f.is_spinning(at, stamp, found):
         return None
     return Wait(
         at,
-        is_over=lambda: machine.global_events != stamp,
+        is_over=lambda: machine.timeline.events != stamp,
         describe=lambda: "another value in global memory",
     )
 
@@ -280,7 +280,7 @@ def _acquire(
     """Let threads learn what was released where they loaded, if anything depends on the value."""
     if transfer.order == WEAK or f.machine.observed.ignores(at):
         return
-    met, agents = generic(space, addresses), f.agent_of[threads]
+    met, agents = generic(f, space, addresses), f.agent_of[threads]
     elements = np.ascontiguousarray(data).view(f"u{transfer.width}")
     for number in range(transfer.count):
         where = met + transfer.width * number
@@ -333,9 +333,10 @@ def store(
         check_previous_grid(f, at, warps_of(f, threads))
         if transfer.order != WEAK:
             before = f.machine.memory.load(f, at, spread, transfer.bytes)
-            met = generic(space, spread)
+            met = generic(f, space, spread)
             _note_relaxed(f, at, met, threads, before, data, transfer.width)
-        f.machine.memory.store(f, at, spread, data)
+        ordering.settle(f, transfer.order)
+        f.machine.memory.store(f, at, spread, data, transfer.width)
         kind = WRITE if transfer.order == WEAK else RELAXED_WRITE
         f.machine.memory.note(f, at, spread, transfer.bytes, threads, kind, transfer.scope)
         if kind == WRITE:
@@ -346,7 +347,7 @@ def store(
         f.fault(at, "a store to a kernel parameter")
     if transfer.order != WEAK:
         agents = f.agent_of[threads]
-        ordering.release(f, generic(space, spread), agents, transfer.order, adds=False)
+        ordering.release(f, generic(f, space, spread), agents, transfer.order, adds=False)
 
 
 def _note_relaxed(
@@ -382,7 +383,7 @@ def _store_shared(
     kind = WRITE if transfer.order == WEAK else RELAXED_WRITE
     for part in shared_parts(f, at, addresses, transfer.bytes, threads):
         if kind == RELAXED_WRITE:
-            met = generic(SHARED, addresses[part.positions])
+            met = generic(f, SHARED, addresses[part.positions])
             before = part.shared.peek(part.offsets, transfer.bytes)
             _note_relaxed(f, at, met, part.threads, before, data[part.positions], transfer.width)
         part.shared.generic_write(

@@ -4,8 +4,9 @@ How memory accesses of threads are ordered, and what threads learn when they syn
 
 A thread that acquires at an address learns what was released there, also by another cluster, if the
 scope of each of the two includes the other: threads of other CTAs do not learn what is released at
-``.cta``, nor those of other clusters what is released at ``.cluster``. The threads of one
-instruction that synchronise at one address count as if each came before the others.
+``.cta``, nor those of other clusters what is released at ``.cluster``, nor those of other devices
+what is released at ``.gpu``. The threads of one instruction that synchronise at one address count
+as if each came before the others.
 
 PTX ISA, sections "Scope", "Morally strong operations" and "Release and Acquire Patterns" of the
 memory consistency model.
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from jitgen.emulator.machine.clocks import Released
 from jitgen.emulator.machine.fragment import Fragment
-from jitgen.emulator.machine.remote_clocks import ByCluster, join_clocks
+from jitgen.emulator.machine.remote_clocks import Given
 from jitgen.emulator.machine.scopes import Scope, scope_in
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.parse import SHARED_WINDOW
@@ -57,6 +58,12 @@ def scope_of(order: str) -> Scope:
     return scope_in(order.split("."))
 
 
+def settle(f: Fragment, order: str) -> None:
+    """Let stores to peers arrive before a write that releases them to other clusters."""
+    if order.partition(".")[0] in _RELEASES and scope_of(order) >= Scope.GPU:
+        f.machine.memory.settle()
+
+
 def release(
     f: Fragment, addresses: NDArray[np.int64], agents: NDArray[np.int64], order: str, *, adds: bool
 ) -> None:
@@ -93,10 +100,17 @@ def release(
             others.pop(address, None)
         else:
             given = clocks.remote.released(clocks, wide)
-            others[address] = join_clocks(others.get(address) if adds else None, given)
+            widest = given
+            if order not in _RELEASES and clocks.grid.stream.has_peers:
+                clock = clocks.released_by_fence(givers, Scope.SYS)
+                widest = clocks.remote.released(clocks, clock)
+            device = clocks.grid.stream.device
+            now = Given(device, given, None if scope < Scope.SYS else widest)
+            earlier = others.get(address) if adds else None
+            others[address] = now if earlier is None else earlier.followed_by(now)
 
 
-def _between_clusters(f: Fragment, addresses: NDArray[np.int64]) -> dict[int, ByCluster]:
+def _between_clusters(f: Fragment, addresses: NDArray[np.int64]) -> dict[int, Given]:
     """Return the table of releases between clusters; None for addresses in shared memory."""
     return f.machine.memory.flags if int(addresses[0]) < SHARED_WINDOW else {}
 
@@ -119,8 +133,12 @@ def acquire(
                 clocks.acquire(takers, clock)
             elif clock is not None:
                 clocks.observe(takers, clock, Scope.CTA if is_near else Scope.CLUSTER)
-        if given is not None and scope >= Scope.GPU:
-            if is_acquire:
-                clocks.remote.acquire(clocks, takers, given)
-            else:
-                clocks.remote.observe(takers, given)
+        if given is None:
+            continue
+        device = clocks.grid.stream.device
+        released = given.to(device, scope)
+        if released is not None and is_acquire:
+            clocks.remote.acquire(clocks, takers, released)
+        elif released is not None:
+            reach = Scope.GPU if given.device == device else Scope.SYS
+            clocks.remote.observe(takers, released, reach)

@@ -2,7 +2,7 @@
 """
 Special registers: where a thread is, and what time it is.
 
-PTX ISA, section "Special Registers". Clocks count blocks and grow with every use.
+PTX ISA, section "Special Registers". For clocks see `machine.timeline`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _linear(index: tuple[int, ...], size: tuple[int, ...]) -> int:
 
 
 def _clock(f: Fragment) -> int:
-    return f.machine.read_clock()
+    return f.machine.timeline.read()
 
 
 def _lane_mask(

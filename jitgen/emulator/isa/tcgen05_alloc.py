@@ -230,7 +230,7 @@ def _give_back(f: Fragment, at: int, request: Request) -> None:
         cta.tensor.closing.pop(first).is_done = True
         cta.tensor.free(first)
     f.cluster.events += 1
-    f.machine.global_events += 1
+    f.machine.timeline.events += 1
 
 
 def _end_loads(f: Fragment, at: int, cta: Cta, agent: int) -> None:

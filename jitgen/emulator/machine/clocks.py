@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.machine.grids import Grid
 from jitgen.emulator.machine.lanes import EVERYONE, Lanes
 from jitgen.emulator.machine.order import Order
 from jitgen.emulator.machine.remote_clocks import RemoteClocks
@@ -65,9 +66,11 @@ class Clocks:
         representatives: Arrivals of single lanes.
         order: What came before what, though it orders no memory.
         remote: What was acquired from other clusters.
+        grid: The launch that the cluster belongs to.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, grid: Grid | None = None) -> None:
+        self.grid = grid or Grid()
         self.vector: NDArray[np.int64] = np.zeros((_FIRST_CAPACITY, _FIRST_CAPACITY), np.int64)
         self.shadow_of: NDArray[np.int64] = np.zeros(_FIRST_CAPACITY, np.int64)
         self.flags: dict[int, Released] = {}
@@ -171,7 +174,7 @@ class Clocks:
                 if seen is not None:
                     self.acquire(agent, seen)
             if scope >= Scope.GPU:
-                self.remote.fence(self, agent)
+                self.remote.fence(self, agent, scope)
             now = self.vector[agent].copy()
             for reach in reached:
                 self._fenced[reach][agent] = now
@@ -389,7 +392,7 @@ def check_early_read(
 
 def _are_early(f: Fragment, agents: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which of `agents` [k] may run while the previous grid does."""
-    if not f.machine.launch.is_dependent:
+    if not f.machine.is_early:
         return np.zeros(1, np.bool_)
     early: NDArray[np.bool_] = f.cluster.clocks.vector[agents, f.cluster.previous_grid] < 1
     return early

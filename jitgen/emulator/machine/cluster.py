@@ -42,8 +42,9 @@ class Cluster:
         self.machine = machine
         self.origin = origin
         self.place: int = machine.sms.enter()
-        self.clocks: Clocks = Clocks()
+        self.clocks: Clocks = Clocks(machine.grid)
         self.previous_grid = self.clocks.agent("the previous grid")
+        self.clocks.remote.begin(self.clocks, self.previous_grid, machine.grid.before)
         self.events = 0
         self.queues = Queues(machine.mode, machine.chance)
         self.barrier = ClusterBarrier(self)

@@ -69,7 +69,7 @@ class Cta:
         self.index: tuple[int, int, int] = index
         self.base = rank << RANK_SHIFT
         self.num_threads = threads = self.machine.launch.num_threads
-        self.name = f"CTA {index}" + (
+        self.name = f"{self.machine.grid.title}CTA {index}" + (
             f" rank {rank}" if self.machine.launch.cluster_size > 1 else ""
         )
         self._make_registers(threads)

@@ -5,6 +5,7 @@ The report of a deadlock: where every thread is, what it waits for, and the stat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,20 @@ _MAX_CLUSTERS = 2
 """Clusters that are described; the others are counted."""
 
 
-def report(machine: Machine) -> Deadlock:
-    """Return the error that says why `machine` cannot go on."""
-    return Deadlock(f"deadlock: every thread waits\n{describe(machine)}")
+def report(machines: Sequence[Machine]) -> Deadlock:
+    """Return the error that says why launches that run together cannot go on."""
+    return Deadlock(f"deadlock: every thread waits\n{describe(machines)}")
 
 
-def describe(machine: Machine) -> str:
+def describe(machines: Sequence[Machine]) -> str:
     """Return the places of all threads and the state of all barriers that are in use."""
+    lines = []
+    for machine in machines:
+        lines += _describe(machine)
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def _describe(machine: Machine) -> list[str]:
     lines = []
     for cluster in machine.running[:_MAX_CLUSTERS]:
         lines += cluster.schedule.describe()
@@ -35,7 +43,7 @@ def describe(machine: Machine) -> str:
     left_out = len(machine.running) - _MAX_CLUSTERS
     if left_out > 0:
         lines.append(f"... and {left_out} clusters more")
-    return "\n".join(f"  {line}" for line in lines)
+    return lines
 
 
 def _describe_barriers(cluster: Cluster) -> list[str]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from jitgen.emulator.arrays import Elements
 from jitgen.emulator.machine.access import READ, RELAXED_READ, RELAXED_WRITE, WRITE, Access
 from jitgen.emulator.machine.clocks import Clocks
+from jitgen.emulator.machine.remote_clocks import covers
 from jitgen.emulator.machine.scopes import Scope, are_morally_strong
 from jitgen.emulator.machine.track import WORD, Place, Plane, Stamp, Track
 
@@ -41,7 +42,7 @@ _PLANES = {
     RELAXED_WRITE: "updated", UPDATE: "updated",
 }  # fmt: skip
 _NARROWLY = " narrowly"
-"""Behind the name of a plane: for relaxed accesses at a scope that is not the whole device."""
+"""Behind the name of a plane: for relaxed accesses at a scope that does not include all threads."""
 
 _READ_BY_ANOTHER = "read by another"
 _ALL_READS = ("read", _READ_BY_ANOTHER)
@@ -76,10 +77,12 @@ class GlobalHistory:
 
     Attributes:
         is_checked: Off: nothing is noted and nothing found.
+        widest: The scope that includes all threads that access the memory.
     """
 
     def __init__(self) -> None:
         self.is_checked = True
+        self.widest = Scope.GPU
         self._stamps: list[Stamp | None] = [None]
         self._numbers: dict[Stamp, int] = {}
         self._agent_of: NDArray[np.int32] = np.zeros(1024, np.int32)
@@ -162,7 +165,7 @@ class GlobalHistory:
                     return
         for name in _MUST_INCLUDE.get(access.kind, ()):
             plane = track.known(name)
-            if plane is not None and (access.scope < Scope.GPU or name.endswith(_NARROWLY)):
+            if plane is not None and (access.scope < self.widest or name.endswith(_NARROWLY)):
                 ids = where.get(plane)
                 if np.count_nonzero(ids) and self._find(f, at, found, track, where, ids, access):
                     return
@@ -221,7 +224,7 @@ class GlobalHistory:
             self._put_read(track, where, numbers)
             return
         name = _PLANES[access.kind]
-        if access.kind != WRITE and access.scope < Scope.GPU:
+        if access.kind != WRITE and access.scope < self.widest:
             name += _NARROWLY
         elif access.kind in _UPDATING:
             self._keep_elsewhere(track, where, numbers)
@@ -300,14 +303,16 @@ def _may_meet(own: Clocks, stamp: Stamp, access: Access) -> bool:
         stamp.scope,
         same_cta=is_near and stamp.rank == access.rank,
         same_cluster=is_near,
+        same_device=stamp.clocks.grid.stream.device == own.grid.stream.device,
     )
 
 
 def _grade(own: Clocks, row: int, stamp: Stamp, access: Access) -> str:
     """Return what is wrong with an earlier access: "race", "proxy", "constant" or nothing."""
-    if CONSTANT_READ in {access.kind, stamp.kind}:
-        return "constant"
+    is_constant = CONSTANT_READ in {access.kind, stamp.kind}
     other, agent, epoch = stamp.clocks, stamp.agent, stamp.epoch
+    if is_constant and other.grid is own.grid:
+        return "constant"
     is_own = other is own
     if is_own:
         is_known = bool(own.vector[row, agent] >= epoch)
@@ -315,6 +320,8 @@ def _grade(own: Clocks, row: int, stamp: Stamp, access: Access) -> str:
         is_known = own.remote.knows(own, row, other, agent, epoch)
     if not is_known:
         return "race"
+    if is_constant:
+        return "" if _is_apart(own, row, stamp, access) else "constant"
     shadow = int(other.global_shadow_of[agent])
     if not access.is_async or stamp.is_async or not shadow or stamp.kind not in WRITES:
         return ""
@@ -325,11 +332,20 @@ def _grade(own: Clocks, row: int, stamp: Stamp, access: Access) -> str:
     return "" if is_fenced else "proxy"
 
 
+def _is_apart(own: Clocks, row: int, stamp: Stamp, access: Access) -> bool:
+    """Return whether one of two accesses, known to each other, is outside of the other's launch."""
+    other = stamp.clocks
+    if access.kind == CONSTANT_READ:
+        return covers(own.grid.before, other, stamp.agent, stamp.epoch)
+    return any(other.grid.is_over_by(x.released) for x in own.remote.known(own, row))
+
+
 def _report(
     f: Fragment, at: int, fault: str, place: str, row: int, stamp: Stamp, access: Access
 ) -> None:
     who, earlier = f.cluster.clocks.name(row), stamp.clocks.name(stamp.agent)
-    where = f"\n  at {f.machine.program.place(stamp.at)}"
+    program = stamp.clocks.grid.program or f.machine.program
+    where = f"\n  at {program.place(stamp.at)}"
     if fault == "proxy":
         message = (
             f"no fence.proxy.async between the write of global memory {place} by {earlier} and its "

@@ -2,6 +2,9 @@
 """
 Global memory: the ranges of the host's memory that a kernel may touch, and nothing else.
 
+A device sees memory of its peers at addresses of its own. What is noted of an access is noted at
+the home of the memory, its address on the device that owns it.
+
 An access has two sides, as in shared memory: what it does to the bytes, and that it happens, which
 `note` and `note_box` tell the history when the instruction is executed.
 """
@@ -18,8 +21,9 @@ from numpy.typing import NDArray
 from jitgen.emulator.arrays import Elements, Integers
 from jitgen.emulator.machine.access import Access
 from jitgen.emulator.machine.global_history import WRITES, GlobalHistory
+from jitgen.emulator.machine.link import Link
 from jitgen.emulator.machine.regions import Box, Scattered
-from jitgen.emulator.machine.remote_clocks import ByCluster
+from jitgen.emulator.machine.remote_clocks import Given
 from jitgen.emulator.machine.scopes import Scope
 from jitgen.emulator.machine.tensor_maps import TensorMaps
 
@@ -43,6 +47,7 @@ class Range:
             word on that `start` lies in; else None.
         is_settled: No earlier grid can still be writing to it, nor did this one: it may be read
             before griddepcontrol.wait.
+        peer: The same memory where it is at home; None for memory of the device itself.
     """
 
     start: int
@@ -51,6 +56,7 @@ class Range:
     bytes: NDArray[np.uint8]
     is_set: NDArray[np.bool_] | None = None
     is_settled: bool = False
+    peer: Range | None = None
     _views: dict[int, tuple[int, Elements]] = field(default_factory=dict)
 
     def view(self, unit: int) -> tuple[int, Elements]:
@@ -62,6 +68,16 @@ class Range:
             self._views[unit] = (first, aligned.view(f"u{unit}"))
         return self._views[unit]
 
+    @property
+    def home(self) -> Range:
+        """The range where the memory is at home."""
+        return self.peer or self
+
+    @property
+    def shift(self) -> int:
+        """From an address in the range to the same in its home."""
+        return self.home.start - self.start
+
     def distance(self, address: int) -> int:
         """Return how many bytes lie between an address and the range."""
         return max(self.start - address, address - self.stop + 1, 0)
@@ -69,23 +85,31 @@ class Range:
 
 class GlobalMemory:
     """
-    Global memory as the kernels of one call see it.
+    Global memory as the kernels of one device see it.
 
     Attributes:
-        history: Who accessed what in the launch that runs.
+        history: Who accessed what in the launch that runs, of several devices in all launches.
         flags: What was released at an address, for clusters that acquire there.
         maps: Fences for tensor maps that the kernel changes.
+        link: What was stored to peers and has not arrived; None: it arrives at once.
     """
 
     def __init__(self) -> None:
+        self.link: Link | None = None
         self._ranges: list[Range] = []
+        self._peers: list[Range] = []
         self.begin()
 
     def begin(self) -> None:
         """Begin a launch: all that came before is over, and seen."""
         self.history = GlobalHistory()
-        self.flags: dict[int, ByCluster] = {}
+        self.flags: dict[int, Given] = {}
         self.maps = TensorMaps()
+
+    def join(self, other: GlobalMemory) -> None:
+        """Be the memory of another device that runs together with that of `other`."""
+        self.history, self.flags, self.maps = other.history, other.flags, other.maps
+        self.history.widest = Scope.SYS
 
     def add(
         self,
@@ -114,6 +138,24 @@ class GlobalMemory:
             if is_unknown:
                 found.is_set = np.zeros(size + address % 4 + 3, np.bool_)
             self._ranges.append(found)
+
+    def add_peer(self, address: int, memory: GlobalMemory, home: int) -> None:
+        """Declare, at `address`, the memory that another device declared at address `home`."""
+        peer = memory._range_of(home, home + 1)
+        if peer is not None:
+            stop = address + peer.stop - peer.start
+            found = Range(address, stop, peer.name, peer.bytes, peer=peer)
+            self._ranges.append(found)
+            self._peers.append(found)
+
+    def at_home(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return, for addresses [k] of this device, those where the memory is at home."""
+        if not self._peers:
+            return addresses
+        found = addresses.copy()
+        for peer in self._peers:
+            found[(addresses >= peer.start) & (addresses < peer.stop)] += peer.shift
+        return found
 
     # --- what is noted ----------------------------------------------------------------------------
 
@@ -151,9 +193,10 @@ class GlobalMemory:
         access = Access(kind, agents, epochs, agents, scope=scope, rank=f.cta.rank)
         wide = addresses.astype(np.int64)
         for found, chosen in self._by_range(f, at, wide, width):
-            place = Scattered(wide[chosen], width)
-            found.is_settled &= kind not in WRITES
-            self.history.access(f, at, found, place, access.part(chosen))
+            home = found.home
+            place = Scattered(wide[chosen] + found.shift, width)
+            home.is_settled &= kind not in WRITES
+            self.history.access(f, at, home, place, access.part(chosen))
 
     def note_words(
         self, f: Fragment, at: int, addresses: NDArray[np.int64], access: Access
@@ -162,21 +205,23 @@ class GlobalMemory:
         for found in self._ranges:
             mine = addresses[(addresses >= found.start & -_WORD) & (addresses < found.stop)]
             if len(mine):
-                self.history.access(f, at, found, Scattered(mine, _WORD), access)
+                place = Scattered(mine + found.shift, _WORD)
+                self.history.access(f, at, found.home, place, access)
 
     def note_box(self, f: Fragment, at: int, box: Box, access: Access) -> None:
         """Note an access of a unit, through the async proxy, to bytes that are in bounds."""
         found = self._range_of(box.address, box.address + 1)
         if found is not None:
-            found.is_settled &= access.kind not in WRITES
-            self.history.access(f, at, found, box, access)
+            home = found.home
+            home.is_settled &= access.kind not in WRITES
+            self.history.access(f, at, home, box.moved(found.shift), access)
 
     def check_map(self, f: Fragment, at: int, box: Box, row: int) -> None:
         """Find a tensor map that the kernel changed and agent `row` uses without the fences."""
         found = self._range_of(box.address, box.address + 1)
         if found is None:
             return
-        for write in self.history.last_writes(found, box):
+        for write in self.history.last_writes(found.home, box.moved(found.shift)):
             lacking = self.maps.lacking(write, f.cluster.clocks, row, box.address)
             if lacking:
                 f.warn(
@@ -192,7 +237,7 @@ class GlobalMemory:
         """Return whether `size` bytes at each address are settled, in all ranges that have them."""
         for start in np.unique(addresses).tolist():
             having = [x for x in self._ranges if x.start < start + size and start < x.stop]
-            if not having or not all(found.is_settled for found in having):
+            if not having or not all(found.home.is_settled for found in having):
                 return False
         return True
 
@@ -208,6 +253,8 @@ class GlobalMemory:
         found = self._range_of(address, address + size)
         if found is None:
             raise IndexError(self._complaint(address, size))
+        if found.peer is not None:
+            self.settle()
         return found.bytes[address - found.start : address - found.start + size]
 
     def load(self, f: Fragment, at: int, addresses: Integers, width: int) -> NDArray[np.uint8]:
@@ -225,34 +272,56 @@ class GlobalMemory:
         """
         unit = _unit(width)
         data = np.empty((len(addresses), width // unit), f"u{unit}")
-        for chosen, integers, index in self._parts(f, at, addresses, width):
+        for found, chosen, integers, index in self._parts(f, at, addresses, width, unit):
+            if found.peer is not None:
+                self.settle()
             data[chosen] = integers[index]
         return data.view(np.uint8)
 
-    def store(self, f: Fragment, at: int, addresses: Integers, data: NDArray[np.uint8]) -> None:
-        """Write what threads write, uint8 `data` [k, width]; see `load`."""
+    def store(
+        self,
+        f: Fragment,
+        at: int,
+        addresses: Integers,
+        data: NDArray[np.uint8],
+        element: int | None = None,
+    ) -> None:
+        """
+        Write what threads write, uint8 `data` [k, width]; see `load`.
+
+        With `element`, the bytes of an element of a vector, it may arrive at peers later.
+        """
         width = data.shape[1]
-        units = np.ascontiguousarray(data).view(f"u{_unit(width)}")
-        for chosen, integers, index in self._parts(f, at, addresses, width):
-            integers[index] = units[chosen]
-        f.machine.global_events += 1
+        unit = element or _unit(width)
+        units = np.ascontiguousarray(data).view(f"u{unit}")
+        for found, chosen, integers, index in self._parts(f, at, addresses, width, unit):
+            if self.link is not None and found.peer is not None and element:
+                first = found.peer.start + found.view(unit)[0] - found.start
+                self.link.put_off(integers, index, units[chosen], first + unit * index)
+            else:
+                integers[index] = units[chosen]
+        f.machine.timeline.events += 1
+
+    def settle(self) -> None:
+        """Let everything that was stored to peers arrive."""
+        if self.link is not None:
+            self.link.arrive()
 
     def _parts(
-        self, f: Fragment, at: int, addresses: Integers, width: int
-    ) -> list[tuple[NDArray[np.int64] | slice, Elements, NDArray[np.int64]]]:
-        """Return for each range which accesses are in it, its integers, and which of those."""
+        self, f: Fragment, at: int, addresses: Integers, width: int, unit: int
+    ) -> list[tuple[Range, NDArray[np.int64] | slice, Elements, NDArray[np.int64]]]:
+        """Return the ranges, which accesses are in each, its integers, and which of those."""
         wide = addresses.astype(np.int64)
         misaligned = wide & (width - 1)
         if misaligned.any():
             first = int(wide[misaligned.argmax()])
             f.fault(at, f"global address {first:#x} is not a multiple of {width}")
-        unit = _unit(width)
         steps = np.arange(width // unit)
         parts = []
         for found, chosen in self._by_range(f, at, wide, width):
             start, integers = found.view(unit)
             index = ((wide[chosen] - start) // unit)[:, None] + steps
-            parts.append((chosen, integers, index))
+            parts.append((found, chosen, integers, index))
         return parts
 
     def _by_range(

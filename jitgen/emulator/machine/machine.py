@@ -9,6 +9,7 @@ import math
 import random
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,11 +20,14 @@ from numpy.typing import NDArray
 from jitgen.emulator.machine import deadlock
 from jitgen.emulator.machine.cluster import Cluster
 from jitgen.emulator.machine.faults import Finding
+from jitgen.emulator.machine.grids import Grid
 from jitgen.emulator.machine.observed import Observed
 from jitgen.emulator.machine.tensor_columns import Sms
+from jitgen.emulator.machine.timeline import Timeline
 from jitgen.errors import MachineFault
 
 if TYPE_CHECKING:
+    from jitgen.emulator.machine.clocks import Clocks
     from jitgen.emulator.machine.global_memory import GlobalMemory
     from jitgen.emulator.modes import Mode
     from jitgen.emulator.program.translate import Program
@@ -37,6 +41,9 @@ _STEPS_BETWEEN_CLOCKS = 256
 
 _FORCED_ROUNDS = 64
 """Rounds in which all spinning threads change nothing before that is a deadlock."""
+
+_ROUNDS_WITHOUT_TIME = 8
+"""Of these, those before time leaps ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +130,15 @@ class Machine:
         held: Instructions with a guard that held for some thread; see `program.coverage`.
         findings: Mistakes, by kind and instruction.
         observed: What was observed of the schedule.
-        global_events: Bumped by every write to global memory.
+        grid: Which launch it is, of which device.
+        timeline: The time, and the count of writes to global memory.
+        is_early: It may start before a grid ends of which nothing is known.
         num_sms: SMs of the device.
         sms: Which cluster runs on which SMs.
         resident: Clusters that run at once, at most.
         running: Clusters that run.
+        ended: Of clusters that ended their clocks, and the agent that stands for earlier launches;
+            kept where there are several devices.
         not_started: Grid index of the clusters that have not started.
     """
 
@@ -140,6 +151,8 @@ class Machine:
         *,
         time_limit_s: float = math.inf,
         num_sms: int = NUM_SMS,
+        grid: Grid | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
         self.program: Program = program
         self.memory: GlobalMemory = memory
@@ -151,16 +164,18 @@ class Machine:
         self.held: set[int] = set()
         self.findings: dict[tuple[str, int], Finding] = {}
         self.observed: Observed = Observed(self)
-        self.global_events = 0
+        self.grid: Grid = grid or Grid(program=program)
+        self.timeline: Timeline = timeline or Timeline()
+        self.is_early = launch.is_dependent and not self.grid.follows
         self.num_sms: int = num_sms
         self.sms: Sms = Sms(self, num_sms)
         self.resident = self.sms.resident
         self.running: list[Cluster] = []
+        self.ended: list[tuple[Clocks, int]] = []
         self.not_started: deque[Index] = deque(_started(launch.origins, mode))
         self.deadline = time.monotonic() + time_limit_s
         self._time_limit_s = time_limit_s
-        self._steps = self._clock_reads = 0
-        self._forced_at = (-1, 0)
+        self._standstill = Standstill(self.timeline)
 
     @cached_property
     def shared_end(self) -> int:
@@ -193,22 +208,17 @@ class Machine:
             Deadlock: No thread can go on.
         """
         with np.errstate(all="ignore"):
-            self._start(self.mode.clusters)
+            self.start(self.mode.clusters)
             while self.running:
-                if not (self._run() or self._do_deferred() or self._start(1) or self._force()):
-                    raise deadlock.report(self)
+                if not (self._run() or self.do_deferred() or self.start(1) or self._force()):
+                    raise deadlock.report([self])
         self.observed.finish()
 
     def take_cluster(self) -> Index | None:
         """Return the grid index of a cluster that now will never start; None: all have started."""
         return self.not_started.popleft() if self.not_started else None
 
-    def read_clock(self) -> int:
-        """Return a time, later than that of the last call, in arbitrary units."""
-        self._clock_reads += 1
-        return self._steps + self._clock_reads
-
-    def _start(self, number: int) -> bool:
+    def start(self, number: int) -> bool:
         """Start clusters; return whether there was one to start and room for it."""
         room = min(number, self.resident - len(self.running), len(self.not_started))
         for _ in range(room):
@@ -217,53 +227,83 @@ class Machine:
 
     def _run(self) -> bool:
         """Run clusters until each waits; return whether any block was executed."""
-        before = self._steps
         if self.chance is None:
-            for cluster in list(self.running):
-                while cluster.schedule.step():
-                    self._tick()
-                self._retire(cluster)
-        else:
-            self._run_mixed(self.chance)
-        return self._steps > before
+            return self.run_in_order()
+        return run_mixed([self], self.chance)
 
-    def _run_mixed(self, chance: random.Random) -> None:
-        """Like `_run`, a block of a random cluster at a time."""
-        able = list(self.running)
-        while able:
-            cluster = chance.choice(able)
-            if cluster.schedule.step():
-                self._tick()
-            else:
-                able.remove(cluster)
-                self._retire(cluster)
+    def run_in_order(self) -> bool:
+        """Run one cluster after the other until it waits; return whether anything was executed."""
+        before = self.timeline.steps
+        for cluster in list(self.running):
+            while self.step(cluster):
+                pass
+        return self.timeline.steps > before
+
+    def step(self, cluster: Cluster) -> bool:
+        """Execute a block of a cluster; if none can run return False, and retire it if it ended."""
+        if not cluster.schedule.step():
+            self._retire(cluster)
+            return False
+        timeline = self.timeline
+        timeline.steps += 1
+        if timeline.steps % _STEPS_BETWEEN_CLOCKS == 0 and time.monotonic() > self.deadline:
+            places = deadlock.describe([self])
+            raise MachineFault(f"time limit of {self._time_limit_s:g} s exceeded\n{places}")
+        return True
 
     def _retire(self, cluster: Cluster) -> None:
         """End a cluster whose threads have all exited, and start another in its place."""
         if cluster.schedule.is_empty():
             self.running.remove(cluster)
             cluster.finish()
+            if self.grid.stream.has_peers:
+                self.ended.append((cluster.clocks, cluster.previous_grid))
             if self.not_started:
                 cluster.free()
             if len(self.running) < self.mode.clusters:
-                self._start(1)
+                self.start(1)
 
-    def _tick(self) -> None:
-        self._steps += 1
-        if self._steps % _STEPS_BETWEEN_CLOCKS == 0 and time.monotonic() > self.deadline:
-            places = deadlock.describe(self)
-            raise MachineFault(f"time limit of {self._time_limit_s:g} s exceeded\n{places}")
-
-    def _do_deferred(self) -> bool:
+    def do_deferred(self) -> bool:
         """Do one piece of asynchronous work that was put off."""
         return any(cluster.queues.run_one() for cluster in self.running)
 
     def _force(self) -> bool:
         """Let spinning threads go round once more; False if that has changed nothing many times."""
-        events = self.global_events + sum(cluster.events for cluster in self.running)
-        last, rounds = self._forced_at
-        self._forced_at = (events, rounds + 1 if events == last else 0)
-        if self._forced_at[1] >= _FORCED_ROUNDS:
+        return self._standstill.force([self])
+
+
+class Standstill:
+    """Launches in which all threads wait, and some ask again and again: they may only count."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._events, self._rounds = -1, 0
+
+    def force(self, machines: Sequence[Machine]) -> bool:
+        """Let spinning threads go round once more; False if that has changed nothing many times."""
+        running = [cluster for machine in machines for cluster in machine.running]
+        events = self._timeline.events + sum(cluster.events for cluster in running)
+        if events != self._events:
+            self._events, self._rounds = events, 0
+            self._timeline.walk()
+        else:
+            self._rounds += 1
+        if self._rounds >= _FORCED_ROUNDS:
             return False
-        forced = [cluster.schedule.force() for cluster in self.running]
+        if self._rounds >= _ROUNDS_WITHOUT_TIME:
+            self._timeline.leap()
+        forced = [cluster.schedule.force() for cluster in running]
         return any(forced)
+
+
+def run_mixed(machines: Sequence[Machine], chance: random.Random) -> bool:
+    """Run a block of a random cluster at a time until all wait; return whether any was executed."""
+    able = [(machine, cluster) for machine in machines for cluster in machine.running]
+    has_run = False
+    while able:
+        machine, cluster = chosen = chance.choice(able)
+        if machine.step(cluster):
+            has_run = True
+        else:
+            able.remove(chosen)
+    return has_run

@@ -9,7 +9,7 @@ again and again, so the results for an array that cannot be written to are cache
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -161,6 +161,10 @@ class Box:
     def is_whole(self) -> bool:
         """True: the bytes behind a row's end in its last word are padding."""
         return True
+
+    def moved(self, by: int) -> Box:
+        """Return the box so many bytes behind."""
+        return replace(self, address=self.address + by) if by else self
 
     def within(self, start: int, unit: int) -> Box:
         """Return the granules of `unit` bytes behind `start`."""

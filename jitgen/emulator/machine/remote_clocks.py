@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The clocks of other clusters, as far as a cluster knows them: released and acquired at addresses of
-global memory.
+global memory, or handed on by the end of a launch to the next one of its stream.
 
 Clusters have separate clocks, and most never synchronise. If one does, by a flag or a counter, it
 acquires what the other released: a clock for each cluster that the other knew of. The agents of the
@@ -18,11 +18,45 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.machine.grids import Stream
+from jitgen.emulator.machine.scopes import Scope
+
 if TYPE_CHECKING:
     from jitgen.emulator.machine.clocks import Clock, Clocks
 
-ByCluster = dict["Clocks", "Clock"]
-"""A release: for each cluster, by its `Clocks`, a clock of its agents."""
+ByCluster = dict["Clocks | Stream", "Clock"]
+"""
+A release: for each cluster, by its `Clocks`, a clock of its agents; for each stream which of its
+launches are over.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """
+    What was released at an address for other clusters.
+
+    Attributes:
+        device: Of the thread that did it last.
+        near: For clusters of the same device.
+        far: For all others; None if the last write there was at ``.gpu``.
+    """
+
+    device: int
+    near: ByCluster
+    far: ByCluster | None
+
+    def followed_by(self, update: Given) -> Given:
+        """Return what is released there after an update, which hands on what was there before."""
+        before = self.near if self.device == update.device else self.far
+        near = join_clocks(before, update.near)
+        return Given(update.device, near, update.far and join_clocks(self.far, update.far))
+
+    def to(self, device: int, scope: Scope) -> ByCluster | None:
+        """Return what a thread of `device` learns that reads with `scope`."""
+        if device == self.device:
+            return self.near if scope >= Scope.GPU else None
+        return self.far if scope >= Scope.SYS else None
 
 
 @dataclass(slots=True)
@@ -43,8 +77,7 @@ class Acquired:
 
     def covers(self, other: Clocks, agent: int, epoch: int) -> bool:
         """Return whether it includes an epoch of an agent of another cluster."""
-        clock = self.released.get(other)
-        return clock is not None and agent < len(clock) and bool(clock[agent] >= epoch)
+        return covers(self.released, other, agent, epoch)
 
     def contains(self, released: ByCluster) -> bool:
         """Return whether it includes all of `released`, as when a flag is polled again."""
@@ -61,7 +94,7 @@ class RemoteClocks:
 
     def __init__(self) -> None:
         self._acquired: list[Acquired] = []
-        self._observed: dict[int, list[ByCluster]] = {}
+        self._observed: dict[int, list[tuple[Scope, ByCluster]]] = {}
 
     def acquire(self, own: Clocks, agents: NDArray[np.int64], released: ByCluster) -> None:
         """Let agents take over what was released elsewhere."""
@@ -70,15 +103,25 @@ class RemoteClocks:
             if not any(x.contains(others) for x in self._acquired if x.agent == agent):
                 self._acquired.append(Acquired(agent, own.now(agent), others))
 
-    def observe(self, agents: NDArray[np.int64], released: ByCluster) -> None:
-        """Note what relaxed loads of agents saw; their next fence acquires it."""
-        for agent in np.unique(agents).tolist():
-            self._observed.setdefault(agent, []).append(released)
+    def begin(self, own: Clocks, agent: int, before: ByCluster) -> None:
+        """Let all that know `agent` know, and have fenced, what was over before the launch."""
+        if before:
+            now = own.now(agent)
+            self._acquired.append(Acquired(agent, now, before, [(agent, now)]))
 
-    def fence(self, own: Clocks, agent: int) -> None:
+    def observe(self, agents: NDArray[np.int64], released: ByCluster, reach: Scope) -> None:
+        """Note what relaxed loads of agents saw; a fence acquires it whose scope has `reach`."""
+        for agent in np.unique(agents).tolist():
+            self._observed.setdefault(agent, []).append((reach, released))
+
+    def fence(self, own: Clocks, agent: int, scope: Scope) -> None:
         """Acquire what an agent observed."""
-        for released in self._observed.pop(agent, ()):
-            self.acquire(own, np.array([agent]), released)
+        seen = self._observed.pop(agent, ())
+        for reach, released in seen:
+            if reach <= scope:
+                self.acquire(own, np.array([agent]), released)
+        if left := [one for one in seen if one[0] > scope]:
+            self._observed[agent] = left
 
     def fence_proxy(self, own: Clocks, agent: int) -> None:
         """Note a proxy fence of an agent, for all that it knows of."""
@@ -94,6 +137,22 @@ class RemoteClocks:
             if acquired.agent < len(clock) and clock[acquired.agent] >= acquired.epoch:
                 for other, theirs in acquired.released.items():
                     found[other] = join(found[other], theirs) if other in found else theirs
+        return without_ended(found) if own.grid.stream.has_peers else found
+
+    def all_known(self, own: Clocks, unknown: int) -> ByCluster:
+        """
+        Return what the cluster knows of others at its end.
+
+        Args:
+            own: Its clocks.
+            unknown: An agent that counts only if another one knows it.
+        """
+        knows = own.vector[:, unknown] >= own.vector[unknown, unknown]
+        knows[unknown] = False
+        found: ByCluster = {}
+        for acquired in self._acquired:
+            if acquired.agent != unknown or knows.any():
+                found = join_clocks(found, acquired.released)
         return found
 
     def knows(self, own: Clocks, row: int, other: Clocks, agent: int, epoch: int) -> bool:
@@ -115,6 +174,23 @@ class RemoteClocks:
     def known(self, own: Clocks, row: int) -> list[Acquired]:
         """Return the acquisitions that an agent is ordered after."""
         return [x for x in self._acquired if own.vector[row, x.agent] >= x.epoch]
+
+
+def covers(released: ByCluster, other: Clocks, agent: int, epoch: int) -> bool:
+    """Return whether a release includes an epoch of an agent of another cluster."""
+    clock = released.get(other)
+    if clock is not None and agent < len(clock) and clock[agent] >= epoch:
+        return True
+    return other.grid.is_over_by(released)
+
+
+def without_ended(released: ByCluster) -> ByCluster:
+    """Return a release without the clusters of launches that it says are over."""
+    return {
+        who: clock
+        for who, clock in released.items()
+        if isinstance(who, Stream) or not who.grid.is_over_by(released)
+    }
 
 
 def join_clocks(one: ByCluster | None, other: ByCluster) -> ByCluster:

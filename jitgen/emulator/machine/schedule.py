@@ -96,7 +96,7 @@ class Schedule:
             return False
         if not fragment.block < block:
             return False
-        events = (self._cluster.events, self._machine.global_events)
+        events = (self._cluster.events, self._machine.timeline.events)
         if events != self._last_events or any(key[0] <= block for key in self.ready):
             return False
         return self._may_enter(fragment, block)
@@ -123,7 +123,7 @@ class Schedule:
 
     def _wake(self) -> None:
         """Make fragments ready that no longer wait."""
-        events = (self._cluster.events, self._machine.global_events)
+        events = (self._cluster.events, self._machine.timeline.events)
         if events == self._last_events:
             return
         self._last_events = events

@@ -4,8 +4,7 @@ Scopes: which threads a synchronising access or a fence has in mind.
 
 Two such accesses of different threads are morally strong, and so may meet, if the scope of each
 includes the other thread. Else they are a data race like ordinary ones, unless something orders
-them. One device runs here, so that `.gpu` and `.sys` include the same threads; the scope is kept
-all the same.
+them. `.gpu` includes the threads of one device, `.sys` those of all.
 
 PTX ISA, sections "Scope", "Morally strong operations" and "Data races" of the memory consistency
 model.
@@ -39,8 +38,11 @@ def scope_in(parts: Iterable[str], default: Scope = Scope.SYS) -> Scope:
     return next((SCOPE_PARTS[part] for part in parts if part in SCOPE_PARTS), default)
 
 
-def are_morally_strong(one: Scope, other: Scope, *, same_cta: bool, same_cluster: bool) -> bool:
+def are_morally_strong(
+    one: Scope, other: Scope, *, same_cta: bool, same_cluster: bool, same_device: bool = True
+) -> bool:
     """Return whether two synchronising accesses include each other's thread in their scopes."""
     if same_cta:
         return True
-    return min(one, other) >= (Scope.CLUSTER if same_cluster else Scope.GPU)
+    least = Scope.CLUSTER if same_cluster else Scope.GPU if same_device else Scope.SYS
+    return min(one, other) >= least

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Calls of compiled kernels on several devices at once, on the CPU, in several modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from jitgen.emulator.api import TIME_LIMIT_S
+from jitgen.emulator.artifact import Artifact
+from jitgen.emulator.call import Call
+from jitgen.emulator.host.native import STANDALONE, Host
+from jitgen.emulator.host.tensors import Tensor, span
+from jitgen.emulator.host.windows import Window
+from jitgen.emulator.machine.devices import MOST_DEVICES, Devices, Queue
+from jitgen.emulator.machine.global_memory import GlobalMemory
+from jitgen.emulator.machine.machine import NUM_SMS, Launch, Machine
+from jitgen.emulator.modes import Mode, modes_of_devices
+from jitgen.emulator.prepared import Prepared, of_artifact, of_program
+from jitgen.emulator.program.translate import Program, translate
+from jitgen.emulator.report import Report
+from jitgen.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCall:
+    """
+    One call of a kernel on one of several devices.
+
+    Attributes:
+        device: Its number, from 0.
+        kernel: An artifact, or PTX of any compiler.
+        arguments: By the names that messages call them, in their order: torch tensors in host
+            memory, which are the device's own, what `Window.seen` returns, and numbers.
+        launch: Of PTX, grid, block, cluster and shared memory; an artifact's host part says it.
+        entry: Of PTX, the name of the kernel; empty for the only one.
+    """
+
+    device: int
+    kernel: Artifact | str = field(repr=False)
+    arguments: Mapping[str, object]
+    launch: Launch | None = None
+    entry: str = ""
+
+
+def emulate_devices(
+    calls: Sequence[DeviceCall],
+    *,
+    windows: Mapping[str, Window],
+    replays: int = 1,
+    modes: str | Mode | Sequence[str | Mode] = "quick",
+    num_sms: int = NUM_SMS,
+    time_limit_s: float = TIME_LIMIT_S,
+    host: Host = STANDALONE,
+    unknown: Collection[str] = (),
+) -> Report:
+    """
+    Run calls on several devices on the CPU, once in each mode, and return what was found.
+
+    The calls of a device follow each other in their order, those of different devices run at the
+    same time, and nothing but what the kernels do orders them. Else it is as `emulate`.
+
+    Args:
+        calls: Of 1 to `MOST_DEVICES` devices.
+        windows: Memory that all devices see, by the name that messages call it. A tensor that is in
+            none is seen by one device alone.
+        replays: How often each device runs its calls, as the replays of a graph do: with the same
+            arguments, and with what the replay before left in memory.
+        modes: See `emulate`; ``quick`` and ``all`` have modes for several devices as well.
+        num_sms: SMs of each device.
+        time_limit_s: Seconds that one mode may take.
+        host: How native code is compiled, cached and loaded on this machine.
+        unknown: Names of arguments or windows whose contents mean nothing until a kernel has
+            written them, on every device.
+
+    Raises:
+        MachineFault: A kernel did what hardware would not survive; Deadlock if all wait for ever.
+        UnsupportedPtx: One holds what the emulator does not know.
+        EmulationError: One cannot be run for another reason.
+        InputError: The calls and windows do not fit each other, `modes` is wrong, or a name in
+            `unknown`.
+    """
+    count = _number_of(calls, windows)
+    chosen = modes_of_devices(modes, count)
+    programs: dict[tuple[str, str], Program] = {}
+    queues = [_Queue() for _ in range(count)]
+    for call in calls:
+        queues[call.device].add(_prepared(call, programs, num_sms, host))
+    groups: dict[str, list[str]] = {name: [] for name in windows}
+    tensors: dict[str, Tensor] = {}
+    for name, window in windows.items():
+        for device, tensor in enumerate(window.tensors):
+            queues[device].declare(name, tensor, device, tensors, groups)
+    for device, queue in enumerate(queues):
+        for name, tensor in queue.given:
+            queue.declare(name, tensor, device, tensors, groups)
+    _check_owners(queues, tensors)
+    if strangers := sorted(set(unknown) - groups.keys()):
+        raise InputError("unknown", f"{strangers[0]!r} is no tensor; allowed: {', '.join(groups)}")
+    run = _Devices(
+        programs=list(dict.fromkeys(program for queue in queues for program in queue.programs)),
+        tensors=tensors,
+        unknown=frozenset(name for group in unknown for name in groups[group]),
+        queues=queues,
+        windows=windows,
+        replays=replays,
+        num_sms=num_sms,
+    )
+    runs, _ = run.run_all(chosen, time_limit_s, explores=False)
+    names = dict.fromkeys(program.module.entry for program in run.programs)
+    arch = Artifact(library=b"", symbol="", ptx=_ptx(calls[0])).arch
+    return Report(name=", ".join(names), arch=arch, runs=runs)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """
+    The calls of one device.
+
+    Attributes:
+        programs: Their kernels, launched or not.
+        launches: Programs and launches, in order.
+        given: Tensors among the arguments, with the names that calls have for them.
+        own: Names of all that the device has, windows included.
+    """
+
+    programs: list[Program] = field(default_factory=list)
+    launches: list[tuple[Program, Launch]] = field(default_factory=list)
+    given: list[tuple[str, Tensor]] = field(default_factory=list)
+    own: list[str] = field(default_factory=list)
+
+    def add(self, prepared: Prepared) -> None:
+        """Add a call behind the others."""
+        self.programs += prepared.programs
+        self.launches += prepared.launches
+        self.given += prepared.tensors.items()
+
+    def declare(
+        self,
+        name: str,
+        tensor: Tensor,
+        device: int,
+        tensors: dict[str, Tensor],
+        groups: dict[str, list[str]],
+    ) -> None:
+        """Let the device have a tensor, unless it lies in one that it has."""
+        group = groups.setdefault(name, [])
+        if not span(tensor) or any(_holds(tensors[other], tensor) for other in self.own):
+            return
+        full = f"{name} of device {device}"
+        while full in tensors:
+            full += "'"
+        tensors[full] = tensor
+        group.append(full)
+        self.own.append(full)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Devices(Call):
+    """
+    The calls of all devices.
+
+    Attributes:
+        queues: By device.
+        windows: What all of them see.
+        replays: How often each device runs its calls.
+        num_sms: SMs of each.
+    """
+
+    queues: list[_Queue]
+    windows: Mapping[str, Window]
+    replays: int
+    num_sms: int
+
+    def launch(self, mode: Mode, time_limit_s: float, machines: list[Machine]) -> None:
+        memories = [GlobalMemory() for _ in self.queues]
+        for memory, queue in zip(memories, self.queues, strict=True):
+            memory.join(memories[0])
+            for name in queue.own:
+                self.declare(memory, name)
+        for window in self.windows.values():
+            for on, memory in enumerate(memories):
+                for of, owner in enumerate(memories):
+                    if of != on:
+                        home = window.tensors[of].data_ptr()
+                        memory.add_peer(window.address(of=of, on=on), owner, home)
+        queues = [
+            Queue(memory, queue.launches * self.replays, self.num_sms)
+            for memory, queue in zip(memories, self.queues, strict=True)
+        ]
+        Devices(queues, mode, machines, time_limit_s=time_limit_s).run()
+
+
+def _number_of(calls: Sequence[DeviceCall], windows: Mapping[str, Window]) -> int:
+    """Return how many devices there are."""
+    if not calls:
+        raise InputError("calls", "must be one at least")
+    counts = {len(window.tensors) for window in windows.values()}
+    count = max(counts, default=1 + max(call.device for call in calls))
+    if len(counts) > 1 or not 1 <= count <= MOST_DEVICES:
+        raise InputError(
+            "windows", f"must all have a tensor for each of 1 to {MOST_DEVICES} devices"
+        )
+    for call in calls:
+        if not 0 <= call.device < count:
+            raise InputError("device", f"must be 0 to {count - 1} (got {call.device})")
+    return count
+
+
+def _ptx(call: DeviceCall) -> str:
+    return call.kernel if isinstance(call.kernel, str) else call.kernel.ptx
+
+
+def _prepared(
+    call: DeviceCall, programs: dict[tuple[str, str], Program], num_sms: int, host: Host
+) -> Prepared:
+    """Return the launches of a call; `programs` keeps what was translated of PTX."""
+    values = list(call.arguments.values())
+    if isinstance(call.kernel, Artifact):
+        return of_artifact(call.kernel, values, tuple(call.arguments), num_sms, host)
+    if call.launch is None:
+        raise InputError("launch", "is needed where the kernel is PTX")
+    key = call.kernel, call.entry
+    if key not in programs:
+        programs[key] = translate(call.kernel, "", call.entry)
+    return of_program(programs[key], call.launch, tuple(call.arguments), values)
+
+
+def _holds(outer: Tensor, inner: Tensor) -> bool:
+    """Return whether a tensor lies in another one."""
+    start, first = inner.data_ptr(), outer.data_ptr()
+    return first <= start and start + span(inner) <= first + span(outer)
+
+
+def _check_owners(queues: list[_Queue], tensors: dict[str, Tensor]) -> None:
+    """
+    Find a tensor that two devices are given as their own.
+
+    Raises:
+        InputError: There is one.
+    """
+    found = [
+        (tensors[name].data_ptr(), span(tensors[name]), name, device)
+        for device, queue in enumerate(queues)
+        for name in queue.own
+    ]
+    for (start, size, name, device), (behind, _, other, owner) in pairwise(sorted(found)):
+        if device != owner and behind < start + size:
+            raise InputError(
+                "arguments", f"{name} and {other} share memory; what devices share is a Window"
+            )

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which launch a cluster belongs to, on which device, and what is over when it starts.
+
+Launches of one stream follow each other: the end of one is seen by the next, and by no other
+device. PTX ISA, sections "griddepcontrol" and "Memory Consistency Model"; CUDA C++ Programming
+Guide, "Streams".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jitgen.emulator.machine.remote_clocks import ByCluster
+    from jitgen.emulator.program.translate import Program
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """
+    Launches of one device that follow each other.
+
+    In a release it stands for those of its launches that are over, by number: 1, else 0.
+
+    Attributes:
+        device: Its number.
+        has_peers: Other devices run as well.
+    """
+
+    device: int = 0
+    has_peers: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Grid:
+    """
+    One launch of a stream.
+
+    Attributes:
+        stream: The stream.
+        number: Of the launch in it.
+        program: The kernel; None in tests that have none.
+        before: What is known once the launches before it are over.
+        follows: There is a launch before it, of which `before` tells.
+    """
+
+    stream: Stream = field(default_factory=Stream)
+    number: int = 0
+    program: Program | None = None
+    before: ByCluster = field(default_factory=dict)
+    follows: bool = False
+
+    @property
+    def title(self) -> str:
+        """What the names of its CTAs begin with; empty where there is one device."""
+        if not self.stream.has_peers:
+            return ""
+        return f"device {self.stream.device} launch {self.number} "
+
+    def is_over_by(self, released: ByCluster) -> bool:
+        """Return whether a release says that the launch is over."""
+        ended = released.get(self.stream)
+        return ended is not None and self.number < len(ended) and bool(ended[self.number])

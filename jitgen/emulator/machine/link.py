@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Stores to peers that have not arrived: what a mode that delays links keeps.
+
+They arrive when something asks for it: a release or a fence that peers may see, an access of the
+device to memory of a peer, the end of its launch. Else they arrive one by one, the last first, when
+nothing else can happen. The elements of a vector are stores of their own. Stores to one place
+arrive in their order.
+
+PTX ISA, sections "Vector Data-types" and "Coherence" of the memory consistency model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgen.emulator.arrays import Elements
+
+
+@dataclass(frozen=True, slots=True)
+class _Parcel:
+    """
+    One element of each of some threads.
+
+    Attributes:
+        memory: Integers of the peer's memory.
+        index: Which of them [k].
+        values: What they become [k].
+        addresses: Of them, in bytes [k].
+    """
+
+    memory: Elements
+    index: NDArray[np.int64]
+    values: Elements
+    addresses: NDArray[np.int64]
+
+    def arrive(self) -> None:
+        """Do the stores."""
+        self.memory[self.index] = self.values
+
+
+class Link:
+    """What one device stored to its peers and has not arrived, in order of issue."""
+
+    def __init__(self) -> None:
+        self._parcels: list[_Parcel] = []
+
+    def put_off(
+        self,
+        memory: Elements,
+        index: NDArray[np.int64],
+        values: Elements,
+        addresses: NDArray[np.int64],
+    ) -> None:
+        """
+        Keep the stores of some threads.
+
+        Args:
+            memory: Integers of the peer's memory.
+            index: Which of them each thread stores [k, elements].
+            values: What they become [k, elements].
+            addresses: Of them, in bytes [k, elements].
+        """
+        if any(np.isin(addresses, one.addresses).any() for one in self._parcels):
+            self.arrive()
+        for element in range(index.shape[1]):
+            where, what = index[:, element], values[:, element].copy()
+            self._parcels.append(_Parcel(memory, where, what, addresses[:, element]))
+
+    def arrive(self) -> None:
+        """Let everything arrive."""
+        while self._parcels:
+            self._parcels.pop(0).arrive()
+
+    def arrive_last(self) -> bool:
+        """Let the last of all arrive; return whether there was one."""
+        if self._parcels:
+            self._parcels.pop().arrive()
+            return True
+        return False
