@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from jitgen.errors import InputError
 
@@ -20,6 +21,13 @@ WORK = frozenset({"load", "matrix", "store"})
 
 NUM_SEEDS = 6
 """Random schedules of `ALL`, two of each kind."""
+
+
+class Links(StrEnum):
+    """How stores to peers arrive: as late as may be, one by one."""
+
+    SLOW = "in their order"
+    LATE = "the last one first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +47,7 @@ class Mode:
         late_device: Of several devices the one that goes on only when no other can; -1: none.
         is_lost: That device begins when all others have ended. What they leave is their answer to
             that, and not compared with other modes.
-        delays_links: What is stored to a peer arrives as late, and in as odd an order, as may be.
+        links: How stores to peers arrive; None: at once.
     """
 
     name: str
@@ -52,7 +60,7 @@ class Mode:
     last: int = -1
     late_device: int = -1
     is_lost: bool = False
-    delays_links: bool = False
+    links: Links | None = None
 
     def __post_init__(self) -> None:
         if unknown := sorted(self.deferred - WORK):
@@ -107,7 +115,8 @@ def last_mode(cluster: int) -> Mode:
     return Mode(name=f"last-{cluster}", last=cluster)
 
 
-LATE_LINKS = Mode(name="late-links", delays_links=True)
+SLOW_LINKS = Mode(name="slow-links", links=Links.SLOW)
+LATE_LINKS = Mode(name="late-links", links=Links.LATE)
 
 
 def late_device(device: int) -> Mode:
@@ -128,7 +137,7 @@ _NAMED: dict[str, tuple[Mode, ...]] = {
     "all": ALL,
     **{
         mode.name: (mode,)
-        for mode in (EAGER, DEFERRED, LATE_READERS, REVERSED, LATE_PEEKS, LATE_LINKS)
+        for mode in (EAGER, DEFERRED, LATE_READERS, REVERSED, LATE_PEEKS, SLOW_LINKS, LATE_LINKS)
     },
 }
 
@@ -158,15 +167,15 @@ def modes_of_devices(modes: str | Mode | Sequence[str | Mode], devices: int) -> 
     """
     Return the modes that `modes` stands for where several devices run.
 
-    ``quick`` and ``all`` have `LATE_LINKS` and `REVERSED` besides, ``all`` each device as the late
-    one.
+    ``quick`` and ``all`` have the modes of links and `REVERSED` besides, ``all`` each device as the
+    late one.
 
     Raises:
         InputError: A name is not known.
     """
     found = dict.fromkeys(parse_modes(modes))
     if modes in ("quick", "all"):
-        found |= dict.fromkeys((LATE_LINKS, REVERSED))
+        found |= dict.fromkeys((SLOW_LINKS, LATE_LINKS, REVERSED))
     if modes == "all":
         found |= dict.fromkeys(late_device(device) for device in range(devices))
     return tuple(found)

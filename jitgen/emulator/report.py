@@ -96,7 +96,7 @@ class Run:
         coverage: What was executed of each kernel, by its name in the PTX.
         observed: What it observed of its schedule.
         firsts: Clusters of its launches, by number, that were first where that was observed.
-        devices: How many ran together. What one observes of another is not told.
+        devices: How many ran together. What they observe of words of memory is told of one alone.
     """
 
     mode: str

@@ -331,7 +331,7 @@ def store(
         _store_shared(f, at, spread, threads, data, transfer)
     elif space == GLOBAL:
         check_previous_grid(f, at, warps_of(f, threads))
-        if transfer.order != WEAK:
+        if transfer.order != WEAK and f.machine.observed.watches:
             before = f.machine.memory.load(f, at, spread, transfer.bytes)
             met = generic(f, space, spread)
             _note_relaxed(f, at, met, threads, before, data, transfer.width)

@@ -94,7 +94,7 @@ class Devices:
         self._timeline = Timeline()
         self._standstill = Standstill(self._timeline)
         for queue in queues:
-            queue.memory.link = Link() if mode.delays_links else None
+            queue.memory.link = Link(mode.links) if mode.links else None
         self._devices = [
             _Running(queue, Stream(number, has_peers=True)) for number, queue in enumerate(queues)
         ]
@@ -126,17 +126,18 @@ class Devices:
         last = [machine for machine in machines if machine.grid.stream.device == late]
         if self._mode.is_lost and first:
             machines, last = first, []
-        return (
-            self._go_on(first)
-            or self._go_on(last)
-            or self._deliver()
-            or self._standstill.force(machines)
-        )
+        has_run = is_busy = False
+        for some in (first, last):
+            has_run |= self._go_on(some)
+            is_busy |= any(machine.is_busy for machine in some)
+            if has_run and not is_busy:
+                return True
+        return self._deliver() or has_run or self._standstill.force(machines)
 
     def _deliver(self) -> bool:
         """Let one store arrive that a link delays; return whether there was one."""
         links = [device.queue.memory.link for device in self._devices]
-        has_arrived = any(link.arrive_last() for link in links if link is not None)
+        has_arrived = any(link.arrive_one() for link in links if link is not None)
         self._timeline.events += has_arrived
         return has_arrived
 

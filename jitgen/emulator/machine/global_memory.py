@@ -147,14 +147,17 @@ class GlobalMemory:
             found = Range(address, stop, peer.name, peer.bytes, peer=peer)
             self._ranges.append(found)
             self._peers.append(found)
+            self._peers.sort(key=lambda one: one.start)
+            columns = [(one.start, one.stop, one.shift) for one in self._peers]
+            self._starts, self._stops, self._shifts = np.array(columns, np.int64).T
 
     def at_home(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return, for addresses [k] of this device, those where the memory is at home."""
         if not self._peers:
             return addresses
-        found = addresses.copy()
-        for peer in self._peers:
-            found[(addresses >= peer.start) & (addresses < peer.stop)] += peer.shift
+        number = self._starts.searchsorted(addresses, "right") - 1
+        is_peer = (number >= 0) & (addresses < self._stops[number])
+        found: NDArray[np.int64] = np.where(is_peer, addresses + self._shifts[number], addresses)
         return found
 
     # --- what is noted ----------------------------------------------------------------------------

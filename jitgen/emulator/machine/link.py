@@ -3,9 +3,9 @@
 Stores to peers that have not arrived: what a mode that delays links keeps.
 
 They arrive when something asks for it: a release or a fence that peers may see, an access of the
-device to memory of a peer, the end of its launch. Else they arrive one by one, the last first, when
-nothing else can happen. The elements of a vector are stores of their own. Stores to one place
-arrive in their order.
+device to memory of a peer, the end of its launch. Else they arrive one by one, when nothing else
+can happen, in their order or the last one first. The elements of a vector are stores of their own.
+Stores to one place arrive in their order.
 
 PTX ISA, sections "Vector Data-types" and "Coherence" of the memory consistency model.
 """
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgen.emulator.arrays import Elements
+from jitgen.emulator.modes import Links
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ class _Parcel:
 class Link:
     """What one device stored to its peers and has not arrived, in order of issue."""
 
-    def __init__(self) -> None:
+    def __init__(self, order: Links) -> None:
+        self._next = 0 if order is Links.SLOW else -1
         self._parcels: list[_Parcel] = []
 
     def put_off(
@@ -75,9 +77,9 @@ class Link:
         while self._parcels:
             self._parcels.pop(0).arrive()
 
-    def arrive_last(self) -> bool:
-        """Let the last of all arrive; return whether there was one."""
+    def arrive_one(self) -> bool:
+        """Let the first or last of all arrive; return whether there was one."""
         if self._parcels:
-            self._parcels.pop().arrive()
+            self._parcels.pop(self._next).arrive()
             return True
         return False

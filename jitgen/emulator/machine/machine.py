@@ -39,6 +39,9 @@ NUM_SMS = 132
 
 _STEPS_BETWEEN_CLOCKS = 256
 
+_TURN = 1 << 9
+"""Blocks of a cluster until peers have their turn, so that polls by weak loads end."""
+
 _FORCED_ROUNDS = 64
 """Rounds in which all spinning threads change nothing before that is a deadlock."""
 
@@ -132,6 +135,7 @@ class Machine:
         observed: What was observed of the schedule.
         grid: Which launch it is, of which device.
         timeline: The time, and the count of writes to global memory.
+        is_busy: A cluster of it did not come to a wait in its turn, as it may poll by weak loads.
         is_early: It may start before a grid ends of which nothing is known.
         num_sms: SMs of the device.
         sms: Which cluster runs on which SMs.
@@ -155,6 +159,7 @@ class Machine:
         timeline: Timeline | None = None,
     ) -> None:
         self.program: Program = program
+        self.grid: Grid = grid or Grid(program=program)
         self.memory: GlobalMemory = memory
         self.launch: Launch = launch
         self.mode: Mode = mode
@@ -164,7 +169,6 @@ class Machine:
         self.held: set[int] = set()
         self.findings: dict[tuple[str, int], Finding] = {}
         self.observed: Observed = Observed(self)
-        self.grid: Grid = grid or Grid(program=program)
         self.timeline: Timeline = timeline or Timeline()
         self.is_early = launch.is_dependent and not self.grid.follows
         self.num_sms: int = num_sms
@@ -176,6 +180,8 @@ class Machine:
         self.deadline = time.monotonic() + time_limit_s
         self._time_limit_s = time_limit_s
         self._standstill = Standstill(self.timeline)
+        self.is_busy = False
+        self._turn = _TURN if self.grid.stream.has_peers else -1
 
     @cached_property
     def shared_end(self) -> int:
@@ -233,10 +239,12 @@ class Machine:
 
     def run_in_order(self) -> bool:
         """Run one cluster after the other until it waits; return whether anything was executed."""
-        before = self.timeline.steps
+        before, self.is_busy = self.timeline.steps, False
         for cluster in list(self.running):
-            while self.step(cluster):
-                pass
+            left = self._turn
+            while left and self.step(cluster):
+                left -= 1
+            self.is_busy |= not left
         return self.timeline.steps > before
 
     def step(self, cluster: Cluster) -> bool:

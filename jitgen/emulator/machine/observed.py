@@ -9,6 +9,8 @@ An answer counts where another agent wrote the word and nothing orders the two, 
 first. A loop that asks for a word until it holds a fixed value observes nothing if every write
 raised the word and the last of them ended the loop, for then it learns of all of them.
 
+Where several devices run, words of memory are not watched, and no run stands for another.
+
 PTX ISA, section "Memory Consistency Model": release and acquire patterns, causality order.
 """
 
@@ -106,6 +108,7 @@ class Observed:
 
     Attributes:
         found: By instruction.
+        watches: Whether accesses of words of memory are to be noted.
         firsts: Clusters that came before another one where the order is observed, by the grid index
             of their first CTA, in the order in which they were found.
     """
@@ -119,7 +122,8 @@ class Observed:
         self.firsts: dict[Index, None] = {}
         orders = {one.order for one in self._observers.values() if one.order}
         self._asks = any(one.asks_memory for one in self._observers.values())
-        self._watches = self._asks or len(orders) > 1 or not orders <= COMMUTING
+        is_alone = not machine.grid.stream.has_peers
+        self.watches = is_alone and (self._asks or len(orders) > 1 or not orders <= COMMUTING)
 
     def ignores(self, at: int) -> bool:
         """Return whether nothing depends on what an instruction returns."""
@@ -177,7 +181,7 @@ class Observed:
             values: What they found [k], unsigned.
         """
         observer = self._observers.get(at)
-        if not self._watches or observer is None or observer.use is Use.IGNORED:
+        if not self.watches or observer is None or observer.use is Use.IGNORED:
             return
         clocks = f.cluster.clocks
         for address, agent, value in _words(addresses, agents, values):
@@ -200,7 +204,7 @@ class Observed:
         after: Integers,
     ) -> None:
         """Note a relaxed write of words [k] or an update of them, after what it reads is noted."""
-        if not self._watches:
+        if not self.watches:
             return
         clocks, observer = f.cluster.clocks, self._observers[at]
         order, origin = observer.order, f.cluster.origin
