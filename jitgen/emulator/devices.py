@@ -34,7 +34,8 @@ class DeviceCall:
         device: Its number, from 0.
         kernel: An artifact, or PTX of any compiler.
         arguments: By the names that messages call them, in their order: torch tensors in host
-            memory, which are the device's own, what `Window.seen` returns, and numbers.
+            memory, which are the device's own, what `Window.seen` returns, and numbers; for PTX
+            also bytes, for parameters that are structures.
         launch: Of PTX, grid, block, cluster and shared memory; an artifact's host part says it.
         entry: Of PTX, the name of the kernel; empty for the only one.
     """

@@ -174,9 +174,10 @@ def modes_of_devices(modes: str | Mode | Sequence[str | Mode], devices: int) -> 
         InputError: A name is not known.
     """
     found = dict.fromkeys(parse_modes(modes))
-    if modes in ("quick", "all"):
+    words = modes.split(",") if isinstance(modes, str) else () if isinstance(modes, Mode) else modes
+    if not {"quick", "all"}.isdisjoint(words):
         found |= dict.fromkeys((SLOW_LINKS, LATE_LINKS, REVERSED))
-    if modes == "all":
+    if "all" in words:
         found |= dict.fromkeys(late_device(device) for device in range(devices))
     return tuple(found)
 

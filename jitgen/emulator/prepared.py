@@ -104,6 +104,8 @@ def _bytes_of(name: str, size: int, value: object) -> bytes:
         value = value.address
     elif (tensor := tensor_of(value)) is not None:
         value = tensor.data_ptr()
+    if isinstance(value, bytes) and len(value) == size:
+        return value
     try:
         if isinstance(value, int):
             return value.to_bytes(size, "little", signed=value < 0)

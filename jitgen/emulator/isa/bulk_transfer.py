@@ -30,6 +30,7 @@ from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.global_history import UPDATE
 from jitgen.emulator.machine.phases import Signaller
 from jitgen.emulator.machine.regions import Box
+from jitgen.emulator.machine.scopes import Scope
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Unsupported
 
@@ -136,9 +137,16 @@ class Issue:
         if not unit.writer:
             clocks = self.f.cluster.clocks
             unit.writer = clocks.agent(f"{clocks.name(unit.agent)} writes")
-        kind = UPDATE if is_atomic else WRITE
-        rank = self.f.cta.rank
-        access = Access(kind, unit.writer, unit.epoch(), self.agent, is_async=True, rank=rank)
+        kind = UPDATE if is_atomic else WRITE  # each reduction is relaxed, at .gpu
+        access = Access(
+            kind,
+            unit.writer,
+            unit.epoch(),
+            self.agent,
+            is_async=True,
+            scope=Scope.GPU,
+            rank=self.f.cta.rank,
+        )
         self.f.machine.memory.note_box(self.f, self.at, box, access)
 
     # --- where ------------------------------------------------------------------------------------
