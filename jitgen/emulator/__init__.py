@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jitgen.emulator.api import TIME_LIMIT_S, emulate, emulate_ptx
     from jitgen.emulator.artifact import Artifact
-    from jitgen.emulator.devices import DeviceCall, emulate_devices
+    from jitgen.emulator.devices import DeviceCall, OnDevices, emulate_devices
     from jitgen.emulator.host.native import Host, is_from_host_part
     from jitgen.emulator.host.runtime import compile_stub, stub_library
     from jitgen.emulator.host.tensors import ELEMENTS
@@ -46,6 +46,7 @@ __all__ = [
     "Host",
     "Launch",
     "Mode",
+    "OnDevices",
     "Program",
     "Report",
     "Run",
@@ -77,6 +78,7 @@ _HOME = {
     "Host": "host.native",
     "Launch": "machine.machine",
     "Mode": "modes",
+    "OnDevices": "devices",
     "Program": "program.translate",
     "Report": "report",
     "Run": "report",

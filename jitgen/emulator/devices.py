@@ -32,7 +32,7 @@ class DeviceCall:
 
     Attributes:
         device: Its number, from 0.
-        kernel: An artifact, or PTX of any compiler.
+        kernel: An artifact, or PTX of any compiler; for `jitgen.emulate` also a kernel of jitgen.
         arguments: By the names that messages call them, in their order: torch tensors in host
             memory, which are the device's own, what `Window.seen` returns, and numbers; for PTX
             also bytes, for parameters that are structures.
@@ -41,17 +41,53 @@ class DeviceCall:
     """
 
     device: int
-    kernel: Artifact | str = field(repr=False)
+    kernel: object = field(repr=False)
     arguments: Mapping[str, object]
     launch: Launch | None = None
     entry: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDevices:
+    """
+    What several devices run.
+
+    Attributes:
+        calls: Of 1 to `MOST_DEVICES` devices. Those of a device follow each other in their order.
+        windows: Memory that all devices see, by the name that messages call it. A tensor that is in
+            none is seen by one device alone.
+        replays: How often each device runs its calls, as the replays of a graph do: with the same
+            arguments, and with what the replay before left in memory.
+    """
+
+    calls: Sequence[DeviceCall]
+    windows: Mapping[str, Window] = field(default_factory=dict)
+    replays: int = 1
+
+    @property
+    def number(self) -> int:
+        """
+        How many devices there are.
+
+        Raises:
+            InputError: The calls and windows do not say so.
+        """
+        if not self.calls or self.replays < 1:
+            raise InputError("calls", "must be one at least, and replayed once at least")
+        counts = {len(window.tensors) for window in self.windows.values()}
+        found = max(counts, default=1 + max(call.device for call in self.calls))
+        if len(counts) > 1 or not 1 <= found <= MOST_DEVICES:
+            allowed = f"for 1 to {MOST_DEVICES} devices, all alike"
+            raise InputError("windows", f"must have tensors {allowed}")
+        for call in self.calls:
+            if not 0 <= call.device < found:
+                raise InputError("device", f"must be 0 to {found - 1} (got {call.device})")
+        return found
+
+
 def emulate_devices(
-    calls: Sequence[DeviceCall],
+    work: OnDevices,
     *,
-    windows: Mapping[str, Window],
-    replays: int = 1,
     modes: str | Mode | Sequence[str | Mode] = "quick",
     num_sms: int = NUM_SMS,
     time_limit_s: float = TIME_LIMIT_S,
@@ -61,15 +97,11 @@ def emulate_devices(
     """
     Run calls on several devices on the CPU, once in each mode, and return what was found.
 
-    The calls of a device follow each other in their order, those of different devices run at the
-    same time, and nothing but what the kernels do orders them. Else it is as `emulate`.
+    The calls of different devices run at the same time, and nothing but what the kernels do orders
+    them. Else it is as `emulate`.
 
     Args:
-        calls: Of 1 to `MOST_DEVICES` devices.
-        windows: Memory that all devices see, by the name that messages call it. A tensor that is in
-            none is seen by one device alone.
-        replays: How often each device runs its calls, as the replays of a graph do: with the same
-            arguments, and with what the replay before left in memory.
+        work: What the devices run.
         modes: See `emulate`; ``quick`` and ``all`` have modes for several devices as well.
         num_sms: SMs of each device.
         time_limit_s: Seconds that one mode may take.
@@ -84,11 +116,11 @@ def emulate_devices(
         InputError: The calls and windows do not fit each other, `modes` is wrong, or a name in
             `unknown`.
     """
-    count = _number_of(calls, windows)
+    count, windows = work.number, work.windows
     chosen = modes_of_devices(modes, count)
     programs: dict[tuple[str, str], Program] = {}
     queues = [_Queue() for _ in range(count)]
-    for call in calls:
+    for call in work.calls:
         queues[call.device].add(_prepared(call, programs, num_sms, host))
     groups: dict[str, list[str]] = {name: [] for name in windows}
     tensors: dict[str, Tensor] = {}
@@ -107,13 +139,13 @@ def emulate_devices(
         unknown=frozenset(name for group in unknown for name in groups[group]),
         queues=queues,
         windows=windows,
-        replays=replays,
+        replays=work.replays,
         num_sms=num_sms,
     )
     runs, _ = run.run_all(chosen, time_limit_s, explores=False)
     names = dict.fromkeys(program.module.entry for program in run.programs)
-    arch = Artifact(library=b"", symbol="", ptx=_ptx(calls[0])).arch
-    return Report(name=", ".join(names), arch=arch, runs=runs)
+    archs = dict.fromkeys(program.module.target for program in run.programs)
+    return Report(name=", ".join(names), arch=", ".join(archs), runs=runs)
 
 
 @dataclass(slots=True)
@@ -195,26 +227,6 @@ class _Devices(Call):
         Devices(queues, mode, machines, time_limit_s=time_limit_s).run()
 
 
-def _number_of(calls: Sequence[DeviceCall], windows: Mapping[str, Window]) -> int:
-    """Return how many devices there are."""
-    if not calls:
-        raise InputError("calls", "must be one at least")
-    counts = {len(window.tensors) for window in windows.values()}
-    count = max(counts, default=1 + max(call.device for call in calls))
-    if len(counts) > 1 or not 1 <= count <= MOST_DEVICES:
-        raise InputError(
-            "windows", f"must all have a tensor for each of 1 to {MOST_DEVICES} devices"
-        )
-    for call in calls:
-        if not 0 <= call.device < count:
-            raise InputError("device", f"must be 0 to {count - 1} (got {call.device})")
-    return count
-
-
-def _ptx(call: DeviceCall) -> str:
-    return call.kernel if isinstance(call.kernel, str) else call.kernel.ptx
-
-
 def _prepared(
     call: DeviceCall, programs: dict[tuple[str, str], Program], num_sms: int, host: Host
 ) -> Prepared:
@@ -222,6 +234,8 @@ def _prepared(
     values = list(call.arguments.values())
     if isinstance(call.kernel, Artifact):
         return of_artifact(call.kernel, values, tuple(call.arguments), num_sms, host)
+    if not isinstance(call.kernel, str):
+        raise InputError("kernel", f"must be an Artifact or PTX (got {type(call.kernel).__name__})")
     if call.launch is None:
         raise InputError("launch", "is needed where the kernel is PTX")
     key = call.kernel, call.entry

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from jitgen.emulator.findings import Severity, severity_of
 from jitgen.emulator.modes import MOST_EXPLORED
 from jitgen.emulator.program.coverage import Coverage
+from jitgen.errors import Deadlock, MachineFault
 
 PROVED = "proved for every schedule of this problem"
 
@@ -57,6 +58,12 @@ class Finding:
         whose = f"\n  by {self.who}" if self.who else ""
         weight = "" if self.is_error else f"{self.severity}: "
         return f"{weight}{self.kind}: {self.message}{times}{where}{whose}"
+
+
+def of_fault(fault: MachineFault) -> Finding:
+    """Return the finding that a fault or a deadlock is."""
+    kind = "deadlock" if isinstance(fault, Deadlock) else "fault"
+    return Finding(kind=kind, message=str(fault))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

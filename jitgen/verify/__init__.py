@@ -18,14 +18,25 @@ from jitgen.errors import ToolchainError
 from jitgen.support.lazy import importing
 
 if TYPE_CHECKING:
-    from jitgen.emulator import Report
+    from jitgen.emulator import DeviceCall, OnDevices, Report, Window
     from jitgen.verify.cases import Case
     from jitgen.verify.emulation import emulate
     from jitgen.verify.files import verify_file
     from jitgen.verify.gpu import device
     from jitgen.verify.verification import Verification, verify
 
-__all__ = ["Case", "Report", "Verification", "device", "emulate", "verify", "verify_file"]
+__all__ = [
+    "Case",
+    "DeviceCall",
+    "OnDevices",
+    "Report",
+    "Verification",
+    "Window",
+    "device",
+    "emulate",
+    "verify",
+    "verify_file",
+]
 
 
 def require_numpy() -> None:
@@ -38,8 +49,11 @@ __getattr__ = importing(
     __name__,
     {
         "Case": ".cases",
+        "DeviceCall": "jitgen.emulator",
+        "OnDevices": "jitgen.emulator",
         "Report": "jitgen.emulator",
         "Verification": ".verification",
+        "Window": "jitgen.emulator",
         "device": ".gpu",
         "emulate": ".emulation",
         "verify": ".verification",

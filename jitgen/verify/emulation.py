@@ -1,22 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`jitgen.emulate`: runs one call of a compiled kernel of jitgen on the CPU, in several modes of the
-emulator.
+`jitgen.emulate`: runs one call of a compiled kernel of jitgen on the CPU, or one on each of several
+devices, in several modes of the emulator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from jitgen.emulator import NUM_SMS, TIME_LIMIT_S, Artifact, Mode, Report, parse_modes
+from jitgen.emulator import (
+    NUM_SMS,
+    TIME_LIMIT_S,
+    Artifact,
+    DeviceCall,
+    Mode,
+    OnDevices,
+    Report,
+    emulate_devices,
+    parse_modes,
+)
 from jitgen.emulator import emulate as emulate_artifact
+from jitgen.errors import InputError
 from jitgen.runtime.kernel import Kernel
 from jitgen.verify.artifacts import of_kernel
 from jitgen.verify.host import HOST
 
 
 def emulate(
-    kernel: Kernel | Artifact,
+    kernel: Kernel | Artifact | OnDevices,
     *tensors: object,
     modes: str | Mode | Sequence[str | Mode] = "quick",
     num_sms: int = NUM_SMS,
@@ -35,7 +47,7 @@ def emulate(
 
     Args:
         kernel: A kernel of a GPU target, whose PTX is got by compiling its source once more, or an
-            `Artifact`.
+            `Artifact`; or what several devices run, with their tensors and windows.
         tensors: What it takes: torch tensors in host memory. The number of SMs, which kernels of
             jitgen take last, is added for them; for an `Artifact` give everything.
         modes: ``quick``, ``all``, or names or modes of `jitgen.emulator.modes`.
@@ -55,6 +67,18 @@ def emulate(
         InputError: `modes` is wrong, or a name in `unknown` or `settled`.
         Exception: Whatever the kernel's host part raises about its arguments.
     """
+    if isinstance(kernel, OnDevices):
+        if tensors or settled or explores:
+            raise InputError("kernel", "what devices run has its tensors, and observes no schedule")
+        calls = [_with_artifact(call, num_sms) for call in kernel.calls]
+        return emulate_devices(
+            replace(kernel, calls=calls),
+            modes=modes,
+            num_sms=num_sms,
+            time_limit_s=time_limit_s,
+            host=HOST,
+            unknown=unknown,
+        )
     chosen = parse_modes(modes)  # before the kernel is compiled once more
     if isinstance(kernel, Kernel):
         artifact, arguments = of_kernel(kernel), (*tensors, num_sms)
@@ -71,3 +95,11 @@ def emulate(
         settled=settled,
         explores=explores,
     )
+
+
+def _with_artifact(call: DeviceCall, num_sms: int) -> DeviceCall:
+    """Return a call of a kernel of jitgen as one of its artifact."""
+    if not isinstance(call.kernel, Kernel):
+        return call
+    arguments = {**call.arguments, "num_sms": num_sms}
+    return replace(call, kernel=of_kernel(call.kernel), arguments=arguments)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from jitgen.emulator.devices import DeviceCall, emulate_devices
+from jitgen.emulator.devices import DeviceCall, OnDevices, emulate_devices
 from jitgen.emulator.host.windows import Window
 from jitgen.emulator.machine.machine import Launch
 from jitgen.emulator.report import Report
@@ -73,10 +73,8 @@ class Host:
     def run(self, modes: str = "quick", replays: int = 1) -> Report:
         """Run all calls."""
         return emulate_devices(
-            self.calls,
-            windows=self.windows,
+            OnDevices(calls=self.calls, windows=self.windows, replays=replays),
             modes=modes,
-            replays=replays,
             unknown=self.unknown,
             time_limit_s=60,
         )

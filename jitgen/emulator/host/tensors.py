@@ -134,6 +134,20 @@ def made(shape: Sequence[int], dtype: str, *, counts: bool = False) -> Tensor:
     return (torch.arange(math.prod(shape)) % 8).reshape(*shape).to(BY_NAME[dtype])
 
 
+def filled(values: Sequence[float], like: Tensor) -> Tensor:
+    """Return a tensor with the type and the shape of another one, and these values."""
+    return torch.tensor(values).to(like.dtype).reshape(like.shape)
+
+
+def differing(found: Tensor, wanted: Tensor, tolerance: float) -> int:
+    """Return how many values differ by more than `tolerance`; NaN equals NaN."""
+    if not found.dtype.is_floating_point:
+        return int(((found - wanted).abs() > tolerance).sum())
+    ours, theirs = found.double(), wanted.double()
+    is_close = torch.isclose(ours, theirs, rtol=0.0, atol=tolerance, equal_nan=True)
+    return int((~is_close).sum())
+
+
 def on_gpu(arguments: Sequence[object]) -> list[object]:
     """Return `arguments` with every tensor passing for one of device 0 of CUDA."""
     return [OnGpu(x) if isinstance(x, Tensor) else x for x in arguments]
