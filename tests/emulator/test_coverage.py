@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 from jitgen.emulator.program.coverage import (
     STORE,
@@ -65,6 +66,14 @@ def test_a_guard_that_never_held_is_no_execution() -> None:
 
     assert texts(coverage(body.format(31))) == ["@%p1 st.shared.b32 [%r2], %r1"]
     assert texts(coverage(body.format(30))) == []
+
+
+@pytest.mark.parametrize(("number", "is_lacking"), [(0, False), (16, False), (32, True)])
+def test_a_negated_guard(number: int, is_lacking: bool) -> None:
+    """It counted where the predicate held for no thread, instead of where it did not for some."""
+    body = f"{HEAD}setp.lt.u32 %p1, %r1, {number};\n@!%p1 st.shared.b32 [%r2], %r1;\n"
+
+    assert bool(texts(coverage(body))) is is_lacking
 
 
 def test_ways_that_end_in_a_trap_are_listed_with_the_reason() -> None:

@@ -278,7 +278,7 @@ class Builder:
         self._lines.append(f"# {instruction.line}: {instruction.text}")
         if instruction.index in self.program.guarded:
             at = instruction.index
-            has_any = f"{self.mask(instruction)}.any()"
+            has_any = f"({self.mask(instruction)}).any()"
             self.do(f"if {at} not in f.machine.held and {has_any}: f.machine.held.add({at})")
         self._lines += self.checks.before(self, instruction)
         emitter(self, instruction)
