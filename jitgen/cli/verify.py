@@ -146,7 +146,8 @@ def verify(
     1 if any byte differs, or if an entry cannot be compiled here.
 
     A FILE.py with verify_cases() brings kernels of yours, and so does a FILE.so with --ptx,
-    --symbol and --cases: see docs/verify.md. This runs the code in these files.
+    --symbol and --cases: see docs/verify.md. This runs the code in these files. A FILE.json says
+    what several devices run, in PTX: see docs/emulator-devices.md.
     """
     from jitgen.emulator import parse_modes
     from jitgen.verify import require_numpy

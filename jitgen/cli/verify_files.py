@@ -16,6 +16,8 @@ TASK = "jitgen.verify.files:verify_task"
 LIMIT_S = 3600.0
 """Seconds for all cases of a file: their number is known only after the file has run."""
 
+_SUFFIXES = (".py", ".so", ".json")
+
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 options = stacked(
     click.option("--ptx", type=_FILE, help="PTX of FILE.so, the kernel that others compiled."),
@@ -47,7 +49,7 @@ def tasks(
     Raises:
         click.UsageError: A file is not there, or the options do not fit what is named.
     """
-    files = [Path(name) for name in names if Path(name).suffix in (".py", ".so")]
+    files = [Path(name) for name in names if Path(name).suffix in _SUFFIXES]
     artifact = (ptx, symbol, cases)
     if not files:
         if any(artifact) or require_coverage:
@@ -62,10 +64,10 @@ def tasks(
     libraries = [file for file in files if file.suffix == ".so"]
     if bool(libraries) != all(artifact) or bool(libraries) != any(artifact) or len(libraries) > 1:
         raise click.UsageError(
-            "a compiled kernel is one FILE.so with all of --ptx, --symbol and --cases; a FILE.py "
-            "has none of them"
+            "a compiled kernel is one FILE.so with all of --ptx, --symbol and --cases; another "
+            "FILE has none of them"
         )
-    if not libraries:
+    if any(file.suffix == ".py" for file in files):
         _check(arch)
     given = {"arch": arch, "must_reach_all": require_coverage}
     if libraries:

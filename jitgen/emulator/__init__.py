@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jitgen.emulator.api import TIME_LIMIT_S, emulate, emulate_ptx
     from jitgen.emulator.artifact import Artifact
     from jitgen.emulator.devices import DeviceCall, OnDevices, emulate_devices
+    from jitgen.emulator.document import read_document
     from jitgen.emulator.host.native import Host, is_from_host_part
     from jitgen.emulator.host.runtime import compile_stub, stub_library
     from jitgen.emulator.host.tensors import ELEMENTS
@@ -58,6 +59,7 @@ __all__ = [
     "is_from_host_part",
     "merge_coverage",
     "parse_modes",
+    "read_document",
     "source_file",
     "source_lines",
     "stub_library",
@@ -90,6 +92,7 @@ _HOME = {
     "is_from_host_part": "host.native",
     "merge_coverage": "report",
     "parse_modes": "modes",
+    "read_document": "document",
     "source_file": "program.lines",
     "source_lines": "program.lines",
     "stub_library": "host.runtime",

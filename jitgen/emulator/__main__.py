@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jitgen.emulator import NUM_SMS, TIME_LIMIT_S, Launch, emulate_ptx
-from jitgen.emulator.document import read, tensor_of_words
+from jitgen.emulator.document import read_document, tensor_of_words
 from jitgen.emulator.host.tensors import Tensor
 from jitgen.emulator.report import of_fault
 from jitgen.errors import InputError, JitgenError, MachineFault
@@ -71,7 +71,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _run_document(given: argparse.Namespace) -> int:
     """Run the calls of a document and return the exit code."""
     try:
-        verdict = read(given.file).run(given.modes, given.time_limit)
+        verdict = read_document(given.file).run(given.modes, given.time_limit)
     except (JitgenError, OSError, UnicodeDecodeError) as error:
         sys.stderr.write(f"{given.file}: {error}\n")
         return _TROUBLE

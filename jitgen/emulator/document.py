@@ -304,7 +304,7 @@ _KINDS: dict[str, Callable[[Document, Mapping[str, Any], int], object]] = {
 """What an argument that is an object may be, by the key that tells."""
 
 
-def read(path: Path) -> Document:
+def read_document(path: Path) -> Document:
     """
     Read a document.
 

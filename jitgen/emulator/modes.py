@@ -174,10 +174,10 @@ def modes_of_devices(modes: str | Mode | Sequence[str | Mode], devices: int) -> 
         InputError: A name is not known.
     """
     found = dict.fromkeys(parse_modes(modes))
-    words = modes.split(",") if isinstance(modes, str) else () if isinstance(modes, Mode) else modes
-    if not {"quick", "all"}.isdisjoint(words):
+    has_all = set(ALL) <= found.keys()
+    if has_all or set(QUICK) <= found.keys():
         found |= dict.fromkeys((SLOW_LINKS, LATE_LINKS, REVERSED))
-    if "all" in words:
+    if has_all:
         found |= dict.fromkeys(late_device(device) for device in range(devices))
     return tuple(found)
 

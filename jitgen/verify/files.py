@@ -33,6 +33,7 @@ from jitgen.errors import CompileError, ConfigError, Deadlock, JitgenError, Mach
 from jitgen.support.frozen import frozen
 from jitgen.verify import cases, places
 from jitgen.verify.cases import STREAM, Case, Parameters
+from jitgen.verify.documents import verify_document
 from jitgen.verify.emulation import emulate
 from jitgen.verify.verification import Trial, Verification, coverage_of, gaps_of
 
@@ -323,7 +324,7 @@ def _errors(result: Result) -> tuple[float, float]:
 
 def verify_task(task: dict[str, Any]) -> dict[str, Any]:
     """
-    Verify one file in a worker process.
+    Verify one file, Python or a document of what several devices run, in a worker process.
 
     Args:
         task: ``file``, ``arch``, ``modes``, ``time_limit_s``, ``must_reach_all``; and ``library``,
@@ -337,15 +338,12 @@ def verify_task(task: dict[str, Any]) -> dict[str, Any]:
     if task["library"]:
         library, ptx = Path(task["library"]), Path(task["ptx"])
         compiled = Compiled(library=library, ptx=ptx, symbol=task["symbol"])
+    how = {name: task[name] for name in ("modes", "time_limit_s", "must_reach_all")}
     try:
-        found = verify_file(
-            task["file"],
-            task["arch"],
-            compiled=compiled,
-            modes=task["modes"],
-            time_limit_s=task["time_limit_s"],
-            must_reach_all=task["must_reach_all"],
-        )
+        if Path(task["file"]).suffix == ".json":
+            found = [verify_document(task["file"], **how)]
+        else:
+            found = verify_file(task["file"], task["arch"], compiled=compiled, **how)
     except JitgenError as error:
         return {"error": str(error)}
     return {"kernels": [verification.to_json() for verification in found]}

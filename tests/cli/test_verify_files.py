@@ -47,7 +47,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files that would be noticed if anything but a process loaded them."""
-    for name in ("k.py", "c.py", "k.so", "k.ptx"):
+    for name in ("k.py", "c.py", "k.so", "k.ptx", "d.json"):
         (tmp_path / name).write_text("raise SystemExit('loaded')\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -76,6 +76,15 @@ def test_a_compiled_kernel(jitgen: Jitgen, processes: Processes, files: Path) ->
     assert given == ["k.so", "k.ptx", "c.py"]
     assert task["symbol"] == "scale"
     assert not task["must_reach_all"]
+
+
+def test_a_document(jitgen: Jitgen, processes: Processes, files: Path) -> None:
+    """What several devices run comes in PTX, which names its target."""
+    done = jitgen("verify d.json --arch cpu --modes late-links,lost-device-1")
+
+    assert done.code == 0
+    (task,) = processes.tasks
+    assert (Path(task["file"]).name, task["modes"]) == ("d.json", ["late-links", "lost-device-1"])
 
 
 def test_one_wrong_kernel_of_a_file(jitgen: Jitgen, processes: Processes, files: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jitgen.emulator.__main__ import main
-from jitgen.emulator.document import read
+from jitgen.emulator.document import read_document
 from jitgen.errors import InputError
 from tests.emulator.devices import kernel
 from tests.emulator.test_devices_bulk import PARAMS as BULK_PARAMS
@@ -109,7 +109,7 @@ def test_kernels_in_files_tables_and_structures(tmp_path: Path) -> None:
         ],
         "expected": {"box": [[7, 8], [7, 0], [7, 0]]},
     }
-    verdict = read(written(tmp_path, document)).run("eager")
+    verdict = read_document(written(tmp_path, document)).run("eager")
     assert verdict.is_right, verdict
 
 
@@ -149,7 +149,7 @@ def test_tensor_maps_of_peers(tmp_path: Path) -> None:
         ],
         "expected": {"out": [[0] * 32, [5 + i for i in range(32)]]},
     }  # fmt: skip
-    verdict = read(written(tmp_path, document)).run()
+    verdict = read_document(written(tmp_path, document)).run()
     assert verdict.is_right, verdict
 
 
@@ -184,7 +184,7 @@ def test_no_json(tmp_path: Path) -> None:
     path = tmp_path / "devices.json"
     path.write_text("{")
     with pytest.raises(InputError, match=r"devices\.json: is no JSON"):
-        read(path)
+        read_document(path)
 
 
 def test_as_a_command(tmp_path: Path) -> None:
