@@ -130,7 +130,7 @@ def _run(mode: Mode, seconds: float, machines: list[Machine], programs: list[Pro
         findings=tuple(_findings(machines)),
         counts=dict(sorted(counts.items())),
         warp_instructions=dict(of_roles.most_common()),
-        coverage=merge_coverage([*map(_nothing, programs), *map(_coverage, machines)]),
+        coverage=_coverage(machines, programs),
         observed=tuple(_observations(machines)),
         firsts=tuple({number: None for machine in machines for number in machine.firsts}),
         devices=len({machine.grid.stream.device for machine in machines}),
@@ -160,15 +160,17 @@ def _observations(machines: list[Machine]) -> Iterator[Observation]:
             )
 
 
-def _nothing(program: Program) -> dict[str, Coverage]:
-    """Return the coverage of a kernel that may never be launched."""
-    none = np.zeros(len(program.blocks), np.int64)
-    return {program.module.entry: Coverage.of(program, none, set())}
-
-
-def _coverage(machine: Machine) -> dict[str, Coverage]:
-    program = machine.program
-    return {program.module.entry: Coverage.of(program, machine.block_counts, machine.held)}
+def _coverage(machines: list[Machine], programs: list[Program]) -> dict[str, Coverage]:
+    """Return the coverage of each kernel, launched or not; of one name they have numbers."""
+    names: dict[Program, str] = {}
+    number: Counter[str] = Counter()
+    for program in programs:
+        name = program.module.entry
+        number[name] += 1
+        names[program] = f"{name} {number[name]}" if number[name] > 1 else name
+    none = [Coverage.of(one, np.zeros(len(one.blocks), np.int64), set()) for one in programs]
+    ran = [Coverage.of(one.program, one.block_counts, one.held) for one in machines]
+    return merge_coverage({names[each.program]: each} for each in [*none, *ran])
 
 
 def _warp_instructions(machine: Machine) -> Counter[str]:
