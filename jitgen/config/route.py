@@ -25,9 +25,21 @@ class Scoring(StrEnum):
     SIGMOID = "sigmoid"
     """1 / (1 + exp(-x)): DeepSeek-V3."""
 
+    SQRTSOFTPLUS = "sqrtsoftplus"
+    """sqrt(log(1 + exp(x))): DeepSeek-V4."""
+
+    IDENTITY = "identity"
+    """x: the best logits, which are the weights."""
+
     GIVEN = "given"
     """Nothing: the experts of each token are given, and only sorted."""
 
+
+COMPUTED = tuple(each for each in Scoring if each is not Scoring.GIVEN)
+"""Functions that scores are computed with."""
+
+SCORES = (DType.BF16, DType.F16, DType.F32)
+"""Element types of logits."""
 
 MOST_TOP_K = 32
 """Experts of a token: a lane of its warp writes one."""
@@ -66,7 +78,7 @@ class RouteConfig(TiledConfig):
 
     Attributes:
         scoring: Function that turns logits into scores.
-        scores_dtype: Element type of the logits, bf16 or f32; None where experts are given.
+        scores_dtype: Element type of the logits, one of `SCORES`; None where experts are given.
         bias: Whether a bias is added to scores for choosing.
         grouped: Whether experts are in groups, of which the best are kept.
         experts: The most experts that it takes; where they are given, the most local ones.
@@ -81,7 +93,7 @@ class RouteConfig(TiledConfig):
 
     op: ClassVar[str] = "route"
     scoring: Scoring = of(Scoring)
-    scores_dtype: DType | None = of(DType, is_optional=True, default=None, reads="bf16|f32")
+    scores_dtype: DType | None = of(DType, is_optional=True, default=None, reads="bf16|f16|f32")
     bias: bool = of(bool, default=False, word="bias")
     grouped: bool = of(bool, default=False, word="grouped")
     experts: int = of(int, default=256, word="e", always=True, after="scores_dtype")
@@ -137,8 +149,9 @@ class RouteProblem(UngroupedTokens):
             raise ConfigError("bias and expert_groups are for choosing: leave them out for given")
         if self.scoring is Scoring.GIVEN:
             object.__setattr__(self, "scores_dtype", None)
-        elif self.scores_dtype not in (DType.BF16, DType.F32):
-            raise ConfigError(f"scores_dtype must be bf16 or f32 (got {self.scores_dtype})")
+        elif self.scores_dtype not in SCORES:
+            allowed = ", ".join(SCORES)
+            raise ConfigError(f"scores_dtype must be one of {allowed} (got {self.scores_dtype})")
         if self.experts % self.expert_groups:
             raise ConfigError(
                 f"experts must be a multiple of expert_groups (got {self.experts} in "

@@ -8,13 +8,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jitgen.config.config import DType
-from jitgen.config.route import MOST_TOP_K, RouteConfig, RouteProblem, Scoring
+from jitgen.config.route import (
+    COMPUTED,
+    MOST_TOP_K,
+    SCORES,
+    RouteConfig,
+    RouteProblem,
+    Scoring,
+)
 from jitgen.targets.protocol import refuse_unless
 
 EXPERTS = (32, 64, 128, 256, 512)
 """The most experts of a kernel: a lane of a GPU has as many of each token as that is times 32."""
-
-_SCORES = (DType.BF16, DType.F32)
 
 
 def check_kind(config: RouteConfig) -> None:
@@ -32,9 +37,9 @@ def check_kind(config: RouteConfig) -> None:
         "scores_dtype, bias and grouped are for choosing: where experts are given, leave them out",
     )
     refuse_unless(
-        is_given or config.scores_dtype in _SCORES,
+        is_given or config.scores_dtype in SCORES,
         "E_SCORES",
-        f"scores_dtype={config.scores_dtype} is not one of {', '.join(_SCORES)}",
+        f"scores_dtype={config.scores_dtype} is not one of {', '.join(SCORES)}",
     )
 
 
@@ -42,7 +47,7 @@ def legal_kind(config: RouteConfig) -> RouteConfig:
     """Return `config` with fields that go together."""
     if config.scoring is Scoring.GIVEN:
         return replace(config, scores_dtype=None, bias=False, grouped=False)
-    if config.scores_dtype not in _SCORES:
+    if config.scores_dtype not in SCORES:
         return replace(config, scores_dtype=DType.F32)
     return config
 
@@ -83,9 +88,8 @@ def check_sizes(problem: RouteProblem) -> None:
 def kinds() -> Iterator[RouteConfig]:
     """Yield every combination of words with the default sizes."""
     yield RouteConfig(scoring=Scoring.GIVEN)
-    scorings = (Scoring.SOFTMAX, Scoring.SIGMOID)
     for scoring, dtype, bias, grouped in itertools.product(
-        scorings, _SCORES, (False, True), (False, True)
+        COMPUTED, SCORES, (False, True), (False, True)
     ):
         yield RouteConfig(scoring=scoring, scores_dtype=dtype, bias=bias, grouped=grouped)
 

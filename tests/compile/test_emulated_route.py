@@ -14,7 +14,9 @@ from torch import Tensor
 
 import jitgen
 from jitgen.config import Arch
+from jitgen.config.config import DType
 from jitgen.config.route import RouteConfig, Scoring
+from jitgen.formats.protocol import TORCH
 from jitgen.ops.route.samples import Sizes, make, solved
 from jitgen.ops.solved import Solved
 from jitgen.verify import verify
@@ -34,10 +36,13 @@ KERNELS = [
     "softmax_f32_e128_grouped_t128_c2_pdl",
     "given_e64_t128_c2_spread_pdl",
     "sigmoid_f32_e256_bias_grouped",
+    "sqrtsoftplus_f32_e128_bias_t128_c2",
+    "identity_f16_e64_grouped_t128_c2_spread",
+    "sqrtsoftplus_bf16_e512_grouped_t512_c1",
 ]
 """Every kind of score, with and without bias and groups; few warps, which get several tokens."""
 
-OFTEN = [*KERNELS[:3], KERNELS[7]]
+OFTEN = [*KERNELS[:3], KERNELS[7], *KERNELS[9:11]]
 """Each kind of score and both forms, for every push; in the last, threads share counts."""
 
 
@@ -80,7 +85,7 @@ class TestEveryKernel:
 
 
 def row(config: RouteConfig, values: Tensor, sizes: Sizes) -> None:
-    dtype = torch.bfloat16 if config.scores_dtype == "bf16" else torch.float32
+    dtype = TORCH[config.scores_dtype or DType.F32]
     bias = torch.zeros(values.shape[1]) if config.bias else None
     emulated(config, sizes, solved(config, sizes, values.to(dtype), bias))
 

@@ -31,6 +31,10 @@ CONFIGS = [
     RouteConfig(scoring="softmax", scores_dtype="bf16", experts=64),
     RouteConfig(scoring="sigmoid", scores_dtype="f32", bias=True, grouped=True, experts=64),
     RouteConfig(scoring="softmax", scores_dtype="f32", bias=True, experts=32),
+    RouteConfig(scoring="sqrtsoftplus", scores_dtype="f32", bias=True, experts=64),
+    RouteConfig(scoring="sqrtsoftplus", scores_dtype="f16", grouped=True, experts=32),
+    RouteConfig(scoring="identity", scores_dtype="bf16", experts=32),
+    RouteConfig(scoring="identity", scores_dtype="f16", bias=True, grouped=True, experts=64),
     RouteConfig(scoring="given", experts=64),
 ]
 
@@ -74,13 +78,30 @@ def test_odd_sizes() -> None:
 def test_what_is_not_finite() -> None:
     x = logits(6, 12)
     x[0, 3], x[1, 2], x[2], x[3, :11], x[4] = math.nan, math.inf, math.nan, -math.inf, -math.inf
-    for options in ({}, {"renormalize": False}, {"scoring": "sigmoid"}):
+    for options in (
+        {},
+        {"renormalize": False},
+        {"scoring": "sigmoid"},
+        {"scoring": "sqrtsoftplus"},
+        {"scoring": "identity", "renormalize": False},
+    ):
         found = jitgen.route(x, top_k=4, **options)
         expected = jitgen.reference.route(x, top_k=4, **options)
 
         assert torch.equal(found.topk_ids, expected.topk_ids)
         assert torch.equal(found.topk_weights.isnan(), expected.topk_weights.isnan())
         torch.testing.assert_close(found.topk_weights, expected.topk_weights, equal_nan=True)
+
+
+@pytest.mark.parametrize("scoring", ["sigmoid", "sqrtsoftplus", "identity"])
+def test_scores_of_every_size(scoring: str) -> None:
+    """To a few units in the last place of what float64 gives, from -80 to 80 and around 0."""
+    x = torch.cat([torch.linspace(-80, 80, 4096), torch.linspace(-1, 1, 4096)]).view(-1, 32)
+    options: dict[str, Any] = {"top_k": 32, "scoring": scoring, "renormalize": False}
+    found = jitgen.route(x, **options).topk_weights
+    expected = jitgen.reference.route(x.double(), **options).topk_weights
+
+    torch.testing.assert_close(found, expected, rtol=4e-7, atol=0.0)
 
 
 def test_no_tokens() -> None:
@@ -149,7 +170,7 @@ GOOD: dict[str, Any] = {"logits": logits(), "top_k": 2}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"logits": logits().half()}, r"logits: must be bfloat16 or float32 on cpu \(got torch.fl"),
+        ({"logits": logits().double()}, r"logits: must be bfloat16 or float16 or float32 on cpu"),
         ({"logits": logits().T}, r"logits: must be contiguous in its last dimension"),
         ({"logits": logits()[0]}, r"logits: must have 2 dimensions, \(T, E\)"),
         ({"logits": torch.empty(3, 0)}, r"logits: must have at least one column"),
@@ -158,7 +179,7 @@ GOOD: dict[str, Any] = {"logits": logits(), "top_k": 2}
         ({"top_k": 65}, r"top_k: must be at most the 64 experts that are kept \(got 65\)"),
         ({"top_k": 33}, r"logits: must have at most 32 experts a token \(got 33\)"),
         ({"top_k": True}, r"top_k: must be an integer of at least 1 \(got True\)"),
-        ({"scoring": "given"}, r"scoring: must be one of softmax, sigmoid \(got 'given'\)"),
+        ({"scoring": "given"}, r"scoring: must be one of softmax, sigmoid, sqrtsoftplus, identity"),
         (
             {"correction_bias": torch.zeros(63)},
             r"bias: must have shape \(64,\), one for each",

@@ -43,7 +43,7 @@ ONLY: dict[str, dict[str, tuple[str, ...]]] = {
         "schedule.early_b": ("False",),  # a is loaded row by row, by the same warps
         "schedule.safe_selectors": ("False",),
     },
-    "route": {"scores_dtype": ("None", "bf16", "f32")},
+    "route": {"scores_dtype": ("None", "bf16", "f16", "f32")},
     "unpack_weights": {"b_layout": ("exact1", "folded1")},
 }
 """Fields that have a few of their type's values on all targets, and which these are."""

@@ -27,7 +27,7 @@ ARCHES = [Arch.CPU, Arch.SM_90A, Arch.parse("sm_100a"), Arch.parse("sm_120a")]
 
 
 @pytest.mark.parametrize(
-    "words", ["softmax_bf16_e256_c8", "softmax_f16_e256", "given", "sigmoid_f32_e256_grouped_bias"]
+    "words", ["softmax_bf16_e256_c8", "softmax_e4m3_e256", "given", "sigmoid_f32_e256_grouped_bias"]
 )
 def test_what_is_no_name(words: str) -> None:
     """Each kernel has one name, in which a default does not show."""
@@ -115,7 +115,7 @@ def test_problems_that_are_none() -> None:
         RouteProblem(m=1, experts=8, top_k=2, scoring="given", bias=True)
     with pytest.raises(ConfigError, match="a multiple of expert_groups"):
         RouteProblem(m=1, experts=8, top_k=2, expert_groups=3)
-    with pytest.raises(ConfigError, match="bf16 or f32"):
+    with pytest.raises(ConfigError, match="one of bf16, f16, f32"):
         RouteProblem(m=1, experts=8, top_k=2, scores_dtype="e4m3")
 
 

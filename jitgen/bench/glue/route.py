@@ -16,6 +16,8 @@ from jitgen.bench.glue import Operands, case, others
 from jitgen.bench.runner import COPY, INDUCTOR, KernelCase
 from jitgen.config import Arch, DType
 from jitgen.config.route import RouteProblem, Scoring
+from jitgen.formats.protocol import TORCH
+from jitgen.ops.route.reference import scored
 from jitgen.ops.route.results import Routing
 
 LARGEST_ERROR = 2.0**-10
@@ -51,7 +53,7 @@ def operands(
             arguments=(ids,),
             check=lambda found: _check_sorting(found, ids),
         )
-    scores = logits.to(torch.bfloat16 if problem.scores_dtype is DType.BF16 else torch.float32)
+    scores = logits.to(TORCH[problem.scores_dtype or DType.F32])
     bias = torch.randn(shape[1], generator=chance, device=device) / 8 if problem.bias else None
     choice: dict[str, Any] = {
         "top_k": problem.top_k,
@@ -117,7 +119,7 @@ def routed(
     Compute the step as models do it in torch, which does not define which of equal scores is
     chosen.
     """
-    values = scores.float().softmax(-1) if scoring == "softmax" else scores.float().sigmoid()
+    values = scored(scores, scoring)
     ranks = values if bias is None else values + bias
     if expert_groups > 1:
         groups = ranks.view(len(ranks), expert_groups, -1)

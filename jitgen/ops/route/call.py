@@ -52,17 +52,20 @@ def route(  # noqa: PLR0913  # each is one thing to say
     call depends on which thread was first: the same input gives the same bits.
 
     Args:
-        logits: (T, E) bfloat16 or float32, the router's; columns are neighbours. E is at most 512.
+        logits: (T, E) bfloat16, float16 or float32, the router's; columns are neighbours. E is at
+            most 512.
         top_k: Experts of a token, k; at most 32.
         scoring: How a token's scores come of its logits: ``softmax`` over all E (Mixtral, Qwen3;
-            gpt-oss's softmax of the chosen is this one, renormalised) or ``sigmoid`` (DeepSeek-V3).
+            gpt-oss's softmax of the chosen is this one, renormalised), ``sigmoid`` (DeepSeek-V3),
+            ``sqrtsoftplus``, the square root of log(1 + exp(x)) (DeepSeek-V4), or ``identity``: the
+            logits themselves.
         correction_bias: (E,) float32, added to scores, not to logits, for choosing groups and
             experts; weights are scores without it. (DeepSeek-V3 calls it
             ``e_score_correction_bias``.) A bias of the router's product belongs to `logits`.
         expert_groups: Experts are in so many equal groups of neighbours, two or more in each.
         top_groups: Groups that a token may choose from: those whose two best scores, with the bias,
             sum up to the most.
-        renormalize: Divide a token's weights by their sum (for sigmoid, plus 1e-20).
+        renormalize: Divide a token's weights by their sum (plus 1e-20, but for softmax).
         routed_scaling_factor: What weights are multiplied with at last, renormalised or not.
         first_expert: The first expert of this device.
         local_experts: Experts of this device, G; None: all from `first_expert` on, which is then 0.

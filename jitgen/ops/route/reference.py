@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.config.route import COMPUTED, Scoring
 from jitgen.errors import InputError
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.support.moved import MISSING, with_new_names
 
-SCORINGS = ("softmax", "sigmoid")
 SMALLEST_SUM = 1e-20
-"""Added to a sum of sigmoids before weights are divided by it, because all of them may be 0."""
+"""Added to a sum of scores before weights are divided by it, because all may be 0 but softmax's."""
 
 
 def route(  # noqa: PLR0913  # the arguments of the real one
@@ -52,7 +52,7 @@ def route(  # noqa: PLR0913  # the arguments of the real one
             logits.float().gather(1, ids).softmax(1)
         )  # a NaN that is not chosen spoils no weight
     elif renormalize:
-        least = SMALLEST_SUM if scoring == "sigmoid" else 0.0
+        least = 0.0 if scoring == "softmax" else SMALLEST_SUM
         weights = weights / (weights.sum(1, keepdim=True) + least)
     topk_ids = ids.to(torch.int32)
     local = logits.shape[1] if local_experts is None else local_experts
@@ -61,11 +61,23 @@ def route(  # noqa: PLR0913  # the arguments of the real one
 
 
 def scored(logits: Tensor, scoring: str) -> Tensor:
-    """Return the score of every expert: float32, or float64 for that."""
+    """
+    Return the score of every expert: float32, or float64 for that.
+
+    The formulas are those of transformers: `modeling_qwen3_moe`, `modeling_deepseek_v3` and
+    `modeling_deepseek_v4`.
+    """
     values = logits if logits.dtype is torch.float64 else logits.float()
-    if scoring not in SCORINGS:
-        raise InputError("scoring", f"must be one of {', '.join(SCORINGS)} (got {scoring!r})")
-    return values.softmax(1) if scoring == "softmax" else values.sigmoid()
+    match scoring:
+        case Scoring.SOFTMAX:
+            return values.softmax(1)
+        case Scoring.SIGMOID:
+            return values.sigmoid()
+        case Scoring.SQRTSOFTPLUS:
+            return torch.nn.functional.softplus(values).sqrt()
+        case Scoring.IDENTITY:
+            return values
+    raise InputError("scoring", f"must be one of {', '.join(COMPUTED)} (got {scoring!r})")
 
 
 def by_rank(logits: Tensor, scoring: str, bias: Tensor | None, expert_groups: int = 1) -> Tensor:

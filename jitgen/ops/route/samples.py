@@ -12,6 +12,7 @@ from jitgen.config import Arch
 from jitgen.config.config import DType
 from jitgen.config.route import RouteConfig, Scoring
 from jitgen.errors import ConfigError
+from jitgen.formats.protocol import TORCH
 from jitgen.ops.edges import around, in_pairs
 from jitgen.ops.route import reference
 from jitgen.ops.sizes import AnySizes, Number
@@ -200,7 +201,7 @@ def make(
         scores = torch.randint(-6, 7, shape, generator=chance, device=device).float()
     else:
         scores = torch.randn(shape, generator=chance, device=device) * 3
-    scores = scores.to(torch.bfloat16 if config.scores_dtype is DType.BF16 else torch.float32)
+    scores = scores.to(TORCH[config.scores_dtype or DType.F32])
     bias = None
     if config.bias:
         bias = torch.randint(-4, 5, shape[1:], generator=chance, device=device).float() / 8

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from jitgen.config import Config
 from jitgen.config.config import DType
-from jitgen.config.route import RouteProblem, Scoring
+from jitgen.config.route import COMPUTED, SCORES, RouteProblem, Scoring
 from jitgen.errors import InputError
+from jitgen.formats.protocol import TORCH
 from jitgen.ops import tensors as common
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.tensors import AnyValidated, check_size, device_of
@@ -20,7 +21,7 @@ from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
 from jitgen.support.frozen import frozen
 
-_SCORES = {torch.bfloat16: DType.BF16, torch.float32: DType.F32}
+_SCORES = {TORCH[dtype]: dtype for dtype in SCORES}
 _MOST = 2**31 - 1
 
 
@@ -251,7 +252,6 @@ def first_expert(value: object) -> int:
 
 
 def _scoring(value: object) -> Scoring:
-    allowed = (Scoring.SOFTMAX, Scoring.SIGMOID)
-    if value not in allowed:
-        raise InputError("scoring", f"must be one of {', '.join(allowed)} (got {value!r})")
+    if value not in COMPUTED:
+        raise InputError("scoring", f"must be one of {', '.join(COMPUTED)} (got {value!r})")
     return Scoring(value)  # type: ignore[arg-type]
