@@ -184,7 +184,7 @@ def route_sweep(arch: Arch) -> Iterator[RouteConfig]:
     if "route" not in target(arch).operations:
         return
     legal = (config for config in rules(arch, "route").configs() if check(config, arch))
-    for number, config in enumerate(itertools.islice(legal, 0, None, 11 if arch.is_gpu else 1)):
+    for number, config in enumerate(itertools.islice(legal, 0, None, 29 if arch.is_gpu else 1)):
         yield config
         if arch.is_gpu and number % 2:
             yield replace(config, tiling=replace(config.tiling, use_pdl=True))

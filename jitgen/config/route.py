@@ -54,7 +54,7 @@ class Tiling(Part):
     memory and sorts it.
 
     Attributes:
-        threads: Threads of a CTA; at least one for each expert.
+        threads: Threads of a CTA; at least one for each expert, for 1,024 experts 256.
         cluster: CTAs that count together.
         is_spread: Clusters on all SMs choose, and a second launch sorts; else one cluster does all.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the

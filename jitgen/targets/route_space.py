@@ -18,7 +18,7 @@ from jitgen.config.route import (
 )
 from jitgen.targets.protocol import refuse_unless
 
-EXPERTS = (32, 64, 128, 256, 512)
+EXPERTS = (32, 64, 128, 256, 512, 1024)
 """The most experts of a kernel: a lane of a GPU has as many of each token as that is times 32."""
 
 

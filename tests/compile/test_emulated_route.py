@@ -39,6 +39,9 @@ KERNELS = [
     "sqrtsoftplus_f32_e128_bias_t128_c2",
     "identity_f16_e64_grouped_t128_c2_spread",
     "sqrtsoftplus_bf16_e512_grouped_t512_c1",
+    "sigmoid_f32_e1024_bias_t256_c2",
+    "given_e1024_t256_c2_spread",
+    "softmax_bf16_e1024_grouped_t256_c1_spread",
 ]
 """Every kind of score, with and without bias and groups; few warps, which get several tokens."""
 

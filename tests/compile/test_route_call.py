@@ -66,7 +66,7 @@ def test_right(config: RouteConfig, is_exact: bool) -> None:
 
 def test_odd_sizes() -> None:
     """One expert, all experts, rows that lie apart, every pair another rank's."""
-    for experts, top_k in ((1, 1), (7, 7), (512, 32)):
+    for experts, top_k in ((1, 1), (7, 7), (512, 32), (1024, 32)):
         x = logits(9, experts + 3)[:, :experts]
         found = jitgen.route(x, top_k=top_k)
 
@@ -174,7 +174,7 @@ GOOD: dict[str, Any] = {"logits": logits(), "top_k": 2}
         ({"logits": logits().T}, r"logits: must be contiguous in its last dimension"),
         ({"logits": logits()[0]}, r"logits: must have 2 dimensions, \(T, E\)"),
         ({"logits": torch.empty(3, 0)}, r"logits: must have at least one column"),
-        ({"logits": logits(2, 513)}, r"logits: must be of at most 512 experts \(got 513\)"),
+        ({"logits": logits(2, 1025)}, r"logits: must be of at most 1024 experts \(got 1025\)"),
         ({"logits": logits().requires_grad_()}, r"logits: must not require a gradient.*route"),
         ({"top_k": 65}, r"top_k: must be at most the 64 experts that are kept \(got 65\)"),
         ({"top_k": 33}, r"logits: must have at most 32 experts a token \(got 33\)"),

@@ -44,6 +44,8 @@ def test_what_is_no_name(words: str) -> None:
         (replace(DEEPSEEK, tiling=Tiling(threads=96)), "E_THREADS"),
         (replace(DEEPSEEK, tiling=Tiling(threads=128)), "E_THREADS"),
         (replace(DEEPSEEK, tiling=Tiling(cluster=16)), "E_CLUSTER"),
+        (replace(DEEPSEEK, experts=1024), "E_THREADS"),
+        (replace(DEEPSEEK, experts=1024, tiling=Tiling(threads=512)), "E_THREADS"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -53,9 +55,11 @@ def test_rules_of_sm_90a(config: RouteConfig, code: str) -> None:
 
 def test_shared_memory_of_sm_120a() -> None:
     """Every tiling that may be chosen fits there, too."""
-    most = replace(DEEPSEEK, experts=512)
-
-    assert check(most, "sm_120a").derived.shared_bytes < 99 * 1024
+    for most in (
+        replace(DEEPSEEK, experts=512),
+        replace(DEEPSEEK, experts=1024, tiling=Tiling(threads=256)),
+    ):
+        assert check(most, "sm_120a").derived.shared_bytes < 99 * 1024
 
 
 def test_a_cpu_kernel_is_one_thread() -> None:
@@ -83,6 +87,15 @@ def test_a_cta_has_a_thread_for_each_expert() -> None:
     assert {each.config.tiling.threads for each in choice.candidates} == {512}
 
 
+@pytest.mark.parametrize("scoring", ["softmax", "given"])
+def test_a_thread_has_four_of_many_experts(scoring: str) -> None:
+    problem = RouteProblem(m=1, experts=896, top_k=16, scoring=scoring)
+    choice = jitgen.select(problem, "sm_120a")
+
+    assert {each.config.tiling.threads for each in choice.candidates} == {256}
+    assert len(choice.candidates) == 3
+
+
 @pytest.mark.parametrize(
     ("sizes", "experts"),
     [
@@ -91,6 +104,7 @@ def test_a_cta_has_a_thread_for_each_expert() -> None:
         ({"experts": 160, "expert_groups": 8}, 256),  # groups of 20: three lanes each
         ({"experts": 144, "expert_groups": 16}, 256),  # of 9: two lanes each, of 8 experts
         ({"experts": 288, "expert_groups": 32}, 512),  # of 9: a lane each, of 16 experts
+        ({"experts": 896}, 1024),  # Kimi-K3
         ({"experts": 8, "scoring": "given", "local_experts": 300}, 512),
     ],
     ids=str,
@@ -103,7 +117,7 @@ def test_room_for_experts(sizes: dict[str, Any], experts: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"experts": 513}, {"experts": 512, "expert_groups": 64}, {"top_k": 33}], ids=str
+    "sizes", [{"experts": 1025}, {"experts": 512, "expert_groups": 64}, {"top_k": 33}], ids=str
 )
 def test_sizes_without_a_kernel(sizes: dict[str, int]) -> None:
     with pytest.raises(UnsupportedConfig, match="must"):

@@ -53,7 +53,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
 
     Args:
         logits: (T, E) bfloat16, float16 or float32, the router's; columns are neighbours. E is at
-            most 512.
+            most 1,024.
         top_k: Experts of a token, k; at most 32.
         scoring: How a token's scores come of its logits: ``softmax`` over all E (Mixtral, Qwen3;
             gpt-oss's softmax of the chosen is this one, renormalised), ``sigmoid`` (DeepSeek-V3),
@@ -166,7 +166,7 @@ def sort_pairs(
             twice. int64 is converted at each call, which costs launches of torch's.
         experts: Experts of all devices, E.
         first_expert: As of `route`.
-        local_experts: As of `route`; at most 512.
+        local_experts: As of `route`; at most 1,024.
         out: Where results go, a tuple in the order in which they are returned: a `jitgen.Sorting`
             of dense tensors.
         config: A config to use instead of the selector's, or an edited kernel: see

@@ -29,6 +29,16 @@ Threads of a CTA that chooses for few tokens, unless there are more experts: lar
 start.
 """
 
+_MOST_OF_THREADS = 512
+"""Experts up to which each thread adds up the pairs of one."""
+
+_THREADS_OF_MANY = 256
+"""
+Threads of a CTA for more experts, each of which adds up the pairs of several. A lane that chooses
+has 32 experts of a token, three times over, for which more threads have no registers; and their
+counts would not fit in the shared memory of sm_120a.
+"""
+
 _SPREAD = Tiling(threads=512, cluster=2, is_spread=True, use_pdl=True)
 """
 Clusters of two find room on every SM. Of eight CTAs, one on each SM, an H200 holds 15 clusters: the
@@ -104,12 +114,7 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
         route_space.check_experts(config)
         tiling, experts = config.tiling, config.experts
         check_sides(tiling, _SIDES)
-        refuse_unless(
-            experts <= tiling.threads,
-            "E_THREADS",
-            f"threads={tiling.threads}: each thread adds up the pairs of one expert, and there may "
-            f"be {experts}",
-        )
+        self._check_threads(tiling.threads, experts)
         warps = tiling.threads // LANES
         words = experts * (warps + tiling.cluster + 1) + LANES + tiling.threads + _BARRIER_WORDS
         refuse_unless(
@@ -119,6 +124,20 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
             f"memory, of which there are {self.shared_bytes}",
         )
         return Sm90RouteDerived(shared_bytes=words * _BYTES)
+
+    def _check_threads(self, threads: int, experts: int) -> None:
+        refuse_unless(
+            experts <= threads or experts > _MOST_OF_THREADS,
+            "E_THREADS",
+            f"threads={threads}: each thread adds up the pairs of one expert, and there may be "
+            f"{experts}",
+        )
+        refuse_unless(
+            threads == _THREADS_OF_MANY or experts <= _MOST_OF_THREADS,
+            "E_THREADS",
+            f"threads={threads} must be {_THREADS_OF_MANY} for {experts} experts, whose scores are "
+            "in the threads' registers",
+        )
 
     def variants(self, start: RouteConfig) -> Iterator[RouteConfig]:
         """Yield the configs, legal or not, among which the nearest to `start` is searched."""
@@ -144,8 +163,10 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
         if experts is None:
             return ()
         is_given = problem.scoring is Scoring.GIVEN
-        few = Tiling().threads if is_given else max(_FEW_THREADS, experts)
-        listed = (Tiling(threads=few, cluster=1), Tiling(threads=few), _SPREAD)
+        few, spread = Tiling().threads if is_given else max(_FEW_THREADS, experts), _SPREAD
+        if experts > _MOST_OF_THREADS:
+            few, spread = _THREADS_OF_MANY, replace(_SPREAD, threads=_THREADS_OF_MANY)
+        listed = (Tiling(threads=few, cluster=1), Tiling(threads=few), spread)
         return self.legal(replace(self.kind_of(problem), experts=experts), listed)
 
     def cost(
