@@ -74,6 +74,15 @@ def test_the_same_as_two_launches(granularity: str) -> None:
         assert same(found, in_two(call, format=granularity))
 
 
+def test_as_many_experts_as_there_may_be() -> None:
+    ids = torch.randint(0, 1024, (5, 3), dtype=torch.int32)
+    call = given() | {"topk_ids": ids, "experts": 1024, "first_expert": 0, "local_experts": 1024}
+    found = sort_quantize(**call)
+
+    assert int(found.order.offs[-1]) == 15
+    assert same(found, in_two(call))
+
+
 def test_a_given_scale_and_out() -> None:
     call, scale = given(), torch.tensor([0.02])
     out = torch.empty(15, 256, dtype=torch.float8_e4m3fn)

@@ -115,7 +115,7 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
         topk_ids: (T, k) int32, dense, as for `jitgen.sort_pairs`: k at most 32.
         experts: Experts of all devices.
         first_expert: The first local one.
-        local_experts: How many follow it here, at most 512; None: all up to the last one.
+        local_experts: How many follow it here, at most 1,024; None: all up to the last one.
         format: ``block128``, ``row``, ``tensor`` or ``none``.
         global_scale: (1,) float32 for ``tensor``.
         power_of_two: Round scales that the kernel finds up to powers of two.
