@@ -12,11 +12,8 @@ from torch import Tensor
 
 from jitgen.config.layouts import ARGUMENT
 from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeConfig
-from jitgen.ops.silu_mul_quantize import reference
+from jitgen.ops.silu_mul_quantize import reference, samples
 from jitgen.ops.tensors import owned_rows
-
-LIMITS = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
-"""What gpt-oss uses."""
 
 GARBAGE, POISON = 77, -3.0
 """What bytes of q and scales hold before."""
@@ -30,9 +27,9 @@ many lie so near to the middle of a step that they may fall to the other side.
 """
 
 
-def limits_of(kernel: SiluMulQuantizeConfig) -> dict[str, float]:
+def numbers_of(kernel: SiluMulQuantizeConfig) -> dict[str, float]:
     """Return what the activation of a kernel takes at run time."""
-    return LIMITS if kernel.activation is Activation.SWIGLU_OAI else {}
+    return samples.numbers_of(kernel.activation)
 
 
 def options_of(kernel: SiluMulQuantizeConfig) -> dict[str, Any]:
@@ -42,7 +39,7 @@ def options_of(kernel: SiluMulQuantizeConfig) -> dict[str, Any]:
         "activation": str(kernel.activation),
     }
     switches = {"interleaved": kernel.interleaved, "power_of_two": kernel.power_of_two}
-    return words | switches | limits_of(kernel)
+    return words | switches | numbers_of(kernel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +129,7 @@ def of_input(kernel: SiluMulQuantizeConfig, x: Tensor, groups: dict[str, Tensor]
         arguments=(
             *(x, *groups.values(), q),
             *([] if scale is None else [scale]),
-            *limits_of(kernel).values(),
+            *numbers_of(kernel).values(),
         ),
         owned=owned_rows(x.shape[-2], *(groups.get(name) for name in ARGUMENT.values())),
         q=q,
@@ -246,7 +243,7 @@ def accurate(activation: Activation) -> tuple[Case, Tensor]:
     kernel = SiluMulQuantizeConfig(layout="ragged", activation=activation)
     gate = torch.arange(-30, 30, 0.01).bfloat16().unique()
     up = torch.ones(()).double()
-    y = reference.of_gate(activation, gate.double(), up, *limits_of(kernel).values())
+    y = reference.of_gate(activation, gate.double(), up, *numbers_of(kernel).values())
     gate, y = gate[y != 0], y[y != 0]  # the scale of zeros is 1
     x = torch.zeros(len(gate), 256, dtype=torch.bfloat16)
     x[:, 9], x[:, 128 + 9] = gate, 1.0

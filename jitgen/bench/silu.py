@@ -148,11 +148,11 @@ def _inductor(solved: Solved, config: SiluMulQuantizeConfig) -> Ready:
     x, scale = solved.tensors[0], solved.arguments["global_scale"]
     granularity = str(config.scale_granularity)
     given = solved.arguments
-    limits = {name: given[name] for name in samples.LIMITS if name in given}
+    numbers = {name: given[name] for name in config.activation.numbers}
 
     def plain(x: Tensor) -> tuple[Tensor, Tensor | None]:
         y = reference.activated(
-            x, activation=str(config.activation), interleaved=config.interleaved, **limits
+            x, activation=str(config.activation), interleaved=config.interleaved, **numbers
         )
         if granularity == "none":
             return y.bfloat16(), None

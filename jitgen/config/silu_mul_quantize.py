@@ -19,13 +19,38 @@ from jitgen.support.moved import renamed
 
 
 class Activation(StrEnum):
-    """Activation of a gate and an up."""
+    """
+    Activation of a gate and an up, with ``silu(x) = x / (1 + exp(-x))``.
+
+    Names in capitals below are numbers of a call: see `numbers`. Where a formula limits or clamps,
+    LIMIT is `swiglu_limit`: a gate is at most LIMIT, an up between -LIMIT and LIMIT.
+    """
 
     SWIGLU = "swiglu"
     """gate / (1 + exp(-gate)) * up"""
 
     SWIGLU_OAI = "swiglu_oai"
     """gpt-oss's: gate / (1 + exp(-alpha gate)) * (up + 1), with both limited before."""
+
+    SWIGLU_CLAMP = "swiglu_clamp"
+    """
+    silu(gate) * up, with both limited before; of DeepSeek-V4, GLM-5-next, Hunyuan-4
+    (transformers' ``DeepseekV4Experts``; vLLM's ``SiluAndMulWithClamp``).
+    """
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Names of the numbers of a call that the formula has, in the order of a kernel's."""
+        return _NUMBERS.get(self, ())
+
+
+_NUMBERS: dict[Activation, tuple[str, ...]] = {
+    Activation.SWIGLU_OAI: ("swiglu_limit", "swiglu_alpha"),
+    Activation.SWIGLU_CLAMP: ("swiglu_limit",),
+}
+
+NUMBERS = tuple(dict.fromkeys(name for names in _NUMBERS.values() for name in names))
+"""Every number that some activation has, by the name of the argument."""
 
 
 @frozen

@@ -73,10 +73,9 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         w2_bias: (G, H) float32, likewise.
         activation_format: ``none``, ``block128`` or ``row``: what tokens are quantised to, where
             the weights leave a choice.
-        activation: ``swiglu``, or ``swiglu_oai`` with `swiglu_limit` and `swiglu_alpha`: see
-            `jitgen.silu_mul_quantize`.
+        activation: One of those of `jitgen.silu_mul_quantize`, with its numbers.
         interleaved: Rows of `w13` take turns, gate and up, as gpt-oss has them.
-        swiglu_limit: For ``swiglu_oai``.
+        swiglu_limit: As for `jitgen.silu_mul_quantize`.
         swiglu_alpha: Likewise.
         experts: Experts of the whole layer; None: `first_expert` and those of `w13`.
         first_expert: The number of `w13`'s first expert: ranks that share a layer have parts of it,

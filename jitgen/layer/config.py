@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jitgen.config.silu_mul_quantize import Activation
+from jitgen.config.silu_mul_quantize import NUMBERS, Activation
 from jitgen.errors import InputError
-from jitgen.ops.silu_mul_quantize.validate import is_number
+from jitgen.ops.silu_mul_quantize.numbers import require_numbers
 from jitgen.selection.numerics import require_word
 from jitgen.support.frozen import frozen
 from jitgen.support.moved import with_old_fields
@@ -27,11 +27,10 @@ class MoEConfig:
         intermediate: Columns between the two GEMMs, I.
         experts: Experts of the whole layer, on all ranks.
         top_k: Experts of a token.
-        activation: ``swiglu``, or gpt-oss's ``swiglu_oai``, which needs `swiglu_limit` and
-            `swiglu_alpha`.
+        activation: One of those of `jitgen.silu_mul_quantize`, with the numbers that it has there.
         interleaved: Rows of w13 take turns: gate, up, gate, up; else all gates come first.
-        swiglu_limit: Of gates and ups; see `jitgen.silu_mul_quantize`.
-        swiglu_alpha: Steepness of the gate; likewise.
+        swiglu_limit: See `jitgen.silu_mul_quantize`.
+        swiglu_alpha: Likewise.
         first_expert: The first expert whose weights are on this rank.
         local_experts: How many follow it here; None: all up to the last one.
         chunk_tokens: More tokens than these go through the chain in several passes.
@@ -85,13 +84,7 @@ class MoEConfig:
             raise InputError(
                 "activation", f"must be one of {', '.join(Activation)} (got {self.activation!r})"
             )
-        is_limited = self.activation == Activation.SWIGLU_OAI
-        for name in ("swiglu_limit", "swiglu_alpha"):
-            if (getattr(self, name) is not None) != is_limited:
-                what = "is required for" if is_limited else "belongs to"
-                raise InputError(name, f"{what} swiglu_oai (got {getattr(self, name)!r})")
-            if is_limited and not is_number(getattr(self, name)):
-                raise InputError(name, f"must be a finite number (got {getattr(self, name)!r})")
+        require_numbers(Activation(self.activation), self._numbers)
         for name, allowed in (("interleaved", (False, True)), ("min_latency", (None, False, True))):
             value = getattr(self, name)
             if not any(value is each for each in allowed):
@@ -118,9 +111,12 @@ class MoEConfig:
         return {
             "activation": str(self.activation),
             "interleaved": self.interleaved,
-            "swiglu_limit": self.swiglu_limit,
-            "swiglu_alpha": self.swiglu_alpha,
+            **self._numbers,
         }
+
+    @property
+    def _numbers(self) -> dict[str, float | None]:
+        return {name: getattr(self, name) for name in NUMBERS}
 
 
 def _require_count(name: str, value: object, *, least: int) -> None:

@@ -280,8 +280,8 @@ class MoELayer(nn.Module):
             activation: As for `jitgen.MoEConfig`, and so are those below; None: as the model's
                 config says, else as the family has it.
             interleaved: Whether rows of gates and ups take turns; None: as the family has it.
-            swiglu_limit: Of gates and ups.
-            swiglu_alpha: Steepness of the gate.
+            swiglu_limit: As for `jitgen.silu_mul_quantize`.
+            swiglu_alpha: Likewise.
             chunk_tokens: Tokens of a pass.
             min_latency: Whether few rows take the kernel of least latency.
             numerics: ``fast`` or ``invariant``.

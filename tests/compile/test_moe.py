@@ -11,9 +11,11 @@ import pytest
 import torch
 
 import jitgen
+from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.layer import reference
 from jitgen.ops.route.results import Sorting
+from jitgen.ops.silu_mul_quantize.samples import numbers_of
 from tests import needs
 from tests.moe_cases import EXPERTS, HIDDEN, INTERMEDIATE, SOME_FORMATS, TOP_K, make
 
@@ -47,6 +49,21 @@ class TestEveryFormat:
         assert torch.equal(layer(*case.given), whole)
         assert torch.equal(layer(*case.given), whole)
         assert torch.equal(layer(*(each[:1] for each in case.given)), whole[:1])
+
+
+@pytest.mark.parametrize("activation", Activation)
+def test_every_activation(activation: Activation) -> None:
+    """A layer and its experts alone compute what their config says."""
+    case = make("block128", activation=str(activation), **numbers_of(activation))
+    layer = jitgen.MoELayer(case.config, case.weights)
+
+    assert case.error(layer(*case.given)) < case.tolerance
+    masked_m = torch.tensor([3, 0, 2, 1, 3, 2], dtype=torch.int32)
+    x = torch.randn(EXPERTS, 3, HIDDEN).bfloat16()
+    expected = reference.moe_experts(x, case.weights, masked_m, case.config)
+    found = layer.experts(x, masked_m)
+    for group, rows in enumerate(masked_m.tolist()):
+        assert reference.relative_error(found[group, :rows], expected[group, :rows]) < 0.07
 
 
 class TestAShareOfTheExperts:

@@ -24,7 +24,7 @@ from typing import Any
 from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.layer.checkpoints.model_config import Said
-from jitgen.ops.silu_mul_quantize.validate import is_number
+from jitgen.ops.silu_mul_quantize.numbers import is_number
 from jitgen.support.text import shown
 
 _LIMIT, _ALPHA = "swiglu_limit", "swiglu_alpha"

@@ -76,11 +76,21 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
         global_scale: (1,) float32 on the same device, for ``tensor`` alone: what dequantised values
             are multiplied with, so that results are divided by it. (As of `jitgen.quantize.nvfp4`;
             the global scales of TRT-LLM and compressed-tensors are its reciprocal.)
-        activation: ``swiglu``, or gpt-oss's ``swiglu_oai``:
-            ``gate / (1 + exp(-swiglu_alpha * gate)) * (up + 1)``, where gate is at most
-            `swiglu_limit` and up between -swiglu_limit and swiglu_limit.
+        activation: What is made of a gate and an up:
+
+            ================  ====================================================
+            activation        formula
+            ================  ====================================================
+            swiglu            ``gate / (1 + exp(-gate)) * up``
+            swiglu_clamp      the same, with both limited before
+            swiglu_oai        ``gate / (1 + exp(-swiglu_alpha * gate)) * (up + 1)``,
+                              with both limited before
+            ================  ====================================================
+
+            Limited, a gate is at most `swiglu_limit`, an up between -swiglu_limit and
+            swiglu_limit.
         interleaved: Gates are in the even columns of x and ups in the odd ones.
-        swiglu_limit: For ``swiglu_oai`` alone, which needs it; at least 0.
+        swiglu_limit: For activations whose formula has it, which need it; at least 0.
         swiglu_alpha: Likewise, of any sign.
         power_of_two: Round scales that the kernel finds up to powers of two.
         out: Where results go, a tuple in the order in which they are returned: q and scale, as
@@ -144,7 +154,7 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
                 activation,
                 interleaved,
                 power_of_two,
-                swiglu_limit,  # of these two the launch holds the values
+                swiglu_limit,  # of these the launch holds the values
                 swiglu_alpha,
                 expected_m,
                 None if config is None else id(config),

@@ -8,7 +8,7 @@ from typing import Any
 from jitgen.config import Arch
 from jitgen.config.format import Format
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeConfig
+from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig
 from jitgen.formats import find_format
 from jitgen.formats.protocol import Rows
 from jitgen.ops import direct
@@ -20,7 +20,7 @@ from jitgen.runtime.session import current
 def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
     Check the arguments of a direct call: x, the tensor that gives groups their rows, q, scales
-    computed or given, and for swiglu_oai limit and alpha.
+    computed or given, and the numbers of the activation.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was
@@ -31,7 +31,7 @@ def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
     found = direct.read(
         *(config, arch, session, arguments),
         ("x", ARGUMENT[config.layout], "q", *(["scale"] if has_scale else [])),
-        ("limit", "alpha") if config.activation is Activation.SWIGLU_OAI else (),
+        config.activation.numbers,
     )
     written = found.pop("scale") if scales.has_float_scales else None
     args = Arguments(
@@ -40,8 +40,7 @@ def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
         out=(found["q"], None),
         format=str(scales),
         global_scale=found.get("scale"),
-        swiglu_limit=found.get("limit"),
-        swiglu_alpha=found.get("alpha"),
+        **{name: found[name] for name in config.activation.numbers},
         activation=str(config.activation),
         interleaved=config.interleaved,
         power_of_two=config.power_of_two,

@@ -111,7 +111,7 @@ class SiluMulQuantize(ScaledCall[Arguments, Validated]):
     def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
         scales = valid.scale_granularity
         return Launch(
-            **kernel | {"tail": (*args.limits, *valid.device.tail)},
+            **kernel | {"tail": (*args.numbers, *valid.device.tail)},
             columns=valid.n,
             q_dtype=TORCH[scales.q_dtype],
             form=form_of(scales),

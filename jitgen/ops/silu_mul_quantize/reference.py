@@ -2,12 +2,9 @@
 """
 Reference for the kernels of `silu_mul_quantize`, in float32 torch.
 
-    swiglu      y = gate / (1 + exp(-gate)) * up
-    swiglu_oai  y = gate / (1 + exp(-alpha * gate)) * (up + 1), gate at most limit, and up between
-                -limit and limit
-
-y is float32. It is quantised by `jitgen.quantize`, so scales and values are those that it gives
-for y, bit by bit. Kernels compute exp() in their own way: their y may differ in its last bits.
+`jitgen.config.silu_mul_quantize.Activation` has the formulas of y, which is float32. It is
+quantised by `jitgen.quantize`, so scales and values are those that it gives for y, bit by bit.
+Kernels compute exp() in their own way: their y may differ in its last bits.
 """
 
 from __future__ import annotations
@@ -23,6 +20,7 @@ from jitgen.errors import InputError
 from jitgen.formats.block128 import per_token_group
 from jitgen.formats.e4m3 import MAX
 from jitgen.formats.row import per_row
+from jitgen.ops.silu_mul_quantize.numbers import require_numbers
 from jitgen.ops.tensors import owned_rows
 from jitgen.support.moved import with_new_names
 
@@ -40,38 +38,29 @@ def activated(
 
     Args:
         x: (M, 2 I) or (G, M, 2 I), any float type: gates in columns 0 to I - 1, ups in the others.
-        activation: ``swiglu`` or ``swiglu_oai``.
+        activation: One of `jitgen.config.silu_mul_quantize.Activation`.
         interleaved: Gates are in the even columns instead, ups in the odd ones.
-        swiglu_limit: Of gates and ups; for ``swiglu_oai`` alone.
-        swiglu_alpha: Steepness of the gate; for ``swiglu_oai`` alone.
+        swiglu_limit: As for `jitgen.silu_mul_quantize`, for activations that have it.
+        swiglu_alpha: Likewise.
 
     Returns:
         (M, I) or (G, M, I) float32.
 
     Raises:
-        InputError: `activation` is not known, or `swiglu_limit` and `swiglu_alpha` do not
-            belong to it.
+        InputError: `activation` is not known, or the numbers are not those that it has.
     """
     if activation not in tuple(Activation):
-        allowed = " or ".join(Activation)
-        raise InputError("activation", f"must be {allowed} (got {activation!r})")
-    is_limited = activation == Activation.SWIGLU_OAI
-    limits = swiglu_limit, swiglu_alpha
-    if not is_limited and limits != (None, None):
-        raise InputError(
-            "swiglu_limit", "swiglu_limit and swiglu_alpha belong to swiglu_oai: leave them out"
-        )
-    if is_limited and None in limits:
-        raise InputError("swiglu_limit", "swiglu_oai needs swiglu_limit and swiglu_alpha")
+        allowed = ", ".join(Activation)
+        raise InputError("activation", f"must be one of {allowed} (got {activation!r})")
+    given = {"swiglu_limit": swiglu_limit, "swiglu_alpha": swiglu_alpha}
+    numbers = require_numbers(Activation(activation), given)
     columns = x.shape[-1] // 2
     gate = (x[..., 0::2] if interleaved else x[..., :columns]).float()
     up = (x[..., 1::2] if interleaved else x[..., columns:]).float()
-    return of_gate(Activation(activation), gate, up, swiglu_limit or 0.0, swiglu_alpha or 0.0)
+    return of_gate(Activation(activation), gate, up, *numbers)
 
 
-def of_gate(
-    activation: Activation, gate: Tensor, up: Tensor, limit: float = 0.0, alpha: float = 0.0
-) -> Tensor:
+def of_gate(activation: Activation, gate: Tensor, up: Tensor, *numbers: float) -> Tensor:
     """
     Apply the activation to gates and ups, tensors of one shape and one float type; return the
     result in that type.
@@ -80,15 +69,19 @@ def of_gate(
         activation: How they are joined.
         gate: The gates.
         up: The ups.
-        limit: Of gates and ups, for ``swiglu_oai``; others do not look at it.
-        alpha: Steepness of the gate, likewise.
+        numbers: Those of the activation, in the order of its `numbers`.
     """
     match activation:
         case Activation.SWIGLU:
             return gate / (1 + torch.exp(-gate)) * up
         case Activation.SWIGLU_OAI:
+            limit, alpha = numbers
             gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
             return gate / (1 + torch.exp(-alpha * gate)) * (up + 1)
+        case Activation.SWIGLU_CLAMP:
+            (limit,) = numbers
+            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+            return gate / (1 + torch.exp(-gate)) * up
 
 
 def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one

@@ -27,11 +27,22 @@ from jitgen.ops.solved import (
 from jitgen.ops.tensors import owned_rows
 from jitgen.support.frozen import frozen
 
-LIMITS = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
-"""Values of gpt-oss."""
+_NUMBERS: dict[Activation, tuple[float, ...]] = {
+    Activation.SWIGLU_OAI: (7.0, 1.702),
+    Activation.SWIGLU_CLAMP: (30.0,),
+}
+"""
+Of each activation its numbers in samples: gpt-oss's; a limit from where on silu(gate) is gate in
+float32, so that exact problems have the same bits however exp() is computed.
+"""
 
 _WARP = 32
 _VECTOR = 8
+
+
+def numbers_of(activation: Activation) -> dict[str, float]:
+    """Return the numbers of an activation in samples, by the names of the arguments."""
+    return dict(zip(activation.numbers, _NUMBERS.get(activation, ()), strict=True))
 
 
 @frozen
@@ -100,6 +111,7 @@ def make(
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`. Every
     layout gets rows of no group.
     """
+    numbers = numbers_of(config.activation)
     chance = torch.Generator(device).manual_seed(seed)
     lead, groups = grouped_rows(config.layout, sizes.rows)
     groups = groups.to(device)
@@ -109,9 +121,10 @@ def make(
         kinds = torch.randint(8, gate.shape, generator=chance, device=device)
         gate = gate.abs() * 8 + 20
         gate = gate.where(kinds != 0, 0.0).where(kinds != 1, -200.0)
+    if "swiglu_limit" in numbers:  # some ups are far beyond it
+        up = up * torch.randint(8, up.shape, generator=chance, device=device).eq(0).mul(63).add(1)
     pair = torch.stack((gate, up), -1) if config.interleaved else torch.stack((gate, up), -2)
     x = pair.flatten(-2).bfloat16()
-    limits: dict[str, Any] = LIMITS if config.activation is Activation.SWIGLU_OAI else {}
     is_given = config.scale_granularity is Format.TENSOR
     given = torch.tensor([0.0117], device=device) if is_given else None
     named: dict[str, Any] = {
@@ -121,7 +134,7 @@ def make(
         "activation": str(config.activation),
         "interleaved": config.interleaved,
         "power_of_two": config.power_of_two,
-        **limits,
+        **numbers,
     }
     expected_q, expected_scale = reference.silu_mul_quantize(x, **named)
     owned = owned_rows(x.shape[-2], *(named.get(name) for name in ARGUMENT.values()))
@@ -143,7 +156,7 @@ def make(
             )
         )
     return Solved(
-        tensors=(x, groups, q, *scales, *limits.values()),
+        tensors=(x, groups, q, *scales, *numbers.values()),
         arguments={"x": x, "out": (q, scale), **named},
         is_exact=is_exact,
         outputs=tuple(outputs),

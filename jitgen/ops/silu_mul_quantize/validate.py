@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
@@ -13,12 +12,13 @@ from torch import Tensor
 from jitgen.config import Config, Layout
 from jitgen.config.format import IN_ROWS, Format
 from jitgen.config.layouts import ARGUMENT
-from jitgen.config.silu_mul_quantize import Activation
+from jitgen.config.silu_mul_quantize import NUMBERS, Activation
 from jitgen.errors import InputError
 from jitgen.formats import find_format
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.ops import tensors as common
 from jitgen.ops.scaled import Scaled, check_out
+from jitgen.ops.silu_mul_quantize.numbers import require_numbers
 from jitgen.ops.tensors import AnyValidated, Size, check_size, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
@@ -47,11 +47,10 @@ class Arguments(NamedTuple):
     config: Config | Override | None = None
 
     @property
-    def limits(self) -> tuple[float, ...]:
-        """Run-time numbers of the activation: limit and alpha, or nothing."""
-        if self.swiglu_limit is None or self.swiglu_alpha is None:
-            return ()
-        return float(self.swiglu_limit), float(self.swiglu_alpha)
+    def numbers(self) -> tuple[float, ...]:
+        """Run-time numbers of the activation, in the order in which a kernel takes them."""
+        given = (getattr(self, name) for name in Activation(self.activation).numbers)
+        return tuple(float(number) for number in given)
 
 
 @frozen
@@ -130,27 +129,8 @@ def _check_options(args: Arguments, scales: Format, activation: Activation) -> N
         raise InputError(
             "power_of_two", f"is for block128 and row, whose scales are found here (got {scales})"
         )
-    is_limited = activation is Activation.SWIGLU_OAI
-    for name in ("swiglu_limit", "swiglu_alpha"):
-        value = getattr(args, name)
-        if (value is not None) != is_limited:
-            what = "is required for" if is_limited else "belongs to"
-            raise InputError(name, f"{what} swiglu_oai (got {value!r} for {activation})")
-        if value is not None and not is_number(value):
-            raise InputError(name, f"must be a finite number (got {value!r})")
-    limit = args.swiglu_limit
-    if limit is not None and limit < 0:
-        raise InputError("swiglu_limit", f"must be at least 0 (got {limit!r})")
+    require_numbers(activation, {name: getattr(args, name) for name in NUMBERS})
     common.require_count("expected_m", args.expected_m)
-
-
-def is_number(value: object) -> bool:
-    """Say whether `value` can be a limit or an alpha."""
-    return (
-        isinstance(value, (int, float))
-        and type(value) in (int, float)  # no bool
-        and math.isfinite(value)
-    )
 
 
 def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> None:
