@@ -22,20 +22,48 @@ class Activation(StrEnum):
     """
     Activation of a gate and an up, with ``silu(x) = x / (1 + exp(-x))``.
 
-    Names in capitals below are numbers of a call: see `numbers`. Where a formula limits or clamps,
-    LIMIT is `swiglu_limit`: a gate is at most LIMIT, an up between -LIMIT and LIMIT.
+    LIMIT, ALPHA and BETA are the numbers `swiglu_limit`, `swiglu_alpha` and `swiglu_beta` of a
+    call. Limited, a gate is at most LIMIT, an up between -LIMIT and LIMIT.
     """
 
     SWIGLU = "swiglu"
     """gate / (1 + exp(-gate)) * up"""
 
     SWIGLU_OAI = "swiglu_oai"
-    """gpt-oss's: gate / (1 + exp(-alpha gate)) * (up + 1), with both limited before."""
+    """gpt-oss's: gate / (1 + exp(-ALPHA gate)) * (up + 1), with both limited before."""
 
     SWIGLU_CLAMP = "swiglu_clamp"
     """
     silu(gate) * up, with both limited before; of DeepSeek-V4, GLM-5-next, Hunyuan-4
     (transformers' ``DeepseekV4Experts``; vLLM's ``SiluAndMulWithClamp``).
+    """
+
+    SWIGLU_BIAS = "swiglu_bias"
+    """
+    gate / (1 + exp(-ALPHA gate)) * (up + BETA), with both limited before: FlashInfer's and
+    TensorRT-LLM's ``SwigluBias``, of which `SWIGLU_OAI` has BETA 1.
+    """
+
+    SWIGLU_STEP = "swiglu_step"
+    """
+    min(silu(gate), LIMIT) * up, with up limited; of Step-3.5 and 3.7
+    (transformers' ``Step3p7Experts``; vLLM's ``SwigluStepAndMul``).
+    """
+
+    SITU = "situ"
+    """
+    softcap(gate) / (1 + exp(-gate)) * softcap(up) with ``softcap(x) = CAP tanh(x / CAP)``, of
+    gates `gate_softcap` and of ups `up_softcap`; of Kimi-K3 with 4 and 25 (its ``SituAndMul``) and
+    Inkling-2 (transformers' ``Inkling2SoftcappedSwiGLU``).
+    """
+
+    GEGLU = "geglu"
+    """gate * F(gate) * up with the normal distribution F: torch's gelu(gate) * up."""
+
+    GEGLU_TANH = "geglu_tanh"
+    """
+    gate * (1 + tanh(u)) / 2 * up, u = sqrt(2 / pi) (gate + 0.044715 gate**3): torch's
+    gelu(gate, approximate="tanh") * up; of Gemma-4.
     """
 
     @property
@@ -47,6 +75,9 @@ class Activation(StrEnum):
 _NUMBERS: dict[Activation, tuple[str, ...]] = {
     Activation.SWIGLU_OAI: ("swiglu_limit", "swiglu_alpha"),
     Activation.SWIGLU_CLAMP: ("swiglu_limit",),
+    Activation.SWIGLU_BIAS: ("swiglu_limit", "swiglu_alpha", "swiglu_beta"),
+    Activation.SWIGLU_STEP: ("swiglu_limit",),
+    Activation.SITU: ("gate_softcap", "up_softcap"),
 }
 
 NUMBERS = tuple(dict.fromkeys(name for names in _NUMBERS.values() for name in names))

@@ -38,6 +38,9 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     interleaved: bool = False,
     swiglu_limit: float | None = None,
     swiglu_alpha: float | None = None,
+    swiglu_beta: float | None = None,
+    gate_softcap: float | None = None,
+    up_softcap: float | None = None,
     experts: int | None = None,
     first_expert: int = 0,
     sorting: Routing | Sorting | None = None,
@@ -77,6 +80,9 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         interleaved: Rows of `w13` take turns, gate and up, as gpt-oss has them.
         swiglu_limit: As for `jitgen.silu_mul_quantize`.
         swiglu_alpha: Likewise.
+        swiglu_beta: Likewise.
+        gate_softcap: Likewise.
+        up_softcap: Likewise.
         experts: Experts of the whole layer; None: `first_expert` and those of `w13`.
         first_expert: The number of `w13`'s first expert: ranks that share a layer have parts of it,
             and add up their results.
@@ -122,6 +128,9 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         interleaved=interleaved,
         swiglu_limit=swiglu_limit,
         swiglu_alpha=swiglu_alpha,
+        swiglu_beta=swiglu_beta,
+        gate_softcap=gate_softcap,
+        up_softcap=up_softcap,
         first_expert=first_expert,
         local_experts=weights.groups,
         chunk_tokens=chunk_tokens,

@@ -31,6 +31,9 @@ class MoEConfig:
         interleaved: Rows of w13 take turns: gate, up, gate, up; else all gates come first.
         swiglu_limit: See `jitgen.silu_mul_quantize`.
         swiglu_alpha: Likewise.
+        swiglu_beta: Likewise.
+        gate_softcap: Likewise.
+        up_softcap: Likewise.
         first_expert: The first expert whose weights are on this rank.
         local_experts: How many follow it here; None: all up to the last one.
         chunk_tokens: More tokens than these go through the chain in several passes.
@@ -49,6 +52,9 @@ class MoEConfig:
     interleaved: bool = False
     swiglu_limit: float | None = None
     swiglu_alpha: float | None = None
+    swiglu_beta: float | None = None
+    gate_softcap: float | None = None
+    up_softcap: float | None = None
     first_expert: int = 0
     local_experts: int | None = None
     chunk_tokens: int = CHUNK_TOKENS

@@ -45,6 +45,9 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
     interleaved: bool = False,
     swiglu_limit: float | None = None,
     swiglu_alpha: float | None = None,
+    swiglu_beta: float | None = None,
+    gate_softcap: float | None = None,
+    up_softcap: float | None = None,
     expected_m: int | None = None,
     out: Tensor | None = None,
     workspace: Workspace | None = None,
@@ -83,6 +86,9 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
         interleaved: Likewise.
         swiglu_limit: Likewise.
         swiglu_alpha: Likewise.
+        swiglu_beta: Likewise.
+        gate_softcap: Likewise.
+        up_softcap: Likewise.
         expected_m: How many rows an expert is expected to have, for choosing kernels; any value
             gives right results. None: all of them, so say it where M is room for the worst case.
         out: (G, M, H) bfloat16, H contiguous: where results go; it may be x, and shares memory with
@@ -123,6 +129,9 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
         interleaved=interleaved,
         swiglu_limit=swiglu_limit,
         swiglu_alpha=swiglu_alpha,
+        swiglu_beta=swiglu_beta,
+        gate_softcap=gate_softcap,
+        up_softcap=up_softcap,
         min_latency=min_latency,
         numerics=numerics,
     )

@@ -31,6 +31,9 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
     interleaved: bool = False,
     swiglu_limit: float | None = None,
     swiglu_alpha: float | None = None,
+    swiglu_beta: float | None = None,
+    gate_softcap: float | None = None,
+    up_softcap: float | None = None,
     power_of_two: bool = False,
     out: tuple[Tensor, Tensor | None] | None = None,
     expected_m: int | None = None,
@@ -85,6 +88,12 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
             swiglu_clamp      the same, with both limited before
             swiglu_oai        ``gate / (1 + exp(-swiglu_alpha * gate)) * (up + 1)``,
                               with both limited before
+            swiglu_bias       the same with ``up + swiglu_beta``
+            swiglu_step       ``min(silu(gate), swiglu_limit) * up``, with up limited
+            situ              ``softcap(gate) / (1 + exp(-gate)) * softcap(up)`` with
+                              ``softcap(x) = cap * tanh(x / cap)``
+            geglu             ``gelu(gate) * up``
+            geglu_tanh        the same with gelu's approximation by tanh
             ================  ====================================================
 
             Limited, a gate is at most `swiglu_limit`, an up between -swiglu_limit and
@@ -92,6 +101,9 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
         interleaved: Gates are in the even columns of x and ups in the odd ones.
         swiglu_limit: For activations whose formula has it, which need it; at least 0.
         swiglu_alpha: Likewise, of any sign.
+        swiglu_beta: Likewise.
+        gate_softcap: For ``situ``, which needs it; above 0, 4 of Kimi-K3.
+        up_softcap: Likewise, 25 of Kimi-K3.
         power_of_two: Round scales that the kernel finds up to powers of two.
         out: Where results go, a tuple in the order in which they are returned: q and scale, as
             described below. q has I contiguous, and on sm_90a address and strides that are
@@ -156,6 +168,9 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
                 power_of_two,
                 swiglu_limit,  # of these the launch holds the values
                 swiglu_alpha,
+                swiglu_beta,
+                gate_softcap,
+                up_softcap,
                 expected_m,
                 None if config is None else id(config),
                 "silu_mul_quantize",  # other operations remember in the same place
@@ -187,6 +202,9 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
         interleaved=interleaved,
         swiglu_limit=swiglu_limit,
         swiglu_alpha=swiglu_alpha,
+        swiglu_beta=swiglu_beta,
+        gate_softcap=gate_softcap,
+        up_softcap=up_softcap,
         power_of_two=power_of_two,
         out=out,
         expected_m=expected_m,

@@ -36,6 +36,8 @@ def require_numbers(activation: Activation, given: Mapping[str, object]) -> tupl
             raise InputError(name, f"must be a finite number (got {value!r})")
         if name == "swiglu_limit" and value < 0:
             raise InputError(name, f"must be at least 0 (got {value!r})")
+        if name.endswith("softcap") and value <= 0:
+            raise InputError(name, f"must be above 0 (got {value!r})")
     return tuple(float(given[name]) for name in activation.numbers)  # type: ignore[arg-type]
 
 

@@ -32,6 +32,9 @@ def activated(
     interleaved: bool = False,
     swiglu_limit: float | None = None,
     swiglu_alpha: float | None = None,
+    swiglu_beta: float | None = None,
+    gate_softcap: float | None = None,
+    up_softcap: float | None = None,
 ) -> Tensor:
     """
     Return the activated values of every row.
@@ -42,6 +45,9 @@ def activated(
         interleaved: Gates are in the even columns instead, ups in the odd ones.
         swiglu_limit: As for `jitgen.silu_mul_quantize`, for activations that have it.
         swiglu_alpha: Likewise.
+        swiglu_beta: Likewise.
+        gate_softcap: Likewise.
+        up_softcap: Likewise.
 
     Returns:
         (M, I) or (G, M, I) float32.
@@ -52,7 +58,13 @@ def activated(
     if activation not in tuple(Activation):
         allowed = ", ".join(Activation)
         raise InputError("activation", f"must be one of {allowed} (got {activation!r})")
-    given = {"swiglu_limit": swiglu_limit, "swiglu_alpha": swiglu_alpha}
+    given = {
+        "swiglu_limit": swiglu_limit,
+        "swiglu_alpha": swiglu_alpha,
+        "swiglu_beta": swiglu_beta,
+        "gate_softcap": gate_softcap,
+        "up_softcap": up_softcap,
+    }
     numbers = require_numbers(Activation(activation), given)
     columns = x.shape[-1] // 2
     gate = (x[..., 0::2] if interleaved else x[..., :columns]).float()
@@ -60,7 +72,9 @@ def activated(
     return of_gate(Activation(activation), gate, up, *numbers)
 
 
-def of_gate(activation: Activation, gate: Tensor, up: Tensor, *numbers: float) -> Tensor:
+def of_gate(  # noqa: PLR0911  # one formula for each activation
+    activation: Activation, gate: Tensor, up: Tensor, *numbers: float
+) -> Tensor:
     """
     Apply the activation to gates and ups, tensors of one shape and one float type; return the
     result in that type.
@@ -81,7 +95,40 @@ def of_gate(activation: Activation, gate: Tensor, up: Tensor, *numbers: float) -
         case Activation.SWIGLU_CLAMP:
             (limit,) = numbers
             gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-            return gate / (1 + torch.exp(-gate)) * up
+            return _silu(gate) * up
+        case Activation.SWIGLU_BIAS:
+            limit, alpha, beta = numbers
+            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+            return gate / (1 + torch.exp(-alpha * gate)) * (up + beta)
+        case Activation.SWIGLU_STEP:
+            (limit,) = numbers
+            return _silu(gate).clamp(max=limit) * up.clamp(-limit, limit)
+        case Activation.SITU:
+            gate_cap, up_cap = numbers
+            sigmoid = 1 / (1 + torch.exp(-gate))
+            return _softcap(gate, gate_cap) * sigmoid * _softcap(up, up_cap)
+        case Activation.GEGLU:
+            return _gelu(gate) * up
+        case Activation.GEGLU_TANH:
+            return _gelu_tanh(gate) * up
+
+
+def _silu(x: Tensor) -> Tensor:
+    return x / (1 + torch.exp(-x))
+
+
+def _softcap(x: Tensor, cap: float) -> Tensor:
+    return cap * torch.tanh(x / cap)
+
+
+def _gelu(x: Tensor) -> Tensor:
+    """Return x times the normal distribution, exact in its tail, unlike 1 + erf()."""
+    return x * (0.5 * torch.erfc(-(0.5**0.5) * x))
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    """Return gelu's approximation; (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u))."""
+    return x / (1 + torch.exp(-2 * (2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
 
 
 def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
@@ -96,6 +143,9 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
     interleaved: bool = False,
     swiglu_limit: float | None = None,
     swiglu_alpha: float | None = None,
+    swiglu_beta: float | None = None,
+    gate_softcap: float | None = None,
+    up_softcap: float | None = None,
     power_of_two: bool = False,
     **old: Any,
 ) -> tuple[Tensor, Tensor | None]:
@@ -115,6 +165,9 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
         interleaved: As for `activated`.
         swiglu_limit: As for `activated`.
         swiglu_alpha: As for `activated`.
+        swiglu_beta: As for `activated`.
+        gate_softcap: As for `activated`.
+        up_softcap: As for `activated`.
         power_of_two: Round scales up to powers of two.
         **old: Arguments by names that they had before.
 
@@ -135,6 +188,9 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
         interleaved=interleaved,
         swiglu_limit=swiglu_limit,
         swiglu_alpha=swiglu_alpha,
+        swiglu_beta=swiglu_beta,
+        gate_softcap=gate_softcap,
+        up_softcap=up_softcap,
     )
     if format not in IN_ROWS:
         allowed = ", ".join(IN_ROWS)

@@ -30,6 +30,9 @@ from jitgen.support.frozen import frozen
 _NUMBERS: dict[Activation, tuple[float, ...]] = {
     Activation.SWIGLU_OAI: (7.0, 1.702),
     Activation.SWIGLU_CLAMP: (30.0,),
+    Activation.SWIGLU_BIAS: (30.0, 1.25, 0.5),
+    Activation.SWIGLU_STEP: (30.0,),
+    Activation.SITU: (4.0, 25.0),
 }
 """
 Of each activation its numbers in samples: gpt-oss's; a limit from where on silu(gate) is gate in
@@ -123,6 +126,8 @@ def make(
         gate = gate.where(kinds != 0, 0.0).where(kinds != 1, -200.0)
     if "swiglu_limit" in numbers:  # some ups are far beyond it
         up = up * torch.randint(8, up.shape, generator=chance, device=device).eq(0).mul(63).add(1)
+    if is_exact and config.activation is Activation.SITU:  # beyond what tanh() tells from 1
+        gate, up = gate * 4, up.sign() * 1000
     pair = torch.stack((gate, up), -1) if config.interleaved else torch.stack((gate, up), -2)
     x = pair.flatten(-2).bfloat16()
     is_given = config.scale_granularity is Format.TENSOR

@@ -45,6 +45,9 @@ class Arguments(NamedTuple):
     out: Scaled | None = None
     expected_m: Size | None = None
     config: Config | Override | None = None
+    swiglu_beta: float | None = None
+    gate_softcap: float | None = None
+    up_softcap: float | None = None
 
     @property
     def numbers(self) -> tuple[float, ...]:
