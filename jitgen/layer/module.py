@@ -327,6 +327,9 @@ class MoELayer(nn.Module):
             interleaved=interleaved,
             swiglu_limit=swiglu_limit,
             swiglu_alpha=swiglu_alpha,
+            swiglu_beta=swiglu_beta,
+            gate_softcap=gate_softcap,
+            up_softcap=up_softcap,
             chunk_tokens=chunk_tokens,
             min_latency=min_latency,
             numerics=numerics,
@@ -350,6 +353,9 @@ class MoELayer(nn.Module):
         interleaved: bool | None = None,
         swiglu_limit: float | None = None,
         swiglu_alpha: float | None = None,
+        swiglu_beta: float | None = None,
+        gate_softcap: float | None = None,
+        up_softcap: float | None = None,
         chunk_tokens: int | None = None,
         min_latency: bool | None = None,
         numerics: str | None = None,
@@ -373,8 +379,11 @@ class MoELayer(nn.Module):
             dequantize: Whether weights are bfloat16, whatever the model's are.
             activation: As for `jitgen.MoEConfig`.
             interleaved: Whether rows of gates and ups take turns.
-            swiglu_limit: Of gates and ups.
-            swiglu_alpha: Steepness of the gate.
+            swiglu_limit: As for `jitgen.silu_mul_quantize`.
+            swiglu_alpha: Likewise.
+            swiglu_beta: Likewise.
+            gate_softcap: Likewise.
+            up_softcap: Likewise.
             chunk_tokens: Tokens of a pass.
             min_latency: Whether few rows take the kernel of least latency.
             numerics: ``fast`` or ``invariant``.

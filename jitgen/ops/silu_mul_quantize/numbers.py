@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TypeGuard
 
 from jitgen.config.silu_mul_quantize import NUMBERS, Activation
 from jitgen.errors import InputError
@@ -41,7 +42,7 @@ def require_numbers(activation: Activation, given: Mapping[str, object]) -> tupl
     return tuple(float(given[name]) for name in activation.numbers)  # type: ignore[arg-type]
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Say whether `value` can be a number of an activation."""
     return (
         isinstance(value, (int, float))
