@@ -44,16 +44,23 @@ loop, as they do by default, took more of the cores than the operations. Read wh
 """
 
 
+_FIRST, _OF_MORE = 4, 3
+"""Of the cases of one test a push runs the first four, and of those behind them every third."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave all but every n-th case of tests that are marked `sampled(n)` to the night."""
+    """
+    Leave most cases of a test that has many to the night: all but every n-th of one that is marked
+    `sampled(n)`, else all but the first four and every third.
+    """
     cases: Counter[str] = Counter()
     for item in items:
-        sampled = item.get_closest_marker("sampled")
-        if sampled is None or item.get_closest_marker("nightly") is not None:
+        if item.get_closest_marker("nightly") is not None:
             continue
         test = item.nodeid.partition("[")[0]
-        if cases[test] % sampled.args[0]:
+        place, sampled = cases[test], item.get_closest_marker("sampled")
+        if place % sampled.args[0] if sampled else place >= _FIRST and place % _OF_MORE:
             item.add_marker(pytest.mark.nightly)
         cases[test] += 1
 

@@ -21,6 +21,7 @@ ON_GPU, ON_CPU = (
 )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kernel", ON_GPU, ids=str)
 def test_on_an_emulated_gpu(kernel: Kernel) -> None:
     """A small problem with integers and random numbers, in every quick mode: nothing is found."""
@@ -38,6 +39,7 @@ def test_all_of_it_on_an_emulated_gpu(kernel: Kernel) -> None:
     assert found.is_right, found.to_json()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kernel", ON_CPU, ids=str)
 def test_on_a_cpu(kernel: Kernel) -> None:
     samples, function = samples_of(kernel.config), jitgen.get_kernel(*kernel).function

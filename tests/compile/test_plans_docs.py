@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -16,7 +17,7 @@ from jitgen.plans import read, recorder
 TEXT = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
 PLANS = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
 (PROGRAM,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-(CONSOLE,) = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
+OF_A_MODEL, CONSOLE = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
 STARTED, *COMMANDS = [line.removeprefix("$ ") for line in CONSOLE.strip().splitlines()]
 SLOW = ("tune",)
 
@@ -32,6 +33,20 @@ def test_its_plans_can_be_read(number: int, tmp_path: Path) -> None:
 def test_every_key_is_documented() -> None:
     for name in (*read.keys_of("grouped_gemm"), read.OP, read.OPTIONAL, read.CALLS):
         assert f"`{name}`" in TEXT
+
+
+def test_the_plan_of_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands that it shows, of a small model, without compiling."""
+    monkeypatch.chdir(tmp_path)
+    model = {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2}
+    sizes = {"hidden_size": 256, "moe_intermediate_size": 128, "hidden_act": "silu"}
+    Path("config.json").write_text(json.dumps(model | sizes | {"norm_topk_prob": True}))
+    for line in OF_A_MODEL.strip().splitlines():
+        words = shlex.split(line.removeprefix("$ jitgen "))
+        words += ["--dry-run"] if words[0] == "prewarm" else []
+        assert main.run(words) == 0, (line, capsys.readouterr())
 
 
 @pytest.mark.parametrize("has_slow", [False, pytest.param(True, marks=pytest.mark.nightly)])

@@ -23,6 +23,7 @@ def accept_if_asked() -> None:
         pytest.skip("accepted")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", pinned.NAMES)
 def test_golden(name: str, tmp_path: Path) -> None:
     """The source is the accepted one; if not, old and new one are written out and compared."""
@@ -42,6 +43,7 @@ def test_family(family: str, tmp_path: Path) -> None:
         pytest.fail(pinned.explain_family(family, texts, tmp_path), pytrace=False)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", pinned.WHOLE)
 def test_a_kernel_to_read_is_the_one_that_is_pinned(name: str) -> None:
     text = (pinned.FOLDER / f"{name}.py").read_text(encoding="utf-8")
