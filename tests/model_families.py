@@ -58,7 +58,40 @@ KINDS = (
     Kind("minimax_m3_vl", "MiniMaxM3VLTextConfig", "MiniMaxM3VLSparseMoeBlock"),
     Kind("flint", "FlintConfig", "FlintSparseMoeBlock"),
     Kind("gpt_oss", "GptOssConfig", "GptOssMLP"),
+    Kind("qwen3_vl_moe", "Qwen3VLMoeTextConfig", "Qwen3VLMoeTextSparseMoeBlock"),
+    Kind("qwen3_omni_moe", "Qwen3OmniMoeTextConfig", "Qwen3OmniMoeThinkerTextSparseMoeBlock"),
+    Kind("qwen3_omni_moe", "Qwen3OmniMoeTalkerTextConfig", "Qwen3OmniMoeThinkerTextSparseMoeBlock"),
+    Kind("qwen4_exp", "Qwen4ExpTextConfig", "Qwen4ExpTextSparseMoeBlock"),
+    Kind("aria", "AriaTextConfig", "AriaTextMoELayer"),
+    Kind("minimax", "MiniMaxConfig", "MiniMaxSparseMoeBlock"),
+    Kind("granitemoe", "GraniteMoeConfig", "GraniteMoeMoE"),
+    Kind("granitemoe_swa", "GraniteMoeSWAConfig", "GraniteMoeSWAMoE"),
+    Kind("granitemoehybrid", "GraniteMoeHybridConfig", "GraniteMoeHybridMoE"),
+    Kind("granitemoeshared", "GraniteMoeSharedConfig", "GraniteMoeSharedMoE"),
+    Kind("flex_olmo", "FlexOlmoConfig", "FlexOlmoSparseMoeBlock"),
+    Kind("mellum", "MellumConfig", "MellumSparseMoeBlock"),
+    Kind("jamba", "JambaConfig", "JambaSparseMoeBlock"),
+    Kind("laguna", "LagunaConfig", "LagunaSparseMoeBlock", {"moe_routed_scaling_factor": 1.5}),
+    Kind("axk2", "AXK2Config", "AXK2MoE"),
+    Kind("beam", "BeamConfig", "BeamMoE", _GROUPS),
+    Kind("exaone_moe", "ExaoneMoeConfig", "ExaoneMoeSparseMoEBlock", _GROUPS),
+    Kind("glm4_moe_lite", "Glm4MoeLiteConfig", "Glm4MoeLiteMoE", _GROUPS),
+    Kind("glm4v_moe", "Glm4vMoeTextConfig", "Glm4vMoeTextMoE"),
+    Kind("kimi_linear", "KimiLinearConfig", "KimiLinearMoE"),
 )
+WITHOUT_ROUTER = (
+    Kind("llama4", "Llama4TextConfig", "Llama4TextExperts"),
+    Kind("phimoe", "PhimoeConfig", "PhimoeExperts"),
+    Kind("lfm2_moe", "Lfm2MoeConfig", "Lfm2MoeExperts"),
+    Kind("hy_v3", "HYV3Config", "HYV3Experts"),
+    Kind("ernie4_5_moe", "Ernie4_5_MoeConfig", "Ernie4_5_MoeExperts"),
+    Kind("hunyuan_v1_moe", "HunYuanMoEV1Config", "HunYuanMoEV1Experts"),
+    Kind("kolibri1", "Kolibri1Config", "Kolibri1Experts"),
+    Kind("cohere2_moe", "Cohere2MoeConfig", "Cohere2MoeExperts"),
+    Kind("afmoe", "AfmoeConfig", "AfmoeExperts"),
+)
+"""Families whose experts are computed, and whose router is not; the block is the experts alone."""
+
 _SIZES = {
     "hidden_size": HIDDEN,
     "moe_intermediate_size": INTERMEDIATE,
@@ -69,6 +102,9 @@ _SIZES = {
     "shared_expert_intermediate_size": 32,
     "shared_intermediate_size": 32,
     "first_k_dense_replace": 0,
+    "moe_num_experts": EXPERTS,
+    "moe_k": TOP_K,
+    "moe_topk": TOP_K,
 }
 
 
@@ -105,7 +141,7 @@ def make(kind: Kind) -> Model:
         for each in (*block.parameters(), *block.buffers()):
             if each.is_floating_point():
                 each.copy_((torch.randn(each.shape, generator=chance) * 0.3).bfloat16())
-    state = block.experts.state_dict()
+    state = getattr(block, "experts", block).state_dict()
     tensors = {
         f"{PREFIX}.experts.{name}": each.bfloat16() if not name.endswith("_bias") else each
         for name, each in state.items()

@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
+import importlib
+from functools import partial
+from pathlib import Path
+
 import pytest
 import torch
 
 import jitgen
+from jitgen.errors import InputError
 from jitgen.layer import reference
-from jitgen.layer.checkpoints.routers import RULES
+from jitgen.layer.checkpoints.routers import EXPERTS_ALONE, RULES
 from jitgen.ops.route.reference import route
 from tests.model_families import (
     KINDS,
     PREFIX,
     TOKENS,
+    WITHOUT_ROUTER,
     Kind,
     after,
     call,
@@ -23,7 +29,7 @@ from tests.model_families import (
     shared,
 )
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 CLOSE = 5e-6
 
 
@@ -52,6 +58,7 @@ class TestEveryFamily:
         assert found.shape == (TOKENS, x.shape[1])
         assert reference.relative_error(after(model, found), expected(model, x)) < CLOSE
 
+    @pytest.mark.sampled(3)
     def test_from_config_is_the_same_layer(self, kind: Kind) -> None:
         model = make(kind)
         layer = jitgen.MoELayer.from_checkpoint(model.tensors, PREFIX, config=model.config)
@@ -63,6 +70,7 @@ class TestEveryFamily:
         }
         assert all(not tensor.any() for tensor in blank.state_dict().values())
 
+    @pytest.mark.sampled(3)
     def test_shares_of_it_add_up(self, kind: Kind) -> None:
         model, x = make(kind), call()
         ids = torch.stack([torch.arange(TOKENS) % 8, (torch.arange(TOKENS) + 3) % 8], 1)
@@ -76,8 +84,73 @@ class TestEveryFamily:
         assert reference.relative_error(found[1] + found[2], found[0]) < CLOSE
 
 
+@pytest.mark.parametrize("kind", WITHOUT_ROUTER, ids=named)
+def test_experts_without_their_router(kind: Kind) -> None:
+    model, x = make(kind), call()
+    layer = jitgen.MoELayer.from_checkpoint(model.tensors, layer=3, config=model.config)
+    ids = torch.stack([torch.arange(TOKENS) % 8, (torch.arange(TOKENS) + 3) % 8], 1)
+    weights = torch.rand(TOKENS, 2, generator=torch.Generator().manual_seed(6))
+    if kind.module == "llama4":  # a matrix of tokens for each expert
+        given = x.expand(8, *x.shape)
+        every = model.block(given.reshape(-1, x.shape[1])).view(8, *x.shape)
+        rows = torch.arange(TOKENS)
+        wanted = sum(every[ids[:, j], rows] * weights[:, j, None] for j in range(2))
+    else:
+        wanted = model.block(x, ids, weights)
+    found = reference.moe(x, layer.weights, weights, ids, layer.config)
+
+    assert reference.relative_error(found, wanted.detach()) < CLOSE  # type: ignore[union-attr]
+    assert jitgen.MoELayer.from_config(model.config, device="meta").config == layer.config
+    with pytest.raises(InputError, match="config: "):
+        jitgen.RouterConfig.from_config(model.config)
+
+
 def test_every_type_of_model_is_tried() -> None:
     """A rule without a test is a guess; kimi_k2 is DeepSeek-V3 by another name."""
-    tried = {make(kind).config["model_type"] for kind in KINDS}
+    assert RULES.keys() - {"kimi_k2"} == {make(kind).config["model_type"] for kind in KINDS}
+    assert set(EXPERTS_ALONE) == {make(kind).config["model_type"] for kind in WITHOUT_ROUTER}
 
-    assert RULES.keys() - {"kimi_k2"} == tried
+
+@pytest.mark.nightly
+def test_every_config_of_transformers_is_read_or_refused_by_name() -> None:
+    """Defaults of all classes that say how many experts there are."""
+    models = Path(str(transformers.__file__)).parent / "models"
+    seen, wrong = 0, []
+    for path in sorted(models.glob("*/configuration_*.py")):
+        module = importlib.import_module(f"transformers.models.{path.parent.name}.{path.stem}")
+        for name, kind in vars(module).items():
+            if not name.endswith("Config") or getattr(kind, "__module__", "") != module.__name__:
+                continue
+            try:
+                said = kind().to_dict()
+            except Exception:  # noqa: S112  # a config without defaults, or that asks the network
+                continue  # a config that has no defaults
+            if not any(said.get(word) for word in ("num_experts", "num_local_experts")):
+                continue
+            seen += 1
+            for of in (
+                partial(jitgen.MoELayer.from_config, device="meta"),
+                jitgen.RouterConfig.from_config,
+            ):
+                try:
+                    of(said)
+                except InputError as error:
+                    wrong += [name] * (error.argument not in ("config", "top_k"))
+    assert seen > 20
+    assert not wrong
+
+
+@pytest.mark.parametrize("kind", ["muse_spark_text", "openai_privacy_filter", "doge", 3])
+def test_experts_of_another_kind_are_refused_by_their_model(kind: object) -> None:
+    """A norm after each expert, a bias, experts of one row: nothing in a config says it."""
+    config = {
+        "model_type": kind,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "hidden_size": 64,
+        "moe_intermediate_size": 48,
+    }
+    with pytest.raises(InputError, match=f"model_type = {kind!r}, and what its experts compute"):
+        jitgen.MoELayer.from_config(config)
+    del config["model_type"]
+    assert jitgen.MoELayer.from_config(config).config.experts == 8

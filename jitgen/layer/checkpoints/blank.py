@@ -16,7 +16,7 @@ from jitgen.errors import InputError
 from jitgen.formats import prepacked_blocks
 from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import ceil_div
-from jitgen.layer.checkpoints import gates, quantised
+from jitgen.layer.checkpoints import gates, quantised, routers
 from jitgen.layer.checkpoints.encodings import ENCODINGS
 from jitgen.layer.checkpoints.family import FAMILIES, Family
 from jitgen.layer.checkpoints.model_config import Said
@@ -57,6 +57,7 @@ def layer(
     hidden, whole = said.sizes()
     given = {name: value for name, value in fields.items() if value is not None}
     found = gates.fields(family.config, said, given)
+    routers.require_known_experts(said)
     fills = not (kernel == BLOCK128 and found.get("interleaved"))
     columns = Columns.of(whole, share, unit, fills=fills)
     config = MoEConfig(

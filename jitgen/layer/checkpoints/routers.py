@@ -9,6 +9,7 @@ is refused by its name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,12 +28,18 @@ _METHODS = {"greedy": False, "noaux_tc": True}
 _OF_GROUPS = "group_limited_greedy"
 """A choice by the best score of each group, which is ``greedy`` where there are no groups."""
 
+_SCALES = ("routed_scaling_factor", "moe_routed_scaling_factor")
+"""What configs call the number that weights are multiplied with at last."""
+
+_ANY_SCALE = re.compile(r"rout\w*_scal|scal\w*_rout")
+
 _RENORMALIZE = ("norm_topk_prob", "moe_renormalize")
 """What configs call that weights are divided by their sum."""
 
 _REFUSED = (
     *("moe_router_logit_softcapping", "router_logit_softcapping", "zero_expert_num"),
     *("num_hash_layers", "hash_moe", "moe_norm_min", "router_temperature"),
+    *("moe_apply_router_weight_on_input", "apply_router_weight_on_input"),
 )
 """Words that change the choice or the weights, and that `jitgen.route` does not compute."""
 
@@ -58,21 +65,57 @@ _BIASED = Rule(scoring=Scoring.SIGMOID, has_bias=True)
 _BIASED_CHOSEN = Rule(scoring=Scoring.SIGMOID, has_bias=True, renormalize=True)
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("mixtral", "gpt_oss", "qwen3_5_moe_text", "mistral_large4_text"), _CHOSEN),
-    **dict.fromkeys(
-        ("qwen2_moe", "qwen3_moe", "qwen3_next", "olmoe", "mistral4", "deepseek_v2"), _SOFTMAX
-    ),
-    **dict.fromkeys(("minimax_m2", "minimax_m3_vl_text"), _BIASED_CHOSEN),
     **dict.fromkeys(
         (
-            *("deepseek_v3", "deepseek_v32", "kimi_k2", "axk1", "glm4_moe", "glm_moe_dsa"),
-            *("dots1", "mimo_v2_flash", "solar_open", "bailing_hybrid"),
+            *("mixtral", "gpt_oss", "qwen3_5_moe_text", "qwen3_vl_moe_text", "aria_text"),
+            *("mistral_large4_text", "minimax", "granitemoe", "granitemoe_swa"),
+            *("granitemoehybrid", "granitemoeshared"),
+        ),
+        _CHOSEN,
+    ),
+    **dict.fromkeys(
+        (
+            *("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_omni_moe_text", "qwen4_exp_text"),
+            *("qwen3_omni_moe_talker_text", "olmoe", "flex_olmo", "mellum", "mistral4"),
+            "deepseek_v2",
+        ),
+        _SOFTMAX,
+    ),
+    "jamba": Rule(scoring=Scoring.SOFTMAX, renormalize=False),
+    **dict.fromkeys(("minimax_m2", "minimax_m3_vl_text", "laguna"), _BIASED_CHOSEN),
+    **dict.fromkeys(
+        (
+            *("deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_linear", "axk1", "axk2"),
+            *("glm4_moe", "glm4_moe_lite", "glm4v_moe_text", "glm_moe_dsa", "exaone_moe"),
+            *("dots1", "mimo_v2_flash", "solar_open", "bailing_hybrid", "beam"),
         ),
         _BIASED,
     ),
     "flint": Rule(scoring=Scoring.SIGMOID),
 }
 """How each type of model routes."""
+
+
+EXPERTS_ALONE = (
+    *("llama4_text", "phimoe", "lfm2_moe", "hy_v3", "ernie4_5_moe", "hunyuan_v1_moe", "kolibri1"),
+    *("cohere2_moe", "afmoe"),
+)
+"""Types of models whose experts are computed, and whose router is not."""
+
+
+def require_known_experts(said: Said) -> None:
+    """
+    Refuse a type of model of whose experts nothing is known but their sizes.
+
+    Raises:
+        InputError: It may have a norm after each expert, no gate, or another formula.
+    """
+    kind = said.section.get("model_type")
+    if kind is not None and (not isinstance(kind, str) or kind not in (*RULES, *EXPERTS_ALONE)):
+        raise said.error(
+            f"says model_type = {shown(kind)}, and what its experts compute is not known; without "
+            "the word they are taken for activation(gate) * up between two products"
+        )
 
 
 def fields(said: Said) -> dict[str, Any]:
@@ -94,7 +137,13 @@ def fields(said: Said) -> dict[str, Any]:
         if len(words) != 1 or type(words[0]) is not bool:
             raise said.error(f"must say {_RENORMALIZE[0]}, True or False (got {shown(words)})")
         [renormalize] = words
-    scale = number(said, section, "routed_scaling_factor")
+    scales = {name for name in section if isinstance(name, str) and _ANY_SCALE.search(name)}
+    for name in sorted(scales - {*_SCALES}):
+        if section[name] not in (None, 1.0):
+            raise said.error(f"says {name} = {shown(section[name])}, which is not understood")
+    found = {value for name in _SCALES if (value := number(said, section, name)) is not None}
+    if len(found) > 1:
+        raise said.error(f"says both {' and '.join(_SCALES)}, which differ")
     return {
         "experts": said.experts(),
         "top_k": said.required_top_k(),
@@ -103,7 +152,7 @@ def fields(said: Said) -> dict[str, Any]:
         "expert_groups": groups,
         "top_groups": top_groups if groups > 1 else 1,
         "renormalize": renormalize,
-        "routed_scaling_factor": 1.0 if scale is None else scale,
+        "routed_scaling_factor": found.pop() if found else 1.0,
     }
 
 
