@@ -58,6 +58,7 @@ PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/inspect.md",
             "docs/verify.md",
             "docs/emulator.md",
+            "docs/emulator-devices.md",
             "docs/emulator-kernels.md",
             "docs/adding-a-target.md",
             "docs/adding-an-activation.md",

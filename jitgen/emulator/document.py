@@ -28,10 +28,15 @@ from jitgen.errors import InputError, MachineFault
 CONTENTS = ("", "counting", "unknown")
 """What a tensor holds at first: zeros, small numbers, nothing that means anything."""
 
-_TOP = {
+KEYS = {
     "devices", "kernels", "windows", "tensors", "values", "calls", "replays", "modes", "num_sms",
     "expected", "tolerance",
 }  # fmt: skip
+"""What a document may say."""
+
+_MOST_BYTES = 1 << 26
+"""Of a document; numbers of tensors are in it."""
+
 _CALL = {"kernel", "devices", "grid", "block", "cluster", "shared", "dependent", "arguments"}
 _MAP = {"tensor_map", "type", "sizes", "strides", "box", "swizzle"}
 
@@ -94,7 +99,7 @@ class Document:
             InputError: It says what is not understood.
             OSError: A file cannot be read.
         """
-        _check_names(content, _TOP, "the document")
+        _check_names(content, KEYS, "the document")
         self.count = _number(content, "devices", 1, MOST_DEVICES)
         self.replays = _number({"replays": 1} | dict(content), "replays", 1, 1 << 20)
         self.num_sms = _number({"num_sms": NUM_SMS} | dict(content), "num_sms", 1, 1 << 16)
@@ -312,10 +317,13 @@ def read_document(path: Path) -> Document:
         InputError: It is no JSON, or says what is not understood.
         OSError: A file cannot be read.
     """
+    with path.open("rb") as file:
+        text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        raise InputError(path.name, f"is larger than {_MOST_BYTES:,} bytes")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return Document(content, path.parent)
-    except json.JSONDecodeError as error:
+        return Document(json.loads(text), path.parent)
+    except (RecursionError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(path.name, f"is no JSON: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):

@@ -23,9 +23,11 @@ from tests.documented import HOPPER, HOST, NOWHERE, TYPED_IN, Line
 pytestmark = [needs.compiler, needs.linker]
 
 EXAMPLE = str(documents.ROOT / "examples/06_verify_your_own_kernel.py")
+DEVICES = str(documents.ROOT / "examples/devices/exchange.json")
 ALL = documented.lines()
 REPLACED = {
     r"examples/06_verify_your_own_kernel\.py|tests/kernels/\*\.py": EXAMPLE,
+    r"examples/devices/exchange\.json|FILE\.json": DEVICES,
     r"(edits|hopper)/my\.py": "my.py",
     r"/etc/jitgen/service\.toml": "config.toml",
     r"/etc/jitgen/signing(-2)?\.pem": "signing.pem",

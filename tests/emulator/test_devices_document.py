@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from jitgen.emulator import document as module
 from jitgen.emulator.__main__ import main
-from jitgen.emulator.document import read_document
+from jitgen.emulator.document import KEYS, read_document
 from jitgen.errors import InputError
 from tests.emulator.devices import kernel
 from tests.emulator.test_devices_bulk import PARAMS as BULK_PARAMS
@@ -196,3 +197,17 @@ def test_as_a_command(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "exchange (sm_90a): clean" in done.stdout
+
+
+def test_every_key_is_described() -> None:
+    page = Path(module.__file__).parents[2] / "docs" / "emulator-devices.md"
+    if not page.exists():
+        pytest.skip("the emulator stands alone")
+    text = page.read_text("utf-8")
+    assert [key for key in sorted(KEYS) if f"`{key}`" not in text] == []
+
+
+def test_a_document_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_BYTES", 10)
+    with pytest.raises(InputError, match=r"devices\.json: is larger than 10 bytes"):
+        read_document(written(tmp_path))
