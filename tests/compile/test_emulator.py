@@ -15,8 +15,9 @@ from jitgen.compile import inspect
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.emulator import Artifact, Program
+from jitgen.errors import InputError
 from jitgen.ops.grouped_gemm.cases import Sizes, make
-from jitgen.verify import device, verify
+from jitgen.verify import DeviceCall, OnDevices, device, verify
 from jitgen.verify.artifacts import compiled
 from tests import needs, problems
 from tests.cli.conftest import Jitgen
@@ -88,6 +89,29 @@ def test_a_kernel_of_this_process() -> None:
     assert problem.wrong() == 0
     case = problems.make("masked", "row", [3, 5], 24, 40)
     problems.verify(case, jitgen.grouped_gemm(**case.arguments))
+
+
+def test_a_kernel_on_two_devices() -> None:
+    """`emulate` takes a call of it on each, with tensors of their own."""
+    config, arch = GroupedGemmConfig.parse(SMALL)
+    kernel = jitgen.get_kernel(config, arch)
+    sizes = Sizes(rows=(5, 0, 70), n=136, k=272, num_sms=4)
+    each = [make(config, sizes, is_exact=True) for _ in range(2)]
+    calls = [
+        DeviceCall(
+            device=number,
+            kernel=kernel,
+            arguments={f"tensor {i}": tensor for i, tensor in enumerate(problem.tensors)},
+        )
+        for number, problem in enumerate(each)
+    ]
+
+    report = jitgen.emulate(OnDevices(calls=calls), modes="eager", num_sms=4)
+
+    assert report.is_clean, str(report)
+    assert [problem.wrong() for problem in each] == [0, 0]
+    with pytest.raises(InputError, match="what devices run has its tensors"):
+        jitgen.emulate(OnDevices(calls=calls), torch.zeros(1))
 
 
 def test_grouped_gemm_on_an_emulated_gpu() -> None:
