@@ -61,7 +61,7 @@ READS = {
     "support/documents.py:_open": "how read_bounded opens",
     "support/documents.py:read_bounded": "the way to read what anybody may have written",
     "emulator/__main__.py:main": "named by its user; nothing of it runs natively",
-    "emulator/document.py:Document._kernel": "named by its user's document; PTX runs nowhere natively",
+    "emulator/document.py:Document._kernel": "named by its user's document; run nowhere natively",
     "emulator/document.py:read_document": "named by its user; nothing of it runs natively",
     "emulator/host/runtime.py:_version": _OWN,
     "emulator/host/runtime.py:compile_stub": _SCRATCH,
