@@ -51,7 +51,7 @@ def main(words: Sequence[str] | None = None) -> int:
             _launch(given),
             arguments,
             entry=given.entry,
-            modes=given.modes or "quick",
+            modes=given.modes,
             num_sms=given.num_sms,
             time_limit_s=given.time_limit,
             unknown=unknown,
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--block", type=_index, metavar="X[,Y[,Z]]", help="threads of a CTA")
     add("--cluster", type=_index, metavar="X[,Y[,Z]]", help="CTAs of a cluster")
     add("--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory of a CTA")
-    add("--modes", metavar="MODES", help="quick, all, or names of modes")
+    add("--modes", default="quick", metavar="MODES", help="quick, all, or names of modes")
     add("--num-sms", type=int, default=NUM_SMS, metavar="N", help="SMs of the GPU")
     add("--time-limit", type=float, default=TIME_LIMIT_S, metavar="S", help="seconds of a mode")
     add("--json", action="store_true", help="print a document")

@@ -29,8 +29,8 @@ CONTENTS = ("", "counting", "unknown")
 """What a tensor holds at first: zeros, small numbers, nothing that means anything."""
 
 KEYS = {
-    "devices", "kernels", "windows", "tensors", "values", "calls", "replays", "modes", "num_sms",
-    "expected", "tolerance",
+    "devices", "kernels", "windows", "tensors", "values", "calls", "replays", "num_sms", "expected",
+    "tolerance",
 }  # fmt: skip
 """What a document may say."""
 
@@ -103,7 +103,6 @@ class Document:
         self.count = _number(content, "devices", 1, MOST_DEVICES)
         self.replays = _number({"replays": 1} | dict(content), "replays", 1, 1 << 20)
         self.num_sms = _number({"num_sms": NUM_SMS} | dict(content), "num_sms", 1, 1 << 16)
-        self.modes: str = content.get("modes", "quick")
         self.unknown: list[str] = []
         self.tensors: dict[str, list[Tensor]] = {}
         self.windows: dict[str, Window] = {}
@@ -124,14 +123,14 @@ class Document:
 
     def run(
         self,
-        modes: str | Mode | Sequence[str | Mode] | None = None,
+        modes: str | Mode | Sequence[str | Mode] = "quick",
         time_limit_s: float = TIME_LIMIT_S,
     ) -> Verdict:
-        """Run the calls; `modes` instead of those of the document."""
+        """Run the calls."""
         try:
             report = emulate_devices(
                 OnDevices(calls=self.calls, windows=self.windows, replays=self.replays),
-                modes=self.modes if modes is None else modes,
+                modes=modes,
                 num_sms=self.num_sms,
                 time_limit_s=time_limit_s,
                 unknown=self.unknown,

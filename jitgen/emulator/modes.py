@@ -45,8 +45,8 @@ class Mode:
         fails_peeks: A wait that may fail does so the first time, unless the answer is certain.
         last: The cluster, in the order of the launch, that starts after all others; -1: none.
         late_device: Of several devices the one that goes on only when no other can; -1: none.
-        is_lost: That device begins when all others have ended. What they leave is their answer to
-            that, and not compared with other modes.
+        lost_from: That device begins launches from this number on when all others have ended. What
+            they leave is their answer to that, and not compared with other modes. -1: it is late.
         links: How stores to peers arrive; None: at once.
     """
 
@@ -59,13 +59,18 @@ class Mode:
     fails_peeks: bool = False
     last: int = -1
     late_device: int = -1
-    is_lost: bool = False
+    lost_from: int = -1
     links: Links | None = None
 
     def __post_init__(self) -> None:
         if unknown := sorted(self.deferred - WORK):
             allowed = ", ".join(sorted(WORK))
             raise InputError("modes", f"{unknown[0]!r} cannot be deferred; allowed: {allowed}")
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a device is lost."""
+        return self.lost_from >= 0
 
     def defers(self, kind: str) -> bool:
         """Return whether work of `kind` is put off."""
@@ -124,13 +129,19 @@ def late_device(device: int) -> Mode:
     return Mode(name=f"late-device-{device}", late_device=device)
 
 
-def lost_device(device: int) -> Mode:
-    """Return the mode that ``lost-device-<device>`` names: it begins when all others have ended."""
-    return Mode(name=f"lost-device-{device}", late_device=device, is_lost=True)
+def lost_device(device: int, launch: int = 0) -> Mode:
+    """
+    Return the mode that ``lost-device-<device>-from-<launch>`` names.
+
+    The device begins that launch when all others have ended; see `Mode.lost_from`.
+    """
+    name = f"lost-device-{device}" + (f"-from-{launch}" if launch else "")
+    return Mode(name=name, late_device=device, lost_from=launch)
 
 
 _NUMBERED = {"last": last_mode, "late-device": late_device, "lost-device": lost_device}
 _LAST = re.compile(rf"({'|'.join(_NUMBERED)})-(\d+)")
+_LOST = re.compile(r"lost-device-(\d+)-from-(\d+)")
 _RANDOM = re.compile(r"random-(\d+)(?:\.\.(\d+))?")
 _NAMED: dict[str, tuple[Mode, ...]] = {
     "quick": QUICK,
@@ -190,6 +201,8 @@ def _named(word: str) -> tuple[Mode, ...]:
         return tuple(random_mode(seed) for seed in range(first, last + 1))
     if found := _LAST.fullmatch(word):
         return (_NUMBERED[found[1]](int(found[2])),)
+    if found := _LOST.fullmatch(word):
+        return (lost_device(int(found[1]), int(found[2])),)
     if word not in _NAMED:
         allowed = ", ".join([*_NAMED, "random-<seed>"])
         raise InputError("modes", f"{word!r} is not known; allowed: {allowed}")

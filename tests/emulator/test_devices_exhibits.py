@@ -289,6 +289,8 @@ def test_a_wait_with_a_limit_ends() -> None:
     host = pair(body)
     assert host.found("eager,lost-device-1,late-device-0", replays=2) == []
     assert outs(host) == wanted(2)
-    lost = pair(body)
-    lost.found("lost-device-1")
-    assert [words(call.arguments["state"]) for call in lost.calls] == [[0], [1]]  # type: ignore[arg-type]
+    for mode, replays in (("lost-device-1", 1), ("lost-device-1-from-2", 3)):
+        lost = pair(body)
+        assert lost.found(mode, replays=replays) == []
+        states = [words(call.arguments["state"]) for call in lost.calls]  # type: ignore[arg-type]
+        assert states == [[0], [replays]]

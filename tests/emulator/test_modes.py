@@ -7,7 +7,21 @@ import json
 
 import pytest
 
-from jitgen.emulator.modes import ALL, DEFERRED, EAGER, QUICK, WORK, Mode, parse_modes, random_mode
+from jitgen.emulator.modes import (
+    ALL,
+    DEFERRED,
+    EAGER,
+    LATE_LINKS,
+    QUICK,
+    REVERSED,
+    SLOW_LINKS,
+    WORK,
+    Mode,
+    late_device,
+    modes_of_devices,
+    parse_modes,
+    random_mode,
+)
 from jitgen.emulator.report import Finding, Report, Run
 from jitgen.errors import InputError
 
@@ -28,6 +42,19 @@ def test_a_mode_is_known_by_its_name() -> None:
     assert [mode.seed for mode in parse_modes("random-3..5,eager")] == [3, 4, 5, None]
 
 
+def test_modes_of_several_devices() -> None:
+    links, reversed_ = [SLOW_LINKS, LATE_LINKS], [REVERSED]
+    assert modes_of_devices("quick", 2) == (*QUICK, *links, *reversed_)
+    every = modes_of_devices("all", 3)
+    assert every == (*ALL, *links, *reversed_, *(late_device(number) for number in range(3)))
+    assert modes_of_devices("eager,late-device-1", 2) == (EAGER, late_device(1))
+    assert parse_modes([mode.name for mode in every]) == every
+    lost = parse_modes("lost-device-2,lost-device-2-from-5,late-device-2,eager")
+    assert [mode.late_device for mode in lost] == [2, 2, 2, -1]
+    assert [mode.lost_from for mode in lost] == [0, 5, -1, -1]
+    assert [mode.is_lost for mode in lost] == [True, True, False, False]
+
+
 def test_random_modes_differ_in_what_they_defer() -> None:
     modes = [random_mode(seed) for seed in range(6)]
 
@@ -37,7 +64,17 @@ def test_random_modes_differ_in_what_they_defer() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["slow", "", "random-", "random--1", "quick;all", "random-5..3", "random-0..10000"]
+    "name",
+    [
+        "slow",
+        "",
+        "random-",
+        "random--1",
+        "quick;all",
+        "random-5..3",
+        "random-0..10000",
+        "lost-device-1-from-",
+    ],
 )
 def test_names_that_are_not_known(name: str) -> None:
     with pytest.raises(InputError, match="modes"):

@@ -124,7 +124,7 @@ class Devices:
         machines, late = self._running(), self._mode.late_device
         first = [machine for machine in machines if machine.grid.stream.device != late]
         last = [machine for machine in machines if machine.grid.stream.device == late]
-        if self._mode.is_lost and first:
+        if first and any(self._is_lost(machine) for machine in last):
             machines, last = first, []
         has_run = is_busy = False
         for some in (first, last):
@@ -133,6 +133,10 @@ class Devices:
             if has_run and not is_busy:
                 return True
         return self._deliver() or has_run or self._standstill.force(machines)
+
+    def _is_lost(self, machine: Machine) -> bool:
+        """Return whether a launch of the late device waits until all other devices have ended."""
+        return self._mode.is_lost and machine.grid.number >= self._mode.lost_from
 
     def _deliver(self) -> bool:
         """Let one store arrive that a link delays; return whether there was one."""
