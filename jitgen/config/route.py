@@ -35,6 +35,16 @@ class Scoring(StrEnum):
     """Nothing: the experts of each token are given, and only sorted."""
 
 
+class GroupScoring(StrEnum):
+    """What a group of experts is kept for."""
+
+    TOP2 = "top2"
+    """The sum of its two best scores, with the bias: DeepSeek-V3."""
+
+    MAX = "max"
+    """Its best score, with the bias: DeepSeek-V2."""
+
+
 COMPUTED = tuple(each for each in Scoring if each is not Scoring.GIVEN)
 """Functions that scores are computed with."""
 
@@ -81,6 +91,8 @@ class RouteConfig(TiledConfig):
         scores_dtype: Element type of the logits, one of `SCORES`; None where experts are given.
         bias: Whether a bias is added to scores for choosing.
         grouped: Whether experts are in groups, of which the best are kept.
+        group_scoring: What the best groups are.
+        softcap: Whether logits are bounded by a tangens hyperbolicus.
         experts: The most experts that it takes; where they are given, the most local ones.
         tiling: How a GPU's threads share the work.
 
@@ -96,6 +108,8 @@ class RouteConfig(TiledConfig):
     scores_dtype: DType | None = of(DType, is_optional=True, default=None, reads="bf16|f16|f32")
     bias: bool = of(bool, default=False, word="bias")
     grouped: bool = of(bool, default=False, word="grouped")
+    group_scoring: GroupScoring = of(GroupScoring, default=GroupScoring.TOP2, always=False)
+    softcap: bool = of(bool, default=False, word="softcap")
     experts: int = of(int, default=256, word="e", always=True, after="scores_dtype")
     tiling: Tiling = of(Tiling, default=Tiling())
 
@@ -130,6 +144,8 @@ class RouteProblem(UngroupedTokens):
         scores_dtype: Their element type; None where experts are given.
         bias: Whether a bias is added to scores for choosing.
         expert_groups: Equal groups of experts.
+        group_scoring: What the best groups are.
+        softcap: Whether logits are bounded by a tangens hyperbolicus.
         local_experts: Experts that pairs are sorted by; None: all.
     """
 
@@ -141,12 +157,18 @@ class RouteProblem(UngroupedTokens):
     scores_dtype: DType | None = of(DType, is_optional=True, default=DType.BF16)
     bias: bool = of(bool, default=False)
     expert_groups: int = of(int, default=1, most=MAX_SIZE)
+    group_scoring: GroupScoring = of(GroupScoring, default=GroupScoring.TOP2)
+    softcap: bool = of(bool, default=False)
     local_experts: int | None = of(int, is_optional=True, default=None, most=MAX_SIZE)
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
-        if self.scoring is Scoring.GIVEN and (self.bias or self.expert_groups > 1):
-            raise ConfigError("bias and expert_groups are for choosing: leave them out for given")
+        if self.scoring is Scoring.GIVEN and (self.bias or self.expert_groups > 1 or self.softcap):
+            raise ConfigError(
+                "bias, expert_groups and softcap are for choosing: leave them out for given"
+            )
+        if self.expert_groups == 1:
+            object.__setattr__(self, "group_scoring", GroupScoring.TOP2)
         if self.scoring is Scoring.GIVEN:
             object.__setattr__(self, "scores_dtype", None)
         elif self.scores_dtype not in SCORES:
@@ -182,6 +204,8 @@ class RouteProblem(UngroupedTokens):
         words = [str(self.scoring), *([str(self.scores_dtype)] if self.scores_dtype else [])]
         words += ["bias"] * self.bias
         words += [f"g{self.expert_groups}"] * (self.expert_groups > 1)
+        words += ["max"] * (self.group_scoring is GroupScoring.MAX)
+        words += ["softcap"] * self.softcap
         local = [] if self.local_experts is None else [f"l{self.local_experts}"]
         sizes = [f"m{self.m}", f"e{self.experts}", f"k{self.top_k}", *local]
         return "_".join([*words, *sizes])
@@ -190,4 +214,5 @@ class RouteProblem(UngroupedTokens):
     def kind(self) -> tuple[object, ...]:
         """Sort key of problems: kind, experts, rows."""
         kind = (self.scoring, str(self.scores_dtype), self.bias, self.expert_groups)
+        kind = (*kind, self.group_scoring, self.softcap)
         return (*kind, self.experts, self.top_k, self.sorted_experts, self.m)

@@ -12,6 +12,7 @@ from jitgen.config.route import (
     COMPUTED,
     MOST_TOP_K,
     SCORES,
+    GroupScoring,
     RouteConfig,
     RouteProblem,
     Scoring,
@@ -27,14 +28,21 @@ def check_kind(config: RouteConfig) -> None:
     Require that fields about choosing are set only in kernels that choose.
 
     Raises:
-        Refusal: Experts are given, and yet chosen by something (``E_GIVEN``), or logits are of
-            another type (``E_SCORES``).
+        Refusal: Experts are given, and yet chosen by something (``E_GIVEN``), logits are of another
+            type (``E_SCORES``), or the best of groups are asked for without groups (``E_GROUPS``).
     """
     is_given = config.scoring is Scoring.GIVEN
     refuse_unless(
-        not is_given or not (config.bias or config.grouped or config.scores_dtype),
+        not is_given
+        or not (config.bias or config.grouped or config.softcap or config.scores_dtype),
         "E_GIVEN",
-        "scores_dtype, bias and grouped are for choosing: where experts are given, leave them out",
+        "scores_dtype, bias, grouped and softcap are for choosing: where experts are given, leave "
+        "them out",
+    )
+    refuse_unless(
+        config.grouped or config.group_scoring is GroupScoring.TOP2,
+        "E_GROUPS",
+        f"group_scoring={config.group_scoring} is for experts in groups: set grouped",
     )
     refuse_unless(
         is_given or config.scores_dtype in SCORES,
@@ -46,7 +54,9 @@ def check_kind(config: RouteConfig) -> None:
 def legal_kind(config: RouteConfig) -> RouteConfig:
     """Return `config` with fields that go together."""
     if config.scoring is Scoring.GIVEN:
-        return replace(config, scores_dtype=None, bias=False, grouped=False)
+        return RouteConfig(scoring=config.scoring, experts=config.experts, tiling=config.tiling)
+    if not config.grouped:
+        config = replace(config, group_scoring=GroupScoring.TOP2)
     if config.scores_dtype not in SCORES:
         return replace(config, scores_dtype=DType.F32)
     return config
@@ -86,12 +96,20 @@ def check_sizes(problem: RouteProblem) -> None:
 
 
 def kinds() -> Iterator[RouteConfig]:
-    """Yield every combination of words with the default sizes."""
+    """
+    Yield every combination of words with the default sizes; of those that change the scores of
+    experts or groups in their own way, one for each scoring.
+    """
     yield RouteConfig(scoring=Scoring.GIVEN)
     for scoring, dtype, bias, grouped in itertools.product(
         COMPUTED, SCORES, (False, True), (False, True)
     ):
         yield RouteConfig(scoring=scoring, scores_dtype=dtype, bias=bias, grouped=grouped)
+    for scoring, dtype in zip(COMPUTED, itertools.cycle(SCORES)):
+        plain = RouteConfig(scoring=scoring, scores_dtype=dtype)
+        best = replace(plain, grouped=True, group_scoring=GroupScoring.MAX)
+        softcap = replace(plain, softcap=True)
+        yield from (best, replace(best, bias=True), softcap, replace(softcap, grouped=True))
 
 
 def kind_of(problem: RouteProblem) -> RouteConfig:
@@ -101,4 +119,6 @@ def kind_of(problem: RouteProblem) -> RouteConfig:
         scores_dtype=problem.scores_dtype,
         bias=problem.bias,
         grouped=problem.expert_groups > 1,
+        group_scoring=problem.group_scoring,
+        softcap=problem.softcap,
     )

@@ -42,10 +42,13 @@ KERNELS = [
     "sigmoid_f32_e1024_bias_t256_c2",
     "given_e1024_t256_c2_spread",
     "softmax_bf16_e1024_grouped_t256_c1_spread",
+    "softmax_f32_e64_softcap_t128_c2",
+    "sigmoid_bf16_e64_bias_grouped_max_t128_c1",
+    "sqrtsoftplus_f16_e32_grouped_max_softcap_t128_c2_spread",
 ]
 """Every kind of score, with and without bias and groups; few warps, which get several tokens."""
 
-OFTEN = [*KERNELS[:3], KERNELS[7], *KERNELS[9:11]]
+OFTEN = [*KERNELS[:3], KERNELS[7], *KERNELS[9:11], *KERNELS[15:17]]
 """Each kind of score and both forms, for every push; in the last, threads share counts."""
 
 

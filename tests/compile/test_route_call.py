@@ -36,6 +36,19 @@ CONFIGS = [
     RouteConfig(scoring="identity", scores_dtype="bf16", experts=32),
     RouteConfig(scoring="identity", scores_dtype="f16", bias=True, grouped=True, experts=64),
     RouteConfig(scoring="given", experts=64),
+    RouteConfig(scoring="softmax", scores_dtype="bf16", softcap=True, experts=64),
+    RouteConfig(
+        scoring="sigmoid",
+        scores_dtype="f32",
+        bias=True,
+        grouped=True,
+        group_scoring="max",
+        softcap=True,
+        experts=64,
+    ),
+    RouteConfig(
+        scoring="softmax", scores_dtype="f32", grouped=True, group_scoring="max", experts=32
+    ),
 ]
 
 
@@ -102,6 +115,27 @@ def test_scores_of_every_size(scoring: str) -> None:
     expected = jitgen.reference.route(x.double(), **options).topk_weights
 
     torch.testing.assert_close(found, expected, rtol=4e-7, atol=0.0)
+
+
+@pytest.mark.parametrize("cap", [0.5, 4.0, 50.0])
+def test_bounded_logits_of_every_size(cap: float) -> None:
+    """To a few units in the last place of what float64 gives, near 0 and beyond the bound."""
+    x = torch.cat([torch.linspace(-80, 80, 4096), torch.linspace(-1, 1, 4096)]).view(-1, 32)
+    options: dict[str, Any] = {"scoring": "identity", "renormalize": False, "softcap": cap}
+    found = jitgen.route(x, top_k=1, **options)
+    bounded = cap * torch.tanh(x.double() / cap)
+    expected = bounded.gather(1, found.topk_ids.long())
+
+    torch.testing.assert_close(found.topk_weights.double(), expected, rtol=4e-7, atol=0.0)
+
+
+def test_what_is_not_finite_is_bounded() -> None:
+    x = torch.tensor([[math.nan, math.inf, 0.0, -math.inf]])
+    found = jitgen.route(x, top_k=4, scoring="identity", renormalize=False, softcap=3.0)
+
+    assert found.topk_ids.tolist() == [[1, 2, 3, 0]]
+    assert found.topk_weights[0, :3].tolist() == [3.0, 0.0, -3.0]
+    assert found.topk_weights[0, 3].isnan()
 
 
 def test_no_tokens() -> None:
@@ -200,6 +234,9 @@ GOOD: dict[str, Any] = {"logits": logits(), "top_k": 2}
         ({"first_expert": -1}, r"first_expert: must be an integer of at least 0 \(got -1\)"),
         ({"first_expert": 60, "local_experts": 5}, r"local_experts: must end with the last of 64"),
         ({"first_expert": 1}, r"local_experts: must end with the last of 64"),
+        ({"group_scoring": "sum"}, r"group_scoring: must be one of top2, max \(got 'sum'\)"),
+        ({"softcap": 0.0}, r"softcap: must be None or a finite number above 0 \(got 0.0\)"),
+        ({"softcap": math.inf}, r"softcap: must be None or a finite number above 0 \(got inf\)"),
         ({"config": RouteConfig(scoring="given")}, r"config: must be for what is asked, softmax"),
         ({"config": "x"}, r"config: must be a RouteConfig \(got str\)"),
         ({"out": 3}, r"out: must be a Routing \(got int\)"),

@@ -4,8 +4,9 @@
 #
 # It comes from this config, which always gives the same text:
 #
-#     {"bias":true,"experts":256,"grouped":true,"op":"route","scores_dtype":"f32",
-#     "scoring":"sigmoid","tiling":{"cluster":8,"is_spread":false,"threads":1024,"use_pdl":false}}
+#     {"bias":true,"experts":256,"group_scoring":"top2","grouped":true,"op":"route",
+#     "scores_dtype":"f32","scoring":"sigmoid","softcap":false,"tiling":{"cluster":8,
+#     "is_spread":false,"threads":1024,"use_pdl":false}}
 #
 # To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
 # `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
@@ -42,6 +43,8 @@ To see it, check it and run it:
 To change all kernels of this kind, not just a copy of one, edit cpu/route.py.jinja or what it
 includes, among jitgen's templates; jitgen.reference says what must come out.
 """
+
+from typing import NamedTuple
 
 import cutlass
 from cutlass import Float32, Int32, Uint32, cute
@@ -106,12 +109,22 @@ def route(
     bias: (E,) float32. topk_weights: (T, k) float32. topk_ids, inverse: (T, k) int32. offs: (G,)
     int32. permutation: (T k,) int32.
     """
-    choice = (expert_groups, top_groups, renormalize, scale)
-    choose_tokens(scores, bias, topk_weights, topk_ids, *choice)
+    choice = Choice(bias, expert_groups, top_groups, renormalize, scale)
+    choose_tokens(choice, scores, topk_weights, topk_ids)
     sort_pairs(topk_ids, offs, permutation, inverse, first_expert)
 
 
 # cpu/route/choice.py.jinja
+class Choice(NamedTuple):
+    """What is chosen by, beside the scores."""
+
+    bias: cute.Tensor
+    expert_groups: Int32
+    top_groups: Int32
+    renormalize: Int32
+    scale: Float32
+
+
 @cute.jit
 def load_row(row, bits, values):
     """Set `values` to a row of logits, float32; what is beyond it to zeros."""
@@ -122,8 +135,6 @@ def load_row(row, bits, values):
     for v in cutlass.range(EXPERTS // VECTOR):
         part = cute.local_tile(bits, (VECTOR,), (v,)).load()
         cute.local_tile(values, (VECTOR,), (v,)).store(decode(part))
-
-
 @cute.jit
 def key_of(value):
     """Return a float32 as an integer of the same order: 1 for NaN, below all; -0 is as 0."""
@@ -154,6 +165,7 @@ def score_row(values, keys, bias, num_experts):
     return total
 
 
+# cpu/route/groups.py.jinja
 @cute.jit
 def value_of(key):
     """Return the float32 that a key is of."""
@@ -162,10 +174,10 @@ def value_of(key):
 
 
 @cute.jit
-def keep_best_groups(keys, of_groups, num_experts, expert_groups, top_groups):
+def keep_best_groups(choice, keys, of_groups, num_experts):
     """Set the keys of all other groups' experts to 0; `of_groups` is scratch."""
-    size = num_experts // expert_groups
-    for g in cutlass.range(expert_groups):
+    size = num_experts // choice.expert_groups
+    for g in cutlass.range(choice.expert_groups):
         first, second = Uint32(0), Uint32(0)
         for e in cutlass.range(g * size, (g + 1) * size):
             key = keys[e]
@@ -173,9 +185,9 @@ def keep_best_groups(keys, of_groups, num_experts, expert_groups, top_groups):
             first = key if key > first else first
             second = lower if lower > second else second
         of_groups[g] = key_of(value_of(first) + value_of(second))
-    for _ in cutlass.range(top_groups):
+    for _ in cutlass.range(choice.top_groups):
         best, at = Uint32(0), Int32(0)
-        for g in cutlass.range(expert_groups):
+        for g in cutlass.range(choice.expert_groups):
             key = of_groups[g]
             at = g if key > best else at
             best = key if key > best else best
@@ -184,8 +196,9 @@ def keep_best_groups(keys, of_groups, num_experts, expert_groups, top_groups):
         keys[e] = keys[e] if of_groups[e // size] == 0 else Uint32(0)
 
 
+# cpu/route/choice.py.jinja
 @cute.jit
-def choose_row(values, keys, weights, ids, all_scores, num_experts, renormalize, scale):
+def choose_row(choice, values, keys, weights, ids, all_scores, num_experts):
     """
     Store the experts of a token, the best first, and their weights; empties `keys`.
 
@@ -203,13 +216,11 @@ def choose_row(values, keys, weights, ids, all_scores, num_experts, renormalize,
         weights[slot] = values[at]
         total += values[at]
     for slot in cutlass.range(top_k):
-        weights[slot] = weights[slot] / (total if renormalize != 0 else all_scores) * scale
+        weights[slot] = weights[slot] / (total if choice.renormalize != 0 else all_scores) * choice.scale
 
 
 @cute.jit
-def choose_tokens(
-    scores, bias, topk_weights, topk_ids, expert_groups, top_groups, renormalize, scale
-):
+def choose_tokens(choice, scores, topk_weights, topk_ids):
     """Choose for every token."""
     bits = cute.make_rmem_tensor(EXPERTS, SCORES_BITS)
     values = cute.make_rmem_tensor(EXPERTS, Float32)
@@ -218,10 +229,10 @@ def choose_tokens(
     num_experts = scores.shape[1]
     for token in cutlass.range(scores.shape[0]):
         load_row(scores[token, None], bits, values)
-        all_scores = score_row(values, keys, bias, num_experts)
-        keep_best_groups(keys, of_groups, num_experts, expert_groups, top_groups)
+        all_scores = score_row(values, keys, choice.bias, num_experts)
+        keep_best_groups(choice, keys, of_groups, num_experts)
         weights, ids = topk_weights[token, None], topk_ids[token, None]
-        choose_row(values, keys, weights, ids, all_scores, num_experts, renormalize, scale)
+        choose_row(choice, values, keys, weights, ids, all_scores, num_experts)
 
 
 # cpu/shared/exponential.py.jinja

@@ -40,6 +40,8 @@ def test_what_is_no_name(words: str) -> None:
     [
         (replace(GIVEN, bias=True), "E_GIVEN"),
         (replace(DEEPSEEK, scores_dtype=None), "E_SCORES"),
+        (replace(GIVEN, softcap=True), "E_GIVEN"),
+        (replace(DEEPSEEK, grouped=False, group_scoring="max"), "E_GROUPS"),
         (replace(DEEPSEEK, experts=160), "E_EXPERTS"),
         (replace(DEEPSEEK, tiling=Tiling(threads=96)), "E_THREADS"),
         (replace(DEEPSEEK, tiling=Tiling(threads=128)), "E_THREADS"),
@@ -195,6 +197,23 @@ class TestReference:
 
             assert found.topk_ids[token].tolist() == best
             torch.testing.assert_close(found.topk_weights[token], weights)
+
+    def test_groups_by_their_best(self) -> None:
+        """As DeepSeek-V2 has them: the group of 3 has the best expert, that of 2 the best pair."""
+        x = torch.tensor([[3.0, -9.0, 2.0, 2.5, 0.0, 0.0]])
+        options: dict[str, Any] = {"top_k": 1, "expert_groups": 3, "scoring": "sigmoid"}
+
+        assert jitgen.reference.route(x, **options).topk_ids.tolist() == [[3]]
+        options["group_scoring"] = "max"
+        assert jitgen.reference.route(x, **options).topk_ids.tolist() == [[0]]
+
+    def test_logits_with_a_bound(self) -> None:
+        x = torch.tensor([[3.0, -2.0, 0.5]])
+        options: dict[str, Any] = {"top_k": 3, "scoring": "identity", "renormalize": False}
+        found = jitgen.reference.route(x, softcap=2.0, **options).topk_weights
+        bounded = 2.0 * torch.tensor([[1.5, 0.25, -1.0]]).tanh()
+
+        torch.testing.assert_close(found, bounded)
 
     def test_sorted_pairs(self) -> None:
         ids = torch.tensor([[2, 0], [5, 2], [-1, 4], [2, 2]], dtype=torch.int32)

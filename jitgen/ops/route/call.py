@@ -37,6 +37,8 @@ def route(  # noqa: PLR0913  # each is one thing to say
     local_experts: int | None = None,
     out: Routing | None = None,
     config: RouteConfig | Override | None = None,
+    group_scoring: str = "top2",
+    softcap: float | None = None,
     **old: object,
 ) -> Routing:
     """
@@ -63,8 +65,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
             experts; weights are scores without it. (DeepSeek-V3 calls it
             ``e_score_correction_bias``.) A bias of the router's product belongs to `logits`.
         expert_groups: Experts are in so many equal groups of neighbours, two or more in each.
-        top_groups: Groups that a token may choose from: those whose two best scores, with the bias,
-            sum up to the most.
+        top_groups: Groups that a token may choose from: the best by `group_scoring`.
         renormalize: Divide a token's weights by their sum (plus 1e-20, but for softmax).
         routed_scaling_factor: What weights are multiplied with at last, renormalised or not.
         first_expert: The first expert of this device.
@@ -74,6 +75,10 @@ def route(  # noqa: PLR0913  # each is one thing to say
             of dense tensors.
         config: A config to use instead of the selector's, or an edited kernel: see
             `jitgen.override`.
+        group_scoring: What a group is kept for: ``top2``, the sum of its two best scores, with the
+            bias (DeepSeek-V3), or ``max``, its best one (DeepSeek-V2).
+        softcap: A bound of the logits c, above 0: all that is said of logits holds for
+            ``c * tanh(logits / c)`` (Grok). None: none.
         **old: Arguments by names that they had before: docs/renamed.md.
 
     Returns:
@@ -116,6 +121,8 @@ def route(  # noqa: PLR0913  # each is one thing to say
                 routed_scaling_factor,
                 first_expert,
                 local_experts,
+                group_scoring,
+                softcap,
                 None if config is None else id(config),
                 # The entry knows neither k nor G: it takes those of the results.
                 None if out is None else _sizes(out),
@@ -144,6 +151,8 @@ def route(  # noqa: PLR0913  # each is one thing to say
         local_experts=local_experts,
         out=out,
         config=config,
+        group_scoring=group_scoring,
+        softcap=softcap,
     )
     return CALL.run(args, key)  # type: ignore[no-any-return]
 

@@ -32,7 +32,8 @@ def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
             given.
     """
     session, is_given = current.get(), config.scoring is Scoring.GIVEN
-    numbers = (_FIRST,) if is_given else (*_CHOICE, _FIRST)
+    choice = () if is_given else (*_CHOICE, *(["softcap"] if config.softcap else []))
+    numbers = (*choice, _FIRST)
     found = direct.read(config, arch, session, arguments, config.arguments, numbers)
     first, offs = found[_FIRST], found["offs"]
     common.require("offs", offs, rank=(1, "(G,)"))
@@ -73,6 +74,8 @@ def _of_scores(config: RouteConfig, found: dict[str, Any], local: int) -> Argume
         routed_scaling_factor=found["scale"],
         first_expert=found[_FIRST],
         local_experts=local,
+        group_scoring=str(config.group_scoring),
+        softcap=found.get("softcap"),
         out=Routing(*(found[name] for name in Routing._fields)),
     )
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from jitgen.config.route import RouteConfig
+from jitgen.config.route import GroupScoring, RouteConfig
 from jitgen.errors import InputError
 from jitgen.ops.call import Call
 from jitgen.ops.launch import AnyLaunch
@@ -97,6 +97,8 @@ class _Sorts(Call[Any, Validated, Any]):
             scores_dtype=valid.scores_dtype,
             bias=valid.bias,
             grouped=valid.expert_groups > 1,
+            group_scoring=valid.group_scoring if valid.expert_groups > 1 else GroupScoring.TOP2,
+            softcap=valid.softcap,
             experts=config.experts,
             tiling=config.tiling,
         )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.config.route import COMPUTED, Scoring
+from jitgen.config.route import COMPUTED, GroupScoring, Scoring
 from jitgen.errors import InputError
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.support.moved import MISSING, with_new_names
@@ -34,6 +34,8 @@ def route(  # noqa: PLR0913  # the arguments of the real one
     routed_scaling_factor: float = 1.0,
     first_expert: int = 0,
     local_experts: int | None = None,
+    group_scoring: str = "top2",
+    softcap: float | None = None,
     **old: Any,
 ) -> Routing:
     """
@@ -44,8 +46,9 @@ def route(  # noqa: PLR0913  # the arguments of the real one
     """
     if old:
         return route(**with_new_names(route, locals()))
+    logits = softcapped(logits, softcap)
     ranks = by_rank(logits, scoring, correction_bias, expert_groups)
-    ids = chosen(ranks, top_k, expert_groups, top_groups)
+    ids = chosen(ranks, top_k, expert_groups, top_groups, group_scoring)
     weights = scored(logits, scoring).gather(1, ids)
     if renormalize and scoring == "softmax" and correction_bias is None and expert_groups == 1:
         weights = (
@@ -58,6 +61,14 @@ def route(  # noqa: PLR0913  # the arguments of the real one
     local = logits.shape[1] if local_experts is None else local_experts
     sorting = sort_pairs(topk_ids, experts=local, first_expert=first_expert, local_experts=local)
     return Routing(weights.float() * routed_scaling_factor, topk_ids, *sorting)
+
+
+def softcapped(logits: Tensor, cap: float | None) -> Tensor:
+    """Return logits whose size is below `cap`, in float32 or float64; None: as they are."""
+    if cap is None:
+        return logits
+    values = logits if logits.dtype is torch.float64 else logits.float()
+    return cap * torch.tanh(values / cap)
 
 
 def scored(logits: Tensor, scoring: str) -> Tensor:
@@ -93,12 +104,15 @@ def by_rank(logits: Tensor, scoring: str, bias: Tensor | None, expert_groups: in
     return values if bias is None else values + bias
 
 
-def chosen(ranks: Tensor, top_k: int, expert_groups: int, top_groups: int) -> Tensor:
+def chosen(
+    ranks: Tensor, top_k: int, expert_groups: int, top_groups: int, group_scoring: str = "top2"
+) -> Tensor:
     """Return the experts of each token, (T, top_k), by their `ranks`."""
     if expert_groups == 1:
         return _ranked(ranks)[:, :top_k]
     grouped = ranks.view(len(ranks), expert_groups, -1)
-    best = grouped.gather(-1, _ranked(grouped)[..., :2]).sum(-1)
+    counted = 1 if group_scoring == GroupScoring.MAX else 2
+    best = grouped.gather(-1, _ranked(grouped)[..., :counted]).sum(-1)
     kept = _ranked(best)[:, :top_groups]
     mask = torch.zeros_like(best, dtype=torch.bool).scatter_(1, kept, True)
     return _ranked(ranks, mask.repeat_interleave(grouped.shape[-1], 1))[:, :top_k]

@@ -32,6 +32,9 @@ TOLERANCE = 2.0**-17
 _DOUBT = 3e-6
 """Scores that are nearer than this, relative, may be chosen either way."""
 
+SOFTCAP = 4.0
+"""Bound of the logits in calls that have one: most random ones come near it."""
+
 _LANES = 32
 _TOKENS = 20
 """
@@ -229,11 +232,14 @@ def solved(
             "top_groups": sizes.top_groups,
             "renormalize": not is_exact,
             "routed_scaling_factor": 2.5,
+            "group_scoring": str(config.group_scoring),
+            "softcap": SOFTCAP if config.softcap else None,
             **local,
         }
         expected = reference.route(**named)._asdict()
         tensors = (given,) if bias is None else (given, bias)
         numbers = (sizes.expert_groups, sizes.top_groups, int(not is_exact), 2.5)
+        numbers += (SOFTCAP,) if config.softcap else ()
     outputs = tuple(
         Output(
             name=name,
@@ -265,15 +271,17 @@ def _decided(config: RouteConfig, sizes: Sizes, scores: Tensor, bias: Tensor | N
 
     Equal scores stay equal when they are disturbed, for the disturbance follows from the score.
     """
-    of = (sizes.top_k, sizes.expert_groups, sizes.top_groups)
+    of = (sizes.top_k, sizes.expert_groups, sizes.top_groups, str(config.group_scoring))
+    given, scores = scores, reference.softcapped(scores, SOFTCAP if config.softcap else None)
     scoring, groups = str(config.scoring), sizes.expert_groups
     exact = None if bias is None else bias.double()
     choice = reference.chosen(reference.by_rank(scores, scoring, bias, groups), *of)
-    ranks = reference.by_rank(scores.double(), scoring, exact, groups)
+    exactly = reference.softcapped(given.double(), SOFTCAP if config.softcap else None)
+    ranks = reference.by_rank(exactly, scoring, exact, groups)
     doubt = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
     for phase in range(4):
         disturbed = ranks * (1 + _DOUBT * torch.sin(1e6 * ranks + phase))
         doubt |= (reference.chosen(disturbed, *of) != choice).any(-1)
     if doubt.all():
         raise ConfigError(f"no token of {sizes} is beyond doubt: take fewer experts")
-    return torch.where(doubt[:, None], scores[~doubt][:1], scores)
+    return torch.where(doubt[:, None], given[~doubt][:1], given)

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from jitgen.config import Config
 from jitgen.config.config import DType
-from jitgen.config.route import COMPUTED, SCORES, RouteProblem, Scoring
+from jitgen.config.route import COMPUTED, SCORES, GroupScoring, RouteProblem, Scoring
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
 from jitgen.ops import tensors as common
@@ -40,12 +40,15 @@ class Arguments(NamedTuple):
     local_experts: int | None = None
     out: Routing | None = None
     config: Config | Override | None = None
+    group_scoring: str = "top2"
+    softcap: float | None = None
 
     @property
     def numbers(self) -> tuple[int | float, ...]:
         """Arguments of a kernel that are numbers."""
         choice = (self.expert_groups, self.top_groups, int(self.renormalize))
-        return (*choice, float(self.routed_scaling_factor), self.first_expert)
+        softcap = () if self.softcap is None else (float(self.softcap),)
+        return (*choice, float(self.routed_scaling_factor), *softcap, self.first_expert)
 
 
 class SortArguments(NamedTuple):
@@ -78,6 +81,8 @@ class Validated(AnyValidated):
         scores_dtype: Their type; None where experts are given.
         bias: Whether there is one.
         expert_groups: Equal groups of experts.
+        group_scoring: What the best groups are.
+        softcap: Whether logits are bounded.
     """
 
     op = "route"
@@ -90,6 +95,8 @@ class Validated(AnyValidated):
     scores_dtype: DType | None
     bias: bool
     expert_groups: int
+    group_scoring: GroupScoring = GroupScoring.TOP2
+    softcap: bool = False
 
     @property
     def sorted_experts(self) -> int:
@@ -106,6 +113,8 @@ class Validated(AnyValidated):
             scores_dtype=self.scores_dtype,
             bias=self.bias,
             expert_groups=self.expert_groups,
+            group_scoring=self.group_scoring,
+            softcap=self.softcap,
             local_experts=self.local_experts,
         )
 
@@ -151,6 +160,9 @@ def validate(
             "local_experts",
             f"must end with the last of {experts} experts (got {local} from {first} on)",
         )
+    choice: dict[str, Any] = {"bias": False, "expert_groups": 1}
+    if isinstance(args, Arguments):
+        choice = _choice(args)
     valid = Validated(
         device=device,
         tokens=like.shape[0],
@@ -159,8 +171,7 @@ def validate(
         local_experts=local,
         scoring=scoring,
         scores_dtype=_SCORES.get(like.dtype),
-        bias=not isinstance(args, SortArguments) and args.correction_bias is not None,
-        expert_groups=1 if isinstance(args, SortArguments) else args.expert_groups,
+        **choice,
     )
     check_size(valid, name)
     if args.out is not None:
@@ -180,6 +191,9 @@ def _check_choice(args: Arguments, experts: int, top_k: int) -> None:
         )
     if kept > groups:
         raise InputError("top_groups", f"must be at most the {groups} groups (got {kept})")
+    if args.group_scoring not in tuple(GroupScoring):
+        allowed = ", ".join(GroupScoring)
+        raise InputError("group_scoring", f"must be one of {allowed} (got {args.group_scoring!r})")
     size = experts // groups
     if top_k > kept * size:
         raise InputError(
@@ -188,8 +202,11 @@ def _check_choice(args: Arguments, experts: int, top_k: int) -> None:
     if type(args.renormalize) is not bool:
         raise InputError("renormalize", f"must be True or False (got {args.renormalize!r})")
     factor = args.routed_scaling_factor
-    if type(factor) not in (int, float) or not math.isfinite(factor):
+    if not _is_number(factor):
         raise InputError("routed_scaling_factor", f"must be a finite number (got {factor!r})")
+    softcap = args.softcap
+    if softcap is not None and not (_is_number(softcap) and softcap > 0):
+        raise InputError("softcap", f"must be None or a finite number above 0 (got {softcap!r})")
     if args.correction_bias is not None:
         common.require(
             "correction_bias",
@@ -199,6 +216,20 @@ def _check_choice(args: Arguments, experts: int, top_k: int) -> None:
             like=("logits", args.logits.device),
             contiguous=0,
         )
+
+
+def _choice(args: Arguments) -> dict[str, Any]:
+    """Return the fields of a `Validated` that say how experts are chosen."""
+    return {
+        "bias": args.correction_bias is not None,
+        "expert_groups": args.expert_groups,
+        "group_scoring": GroupScoring(args.group_scoring),
+        "softcap": args.softcap is not None,
+    }
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
 
 
 def shapes(valid: Validated) -> dict[str, tuple[int, ...]]:

@@ -22,7 +22,10 @@ class Route(CpuTiledRules[RouteConfig, RouteProblem]):
 
     sums = SumOrder(
         words="a token's experts, in their order",
-        free=("scoring", "scores_dtype", "bias", "grouped", "experts", "tiling"),
+        free=(
+            *("scoring", "scores_dtype", "bias", "grouped", "group_scoring", "softcap"),
+            *("experts", "tiling"),
+        ),
     )
     entry = "cpu/route.py.jinja"
     usual = RouteConfig(scoring=Scoring.GIVEN)

@@ -97,7 +97,10 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
     row_edges: tuple[int, ...] = (8, 16, 64, 128, 256, 1024, 4096, 16384)
     sums = SumOrder(
         words="a token's experts, in the lanes of a warp and then across them",
-        free=("scoring", "scores_dtype", "bias", "grouped", "experts", "tiling"),
+        free=(
+            *("scoring", "scores_dtype", "bias", "grouped", "group_scoring", "softcap"),
+            *("experts", "tiling"),
+        ),
     )
     entry = "sm90/route.py.jinja"
     usual = RouteConfig(scoring=Scoring.GIVEN)
