@@ -93,6 +93,7 @@ class RouteConfig(TiledConfig):
         grouped: Whether experts are in groups, of which the best are kept.
         group_scoring: What the best groups are.
         softcap: Whether logits are bounded by a tangens hyperbolicus.
+        hashed: Whether a table has the experts of each token id.
         experts: The most experts that it takes; where they are given, the most local ones.
         tiling: How a GPU's threads share the work.
 
@@ -110,6 +111,7 @@ class RouteConfig(TiledConfig):
     grouped: bool = of(bool, default=False, word="grouped")
     group_scoring: GroupScoring = of(GroupScoring, default=GroupScoring.TOP2, always=False)
     softcap: bool = of(bool, default=False, word="softcap")
+    hashed: bool = of(bool, default=False, word="hashed")
     experts: int = of(int, default=256, word="e", always=True, after="scores_dtype")
     tiling: Tiling = of(Tiling, default=Tiling())
 
@@ -127,8 +129,9 @@ class RouteConfig(TiledConfig):
         sorted_ = ("offs", "permutation", "inverse", *workspace)
         if self.scoring is Scoring.GIVEN:
             return ("ids", *sorted_)
-        bias = ("bias",) if self.bias else ()
-        return ("scores", *bias, "topk_weights", "topk_ids", *sorted_)
+        more = ("token_ids", "hash_table") if self.hashed else ()
+        more += ("bias",) if self.bias else ()
+        return ("scores", *more, "topk_weights", "topk_ids", *sorted_)
 
 
 @frozen
@@ -146,6 +149,7 @@ class RouteProblem(UngroupedTokens):
         expert_groups: Equal groups of experts.
         group_scoring: What the best groups are.
         softcap: Whether logits are bounded by a tangens hyperbolicus.
+        hashed: Whether a table has the experts of each token id.
         local_experts: Experts that pairs are sorted by; None: all.
     """
 
@@ -159,14 +163,18 @@ class RouteProblem(UngroupedTokens):
     expert_groups: int = of(int, default=1, most=MAX_SIZE)
     group_scoring: GroupScoring = of(GroupScoring, default=GroupScoring.TOP2)
     softcap: bool = of(bool, default=False)
+    hashed: bool = of(bool, default=False)
     local_experts: int | None = of(int, is_optional=True, default=None, most=MAX_SIZE)
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
-        if self.scoring is Scoring.GIVEN and (self.bias or self.expert_groups > 1 or self.softcap):
+        is_chosen = self.bias or self.expert_groups > 1
+        if self.scoring is Scoring.GIVEN and (is_chosen or self.softcap or self.hashed):
             raise ConfigError(
-                "bias, expert_groups and softcap are for choosing: leave them out for given"
+                "bias, expert_groups, softcap and hashed are for choosing: leave them out for given"
             )
+        if self.hashed and is_chosen:
+            raise ConfigError("bias and expert_groups are for choosing: leave them out for hashed")
         if self.expert_groups == 1:
             object.__setattr__(self, "group_scoring", GroupScoring.TOP2)
         if self.scoring is Scoring.GIVEN:
@@ -205,7 +213,7 @@ class RouteProblem(UngroupedTokens):
         words += ["bias"] * self.bias
         words += [f"g{self.expert_groups}"] * (self.expert_groups > 1)
         words += ["max"] * (self.group_scoring is GroupScoring.MAX)
-        words += ["softcap"] * self.softcap
+        words += ["softcap"] * self.softcap + ["hashed"] * self.hashed
         local = [] if self.local_experts is None else [f"l{self.local_experts}"]
         sizes = [f"m{self.m}", f"e{self.experts}", f"k{self.top_k}", *local]
         return "_".join([*words, *sizes])
@@ -214,5 +222,5 @@ class RouteProblem(UngroupedTokens):
     def kind(self) -> tuple[object, ...]:
         """Sort key of problems: kind, experts, rows."""
         kind = (self.scoring, str(self.scores_dtype), self.bias, self.expert_groups)
-        kind = (*kind, self.group_scoring, self.softcap)
+        kind = (*kind, self.group_scoring, self.softcap, self.hashed)
         return (*kind, self.experts, self.top_k, self.sorted_experts, self.m)

@@ -29,15 +29,21 @@ def check_kind(config: RouteConfig) -> None:
 
     Raises:
         Refusal: Experts are given, and yet chosen by something (``E_GIVEN``), logits are of another
-            type (``E_SCORES``), or the best of groups are asked for without groups (``E_GROUPS``).
+            type (``E_SCORES``), the best of groups are asked for without groups (``E_GROUPS``), or
+            experts of a table are chosen (``E_HASHED``).
     """
     is_given = config.scoring is Scoring.GIVEN
+    is_chosen = config.bias or config.grouped
     refuse_unless(
-        not is_given
-        or not (config.bias or config.grouped or config.softcap or config.scores_dtype),
+        not is_given or not (is_chosen or config.softcap or config.hashed or config.scores_dtype),
         "E_GIVEN",
-        "scores_dtype, bias, grouped and softcap are for choosing: where experts are given, leave "
-        "them out",
+        "scores_dtype, bias, grouped, softcap and hashed are for choosing: where experts are "
+        "given, leave them out",
+    )
+    refuse_unless(
+        not (config.hashed and is_chosen),
+        "E_HASHED",
+        "bias and grouped are for choosing: where a table has the experts, leave them out",
     )
     refuse_unless(
         config.grouped or config.group_scoring is GroupScoring.TOP2,
@@ -55,6 +61,8 @@ def legal_kind(config: RouteConfig) -> RouteConfig:
     """Return `config` with fields that go together."""
     if config.scoring is Scoring.GIVEN:
         return RouteConfig(scoring=config.scoring, experts=config.experts, tiling=config.tiling)
+    if config.hashed:
+        config = replace(config, bias=False, grouped=False)
     if not config.grouped:
         config = replace(config, group_scoring=GroupScoring.TOP2)
     if config.scores_dtype not in SCORES:
@@ -108,8 +116,9 @@ def kinds() -> Iterator[RouteConfig]:
     for scoring, dtype in zip(COMPUTED, itertools.cycle(SCORES)):
         plain = RouteConfig(scoring=scoring, scores_dtype=dtype)
         best = replace(plain, grouped=True, group_scoring=GroupScoring.MAX)
-        softcap = replace(plain, softcap=True)
+        softcap, hashed = replace(plain, softcap=True), replace(plain, hashed=True)
         yield from (best, replace(best, bias=True), softcap, replace(softcap, grouped=True))
+        yield from (hashed, replace(hashed, softcap=True))
 
 
 def kind_of(problem: RouteProblem) -> RouteConfig:
@@ -121,4 +130,5 @@ def kind_of(problem: RouteProblem) -> RouteConfig:
         grouped=problem.expert_groups > 1,
         group_scoring=problem.group_scoring,
         softcap=problem.softcap,
+        hashed=problem.hashed,
     )

@@ -45,10 +45,12 @@ KERNELS = [
     "softmax_f32_e64_softcap_t128_c2",
     "sigmoid_bf16_e64_bias_grouped_max_t128_c1",
     "sqrtsoftplus_f16_e32_grouped_max_softcap_t128_c2_spread",
+    "sqrtsoftplus_f32_e256_hashed_t256_c2",
+    "softmax_bf16_e32_softcap_hashed_t128_c1_spread",
 ]
 """Every kind of score, with and without bias and groups; few warps, which get several tokens."""
 
-OFTEN = [*KERNELS[:3], KERNELS[7], *KERNELS[9:11], *KERNELS[15:17]]
+OFTEN = [*KERNELS[:3], KERNELS[7], *KERNELS[9:11], *KERNELS[15:17], *KERNELS[18:19]]
 """Each kind of score and both forms, for every push; in the last, threads share counts."""
 
 
@@ -59,7 +61,7 @@ PARTS = [
     pytest.param(config_of(words), marks=() if words in OFTEN else pytest.mark.nightly, id=words)
     for words in KERNELS
 ]
-CHOOSING = [part for part in PARTS if "given" not in str(part.id)]
+CHOOSING = [part for part in PARTS if not {"given", "hashed"} & {*str(part.id).split("_")}]
 SORTING = config_of(KERNELS[2])
 
 

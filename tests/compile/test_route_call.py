@@ -37,6 +37,8 @@ CONFIGS = [
     RouteConfig(scoring="identity", scores_dtype="f16", bias=True, grouped=True, experts=64),
     RouteConfig(scoring="given", experts=64),
     RouteConfig(scoring="softmax", scores_dtype="bf16", softcap=True, experts=64),
+    RouteConfig(scoring="softmax", scores_dtype="bf16", hashed=True, experts=64),
+    RouteConfig(scoring="sqrtsoftplus", scores_dtype="f32", softcap=True, hashed=True, experts=32),
     RouteConfig(
         scoring="sigmoid",
         scores_dtype="f32",
@@ -136,6 +138,59 @@ def test_what_is_not_finite_is_bounded() -> None:
     assert found.topk_ids.tolist() == [[1, 2, 3, 0]]
     assert found.topk_weights[0, :3].tolist() == [3.0, 0.0, -3.0]
     assert found.topk_weights[0, 3].isnan()
+
+
+HASHED: dict[str, Any] = {
+    "logits": logits(5, 8),
+    "top_k": 2,
+    "scoring": "sqrtsoftplus",
+    "routed_scaling_factor": 1.5,
+    "token_ids": torch.tensor([2, 0, -1, 3, 1]),
+    "hash_table": torch.tensor([[5, 1], [7, 8], [3, 0]], dtype=torch.int32),
+}
+"""A token that has no id, one whose id the table has not, and an expert that there is not."""
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_experts_of_a_table(dtype: torch.dtype) -> None:
+    """New, warm, for other tokens and into tensors that are given; ids of both types."""
+    call = HASHED | {"token_ids": HASHED["token_ids"].to(dtype)}
+    scores = torch.nn.functional.softplus(call["logits"]).sqrt()
+    expected = torch.stack([scores[0, [3, 0]], scores[1, [5, 1]]])
+    out = Routing(*(torch.full_like(each, 9) for each in jitgen.reference.route(**call)))
+    for options in ({}, {}, {"out": out}, {"out": out}):
+        found = jitgen.route(**call, **options)
+
+        assert found.topk_ids.tolist() == [[3, 0], [5, 1], [-1, -1], [-1, -1], [7, -1]]
+        torch.testing.assert_close(
+            found.topk_weights[:2], 1.5 * expected / expected.sum(1, keepdim=True)
+        )
+        assert found.topk_weights[2:].tolist() == [[0.0, 0.0], [0.0, 0.0], [1.5, 0.0]]
+        assert same(found, jitgen.reference.route(**call))
+    fewer = call | {"logits": call["logits"][:2], "token_ids": call["token_ids"][:2]}
+    assert same(jitgen.route(**fewer), jitgen.reference.route(**fewer))
+    none = call | {"logits": call["logits"][:0], "token_ids": call["token_ids"][:0]}
+    assert jitgen.route(**none).offs.tolist() == [0] * 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"token_ids": None}, "token_ids: is required: token_ids and hash_table come together"),
+        ({"hash_table": None}, "hash_table: is required: token_ids and hash_table come together"),
+        ({"token_ids": torch.zeros(4)}, "token_ids: must be int32 or int64"),
+        ({"token_ids": torch.arange(4)}, r"token_ids: must have shape \(5,\), one for each token"),
+        ({"hash_table": HASHED["hash_table"].long()}, "hash_table: must be int32"),
+        ({"top_k": 3}, r"hash_table: must have top_k = 3 columns \(got shape \(3, 2\)\)"),
+        ({"expert_groups": 2}, "hash_table: has the experts of each token: leave out"),
+        ({"correction_bias": torch.zeros(8)}, "hash_table: has the experts of each token"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+)
+def test_refusals_of_tables(changes: dict[str, Any], message: str) -> None:
+    jitgen.route(**HASHED)
+    with pytest.raises(InputError, match=message):
+        jitgen.route(**{**HASHED, **changes})
 
 
 def test_no_tokens() -> None:

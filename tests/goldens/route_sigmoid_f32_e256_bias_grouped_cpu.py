@@ -4,7 +4,7 @@
 #
 # It comes from this config, which always gives the same text:
 #
-#     {"bias":true,"experts":256,"group_scoring":"top2","grouped":true,"op":"route",
+#     {"bias":true,"experts":256,"group_scoring":"top2","grouped":true,"hashed":false,"op":"route",
 #     "scores_dtype":"f32","scoring":"sigmoid","softcap":false,"tiling":{"cluster":8,
 #     "is_spread":false,"threads":1024,"use_pdl":false}}
 #

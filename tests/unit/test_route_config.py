@@ -41,6 +41,7 @@ def test_what_is_no_name(words: str) -> None:
         (replace(GIVEN, bias=True), "E_GIVEN"),
         (replace(DEEPSEEK, scores_dtype=None), "E_SCORES"),
         (replace(GIVEN, softcap=True), "E_GIVEN"),
+        (replace(DEEPSEEK, hashed=True), "E_HASHED"),
         (replace(DEEPSEEK, grouped=False, group_scoring="max"), "E_GROUPS"),
         (replace(DEEPSEEK, experts=160), "E_EXPERTS"),
         (replace(DEEPSEEK, tiling=Tiling(threads=96)), "E_THREADS"),

@@ -39,6 +39,8 @@ def route(  # noqa: PLR0913  # each is one thing to say
     config: RouteConfig | Override | None = None,
     group_scoring: str = "top2",
     softcap: float | None = None,
+    token_ids: Tensor | None = None,
+    hash_table: Tensor | None = None,
     **old: object,
 ) -> Routing:
     """
@@ -79,6 +81,12 @@ def route(  # noqa: PLR0913  # each is one thing to say
             bias (DeepSeek-V3), or ``max``, its best one (DeepSeek-V2).
         softcap: A bound of the logits c, above 0: all that is said of logits holds for
             ``c * tanh(logits / c)`` (Grok). None: none.
+        token_ids: (T,) int32 or int64, dense, for `hash_table`: the number of each token in the
+            vocabulary, whose low 32 bits are read.
+        hash_table: (V, k) int32, columns are neighbours: the experts of each token id, which are
+            then not chosen, and weighted as chosen ones are (the hash layers of DeepSeek-V4, where
+            it is called ``tid2eid``). A token id or an expert that there is not counts as expert -1
+            with weight 0, and its pair is not sorted.
         **old: Arguments by names that they had before: docs/renamed.md.
 
     Returns:
@@ -123,6 +131,8 @@ def route(  # noqa: PLR0913  # each is one thing to say
                 local_experts,
                 group_scoring,
                 softcap,
+                token_ids is None,
+                hash_table is None,
                 None if config is None else id(config),
                 # The entry knows neither k nor G: it takes those of the results.
                 None if out is None else _sizes(out),
@@ -132,10 +142,13 @@ def route(  # noqa: PLR0913  # each is one thing to say
             )
             session = current.get()
             for launch in session.memo.get(key) or similar(session, key, logits):
-                if launch.fits(*present(logits, correction_bias, *(out or ()))):
+                hashing = token_ids, hash_table
+                if launch.fits(*present(logits, correction_bias, *(out or ()), *hashing)):
                     if out is not None:
                         mark_written(out)
-                    return launch.route(logits, correction_bias, out)  # type: ignore[no-any-return]
+                    return launch.route(  # type: ignore[no-any-return]
+                        logits, correction_bias, out, *hashing
+                    )
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     args = Arguments(
@@ -153,6 +166,8 @@ def route(  # noqa: PLR0913  # each is one thing to say
         config=config,
         group_scoring=group_scoring,
         softcap=softcap,
+        token_ids=token_ids,
+        hash_table=hash_table,
     )
     return CALL.run(args, key)  # type: ignore[no-any-return]
 

@@ -76,6 +76,8 @@ def _of_scores(config: RouteConfig, found: dict[str, Any], local: int) -> Argume
         local_experts=local,
         group_scoring=str(config.group_scoring),
         softcap=found.get("softcap"),
+        token_ids=found.get("token_ids"),
+        hash_table=found.get("hash_table"),
         out=Routing(*(found[name] for name in Routing._fields)),
     )
 

@@ -34,7 +34,14 @@ class Launch(AnyLaunch):
     local_experts: int
     counts: int
 
-    def route(self, logits: Tensor, bias: Tensor | None, out: Routing | None) -> Routing:
+    def route(
+        self,
+        logits: Tensor,
+        bias: Tensor | None,
+        out: Routing | None,
+        token_ids: Tensor | None = None,
+        hash_table: Tensor | None = None,
+    ) -> Routing:
         """Launch the kernel, into `out` if it is given."""
         if out is None:
             tokens, top_k = logits.shape[0], self.top_k
@@ -43,6 +50,8 @@ class Launch(AnyLaunch):
                 *new_indices(logits, tokens, top_k, self.local_experts, 1),
             )
         given = (logits,) if bias is None else (logits, bias)
+        if token_ids is not None:
+            given = (logits, low_words(token_ids), hash_table)
         self.function(*given, *out, *self._workspace(logits), *self.tail)
         return out
 
@@ -65,6 +74,11 @@ def new_indices(like: Tensor, tokens: int, top_k: int, groups: int, num_ids: int
     pairs = (tokens, top_k)
     shapes = (*[pairs] * num_ids, (groups,), (tokens * top_k,), pairs)
     return [like.new_empty(shape, dtype=torch.int32) for shape in shapes]
+
+
+def low_words(ids: Tensor) -> Tensor:
+    """Return the low 32 bits of ids of int64, in their memory; ids of int32 as they are."""
+    return ids.view(torch.int32)[::2] if ids.dtype is torch.int64 else ids
 
 
 def without_tokens(*given: Any) -> None:
@@ -99,6 +113,7 @@ class _Sorts(Call[Any, Validated, Any]):
             grouped=valid.expert_groups > 1,
             group_scoring=valid.group_scoring if valid.expert_groups > 1 else GroupScoring.TOP2,
             softcap=valid.softcap,
+            hashed=valid.hashed,
             experts=config.experts,
             tiling=config.tiling,
         )
@@ -152,7 +167,8 @@ class Route(_Sorts):
     outputs = Routing._fields
 
     def start(self, launch: Launch, args: Arguments) -> Routing:
-        return launch.route(args.logits, args.correction_bias, args.out)
+        hashing = args.token_ids, args.hash_table
+        return launch.route(args.logits, args.correction_bias, args.out, *hashing)
 
 
 class SortPairs(_Sorts):

@@ -36,6 +36,8 @@ def route(  # noqa: PLR0913  # the arguments of the real one
     local_experts: int | None = None,
     group_scoring: str = "top2",
     softcap: float | None = None,
+    token_ids: Tensor | None = None,
+    hash_table: Tensor | None = None,
     **old: Any,
 ) -> Routing:
     """
@@ -47,6 +49,15 @@ def route(  # noqa: PLR0913  # the arguments of the real one
     if old:
         return route(**with_new_names(route, locals()))
     logits = softcapped(logits, softcap)
+    local = logits.shape[1] if local_experts is None else local_experts
+    if token_ids is not None and hash_table is not None:
+        topk_ids, weights = _hashed(scored(logits, scoring), token_ids, hash_table)
+        if renormalize:
+            weights = weights / (weights.sum(1, keepdim=True) + SMALLEST_SUM)
+        sorting = sort_pairs(
+            topk_ids, experts=local, first_expert=first_expert, local_experts=local
+        )
+        return Routing(weights.float() * routed_scaling_factor, topk_ids, *sorting)
     ranks = by_rank(logits, scoring, correction_bias, expert_groups)
     ids = chosen(ranks, top_k, expert_groups, top_groups, group_scoring)
     weights = scored(logits, scoring).gather(1, ids)
@@ -58,9 +69,23 @@ def route(  # noqa: PLR0913  # the arguments of the real one
         least = 0.0 if scoring == "softmax" else SMALLEST_SUM
         weights = weights / (weights.sum(1, keepdim=True) + least)
     topk_ids = ids.to(torch.int32)
-    local = logits.shape[1] if local_experts is None else local_experts
     sorting = sort_pairs(topk_ids, experts=local, first_expert=first_expert, local_experts=local)
     return Routing(weights.float() * routed_scaling_factor, topk_ids, *sorting)
+
+
+def _hashed(scores: Tensor, token_ids: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    """
+    Return the experts that `table` has for each token, -1 where it has none, and their scores.
+
+    As ``DeepseekV4HashRouter`` of transformers has them, which has no wrong ids.
+    """
+    rows = token_ids.long()
+    has_row = (rows >= 0) & (rows < len(table))
+    ids = table[torch.where(has_row, rows, 0)].long()
+    is_one = has_row[:, None] & (ids >= 0) & (ids < scores.shape[1])
+    weights = scores.gather(1, torch.where(is_one, ids, 0))
+    ids = torch.where(is_one, ids, -1).to(torch.int32)
+    return ids, torch.where(is_one, weights, 0.0)
 
 
 def softcapped(logits: Tensor, cap: float | None) -> Tensor:

@@ -35,6 +35,9 @@ _DOUBT = 3e-6
 SOFTCAP = 4.0
 """Bound of the logits in calls that have one: most random ones come near it."""
 
+_IDS = 50
+"""Token ids that a table has experts of."""
+
 _LANES = 32
 _TOKENS = 20
 """
@@ -205,6 +208,8 @@ def make(
     else:
         scores = torch.randn(shape, generator=chance, device=device) * 3
     scores = scores.to(TORCH[config.scores_dtype or DType.F32])
+    if config.hashed:
+        return solved(config, sizes, scores, None, is_exact=is_exact, chance=chance)
     bias = None
     if config.bias:
         bias = torch.randint(-4, 5, shape[1:], generator=chance, device=device).float() / 8
@@ -212,9 +217,18 @@ def make(
 
 
 def solved(
-    config: RouteConfig, sizes: Sizes, given: Tensor, bias: Tensor | None, *, is_exact: bool = False
+    config: RouteConfig,
+    sizes: Sizes,
+    given: Tensor,
+    bias: Tensor | None,
+    *,
+    is_exact: bool = False,
+    chance: torch.Generator | None = None,
 ) -> Solved:
-    """Return the call for logits, or given experts, with its answer."""
+    """
+    Return the call for logits, or given experts, with its answer; `chance` makes a table of
+    experts, some of which there are not, and token ids, of which neither are some.
+    """
     local = {"first_expert": sizes.first_expert, "local_experts": sizes.local_experts}
     expected: dict[str, Tensor]
     if config.scoring is Scoring.GIVEN:
@@ -236,8 +250,15 @@ def solved(
             "softcap": SOFTCAP if config.softcap else None,
             **local,
         }
+        if config.hashed:
+            kind: dict[str, Any] = {"generator": chance, "device": given.device}
+            size = (_IDS, sizes.top_k)
+            table = torch.randint(-1, sizes.experts + 1, size, dtype=torch.int32, **kind)
+            ids = torch.randint(-1, _IDS + 1, (len(given),), dtype=torch.int32, **kind)
+            named |= {"token_ids": ids, "hash_table": table}
         expected = reference.route(**named)._asdict()
         tensors = (given,) if bias is None else (given, bias)
+        tensors = (given, ids, table) if config.hashed else tensors
         numbers = (sizes.expert_groups, sizes.top_groups, int(not is_exact), 2.5)
         numbers += (SOFTCAP,) if config.softcap else ()
     outputs = tuple(

@@ -42,6 +42,8 @@ class Arguments(NamedTuple):
     config: Config | Override | None = None
     group_scoring: str = "top2"
     softcap: float | None = None
+    token_ids: Tensor | None = None
+    hash_table: Tensor | None = None
 
     @property
     def numbers(self) -> tuple[int | float, ...]:
@@ -83,6 +85,7 @@ class Validated(AnyValidated):
         expert_groups: Equal groups of experts.
         group_scoring: What the best groups are.
         softcap: Whether logits are bounded.
+        hashed: Whether a table has the experts of each token id.
     """
 
     op = "route"
@@ -97,6 +100,7 @@ class Validated(AnyValidated):
     expert_groups: int
     group_scoring: GroupScoring = GroupScoring.TOP2
     softcap: bool = False
+    hashed: bool = False
 
     @property
     def sorted_experts(self) -> int:
@@ -115,6 +119,7 @@ class Validated(AnyValidated):
             expert_groups=self.expert_groups,
             group_scoring=self.group_scoring,
             softcap=self.softcap,
+            hashed=self.hashed,
             local_experts=self.local_experts,
         )
 
@@ -152,6 +157,7 @@ def validate(
         scoring = _scoring(args.scoring)
         top_k = _number("top_k", args.top_k, 1)
         _check_choice(args, experts, top_k)
+        _check_table(args, top_k)
     first = first_expert(args.first_expert)
     local = experts if args.local_experts is None else args.local_experts
     local = _number("local_experts", local, 1)
@@ -218,6 +224,29 @@ def _check_choice(args: Arguments, experts: int, top_k: int) -> None:
         )
 
 
+def _check_table(args: Arguments, top_k: int) -> None:
+    """Require a token id for each row and experts for each token id, or neither."""
+    ids, table = args.token_ids, args.hash_table
+    for name, given, other in (("token_ids", ids, table), ("hash_table", table, ids)):
+        if given is None and other is not None:
+            raise InputError(name, "is required: token_ids and hash_table come together")
+    if ids is None or table is None:
+        return
+    if args.correction_bias is not None or args.expert_groups > 1:
+        raise InputError(
+            "hash_table", "has the experts of each token: leave out correction_bias, expert_groups"
+        )
+    like = ("logits", args.logits.device)
+    tokens = (args.logits.shape[0],)
+    common.require("token_ids", ids, [torch.int32, torch.int64], like=like, contiguous=0)
+    common.require("token_ids", ids, shape=(tokens, "one for each token"))
+    common.require("hash_table", table, [torch.int32], rank=(2, "(V, k)"), like=like, contiguous=1)
+    if table.shape[1] != top_k:
+        raise InputError(
+            "hash_table", f"must have top_k = {top_k} columns (got shape {tuple(table.shape)})"
+        )
+
+
 def _choice(args: Arguments) -> dict[str, Any]:
     """Return the fields of a `Validated` that say how experts are chosen."""
     return {
@@ -225,6 +254,7 @@ def _choice(args: Arguments) -> dict[str, Any]:
         "expert_groups": args.expert_groups,
         "group_scoring": GroupScoring(args.group_scoring),
         "softcap": args.softcap is not None,
+        "hashed": args.hash_table is not None,
     }
 
 

@@ -24,7 +24,7 @@ class Route(CpuTiledRules[RouteConfig, RouteProblem]):
         words="a token's experts, in their order",
         free=(
             *("scoring", "scores_dtype", "bias", "grouped", "group_scoring", "softcap"),
-            *("experts", "tiling"),
+            *("hashed", "experts", "tiling"),
         ),
     )
     entry = "cpu/route.py.jinja"
