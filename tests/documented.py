@@ -41,7 +41,7 @@ NOWHERE = {
     "tests/server/test_signer.py ends one",
     "verify kernel.so --ptx kernel.ptx --symbol scale --cases cases.py": "compiled elsewhere; "
     "tests/compile/test_verify_files.py compiles it",
-    "show silu_mul_quantize_ragged_block128_relu2_sm_90a": "the activation that the page adds; "
+    "show silu_mul_quantize_ragged_block128_reglu_sm_90a": "the activation that the page adds; "
     "tests/unit/test_every_value.py covers those that there are",
     "tune deepseek-v3": "a GPU: its sizes take hours on a CPU; tests/compile/test_tune.py has "
     "small ones",

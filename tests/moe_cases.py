@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import jitgen
+from jitgen.config.silu_mul_quantize import Activation
 from jitgen.layer import reference
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 256, 128, 6, 2
@@ -73,13 +74,15 @@ def make(form: str, tokens: int = 19, seed: int = 0, **config: Any) -> Case:
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    w13 = normal(EXPERTS, 2 * INTERMEDIATE, HIDDEN) * HIDDEN**-0.5
+    is_gated = Activation(config.get("activation", "swiglu")).is_gated
+    rows = (1 + is_gated) * INTERMEDIATE
+    w13 = normal(EXPERTS, rows, HIDDEN) * HIDDEN**-0.5
     w2 = normal(EXPERTS, HIDDEN, INTERMEDIATE) * INTERMEDIATE**-0.5
     biases: dict[str, Tensor] = {}
     if "exact1" in form or form in ("wide1", "bf16_bias"):
         config = {**GPT_OSS, **config}
         biases = {
-            "w13_bias": normal(EXPERTS, 2 * INTERMEDIATE),
+            "w13_bias": normal(EXPERTS, rows),
             "w2_bias": normal(EXPERTS, HIDDEN),
         }
     order = torch.rand(tokens, EXPERTS - 1, generator=generator).argsort(-1)

@@ -20,7 +20,8 @@ from jitgen.support.moved import renamed
 
 class Activation(StrEnum):
     """
-    Activation of a gate and an up, with ``silu(x) = x / (1 + exp(-x))``.
+    Activation of a gate and an up, or of a value x without a gate, with ``silu(x) = x / (1 +
+    exp(-x))``.
 
     LIMIT, ALPHA and BETA are the numbers `swiglu_limit`, `swiglu_alpha` and `swiglu_beta` of a
     call. Limited, a gate is at most LIMIT, an up between -LIMIT and LIMIT.
@@ -66,11 +67,46 @@ class Activation(StrEnum):
     gelu(gate, approximate="tanh") * up; of Gemma-4.
     """
 
+    RELU2 = "relu2"
+    """Without a gate: max(x, 0)**2; of Nemotron-3 (transformers' ``NemotronHExperts``)."""
+
+    RELU = "relu"
+    """Without a gate: max(x, 0)."""
+
+    SILU = "silu"
+    """Without a gate: silu(x)."""
+
+    GELU = "gelu"
+    """Without a gate: x F(x), torch's gelu(x)."""
+
+    GELU_TANH = "gelu_tanh"
+    """Without a gate: torch's gelu(x, approximate="tanh")."""
+
+    IDENTITY = "identity"
+    """Without a gate: x."""
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether each result is made of a gate and an up, so that x has twice its columns."""
+        return self not in _UNGATED
+
+    @property
+    def inputs(self) -> int:
+        """Columns of x for each column of the result."""
+        return 2 if self.is_gated else 1
+
     @property
     def numbers(self) -> tuple[str, ...]:
         """Names of the numbers of a call that the formula has, in the order of a kernel's."""
         return _NUMBERS.get(self, ())
 
+
+_UNGATED = frozenset(
+    {
+        *(Activation.RELU2, Activation.RELU, Activation.SILU),
+        *(Activation.GELU, Activation.GELU_TANH, Activation.IDENTITY),
+    }
+)
 
 _NUMBERS: dict[Activation, tuple[str, ...]] = {
     Activation.SWIGLU_OAI: ("swiglu_limit", "swiglu_alpha"),
@@ -122,7 +158,7 @@ class SiluMulQuantizeConfig(TiledConfig):
     Attributes:
         layout: How rows belong to groups.
         scale_granularity: How many results share one scale.
-        activation: Function of a gate and an up.
+        activation: Function of a gate and an up, or of a value without a gate.
         interleaved: Whether gates and ups take turns; else all gates come first.
         power_of_two: Whether scales are rounded up to powers of two.
         tiling: How a GPU's threads share the work.
@@ -159,16 +195,16 @@ class SiluMulQuantizeConfig(TiledConfig):
 @frozen
 class SiluMulQuantizeProblem(GroupedRows):
     """
-    One call of `silu_mul_quantize`: (rows, 2 n) to (rows, n).
+    One call of `silu_mul_quantize`: (rows, 2 n) to (rows, n), or (rows, n) without gates.
 
     Attributes:
         layout: How rows belong to groups.
         groups: Number of groups; 1 for the contiguous layout, whose calls do not know it, so that
             all rows count as one group's.
         m: Rows in all; for the masked layout those that are expected to be valid, over all groups.
-        n: Columns of the result, I: half of those of x.
+        n: Columns of the result, I: half of those of x where there are gates.
         scale_granularity: How many results share one scale.
-        activation: Function of a gate and an up.
+        activation: Function of a gate and an up, or of a value without a gate.
         interleaved: Whether gates and ups take turns.
         power_of_two: Whether scales are powers of two.
     """
@@ -195,7 +231,9 @@ class SiluMulQuantizeProblem(GroupedRows):
     def traffic_bytes(self) -> int:
         """Bytes of x, results and scales, each once."""
         scales = {Format.BLOCK128: 4 * -(-self.n // SCALE_BLOCK), Format.ROW: 4}
-        each = 4 * self.n + self.n * self.scale_granularity.q_dtype.bits // 8
+        each = (
+            2 * self.activation.inputs * self.n + self.n * self.scale_granularity.q_dtype.bits // 8
+        )
         return self.m * (each + scales.get(self.scale_granularity, 0))
 
     @property

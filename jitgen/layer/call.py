@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from jitgen.errors import InputError
-from jitgen.layer.chain import Chain
+from jitgen.layer.chain import Chain, require_gates
 from jitgen.layer.config import CHUNK_TOKENS, MoEConfig
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.layer.workspace import Lease, Workspace
@@ -64,8 +64,9 @@ def moe(  # noqa: PLR0913  # each is one thing to say
 
     Args:
         x: (T, H) bfloat16, H contiguous.
-        w13: (G, 2 I, H): rows of gates, then rows of ups; bfloat16, or float8_e4m3fn with
-            `w13_scale`, or MXFP4 weights that `jitgen.quantize.prepack_mxfp4` prepacked.
+        w13: (G, 2 I, H): rows of gates, then rows of ups; (G, I, H) where `activation` has no gate,
+            and so for scales and bias. bfloat16, or float8_e4m3fn with `w13_scale`, or MXFP4
+            weights that `jitgen.quantize.prepack_mxfp4` prepacked.
         w2: (G, H, I), of the same format.
         topk_weights: (T, k) float32: weight of each expert.
         topk_ids: (T, k) int32 or int64: the experts of each token, numbers of the whole layer.
@@ -137,6 +138,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         min_latency=min_latency,
         numerics=numerics,
     )
+    require_gates(config, weights)
     chain = Chain(config=config, weights=weights)
     return run(chain, x, topk_weights, topk_ids, shared, out, workspace, sorting)
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from jitgen.errors import InputError
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.early import JOINED, SHARED, configs_of
 from jitgen.layer.weights import ExpertWeights, Matrices
@@ -142,14 +143,17 @@ class Chain:
         )
 
     def gate_up(self, rows: Rows, pairs: Sorting | Counts, into: Buffers = NEW) -> Tensor:
-        """Return the first product: (T * k, 2 I) bfloat16, or (G, M, 2 I) of matrices."""
+        """
+        Return the first product: (T * k, 2 I) bfloat16, or (G, M, 2 I) of matrices; I columns
+        without gates.
+        """
         weights = self.weights
         bias = weights.w13_bias
         b = weights.w13, weights.w13_scale, bias
         return self._multiply(rows, b, pairs, into.h, "gate_up")
 
     def activate(self, h: Tensor, pairs: Sorting | Counts, into: Buffers = NEW) -> Rows:
-        """Return gates times ups, I for 2 I, quantised as the second product reads them."""
+        """Return gates times ups, or values without a gate, as the second product reads them."""
         return silu_mul_quantize(
             h,
             format=str(self.weights.activation_format),
@@ -272,3 +276,18 @@ class Chain:
             return pairs._asdict()
         expected = self.config.expected_rows(pairs.inverse.shape[0])
         return {"offs": pairs.offs, "expected_m": expected}
+
+
+def require_gates(config: MoEConfig, weights: ExpertWeights) -> None:
+    """
+    Require weights with gates for an activation with gates, and without for one without.
+
+    Raises:
+        InputError: They have others.
+    """
+    if weights.is_gated != config.is_gated:
+        wanted, given = (
+            "(G, 2 I, H), gates and ups" if is_gated else "(G, I, H), no gates"
+            for is_gated in (config.is_gated, weights.is_gated)
+        )
+        raise InputError("w13", f"must be {wanted}, for {config.activation} (got {given})")

@@ -91,6 +91,8 @@ class MoEConfig:
                 "activation", f"must be one of {', '.join(Activation)} (got {self.activation!r})"
             )
         require_numbers(Activation(self.activation), self._numbers)
+        if self.interleaved is True and not self.is_gated:
+            raise InputError("interleaved", f"must be False for {self.activation}, without gates")
         for name, allowed in (("interleaved", (False, True)), ("min_latency", (None, False, True))):
             value = getattr(self, name)
             if not any(value is each for each in allowed):
@@ -110,6 +112,11 @@ class MoEConfig:
     def expected_rows(self, tokens: int) -> int | None:
         """Return the expected mean rows of a group; None if the rows of the call imply it."""
         return None if self.is_whole else max(1, -(-tokens * self.top_k // self.experts))
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether w13 has gates beside ups."""
+        return Activation(self.activation).is_gated
 
     @property
     def gate(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch.compiler import is_compiling
 from jitgen.errors import InputError
 from jitgen.formats.protocol import ceil_div
 from jitgen.layer.call import require_workspace
-from jitgen.layer.chain import Chain, Counts, Rows
+from jitgen.layer.chain import Chain, Counts, Rows, require_gates
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import BLOCK128, NONE, ExpertWeights, Matrices
 from jitgen.layer.workspace import Lease, Workspace
@@ -135,6 +135,7 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
         min_latency=min_latency,
         numerics=numerics,
     )
+    require_gates(config, weights)
     chain = Chain(config=config, weights=weights)
     return run_experts(chain, x, masked_m, x_scale, expected_m, out, workspace)
 
@@ -224,7 +225,7 @@ def _check_x(weights: ExpertWeights, x: Tensor, x_scale: Tensor | None) -> None:
     common.require(
         "x",
         x,
-        shape=(shape, "a matrix for each expert of w13, (G, 2 I, H)"),
+        shape=(shape, "a matrix for each expert of w13"),
         like=("w13", weights.device),
         contiguous=-1,
     )

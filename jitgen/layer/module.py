@@ -16,7 +16,7 @@ from jitgen.config import Arch, Config
 from jitgen.errors import InputError
 from jitgen.layer import plan as plans
 from jitgen.layer.call import run
-from jitgen.layer.chain import Chain
+from jitgen.layer.chain import Chain, require_gates
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.experts import run_experts
 from jitgen.layer.weights import ExpertWeights
@@ -473,6 +473,7 @@ def _require_fit(config: MoEConfig, weights: ExpertWeights) -> None:
         raise InputError(
             "weights", f"must have G, H, I = {wanted}, as the config says (got {have})"
         )
+    require_gates(config, weights)
 
 
 def _is_too_large(x: object, workspace: Workspace) -> bool:

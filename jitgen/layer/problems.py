@@ -97,7 +97,7 @@ def _product(
 ) -> GroupedGemmProblem:
     """Return the grouped GEMM with ``w13`` or ``w2``, with one row for each expert."""
     b: Matrices = getattr(weights, name)
-    n, k = 2 * weights.intermediate, weights.hidden
+    n, k = weights.between, weights.hidden
     if name == "w2":
         n, k = weights.hidden, weights.intermediate
     fields = _prepacked(weights) if isinstance(b, PrepackedWeights) else _plain(b, weights)

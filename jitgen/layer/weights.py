@@ -48,11 +48,12 @@ class ExpertWeights:
     Both matrices of every expert on one rank.
 
     Attributes:
-        w13: (G, 2 I, H): gates, then ups, or by turns. (I, H) of `w2` swapped: (G, H, I).
-        w2: As `jitgen.grouped_gemm` takes b: see the table above. Both have one format.
+        w13: (G, 2 I, H): gates, then ups, or by turns; (G, I, H) without gates.
+        w2: (G, H, I). Both are as `jitgen.grouped_gemm` takes b, in one format: see the table
+            above.
         w13_scale: Scales of `w13`; None where it has none, or has them in it.
         w2_scale: Likewise.
-        w13_bias: (G, 2 I) float32, added to the first product; None: nothing.
+        w13_bias: (G, 2 I) float32, without gates (G, I), added to the first product; None: nothing.
         w2_bias: (G, H) float32, likewise to the second.
         activation_format: What tokens are quantised to: ``none``, ``block128`` or ``row``; None:
             as the weights ask, and of two possibilities ``block128``.
@@ -72,12 +73,13 @@ class ExpertWeights:
     def __post_init__(self) -> None:
         for name in ("w13", "w2"):
             _require_matrices(name, getattr(self, name), getattr(self, f"{name}_scale"))
-        (groups, twice, hidden), (groups2, hidden2, inner) = _shape(self.w13), _shape(self.w2)
-        if twice % 2 or (groups2, hidden2, inner) != (groups, hidden, twice // 2):
+        (groups, rows, hidden), (groups2, hidden2, inner) = _shape(self.w13), _shape(self.w2)
+        if (groups2, hidden2) != (groups, hidden) or rows not in (2 * inner, inner):
             raise InputError(
                 "w2",
-                f"must be (G, H, I) = {(groups, hidden, twice // 2)}, as w13 is (G, 2 I, H) = "
-                f"{(groups, twice, hidden)} (got {(groups2, hidden2, inner)})",
+                f"must be (G, H, I) = {(groups, hidden, rows // 2)}, as w13 is (G, 2 I, H) = "
+                f"{(groups, rows, hidden)}, or have I = {rows} without gates (got "
+                f"{(groups2, hidden2, inner)})",
             )
         allowed = _activations("w13", self.w13, self.w13_scale)
         others = _activations("w2", self.w2, self.w2_scale)
@@ -95,7 +97,7 @@ class ExpertWeights:
                 f"must be {' or '.join(allowed)} for these weights (got "
                 f"{self.activation_format!r})",
             )
-        for name, columns in (("w13_bias", twice), ("w2_bias", hidden)):
+        for name, columns in (("w13_bias", rows), ("w2_bias", hidden)):
             bias = getattr(self, name)
             if bias is not None:
                 common.require(
@@ -120,7 +122,17 @@ class ExpertWeights:
     @property
     def intermediate(self) -> int:
         """Columns between the two products, I."""
-        return _shape(self.w13)[1] // 2
+        return _shape(self.w2)[2]
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether `w13` has gates beside ups: 2 I rows."""
+        return _shape(self.w13)[1] == 2 * self.intermediate
+
+    @property
+    def between(self) -> int:
+        """Columns of the first product's result: 2 I, or I without gates."""
+        return _shape(self.w13)[1]
 
     @property
     def device(self) -> torch.device:

@@ -46,7 +46,7 @@ class Buffers:
 
     Attributes:
         a: (P, H), rows of the first product, and None for their scales.
-        h: (P, 2 I) bfloat16, its result.
+        h: (P, 2 I) bfloat16, or (P, I) without gates: its result.
         q: (P, I), rows of the second product, and None likewise.
         y: (P, H) bfloat16, its result.
     """
@@ -66,20 +66,22 @@ class _Blocks:
     The two blocks of one stream, and views of them.
 
     Args:
-        sizes: H, I.
+        sizes: H, I, and columns of the first product's result.
         rows: Rows that there is room for.
         a_dtype: Element type of activations in front of a product.
         device: Where.
     """
 
     def __init__(
-        self, sizes: tuple[int, int], rows: int, a_dtype: torch.dtype, device: torch.device | str
+        self,
+        sizes: tuple[int, int, int],
+        rows: int,
+        a_dtype: torch.dtype,
+        device: torch.device | str,
     ) -> None:
-        hidden, intermediate = self._sizes = sizes
+        hidden, intermediate, between = self._sizes = sizes
         self.rows = torch.empty(rows * max(hidden, intermediate), dtype=a_dtype, device=device)
-        self.results = torch.empty(
-            rows * max(hidden, 2 * intermediate), dtype=torch.bfloat16, device=device
-        )
+        self.results = torch.empty(rows * max(hidden, between), dtype=torch.bfloat16, device=device)
         self.lock = threading.Lock()
         self._views: dict[tuple[int, ...], Buffers] = {}
 
@@ -87,10 +89,10 @@ class _Blocks:
         """Return where launches write whose rows have this shape: (P,), or (G, M)."""
         found = self._views.get(shape)
         if found is None:
-            hidden, intermediate = self._sizes
+            hidden, intermediate, between = self._sizes
             found = Buffers(
                 a=(_part(self.rows, *shape, hidden), None),
-                h=_part(self.results, *shape, 2 * intermediate),
+                h=_part(self.results, *shape, between),
                 q=(_part(self.rows, *shape, intermediate), None),
                 y=_part(self.results, *shape, hidden),
             )
@@ -151,6 +153,7 @@ class Workspace:
         a_dtype: Element type of activations in front of a product.
         device: Where.
         rows: Least rows that it has room for, where they shall be more than tokens ask for.
+        is_gated: Whether the first product has gates beside ups: 2 I columns.
     """
 
     def __init__(  # sizes
@@ -163,10 +166,11 @@ class Workspace:
         a_dtype: torch.dtype,
         device: torch.device | str,
         rows: int = 0,
+        is_gated: bool = True,
     ) -> None:
         self.max_tokens = max_tokens
         self.rows = max(max_tokens * top_k, rows)
-        self._sizes = (hidden, intermediate, top_k, a_dtype)
+        self._sizes = (hidden, intermediate, top_k, a_dtype, is_gated)
         self._lock = threading.Lock()
         self._order: Tensor | None = None
         self._device = torch.empty(0, device=device).device
@@ -197,6 +201,7 @@ class Workspace:
             a_dtype=weights.a_dtype,
             device=weights.device,
             rows=weights.groups * masked,
+            is_gated=weights.is_gated,
         )
 
     def __deepcopy__(self, _memo: object) -> Workspace:
@@ -205,9 +210,9 @@ class Workspace:
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         """Keep its sizes alone."""
-        hidden, intermediate, top_k, a_dtype = self._sizes
+        hidden, intermediate, top_k, a_dtype, is_gated = self._sizes
         sizes = (hidden, intermediate, top_k, self.max_tokens, a_dtype)
-        return _like, (*sizes, self._device, self.rows)
+        return _like, (*sizes, self._device, self.rows, is_gated)
 
     @property
     def nbytes(self) -> int:
@@ -241,8 +246,8 @@ class Workspace:
             with self._lock:
                 found = self._of_stream.get(stream)
                 if found is None and len(self._of_stream) < STREAMS:
-                    hidden, intermediate, _, a_dtype = self._sizes
-                    sizes = hidden, intermediate
+                    hidden, intermediate, _, a_dtype, is_gated = self._sizes
+                    sizes = hidden, intermediate, (1 + is_gated) * intermediate
                     found = _Blocks(sizes, self.rows, a_dtype, self._device)
                     self._of_stream[stream] = found
         return found
@@ -268,12 +273,13 @@ class Workspace:
         Raises:
             InputError: It is for other sizes, types or another device.
         """
-        wanted = (weights.hidden, weights.intermediate, config.top_k, weights.a_dtype)
+        sizes = weights.hidden, weights.intermediate
+        wanted = (*sizes, config.top_k, weights.a_dtype, weights.is_gated)
         if self._sizes != wanted or self._device != weights.device:
             raise InputError(
                 "workspace",
-                f"must be one for H, I, k, activations = {wanted} on {weights.device} (got one for "
-                f"{self._sizes} on {self._device})",
+                f"must be one for H, I, k, activations, gates = {wanted} on {weights.device} (got "
+                f"one for {self._sizes} on {self._device})",
             )
 
     def has_room(self, groups: int, rows: int) -> bool:
@@ -287,14 +293,14 @@ class Workspace:
         Raises:
             InputError: It has less room, or is for other sizes, types or another device.
         """
-        hidden, intermediate, _, a_dtype = self._sizes
-        have = hidden, intermediate, a_dtype
-        wanted = weights.hidden, weights.intermediate, weights.a_dtype
+        hidden, intermediate, _, a_dtype, is_gated = self._sizes
+        have = hidden, intermediate, a_dtype, is_gated
+        wanted = weights.hidden, weights.intermediate, weights.a_dtype, weights.is_gated
         if have != wanted or self._device != weights.device:
             raise InputError(
                 "workspace",
-                f"must be one for H, I, activations = {wanted} on {weights.device} (got one for "
-                f"{have} on {self._device})",
+                f"must be one for H, I, activations, gates = {wanted} on {weights.device} (got one "
+                f"for {have} on {self._device})",
             )
         groups = weights.groups
         if not self.has_room(groups, rows):
@@ -313,6 +319,7 @@ def _like(  # the fields that `Workspace.__reduce__` keeps
     a_dtype: torch.dtype,
     device: torch.device,
     rows: int,
+    is_gated: bool = True,
 ) -> Workspace:
     return Workspace(
         hidden=hidden,
@@ -322,6 +329,7 @@ def _like(  # the fields that `Workspace.__reduce__` keeps
         a_dtype=a_dtype,
         device=device,
         rows=rows,
+        is_gated=is_gated,
     )
 
 

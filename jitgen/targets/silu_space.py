@@ -26,11 +26,17 @@ SUMS = SumOrder(
 
 def check_kind(config: SiluMulQuantizeConfig) -> None:
     """
-    Require that scales that are rounded are found by the kernel.
+    Require that scales that are rounded are found by the kernel, and gates where they take turns
+    with ups.
 
     Raises:
-        Refusal: Others are, with the code ``E_POWER_OF_TWO``.
+        Refusal: Others are, with the code ``E_POWER_OF_TWO`` or ``E_INTERLEAVED``.
     """
+    refuse_unless(
+        config.activation.is_gated or not config.interleaved,
+        "E_INTERLEAVED",
+        f"interleaved: {config.activation} has no gates that take turns with ups",
+    )
     refuse_unless(
         config.scale_granularity.has_float_scales or not config.power_of_two,
         "E_POWER_OF_TWO",
@@ -42,4 +48,5 @@ def check_kind(config: SiluMulQuantizeConfig) -> None:
 def legal_kind(config: SiluMulQuantizeConfig) -> SiluMulQuantizeConfig:
     """Return `config` with fields that go together."""
     is_rounded = config.power_of_two and config.scale_granularity.has_float_scales
-    return replace(config, power_of_two=is_rounded)
+    takes_turns = config.interleaved and config.activation.is_gated
+    return replace(config, power_of_two=is_rounded, interleaved=takes_turns)

@@ -53,9 +53,9 @@ class TestEveryFormat:
 
 @pytest.mark.parametrize("activation", Activation)
 def test_every_activation(activation: Activation) -> None:
-    """A layer and its experts alone compute what their config says."""
+    """A layer, with memory of its own, and its experts alone compute what their config says."""
     case = make("block128", activation=str(activation), **numbers_of(activation))
-    layer = jitgen.MoELayer(case.config, case.weights)
+    layer = jitgen.MoELayer(case.config, case.weights, max_tokens=32)
 
     assert case.error(layer(*case.given)) < case.tolerance
     masked_m = torch.tensor([3, 0, 2, 1, 3, 2], dtype=torch.int32)
@@ -64,6 +64,24 @@ def test_every_activation(activation: Activation) -> None:
     found = layer.experts(x, masked_m)
     for group, rows in enumerate(masked_m.tolist()):
         assert reference.relative_error(found[group, :rows], expected[group, :rows]) < 0.07
+
+
+@pytest.mark.parametrize("form", ["bf16", "row", "exact1"])
+def test_no_gate(form: str) -> None:
+    """Weights of every format have I rows where the activation has no gate, and only there."""
+    bias = {} if form != "exact1" else {"swiglu_limit": None, "swiglu_alpha": None}
+    case = make(form, activation="relu2", interleaved=False, **bias)
+    layer = jitgen.MoELayer(case.config, case.weights)
+
+    assert case.weights.intermediate == INTERMEDIATE
+    assert case.error(layer(*case.given)) < case.tolerance
+    gated = replace(case.config, activation="geglu")
+    with pytest.raises(InputError, match=r"w13: must be .* gates and ups, for geglu"):
+        jitgen.MoELayer(gated, case.weights)
+    with pytest.raises(InputError, match="interleaved: must be False for relu2"):
+        replace(case.config, interleaved=True)
+    with pytest.raises(InputError, match=r"w13: must be .* no gates, for relu2"):
+        jitgen.MoELayer(case.config, make("bf16").weights)
 
 
 class TestAShareOfTheExperts:
@@ -325,7 +343,7 @@ class TestMistakes:
             ({"w13_scale": torch.ones(EXPERTS, 4)}, "w13_scale"),
             ({"w13_bias": torch.ones(EXPERTS, 4)}, "w13_bias"),
             ({"activation_format": "row"}, "activation_format"),
-            ({"activation": "gelu"}, "activation"),
+            ({"activation": "tanh"}, "activation"),
             ({"swiglu_limit": 7.0}, "swiglu_limit"),
             ({"experts": 3}, "local_experts"),
             ({"chunk_tokens": 0}, "chunk_tokens"),

@@ -183,7 +183,7 @@ def test_what_the_entry_refuses_is_told(
         ({"masked_m": torch.zeros(2, dtype=torch.int32)}, "exactly one of"),
         ({"offs": torch.zeros(0, dtype=torch.int32)}, "at least one group"),
         ({"format": "block64"}, "must be one of block128, row, tensor, none"),
-        ({"activation": "gelu"}, "must be one of swiglu, swiglu_oai"),
+        ({"activation": "tanh"}, "must be one of swiglu, swiglu_oai"),
         ({"activation": "swiglu_oai"}, "limit: is required for swiglu_oai"),
         ({"swiglu_limit": 7.0}, "swiglu_limit: belongs to swiglu_oai"),
         ({"activation": "swiglu_oai", "swiglu_limit": 7.0, "swiglu_alpha": float("nan")}, "finite"),

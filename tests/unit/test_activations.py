@@ -56,6 +56,12 @@ FORMULAS: dict[Activation, Callable[[Tensor, Tensor], Tensor]] = {
     Activation.SITU: capped,
     Activation.GEGLU: lambda gate, up: functional.gelu(gate) * up,
     Activation.GEGLU_TANH: lambda gate, up: functional.gelu(gate, approximate="tanh") * up,
+    Activation.RELU2: lambda x, _: functional.relu(x) ** 2,
+    Activation.RELU: lambda x, _: functional.relu(x),
+    Activation.SILU: lambda x, _: functional.silu(x),
+    Activation.GELU: lambda x, _: functional.gelu(x),
+    Activation.GELU_TANH: lambda x, _: functional.gelu(x, approximate="tanh"),
+    Activation.IDENTITY: lambda x, _: x,
 }
 """With torch's own functions."""
 
@@ -68,12 +74,12 @@ def numbers(activation: Activation) -> dict[str, float]:
 def test_formulas(activation: Activation) -> None:
     chance = torch.Generator().manual_seed(0)
     gate, up = 8 * torch.randn(2, 50, 64, generator=chance, dtype=torch.float64)
-    x = torch.cat((gate, up), -1).float()
-    gate, up = x.double().chunk(2, -1)
+    gate, up = gate.float(), up.float()
+    x = torch.cat((gate, up), -1) if activation.is_gated else gate
 
     found = activated(x, activation=str(activation), **numbers(activation))
 
-    expected = FORMULAS[activation](gate, up)
+    expected = FORMULAS[activation](gate.double(), up.double())
     assert (found.double() - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
@@ -102,6 +108,9 @@ def test_templates_know_every_activation() -> None:
     name = "shared/silu_mul_quantize/activations.py.jinja"
     said = environment(templates.ROOT).get_template(name).module
 
+    assert set(said.ungated) == {  # type: ignore[attr-defined]
+        str(each) for each in Activation if not each.is_gated
+    }
     assert said.words.keys() == {str(each) for each in Activation}  # type: ignore[attr-defined]
     assert said.counts == {  # type: ignore[attr-defined]
         str(each): len(each.numbers) for each in Activation if each.numbers

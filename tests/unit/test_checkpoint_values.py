@@ -155,7 +155,7 @@ class TestArguments:
             ({"device": 1.5}, "device"),
             ({"device": "nowhere"}, "device"),
             ({"config": 3}, "config"),
-            ({"activation": "gelu"}, "activation"),
+            ({"activation": "tanh"}, "activation"),
             ({"swiglu_limit": 7.0}, "swiglu_limit"),
             ({"interleaved": "yes"}, "interleaved"),
             ({"chunk_tokens": 0}, "chunk_tokens"),

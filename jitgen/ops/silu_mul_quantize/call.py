@@ -55,8 +55,8 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
 
     Args:
         x: (M, 2 I), or (G, M, 2 I) with `masked_m`: bfloat16, the result of the gate-up GEMM, last
-            dimension contiguous. On sm_90a I is a multiple of 8, and address and strides are
-            multiples of 16 bytes.
+            dimension contiguous; I columns where `activation` has no gate. On sm_90a I is a
+            multiple of 8, and address and strides are multiples of 16 bytes.
         offs: (G,) int32, the ragged layout: the row behind the last of each group. Rows from
             ``offs[-1]`` on belong to no group.
         m_indices: (M,) int32, the contiguous layout: the group of each row, -1 for padding.
@@ -79,7 +79,7 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
         global_scale: (1,) float32 on the same device, for ``tensor`` alone: what dequantised values
             are multiplied with, so that results are divided by it. (As of `jitgen.quantize.nvfp4`;
             the global scales of TRT-LLM and compressed-tensors are its reciprocal.)
-        activation: What is made of a gate and an up:
+        activation: What is made of a gate and an up, or of a value of x without a gate:
 
             ================  ====================================================
             activation        formula
@@ -94,11 +94,17 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
                               ``softcap(x) = cap * tanh(x / cap)``
             geglu             ``gelu(gate) * up``
             geglu_tanh        the same with gelu's approximation by tanh
+            relu2             ``max(x, 0)**2``
+            relu              ``max(x, 0)``
+            silu              ``silu(x)``
+            gelu, gelu_tanh   ``gelu(x)``, exact or approximated
+            identity          ``x``
             ================  ====================================================
 
             Limited, a gate is at most `swiglu_limit`, an up between -swiglu_limit and
             swiglu_limit.
-        interleaved: Gates are in the even columns of x and ups in the odd ones.
+        interleaved: Gates are in the even columns of x and ups in the odd ones; False without
+            gates.
         swiglu_limit: For activations whose formula has it, which need it; at least 0.
         swiglu_alpha: Likewise, of any sign.
         swiglu_beta: Likewise.

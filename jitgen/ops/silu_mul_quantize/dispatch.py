@@ -10,7 +10,11 @@ from torch import Tensor
 
 from jitgen.config import Layout
 from jitgen.config.format import Format
-from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig, SiluMulQuantizeProblem
+from jitgen.config.silu_mul_quantize import (
+    Activation,
+    SiluMulQuantizeConfig,
+    SiluMulQuantizeProblem,
+)
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.ops.launch import AnyLaunch, Family
 from jitgen.ops.scaled import Scaled, ScaledCall
@@ -121,8 +125,8 @@ class SiluMulQuantize(ScaledCall[Arguments, Validated]):
         return launch.call(args.x, groups_of(args), args.global_scale, *(args.out or (None, None)))
 
     def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
-        scales = Format(args.format)
-        return self.to_results(args, new_tensors(args.x, args.x.shape[-1] // 2, scales))
+        scales, inputs = Format(args.format), Activation(args.activation).inputs
+        return self.to_results(args, new_tensors(args.x, args.x.shape[-1] // inputs, scales))
 
     def finds_scales(self, args: Arguments) -> bool:
         return Format(args.format).has_float_scales

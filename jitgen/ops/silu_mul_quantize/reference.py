@@ -9,6 +9,7 @@ Kernels compute exp() in their own way: their y may differ in its last bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,7 +41,8 @@ def activated(
     Return the activated values of every row.
 
     Args:
-        x: (M, 2 I) or (G, M, 2 I), any float type: gates in columns 0 to I - 1, ups in the others.
+        x: (M, 2 I) or (G, M, 2 I), any float type: gates in columns 0 to I - 1, ups in the others;
+            (M, I) or (G, M, I) for activations without a gate.
         activation: One of `jitgen.config.silu_mul_quantize.Activation`.
         interleaved: Gates are in the even columns instead, ups in the odd ones.
         swiglu_limit: As for `jitgen.silu_mul_quantize`, for activations that have it.
@@ -53,7 +55,8 @@ def activated(
         (M, I) or (G, M, I) float32.
 
     Raises:
-        InputError: `activation` is not known, or the numbers are not those that it has.
+        InputError: `activation` is not known, or the numbers are not those that it has, or gates
+            take turns that it has not.
     """
     if activation not in tuple(Activation):
         allowed = ", ".join(Activation)
@@ -66,6 +69,10 @@ def activated(
         "up_softcap": up_softcap,
     }
     numbers = require_numbers(Activation(activation), given)
+    if not Activation(activation).is_gated:
+        if interleaved:
+            raise InputError("interleaved", f"must be False for {activation}, which has no gate")
+        return of_gate(Activation(activation), x.float(), None, *numbers)
     columns = x.shape[-1] // 2
     gate = (x[..., 0::2] if interleaved else x[..., :columns]).float()
     up = (x[..., 1::2] if interleaved else x[..., columns:]).float()
@@ -73,18 +80,20 @@ def activated(
 
 
 def of_gate(  # noqa: PLR0911  # one formula for each activation
-    activation: Activation, gate: Tensor, up: Tensor, *numbers: float
+    activation: Activation, gate: Tensor, up: Tensor | None, *numbers: float
 ) -> Tensor:
     """
-    Apply the activation to gates and ups, tensors of one shape and one float type; return the
-    result in that type.
+    Apply the activation to gates and ups, tensors of one shape and one float type, or to values
+    without a gate; return the result in that type.
 
     Args:
         activation: How they are joined.
-        gate: The gates.
-        up: The ups.
+        gate: The gates; the values, where there are no gates.
+        up: The ups; None without gates.
         numbers: Those of the activation, in the order of its `numbers`.
     """
+    if up is None:
+        return _WITHOUT_GATE[activation](gate)
     match activation:
         case Activation.SWIGLU:
             return gate / (1 + torch.exp(-gate)) * up
@@ -111,6 +120,7 @@ def of_gate(  # noqa: PLR0911  # one formula for each activation
             return _gelu(gate) * up
         case Activation.GEGLU_TANH:
             return _gelu_tanh(gate) * up
+    raise InputError("activation", f"must be one with a gate, or without ups (got {activation})")
 
 
 def _silu(x: Tensor) -> Tensor:
@@ -129,6 +139,16 @@ def _gelu(x: Tensor) -> Tensor:
 def _gelu_tanh(x: Tensor) -> Tensor:
     """Return gelu's approximation; (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u))."""
     return x / (1 + torch.exp(-2 * (2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+
+_WITHOUT_GATE: dict[Activation, Callable[[Tensor], Tensor]] = {
+    Activation.RELU2: lambda x: x.clamp(min=0) * x.clamp(min=0),
+    Activation.RELU: lambda x: x.clamp(min=0),
+    Activation.SILU: _silu,
+    Activation.GELU: _gelu,
+    Activation.GELU_TANH: _gelu_tanh,
+    Activation.IDENTITY: lambda x: x,
+}
 
 
 def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
@@ -155,7 +175,7 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
     Waits for the device. Rows of no group are 0, their scales 1.
 
     Args:
-        x: (M, 2 I) bfloat16, or (G, M, 2 I) with `masked_m`.
+        x: (M, 2 I) bfloat16, or (G, M, 2 I) with `masked_m`; I columns without gates.
         offs: (G,) int32: where the rows of each group end. Exactly one of these three is given.
         m_indices: (M,) int32: the group of each row, -1 for padding.
         masked_m: (G,) int32: how many rows of each matrix count.

@@ -92,13 +92,10 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     layout, groups = common.layout_of(args.offs, args.m_indices, args.masked_m)
     common.require("x", x, [torch.bfloat16], arch=device.arch)
     is_masked = layout is Layout.MASKED
-    of = f"{'(G, M, 2 I)' if is_masked else '(M, 2 I)'} for {layout}"
+    activation = _word("activation", (*Activation,), args.activation)
+    of = f"{'(G, ' if is_masked else '('}M, {'2 I' if activation.is_gated else 'I'}) for {layout}"
     common.require("x", x, rank=(3 if is_masked else 2, of))
-    columns = x.shape[-1]
-    if columns % 2 or columns == 0:
-        raise InputError(
-            "x", f"must have as many columns of gates as of ups, at least 1 of each (got {columns})"
-        )
+    columns = _columns(activation, x.shape[-1])
     common.require(ARGUMENT[layout], groups, rank=(1, "one number for each group or row"))
     if layout is Layout.RAGGED and groups.shape[0] == 0:
         raise InputError("offs", "must have at least one group: the group list is empty")
@@ -107,7 +104,6 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     length = groups.shape[0] if layout is Layout.RAGGED else x.shape[0]
     common.check_groups(ARGUMENT[layout], groups, length, ("x", x.device))
     scales = _word("format", IN_ROWS, args.format)
-    activation = _word("activation", (*Activation,), args.activation)
     _check_options(args, scales, activation)
     valid = Validated(
         device=device,
@@ -116,7 +112,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
         activation=activation,
         groups=1 if layout is Layout.CONTIGUOUS else groups.shape[0],
         rows=x.shape[-2],
-        n=columns // 2,
+        n=columns,
     )
     check_size(valid, "x")
     _check_tensors(args, valid, has_memory=has_memory)
@@ -124,10 +120,23 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     return valid
 
 
+def _columns(activation: Activation, given: int) -> int:
+    """Return the columns of the result for those of x."""
+    if activation.is_gated and (given % 2 or given == 0):
+        raise InputError(
+            "x", f"must have as many columns of gates as of ups, at least 1 of each (got {given})"
+        )
+    if given == 0:
+        raise InputError("x", "must have at least 1 column (got 0)")
+    return given // activation.inputs
+
+
 def _check_options(args: Arguments, scales: Format, activation: Activation) -> None:
     for name in ("interleaved", "power_of_two"):
         if type(getattr(args, name)) is not bool:
             raise InputError(name, f"must be True or False (got {getattr(args, name)!r})")
+    if args.interleaved and not activation.is_gated:
+        raise InputError("interleaved", f"must be False for {activation}, which has no gate")
     if args.power_of_two and not scales.has_float_scales:
         raise InputError(
             "power_of_two", f"is for block128 and row, whose scales are found here (got {scales})"
@@ -156,7 +165,7 @@ def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> No
         check_out(
             out,
             [TORCH[scales.q_dtype]],
-            ((*rows, valid.n), "rows of x by half its columns"),
+            ((*rows, valid.n), f"rows of x by {'half ' * valid.activation.is_gated}its columns"),
             form,
             () if form is None else form.a_shape(Rows(tuple(rows)), valid.n),
             like,

@@ -131,9 +131,15 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
         return f"{config.tiling.rows} rows"
 
     def thread_bytes(self, config: SiluMulQuantizeConfig) -> int:
-        """Return the bytes that a thread loads at once: gates and ups."""
+        """Return the bytes that a thread loads at once: gates and ups, or values alone."""
         tiling, is_row = config.tiling, config.scale_granularity is Format.ROW
-        return 4 * VECTOR * tiling.rows * (tiling.held if is_row else 1 + tiling.loads_ahead)
+        return (
+            2
+            * config.activation.inputs
+            * VECTOR
+            * tiling.rows
+            * (tiling.held if is_row else 1 + tiling.loads_ahead)
+        )
 
     def variants(self, start: SiluMulQuantizeConfig) -> Iterator[SiluMulQuantizeConfig]:
         """Yield the configs, legal or not, among which the nearest to `start` is searched."""
@@ -189,8 +195,8 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
         refuse_unless(
             problem.n % VECTOR == 0,
             "E_SIZE",
-            f"must have I, half of its columns, a multiple of {VECTOR} on {self.arch}, 16 bytes of "
-            f"bf16 (got {problem.n})",
+            f"must have I, {'half of ' * problem.activation.is_gated}its columns, a multiple of "
+            f"{VECTOR} on {self.arch}, 16 bytes of bf16 (got {problem.n})",
         )
 
 
