@@ -160,7 +160,7 @@ def solved(
     last: tuple[Any, ...] = (sizes.top_k,)
     if config.walk is Walk.SCATTER:
         index = (named["inverse"],)
-        last = (permutation, new_by_token(x)) if config.tiling.is_relayed else ()
+        last = (permutation, untouched(new_by_token(x))) if config.tiling.is_relayed else ()
     elif is_sorting:
         ids = sorting.experts_of(pairs, sizes.rows, len(x), sizes.top_k)
         order = sorting.order_of(ids, len(groups))

@@ -275,7 +275,8 @@ def solved(
     workspace: tuple[Tensor, ...] = ()
     if config.tiling.is_spread:
         counts = config.tiling.counts(sizes.num_sms)
-        workspace = (given.new_empty((counts, sizes.local_experts), dtype=torch.int32),)
+        counters = given.new_empty((counts, sizes.local_experts), dtype=torch.int32)
+        workspace = (untouched(counters),)
     found = (each.found for each in outputs)
     return Solved(
         tensors=(*tensors, *found, *workspace, *numbers, sizes.first_expert),
