@@ -47,6 +47,8 @@ _CLAMPED = {"scoring_func": "sqrtsoftplus", "norm_topk_prob": True, "swiglu_limi
 MODELS: dict[str, tuple[dict[str, Any], ...]] = {
     "deepseek-v3": (model("deepseek_v3", 256, 8, 7168, 2048, **_DEEPSEEK),),
     "deepseek-v2-lite": (model("deepseek_v2", 64, 6, 2048, 1408, norm_topk_prob=False),),
+    "deepseek-v4-flash": (model("deepseek_v4", 256, 6, 4096, 2048, **_CLAMPED),),
+    "deepseek-v4-pro": (model("deepseek_v4", 384, 6, 7168, 3072, **_CLAMPED),),
     "glm-4.5": (
         model("glm4_moe", 160, 8, 5120, 1536, **_NORM, routed_scaling_factor=2.5),
         model("glm4_moe", 128, 8, 4096, 1408, **_NORM),
@@ -75,15 +77,6 @@ MODELS: dict[str, tuple[dict[str, Any], ...]] = {
 
 LAYER_ALONE = {"llama-4": (model("llama4_text", 128, 1, 5120, 8192),)}
 """Models whose weights multiply tokens before the experts: their router is the caller's."""
-
-NOT_COMPUTED = {
-    "deepseek-v4-flash": model("deepseek_v4", 256, 6, 4096, 2048, **_CLAMPED),
-    "deepseek-v4-pro": model("deepseek_v4", 384, 6, 7168, 3072, **_CLAMPED),
-}
-"""
-Models of plans that came before layers that compute them: each goes into `MODELS` as soon as its
-activation and its scores are computed.
-"""
 
 OF_OPERATIONS = ("glue", "quantize", "route", "swiglu")
 """Plans of operations, which have the sizes of several models."""

@@ -25,12 +25,14 @@ class Kind(NamedTuple):
         config: Its class of configs.
         block: The class of a layer with router and experts.
         words: What its config says beside sizes.
+        layer: The number that the class wants; None: it wants none.
     """
 
     module: str
     config: str
     block: str
     words: dict[str, Any] = {}  # noqa: RUF012  # never written to
+    layer: int | None = None
 
 
 _GROUPS = {"n_group": 4, "topk_group": 2}
@@ -78,6 +80,9 @@ KINDS = (
     Kind("glm4_moe_lite", "Glm4MoeLiteConfig", "Glm4MoeLiteMoE", _GROUPS),
     Kind("glm4v_moe", "Glm4vMoeTextConfig", "Glm4vMoeTextMoE"),
     Kind("kimi_linear", "KimiLinearConfig", "KimiLinearMoE"),
+    Kind("glm5_next", "Glm5NextTextConfig", "Glm5NextTextMoE", {"swiglu_limit": 0.5}),
+    Kind("hy_v4", "HYV4Config", "HYV4MoE", {"swiglu_limit": 0.5}),
+    Kind("deepseek_v4", "DeepseekV4Config", "DeepseekV4SparseMoeBlock", {"swiglu_limit": 0.5}, 5),
 )
 WITHOUT_ROUTER = (
     Kind("llama4", "Llama4TextConfig", "Llama4TextExperts"),
@@ -89,6 +94,7 @@ WITHOUT_ROUTER = (
     Kind("kolibri1", "Kolibri1Config", "Kolibri1Experts"),
     Kind("cohere2_moe", "Cohere2MoeConfig", "Cohere2MoeExperts"),
     Kind("afmoe", "AfmoeConfig", "AfmoeExperts"),
+    Kind("inkling2", "Inkling2TextConfig", "Inkling2Experts", {"mlp_up_softcap": 1.5}),
 )
 """Families whose experts are computed, and whose router is not; the block is the experts alone."""
 
@@ -135,7 +141,8 @@ def make(kind: Kind) -> Model:
     config = made(**sizes, **kind.words)
     config._experts_implementation = "eager"
     modeling = importlib.import_module(f"{home}.modeling_{kind.module}")
-    block = getattr(modeling, kind.block)(config).eval()
+    numbers = () if kind.layer is None else (kind.layer,)
+    block = getattr(modeling, kind.block)(config, *numbers).eval()
     chance = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for each in (*block.parameters(), *block.buffers()):

@@ -43,12 +43,13 @@ class RouterConfig:
     routed_scaling_factor: float = 1.0
 
     @classmethod
-    def from_config(cls, config: str | Path | Mapping[str, Any]) -> Self:
+    def from_config(cls, config: str | Path | Mapping[str, Any], layer: int | None = None) -> Self:
         """
         Read a model's config.
 
         Args:
             config: A mapping, or the path of a ``config.json`` or its folder.
+            layer: Number of the layer; None: one that chooses by scores.
 
         Raises:
             InputError: It says something that `jitgen.route` does not compute, or too little.
@@ -56,7 +57,8 @@ class RouterConfig:
         """
         from jitgen.layer.checkpoints import blank, model_config, routers
 
-        return cls(**routers.fields(blank.require_config(model_config.said(config, None, ""))))
+        said = blank.require_config(model_config.said(config, None, ""))
+        return cls(**routers.fields(said, layer))
 
     @property
     def arguments(self) -> dict[str, Any]:

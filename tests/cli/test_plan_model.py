@@ -75,7 +75,7 @@ def test_standard_output_and_json(jitgen: Jitgen, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "changes", "message"),
     [
-        ("", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ("", {"hidden_act": "mish"}, "hidden_act = 'mish'"),
         ("", {"scoring_func": "tanh"}, "scoring_func = 'tanh'"),
         ("", {"quantization_config": {"quant_method": "awq"}}, "quant_method = 'awq'"),
         (

@@ -64,15 +64,15 @@ class TestWhereItIs:
         (folder / "config.json").write_text(json.dumps({**SAID, "hidden_act": "silu"}))
         for source in (folder, str(folder), folder / "model.safetensors"):
             assert load(source, prefix).top_k == TOP_K
-        (folder / "config.json").write_text(json.dumps({**SAID, "hidden_act": "gelu"}))
+        (folder / "config.json").write_text(json.dumps({**SAID, "hidden_act": "quick_gelu"}))
         for source in (folder, folder / "model.safetensors"):
             text = refused(source, prefix)
             assert str(folder / "config.json") in text
-            assert "hidden_act = 'gelu'" in text
+            assert "hidden_act = 'quick_gelu'" in text
 
     def test_where_the_caller_says(self, folder: Path, tmp_path: Path) -> None:
         prefix, tensors, _ = qwen3_moe()
-        (folder / "config.json").write_text(json.dumps({**SAID, "hidden_act": "gelu"}))
+        (folder / "config.json").write_text(json.dumps({**SAID, "hidden_act": "quick_gelu"}))
         other = tmp_path / "other.json"
         other.write_text(json.dumps(SAID))
 
@@ -192,14 +192,14 @@ class TestActivation:
     @pytest.mark.parametrize(
         ("name", "value"),
         [
-            ("hidden_act", "gelu"),
+            ("hidden_act", "quick_gelu"),
             ("hidden_act", "relu2"),
             ("hidden_act", ""),
             ("hidden_act", ["silu"]),
-            ("hidden_activation", "gelu_pytorch_tanh"),
+            ("hidden_activation", "gelu_fast"),
             ("mlp_hidden_act", "relu2"),
-            ("moe_hidden_act", "situ"),
-            ("activation", "gelu"),
+            ("moe_hidden_act", "mish"),
+            ("activation", "gelu_fast"),
             ("mlp_gate_softcap", 4.0),
             ("mlp_up_softcap", 25.0),
             ("swiglu_limits", [0.0, 7.0]),
@@ -235,12 +235,60 @@ class TestActivation:
 
         assert load(tensors, prefix, config={**SAID, **words}).activation == "swiglu"
 
-    def test_a_clamp_without_alpha(self) -> None:
-        """DeepSeek-V4's: gates and ups clamped at 10, and then plain SwiGLU."""
+    @pytest.mark.parametrize(
+        ("words", "kind", "numbers"),
+        [
+            ({"hidden_act": "silu", "swiglu_limit": 10}, "swiglu_clamp", {"swiglu_limit": 10.0}),
+            ({"hidden_act": "gelu"}, "geglu", {}),
+            ({"hidden_activation": "gelu_pytorch_tanh"}, "geglu_tanh", {}),
+            ({"activation": "gelu_new"}, "geglu_tanh", {}),
+            (
+                {"hidden_act": "silu", "mlp_gate_softcap": 4.0, "mlp_up_softcap": 25},
+                "situ",
+                {"gate_softcap": 4.0, "up_softcap": 25.0},
+            ),
+            (
+                {"swiglu_limit": 6, "swiglu_alpha": 1.5, "swiglu_beta": 0.5},
+                "swiglu_bias",
+                {"swiglu_limit": 6.0, "swiglu_alpha": 1.5, "swiglu_beta": 0.5},
+            ),
+            ({"swiglu_limits": [0.0] * 7 + [7.0]}, "swiglu_step", {"swiglu_limit": 7.0}),
+            ({"hidden_act": "silu", "swiglu_limits": [7.0] * 7 + [0.0]}, "swiglu", {}),
+        ],
+    )
+    def test_what_layers_compute(
+        self, words: dict[str, Any], kind: str, numbers: dict[str, float]
+    ) -> None:
+        """DeepSeek-V4's clamp, Grok's GELU, Inkling's softcaps, Step's limits of layers."""
         prefix, tensors, _ = qwen3_moe()
-        text = refused(tensors, prefix, config={**SAID, "hidden_act": "silu", "swiglu_limit": 10.0})
+        found = load(tensors, prefix, config={**SAID, **words})
 
-        assert "swiglu_limit = 10.0, a clamp" in text
+        assert found.activation == kind
+        for name in ("swiglu_limit", "swiglu_alpha", "swiglu_beta", "gate_softcap", "up_softcap"):
+            assert getattr(found, name) == numbers.get(name)
+
+    @pytest.mark.parametrize(
+        ("words", "text"),
+        [
+            ({"swiglu_limits": [0.0, 7.0]}, "the number of this layer is 7"),
+            ({"swiglu_limits": [7.0] * 8, "swiglu_limit": 10}, "swiglu_limits and swiglu_limit"),
+            ({"hidden_act": "gelu", "swiglu_limit": 10}, "swiglu_limit, which geglu has not"),
+            (
+                {"hidden_act": "gelu", "activation": "gelu_new"},
+                "hidden_act = 'gelu' and activation",
+            ),
+        ],
+    )
+    def test_words_that_do_not_fit_each_other(self, words: dict[str, Any], text: str) -> None:
+        prefix, tensors, _ = qwen3_moe()
+
+        assert text in refused(tensors, prefix, config={**SAID, **words})
+
+    def test_gelu_under_the_names_of_gpt_oss(self) -> None:
+        prefix, tensors, _ = gpt_oss()
+        text = refused(tensors, prefix, config={**SAID, "hidden_act": "gelu"})
+
+        assert "hidden_act = 'gelu', and these names are of experts with swiglu_oai" in text
 
     @pytest.mark.parametrize("word", ["silu", "swigluoai"])
     def test_minimax(self, word: str) -> None:

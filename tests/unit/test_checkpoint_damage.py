@@ -305,9 +305,13 @@ def test_any_config(family: str) -> None:
         except InputError as error:
             arguments.add(error.argument)
             continue
-        if family == "gpt_oss" or "swiglu_alpha" in str(config):
-            assert layer.config.activation in ("swiglu", "swiglu_oai")
-        else:
-            assert layer.config.activation == "swiglu"
+        allowed = {"swiglu_oai", "swiglu"} if family == "gpt_oss" else {"swiglu"}
+        for word, kinds in (
+            ("swiglu_alpha", {"swiglu_oai"}),
+            ("swiglu_limit'", {"swiglu_clamp"}),
+            ("gelu", {"geglu"}),
+        ):
+            allowed |= kinds if word in str(config) else set()
+        assert layer.config.activation in allowed
         assert len(of_layer(layer)) == len(expected)
     assert {"config", "top_k"} <= arguments <= {"config", "top_k", "swiglu_limit", "swiglu_alpha"}

@@ -154,3 +154,15 @@ def test_experts_of_another_kind_are_refused_by_their_model(kind: object) -> Non
         jitgen.MoELayer.from_config(config)
     del config["model_type"]
     assert jitgen.MoELayer.from_config(config).config.experts == 8
+
+
+def test_a_layer_that_a_hash_routes() -> None:
+    """DeepSeek-V4's first layers take experts from a table by the numbers of tokens."""
+    kind = next(each for each in KINDS if each.module == "deepseek_v4")
+    config = make(kind).config
+    said = {**config, "mlp_layer_types": None, "num_hash_layers": 3}
+
+    for each in (config, said):
+        assert jitgen.RouterConfig.from_config(each, layer=3).scoring == "sqrtsoftplus"
+        with pytest.raises(InputError, match="layer 2 has a hash of tokens"):
+            jitgen.RouterConfig.from_config(each, layer=2)

@@ -15,7 +15,6 @@ from tests.model_configs import (
     BLOCKS,
     LAYER_ALONE,
     MODELS,
-    NOT_COMPUTED,
     OF_FORMATS,
     OF_OPERATIONS,
     ROWS,
@@ -32,7 +31,7 @@ FORMATS: dict[tuple[str, str], dict[str, Any]] = {
 
 def test_every_plan_of_a_model_has_its_config() -> None:
     """A plan without a layer that computes it is not shipped."""
-    known = {*ALL, *NOT_COMPUTED, *OF_OPERATIONS, *OF_FORMATS}
+    known = {*ALL, *OF_OPERATIONS, *OF_FORMATS}
 
     assert set(plans.names()) == known
     assert set(OF_FORMATS.values()) <= ALL.keys()
@@ -85,15 +84,6 @@ def test_its_router_is_computed(name: str) -> None:
         router = jitgen.RouterConfig.from_config(config)
         assert router.experts == config["num_experts"]
         assert router.top_k == config["num_experts_per_tok"]
-
-
-@pytest.mark.parametrize("name", NOT_COMPUTED)
-def test_what_no_layer_computes_is_refused_by_its_name(name: str) -> None:
-    """Once it is computed, this fails: its config then belongs to those of `MODELS`."""
-    with pytest.raises(InputError, match=r"swiglu_limit = 10\.0"):
-        jitgen.MoELayer.from_config(NOT_COMPUTED[name], device="meta")
-    with pytest.raises(InputError, match="sqrtsoftplus"):
-        jitgen.RouterConfig.from_config(NOT_COMPUTED[name])
 
 
 def test_a_router_on_the_input_is_refused_by_its_name() -> None:

@@ -99,7 +99,7 @@ def load(  # noqa: PLR0913  # each is one thing to say
     scale_format = quantised.scale_format(said, prefix, form, asked)
     given = {name: value for name, value in fields.items() if value is not None}
     _require_own_order(form, said, given)
-    found = gates.fields(form.family.config, said, given)
+    found = gates.fields(form.family.config, said, given, forms.layer_of(prefix))
     _require_computed(form, dequantize, is_interleaved=bool(found.get("interleaved")))
     last = experts if local_experts is None else first_expert + local_experts
     if not 0 <= first_expert < last <= experts:
@@ -161,6 +161,7 @@ def of_config(  # noqa: PLR0913  # each is one thing to say
         said.require_layer(layer)
     return blank.layer(
         said,
+        layer_number=layer,
         share=Share(rank=rank, ranks=ranks),
         first_expert=first_expert,
         local_experts=local_experts,

@@ -25,9 +25,10 @@ from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import BLOCK128, NONE, ROW, ExpertWeights, Matrices
 
 
-def layer(
+def layer(  # noqa: PLR0913  # each is one thing to say
     said: Said,
     *,
+    layer_number: int | None,
     share: Share,
     first_expert: int,
     local_experts: int | None,
@@ -41,6 +42,7 @@ def layer(
 
     Args:
         said: The model's config.
+        layer_number: Which layer; None: it is not said.
         share: The columns of this rank.
         first_expert: The first expert of this rank.
         local_experts: How many follow it here; None: all.
@@ -56,7 +58,7 @@ def layer(
     kernel, unit = _kernel(said, dequantize)
     hidden, whole = said.sizes()
     given = {name: value for name, value in fields.items() if value is not None}
-    found = gates.fields(family.config, said, given)
+    found = gates.fields(family.config, said, given, layer_number)
     routers.require_known_experts(said)
     fills = not (kernel == BLOCK128 and found.get("interleaved"))
     columns = Columns.of(whole, share, unit, fills=fills)

@@ -35,7 +35,7 @@ def prefix_of(source: Source, layer: int) -> str:
     found: dict[int, dict[str, None]] = {}
     for name in source.names:
         prefix, experts, _ = name.partition(".experts.")
-        number = _layer_of(prefix) if experts else None
+        number = layer_of(prefix) if experts else None
         if number is not None:
             found.setdefault(number, {})[prefix] = None
     prefixes = list(found.get(layer, ()))
@@ -50,7 +50,7 @@ def prefix_of(source: Source, layer: int) -> str:
     raise InputError("layer", f"{layer} of {source} has no experts: {have}")
 
 
-def _layer_of(prefix: str) -> int | None:
+def layer_of(prefix: str) -> int | None:
     """Return the number of the layer that a prefix names; None: it names none."""
     words = prefix.split(".")
     for kind, number in pairwise(words):

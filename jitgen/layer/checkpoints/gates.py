@@ -3,16 +3,15 @@
 The activation between the two products of an expert: from the family, the model's config and the
 caller, which must not contradict each other.
 
-===================================  ==========================================================
-the config says                      becomes
-===================================  ==========================================================
-an activation ``silu`` or ``swish``  ``swiglu``; of gpt-oss its own ``swiglu_oai``
-``swigluoai``                        ``swiglu_oai``
-``swiglu_limit``, ``swiglu_alpha``   limit and alpha of ``swiglu_oai``
-``swiglu_limit`` alone               that of gpt-oss; of others a clamp that no kernel has
-another activation, softcaps,        nothing: refused by name
-clamps, experts that copy
-===================================  ==========================================================
+======================================  ====================================================
+the config says                         becomes
+======================================  ====================================================
+a name of an activation                 what `_NAMES` has; SiLU of gpt-oss its ``swiglu_oai``
+SiLU, or nothing, and numbers           what `_BY_NUMBERS` has, with these numbers
+``swiglu_limits``, one for each layer   ``swiglu_step`` where that of the layer is not zero
+another activation, clamps,             nothing: refused by name
+experts that copy
+======================================  ====================================================
 """
 
 from __future__ import annotations
@@ -21,28 +20,39 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from jitgen.config.silu_mul_quantize import Activation
+from jitgen.config.silu_mul_quantize import NUMBERS, Activation
 from jitgen.errors import InputError
 from jitgen.layer.checkpoints.model_config import Said
 from jitgen.ops.silu_mul_quantize.numbers import is_number
 from jitgen.support.text import shown
 
-_LIMIT, _ALPHA = "swiglu_limit", "swiglu_alpha"
-
 _NAMES = {
     **dict.fromkeys(("silu", "swish", "swiglu"), Activation.SWIGLU),
     **dict.fromkeys(("swigluoai", "swiglu_oai"), Activation.SWIGLU_OAI),
+    "gelu": Activation.GEGLU,
+    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new"), Activation.GEGLU_TANH),
+    "situ": Activation.SITU,
 }
 """What configs call the activations that a layer computes; a new one is a line here."""
 
+_WORDS = {
+    **{name: name for name in ("swiglu_limit", "swiglu_alpha", "swiglu_beta")},
+    "mlp_gate_softcap": "gate_softcap",
+    "mlp_up_softcap": "up_softcap",
+}
+"""What configs call the numbers of activations, and their names as arguments."""
+
 _BY_NUMBERS = {
-    (_LIMIT, _ALPHA): Activation.SWIGLU_OAI,
-    (_ALPHA,): Activation.SWIGLU_OAI,  # whose limit is then asked for
+    ("swiglu_limit",): Activation.SWIGLU_CLAMP,
+    ("swiglu_limit", "swiglu_alpha"): Activation.SWIGLU_OAI,
+    ("swiglu_alpha",): Activation.SWIGLU_OAI,  # whose limit is then asked for
+    ("swiglu_limit", "swiglu_alpha", "swiglu_beta"): Activation.SWIGLU_BIAS,
+    ("gate_softcap", "up_softcap"): Activation.SITU,
 }
 """What SiLU is with the numbers that a config says beside it; so is a new one here."""
 
-_NEEDS: dict[str, tuple[str, ...]] = {Activation.SWIGLU_OAI: (_LIMIT, _ALPHA)}
-"""Numbers that an activation must have."""
+_LIMITS = "swiglu_limits"
+"""A limit for each layer, 0 for none; of Step-3.5 and 3.7."""
 
 _ACTIVATION = re.compile(
     r"(\w+_)?(hidden_act|hidden_activation|act|act_fn|act_func|activation|activation_fn"
@@ -59,7 +69,10 @@ _ELSEWHERE = re.compile(
 
 
 def fields(
-    family: Mapping[str, Any], said: Said | None, given: Mapping[str, Any]
+    family: Mapping[str, Any],
+    said: Said | None,
+    given: Mapping[str, Any],
+    layer: int | None = None,
 ) -> dict[str, Any]:
     """
     Return the fields of `MoEConfig` that describe the activation between the products.
@@ -68,11 +81,12 @@ def fields(
         family: Defaults of the family.
         said: What the model's config says.
         given: What the caller asks for, by the names of the fields.
+        layer: Number of the layer; None: it is not known.
 
     Raises:
         InputError: The config asks for what no layer computes, or the caller contradicts it.
     """
-    told = {} if said is None else _told(said, family.get("activation"))
+    told = {} if said is None else _told(said, family.get("activation"), layer)
     for name, value in given.items():
         if said is not None and name in told and not _is_same(value, told[name]):
             raise InputError(
@@ -81,45 +95,85 @@ def fields(
                 "give config= where that is about another layer",
             )
     found = {**family, **told, **given}
-    if given.get("activation", told.get("activation")) == Activation.SWIGLU:
-        found |= {name: given.get(name) for name in (_LIMIT, _ALPHA)}
-    for name in _NEEDS.get(told.get("activation", ""), ()):
-        if said is not None and name not in found:
-            raise InputError(
-                name,
-                f"is required: {said.what} asks for {told['activation']} and does not say it (got "
-                "None)",
-            )
+    kind = given.get("activation", told.get("activation"))
+    if kind in tuple(Activation):
+        numbers = Activation(kind).numbers
+        found |= {name: given.get(name) for name in NUMBERS if name not in numbers}
+        for name in numbers if said is not None and "activation" in told else ():
+            if name not in found:
+                raise InputError(
+                    name, f"is required: {said.what} asks for {kind} and does not say it (got None)"
+                )
     return found
 
 
-def _told(said: Said, of_family: object) -> dict[str, Any]:
+def _told(said: Said, of_family: object, layer: int | None) -> dict[str, Any]:
     """Return the fields of the activation that the config states."""
     section = {name: value for name, value in said.section.items() if isinstance(name, str)}
     _refuse_unknown(said, section)
     numbers = {
-        name: value
-        for name in (_LIMIT, _ALPHA)
+        argument: value
+        for name, argument in _WORDS.items()
         if (value := number(said, section, name)) is not None
     }
     named = _activations(said, section)
-    others = named - {Activation.SWIGLU}
+    others = {kind: words for kind, words in named.items() if kind != Activation.SWIGLU}
+    step = _limit_of(said, section, layer)
+    if step is not None:
+        if numbers or others:
+            what = ", ".join([_said_as([*numbers]), *others.values()]).strip(", ")
+            raise said.error(f"says {_LIMITS} and {what}, which is not understood together")
+        return {"activation": str(Activation.SWIGLU_STEP), "swiglu_limit": step}
     if of_family is not None:  # which calls it SiLU
-        others = {Activation(str(of_family))}
+        own = Activation(str(of_family))
+        for words in (words for kind, words in others.items() if kind != own):
+            raise said.error(f"says {words}, and these names are of experts with {own}")
+        others = {own: ""}
     if not others and numbers:
-        if tuple(numbers) not in _BY_NUMBERS:
-            raise said.error(
-                f"says {_LIMIT} = {numbers[_LIMIT]}, a clamp of gates and ups without {_ALPHA}, "
-                "which no layer computes"
-            )
-        others = {_BY_NUMBERS[tuple(numbers)]}
+        others = {_by_numbers(said, numbers): ""}
     found = others or named
-    return {"activation": str(found.pop()), **numbers} if found else {}
+    if len(found) > 1:
+        raise said.error(f"says {' and '.join(found.values())}, of which a layer has one")
+    for kind in found:
+        strange = [name for name in numbers if name not in kind.numbers]
+        if strange:
+            raise said.error(f"says {_said_as(strange)}, which {kind} has not")
+        return {"activation": str(kind), **numbers}
+    return {}
 
 
-def _activations(said: Said, section: Mapping[str, Any]) -> set[Activation]:
-    """Return the activations that are named, all of which a layer computes."""
-    found = set()
+def _by_numbers(said: Said, numbers: Mapping[str, float]) -> Activation:
+    """Return what SiLU is with some numbers."""
+    found = _BY_NUMBERS.get(tuple(numbers))
+    if found is None:
+        raise said.error(
+            f"says {_said_as([*numbers])}, which changes what experts compute and which no layer "
+            "computes without others"
+        )
+    return found
+
+
+def _said_as(arguments: list[str]) -> str:
+    """Return what configs call some numbers."""
+    return " and ".join(name for name, argument in _WORDS.items() if argument in arguments)
+
+
+def _limit_of(said: Said, section: Mapping[str, Any], layer: int | None) -> float | None:
+    """Return the limit of a layer, where a config has one for each; None: there is none."""
+    limits = section.get(_LIMITS)
+    if not limits or (isinstance(limits, list | tuple) and not any(limits)):
+        return None
+    if not isinstance(limits, list | tuple) or layer is None or layer >= len(limits):
+        raise said.error(
+            f"says {_LIMITS} = {shown(limits)}, one for each layer, and the number of this layer "
+            f"is {layer}"
+        )
+    return number(said, {_LIMITS: limits[layer] or None}, _LIMITS)
+
+
+def _activations(said: Said, section: Mapping[str, Any]) -> dict[Activation, str]:
+    """Return the activations that are named, all of which a layer computes, and the words."""
+    found = {}
     for name, value in section.items():
         if value is None or not _ACTIVATION.fullmatch(name) or _ELSEWHERE.search(name):
             continue
@@ -128,14 +182,14 @@ def _activations(said: Said, section: Mapping[str, Any]) -> set[Activation]:
             raise said.error(
                 f"says {name} = {shown(value)}, and a layer computes {', '.join(_NAMES)} alone"
             )
-        found.add(_NAMES[word.lower()])
+        found[_NAMES[word.lower()]] = f"{name} = {shown(value)}"
     return found
 
 
 def _refuse_unknown(said: Said, section: Mapping[str, Any]) -> None:
     """Refuse unknown words that may change the activation."""
     for name, value in section.items():
-        if name in (_LIMIT, _ALPHA) or not _FORMULA.search(name) or _ELSEWHERE.search(name):
+        if name in (*_WORDS, _LIMITS) or not _FORMULA.search(name) or _ELSEWHERE.search(name):
             continue
         is_off = not any(value) if isinstance(value, list | tuple) else not value
         if not is_off:

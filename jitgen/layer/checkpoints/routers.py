@@ -19,7 +19,11 @@ from jitgen.layer.checkpoints.model_config import Said
 from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 
-_SCORINGS = {"softmax": Scoring.SOFTMAX, "sigmoid": Scoring.SIGMOID}
+_SCORINGS = {
+    "softmax": Scoring.SOFTMAX,
+    "sigmoid": Scoring.SIGMOID,
+    "sqrtsoftplus": Scoring.SQRTSOFTPLUS,
+}
 """What configs call the ways to score that `jitgen.route` has."""
 
 _METHODS = {"greedy": False, "noaux_tc": True}
@@ -38,7 +42,7 @@ _RENORMALIZE = ("norm_topk_prob", "moe_renormalize")
 
 _REFUSED = (
     *("moe_router_logit_softcapping", "router_logit_softcapping", "zero_expert_num"),
-    *("num_hash_layers", "hash_moe", "moe_norm_min", "router_temperature"),
+    *("hash_moe", "moe_norm_min", "router_temperature"),
     *("moe_apply_router_weight_on_input", "apply_router_weight_on_input"),
 )
 """Words that change the choice or the weights, and that `jitgen.route` does not compute."""
@@ -88,17 +92,19 @@ RULES: dict[str, Rule] = {
             *("deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_linear", "axk1", "axk2"),
             *("glm4_moe", "glm4_moe_lite", "glm4v_moe_text", "glm_moe_dsa", "exaone_moe"),
             *("dots1", "mimo_v2_flash", "solar_open", "bailing_hybrid", "beam"),
+            *("glm5_next_text", "hy_v4"),
         ),
         _BIASED,
     ),
     "flint": Rule(scoring=Scoring.SIGMOID),
+    "deepseek_v4": Rule(scoring=Scoring.SQRTSOFTPLUS, has_bias=True, renormalize=True),
 }
 """How each type of model routes."""
 
 
 EXPERTS_ALONE = (
     *("llama4_text", "phimoe", "lfm2_moe", "hy_v3", "ernie4_5_moe", "hunyuan_v1_moe", "kolibri1"),
-    *("cohere2_moe", "afmoe"),
+    *("cohere2_moe", "afmoe", "inkling2_text"),
 )
 """Types of models whose experts are computed, and whose router is not."""
 
@@ -118,9 +124,13 @@ def require_known_experts(said: Said) -> None:
         )
 
 
-def fields(said: Said) -> dict[str, Any]:
+def fields(said: Said, layer: int | None = None) -> dict[str, Any]:
     """
     Return the fields of `RouterConfig` that a config says.
+
+    Args:
+        said: The config.
+        layer: Number of the layer; None: one that chooses by scores.
 
     Raises:
         InputError: It says something that is not computed, or too little.
@@ -129,6 +139,8 @@ def fields(said: Said) -> dict[str, Any]:
     for name in _REFUSED:
         if section.get(name):
             raise said.error(f"says {name} = {shown(section[name])}, which no router computes")
+    if layer is not None:
+        _require_scores(said, section, layer)
     rule = _rule(said, section)
     groups, top_groups = (said.count(name) or 1 for name in ("n_group", "topk_group"))
     renormalize = rule.renormalize
@@ -154,6 +166,14 @@ def fields(said: Said) -> dict[str, Any]:
         "renormalize": renormalize,
         "routed_scaling_factor": found.pop() if found else 1.0,
     }
+
+
+def _require_scores(said: Said, section: Mapping[str, Any], layer: int) -> None:
+    """Refuse a layer whose experts follow from numbers of tokens, as the first of DeepSeek-V4."""
+    kinds = section.get("mlp_layer_types")
+    is_hash = isinstance(kinds, list | tuple) and kinds[layer : layer + 1] == ["hash_moe"]
+    if is_hash or layer < (said.count("num_hash_layers") or 0):
+        raise said.error(f"says that layer {layer} has a hash of tokens for a router")
 
 
 def _rule(said: Said, section: Mapping[str, Any]) -> Rule:
