@@ -99,11 +99,12 @@ def fields(
     if kind in tuple(Activation):
         numbers = Activation(kind).numbers
         found |= {name: given.get(name) for name in NUMBERS if name not in numbers}
-        for name in numbers if said is not None and "activation" in told else ():
-            if name not in found:
-                raise InputError(
-                    name, f"is required: {said.what} asks for {kind} and does not say it (got None)"
-                )
+        missing = [name for name in numbers if name not in found]
+        if missing and said is not None and "activation" in told:
+            raise InputError(
+                missing[0],
+                f"is required: {said.what} asks for {kind} and does not say it (got None)",
+            )
     return found
 
 
@@ -117,7 +118,9 @@ def _told(said: Said, of_family: object, layer: int | None) -> dict[str, Any]:
         if (value := number(said, section, name)) is not None
     }
     named = _activations(said, section)
-    others = {kind: words for kind, words in named.items() if kind != Activation.SWIGLU}
+    others: dict[Activation, str] = {
+        kind: words for kind, words in named.items() if kind != Activation.SWIGLU
+    }
     step = _limit_of(said, section, layer)
     if step is not None:
         if numbers or others:
