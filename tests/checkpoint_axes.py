@@ -48,7 +48,15 @@ def cases() -> list[tuple[str, Encoding]]:
     """Return every family with every encoding that it can have."""
     return [
         (family, encoding)
-        for family in ("deepseek_v3", "mixtral", "gpt_oss", "qwen3_5_moe", "llama4")
+        for family in (
+            "deepseek_v3",
+            "mixtral",
+            "gpt_oss",
+            "qwen3_5_moe",
+            "llama4",
+            "nemotron_h",
+            "nemotron_h_fused",
+        )
         for encoding in ENCODINGS
         if FAMILIES[family].is_fused or encoding.roles[0] != "blocks"
         if family != "llama4" or encoding.can_turn
@@ -138,7 +146,7 @@ def make(family: str, encoding: Encoding, intermediate: int, group: int = GROUP)
     parts: dict[str, list[Roles]] = {}
     for _ in range(EXPERTS):
         for module in each.modules:
-            rows = intermediate * (2 if each.is_fused else 1)
+            rows = intermediate * each.rows
             size = (HIDDEN, intermediate) if module == each.down else (rows, HIDDEN)
             roles, found = matrix(encoding, *size, group)
             numbers.setdefault(module, []).append(found)
@@ -158,7 +166,7 @@ def make(family: str, encoding: Encoding, intermediate: int, group: int = GROUP)
             tensors[f"{PREFIX}.experts.{module}{end}"] = whole
     w2 = torch.stack(numbers[each.down])
     w13 = torch.cat([torch.stack(numbers[module]) for module in each.gate_up], 1)
-    bias13 = torch.zeros(EXPERTS, 2 * intermediate)
+    bias13 = torch.zeros(EXPERTS, each.inputs * intermediate)
     bias2 = torch.zeros(EXPERTS, HIDDEN)
     if each.has_bias:
         bias13, bias2 = torch.randn_like(bias13), torch.randn_like(bias2)
@@ -188,8 +196,11 @@ def expected(made: Made, *, rounded: bool, is_oai: bool) -> Tensor:
     for t in range(TOKENS):
         for j in range(TOP_K):
             e = int(ids[t, j])
-            gate, up = (w13[e] @ x[t] + made.bias13[e]).chunk(2)
-            if is_oai:
+            between = w13[e] @ x[t] + made.bias13[e]
+            gate, up = between.chunk(2)
+            if len(between) == w2.shape[2]:
+                inner = between.relu() ** 2
+            elif is_oai:
                 gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
                 inner = gate * torch.sigmoid(1.702 * gate) * (up + 1)
             else:

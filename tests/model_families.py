@@ -82,6 +82,9 @@ KINDS = (
     Kind("kimi_linear", "KimiLinearConfig", "KimiLinearMoE"),
     Kind("glm5_next", "Glm5NextTextConfig", "Glm5NextTextMoE", {"swiglu_limit": 0.5}),
     Kind("hy_v4", "HYV4Config", "HYV4MoE", {"swiglu_limit": 0.5}),
+    Kind(
+        "nemotron_h", "NemotronHConfig", "NemotronHMoE", {"moe_shared_expert_intermediate_size": 32}
+    ),
     Kind("deepseek_v4", "DeepseekV4Config", "DeepseekV4SparseMoeBlock", {"swiglu_limit": 0.5}, 5),
 )
 WITHOUT_ROUTER = (

@@ -35,7 +35,9 @@ pytestmark = [needs.compiler, pytest.mark.usefixtures("shared_cache")]
 def test_every_family_has_a_test() -> None:
     """Those of one's names alone are in tests/unit/test_checkpoint_axes.py."""
     assert MAKERS.keys() <= FAMILIES.keys()
-    assert FAMILIES.keys() - MAKERS.keys() == {"minimax_m2", "qwen3_5_moe", "llama4"}
+    assert FAMILIES.keys() - MAKERS.keys() == {
+        *("minimax_m2", "qwen3_5_moe", "llama4", "nemotron_h", "nemotron_h_fused"),
+    }
 
 
 def expected(name: str, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:

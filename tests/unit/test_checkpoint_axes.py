@@ -49,13 +49,15 @@ print(sum(each.nbytes for each in layer.buffers()), max(*peaks, memory() - base)
 def size_of(case: tuple[str, Encoding]) -> int:
     """Return I: blocks of scales of a tensor with gates before ups must not have both."""
     family, encoding = case
-    has_both = FAMILIES[family].is_fused and not FAMILIES[family].has_bias
+    has_both = FAMILIES[family].rows == 2 and not FAMILIES[family].has_bias
     return 384 if has_both and encoding.name == "fp8_block128" else INTERMEDIATE
 
 
 def load(made: Made | dict[str, Tensor], encoding: Encoding, **named: Any) -> jitgen.MoELayer:
     tensors = made.tensors if isinstance(made, Made) else made
     dequantize = named.pop("dequantize", encoding.kernel is None)
+    if not any(word in name for name in tensors for word in ("gate", ".w1.")):
+        named.setdefault("activation", "relu2")
     return jitgen.MoELayer.from_checkpoint(
         tensors, PREFIX, top_k=TOP_K, dequantize=dequantize, **named
     )
@@ -192,6 +194,23 @@ class TestWhatNoLayerComputes:
         name = f"{PREFIX}.experts.1.up_proj.weight_shape"
 
         assert name in refused({**made.tensors, name: torch.tensor([320, 80])}, encoding)
+
+    def test_an_activation_that_no_gate_is_for(self) -> None:
+        """A checkpoint whose gates were lost is no model with SiLU between its products."""
+        [encoding] = by_name("bf16")
+        made = make("nemotron_h", encoding, INTERMEDIATE)
+        said = {"num_experts": 3, "num_experts_per_tok": 2}
+        read = jitgen.MoELayer.from_checkpoint
+        found = read(made.tensors, PREFIX, config={**said, "mlp_hidden_act": "relu2"})
+
+        assert found.config.activation == "relu2"
+        for config, text in (
+            (said, "activation: is required for experts without gates"),
+            ({**said, "hidden_act": "silu"}, "hidden_act = 'silu', and a layer computes relu2"),
+            ({**said, "swiglu_limit": 7.0}, "swiglu_limit, and these names are of experts without"),
+        ):
+            with pytest.raises(InputError, match=text):
+                read(made.tensors, PREFIX, config=config)
 
     def test_ranks_that_do_not_divide(self) -> None:
         [encoding] = by_name("bf16")

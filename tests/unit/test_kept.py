@@ -31,7 +31,8 @@ KEPT = {
     **{
         f"layer/checkpoints/matrices.py self.{name}": _ONE_READING
         for name in (
-            *("_biases", "_columns", "_dtype", "_encoding", "_hidden", "_is_fused", "_part"),
+            *("_between", "_biases", "_columns", "_dtype", "_encoding", "_family", "_hidden"),
+            "_part",
             *("_w13", "_w2"),
         )
     },

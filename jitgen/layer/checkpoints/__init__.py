@@ -99,7 +99,9 @@ def load(  # noqa: PLR0913  # each is one thing to say
     scale_format = quantised.scale_format(said, prefix, form, asked)
     given = {name: value for name, value in fields.items() if value is not None}
     _require_own_order(form, said, given)
-    found = gates.fields(form.family.config, said, given, forms.layer_of(prefix))
+    number = forms.layer_of(prefix)
+    is_gated = form.family.is_gated
+    found = gates.fields(form.family.config, said, given, number, is_gated=is_gated)
     _require_computed(form, dequantize, is_interleaved=bool(found.get("interleaved")))
     last = experts if local_experts is None else first_expert + local_experts
     if not 0 <= first_expert < last <= experts:

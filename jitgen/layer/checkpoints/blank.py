@@ -58,7 +58,7 @@ def layer(  # noqa: PLR0913  # each is one thing to say
     kernel, unit = _kernel(said, dequantize)
     hidden, whole = said.sizes()
     given = {name: value for name, value in fields.items() if value is not None}
-    found = gates.fields(family.config, said, given, layer_number)
+    found = gates.fields(family.config, said, given, layer_number, is_gated=family.is_gated)
     routers.require_known_experts(said)
     fills = not (kernel == BLOCK128 and found.get("interleaved"))
     columns = Columns.of(whole, share, unit, fills=fills)
@@ -72,7 +72,7 @@ def layer(  # noqa: PLR0913  # each is one thing to say
         **found,
     )
     shapes = {
-        "w13": (config.groups, 2 * columns.size, hidden),
+        "w13": (config.groups, family.inputs * columns.size, hidden),
         "w2": (config.groups, hidden, columns.size),
     }
     weights: dict[str, Any] = {}
@@ -86,8 +86,9 @@ def layer(  # noqa: PLR0913  # each is one thing to say
 
 
 def _family(said: Said) -> Family:
-    """Return the names that a type of model has; only gpt-oss's say more than names."""
-    return FAMILIES["gpt_oss" if said.section.get("model_type") == "gpt_oss" else "deepseek_v3"]
+    """Return the names that a type of model has; those of others say nothing but names."""
+    kind = said.section.get("model_type")
+    return FAMILIES[str(kind) if kind in ("gpt_oss", "nemotron_h") else "deepseek_v3"]
 
 
 def _kernel(said: Said, dequantize: bool) -> tuple[str, int]:

@@ -11,6 +11,8 @@ mixtral, minimax_m2        ``experts.E.w1`` (gates), ``w3`` (ups), ``w2`` (down)
 gpt_oss                    ``experts.gate_up_proj``, ``down_proj`` of all experts, with ``_bias``;
                            gates and ups take turns
 qwen3_5_moe, llama4        the same names without ``_bias``; all gates come before all ups
+nemotron_h                 ``experts.E.up_proj`` (I, H), ``down_proj`` (H, I), without gates
+nemotron_h_fused           ``experts.up_proj``, ``down_proj`` of all experts, without gates
 =========================  ========================================================================
 
 The last word of a name, behind a dot for one expert and behind an underscore for all, is a role:
@@ -40,21 +42,31 @@ class Family:
     One family of names.
 
     Attributes:
-        gate_up: Modules of the gates and of the ups; one where both are in a tensor.
+        gate_up: Modules of the gates and of the ups; one where both are in a tensor, or there are
+            no gates.
         down: The module that leads back.
+        is_fused: Whether a tensor has the matrices of all experts.
+        is_gated: Whether there are gates.
         has_bias: Whether both products have a bias; only tensors of all experts may.
         config: Fields of `MoEConfig` that follow from the family.
     """
 
     gate_up: tuple[str, ...]
     down: str
+    is_fused: bool = False
+    is_gated: bool = True
     has_bias: bool = False
     config: Mapping[str, object] = field(default_factory=dict)
 
     @property
-    def is_fused(self) -> bool:
-        """Whether a tensor has the matrices of all experts, and gates beside ups."""
-        return len(self.gate_up) == 1
+    def inputs(self) -> int:
+        """Rows of the first product for each column I: 2, or 1 without gates."""
+        return 2 if self.is_gated else 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of each of the `gate_up` for each column I: 2 where gates and ups are in one."""
+        return self.inputs // len(self.gate_up)
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -74,7 +86,7 @@ class Family:
 
 _BY_PROJECTION = Family(gate_up=("gate_proj", "up_proj"), down="down_proj")
 _BY_NUMBER = Family(gate_up=("w1", "w3"), down="w2")
-_FUSED = Family(gate_up=("gate_up_proj",), down="down_proj")
+_FUSED = Family(gate_up=("gate_up_proj",), down="down_proj", is_fused=True)
 
 FAMILIES: dict[str, Family] = {
     "deepseek_v3": _BY_PROJECTION,
@@ -84,6 +96,7 @@ FAMILIES: dict[str, Family] = {
     "gpt_oss": Family(
         gate_up=("gate_up_proj",),
         down="down_proj",
+        is_fused=True,
         has_bias=True,
         config={
             "activation": "swiglu_oai",
@@ -94,6 +107,10 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen3_5_moe": _FUSED,
     "llama4": _FUSED,
+    "nemotron_h": Family(gate_up=("up_proj",), down="down_proj", is_gated=False),
+    "nemotron_h_fused": Family(
+        gate_up=("up_proj",), down="down_proj", is_fused=True, is_gated=False
+    ),
 }
 """Every family, by the name of a model that has it; the first whose names are there is taken."""
 

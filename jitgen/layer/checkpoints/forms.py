@@ -197,12 +197,14 @@ def _is_turned(source: Source, prefix: str, family: Family) -> bool:
                 "source", f"{name} must be (E, K, N) or (E, N, K), with values (got {shape})"
             )
     (_, first, second), (_, one, other) = shapes
-    if (second, first) == (2 * one, other):
-        return True
-    if (first, second) == (2 * other, one):
+    inputs = family.inputs
+    if (first, second) == (inputs * other, one):  # without gates so are turned ones
         return False
+    if (second, first) == (inputs * one, other):
+        return True
+    rows = "2 I" if family.is_gated else "I"
     raise InputError(
         "source",
-        f"{names[0]} must have shape (E, 2 I, H) and {names[1]} (E, H, I), or both turned (got "
+        f"{names[0]} must have shape (E, {rows}, H) and {names[1]} (E, H, I), or both turned (got "
         f"{shapes[0]} and {shapes[1]})",
     )

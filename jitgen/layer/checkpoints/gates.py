@@ -35,6 +35,9 @@ _NAMES = {
 }
 """What configs call the activations that a layer computes; a new one is a line here."""
 
+_WITHOUT_GATES = {"relu2": Activation.RELU2, "relu": Activation.RELU}
+"""The same of experts without gates. SiLU and GELU are not here: gates may be lost."""
+
 _WORDS = {
     **{name: name for name in ("swiglu_limit", "swiglu_alpha", "swiglu_beta")},
     "mlp_gate_softcap": "gate_softcap",
@@ -73,6 +76,8 @@ def fields(
     said: Said | None,
     given: Mapping[str, Any],
     layer: int | None = None,
+    *,
+    is_gated: bool = True,
 ) -> dict[str, Any]:
     """
     Return the fields of `MoEConfig` that describe the activation between the products.
@@ -82,11 +87,14 @@ def fields(
         said: What the model's config says.
         given: What the caller asks for, by the names of the fields.
         layer: Number of the layer; None: it is not known.
+        is_gated: Whether experts have gates.
 
     Raises:
         InputError: The config asks for what no layer computes, or the caller contradicts it.
     """
-    told = {} if said is None else _told(said, family.get("activation"), layer)
+    told: dict[str, Any] = {}
+    if said is not None:
+        told = _told(said, family.get("activation"), layer) if is_gated else _ungated(said)
     for name, value in given.items():
         if said is not None and name in told and not _is_same(value, told[name]):
             raise InputError(
@@ -95,6 +103,11 @@ def fields(
                 "give config= where that is about another layer",
             )
     found = {**family, **told, **given}
+    if not is_gated and "activation" not in found:
+        raise InputError(
+            "activation",
+            f"is required for experts without gates, such as {Activation.RELU2} (got None)",
+        )
     kind = given.get("activation", told.get("activation"))
     if kind in tuple(Activation):
         numbers = Activation(kind).numbers
@@ -145,6 +158,18 @@ def _told(said: Said, of_family: object, layer: int | None) -> dict[str, Any]:
     return {}
 
 
+def _ungated(said: Said) -> dict[str, Any]:
+    """Return the fields that the config states on an activation without a gate."""
+    section = {name: value for name, value in said.section.items() if isinstance(name, str)}
+    _refuse_unknown(said, section)
+    named = _activations(said, section, _WITHOUT_GATES)
+    strange = [name for name in (*_WORDS, _LIMITS) if section.get(name)]
+    if strange or len(named) > 1:
+        words = " and ".join([*named.values(), *strange])
+        raise said.error(f"says {words}, and these names are of experts without gates")
+    return {"activation": str(next(iter(named)))} if named else {}
+
+
 def _by_numbers(said: Said, numbers: Mapping[str, float]) -> Activation:
     """Return what SiLU is with some numbers."""
     found = _BY_NUMBERS.get(tuple(numbers))
@@ -174,18 +199,20 @@ def _limit_of(said: Said, section: Mapping[str, Any], layer: int | None) -> floa
     return number(said, {_LIMITS: limits[layer] or None}, _LIMITS)
 
 
-def _activations(said: Said, section: Mapping[str, Any]) -> dict[Activation, str]:
+def _activations(
+    said: Said, section: Mapping[str, Any], names: Mapping[str, Activation] = _NAMES
+) -> dict[Activation, str]:
     """Return the activations that are named, all of which a layer computes, and the words."""
     found = {}
     for name, value in section.items():
         if value is None or not _ACTIVATION.fullmatch(name) or _ELSEWHERE.search(name):
             continue
         word = value.get("name") if isinstance(value, Mapping) else value
-        if not isinstance(word, str) or word.lower() not in _NAMES:
+        if not isinstance(word, str) or word.lower() not in names:
             raise said.error(
-                f"says {name} = {shown(value)}, and a layer computes {', '.join(_NAMES)} alone"
+                f"says {name} = {shown(value)}, and a layer computes {', '.join(names)} alone"
             )
-        found[_NAMES[word.lower()]] = f"{name} = {shown(value)}"
+        found[names[word.lower()]] = f"{name} = {shown(value)}"
     return found
 
 

@@ -73,25 +73,26 @@ class _Reader:
         self._part = part
         self._encoding = part.form.encoding
         family = part.form.family
-        self._is_fused = family.is_fused
+        self._family = family
         gate, down = (
             part.matrix(each, part.experts[0]) for each in (family.gate_up[0], family.down)
         )
         role = self._encoding.roles[0]
         rows, self._hidden = self._encoding.size(gate)
-        if self._is_fused and rows % 2:
+        if rows % family.rows:
             raise InputError(
                 "source",
                 f"{gate.name(role)} must have a row of each gate and of each up (got {rows})",
             )
         self._dtype = gate.dtype(role)
-        self._columns = _columns(part, rows // 2 if self._is_fused else rows, gate)
+        self._columns = _columns(part, rows // family.rows, gate)
         size, count = self._columns.size, len(part.experts)
-        self._w13 = room(part, gate, (count, 2 * size, self._hidden))
+        self._between = family.inputs * size
+        self._w13 = room(part, gate, (count, self._between, self._hidden))
         self._w2 = room(part, down, (count, self._hidden, size))
         self._biases: dict[str, Tensor] = {}
         if family.has_bias:
-            for name, width in (("w13_bias", 2 * size), ("w2_bias", self._hidden)):
+            for name, width in (("w13_bias", self._between), ("w2_bias", self._hidden)):
                 self._biases[name] = torch.zeros((count, width), device=part.device)
 
     def fill(self, place: int) -> None:
@@ -101,14 +102,12 @@ class _Reader:
         gate_up = [part.matrix(module, expert) for module in family.gate_up]
         down = part.matrix(family.down, expert)
         for matrix in gate_up:
-            self._require(matrix, (2 * whole if self._is_fused else whole, self._hidden))
+            self._require(matrix, (family.rows * whole, self._hidden))
         self._require(down, (self._hidden, whole))
         for matrix, cut in self._cuts(gate_up):
             self._w13.put(place, matrix, cut)
-        read, size = len(self._columns.read), self._columns.size
-        if read < size:
-            for start in (2 * read,) if self._takes_turns else (read, size + read):
-                self._w13.pad(place, start, 2 * size if self._takes_turns else start + size - read)
+        for start, stop in self._spare():
+            self._w13.pad(place, start, stop)
         all_rows = range(self._hidden)
         columns = self._columns
         self._w2.put(place, down, Cut(all_rows, columns.read, all_rows, columns.own))
@@ -117,23 +116,30 @@ class _Reader:
         if family.has_bias:
             self._fill_biases(place, gate_up[0], down)
 
-    @property
-    def _takes_turns(self) -> bool:
-        return self._part.interleaved
+    def _spare(self) -> list[tuple[int, int]]:
+        """Return rows of `w13` that the checkpoint does not have."""
+        read, size = len(self._columns.read), self._columns.size
+        if read == size:
+            return []
+        inputs = self._family.inputs
+        if self._part.interleaved:
+            return [(inputs * read, inputs * size)]
+        return [(number * size + read, (number + 1) * size) for number in range(inputs)]
 
     def _cuts(self, gate_up: list[Matrix]) -> list[tuple[Matrix, Cut]]:
         """Return which part of which matrix is read into `w13`."""
-        columns, across = self._columns, range(self._hidden)
-        if self._is_fused and self._takes_turns:
+        columns, across, turns = self._columns, range(self._hidden), self._part.interleaved
+        has_both = self._family.rows > 1
+        if has_both and turns:
             rows, own = (_moved(each, by=0, times=2) for each in (columns.read, columns.own))
             return [(gate_up[0], Cut(rows, across, own, across))]
         found = []
-        for number in range(2):
-            first = number * columns.whole if self._is_fused else 0
+        for number in range(self._family.inputs):
+            first = number * columns.whole if has_both else 0
             rows, own = (_moved(each, by=first) for each in (columns.read, columns.own))
-            start, step = (number, 2) if self._takes_turns else (number * columns.size, 1)
+            start, step = (number, 2) if turns else (number * columns.size, 1)
             cut = Cut(rows, across, own, across, start=start, step=step)
-            found.append((gate_up[0 if self._is_fused else number], cut))
+            found.append((gate_up[0 if has_both else number], cut))
         return found
 
     def _require(self, matrix: Matrix, size: tuple[int, int]) -> None:
@@ -144,7 +150,7 @@ class _Reader:
             raise InputError(
                 "source",
                 f"{name} must have shape {size}, as the others of the layer have it (got "
-                f"{matrix.source.shape(name) if self._is_fused else found})",
+                f"{matrix.source.shape(name) if self._family.is_fused else found})",
             )
         if matrix.dtype(role) is not self._dtype:
             raise InputError(
@@ -155,7 +161,7 @@ class _Reader:
         self._encoding.check(matrix, size)
 
     def _fill_biases(self, place: int, gate_up: Matrix, down: Matrix) -> None:
-        require_shape(gate_up, BIAS, (2 * self._columns.whole,))
+        require_shape(gate_up, BIAS, (self._family.rows * self._columns.whole,))
         require_shape(down, BIAS, (self._hidden,))
         bias = scales.of_bias(gate_up.read(BIAS), gate_up.name(BIAS))
         for _, cut in self._cuts([gate_up]):
@@ -184,7 +190,7 @@ def _columns(part: Part, whole: int, first: Matrix) -> Columns:
     """Return which columns of an expert are read."""
     encoding = part.form.encoding
     unit = 1 if part.dequantize else encoding.unit
-    has_both = part.form.family.is_fused and not part.interleaved
+    has_both = part.form.family.rows > 1 and not part.interleaved
     if not part.dequantize and encoding.kernel == BLOCK128 and has_both and whole % unit:
         raise InputError(
             "source",

@@ -92,7 +92,7 @@ RULES: dict[str, Rule] = {
             *("deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_linear", "axk1", "axk2"),
             *("glm4_moe", "glm4_moe_lite", "glm4v_moe_text", "glm_moe_dsa", "exaone_moe"),
             *("dots1", "mimo_v2_flash", "solar_open", "bailing_hybrid", "beam"),
-            *("glm5_next_text", "hy_v4"),
+            *("glm5_next_text", "hy_v4", "nemotron_h"),
         ),
         _BIASED,
     ),
