@@ -139,11 +139,11 @@ class Devices:
         return self._mode.is_lost and machine.grid.number >= self._mode.lost_from
 
     def _deliver(self) -> bool:
-        """Let one store arrive that a link delays; return whether there was one."""
+        """Let one store of each device arrive that a link delays; return whether there was one."""
         links = [device.queue.memory.link for device in self._devices]
-        has_arrived = any(link.arrive_one() for link in links if link is not None)
-        self._timeline.events += has_arrived
-        return has_arrived
+        number = sum(link.arrive_one() for link in links if link is not None)
+        self._timeline.events += number
+        return number > 0
 
     def _go_on(self, machines: Sequence[Machine]) -> bool:
         """Let something happen on some devices; False if all their threads wait."""
