@@ -15,9 +15,10 @@ from jitgen.emulator.call import Call
 from jitgen.emulator.host.native import STANDALONE, Host
 from jitgen.emulator.host.tensors import Tensor, span
 from jitgen.emulator.host.windows import Window
-from jitgen.emulator.machine.devices import MOST_DEVICES, Devices, Queue
+from jitgen.emulator.machine.devices import MOST_DEVICES, Devices
 from jitgen.emulator.machine.global_memory import GlobalMemory
 from jitgen.emulator.machine.machine import NUM_SMS, Launch, Machine
+from jitgen.emulator.machine.streams import Queue, Step
 from jitgen.emulator.modes import Mode, modes_of_devices
 from jitgen.emulator.prepared import Prepared, of_artifact, of_program
 from jitgen.emulator.program.translate import Program, translate
@@ -38,6 +39,9 @@ class DeviceCall:
             also bytes, for parameters that are structures.
         launch: Of PTX, grid, block, cluster and shared memory; an artifact's host part says it.
         entry: Of PTX, the name of the kernel; empty for the only one.
+        stream: Its stream on the device, from 0, in which it follows the call before.
+        after: Numbers, in `OnDevices.calls`, of calls of other streams of the device that are over
+            before it starts.
     """
 
     device: int
@@ -45,6 +49,8 @@ class DeviceCall:
     arguments: Mapping[str, object]
     launch: Launch | None = None
     entry: str = ""
+    stream: int = 0
+    after: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +59,11 @@ class OnDevices:
     What several devices run.
 
     Attributes:
-        calls: Of 1 to `MOST_DEVICES` devices. Those of a device follow each other in their order.
+        calls: Of 1 to `MOST_DEVICES` devices. Those of a stream follow each other in their order.
         windows: Memory that all devices see, by the name that messages call it. A tensor that is in
             none is seen by one device alone.
         replays: How often each device runs its calls, as the replays of a graph do: with the same
-            arguments, and with what the replay before left in memory.
+            arguments, with what the replay before left in memory, and after all of it.
     """
 
     calls: Sequence[DeviceCall]
@@ -82,6 +88,11 @@ class OnDevices:
         for call in self.calls:
             if not 0 <= call.device < found:
                 raise InputError("device", f"must be 0 to {found - 1} (got {call.device})")
+        for number, call in enumerate(self.calls):
+            for other in call.after:
+                if not 0 <= other < number or self.calls[other].device != call.device:
+                    allowed = "earlier calls of its device"
+                    raise InputError("after", f"call {number} may follow {allowed} (got {other})")
         return found
 
 
@@ -120,8 +131,8 @@ def emulate_devices(
     chosen = modes_of_devices(modes, count)
     programs: dict[tuple[str, str], Program] = {}
     queues = [_Queue() for _ in range(count)]
-    for call in work.calls:
-        queues[call.device].add(_prepared(call, programs, num_sms, host))
+    for number, call in enumerate(work.calls):
+        queues[call.device].add(number, call, _prepared(call, programs, num_sms, host))
     groups: dict[str, list[str]] = {name: [] for name in windows}
     tensors: dict[str, Tensor] = {}
     for name, window in windows.items():
@@ -155,20 +166,27 @@ class _Queue:
 
     Attributes:
         programs: Their kernels, launched or not.
-        launches: Programs and launches, in order.
+        steps: Their launches, in order.
+        last: Of each call, by its number, the last of its steps, or of those before it.
         given: Tensors among the arguments, with the names that calls have for them.
         own: Names of all that the device has, windows included.
     """
 
     programs: list[Program] = field(default_factory=list)
-    launches: list[tuple[Program, Launch]] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    last: dict[int, tuple[int, ...]] = field(default_factory=dict)
     given: list[tuple[str, Tensor]] = field(default_factory=list)
     own: list[str] = field(default_factory=list)
 
-    def add(self, prepared: Prepared) -> None:
-        """Add a call behind the others."""
+    def add(self, number: int, call: DeviceCall, prepared: Prepared) -> None:
+        """Add a call, with its number, behind the others."""
         self.programs += prepared.programs
-        self.launches += prepared.launches
+        after = tuple(step for other in call.after for step in self.last[other])
+        self.last[number] = after
+        for program, launch in prepared.launches:
+            self.steps.append(Step(program, launch, call.stream, after))
+            self.last[number] = (len(self.steps) - 1,)
+            after = ()
         self.given += prepared.tensors.items()
 
     def declare(
@@ -221,7 +239,7 @@ class _Devices(Call):
                         home = window.tensors[of].data_ptr()
                         memory.add_peer(window.address(of=of, on=on), owner, home)
         queues = [
-            Queue(memory, queue.launches * self.replays, self.num_sms)
+            Queue(memory, queue.steps, self.num_sms, self.replays)
             for memory, queue in zip(memories, self.queues, strict=True)
         ]
         Devices(queues, mode, machines, time_limit_s=time_limit_s).run()

@@ -37,7 +37,10 @@ KEYS = {
 _MOST_BYTES = 1 << 26
 """Of a document; numbers of tensors are in it."""
 
-_CALL = {"kernel", "devices", "grid", "block", "cluster", "shared", "dependent", "arguments"}
+_CALL = {
+    "kernel", "devices", "grid", "block", "cluster", "shared", "dependent", "stream", "after",
+    "arguments",
+}  # fmt: skip
 _MAP = {"tensor_map", "type", "sizes", "strides", "box", "swizzle"}
 
 
@@ -114,7 +117,12 @@ class Document:
         self._kernels = {
             name: self._kernel(name, one, folder) for name, one in content["kernels"].items()
         }
-        self.calls = [call for one in content.get("calls", ()) for call in self._calls(one)]
+        self.calls: list[DeviceCall] = []
+        self._numbers: list[dict[int, int]] = []
+        for one in content.get("calls", ()):
+            calls = self._calls(one)
+            self._numbers.append({x.device: len(self.calls) + i for i, x in enumerate(calls)})
+            self.calls += calls
         self._tolerance = float(content.get("tolerance", 0))
         self._expected = {
             name: self._each(f"expected {name}", values, self._tensors(name))
@@ -207,10 +215,18 @@ class Document:
                 kernel=text,
                 entry=entry,
                 launch=launch,
+                stream=given.get("stream", 0),
+                after=[self._number(other, device) for other in given.get("after", ())],
                 arguments=self._arguments(given.get("arguments", ()), device),
             )
             for device in given.get("devices", range(self.count))
         ]
+
+    def _number(self, call: int, device: int) -> int:
+        """Return the number in `calls` of an earlier call of the document on a device."""
+        if not 0 <= call < len(self._numbers) or device not in self._numbers[call]:
+            raise InputError("after", f"must be earlier calls of the device (got {call})")
+        return self._numbers[call][device]
 
     def _arguments(self, given: Sequence[Any], device: int) -> dict[str, object]:
         """Return the arguments of a call on a device, each with a name of its own."""

@@ -114,6 +114,30 @@ def test_kernels_in_files_tables_and_structures(tmp_path: Path) -> None:
     assert verdict.is_right, verdict
 
 
+def test_streams_of_a_document(tmp_path: Path) -> None:
+    """A call of another stream that reads what the first one wrote, with and without waiting."""
+    body = (
+        "ld.param.b64 %rd1, [from];\nld.param.b64 %rd2, [to];\nld.global.b32 %r1, [%rd1];\n"
+        "add.u32 %r1, %r1, 1;\nst.global.b32 [%rd2], %r1;\n"
+    )
+    add: dict[str, Any] = {"kernel": "add", "arguments": ["a", "b"]}
+    other = {"kernel": "add", "stream": 1, "after": [0], "arguments": ["b", "c"]}
+    document = {
+        "devices": 2,
+        "kernels": {"add": {"ptx": kernel(body, "add", [".u64 from", ".u64 to"])}},
+        "tensors": dict.fromkeys("abc", "int32:1"),
+        "calls": [add, other],
+        "expected": {"c": [2]},
+    }
+    verdict = read_document(written(tmp_path, document)).run()
+    assert verdict.is_right, verdict
+    document["calls"] = [add, {**other, "after": []}]
+    assert "race: " in str(read_document(written(tmp_path, document)).run("eager"))
+    document["calls"] = [{**add, "devices": [0]}, other]
+    with pytest.raises(InputError, match=r"after: must be earlier calls of the device \(got 0\)"):
+        read_document(written(tmp_path, document))
+
+
 def test_tensor_maps_of_peers(tmp_path: Path) -> None:
     to_peer = {"window": "inbox", "of": 1}
     described = {

@@ -2,10 +2,10 @@
 """
 Several devices at once: their launches in one schedule, with one set of clocks.
 
-Each device has a stream of launches, which follow each other; nothing but what the kernels do
-orders those of different devices. What a kernel leaves is seen by the next launch of its device,
-not by a peer. A launch that may start before the one before it has ended knows of it from
-griddepcontrol.wait on; it never does start before that here, and is found out by its clocks.
+Each device has streams of launches; nothing but what the kernels do orders those of different
+devices. What a kernel leaves is seen by the next launch of its stream, not by a peer. A launch that
+may start before the one before it has ended knows of it from griddepcontrol.wait on. It never does
+start before that here, and is found out by its clocks.
 
 PTX ISA, sections "Scope", "griddepcontrol" and "Memory Consistency Model".
 """
@@ -15,60 +15,18 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from jitgen.emulator.machine import deadlock
-from jitgen.emulator.machine.global_memory import GlobalMemory
-from jitgen.emulator.machine.grids import Grid, Stream
 from jitgen.emulator.machine.link import Link
-from jitgen.emulator.machine.machine import Launch, Machine, Standstill, run_mixed
-from jitgen.emulator.machine.remote_clocks import ByCluster, join_clocks, without_ended
+from jitgen.emulator.machine.machine import Machine, Standstill, run_mixed
+from jitgen.emulator.machine.streams import Progress, Queue
 from jitgen.emulator.machine.timeline import Timeline
 from jitgen.emulator.modes import Mode
-from jitgen.emulator.program.translate import Program
 
 MOST_DEVICES = 8
 """Devices of one host, all of which see each other's memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """
-    The launches of one device.
-
-    Attributes:
-        memory: What the device sees of global memory.
-        launches: Programs and launches, in order; replays of a graph repeat them.
-        num_sms: Its SMs.
-    """
-
-    memory: GlobalMemory
-    launches: Sequence[tuple[Program, Launch]]
-    num_sms: int
-
-
-@dataclass(slots=True)
-class _Running:
-    """
-    A device that runs.
-
-    Attributes:
-        queue: What it runs.
-        stream: What stands for its launches.
-        machine: The launch that runs; None before the first and after the last.
-        number: Of launches that began.
-        last: What is known once the latest launch is over.
-        all: What is known once all launches so far are over.
-    """
-
-    queue: Queue
-    stream: Stream
-    machine: Machine | None = None
-    number: int = 0
-    last: ByCluster = field(default_factory=dict)
-    all: ByCluster = field(default_factory=dict)
 
 
 class Devices:
@@ -95,9 +53,7 @@ class Devices:
         self._standstill = Standstill(self._timeline)
         for queue in queues:
             queue.memory.link = Link(mode.links) if mode.links else None
-        self._devices = [
-            _Running(queue, Stream(number, has_peers=True)) for number, queue in enumerate(queues)
-        ]
+        self._devices = [Progress(queue, number) for number, queue in enumerate(queues)]
 
     def run(self) -> None:
         """
@@ -110,13 +66,13 @@ class Devices:
         with np.errstate(all="ignore"):
             for device in self._devices:
                 self._begin(device)
-            while any(device.machine for device in self._devices):
+            while not all(device.is_over for device in self._devices):
                 if not self._advance():
                     raise deadlock.report(self._running())
 
     def _running(self) -> list[Machine]:
         """Return the launches that run, in the order in which they may."""
-        found = [device.machine for device in self._devices if device.machine is not None]
+        found = [machine for device in self._devices for machine in device.running.values()]
         return found[::-1] if self._mode.is_reversed else found
 
     def _advance(self) -> bool:
@@ -162,49 +118,32 @@ class Devices:
         return self._follow() or has_run
 
     def _follow(self) -> bool:
-        """Begin the next launch of each device whose launch has ended."""
-        over = [one for one in self._devices if one.machine and not one.machine.running]
-        for device in over:
-            self._end(device)
-            self._begin(device)
-        return bool(over)
+        """Begin the next launches of each device that has ended one."""
+        has_ended = False
+        for device in self._devices:
+            over = [number for number, one in device.running.items() if not one.running]
+            for number in over:
+                device.running[number].observed.finish()
+                device.queue.memory.settle()
+                self._timeline.events += 1
+                device.end(number)
+            if over:
+                self._begin(device)
+                has_ended = True
+        return has_ended
 
-    def _begin(self, device: _Running) -> None:
-        """Begin the next launch of a device, if there is one."""
-        if device.number == len(device.queue.launches):
-            return
-        program, launch = device.queue.launches[device.number]
-        grid = Grid(
-            stream=device.stream,
-            number=device.number,
-            program=program,
-            before=device.last if launch.is_dependent else device.all,
-            follows=device.number > 0,
-        )
-        device.machine = Machine(
-            program,
-            device.queue.memory,
-            launch,
-            self._mode,
-            time_limit_s=self._time_limit_s,
-            num_sms=device.queue.num_sms,
-            grid=grid,
-            timeline=self._timeline,
-        )
-        device.machine.start(self._mode.clusters)
-        device.number += 1
-        self.machines.append(device.machine)
-
-    def _end(self, device: _Running) -> None:
-        """End the launch of a device: the next one sees what it did, and what it knew of others."""
-        machine = device.machine
-        assert machine is not None
-        machine.observed.finish()
-        device.queue.memory.settle()
-        self._timeline.events += 1
-        known: ByCluster = {device.stream: np.eye(1, device.number, device.number - 1, np.int64)[0]}
-        for clocks, previous in machine.ended:
-            known = join_clocks(known, clocks.remote.all_known(clocks, previous))
-        device.last = without_ended(known)
-        device.all = without_ended(join_clocks(device.all, known))
-        device.machine = None
+    def _begin(self, device: Progress) -> None:
+        """Begin every launch of a device that can start."""
+        for number, step, grid in device.ready():
+            machine = device.running[number] = Machine(
+                step.program,
+                device.queue.memory,
+                step.launch,
+                self._mode,
+                time_limit_s=self._time_limit_s,
+                num_sms=device.queue.num_sms,
+                grid=grid,
+                timeline=self._timeline,
+            )
+            machine.start(self._mode.clusters)
+            self.machines.append(machine)
