@@ -30,7 +30,7 @@ from jitgen.emulator.isa.memory import Mask, Threads, define_loaded, wait_if_spi
 from jitgen.emulator.isa.modifiers import width
 from jitgen.emulator.isa.ordering import ORDER_PARTS, RELAXED, order_of, scope_of
 from jitgen.emulator.machine.access import RELAXED_READ, RELAXED_WRITE
-from jitgen.emulator.machine.clocks import check_previous_grid
+from jitgen.emulator.machine.early_access import check_previous_grid
 from jitgen.emulator.machine.fragment import Fragment, Wait
 from jitgen.emulator.machine.global_history import UPDATE
 from jitgen.emulator.machine.scopes import Scope

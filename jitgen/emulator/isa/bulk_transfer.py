@@ -24,8 +24,9 @@ from jitgen.emulator.formats.swizzle import Placement
 from jitgen.emulator.machine.access import READ, WRITE, Access
 from jitgen.emulator.machine.barrier_use import Use, use
 from jitgen.emulator.machine.barriers import MBarrier
-from jitgen.emulator.machine.clocks import AsyncUnit, check_early_read, check_previous_grid
+from jitgen.emulator.machine.clocks import AsyncUnit
 from jitgen.emulator.machine.cta import OFFSET_MASK, RANK_SHIFT, Cta
+from jitgen.emulator.machine.early_access import check_early_read, check_previous_grid
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.global_history import UPDATE
 from jitgen.emulator.machine.phases import Signaller

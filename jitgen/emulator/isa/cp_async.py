@@ -23,7 +23,8 @@ from jitgen.emulator.isa.mbarrier import group_threads
 from jitgen.emulator.isa.memory import Mask
 from jitgen.emulator.machine.access import READ, WRITE, Access
 from jitgen.emulator.machine.barrier_use import Use
-from jitgen.emulator.machine.clocks import AsyncUnit, check_early_read
+from jitgen.emulator.machine.clocks import AsyncUnit
+from jitgen.emulator.machine.early_access import check_early_read
 from jitgen.emulator.machine.fragment import Fragment
 from jitgen.emulator.machine.lanes import MANY
 from jitgen.emulator.machine.shared_history import WORD

@@ -33,7 +33,7 @@ from jitgen.emulator.isa.modifiers import width
 from jitgen.emulator.isa.ordering import ORDER_PARTS, WEAK, order_of, scope_of
 from jitgen.emulator.machine.access import READ, RELAXED_READ, RELAXED_WRITE, WRITE
 from jitgen.emulator.machine.agreement import check_agreement
-from jitgen.emulator.machine.clocks import check_early_read, check_previous_grid
+from jitgen.emulator.machine.early_access import check_early_read, check_previous_grid
 from jitgen.emulator.machine.fragment import Fragment, Wait, agree
 from jitgen.emulator.machine.global_history import CONSTANT_READ
 from jitgen.emulator.machine.scopes import Scope

@@ -32,7 +32,7 @@ from jitgen.emulator.machine.representatives import Representatives
 from jitgen.emulator.machine.scopes import Scope
 
 if TYPE_CHECKING:
-    from jitgen.emulator.machine.fragment import Fragment
+    pass
 
 Agents = int | NDArray[np.int64]
 """One agent, or several [k]."""
@@ -353,49 +353,3 @@ class AsyncUnit:
                 self.pending.append([])
             for action in actions:
                 action()
-
-
-def check_previous_grid(f: Fragment, at: int, agents: NDArray[np.int64] | None = None) -> None:
-    """
-    Find warps that access global memory too early.
-
-    A grid that may start before the previous one ends must execute griddepcontrol.wait first. PTX
-    ISA, section "griddepcontrol".
-
-    Args:
-        f: Who executes the access.
-        at: Its instruction.
-        agents: The warps that take part [k]; by default all.
-    """
-    if _are_early(f, f.agents if agents is None else agents).any():
-        f.warn(at, "race", _TOO_EARLY)
-
-
-def check_early_read(
-    f: Fragment,
-    at: int,
-    threads: NDArray[np.int64] | slice,
-    addresses: NDArray[np.int64],
-    size: int,
-) -> None:
-    """
-    Do the same for threads [k] that read `size` bytes at each of `addresses` [k].
-
-    Memory that no earlier grid can still be writing may be read before: see `Range.is_settled`.
-    """
-    if not _are_early(f, f.agents).any():
-        return
-    is_early = _are_early(f, f.agent_of[threads])
-    if is_early.any() and not f.machine.memory.is_settled(addresses[is_early], size):
-        f.warn(at, "race", _TOO_EARLY)
-
-
-def _are_early(f: Fragment, agents: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which of `agents` [k] may run while the previous grid does."""
-    if not f.machine.is_early:
-        return np.zeros(1, np.bool_)
-    early: NDArray[np.bool_] = f.cluster.clocks.vector[agents, f.cluster.previous_grid] < 1
-    return early
-
-
-_TOO_EARLY = "global memory is accessed before griddepcontrol.wait"
