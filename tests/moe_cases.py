@@ -45,13 +45,15 @@ class Case:
         names = ("w13", "w2", "w13_scale", "w2_scale", "w13_bias", "w2_bias", "activation_format")
         return {name: getattr(self.weights, name) for name in names}
 
-    def expected(self, shared: Tensor | None = None) -> Tensor:
+    def expected(self, shared: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
         return reference.moe(
-            self.x, self.weights, self.topk_weights, self.topk_ids, self.config, shared
+            self.x, self.weights, self.topk_weights, self.topk_ids, self.config, shared, weights
         )
 
-    def error(self, found: Tensor, shared: Tensor | None = None) -> float:
-        return reference.relative_error(found, self.expected(shared))
+    def error(
+        self, found: Tensor, shared: Tensor | None = None, weights: Tensor | None = None
+    ) -> float:
+        return reference.relative_error(found, self.expected(shared, weights))
 
     @property
     def tolerance(self) -> float:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from jitgen.config.config import MAX_SIZE, Part, TiledConfig, of
 from jitgen.config.problem import UngroupedTokens
+from jitgen.errors import ConfigError
 from jitgen.support.frozen import frozen
 
 MOST_PLACES = 32
@@ -50,6 +51,7 @@ class CombineConfig(TiledConfig):
 
     Attributes:
         has_shared: Whether a shared expert's rows are added.
+        is_weighted: Whether each of these has a weight.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -62,6 +64,7 @@ class CombineConfig(TiledConfig):
     op: ClassVar[str] = "combine"
     prefix: ClassVar[str] = "bf16"
     has_shared: bool = of(bool, default=False, word="shared")
+    is_weighted: bool = of(bool, default=False, word="weighted")
     tiling: Tiling = of(Tiling, default=Tiling())
 
     @property
@@ -75,7 +78,8 @@ class CombineConfig(TiledConfig):
     def arguments(self) -> tuple[str, ...]:
         """Names of the first arguments of the compiled function, for findings."""
         shared = ("shared",) if self.has_shared else ()
-        return ("y", "inverse", "topk_weights", *shared, "out")
+        weights = ("shared_weights",) if self.is_weighted else ()
+        return ("y", "inverse", "topk_weights", *shared, *weights, "out")
 
 
 @frozen
@@ -88,6 +92,7 @@ class CombineProblem(UngroupedTokens):
         n: Columns.
         top_k: Rows of a token.
         has_shared: Whether a shared expert's rows are added.
+        is_weighted: Whether each of these has a weight.
     """
 
     op: ClassVar[str] = "combine"
@@ -95,6 +100,12 @@ class CombineProblem(UngroupedTokens):
     n: int = of(int, most=MAX_SIZE)
     top_k: int = of(int, most=MOST_PLACES, default=8)
     has_shared: bool = of(bool, default=False)
+    is_weighted: bool = of(bool, default=False)
+
+    def __post_init__(self) -> None:
+        Part.__post_init__(self)
+        if self.is_weighted and not self.has_shared:
+            raise ConfigError("is_weighted is for a shared expert: set has_shared")
 
     @property
     def traffic_bytes(self) -> int:
@@ -104,14 +115,16 @@ class CombineProblem(UngroupedTokens):
     @property
     def types(self) -> str:
         """The types in words, for errors."""
-        return "bf16 rows" + ", with a shared expert's" * self.has_shared
+        shared = ", with a shared expert's" * self.has_shared + ", weighted" * self.is_weighted
+        return f"bf16 rows{shared}"
 
     @property
     def slug(self) -> str:
         """A readable name, as a file may have it."""
-        return f"combine_m{self.m}_n{self.n}_top{self.top_k}" + "_shared" * self.has_shared
+        words = "_shared" * self.has_shared + "_weighted" * self.is_weighted
+        return f"combine_m{self.m}_n{self.n}_top{self.top_k}{words}"
 
     @property
     def kind(self) -> tuple[object, ...]:
         """Sort key of problems: kind, columns, places, tokens."""
-        return (self.has_shared, self.n, self.top_k, self.m)
+        return (self.has_shared, self.is_weighted, self.n, self.top_k, self.m)

@@ -129,9 +129,9 @@ class RouteConfig(TiledConfig):
         sorted_ = ("offs", "permutation", "inverse", *workspace)
         if self.scoring is Scoring.GIVEN:
             return ("ids", *sorted_)
-        more = ("token_ids", "hash_table") if self.hashed else ()
-        more += ("bias",) if self.bias else ()
-        return ("scores", *more, "topk_weights", "topk_ids", *sorted_)
+        table = ("token_ids", "hash_table") if self.hashed else ()
+        bias = ("bias",) if self.bias else ()
+        return ("scores", *table, *bias, "topk_weights", "topk_ids", *sorted_)
 
 
 @frozen
@@ -222,5 +222,5 @@ class RouteProblem(UngroupedTokens):
     def kind(self) -> tuple[object, ...]:
         """Sort key of problems: kind, experts, rows."""
         kind = (self.scoring, str(self.scores_dtype), self.bias, self.expert_groups)
-        kind = (*kind, self.group_scoring, self.softcap, self.hashed)
-        return (*kind, self.experts, self.top_k, self.sorted_experts, self.m)
+        words = (self.group_scoring, self.softcap, self.hashed)
+        return (*kind, *words, self.experts, self.top_k, self.sorted_experts, self.m)

@@ -50,6 +50,8 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     chunk_tokens: int = CHUNK_TOKENS,
     min_latency: bool | None = None,
     numerics: str | None = None,
+    zero_experts: int = 0,
+    shared_weights: Tensor | None = None,
     **old: Any,
 ) -> Tensor:
     """
@@ -97,6 +99,11 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         chunk_tokens: More tokens than these go through in several passes, which bounds memory.
         min_latency: As for `jitgen.grouped_gemm`.
         numerics: Likewise; a token's result then depends on the token alone.
+        zero_experts: Experts behind the `experts`, numbered on from there, that have no weights and
+            give the token itself: ``topk_weights[t, j] * x[t]`` (LongCat-Flash's zero-computation
+            experts). The rank with expert 0 adds them, in the place of `shared`.
+        shared_weights: (T,) float32, what rows of `shared` are multiplied with: its gate, such as
+            ``torch.sigmoid(gate(x)).float().flatten()`` (Qwen3-Next). None: 1.
         **old: Arguments by names that they had before: docs/renamed.md.
 
     Returns:
@@ -137,13 +144,15 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         chunk_tokens=chunk_tokens,
         min_latency=min_latency,
         numerics=numerics,
+        zero_experts=zero_experts,
     )
     require_gates(config, weights)
     chain = Chain(config=config, weights=weights)
-    return run(chain, x, topk_weights, topk_ids, shared, out, workspace, sorting)
+    given = (x, topk_weights, topk_ids, shared, out, workspace, sorting)
+    return run(chain, *given, shared_weights=shared_weights)
 
 
-def run(  # shared by a call and a module
+def run(  # noqa: PLR0913, PLR0917  # each is one thing to say
     chain: Chain,
     x: Tensor,
     topk_weights: Tensor,
@@ -152,6 +161,7 @@ def run(  # shared by a call and a module
     out: Tensor | None = None,
     workspace: Workspace | None = None,
     sorting: Routing | Sorting | None = None,
+    shared_weights: Tensor | None = None,
 ) -> Tensor:
     """
     Check the tensors of a call and run the chain.
@@ -161,10 +171,12 @@ def run(  # shared by a call and a module
     """
     with calling("moe"):
         _check(chain, x, topk_weights, topk_ids, shared, out)
+        _check_weights(chain, x, shared, shared_weights)
         pairs = None if sorting is None else _sorted(chain, sorting, topk_ids)
         if out is not None and not (is_compiling() or is_traced((out, x))):
             given = {"out": out, "x": x, "topk_weights": topk_weights, "topk_ids": topk_ids}
             given |= {} if shared is None else {"shared": shared}
+            given |= {} if shared_weights is None else {"shared_weights": shared_weights}
             given |= {} if pairs is None else pairs._asdict()
             # Launches read x, chunk by chunk, before they write the same rows of out.
             require_apart(given | chain.weights.tensors, ("out",), in_place=("x", "shared"))
@@ -174,7 +186,7 @@ def run(  # shared by a call and a module
             workspace = None if is_compiling() else workspace  # a view of each size is a graph
         ids, counts = common.short_ids(topk_ids).contiguous(), topk_weights.contiguous()
         with nullcontext(Lease()) if workspace is None else workspace.lease() as lease:
-            return chain.run_in_chunks(x, counts, ids, shared, out, lease, pairs)
+            return chain.run_in_chunks(x, counts, ids, shared, out, lease, pairs, shared_weights)
 
 
 def require_workspace(given: object) -> None:
@@ -209,6 +221,26 @@ def _sorted(chain: Chain, given: Routing | Sorting, topk_ids: Tensor) -> Sorting
             like=("topk_ids", topk_ids.device),
         )
     return found
+
+
+def _check_weights(
+    chain: Chain, x: Tensor, shared: Tensor | None, shared_weights: Tensor | None
+) -> None:
+    """Require weights for what is shared alone, and that nothing is where tokens are added."""
+    if chain.config.zero_experts and shared is not None:
+        raise InputError("shared", "must be None beside zero_experts, which take its place")
+    if shared_weights is None:
+        return
+    if shared is None:
+        raise InputError("shared_weights", "must be None without shared, which they are for")
+    common.require(
+        "shared_weights",
+        shared_weights,
+        [torch.float32],
+        shape=((x.shape[0],), "one for each token"),
+        like=("x", x.device),
+        contiguous=0,
+    )
 
 
 def _check(

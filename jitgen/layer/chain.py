@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
 from jitgen.errors import InputError
 from jitgen.layer.config import MoEConfig
-from jitgen.layer.early import JOINED, SHARED, configs_of
+from jitgen.layer.early import JOINED, SHARED, WEIGHTED, configs_of
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.layer.workspace import NEW, Buffers, Lease
 from jitgen.ops.combine.call import combine
@@ -176,15 +177,18 @@ class Chain:
         topk_weights: Tensor,
         shared: Tensor | None = None,
         out: Tensor | None = None,
+        shared_weights: Tensor | None = None,
     ) -> Tensor:
         """Return the weighted sum of each token's rows: (T, H) bfloat16."""
+        name = "combine" if shared is None else SHARED
         return combine(
             y,
             pairs.inverse,
             topk_weights,
             shared=shared,
             out=out,
-            config=self.configs.get("combine" if shared is None else SHARED),
+            config=self.configs.get(name if shared_weights is None else WEIGHTED),
+            shared_weights=shared_weights,
         )
 
     def run(  # a token's way
@@ -196,6 +200,7 @@ class Chain:
         out: Tensor | None,
         into: Buffers = NEW,
         sorting: Sorting | None = None,
+        shared_weights: Tensor | None = None,
     ) -> Tensor:
         """
         Run every launch for tokens that fit in one pass; `sorting` is the sorting of their pairs,
@@ -208,7 +213,18 @@ class Chain:
             pairs, rows = sorting, chain.gather(x, sorting, into)
         h = chain.gate_up(rows, pairs, into)
         y = chain.down(chain.activate(h, pairs, into), pairs, into)
-        return chain.combine(y, pairs, topk_weights, shared, out)
+        if self.config.adds_tokens:
+            shared, shared_weights = x, self.token_weights(topk_weights, topk_ids)
+        return chain.combine(y, pairs, topk_weights, shared, out, shared_weights)
+
+    def token_weights(self, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
+        """
+        Return the sum of each token's weights of experts without weights, (T,) float32: taken in
+        float64, where it is exact, whatever the order.
+        """
+        config = self.config
+        is_token = (topk_ids >= config.experts) & (topk_ids < config.every)
+        return topk_weights.where(is_token, 0.0).sum(1, dtype=torch.float64).float()
 
     def run_in_chunks(  # likewise
         self,
@@ -219,6 +235,7 @@ class Chain:
         out: Tensor | None,
         lease: Lease,
         sorting: Sorting | None = None,
+        shared_weights: Tensor | None = None,
     ) -> Tensor:
         """
         Run chunk after chunk, with as many tokens as the layer and its memory allow. A sorting of
@@ -229,11 +246,12 @@ class Chain:
             most = min(most, lease.tokens)
         if tokens and tokens <= most:  # without five views
             into = lease.buffers(tokens)
-            return self.run(x, topk_weights, topk_ids, shared, out, into, sorting)
+            return self.run(x, topk_weights, topk_ids, shared, out, into, sorting, shared_weights)
         out = x.new_empty(x.shape) if out is None else out
         given = {"x": x, "topk_weights": topk_weights, "topk_ids": topk_ids, "out": out}
         if not (is_compiling() or is_traced(given.values())):
-            require_plain(given if shared is None else {**given, "shared": shared})
+            extra = {"shared": shared, "shared_weights": shared_weights}
+            require_plain(given | {name: each for name, each in extra.items() if each is not None})
         for first in range(0, tokens, most):
             part = slice(first, min(first + most, tokens))
             self.run(
@@ -243,6 +261,7 @@ class Chain:
                 None if shared is None else shared[part],
                 out[part],
                 lease.buffers(part.stop - part.start),
+                shared_weights=None if shared_weights is None else shared_weights[part],
             )
         return out
 

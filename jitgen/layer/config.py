@@ -36,6 +36,8 @@ class MoEConfig:
         up_softcap: Likewise.
         first_expert: The first expert whose weights are on this rank.
         local_experts: How many follow it here; None: all up to the last one.
+        zero_experts: Experts without weights behind the others, numbered from `experts` on: each
+            gives the token itself. The rank that has expert 0 adds them.
         chunk_tokens: More tokens than these go through the chain in several passes.
         min_latency: As for `jitgen.grouped_gemm`.
         numerics: Likewise.
@@ -60,12 +62,14 @@ class MoEConfig:
     chunk_tokens: int = CHUNK_TOKENS
     min_latency: bool | None = None
     numerics: str | None = None
+    zero_experts: int = 0
 
     def __post_init__(self) -> None:
         for name in ("hidden", "intermediate", "experts", "top_k", "chunk_tokens"):
             _require_count(name, getattr(self, name), least=1)
-        if self.top_k > self.experts:
-            raise InputError("top_k", f"must be at most experts, {self.experts} (got {self.top_k})")
+        _require_count("zero_experts", self.zero_experts, least=0)
+        if self.top_k > self.every:
+            raise InputError("top_k", f"must be at most experts, {self.every} (got {self.top_k})")
         _require_count("first_expert", self.first_expert, least=0)
         if self.first_expert >= self.experts:
             raise InputError(
@@ -105,13 +109,23 @@ class MoEConfig:
         return int(self.local_experts or 0)
 
     @property
+    def every(self) -> int:
+        """Experts that a token may have, those without weights too."""
+        return self.experts + self.zero_experts
+
+    @property
     def is_whole(self) -> bool:
         """Whether all experts are here, so that every pair of token and expert is computed."""
-        return self.groups == self.experts
+        return self.groups == self.every
+
+    @property
+    def adds_tokens(self) -> bool:
+        """Whether experts without weights are added here."""
+        return self.zero_experts > 0 and self.first_expert == 0
 
     def expected_rows(self, tokens: int) -> int | None:
         """Return the expected mean rows of a group; None if the rows of the call imply it."""
-        return None if self.is_whole else max(1, -(-tokens * self.top_k // self.experts))
+        return None if self.is_whole else max(1, -(-tokens * self.top_k // self.every))
 
     @property
     def is_gated(self) -> bool:

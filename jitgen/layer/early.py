@@ -37,6 +37,9 @@ PRODUCTS = ("gate_up", "down")
 SHARED = "combine, shared"
 """Name of combine with the result of shared experts."""
 
+WEIGHTED = "combine, weighted"
+"""Name of combine with that result, times a weight of each token."""
+
 JOINED = "sort, gather"
 """Name of the launch that both sorts pairs and gathers their rows."""
 
@@ -46,6 +49,13 @@ Most pairs that are sorted by the launch that gathers their rows, every warp for
 measured on 2026-11-23, a layer of DeepSeek-V3's sizes takes 0.6 to 1.5 us less with 8 pairs, and 2
 us more with 16 and with 64, where it misses the weights of the first product that are loaded early.
 """
+
+
+def combine_name(of: Any) -> str:
+    """Return the name of the config of a combine, by its problem or config."""
+    if of.is_weighted:
+        return WEIGHTED
+    return SHARED if of.has_shared else "combine"
 
 
 def configs_of(
@@ -92,8 +102,8 @@ def _chosen(config: MoEConfig, weights: ExpertWeights, tokens: int, joins: bool)
             found[launch] = chosen
 
     for problem in of_tokens(config, weights, arch):
-        has_shared = getattr(problem, "has_shared", False)
-        choose(SHARED if has_shared else problem.op, problem.with_mean(tokens))
+        name = combine_name(problem) if problem.op == "combine" else problem.op
+        choose(name, problem.with_mean(tokens))
     for launch, problem in _by_row(config, weights):
         choose(launch, problem.with_mean(mean_rows(config, tokens)))
     joined = joined_problem(config, weights, arch) if joins else None
@@ -146,7 +156,7 @@ def _may_be_asked_for(config: Any, arch: Arch) -> bool:
 
 def mean_rows(config: MoEConfig, tokens: int) -> int:
     """Return the mean rows of a group, as launches are chosen for: at least 1."""
-    return max(1, -(-tokens * config.top_k // config.experts))
+    return max(1, -(-tokens * config.top_k // config.every))
 
 
 def _form(b: Matrices) -> tuple[Any, ...]:

@@ -118,6 +118,7 @@ class MoELayer(nn.Module):
         sorting: Routing | Sorting | None = None,
         shared: Tensor | None = None,
         out: Tensor | None = None,
+        shared_weights: Tensor | None = None,
     ) -> Tensor:
         """
         Send every token through its experts: see `jitgen.moe`.
@@ -129,9 +130,11 @@ class MoELayer(nn.Module):
             sorting: What `jitgen.route` gave for them, which saves the launch that sorts.
             shared: (T, H) bfloat16, added at the end.
             out: (T, H) bfloat16: where the result goes.
+            shared_weights: (T,) float32, what rows of `shared` are multiplied with: its gate.
         """
         workspace = None if is_compiling() else self.workspace
-        return run(self._chain, x, topk_weights, topk_ids, shared, out, workspace, sorting)
+        given = (x, topk_weights, topk_ids, shared, out, workspace, sorting)
+        return run(self._chain, *given, shared_weights=shared_weights)
 
     def experts(
         self,

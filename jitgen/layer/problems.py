@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,8 +42,9 @@ def of_tokens(config: MoEConfig, weights: ExpertWeights, arch: Arch) -> Iterator
         format=form,
         walk=walk_of(form, Layout.RAGGED, torch.empty(0), arch),  # every call has an inverse
     )
-    for has_shared in (False, True):
-        yield CombineProblem(m=1, n=config.hidden, top_k=config.top_k, has_shared=has_shared)
+    sums = CombineProblem(m=1, n=config.hidden, top_k=config.top_k)
+    shared = replace(sums, has_shared=True)
+    yield from (sums, shared, replace(shared, is_weighted=True))
 
 
 def joined_problem(

@@ -29,6 +29,7 @@ def moe(
     topk_ids: Tensor,
     config: MoEConfig,
     shared: Tensor | None = None,
+    shared_weights: Tensor | None = None,
 ) -> Tensor:
     """
     Compute the result of `jitgen.moe` expert by expert; this waits for the device.
@@ -40,12 +41,18 @@ def moe(
         topk_ids: (T, k): numbers of the whole layer.
         config: The layer.
         shared: (T, H), added at the end.
+        shared_weights: (T,) float32, what its rows are multiplied with; None: 1.
 
     Returns:
         (T, H) float32.
     """
     tokens = x.float()
     total = torch.zeros_like(tokens) if shared is None else shared.float().clone()
+    if shared_weights is not None:
+        total *= shared_weights[:, None]
+    if config.adds_tokens:
+        is_token = (topk_ids >= config.experts) & (topk_ids < config.every)
+        total += tokens * topk_weights.where(is_token, 0.0).sum(1, keepdim=True)
     local = topk_ids.long() - config.first_expert
     here = local[(local >= 0) & (local < weights.groups)]
     for group in sorted(set(here.tolist())):

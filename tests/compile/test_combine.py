@@ -27,6 +27,7 @@ KERNELS = [
     "bf16_r2_l2_t64_c4_persistent",
     "bf16_shared_l8_t64_c4_nopdl",
     "bf16_l16_t64_c2",
+    "bf16_shared_weighted_r2_l2_t64_c4_persistent",
 ]
 """Few warps, which get several tiles where they walk."""
 
@@ -34,11 +35,18 @@ KERNELS = [
 config_of = partial(of_words, CombineConfig)
 
 
-@pytest.mark.parametrize("has_shared", [False, True])
+@pytest.mark.parametrize(
+    "config",
+    [
+        CombineConfig(),
+        CombineConfig(has_shared=True),
+        CombineConfig(has_shared=True, is_weighted=True),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("is_exact", [False, True])
-def test_right_on_a_cpu(has_shared: bool, is_exact: bool) -> None:
+def test_right_on_a_cpu(config: CombineConfig, is_exact: bool) -> None:
     """Twice: the second call is a warm one. Columns may be odd there."""
-    config = CombineConfig(has_shared=has_shared)
     for tokens, top_k, n in ((7, 3, 264), (7, 3, 264), (5, 1, 37), (1, 32, 130)):
         case = make(config, Sizes(tokens=tokens, top_k=top_k, n=n), is_exact=is_exact)
 
@@ -74,6 +82,24 @@ def test_an_emulated_gpu_serves_calls() -> None:
         assert torch.equal(jitgen.combine(**(named | {"y": matrices})), expected)
         config = CombineConfig(tiling=Tiling(loads=2))
         assert torch.equal(jitgen.combine(**named, config=config), expected)
+
+
+def test_rows_of_a_shared_expert_with_weights() -> None:
+    """On both targets, into what is shared too, and in a graph."""
+    shared, weights = torch.randn(6, 256).bfloat16(), torch.tensor([1.0, 0.5, -2.0, 0.0, 4.0, 1.0])
+    named = given() | {"shared": shared, "shared_weights": weights}
+    expected = jitgen.reference.combine(**named)
+    plain = jitgen.reference.combine(**given()).float()
+
+    torch.testing.assert_close(
+        expected.float(), plain + shared.float() * weights[:, None], rtol=2**-7, atol=0.0
+    )
+    assert torch.equal(jitgen.combine(**named), expected)
+    graph = make_fx(lambda y: jitgen.combine(**(named | {"y": y})))(named["y"])
+    assert torch.equal(graph(named["y"]), expected)
+    with device("sm_90a", num_sms=1):
+        assert (jitgen.combine(**named).float() - expected.float()).abs().max() < 0.2
+    assert torch.equal(jitgen.combine(**named, out=shared), expected)
 
 
 def test_the_way_there_and_back() -> None:
@@ -130,6 +156,11 @@ def test_warm_calls_validate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"topk_weights": torch.zeros(6, 3).half()}, "topk_weights: must be float32"),
         ({"shared": torch.zeros(5, 256, dtype=torch.bfloat16)}, "shared: must have shape"),
         ({"shared": torch.zeros(6, 256)}, "shared: must be bfloat16"),
+        ({"shared_weights": torch.zeros(6)}, "shared_weights: must be None without shared"),
+        (
+            {"shared": torch.zeros(6, 256).bfloat16(), "shared_weights": torch.zeros(5)},
+            r"shared_weights: must have shape \(6,\), one for each token",
+        ),
         ({"out": torch.zeros(6, 256)}, "out: must be bfloat16"),
         ({"out": torch.zeros(1, 256, dtype=torch.bfloat16).expand(6, -1)}, "overlap itself"),
         ({"config": CombineConfig(has_shared=True)}, "config: must be for"),

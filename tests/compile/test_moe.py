@@ -123,6 +123,58 @@ class TestAShareOfTheExperts:
 
 
 class TestACall:
+    def test_a_gated_shared_expert(self) -> None:
+        """As Qwen3-Next has it; in one pass and in chunks, and the function as the layer."""
+        case = make("bf16")
+        shared, gate = torch.randn_like(case.x), torch.rand(len(case.x))
+        found = jitgen.MoELayer(case.config, case.weights)(
+            *case.given, shared=shared, shared_weights=gate
+        )
+        chunks = replace(case.config, chunk_tokens=5)
+        again = jitgen.MoELayer(chunks, case.weights)(
+            *case.given, shared=shared, shared_weights=gate
+        )
+
+        assert case.error(found, shared, gate) < case.tolerance
+        assert torch.equal(found, again)
+        with pytest.raises(InputError, match="shared_weights: must be None without shared"):
+            jitgen.MoELayer(case.config, case.weights)(*case.given, shared_weights=gate)
+        with pytest.raises(InputError, match="shared_weights: must have shape"):
+            jitgen.MoELayer(case.config, case.weights)(
+                *case.given, shared=shared, shared_weights=gate[1:]
+            )
+
+    def test_experts_that_give_the_token(self) -> None:
+        """As LongCat-Flash has them, in chunks too; of ranks the one with expert 0 adds them."""
+        case = make("bf16")
+        ids = case.topk_ids.clone()
+        ids[1, 0], ids[2, 1], ids[4] = EXPERTS, EXPERTS + 1, EXPERTS
+        ids[5, 0] = EXPERTS + 2  # which there is not
+        case = replace(case, topk_ids=ids, config=replace(case.config, zero_experts=2))
+        found = jitgen.MoELayer(case.config, case.weights)(*case.given)
+        chunks = replace(case.config, chunk_tokens=3)
+
+        assert case.error(found) < case.tolerance
+        tokens = case.x[4].float() * case.topk_weights[4].sum()
+        assert (found[4].float() - tokens).norm() < 0.01 * tokens.norm()
+        assert torch.equal(jitgen.MoELayer(chunks, case.weights)(*case.given), found)
+        with pytest.raises(InputError, match="shared: must be None beside zero_experts"):
+            jitgen.MoELayer(case.config, case.weights)(*case.given, shared=case.x)
+        parts = [
+            jitgen.moe(
+                case.x,
+                case.weights.w13[here],  # type: ignore[index]
+                case.weights.w2[here],  # type: ignore[index]
+                case.topk_weights,
+                case.topk_ids,
+                experts=EXPERTS,
+                first_expert=here.start,
+                zero_experts=2,
+            ).float()
+            for here in (slice(0, 2), slice(2, EXPERTS))
+        ]
+        assert case.error(sum(parts)) < case.tolerance  # type: ignore[arg-type]
+
     def test_shared_experts_and_out(self) -> None:
         case = make("block128")
         layer = jitgen.MoELayer(case.config, case.weights)

@@ -4,8 +4,8 @@
 #
 # It comes from this config, which always gives the same text:
 #
-#     {"has_shared":true,"op":"combine","tiling":{"ctas_per_sm":6,"is_persistent":false,"loads":8,
-#     "rows":1,"threads":128,"use_pdl":true}}
+#     {"has_shared":true,"is_weighted":false,"op":"combine","tiling":{"ctas_per_sm":6,
+#     "is_persistent":false,"loads":8,"rows":1,"threads":128,"use_pdl":true}}
 #
 # To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
 # `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as

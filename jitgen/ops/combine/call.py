@@ -25,12 +25,14 @@ def combine(
     shared: Tensor | None = None,
     out: Tensor | None = None,
     config: CombineConfig | Override | None = None,
+    shared_weights: Tensor | None = None,
 ) -> Tensor:
     """
     Add up the weighted rows of each token: what an MoE layer does behind its second GEMM.
 
     ``out[t] = sum over j of topk_weights[t, j] * y[inverse[t, j]] + shared[t]`` in float32, j
-    ascending, rounded once at the end; places whose row is -1 are left out. On a GPU a product is
+    ascending, rounded once at the end; places whose row is -1 are left out, and `shared` may have a
+    weight for each token. On a GPU a product is
     added by one fused operation. The same values always give the same bits, whatever else is in
     the call. The kernel is compiled at the first call that needs it, unless it was prewarmed or
     JITGEN_ON_MISS says otherwise; it runs on the current stream of the tensors' device, and nothing
@@ -48,6 +50,9 @@ def combine(
         out: (T, N) bfloat16, where the result goes; memory as of y. It may be `shared`.
         config: A config to use instead of the selector's, or an edited kernel: see
             `jitgen.override`.
+        shared_weights: (T,) float32, what rows of `shared` are multiplied with: the gate of a
+            shared expert (Qwen3-Next), or the weights of experts that give the token itself, which
+            is `shared` then (LongCat). None: 1.
 
     Returns:
         (T, N) bfloat16: `out`, or a new tensor.
@@ -77,21 +82,23 @@ def combine(
                 None if config is None else id(config),
                 shared is None,
                 out is None,
+                shared_weights is None,
                 num_modes(),
                 is_grad_enabled(),
                 forward_ad._current_level,
             )
             session = current.get()
             for launch in session.memo.get(key) or similar(session, key, inverse):
-                if launch.fits(*present(y, inverse, topk_weights, shared, out)):
+                if launch.fits(*present(y, inverse, topk_weights, shared, out, shared_weights)):
                     if out is not None:
                         mark_written((out,))
                     return launch.call(  # type: ignore[no-any-return]
-                        y, inverse, topk_weights, shared, out
+                        y, inverse, topk_weights, shared, out, shared_weights
                     )
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
-    return CALL.run(Arguments(y, inverse, topk_weights, shared, out, config), key)
+    args = Arguments(y, inverse, topk_weights, shared, out, config, shared_weights)
+    return CALL.run(args, key)
 
 
 CALL = Combine(combine)

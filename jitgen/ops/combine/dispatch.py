@@ -27,6 +27,7 @@ class Launch(AnyLaunch):
         topk_weights: Tensor,
         shared: Tensor | None,
         out: Tensor | None,
+        shared_weights: Tensor | None = None,
     ) -> Tensor:
         """
         Launch the kernel, into `out` if it is given; return the sums.
@@ -40,8 +41,10 @@ class Launch(AnyLaunch):
             out = y.new_empty((inverse.shape[0], y.shape[1]))
         if shared is None:
             self.function(y, inverse, topk_weights, out, *self.tail)
-        else:
+        elif shared_weights is None:
             self.function(y, inverse, topk_weights, shared, out, *self.tail)
+        else:
+            self.function(y, inverse, topk_weights, shared, shared_weights, out, *self.tail)
         return out
 
 
@@ -63,11 +66,11 @@ class Combine(Call[Arguments, Validated, Tensor]):
         return CombineProblem(m=valid.rows, n=valid.n, top_k=valid.top_k, **self.kind(args, valid))
 
     def kind(self, args: Arguments, valid: Validated) -> dict[str, Any]:
-        return {"has_shared": args.shared is not None}
+        weights = args.shared_weights
+        return {"has_shared": args.shared is not None, "is_weighted": weights is not None}
 
     def entry_tensors(self, config: CombineConfig) -> tuple[str, ...]:
-        shared = ("shared",) if config.has_shared else ()
-        return ("y", "inverse", "topk_weights", *shared, "out")
+        return config.arguments
 
     def check_entry(self, args: Arguments, valid: Validated) -> None:
         require("y", args.y, rank=(2, "(M, N)"))
@@ -78,7 +81,8 @@ class Combine(Call[Arguments, Validated, Tensor]):
     def start(self, launch: Launch, args: Arguments) -> Tensor:
         # Without rows strides mean nothing, but the entry requires them.
         y = args.y if args.y.numel() else args.y.new_empty(args.y.shape)
-        return launch.call(y, args.inverse, args.topk_weights, args.shared, args.out)
+        shared = args.shared, args.out, args.shared_weights
+        return launch.call(y, args.inverse, args.topk_weights, *shared)
 
     def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
         return (args.y.new_empty((args.inverse.shape[0], args.y.shape[-1])),)

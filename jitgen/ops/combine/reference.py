@@ -8,7 +8,12 @@ from torch import Tensor
 
 
 def combine(
-    y: Tensor, inverse: Tensor, topk_weights: Tensor, *, shared: Tensor | None = None
+    y: Tensor,
+    inverse: Tensor,
+    topk_weights: Tensor,
+    *,
+    shared: Tensor | None = None,
+    shared_weights: Tensor | None = None,
 ) -> Tensor:
     """
     Return the weighted sum of each token's rows, computed slowly and plainly.
@@ -21,6 +26,7 @@ def combine(
         inverse: (T, top_k) int32: the row of each of a token's places, -1 for none.
         topk_weights: (T, top_k) float32.
         shared: (T, N) bfloat16, added at the end.
+        shared_weights: (T,) float32, what its rows are multiplied with; None: 1.
 
     Returns:
         (T, N) bfloat16.
@@ -35,5 +41,6 @@ def combine(
         product = topk_weights[:, place, None] * rows[row.where(has, 0)].float()
         total = torch.where(has[:, None], total + product, total)
     if shared is not None:
-        total = total + shared.float()
+        weights = 1.0 if shared_weights is None else shared_weights[:, None]
+        total = total + shared.float() * weights
     return total.bfloat16()

@@ -121,6 +121,9 @@ def make(
     named = {"y": y.bfloat16(), "inverse": inverse, "topk_weights": weights}
     if config.has_shared:
         named["shared"] = shared.bfloat16()
+    if config.is_weighted:
+        of_shared = torch.randint(-2, 1, (sizes.tokens,), generator=chance, device=device)
+        named["shared_weights"] = torch.exp2(of_shared.float()) * (1.0 if is_exact else 0.7)
     expected = reference.combine(**named)
     magnitudes = {name: each if name == "inverse" else each.abs() for name, each in named.items()}
     lost = reference.combine(**magnitudes).float() * 2.0**-20

@@ -27,6 +27,7 @@ class Arguments(NamedTuple):
     shared: Tensor | None = None
     out: Tensor | None = None
     config: Config | Override | None = None
+    shared_weights: Tensor | None = None
 
 
 @frozen
@@ -84,6 +85,17 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     for name in ("shared", "out"):
         if (tensor := getattr(args, name)) is not None:
             common.require(name, tensor, [torch.bfloat16], shape=of_result)
+    if args.shared_weights is not None:
+        if args.shared is None:
+            raise InputError("shared_weights", "must be None without shared, which they are for")
+        common.require(
+            "shared_weights",
+            args.shared_weights,
+            [torch.float32],
+            shape=((tokens,), "one for each token"),
+            like=like,
+            contiguous=0,
+        )
     common.require_rows_apart(args.out)
     check_vectors(args, valid, ("y", "shared", "out"), has_memory=has_memory)
     common.refuse_gradients(common.tensors_of(args), Validated.op)

@@ -49,7 +49,7 @@ class Launch(AnyLaunch):
                 logits.new_empty((tokens, top_k), dtype=torch.float32),
                 *new_indices(logits, tokens, top_k, self.local_experts, 1),
             )
-        given = (logits,) if bias is None else (logits, bias)
+        given: tuple[Tensor | None, ...] = (logits,) if bias is None else (logits, bias)
         if token_ids is not None:
             given = (logits, low_words(token_ids), hash_table)
         self.function(*given, *out, *self._workspace(logits), *self.tail)

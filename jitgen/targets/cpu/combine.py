@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from jitgen.config.combine import CombineConfig, CombineProblem
+from jitgen.targets import combine_space
 from jitgen.targets.base import Cost
 from jitgen.targets.cpu.rules import CpuTiledRules
 from jitgen.targets.sums import SumOrder
@@ -17,10 +18,12 @@ class Combine(CpuTiledRules[CombineConfig, CombineProblem]):
 
     sums = SumOrder(
         words="expert by expert, as the token lists them; what is shared last",
-        free=("has_shared", "tiling"),
+        free=("has_shared", "is_weighted", "tiling"),
     )
     entry = "cpu/combine.py.jinja"
     usual = CombineConfig()
+    check_kind = staticmethod(combine_space.check_kind)
+    legal_kind = staticmethod(combine_space.legal_kind)
 
     def scratch_bytes(self, config: CombineConfig) -> int:  # all are alike
         """Return the bytes of a block of values and one of sums, as bits and as float32."""

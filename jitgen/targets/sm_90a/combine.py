@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from jitgen.config.combine import CombineConfig, CombineProblem, Tiling
+from jitgen.targets import combine_space
 from jitgen.targets.base import Cost
 from jitgen.targets.protocol import Device
 from jitgen.targets.sm_90a.streams import WARP, StreamRules, share_of
@@ -48,10 +49,12 @@ class Combine(StreamRules[CombineConfig, CombineProblem]):
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
     sums = SumOrder(
         words="expert by expert, as the token lists them; what is shared last",
-        free=("has_shared", "tiling"),
+        free=("has_shared", "is_weighted", "tiling"),
     )
     entry = "sm90/combine.py.jinja"
     usual = CombineConfig()
+    check_kind = staticmethod(combine_space.check_kind)
+    legal_kind = staticmethod(combine_space.legal_kind)
     sides = span = _SIDES
     listed = _TILINGS
     columns, multiple = "n", VECTOR
