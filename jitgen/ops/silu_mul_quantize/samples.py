@@ -39,13 +39,22 @@ Of each activation its numbers in samples: gpt-oss's; a limit from where on silu
 float32, so that exact problems have the same bits however exp() is computed.
 """
 
+_NUMBERS_OF_RANDOM = {
+    **_NUMBERS,
+    Activation.SWIGLU_CLAMP: (2.0,),
+    Activation.SWIGLU_BIAS: (2.0, 1.25, 0.5),
+    Activation.SWIGLU_STEP: (2.0,),
+}
+"""In random problems: a limit below which silu(gate) is not gate, so that their order counts."""
+
 _WARP = 32
 _VECTOR = 8
 
 
-def numbers_of(activation: Activation) -> dict[str, float]:
+def numbers_of(activation: Activation, *, is_exact: bool = True) -> dict[str, float]:
     """Return the numbers of an activation in samples, by the names of the arguments."""
-    return dict(zip(activation.numbers, _NUMBERS.get(activation, ()), strict=True))
+    numbers = _NUMBERS if is_exact else _NUMBERS_OF_RANDOM
+    return dict(zip(activation.numbers, numbers.get(activation, ()), strict=True))
 
 
 @frozen
@@ -122,7 +131,7 @@ def make(
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`. Every
     layout gets rows of no group.
     """
-    numbers = numbers_of(config.activation)
+    numbers = numbers_of(config.activation, is_exact=is_exact)
     chance = torch.Generator(device).manual_seed(seed)
     lead, groups = grouped_rows(config.layout, sizes.rows)
     groups = groups.to(device)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes made on purpose in the formulas of activations: `jitgen verify` finds each."""
+
+from __future__ import annotations
+
+import pytest
+
+from jitgen.config import Config
+from jitgen.config.silu_mul_quantize import Activation
+from jitgen.ops.silu_mul_quantize.samples import Sizes
+from tests import needs
+from tests.compile.mutations import Mutation, rewrite
+from tests.compile.programs import Programs, is_found_by_verify
+
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
+
+EDITS: dict[Activation, dict[str, tuple[str, str]]] = {
+    Activation.SWIGLU_CLAMP: {
+        "the gate is not limited": ("    gate = at_most(gate, limit)\n", ""),
+        "the gate is limited in front of its sigmoid alone": (
+            "    gate = at_most(gate, limit)\n    y = gate * sigmoid(gate)",
+            "    y = gate * sigmoid(at_most(gate, limit))",
+        ),
+        "the up is limited from above alone": ("within(up, limit)", "at_most(up, limit)"),
+        "an up below -limit becomes limit": (
+            "cute.full_like(x, -limit)",
+            "cute.full_like(x, limit)",
+        ),
+        "an infinite power counts as e": ("fmin(bounded, LARGEST_POWER", "fmin(bounded, 1.0"),
+        "nothing is inverted": ("cute.arch.rcp_approx(x[i])", "x[i]"),
+    },
+    Activation.SWIGLU_BIAS: {
+        "no beta": ("within(up, limit) + beta", "within(up, limit)"),
+        "no alpha": ("sigmoid(gate * alpha)", "sigmoid(gate)"),
+        "alpha and beta change places": ("alpha, beta = alpha", "beta, alpha = alpha"),
+        "beta is limited, too": ("(within(up, limit) + beta)", "within(up + beta, limit)"),
+    },
+    Activation.SWIGLU_STEP: {
+        "the gate is limited before its silu": (
+            "at_most(gate * sigmoid(gate), limit)",
+            "at_most(gate, limit) * sigmoid(at_most(gate, limit))",
+        ),
+        "the up is not limited": ("within(up, limit)", "up"),
+    },
+    Activation.SITU: {
+        "caps change places": ("gate_cap, up_cap = alpha", "up_cap, gate_cap = alpha"),
+        "the sigmoid sees the capped gate": ("sigmoid(gate)", "sigmoid(softcap(gate, gate_cap))"),
+        "a cap is no factor": ("tanh(x * (1.0 / cap)) * cap", "tanh(x * (1.0 / cap))"),
+        "the up has no cap": ("softcap(up, up_cap)", "up"),
+        "tanh() by its series far beyond it": ("size < 0.63", "size < 1.63"),
+        "tanh() of negative numbers is positive": ("cute.where(x < 0.0, -large, large)", "large"),
+        "tanh() lacks the first term of its series": ("(-0.33333272, ", "(0.0, "),
+    },
+    Activation.GEGLU: {
+        "another width of the distribution": ("x * x * -0.5", "x * x * -0.4"),
+        "both tails are one": ("cute.where(x < 0.0, tail, 1.0 - tail)", "tail"),
+        "the tail ends early": ("size > 13.2", "size > 2.0"),
+        "a factor of the series": ("0.099458829", "0.089458829"),
+        "no up": ("gelu(gate) * up", "gelu(gate)"),
+    },
+    Activation.GEGLU_TANH: {
+        "another cube": ("0.044715)", "0.04)"),
+        "u is halved": ("1.5957691", "0.79788456"),
+    },
+    Activation.RELU2: {
+        "no square": ("at_least_zero(gate) * at_least_zero(gate)", "at_least_zero(gate)"),
+        "negative ones are squared": (
+            "at_least_zero(gate) * at_least_zero(gate)",
+            "gate * gate",
+        ),
+        "every thread loads the first vector": ("x[row, vector, None]", "x[row, 0, None]"),
+    },
+    Activation.RELU: {"positive ones are 0": ("x < 0.0", "x > 0.0")},
+    Activation.SILU: {"a sigmoid of the other sign": ("exponential(-x)", "exponential(x)")},
+    Activation.GELU: {"another width": ("size * 0.25", "size * 0.3")},
+    Activation.GELU_TANH: {"another cube": ("0.044715)", "0.04)")},
+    Activation.IDENTITY: {"a result is another one's": ("y = gate", "y = gate + gate")},
+}
+"""Of each activation with the formula of all targets, texts of a kernel and what stands there."""
+
+MISTAKES = [
+    Mutation(
+        name=f"{activation}: {name}",
+        program=str(activation),
+        edit=rewrite(edit),
+        kind="wrong",
+        of_source=True,
+    )
+    for activation, edits in EDITS.items()
+    for name, edit in edits.items()
+]
+
+
+@pytest.fixture(scope="module")
+def programs() -> Programs:
+    names = {str(each): f"silu_mul_quantize_ragged_none_{each}_r2_c3_sm_90a" for each in EDITS}
+    return Programs({key: (name, _sizes(name)) for key, name in names.items()})
+
+
+def _sizes(name: str) -> Sizes:
+    return Sizes.parse("3:20:256", Config.parse(name)[0])
+
+
+def test_every_formula_has_mistakes() -> None:
+    """But those that each target has in its own way, which tests of accuracy cover."""
+    assert EDITS.keys() == set(Activation) - {Activation.SWIGLU, Activation.SWIGLU_OAI}
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_found(programs: Programs, mistake: Mutation) -> None:
+    assert is_found_by_verify(programs[mistake.program], mistake)
