@@ -35,10 +35,9 @@ def require_numbers(activation: Activation, given: Mapping[str, object]) -> tupl
             continue
         if not is_number(value):
             raise InputError(name, f"must be a finite number (got {value!r})")
-        number = float(value)  # type: ignore[arg-type]  # is_number() says so
-        if name == "swiglu_limit" and number < 0:
+        if name == "swiglu_limit" and value < 0:
             raise InputError(name, f"must be at least 0 (got {value!r})")
-        if name.endswith("softcap") and number <= 0:
+        if name.endswith("softcap") and value <= 0:
             raise InputError(name, f"must be above 0 (got {value!r})")
     return tuple(float(given[name]) for name in activation.numbers)  # type: ignore[arg-type]
 
