@@ -46,6 +46,16 @@ _CLAMPED = {"scoring_func": "sqrtsoftplus", "norm_topk_prob": True, "swiglu_limi
 
 MODELS: dict[str, tuple[dict[str, Any], ...]] = {
     "deepseek-v3": (model("deepseek_v3", 256, 8, 7168, 2048, **_DEEPSEEK),),
+    "deepseek-v2": (
+        model(
+            *("deepseek_v2", 160, 6, 5120, 1536),
+            topk_method="group_limited_greedy",
+            n_group=8,
+            topk_group=3,
+            norm_topk_prob=False,
+            routed_scaling_factor=16.0,
+        ),
+    ),
     "deepseek-v2-lite": (model("deepseek_v2", 64, 6, 2048, 1408, norm_topk_prob=False),),
     "deepseek-v4-flash": (model("deepseek_v4", 256, 6, 4096, 2048, **_CLAMPED),),
     "deepseek-v4-pro": (model("deepseek_v4", 384, 6, 7168, 3072, **_CLAMPED),),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from jitgen.config.config import DType
-from jitgen.config.route import RouteProblem, Scoring
+from jitgen.config.route import GroupScoring, RouteProblem, Scoring
 from jitgen.support.frozen import frozen
 
 
@@ -24,6 +24,8 @@ class RouterConfig:
         has_bias: Whether the model has a correction bias, which `jitgen.route` then needs.
         expert_groups: Groups of experts.
         top_groups: Groups that a token may choose from.
+        group_scoring: What a group is kept for: ``top2`` or ``max``.
+        softcap: A bound of the logits; None: none.
         renormalize: Divide a token's weights by their sum.
         routed_scaling_factor: What weights are multiplied with.
 
@@ -39,6 +41,8 @@ class RouterConfig:
     has_bias: bool = False
     expert_groups: int = 1
     top_groups: int = 1
+    group_scoring: str = "top2"
+    softcap: float | None = None
     renormalize: bool = True
     routed_scaling_factor: float = 1.0
 
@@ -68,6 +72,8 @@ class RouterConfig:
             "scoring": self.scoring,
             "expert_groups": self.expert_groups,
             "top_groups": self.top_groups,
+            "group_scoring": self.group_scoring,
+            "softcap": self.softcap,
             "renormalize": self.renormalize,
             "routed_scaling_factor": self.routed_scaling_factor,
         }
@@ -82,5 +88,7 @@ class RouterConfig:
             scores_dtype=dtype,
             bias=self.has_bias,
             expert_groups=self.expert_groups,
+            group_scoring=GroupScoring(self.group_scoring),
+            softcap=self.softcap is not None,
             local_experts=local_experts,
         )

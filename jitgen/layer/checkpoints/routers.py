@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from jitgen.config.route import Scoring
+from jitgen.config.route import GroupScoring, Scoring
 from jitgen.layer.checkpoints.gates import number
 from jitgen.layer.checkpoints.model_config import Said
 from jitgen.support.frozen import frozen
@@ -26,11 +26,15 @@ _SCORINGS = {
 }
 """What configs call the ways to score that `jitgen.route` has."""
 
-_METHODS = {"greedy": False, "noaux_tc": True}
-"""What configs call a choice, and whether it has a bias; groups count by their two best scores."""
+_METHODS = {
+    "greedy": (False, GroupScoring.TOP2),
+    "noaux_tc": (True, GroupScoring.TOP2),
+    "group_limited_greedy": (False, GroupScoring.MAX),
+}
+"""What configs call a choice: whether it has a bias, and what groups are kept for."""
 
-_OF_GROUPS = "group_limited_greedy"
-"""A choice by the best score of each group, which is ``greedy`` where there are no groups."""
+_SOFTCAP = "moe_router_logit_softcapping"
+"""The bound of a router's logits; of Laguna."""
 
 _SCALES = ("routed_scaling_factor", "moe_routed_scaling_factor")
 """What configs call the number that weights are multiplied with at last."""
@@ -41,8 +45,8 @@ _RENORMALIZE = ("norm_topk_prob", "moe_renormalize")
 """What configs call that weights are divided by their sum."""
 
 _REFUSED = (
-    *("moe_router_logit_softcapping", "router_logit_softcapping", "zero_expert_num"),
-    *("hash_moe", "moe_norm_min", "router_temperature"),
+    *("router_logit_softcapping", "zero_expert_num", "hash_moe", "moe_norm_min"),
+    "router_temperature",
     *("moe_apply_router_weight_on_input", "apply_router_weight_on_input"),
 )
 """Words that change the choice or the weights, and that `jitgen.route` does not compute."""
@@ -163,6 +167,8 @@ def fields(said: Said, layer: int | None = None) -> dict[str, Any]:
         "has_bias": rule.has_bias,
         "expert_groups": groups,
         "top_groups": top_groups if groups > 1 else 1,
+        "group_scoring": str(_METHODS.get(section.get("topk_method"), _METHODS["greedy"])[1]),
+        "softcap": number(said, section, _SOFTCAP) if section.get(_SOFTCAP) else None,
         "renormalize": renormalize,
         "routed_scaling_factor": found.pop() if found else 1.0,
     }
@@ -181,8 +187,6 @@ def _rule(said: Said, section: Mapping[str, Any]) -> Rule:
     kind, word = section.get("model_type"), section.get("scoring_func")
     known = RULES.get(kind) if isinstance(kind, str) else None
     method = section.get("topk_method")
-    if method == _OF_GROUPS and (said.count("n_group") or 1) == 1:
-        method = "greedy"
     if method is not None and (not isinstance(method, str) or method not in _METHODS):
         raise said.error(
             f"says topk_method = {shown(method)}, and {' and '.join(_METHODS)} are computed"
@@ -198,7 +202,7 @@ def _rule(said: Said, section: Mapping[str, Any]) -> Rule:
         raise said.error(
             f"says scoring_func = {shown(word)}, and {' and '.join(_SCORINGS)} are computed"
         )
-    has_bias = _METHODS[method] if method else known is not None and known.has_bias
+    has_bias = _METHODS[method][0] if method else known is not None and known.has_bias
     return Rule(
         scoring=_SCORINGS[word],
         has_bias=has_bias,
