@@ -58,7 +58,8 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
     sweeps: dict[Sweep, None] = {}
     described = ""
     whole = MoELayer.from_config(config, device="meta", dequantize=dequantize).config
-    router = RouterConfig.from_config(config) if has_router else None
+    layers = (None, 0) if has_router else ()  # the first may have a table of experts
+    routers = dict.fromkeys(RouterConfig.from_config(config, layer) for layer in layers)
     for count in expert_ranks:
         local = _share(whole.experts, count)
         for cut in ranks:
@@ -71,8 +72,8 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
                 found = layer.plan(max_tokens, arch, name=name, masked=masked)
                 described = described or found.description
                 sweeps |= dict.fromkeys(found.sweeps)
-        if router is not None:
-            most = min(max_tokens or whole.chunk_tokens, whole.chunk_tokens)
+        most = min(max_tokens or whole.chunk_tokens, whole.chunk_tokens)
+        for router in routers:
             for dtype in (DType.F32, DType.BF16):
                 problem = router.problem(dtype, local)
                 sweeps[Sweep(problem=problem, min_rows=1, max_rows=most)] = None

@@ -22,6 +22,8 @@ class RouterConfig:
         top_k: Experts of a token.
         scoring: How scores come of logits.
         has_bias: Whether the model has a correction bias, which `jitgen.route` then needs.
+        is_hashed: Whether the layer has a table of the experts of each token id, which
+            `jitgen.route` then needs as `hash_table`.
         expert_groups: Groups of experts.
         top_groups: Groups that a token may choose from.
         group_scoring: What a group is kept for: ``top2`` or ``max``.
@@ -39,6 +41,7 @@ class RouterConfig:
     top_k: int
     scoring: str = "softmax"
     has_bias: bool = False
+    is_hashed: bool = False
     expert_groups: int = 1
     top_groups: int = 1
     group_scoring: str = "top2"
@@ -66,7 +69,7 @@ class RouterConfig:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments of `jitgen.route`; a bias is the caller's."""
+        """Arguments of `jitgen.route`; a bias and a table are the caller's."""
         return {
             "top_k": self.top_k,
             "scoring": self.scoring,
@@ -90,5 +93,6 @@ class RouterConfig:
             expert_groups=self.expert_groups,
             group_scoring=GroupScoring(self.group_scoring),
             softcap=self.softcap is not None,
+            hashed=self.is_hashed,
             local_experts=local_experts,
         )

@@ -156,13 +156,38 @@ def test_experts_of_another_kind_are_refused_by_their_model(kind: object) -> Non
     assert jitgen.MoELayer.from_config(config).config.experts == 8
 
 
-def test_a_layer_that_a_hash_routes() -> None:
+def test_a_layer_with_a_table_of_experts() -> None:
     """DeepSeek-V4's first layers take experts from a table by the numbers of tokens."""
     kind = next(each for each in KINDS if each.module == "deepseek_v4")
-    config = make(kind).config
-    said = {**config, "mlp_layer_types": None, "num_hash_layers": 3}
+    model, x = make(kind._replace(layer=2)), call()
+    said = {**model.config, "mlp_layer_types": None, "num_hash_layers": 3}
+    for each in (model.config, said):
+        assert [jitgen.RouterConfig.from_config(each, layer=n).is_hashed for n in (2, 3)] == [
+            True,
+            False,
+        ]
+    router = jitgen.RouterConfig.from_config(model.config, layer=2)
+    layer = jitgen.MoELayer.from_checkpoint(model.tensors, layer=3, config=model.config)
+    tokens = torch.arange(TOKENS)
+    table = torch.stack([torch.arange(TOKENS) % 8, (torch.arange(TOKENS) + 3) % 8], 1)
+    gate = model.block.gate
+    gate.tid2eid[:TOKENS] = table
+    routing = route(
+        x @ gate.weight.detach().T,
+        token_ids=tokens,
+        hash_table=table.int(),
+        **router.arguments,
+    )
+    found = reference.moe(
+        x,
+        layer.weights,
+        routing.topk_weights,
+        routing.topk_ids,
+        layer.config,
+        shared=shared(model, x),
+    )
+    with torch.no_grad():
+        wanted = model.block(x[None], input_ids=tokens[None])[0]
 
-    for each in (config, said):
-        assert jitgen.RouterConfig.from_config(each, layer=3).scoring == "sqrtsoftplus"
-        with pytest.raises(InputError, match="layer 2 has a hash of tokens"):
-            jitgen.RouterConfig.from_config(each, layer=2)
+    assert not router.has_bias
+    assert reference.relative_error(found, wanted) < CLOSE

@@ -143,8 +143,7 @@ def fields(said: Said, layer: int | None = None) -> dict[str, Any]:
     for name in _REFUSED:
         if section.get(name):
             raise said.error(f"says {name} = {shown(section[name])}, which no router computes")
-    if layer is not None:
-        _require_scores(said, section, layer)
+    is_hashed = layer is not None and _is_hashed(said, section, layer)
     rule = _rule(said, section)
     groups, top_groups = (said.count(name) or 1 for name in ("n_group", "topk_group"))
     renormalize = rule.renormalize
@@ -164,22 +163,22 @@ def fields(said: Said, layer: int | None = None) -> dict[str, Any]:
         "experts": said.experts(),
         "top_k": said.required_top_k(),
         "scoring": str(rule.scoring),
-        "has_bias": rule.has_bias,
+        "has_bias": rule.has_bias and not is_hashed,
+        "is_hashed": is_hashed,
         "expert_groups": groups,
         "top_groups": top_groups if groups > 1 else 1,
-        "group_scoring": str(_METHODS.get(section.get("topk_method"), _METHODS["greedy"])[1]),
+        "group_scoring": str(_METHODS[section.get("topk_method") or "greedy"][1]),
         "softcap": number(said, section, _SOFTCAP) if section.get(_SOFTCAP) else None,
         "renormalize": renormalize,
         "routed_scaling_factor": found.pop() if found else 1.0,
     }
 
 
-def _require_scores(said: Said, section: Mapping[str, Any], layer: int) -> None:
-    """Refuse a layer whose experts follow from numbers of tokens, as the first of DeepSeek-V4."""
+def _is_hashed(said: Said, section: Mapping[str, Any], layer: int) -> bool:
+    """Say whether a table has the experts of each token of a layer: DeepSeek-V4's first ones."""
     kinds = section.get("mlp_layer_types")
-    is_hash = isinstance(kinds, list | tuple) and kinds[layer : layer + 1] == ["hash_moe"]
-    if is_hash or layer < (said.count("num_hash_layers") or 0):
-        raise said.error(f"says that layer {layer} has a hash of tokens for a router")
+    is_said = isinstance(kinds, list | tuple) and kinds[layer : layer + 1] == ["hash_moe"]
+    return is_said or layer < (said.count("num_hash_layers") or 0)
 
 
 def _rule(said: Said, section: Mapping[str, Any]) -> Rule:
