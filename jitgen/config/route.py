@@ -94,6 +94,7 @@ class RouteConfig(TiledConfig):
         group_scoring: What the best groups are.
         softcap: Whether logits are bounded by a tangens hyperbolicus.
         hashed: Whether a table has the experts of each token id.
+        load: Whether pairs are counted for each expert.
         experts: The most experts that it takes; where they are given, the most local ones.
         tiling: How a GPU's threads share the work.
 
@@ -112,6 +113,7 @@ class RouteConfig(TiledConfig):
     group_scoring: GroupScoring = of(GroupScoring, default=GroupScoring.TOP2, always=False)
     softcap: bool = of(bool, default=False, word="softcap")
     hashed: bool = of(bool, default=False, word="hashed")
+    load: bool = of(bool, default=False, word="load")
     experts: int = of(int, default=256, word="e", always=True, after="scores_dtype")
     tiling: Tiling = of(Tiling, default=Tiling())
 
@@ -126,7 +128,8 @@ class RouteConfig(TiledConfig):
     def arguments(self) -> tuple[str, ...]:
         """Names of the first arguments of the compiled function, for findings."""
         workspace = ("workspace",) if self.tiling.is_spread else ()
-        sorted_ = ("offs", "permutation", "inverse", *workspace)
+        load = ("load",) if self.load else ()
+        sorted_ = ("offs", "permutation", "inverse", *load, *workspace)
         if self.scoring is Scoring.GIVEN:
             return ("ids", *sorted_)
         table = ("token_ids", "hash_table") if self.hashed else ()
@@ -150,6 +153,7 @@ class RouteProblem(UngroupedTokens):
         group_scoring: What the best groups are.
         softcap: Whether logits are bounded by a tangens hyperbolicus.
         hashed: Whether a table has the experts of each token id.
+        load: Whether pairs are counted for each expert.
         local_experts: Experts that pairs are sorted by; None: all.
     """
 
@@ -164,14 +168,17 @@ class RouteProblem(UngroupedTokens):
     group_scoring: GroupScoring = of(GroupScoring, default=GroupScoring.TOP2)
     softcap: bool = of(bool, default=False)
     hashed: bool = of(bool, default=False)
+    load: bool = of(bool, default=False)
     local_experts: int | None = of(int, is_optional=True, default=None, most=MAX_SIZE)
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
         is_chosen = self.bias or self.expert_groups > 1
-        if self.scoring is Scoring.GIVEN and (is_chosen or self.softcap or self.hashed):
+        is_more = self.softcap or self.hashed or self.load
+        if self.scoring is Scoring.GIVEN and (is_chosen or is_more):
             raise ConfigError(
-                "bias, expert_groups, softcap and hashed are for choosing: leave them out for given"
+                "bias, expert_groups, softcap, hashed and load are for choosing: leave them out "
+                "for given"
             )
         if self.hashed and is_chosen:
             raise ConfigError("bias and expert_groups are for choosing: leave them out for hashed")
@@ -214,6 +221,7 @@ class RouteProblem(UngroupedTokens):
         words += [f"g{self.expert_groups}"] * (self.expert_groups > 1)
         words += ["max"] * (self.group_scoring is GroupScoring.MAX)
         words += ["softcap"] * self.softcap + ["hashed"] * self.hashed
+        words += ["load"] * self.load
         local = [] if self.local_experts is None else [f"l{self.local_experts}"]
         sizes = [f"m{self.m}", f"e{self.experts}", f"k{self.top_k}", *local]
         return "_".join([*words, *sizes])
@@ -222,5 +230,5 @@ class RouteProblem(UngroupedTokens):
     def kind(self) -> tuple[object, ...]:
         """Sort key of problems: kind, experts, rows."""
         kind = (self.scoring, str(self.scores_dtype), self.bias, self.expert_groups)
-        words = (self.group_scoring, self.softcap, self.hashed)
+        words = (self.group_scoring, self.softcap, self.hashed, self.load)
         return (*kind, *words, self.experts, self.top_k, self.sorted_experts, self.m)

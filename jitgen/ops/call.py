@@ -73,6 +73,7 @@ class Call(Generic[Args, Validated, Result]):
         outputs: Names of the results that `out` holds.
         more_outputs: Names of the further results that `out` may hold as well; those that it does
             not are new tensors.
+        updated: Tensors besides `out` that are read and written.
         in_place: Tensors that `out` may be: see `jitgen.ops.dispatcher.require_apart`.
         fixed: Tensors whose sizes and strides decide, and are not in keys: see `launch.new_launch`.
         unguarded: Integer tensors that no guard looks at: see there.
@@ -97,6 +98,7 @@ class Call(Generic[Args, Validated, Result]):
     rows_of: ClassVar[str] = ""
     outputs: ClassVar[tuple[str, ...]] = ("out",)
     more_outputs: ClassVar[tuple[str, ...]] = ()
+    updated: ClassVar[tuple[str, ...]] = ()
     in_place: ClassVar[tuple[str, ...]] = ()
     fixed: ClassVar[tuple[str, ...]] = ()
     unguarded: ClassVar[tuple[str, ...]] = ()
@@ -146,12 +148,16 @@ class Call(Generic[Args, Validated, Result]):
             key,
             tensors,
             lambda: self.prepare(args, session),
-            written=[name for name in tensors if name.partition(".")[0].partition("[")[0] == "out"],
+            written=[name for name in tensors if self.is_written(name)],
             in_place=self.in_place,
             fixed=self.fixed,
             unguarded=self.unguarded,
         )
         return self.start(launch, args)
+
+    def is_written(self, name: str) -> bool:
+        """Say whether a tensor, called as in `tensors_of`, is written: one of `out`, or updated."""
+        return name in self.updated or name.partition(".")[0].partition("[")[0] == "out"
 
     def prepare(self, args: Args, session: Session) -> tuple[AnyLaunch, Family, int]:
         """

@@ -35,9 +35,10 @@ def check_kind(config: RouteConfig) -> None:
     is_given = config.scoring is Scoring.GIVEN
     is_chosen = config.bias or config.grouped
     refuse_unless(
-        not is_given or not (is_chosen or config.softcap or config.hashed or config.scores_dtype),
+        not is_given
+        or not (is_chosen or config.softcap or config.hashed or config.load or config.scores_dtype),
         "E_GIVEN",
-        "scores_dtype, bias, grouped, softcap and hashed are for choosing: where experts are "
+        "scores_dtype, bias, grouped, softcap, hashed and load are for choosing: where experts are "
         "given, leave them out",
     )
     refuse_unless(
@@ -119,6 +120,7 @@ def kinds() -> Iterator[RouteConfig]:
         softcap, hashed = replace(plain, softcap=True), replace(plain, hashed=True)
         yield from (best, replace(best, bias=True), softcap, replace(softcap, grouped=True))
         yield from (hashed, replace(hashed, softcap=True))
+        yield from (replace(plain, load=True), replace(hashed, load=True))
 
 
 def kind_of(problem: RouteProblem) -> RouteConfig:
@@ -131,4 +133,5 @@ def kind_of(problem: RouteProblem) -> RouteConfig:
         group_scoring=problem.group_scoring,
         softcap=problem.softcap,
         hashed=problem.hashed,
+        load=problem.load,
     )

@@ -47,10 +47,12 @@ KERNELS = [
     "sqrtsoftplus_f16_e32_grouped_max_softcap_t128_c2_spread",
     "sqrtsoftplus_f32_e256_hashed_t256_c2",
     "softmax_bf16_e32_softcap_hashed_t128_c1_spread",
+    "sqrtsoftplus_f32_e64_bias_load_t128_c2",
+    "sigmoid_bf16_e64_hashed_load_t128_c2_spread",
 ]
 """Every kind of score, with and without bias and groups; few warps, which get several tokens."""
 
-OFTEN = [*KERNELS[:3], KERNELS[7], *KERNELS[9:11], *KERNELS[15:17], *KERNELS[18:19]]
+OFTEN = [*KERNELS[:3], KERNELS[7], *KERNELS[9:11], *KERNELS[15:17], KERNELS[18], KERNELS[20]]
 """Each kind of score and both forms, for every push; in the last, threads share counts."""
 
 

@@ -37,6 +37,8 @@ CONFIGS = [
     RouteConfig(scoring="identity", scores_dtype="f16", bias=True, grouped=True, experts=64),
     RouteConfig(scoring="given", experts=64),
     RouteConfig(scoring="softmax", scores_dtype="bf16", softcap=True, experts=64),
+    RouteConfig(scoring="sigmoid", scores_dtype="f32", bias=True, load=True, experts=64),
+    RouteConfig(scoring="sqrtsoftplus", scores_dtype="f16", hashed=True, load=True, experts=32),
     RouteConfig(scoring="softmax", scores_dtype="bf16", hashed=True, experts=64),
     RouteConfig(scoring="sqrtsoftplus", scores_dtype="f32", softcap=True, hashed=True, experts=32),
     RouteConfig(
@@ -191,6 +193,68 @@ def test_refusals_of_tables(changes: dict[str, Any], message: str) -> None:
     jitgen.route(**HASHED)
     with pytest.raises(InputError, match=message):
         jitgen.route(**{**HASHED, **changes})
+
+
+class TestLoad:
+    def test_it_adds_up(self) -> None:
+        """New, warm, for experts of other devices too; without tokens nothing is added."""
+        load = torch.zeros(64, dtype=torch.int32)
+        expected = torch.zeros_like(load)
+        for options in ({}, {}, {"local_experts": 8}):
+            found = jitgen.route(logits(), top_k=4, load=load, **options)
+            expected += torch.bincount(found.topk_ids.flatten(), minlength=64).int()
+
+            assert torch.equal(load, expected)
+        empty = jitgen.route(logits(0), top_k=4, load=load)
+        assert empty.offs.tolist() == [0] * 64
+        assert torch.equal(load, expected)
+
+    def test_what_is_written_is_known(self) -> None:
+        """A view of it is not an input too, and torch counts its versions."""
+        load = torch.zeros(64, dtype=torch.int32)
+        for _ in range(2):
+            version = load._version
+            jitgen.route(logits(), top_k=4, load=load)
+            assert load._version > version
+        both = torch.zeros(80, dtype=torch.int32)
+        with pytest.raises(InputError, match="memory"):
+            jitgen.route(
+                logits(), top_k=2, scoring="sigmoid", load=both[:64], **_hashing(both[60:80])
+            )
+
+    @pytest.mark.parametrize(
+        ("load", "message"),
+        [
+            (torch.zeros(64), "load: must be int32"),
+            (torch.zeros(63, dtype=torch.int32), r"load: must have shape \(64,\), one for each"),
+            (torch.zeros(128, dtype=torch.int32)[::2], "load: must be contiguous"),
+        ],
+        ids=["type", "shape", "strides"],
+    )
+    def test_refusals(self, load: Tensor, message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            jitgen.route(logits(), top_k=2, load=load)
+
+    @needs.newer_dynamo
+    def test_in_graphs(self) -> None:
+        """Torch's tracers know that it is written."""
+
+        def layer(x: Tensor, load: Tensor) -> Tensor:
+            return jitgen.route(x, top_k=4, load=load).topk_ids
+
+        expected, load = torch.zeros(64, dtype=torch.int32), torch.zeros(64, dtype=torch.int32)
+        ids = layer(logits(), expected)
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        for number in (1, 2):
+            assert torch.equal(compiled(logits(), load), ids)
+            assert torch.equal(load, expected * number)
+        graph = make_fx(layer)(logits(), torch.zeros_like(load))
+        assert torch.equal(graph(logits(), load), ids)
+        assert torch.equal(load, expected * 3)
+
+
+def _hashing(ids: Tensor) -> dict[str, Tensor]:
+    return {"token_ids": ids, "hash_table": torch.zeros(4, 2, dtype=torch.int32)}
 
 
 def test_no_tokens() -> None:

@@ -4,8 +4,8 @@
 #
 # It comes from this config, which always gives the same text:
 #
-#     {"bias":true,"experts":256,"group_scoring":"top2","grouped":true,"hashed":false,"op":"route",
-#     "scores_dtype":"f32","scoring":"sigmoid","softcap":false,"tiling":{"cluster":8,
+#     {"bias":true,"experts":256,"group_scoring":"top2","grouped":true,"hashed":false,"load":false,
+#     "op":"route","scores_dtype":"f32","scoring":"sigmoid","softcap":false,"tiling":{"cluster":8,
 #     "is_spread":false,"threads":1024,"use_pdl":false}}
 #
 # To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
@@ -56,7 +56,7 @@ SCORES_BITS = cutlass.Uint32
 VECTOR = 16  # float32 values of one operation: one AVX-512 register, two of AVX2
 
 
-# cpu/route/entry.py.jinja
+# cpu/route/arguments.py.jinja
 def host_tensor(dtype, *shape):
     """Return a stand-in for a host tensor with free strides, but 1 for the last mode."""
     stride = (*(cute.sym_int64() for _ in shape[1:]), 1)
@@ -88,6 +88,7 @@ def arguments():
     )
 
 
+# cpu/route/entry.py.jinja
 @cute.jit
 def route(
     scores,

@@ -41,6 +41,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
     softcap: float | None = None,
     token_ids: Tensor | None = None,
     hash_table: Tensor | None = None,
+    load: Tensor | None = None,
     **old: object,
 ) -> Routing:
     """
@@ -87,6 +88,9 @@ def route(  # noqa: PLR0913  # each is one thing to say
             then not chosen, and weighted as chosen ones are (the hash layers of DeepSeek-V4, where
             it is called ``tid2eid``). A token id or an expert that there is not counts as expert -1
             with weight 0, and its pair is not sorted.
+        load: (E,) int32, dense: to each expert's number its pairs in this call are added, those of
+            other devices too. Nothing sets it to 0 but the caller: calls, and replays of a graph,
+            add up, as what balances experts wants it. Sums of integers do not depend on the order.
         **old: Arguments by names that they had before: docs/renamed.md.
 
     Returns:
@@ -133,6 +137,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
                 softcap,
                 token_ids is None,
                 hash_table is None,
+                load is None,
                 None if config is None else id(config),
                 # The entry knows neither k nor G: it takes those of the results.
                 None if out is None else _sizes(out),
@@ -142,12 +147,14 @@ def route(  # noqa: PLR0913  # each is one thing to say
             )
             session = current.get()
             for launch in session.memo.get(key) or similar(session, key, logits):
-                hashing = token_ids, hash_table
-                if launch.fits(*present(logits, correction_bias, *(out or ()), *hashing)):
+                more = token_ids, hash_table, load
+                if launch.fits(*present(logits, correction_bias, *(out or ()), *more)):
                     if out is not None:
                         mark_written(out)
+                    if load is not None:
+                        mark_written((load,))
                     return launch.route(  # type: ignore[no-any-return]
-                        logits, correction_bias, out, *hashing
+                        logits, correction_bias, out, *more
                     )
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
@@ -168,6 +175,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
         softcap=softcap,
         token_ids=token_ids,
         hash_table=hash_table,
+        load=load,
     )
     return CALL.run(args, key)  # type: ignore[no-any-return]
 

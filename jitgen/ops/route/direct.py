@@ -13,6 +13,7 @@ from jitgen.config.route import RouteConfig, Scoring
 from jitgen.errors import InputError
 from jitgen.ops import direct
 from jitgen.ops import tensors as common
+from jitgen.ops.dispatcher import mark_written, require_apart
 from jitgen.ops.route.call import CALL
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import Arguments, SortArguments, first_expert, validate
@@ -35,6 +36,9 @@ def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     choice = () if is_given else (*_CHOICE, *(["softcap"] if config.softcap else []))
     numbers = (*choice, _FIRST)
     found = direct.read(config, arch, session, arguments, config.arguments, numbers)
+    if config.load:  # which is read, too, and so not one of the operation's results
+        require_apart({name: found[name] for name in config.arguments}, ("load",))
+        mark_written((found["load"],))
     first, offs = found[_FIRST], found["offs"]
     common.require("offs", offs, rank=(1, "(G,)"))
     local = offs.shape[0]
@@ -78,6 +82,7 @@ def _of_scores(config: RouteConfig, found: dict[str, Any], local: int) -> Argume
         softcap=found.get("softcap"),
         token_ids=found.get("token_ids"),
         hash_table=found.get("hash_table"),
+        load=found.get("load"),
         out=Routing(*(found[name] for name in Routing._fields)),
     )
 

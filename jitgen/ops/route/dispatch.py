@@ -41,6 +41,7 @@ class Launch(AnyLaunch):
         out: Routing | None,
         token_ids: Tensor | None = None,
         hash_table: Tensor | None = None,
+        load: Tensor | None = None,
     ) -> Routing:
         """Launch the kernel, into `out` if it is given."""
         if out is None:
@@ -52,7 +53,8 @@ class Launch(AnyLaunch):
         given: tuple[Tensor | None, ...] = (logits,) if bias is None else (logits, bias)
         if token_ids is not None:
             given = (logits, low_words(token_ids), hash_table)
-        self.function(*given, *out, *self._workspace(logits), *self.tail)
+        counted = () if load is None else (load,)
+        self.function(*given, *out, *counted, *self._workspace(logits), *self.tail)
         return out
 
     def sort(self, topk_ids: Tensor, out: Sorting | None) -> Sorting:
@@ -83,12 +85,9 @@ def low_words(ids: Tensor) -> Tensor:
 
 def without_tokens(*given: Any) -> None:
     """Route no tokens: every expert ends where it begins."""
-    offs = next(
-        each
-        for each in reversed(given)
-        if isinstance(each, Tensor) and each.dim() == 1 and each.numel()
-    )
-    offs.zero_()
+    tensors = [each for each in given if isinstance(each, Tensor)]
+    empty = [place for place, each in enumerate(tensors) if each.dim() == 1 and not each.numel()]
+    tensors[empty[-1] - 1].zero_()  # offs is in front of the permutation
 
 
 class _Sorts(Call[Any, Validated, Any]):
@@ -114,6 +113,7 @@ class _Sorts(Call[Any, Validated, Any]):
             group_scoring=valid.group_scoring if valid.expert_groups > 1 else GroupScoring.TOP2,
             softcap=valid.softcap,
             hashed=valid.hashed,
+            load=valid.load,
             experts=config.experts,
             tiling=config.tiling,
         )
@@ -165,10 +165,11 @@ class Route(_Sorts):
     }
     results = Routing
     outputs = Routing._fields
+    updated = ("load",)
 
     def start(self, launch: Launch, args: Arguments) -> Routing:
-        hashing = args.token_ids, args.hash_table
-        return launch.route(args.logits, args.correction_bias, args.out, *hashing)
+        more = args.token_ids, args.hash_table, args.load
+        return launch.route(args.logits, args.correction_bias, args.out, *more)
 
 
 class SortPairs(_Sorts):

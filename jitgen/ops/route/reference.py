@@ -38,6 +38,7 @@ def route(  # noqa: PLR0913  # the arguments of the real one
     softcap: float | None = None,
     token_ids: Tensor | None = None,
     hash_table: Tensor | None = None,
+    load: Tensor | None = None,
     **old: Any,
 ) -> Routing:
     """
@@ -54,6 +55,7 @@ def route(  # noqa: PLR0913  # the arguments of the real one
         topk_ids, weights = _hashed(scored(logits, scoring), token_ids, hash_table)
         if renormalize:
             weights = weights / (weights.sum(1, keepdim=True) + SMALLEST_SUM)
+        _count(topk_ids, load)
         sorting = sort_pairs(
             topk_ids, experts=local, first_expert=first_expert, local_experts=local
         )
@@ -69,6 +71,7 @@ def route(  # noqa: PLR0913  # the arguments of the real one
         least = 0.0 if scoring == "softmax" else SMALLEST_SUM
         weights = weights / (weights.sum(1, keepdim=True) + least)
     topk_ids = ids.to(torch.int32)
+    _count(topk_ids, load)
     sorting = sort_pairs(topk_ids, experts=local, first_expert=first_expert, local_experts=local)
     return Routing(weights.float() * routed_scaling_factor, topk_ids, *sorting)
 
@@ -86,6 +89,13 @@ def _hashed(scores: Tensor, token_ids: Tensor, table: Tensor) -> tuple[Tensor, T
     weights = scores.gather(1, torch.where(is_one, ids, 0))
     ids = torch.where(is_one, ids, -1).to(torch.int32)
     return ids, torch.where(is_one, weights, 0.0)
+
+
+def _count(topk_ids: Tensor, load: Tensor | None) -> None:
+    """Add to each expert's load how often it was chosen."""
+    if load is not None:
+        chosen = topk_ids[topk_ids >= 0].long()
+        load += torch.bincount(chosen, minlength=len(load)).to(load)
 
 
 def softcapped(logits: Tensor, cap: float | None) -> Tensor:

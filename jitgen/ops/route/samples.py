@@ -231,6 +231,7 @@ def solved(
     """
     local = {"first_expert": sizes.first_expert, "local_experts": sizes.local_experts}
     expected: dict[str, Tensor]
+    loads: list[Output] = []
     if config.scoring is Scoring.GIVEN:
         named: dict[str, Any] = {"topk_ids": given, "experts": sizes.experts, **local}
         expected = reference.sort_pairs(**named)._asdict()
@@ -256,7 +257,13 @@ def solved(
             table = torch.randint(-1, sizes.experts + 1, size, dtype=torch.int32, **kind)
             ids = torch.randint(-1, _IDS + 1, (len(given),), dtype=torch.int32, **kind)
             named |= {"token_ids": ids, "hash_table": table}
-        expected = reference.route(**named)._asdict()
+        if config.load:  # of earlier calls
+            before = torch.arange(sizes.experts, dtype=torch.int32, device=given.device)
+            named["load"], after = before.clone(), before.clone()
+            expected = reference.route(**named | {"load": after})._asdict()
+            loads = [Output(name="load", found=named["load"], expected=after)]
+        else:
+            expected = reference.route(**named)._asdict()
         tensors = (given,) if bias is None else (given, bias)
         tensors = (given, ids, table) if config.hashed else tensors
         numbers = (sizes.expert_groups, sizes.top_groups, int(not is_exact), 2.5)
@@ -272,6 +279,7 @@ def solved(
         )
         for name, each in expected.items()
     )
+    outputs = (*outputs, *loads)
     workspace: tuple[Tensor, ...] = ()
     if config.tiling.is_spread:
         counts = config.tiling.counts(sizes.num_sms)

@@ -44,6 +44,7 @@ class Arguments(NamedTuple):
     softcap: float | None = None
     token_ids: Tensor | None = None
     hash_table: Tensor | None = None
+    load: Tensor | None = None
 
     @property
     def numbers(self) -> tuple[int | float, ...]:
@@ -86,6 +87,7 @@ class Validated(AnyValidated):
         group_scoring: What the best groups are.
         softcap: Whether logits are bounded.
         hashed: Whether a table has the experts of each token id.
+        load: Whether pairs are counted for each expert.
     """
 
     op = "route"
@@ -101,6 +103,7 @@ class Validated(AnyValidated):
     group_scoring: GroupScoring = GroupScoring.TOP2
     softcap: bool = False
     hashed: bool = False
+    load: bool = False
 
     @property
     def sorted_experts(self) -> int:
@@ -120,6 +123,7 @@ class Validated(AnyValidated):
             group_scoring=self.group_scoring,
             softcap=self.softcap,
             hashed=self.hashed,
+            load=self.load,
             local_experts=self.local_experts,
         )
 
@@ -158,6 +162,15 @@ def validate(
         top_k = _number("top_k", args.top_k, 1)
         _check_choice(args, experts, top_k)
         _check_table(args, top_k)
+        if args.load is not None:
+            common.require(
+                "load",
+                args.load,
+                [torch.int32],
+                shape=((experts,), "one for each expert"),
+                like=(name, like.device),
+                contiguous=0,
+            )
     first = first_expert(args.first_expert)
     local = experts if args.local_experts is None else args.local_experts
     local = _number("local_experts", local, 1)
@@ -255,6 +268,7 @@ def _choice(args: Arguments) -> dict[str, Any]:
         "group_scoring": GroupScoring(args.group_scoring),
         "softcap": args.softcap is not None,
         "hashed": args.hash_table is not None,
+        "load": args.load is not None,
     }
 
 

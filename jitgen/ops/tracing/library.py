@@ -131,12 +131,16 @@ _TYPES = {
 def schema_of(call: Call[Any, Any, Any]) -> str:
     """Return the arguments of a call in torch's schema language, without outputs."""
     names = call.graph_names
-    return ", ".join(_argument(names.get(name, name), *rest) for name, *rest in call.in_graph())
+    return ", ".join(
+        _argument(names.get(name, name), kind, default, "(z!)" if name in call.updated else "")
+        for name, kind, default in call.in_graph()
+    )
 
 
-def _argument(name: str, kind: str, default: Any) -> str:
+def _argument(name: str, kind: str, default: Any, written: str) -> str:
     kind, _, other = kind.partition(" | ")
-    of_torch = "str?" if name == "config" else _TYPES[kind] + ("?" if other == "None" else "")
+    optional = "?" if other == "None" else ""
+    of_torch = "str?" if name == "config" else f"{_TYPES[kind]}{written}{optional}"
     return f"{of_torch} {name}" + ("" if default is ... else f"={default!r}")
 
 

@@ -24,7 +24,7 @@ class Route(CpuTiledRules[RouteConfig, RouteProblem]):
         words="a token's experts, in their order",
         free=(
             *("scoring", "scores_dtype", "bias", "grouped", "group_scoring", "softcap"),
-            *("hashed", "experts", "tiling"),
+            *("hashed", "load", "experts", "tiling"),
         ),
     )
     entry = "cpu/route.py.jinja"

@@ -99,7 +99,7 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
         words="a token's experts, in the lanes of a warp and then across them",
         free=(
             *("scoring", "scores_dtype", "bias", "grouped", "group_scoring", "softcap"),
-            *("hashed", "experts", "tiling"),
+            *("hashed", "load", "experts", "tiling"),
         ),
     )
     entry = "sm90/route.py.jinja"
