@@ -23,8 +23,8 @@ from jitgen.support.moved import DROPPED_IN, MOVED, NAMES, OPERATIONS, take_old_
 def test_an_old_name_gives_the_module_itself_and_a_warning(old: str) -> None:
     parent = old.rpartition(".")[0]
     if parent in MOVED:  # importing it warns of it alone
+        sys.modules.pop(parent, None)
         with pytest.warns(DeprecationWarning, match=f"{parent} is now"):
-            sys.modules.pop(parent, None)
             importlib.import_module(parent)
     sys.modules.pop(old, None)
     with pytest.warns(DeprecationWarning, match=f"{old} is now {MOVED[old]}; jitgen {DROPPED_IN}"):
