@@ -194,7 +194,8 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    Small integers are often equal; random numbers of whose choice there is doubt are left out.
+    Small integers are often equal; tokens of whose choice there is doubt are left out. Where that
+    is every token, logits are -1, 0 and 1: their scores are far apart, or equal.
     """
     chance = torch.Generator(device).manual_seed(seed)
     shape = (sizes.tokens, sizes.experts)
@@ -213,7 +214,13 @@ def make(
     bias = None
     if config.bias:
         bias = torch.randint(-4, 5, shape[1:], generator=chance, device=device).float() / 8
-    return solved(config, sizes, _decided(config, sizes, scores, bias), bias, is_exact=is_exact)
+    decided = _decided(config, sizes, scores, bias)
+    if decided is None:
+        plain = torch.randint(-1, 2, shape, generator=chance, device=device).to(scores.dtype)
+        decided = _decided(config, sizes, plain, bias)
+    if decided is None:
+        raise ConfigError(f"no token of {sizes} is beyond doubt: take fewer experts")
+    return solved(config, sizes, decided, bias, is_exact=is_exact)
 
 
 def solved(
@@ -294,10 +301,12 @@ def solved(
     )
 
 
-def _decided(config: RouteConfig, sizes: Sizes, scores: Tensor, bias: Tensor | None) -> Tensor:
+def _decided(
+    config: RouteConfig, sizes: Sizes, scores: Tensor, bias: Tensor | None
+) -> Tensor | None:
     """
     Return `scores` in which a token whose choice depends on the last bits has another token's
-    scores.
+    scores; None if every token's does.
 
     Equal scores stay equal when they are disturbed, for the disturbance follows from the score.
     """
@@ -313,5 +322,5 @@ def _decided(config: RouteConfig, sizes: Sizes, scores: Tensor, bias: Tensor | N
         disturbed = ranks * (1 + _DOUBT * torch.sin(1e6 * ranks + phase))
         doubt |= (reference.chosen(disturbed, *of) != choice).any(-1)
     if doubt.all():
-        raise ConfigError(f"no token of {sizes} is beyond doubt: take fewer experts")
+        return None
     return torch.where(doubt[:, None], given[~doubt][:1], given)
