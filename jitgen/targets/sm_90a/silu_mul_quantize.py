@@ -50,6 +50,8 @@ _GREEDY = {
     (Format.ROW, Layout.MASKED, Activation.SWIGLU, False, 1): 72,
     (Format.ROW, Layout.MASKED, Activation.SWIGLU_OAI, True, 2): 96,
     (Format.ROW, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, False, 2): 96,
+    (Format.ROW, Layout.MASKED, Activation.SWIGLU_BIAS, False, 2): 96,
+    (Format.ROW, Layout.MASKED, Activation.GEGLU_TANH, False, 2): 96,
     (Format.NONE, Layout.CONTIGUOUS, Activation.SWIGLU, False, 4): 128,
     (Format.NONE, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, False, 4): 96,
     (Format.NONE, Layout.CONTIGUOUS, Activation.SWIGLU_OAI, True, 4): 96,
@@ -61,6 +63,34 @@ kinds that take more, with interleaved gates or not; what is not listed spills a
 compiling with nvidia-cutlass-dsl 4.8.1: every kind with what may be chosen, the others a sample,
 with a step to spare. No formula gives them, for the compiler orders loads as it likes.
 """
+
+_WIDE = frozenset({Activation.SITU, Activation.GEGLU, Activation.GELU})
+_OF_WIDE_TILES = {1: 80, 2: 128, 4: 255}
+_OF_WIDE_ROWS = {(1, 1): 128, (2, 1): 168, (4, 1): 255}
+"""
+The same of activations with several polynomials: by rows, with loads ahead for up to two of them,
+and by whole rows and held vectors. Found likewise, for kinds with each layout and scale.
+"""
+
+_FIRST = frozenset({Activation.SWIGLU, Activation.SWIGLU_OAI})
+_OF_UNSCALED_CONTIGUOUS = {1: 64, 2: 96, 4: 128}
+"""Of contiguous rows without scales, for activations other than these two, whose table is above."""
+
+_UNSCALED_CONTIGUOUS = (
+    Tiling(ctas_per_sm=4),
+    Tiling(rows=2, ctas_per_sm=5),
+    Tiling(rows=1, threads=64, ctas_per_sm=16),
+)
+_WIDE_TILES = (
+    Tiling(ctas_per_sm=2),
+    Tiling(rows=2, ctas_per_sm=4),
+    Tiling(rows=1, ctas_per_sm=6),
+)
+_WIDE_ROWS = (
+    Tiling(rows=1, threads=256, ctas_per_sm=2),
+    Tiling(rows=2, threads=256, ctas_per_sm=1),
+)
+"""For those; none was measured."""
 
 _MEASURED = (
     Tiling(is_persistent=False),
@@ -155,8 +185,13 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
 
     def listed_for(self, problem: SiluMulQuantizeProblem) -> tuple[Tiling, ...]:
         """Return the legal ones of the candidate tilings."""
-        if problem.scale_granularity is Format.ROW:
+        is_row = problem.scale_granularity is Format.ROW
+        if problem.activation in _WIDE:
+            return _WIDE_ROWS if is_row else _WIDE_TILES
+        if is_row:
             return _OF_ROWS
+        if _is_unscaled_contiguous(problem):
+            return _UNSCALED_CONTIGUOUS
         if not problem.scale_granularity.has_float_scales and problem.layout is Layout.RAGGED:
             return _OF_NO_SEARCH
         return _MEASURED if _is_measured(problem) else _USUAL
@@ -202,17 +237,40 @@ class SiluMulQuantize(StreamRules[SiluMulQuantizeConfig, SiluMulQuantizeProblem]
 
 def _needed(config: SiluMulQuantizeConfig) -> int | None:
     """Return the registers that a thread needs; None where they never suffice."""
-    tiling, rows = config.tiling, config.tiling.rows
+    tiling, rows, is_row = config.tiling, config.tiling.rows, config.scale_granularity is Format.ROW
+    kind = (config.scale_granularity, config.layout, config.activation, config.interleaved, rows)
+    if config.activation in _WIDE:
+        return _of_wide(tiling, is_row=is_row)
     if tiling.loads_ahead:
         return _AHEAD.get(rows)
-    kind = (config.scale_granularity, config.layout, config.activation, config.interleaved, rows)
     if tiling.held == 1 and kind in _GREEDY:
         return _GREEDY[kind]
-    if config.scale_granularity is Format.ROW:
+    if is_row:
         return _OF_WHOLE_ROWS.get((rows, tiling.held))
+    return _of_tiles(config).get(rows)
+
+
+def _of_wide(tiling: Tiling, *, is_row: bool) -> int | None:
+    if is_row:
+        return _OF_WIDE_ROWS.get((tiling.rows, tiling.held))
+    return None if tiling.loads_ahead and tiling.rows > 2 else _OF_WIDE_TILES.get(tiling.rows)
+
+
+def _of_tiles(config: SiluMulQuantizeConfig) -> dict[int, int]:
+    if _is_unscaled_contiguous(config):
+        return _OF_UNSCALED_CONTIGUOUS
     if config.scale_granularity is Format.NONE:
-        return _OF_UNSCALED_TILES.get(rows)
-    return (_OF_MEASURED_TILES if _is_measured(config) else _OF_TILES).get(rows)
+        return _OF_UNSCALED_TILES
+    return _OF_MEASURED_TILES if _is_measured(config) else _OF_TILES
+
+
+def _is_unscaled_contiguous(problem: SiluMulQuantizeProblem | SiluMulQuantizeConfig) -> bool:
+    is_contiguous = problem.layout is Layout.CONTIGUOUS
+    return (
+        is_contiguous
+        and problem.scale_granularity is Format.NONE
+        and problem.activation not in _FIRST
+    )
 
 
 def _is_measured(problem: SiluMulQuantizeProblem | SiluMulQuantizeConfig) -> bool:
