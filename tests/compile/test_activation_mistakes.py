@@ -27,7 +27,7 @@ EDITS: dict[Activation, dict[str, tuple[str, str]]] = {
             "cute.full_like(x, limit)",
         ),
         "an infinite power counts as e": ("fmin(bounded, LARGEST_POWER", "fmin(bounded, 1.0"),
-        "nothing is inverted": ("cute.arch.rcp_approx(x[i])", "x[i]"),
+        "nothing is inverted": ("cute.arch.rcp_approx(x[0])", "x[0]"),
     },
     Activation.SWIGLU_BIAS: {
         "no beta": ("within(up, limit) + beta", "within(up, limit)"),

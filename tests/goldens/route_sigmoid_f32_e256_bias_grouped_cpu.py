@@ -135,7 +135,10 @@ def load_row(row, bits, values):
         bits[e] = row[e]
     for v in cutlass.range(EXPERTS // VECTOR):
         part = cute.local_tile(bits, (VECTOR,), (v,)).load()
-        cute.local_tile(values, (VECTOR,), (v,)).store(decode(part))
+        logits = decode(part)
+        cute.local_tile(values, (VECTOR,), (v,)).store(logits)
+
+
 @cute.jit
 def key_of(value):
     """Return a float32 as an integer of the same order: 1 for NaN, below all; -0 is as 0."""
@@ -216,8 +219,9 @@ def choose_row(choice, values, keys, weights, ids, all_scores, num_experts):
         ids[slot] = at
         weights[slot] = values[at]
         total += values[at]
+    whole = total if choice.renormalize != 0 else all_scores
     for slot in cutlass.range(top_k):
-        weights[slot] = weights[slot] / (total if choice.renormalize != 0 else all_scores) * choice.scale
+        weights[slot] = weights[slot] / whole * choice.scale
 
 
 @cute.jit
