@@ -93,12 +93,14 @@ def test_numbers(activation: Activation) -> None:
             with pytest.raises(InputError, match=f"{name}: belongs to"):
                 require_numbers(activation, {**given, name: 1.0})
             continue
-        for wrong in (None, "1", True, float("inf"), float("nan")):
+        for wrong in (None, "1", True, float("inf"), float("nan"), 1e39, 10**400):
             with pytest.raises(InputError, match=f"^{name}: "):
                 require_numbers(activation, {**given, name: wrong})
-        for wrong in {"swiglu_limit": (-1,), "gate_softcap": (0, -1), "up_softcap": (0.0,)}.get(
-            name, ()
-        ):
+        for wrong in {
+            "swiglu_limit": (-1,),
+            "gate_softcap": (0, -1),
+            "up_softcap": (0.0, 1e-60),
+        }.get(name, ()):
             with pytest.raises(InputError, match=f"^{name}: must be "):
                 require_numbers(activation, {**given, name: wrong})
 

@@ -23,7 +23,7 @@ from typing import Any
 from jitgen.config.silu_mul_quantize import NUMBERS, Activation
 from jitgen.errors import InputError
 from jitgen.layer.checkpoints.model_config import Said
-from jitgen.ops.silu_mul_quantize.numbers import is_number
+from jitgen.ops.numbers import is_number
 from jitgen.support.text import shown
 
 _NAMES = {

@@ -80,7 +80,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
             `jitgen.override`.
         group_scoring: What a group is kept for: ``top2``, the sum of its two best scores, with the
             bias (DeepSeek-V3), or ``max``, its best one (DeepSeek-V2).
-        softcap: A bound of the logits c, above 0: all that is said of logits holds for
+        softcap: A bound of the logits c, 1e-30 to 1e30: all that is said of logits holds for
             ``c * tanh(logits / c)`` (Grok). None: none.
         token_ids: (T,) int32 or int64, dense, for `hash_table`: the number of each token in the
             vocabulary, whose low 32 bits are read.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ from jitgen.config.route import COMPUTED, SCORES, GroupScoring, RouteProblem, Sc
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
 from jitgen.ops import tensors as common
+from jitgen.ops.numbers import SOFTCAPS, is_number, is_softcap
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.tensors import AnyValidated, check_size, device_of
 from jitgen.runtime.override import Override
@@ -221,11 +221,16 @@ def _check_choice(args: Arguments, experts: int, top_k: int) -> None:
     if type(args.renormalize) is not bool:
         raise InputError("renormalize", f"must be True or False (got {args.renormalize!r})")
     factor = args.routed_scaling_factor
-    if not _is_number(factor):
-        raise InputError("routed_scaling_factor", f"must be a finite number (got {factor!r})")
+    if not is_number(factor):
+        raise InputError(
+            "routed_scaling_factor", f"must be a finite number of float32 (got {factor!r})"
+        )
     softcap = args.softcap
-    if softcap is not None and not (_is_number(softcap) and softcap > 0):
-        raise InputError("softcap", f"must be None or a finite number above 0 (got {softcap!r})")
+    if softcap is not None and not is_softcap(softcap):
+        least, most = SOFTCAPS
+        raise InputError(
+            "softcap", f"must be None or a number from {least:g} to {most:g} (got {softcap!r})"
+        )
     if args.correction_bias is not None:
         common.require(
             "correction_bias",
@@ -270,10 +275,6 @@ def _choice(args: Arguments) -> dict[str, Any]:
         "hashed": args.hash_table is not None,
         "load": args.load is not None,
     }
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
 
 
 def shapes(valid: Validated) -> dict[str, tuple[int, ...]]:

@@ -108,7 +108,7 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
         swiglu_limit: For activations whose formula has it, which need it; at least 0.
         swiglu_alpha: Likewise, of any sign.
         swiglu_beta: Likewise.
-        gate_softcap: For ``situ``, which needs it; above 0, 4 of Kimi-K3.
+        gate_softcap: For ``situ``, which needs it; 1e-30 to 1e30, 4 of Kimi-K3.
         up_softcap: Likewise, 25 of Kimi-K3.
         power_of_two: Round scales that the kernel finds up to powers of two.
         out: Where results go, a tuple in the order in which they are returned: q and scale, as

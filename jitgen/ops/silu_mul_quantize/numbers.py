@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import TypeGuard
 
 from jitgen.config.silu_mul_quantize import NUMBERS, Activation
 from jitgen.errors import InputError
+from jitgen.ops.numbers import SOFTCAPS, is_number, is_softcap
 
 
 def require_numbers(activation: Activation, given: Mapping[str, object]) -> tuple[float, ...]:
@@ -34,18 +33,10 @@ def require_numbers(activation: Activation, given: Mapping[str, object]) -> tupl
         if value is None:
             continue
         if not is_number(value):
-            raise InputError(name, f"must be a finite number (got {value!r})")
+            raise InputError(name, f"must be a finite number of float32 (got {value!r})")
         if name == "swiglu_limit" and value < 0:
             raise InputError(name, f"must be at least 0 (got {value!r})")
-        if name.endswith("softcap") and value <= 0:
-            raise InputError(name, f"must be above 0 (got {value!r})")
+        if name.endswith("softcap") and not is_softcap(value):
+            least, most = SOFTCAPS
+            raise InputError(name, f"must be from {least:g} to {most:g} (got {value!r})")
     return tuple(float(given[name]) for name in activation.numbers)  # type: ignore[arg-type]
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Say whether `value` can be a number of an activation."""
-    return (
-        isinstance(value, (int, float))
-        and type(value) in (int, float)  # no bool
-        and math.isfinite(value)
-    )
