@@ -130,6 +130,7 @@ def test_what_is_of_other_weights(name: str, words: dict[str, Any]) -> None:
         ("fp8_row", compressed("float", 8, "channel") | {"new_word": 3}, "new_word = 3"),
         ("fp8_tensor", modelopt("W4A8_AWQ"), "quant_algo = 'W4A8_AWQ'"),
         ("fp8_tensor", modelopt("MIXED_PRECISION"), "quant_algo"),
+        ("fp8_tensor", modelopt(""), "quant_algo"),
         ("fp8_tensor", modelopt(None), "quant_algo"),  # type: ignore[arg-type]
         ("nvfp4", modelopt("NVFP4", group_size=8), "group_size = 8"),
         ("fp8_row", {"quant_method": "gptq", "bits": 4}, "quant_method = 'gptq'"),

@@ -17,12 +17,12 @@ modelopt            ``quant_algo``, ``group_size``
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 from jitgen.config.config import SCALE_BLOCK
+from jitgen.layer.checkpoints import expressions
 from jitgen.layer.checkpoints.family import EXPERT, below
 from jitgen.layer.checkpoints.model_config import Said
 from jitgen.layer.checkpoints.part import Form
@@ -194,7 +194,7 @@ def _modelopt(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ..
         {"quant_algo": tuple(each.lower() for each in _ALGORITHMS), "group_size": (16, 32)},
     )
     algorithm = found.get("quant_algo")
-    if not isinstance(algorithm, str):
+    if not isinstance(algorithm, str) or not algorithm:
         raise said.error(
             f"says {_WORD}.quant_algo = {shown(algorithm)}, and {', '.join(_ALGORITHMS)} are read"
         )
@@ -332,7 +332,7 @@ def _is_named(said: Said, module: str, entry: str) -> bool:
     paths = [".".join(words[:end]) for end in range(1, len(words) + 1)]
     if entry.startswith("re:"):
         try:
-            return any(re.match(entry[3:], path) for path in paths)
-        except re.error as error:
-            raise said.error(f"has in {_WORD} {shown(entry)}, no expression: {error}") from error
+            return expressions.is_match(entry[3:], paths)
+        except ValueError as error:
+            raise said.error(f"has in {_WORD} {shown(entry)}, {error}") from error
     return any(fnmatchcase(path, entry) or path.endswith(f".{entry}") for path in paths)
