@@ -64,6 +64,8 @@ class RouterConfig:
         """
         from jitgen.layer.checkpoints import blank, model_config, routers
 
+        if layer is not None:
+            model_config.require_number(layer)
         said = blank.require_config(model_config.said(config, None, ""))
         return cls(**routers.fields(said, layer))
 

@@ -87,6 +87,10 @@ def load(  # noqa: PLR0913  # each is one thing to say
     prefix = _prefix(tensors, prefix, layer)
     _require_arguments(top_k, first_expert, local_experts)
     _require_more(rank, ranks, dequantize, ignore_input_scales)
+    if progress is not None and not callable(progress):
+        raise InputError(
+            "progress", f"must take two numbers, as print does (got {shown(progress)})"
+        )
     device = _device(device)
     name, form = forms.form_of(tensors, prefix, family, is_static_left_out=ignore_input_scales)
     experts = names.count(tensors, prefix, form)
@@ -159,7 +163,7 @@ def of_config(  # noqa: PLR0913  # each is one thing to say
     _require_more(rank, ranks, dequantize, False)
     said = blank.require_config(model_config.said(config, None, ""))
     if layer is not None:
-        _require_layer(layer)
+        model_config.require_number(layer)
         said.require_layer(layer)
     return blank.layer(
         said,
@@ -174,17 +178,12 @@ def of_config(  # noqa: PLR0913  # each is one thing to say
     )
 
 
-def _require_layer(layer: object) -> None:
-    if type(layer) is not int or layer < 0:
-        raise InputError("layer", f"must be an integer of at least 0 (got {shown(layer)})")
-
-
 def _prefix(source: Source, prefix: object, layer: int | None) -> str:
     """Return the prefix that was given, or that of a layer."""
     if (prefix is None) == (layer is None):
         raise InputError("prefix", f"or layer is required, and not both (got {shown(prefix)})")
     if layer is not None:
-        _require_layer(layer)
+        model_config.require_number(layer)
         return forms.prefix_of(source, layer)
     if not isinstance(prefix, str) or prefix.endswith("."):
         raise InputError(

@@ -5,6 +5,7 @@ A layer out of a model's config alone: sizes, activation and encoding, with weig
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from jitgen.errors import InputError
 from jitgen.formats import prepacked_blocks
 from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import ceil_div
-from jitgen.layer.checkpoints import gates, quantised, routers
+from jitgen.layer.checkpoints import gates, quantised, rooms, routers
 from jitgen.layer.checkpoints.encodings import ENCODINGS
 from jitgen.layer.checkpoints.family import FAMILIES, Family
 from jitgen.layer.checkpoints.model_config import Said
@@ -53,6 +54,7 @@ def layer(  # noqa: PLR0913  # each is one thing to say
 
     Raises:
         InputError: The config says too little, or what no layer computes.
+        ResourceError: There is no memory for the weights.
     """
     family = _family(said)
     kernel, unit = _kernel(said, dequantize)
@@ -77,7 +79,10 @@ def layer(  # noqa: PLR0913  # each is one thing to say
     }
     weights: dict[str, Any] = {}
     for name, shape in shapes.items():
-        weights[name], scale = _zeros(kernel, shape, device, activation_format)
+        if prod(shape) >= rooms.MOST_BYTES // 4:
+            raise said.error(f"has sizes that no machine has room for: {name} would be {shape}")
+        with rooms.allocating(f"from_config, {name}"):
+            weights[name], scale = _zeros(kernel, shape, device, activation_format)
         if scale is not None:
             weights[f"{name}_scale"] = scale
         if family.has_bias:

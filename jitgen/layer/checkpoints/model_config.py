@@ -8,6 +8,7 @@ itself, or one inside of it such as ``text_config``. Other words of it are not l
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from jitgen.support.text import printable, shown
 
 _FILE = "config.json"
 _MAX_BYTES = 2**24
+_LARGEST = 2**31 - 1
+"""Largest number of anything: sizes of kernels are int32."""
+
 _DEEPEST = 4
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -121,11 +125,20 @@ class Said:
 
     def require_layer(self, layer: int) -> None:
         """Refuse a layer that the config says to have no experts."""
-        first = self.count("first_k_dense_replace") or 0
-        if layer < first:
-            raise InputError(
-                "layer", f"{layer} has no experts: {self.what} says first_k_dense_replace = {first}"
-            )
+        step = self.count("decoder_sparse_step") or 1
+        every = self.section.get("moe_layer_freq")
+        kinds = self.section.get("mlp_layer_types")
+        is_dense = {
+            "first_k_dense_replace": layer < (self.count("first_k_dense_replace") or 0),
+            "decoder_sparse_step": (layer + 1) % step != 0,
+            "mlp_only_layers": _has(self.section.get("mlp_only_layers"), layer),
+            "mlp_layer_types": _at(kinds, layer) == "dense",
+            "moe_layer_freq": _at(every, layer) == 0
+            or (type(every) is int and every > 0 and layer % every != 0),
+        }
+        for name in (name for name, holds in is_dense.items() if holds):
+            said = shown(self.section[name])
+            raise InputError("layer", f"{layer} has no experts: {self.what} says {name} = {said}")
 
     def _one(self, names: tuple[str, ...], what: str) -> int:
         """Return the one number above zero that all of the names have that are there."""
@@ -162,10 +175,20 @@ class Said:
             if value is None:
                 continue
             numbers = value if isinstance(value, list | tuple) else [value]
-            if not numbers or not all(type(each) is int and each >= 0 for each in numbers):
-                raise self.error(f"must have an integer for {name} (got {shown(value)})")
+            if not numbers or not all(
+                type(each) is int and 0 <= each <= _LARGEST for each in numbers
+            ):
+                raise self.error(
+                    f"must have an integer for {name}, 0 to {_LARGEST} (got {shown(value)})"
+                )
             found[name] = set(numbers)
         return found
+
+
+def require_number(layer: object) -> None:
+    """Refuse what is no number of a layer."""
+    if type(layer) is not int or layer < 0:
+        raise InputError("layer", f"must be an integer of at least 0 (got {shown(layer)})")
 
 
 def said(config: ModelConfig | None, folder: Path | None, prefix: str) -> Said | None:
@@ -184,7 +207,8 @@ def said(config: ModelConfig | None, folder: Path | None, prefix: str) -> Said |
     if isinstance(config, Mapping):
         return _of(config, "the given config", prefix, is_file=False)
     if config is None:
-        if folder is None or not (folder / _FILE).exists():
+        # A link to nothing is read, and fails: what it said may change the layer.
+        if folder is None or not os.path.lexists(folder / _FILE):
             return None
         path = folder / _FILE
     elif isinstance(config, str | Path):
@@ -266,6 +290,16 @@ def _quantised(
             f"{' and '.join(map(shown, found))})",
         )
     return found[0]
+
+
+def _at(values: object, index: int) -> object:
+    """Return a value of a list; None: it is no list, or has none there."""
+    is_there = isinstance(values, list | tuple) and index < len(values)
+    return values[index] if is_there else None  # type: ignore[index]
+
+
+def _has(values: object, value: int) -> bool:
+    return isinstance(values, list | tuple) and value in values
 
 
 def _words(found: Mapping[str, set[int]]) -> str:

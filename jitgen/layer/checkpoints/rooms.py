@@ -5,6 +5,8 @@ Memory for one matrix of every expert, which several threads fill: each an exper
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import NamedTuple
 
@@ -23,7 +25,7 @@ from jitgen.layer.checkpoints.part import Matrix, Part
 from jitgen.layer.weights import BLOCK128, NONE, ROW, Matrices
 from jitgen.ops.call import calling
 
-_MOST_BYTES = 2**62
+MOST_BYTES = 2**62
 """No tensor has more; a matrix that is one value, expanded, may say that it has."""
 
 _GROUP = 32
@@ -215,13 +217,20 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, part: Part, name: str) -> 
         InputError: No machine has so much.
         ResourceError: This one does not.
     """
-    if prod(shape) * dtype.itemsize >= _MOST_BYTES:
+    if prod(shape) * dtype.itemsize >= MOST_BYTES:
         raise InputError(
             "source", f"{name} is too large: the matrices of all experts would be {shape} {dtype}"
         )
-    with calling(f"from_checkpoint of {name}"):
+    with allocating(f"from_checkpoint of {name}"):
+        return torch.empty(shape, dtype=dtype, device=part.device)
+
+
+@contextmanager
+def allocating(what: str) -> Iterator[None]:
+    """Raise ResourceError where torch has no memory."""
+    with calling(what):
         try:
-            return torch.empty(shape, dtype=dtype, device=part.device)
+            yield
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # torch's error if the CPU has no memory left

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers and routers out of a config alone: what is refused, where, and with which error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jitgen
+from jitgen.errors import InputError, ResourceError
+
+SAID: dict[str, Any] = {
+    "model_type": "qwen3_moe",
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "hidden_size": 256,
+    "moe_intermediate_size": 128,
+    "norm_topk_prob": True,
+}
+
+
+def layer(words: dict[str, Any], number: Any = None, device: str = "meta") -> jitgen.MoEConfig:
+    return jitgen.MoELayer.from_config({**SAID, **words}, layer=number, device=device).config
+
+
+@pytest.mark.parametrize(
+    ("words", "without", "beside"),
+    [
+        ({"first_k_dense_replace": 3}, 2, 3),
+        ({"decoder_sparse_step": 2}, 2, 3),
+        ({"mlp_only_layers": [0, 5]}, 5, 4),
+        ({"mlp_layer_types": ["dense", "sparse"]}, 0, 1),
+        ({"mlp_layer_types": ["dense", "sparse"]}, 0, 2),
+        ({"moe_layer_freq": [0, 1]}, 0, 1),
+        ({"moe_layer_freq": 2}, 3, 4),
+    ],
+)
+def test_a_layer_without_experts(words: dict[str, Any], without: int, beside: int) -> None:
+    [name] = words
+    with pytest.raises(InputError, match=f"layer: {without} has no experts: .* says {name} = "):
+        layer(words, without)
+    assert layer(words, beside) == layer({})
+
+
+@pytest.mark.parametrize("number", [-1, "0", 0.0, True])
+def test_what_is_no_number_of_a_layer(number: Any) -> None:
+    """A router took -1 for a layer with a table of experts."""
+    words = {**SAID, "model_type": "deepseek_v4", "num_hash_layers": 3}
+    assert jitgen.RouterConfig.from_config(words, 0).is_hashed
+    with pytest.raises(InputError, match="layer: must be an integer of at least 0"):
+        jitgen.RouterConfig.from_config(words, number)
+    with pytest.raises(InputError, match="layer: must be an integer of at least 0"):
+        layer({}, number)
+
+
+@pytest.mark.parametrize("name", ["num_experts", "hidden_size", "moe_intermediate_size"])
+def test_sizes_of_no_machine(name: str) -> None:
+    with pytest.raises(InputError, match=f"must have an integer for {name}, 0 to 2147483647"):
+        layer({name: 10**30})
+    both = dict.fromkeys(("num_experts", "hidden_size"), 2**31 - 1)
+    with pytest.raises(InputError, match="no machine has room for: w13 would be"):
+        layer(both)
+    with pytest.raises(ResourceError):
+        layer({"hidden_size": 2**31 - 1, "moe_intermediate_size": 2**20}, device="cpu")
+
+
+def test_a_link_to_nothing_is_no_missing_config(tmp_path: Path) -> None:
+    """The layer was read as if there were no config.json, whatever that would have said."""
+    torch, files = pytest.importorskip("torch"), pytest.importorskip("safetensors.torch")
+    shapes = {"gate_proj": (128, 256), "up_proj": (128, 256), "down_proj": (256, 128)}
+    tensors = {
+        f"model.layers.3.mlp.experts.{expert}.{name}.weight": torch.zeros(shape).bfloat16()
+        for expert in range(8)
+        for name, shape in shapes.items()
+    }
+    files.save_file(tensors, tmp_path / "model.safetensors")
+    assert jitgen.MoELayer.from_checkpoint(tmp_path, layer=3, top_k=2).config == layer({})
+    with pytest.raises(InputError, match="progress: must take two numbers"):
+        jitgen.MoELayer.from_checkpoint(tmp_path, layer=3, top_k=2, progress=3)  # type: ignore[arg-type]
+    (tmp_path / "config.json").symlink_to("blobs/lost")
+
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        jitgen.MoELayer.from_checkpoint(tmp_path, layer=3, top_k=2)
