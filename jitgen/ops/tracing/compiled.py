@@ -40,4 +40,4 @@ def call(of: Any, args: Any) -> Any:
     operation, name = getattr(torch.ops.jitgen, of.name), None
     if args.config is not None:
         name = _name(of, args.config, getattr(args, of.like).device)
-    return put(of, getattr(operation, of.written(args.out)[0]), args, name)
+    return put(of, getattr(operation, of.overload(args)), args, name)

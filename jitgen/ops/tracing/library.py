@@ -128,11 +128,14 @@ _TYPES = {
 """Types of arguments, and what torch's schemas call them."""
 
 
-def schema_of(call: Call[Any, Any, Any]) -> str:
-    """Return the arguments of a call in torch's schema language, without outputs."""
+def schema_of(call: Call[Any, Any, Any], updated: tuple[str, ...]) -> str:
+    """
+    Return the arguments of a call in torch's schema language, without outputs; of those that it may
+    update, `updated` are.
+    """
     names = call.graph_names
     return ", ".join(
-        _argument(names.get(name, name), kind, default, "(z!)" if name in call.updated else "")
+        _argument(names.get(name, name), kind, default, "(z!)" if name in updated else "")
         for name, kind, default in call.in_graph()
     )
 
@@ -147,7 +150,8 @@ def _argument(name: str, kind: str, default: Any, written: str) -> str:
 class Traced:
     """
     A call as operations of torch: one that returns its results, and one that writes to `out`; a
-    third where `out` may hold further results.
+    third where `out` may hold further results; and where a call may update arguments, one that does
+    and returns its results, which torch can functionalise only where it does not.
 
     In a graph a config is its kernel's name, because graphs hold no objects of ours.
 
@@ -169,23 +173,33 @@ class Traced:
         self._sizes = [name for name, kind, _ in call.in_graph() if kind.startswith("Size")]
         self._gradients: Any = loaded(call.gradients) if call.gradients else None
         self.operations = {"default": self._registered(name, "", ())}
-        self.operations["out"] = self._registered(name, ".out", call.outputs)
+        self.operations["out"] = self._registered(name, ".out", call.outputs, call.updated)
         if call.more_outputs:
             every, overload = (*call.outputs, *call.more_outputs), call.more_outputs[-1]
-            self.operations[overload] = self._registered(name, f".{overload}", every)
+            self.operations[overload] = self._registered(name, f".{overload}", every, call.updated)
+        if call.updated:
+            overload = call.updated[-1]
+            self.operations[overload] = self._registered(name, f".{overload}", (), call.updated)
         self.operation, self.operation_out = self.operations["default"], self.operations["out"]
 
-    def _registered(self, name: str, overload: str, outputs: tuple[str, ...]) -> Any:
-        """Register the operation that writes the results called `outputs`; return it."""
+    def _registered(
+        self, name: str, overload: str, outputs: tuple[str, ...], updated: tuple[str, ...] = ()
+    ) -> Any:
+        """
+        Register the operation that writes the results called `outputs` and those of the arguments
+        that are `updated`; return it.
+        """
         call, outs = self._call, len(outputs)
         written = [f"Tensor({x}!) {each}" for x, each in zip("abcde", outputs, strict=False)]
         new = len(call.outputs) + len(call.more_outputs) - outs
         return register(
             Operation(
-                schema=f"{name}{overload}({', '.join((*written, schema_of(call)))}) -> "
+                schema=f"{name}{overload}({', '.join((*written, schema_of(call, updated)))}) -> "
                 + _results(new),
-                run=lambda *given: _returned(self._run(given[:outs], given[outs:])[outs:]),
-                fake=lambda *given: _returned(self._fake(given[:outs], given[outs:])[outs:]),
+                run=lambda *given: _returned(self._run(given[:outs], given[outs:], updated)[outs:]),
+                fake=lambda *given: _returned(
+                    self._fake(given[:outs], given[outs:], updated)[outs:]
+                ),
                 names=(*outputs, *self._names),
                 autograd=None if self._gradients is None else self._gradients.called,
             )
@@ -201,7 +215,7 @@ class Traced:
         """
         if not torch._C._is_tracing():  # its sizes are tensors; the operation itself sees numbers
             self._check(args)
-        operation = self.operations[self._call.written(args.out)[0]]
+        operation = self.operations[self._call.overload(args)]
         device = getattr(args, self._call.like).device
         return put(self._call, operation, args, self.name_of(args.config, device))
 
@@ -233,25 +247,37 @@ class Traced:
         arch = devices.find(device, current.get(), self._call.like).arch
         return graph_name(config, self._call.config, arch)
 
-    def _args(self, out: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
+    def _args(self, out: tuple[Any, ...], values: tuple[Any, ...], updated: tuple[str, ...]) -> Any:
         """
         Return the arguments of the call; torch leaves out values that are the schema's default.
+
+        Raises:
+            InputError: An argument would be written that the operation's schema calls read.
         """
         call = self._call
         named = dict(zip(self._names, values, strict=False))
+        for name in call.updated:
+            if name not in updated and named.get(name) is not None:
+                raise InputError(
+                    name, f"is written by torch.ops.{NAMESPACE}.{call.name}.{name} alone: call that"
+                )
         if named.get("config") is not None:
             arch = devices.find(named[call.like].device, current.get(), call.like).arch
             named["config"] = of_graph(named["config"], call.config, arch)  # type: ignore[arg-type]
         return call.of_graph(named | {"out": call.out_of(out) if out else None})
 
-    def _run(self, out: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _run(
+        self, out: tuple[Any, ...], values: tuple[Any, ...], updated: tuple[str, ...]
+    ) -> tuple[Any, ...]:
         if self._old:
             warn(f"torch.ops.jitgen.{self._old}", self._call.name)
-        args = self._args(out, values)
+        args = self._args(out, values, updated)
         return self._call.to_results(args, self._call.public(**args._asdict()))
 
-    def _fake(self, out: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
-        args = self._args(out, values)
+    def _fake(
+        self, out: tuple[Any, ...], values: tuple[Any, ...], updated: tuple[str, ...]
+    ) -> tuple[Any, ...]:
+        args = self._args(out, values, updated)
         return self._call.new_results(args, self._check(args))
 
     def _check(self, args: Any) -> Any:
