@@ -101,18 +101,22 @@ def from_config(  # noqa: PLR0913  # each is one option
 
     if to is not None and to.suffix != ".toml":
         raise click.UsageError(f"{printable(str(to))}: the name of a plan file ends in .toml")
-    made = of_model(
-        config,
-        arch,
-        name=to.stem if to else "model",
-        expert_ranks=expert_ranks,
-        ranks=ranks,
-        max_tokens=max_tokens,
-        masked=masked,
-        activation_format=activation_format,
-        dequantize=dequantize,
-        has_router=not no_router,
-    )
+    try:
+        made = of_model(
+            config,
+            arch,
+            name=to.stem if to else "model",
+            expert_ranks=expert_ranks,
+            ranks=ranks,
+            max_tokens=max_tokens,
+            masked=masked,
+            activation_format=activation_format,
+            dequantize=dequantize,
+            has_router=not no_router,
+        )
+    except OSError as error:
+        where = printable(str(error.filename or config))
+        raise click.UsageError(f"{where} cannot be read: {error.strerror}") from error
     text = plan_text(made)
     if to is not None:
         write_text(to, text)

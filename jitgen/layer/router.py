@@ -31,6 +31,9 @@ class RouterConfig:
         renormalize: Divide a token's weights by their sum.
         routed_scaling_factor: What weights are multiplied with.
 
+    Raises:
+        InputError: A value is not one that `jitgen.route` takes.
+
     Example::
 
         router = jitgen.RouterConfig.from_config("DeepSeek-V3/config.json")
@@ -48,6 +51,13 @@ class RouterConfig:
     softcap: float | None = None
     renormalize: bool = True
     routed_scaling_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        from jitgen.ops.route import validate
+
+        validate.scoring_of(self.scoring)
+        experts = validate.number("experts", self.experts, 1)
+        validate.check_choice(self, experts, validate.number("top_k", self.top_k, 1))
 
     @classmethod
     def from_config(cls, config: str | Path | Mapping[str, Any], layer: int | None = None) -> Self:

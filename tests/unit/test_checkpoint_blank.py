@@ -83,3 +83,28 @@ def test_a_link_to_nothing_is_no_missing_config(tmp_path: Path) -> None:
 
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         jitgen.MoELayer.from_checkpoint(tmp_path, layer=3, top_k=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "argument"),
+    [
+        ({"num_experts_per_tok": 9}, "top_k"),
+        ({"n_group": 3, "topk_group": 2}, "expert_groups"),
+        ({"n_group": 2, "topk_group": 4}, "top_groups"),
+        ({"n_group": 4, "topk_group": 1, "num_experts_per_tok": 4}, "top_k"),
+        ({"moe_router_logit_softcapping": 1e35}, "softcap"),
+    ],
+)
+def test_a_router_that_route_does_not_compute(words: dict[str, Any], argument: str) -> None:
+    """It was found out by the first call; a plan was written."""
+    with pytest.raises(InputError, match=f"^{argument}: must "):
+        jitgen.RouterConfig.from_config({**SAID, **words})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("experts", "8"), ("top_k", 0), ("scoring", "given"), ("renormalize", None)],
+)
+def test_a_router_of_wrong_values(field: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"^{field}: must be"):
+        jitgen.RouterConfig(**{"experts": 8, "top_k": 2, field: value})

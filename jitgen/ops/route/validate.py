@@ -155,12 +155,13 @@ def validate(
         if not like.is_contiguous():
             raise InputError(name, f"must be contiguous (got strides {like.stride()})")
         top_k, scoring = experts, Scoring.GIVEN
-        experts = _number("experts", args.experts, 1)
+        experts = number("experts", args.experts, 1)
     else:
         common.require(name, like, [*_SCORES], arch=device.arch)
-        scoring = _scoring(args.scoring)
-        top_k = _number("top_k", args.top_k, 1)
-        _check_choice(args, experts, top_k)
+        scoring = scoring_of(args.scoring)
+        top_k = number("top_k", args.top_k, 1)
+        check_choice(args, experts, top_k)
+        _check_bias(args, experts)
         _check_table(args, top_k)
         if args.load is not None:
             common.require(
@@ -173,7 +174,7 @@ def validate(
             )
     first = first_expert(args.first_expert)
     local = experts if args.local_experts is None else args.local_experts
-    local = _number("local_experts", local, 1)
+    local = number("local_experts", local, 1)
     if first + local > experts:
         raise InputError(
             "local_experts",
@@ -199,10 +200,20 @@ def validate(
     return valid
 
 
-def _check_choice(args: Arguments, experts: int, top_k: int) -> None:
-    """Require at least as many experts as are chosen, and a bias for each expert."""
-    groups = _number("expert_groups", args.expert_groups, 1)
-    kept = _number("top_groups", args.top_groups, 1)
+def check_choice(args: Any, experts: int, top_k: int) -> None:
+    """
+    Require at least as many experts as are chosen.
+
+    Args:
+        args: `Arguments`, or a `jitgen.RouterConfig`, which has the same fields.
+        experts: Experts of all devices.
+        top_k: Experts of a token.
+
+    Raises:
+        InputError: There are fewer, or another argument of the choice is wrong.
+    """
+    groups = number("expert_groups", args.expert_groups, 1)
+    kept = number("top_groups", args.top_groups, 1)
     if experts % groups or (groups > 1 and experts < 2 * groups):
         raise InputError(
             "expert_groups",
@@ -231,6 +242,10 @@ def _check_choice(args: Arguments, experts: int, top_k: int) -> None:
         raise InputError(
             "softcap", f"must be None or a number from {least:g} to {most:g} (got {softcap!r})"
         )
+
+
+def _check_bias(args: Arguments, experts: int) -> None:
+    """Require a bias for each expert, if there is one."""
     if args.correction_bias is not None:
         common.require(
             "correction_bias",
@@ -309,7 +324,8 @@ def _check_out(args: Arguments | SortArguments, valid: Validated) -> None:
             raise InputError(called, f"must be contiguous (got strides {tensor.stride()})")
 
 
-def _number(name: str, value: object, least: int) -> int:
+def number(name: str, value: object, least: int) -> int:
+    """Return an integer of at least `least` that int32 has; raise InputError for anything else."""
     if type(value) is not int or value < least:
         raise InputError(name, f"must be an integer of at least {least} (got {value!r})")
     if value > _MOST:
@@ -324,10 +340,11 @@ def first_expert(value: object) -> int:
     Raises:
         InputError: `value` is not the number of an expert.
     """
-    return _number("first_expert", value, 0)
+    return number("first_expert", value, 0)
 
 
-def _scoring(value: object) -> Scoring:
+def scoring_of(value: object) -> Scoring:
+    """Return how scores come of logits; raise InputError for another word."""
     if value not in COMPUTED:
         raise InputError("scoring", f"must be one of {', '.join(COMPUTED)} (got {value!r})")
     return Scoring(value)  # type: ignore[arg-type]
