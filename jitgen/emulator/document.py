@@ -114,6 +114,7 @@ class Document:
             self.tensors[name] = list(self.windows[name].tensors)
         for name, words in content.get("tensors", {}).items():
             self.tensors[name] = self._make(name, words, content)
+        _check_names(content.get("values", {}), set(self.tensors), "values")
         self._kernels = {
             name: self._kernel(name, one, folder) for name, one in content["kernels"].items()
         }
@@ -369,7 +370,7 @@ def _check_names(given: Mapping[str, Any], allowed: set[str], what: str) -> None
 
 def _number(content: Mapping[str, Any], name: str, low: int, high: int) -> int:
     found = content.get(name)
-    if not isinstance(found, int) or not low <= found <= high:
+    if type(found) is not int or not low <= found <= high:
         raise InputError(name, f"must be a number from {low} to {high} (got {found!r})")
     return found
 

@@ -182,9 +182,14 @@ def modes_of_devices(modes: str | Mode | Sequence[str | Mode], devices: int) -> 
     late one.
 
     Raises:
-        InputError: A name is not known.
+        InputError: A name is not known, or is that of a device that is not there.
     """
     found = dict.fromkeys(parse_modes(modes))
+    for mode in found:
+        if mode.late_device >= devices:
+            raise InputError(
+                "modes", f"{mode.name!r} is about one of {devices} devices, 0 to {devices - 1}"
+            )
     has_all = set(ALL) <= found.keys()
     if has_all or set(QUICK) <= found.keys():
         found |= dict.fromkeys((SLOW_LINKS, LATE_LINKS, REVERSED))
@@ -204,6 +209,7 @@ def _named(word: str) -> tuple[Mode, ...]:
     if found := _LOST.fullmatch(word):
         return (lost_device(int(found[1]), int(found[2])),)
     if word not in _NAMED:
-        allowed = ", ".join([*_NAMED, "random-<seed>"])
+        numbered = ("random-<seed>", "last-<cluster>", "late-device-<n>", "lost-device-<n>")
+        allowed = ", ".join([*_NAMED, *numbered])
         raise InputError("modes", f"{word!r} is not known; allowed: {allowed}")
     return _NAMED[word]

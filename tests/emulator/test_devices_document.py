@@ -182,7 +182,9 @@ def test_tensor_maps_of_peers(tmp_path: Path) -> None:
     ("change", "complaint"),
     [
         ({"devices": 9}, "devices: must be a number from 1 to 8"),
+        ({"devices": True}, "devices: must be a number from 1 to 8"),
         ({"device": 2}, "device: is not known in the document"),
+        ({"values": {"lost": [1]}}, "lost: is not known in values"),
         ({"windows": {"inbox": "int33:4"}}, "must have a type of int32"),
         ({"expected": {"in": [1]}}, "in: is no tensor or window"),
         ({"expected": {"out": [1]}}, "expected out: must be 32 numbers"),
@@ -203,6 +205,13 @@ def test_what_is_not_understood(
     path = written(tmp_path, {**DOCUMENT, **change})
     assert main([str(path)]) == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["late-device-2", "lost-device-2", "lost-device-9-from-1"])
+def test_a_mode_of_a_device_that_is_not_there(mode: str, tmp_path: Path) -> None:
+    """It ran as if all devices were on time, and was right."""
+    with pytest.raises(InputError, match=f"modes: '{mode}' is about one of 2 devices, 0 to 1"):
+        read_document(written(tmp_path)).run(mode)
 
 
 def test_no_json(tmp_path: Path) -> None:
