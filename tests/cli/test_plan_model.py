@@ -113,3 +113,10 @@ def test_what_can_be_left_out(jitgen: Jitgen, tmp_path: Path) -> None:
     assert done.code == 0
     assert 'dtype = "bf16"' in done.out
     assert "sigmoid" not in done.out
+
+
+def test_a_config_that_is_not_there(jitgen: Jitgen, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "config.json"):
+        done = jitgen("plan from-config", str(path))
+        assert done.code == 2
+        assert "config.json cannot be read: No such file or directory" in done.err
