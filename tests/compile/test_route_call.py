@@ -488,3 +488,14 @@ class TestTracers:
             (traced(SORT).operation_out, (*zeros[2:], found.topk_ids, 64)),
         ):
             torch.library.opcheck(op, given)
+
+
+@pytest.mark.usefixtures("shared_cache")
+def test_the_operation_of_a_graph_says_whether_it_counts() -> None:
+    logits, load = torch.randn(4, 8), torch.zeros(8, dtype=torch.int32)
+    with pytest.raises(InputError, match=r"load: is written by torch.ops.jitgen.route.load alone"):
+        torch.ops.jitgen.route.default(logits, 2, load=load)
+    torch.ops.jitgen.route.load(logits, 2, load=load)
+
+    assert load.sum() == 8
+    assert torch.func.functionalize(lambda x: jitgen.route(x, top_k=2)[1])(logits).shape == (4, 2)
