@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from jitgen.codegen.render import render, source_of
 from jitgen.config import Arch
+from jitgen.config.plugins import OPERATIONS
 from jitgen.errors import JitgenError
 from jitgen.verify.artifacts import compiled
 from jitgen.verify.verification import verify
@@ -172,6 +173,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    if given.op not in OPERATIONS.names():
+        parser.error(f"{given.op!r} is not one of {', '.join(OPERATIONS.names())}")
     config = kernels(given.op, given.arch)[given.kernel].config
     name, text = config.name(given.arch), render(config, Arch.parse(given.arch)).text
     all_of_them = sorted(set(mutants(text)))

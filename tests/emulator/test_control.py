@@ -271,3 +271,12 @@ def test_lanes_of_a_partial_member_mask() -> None:
         $L__end:
         """)
     assert run.register("%r2").tolist() == [3] * 16 + [0] * 16
+
+
+@pytest.mark.parametrize("kind", ["s32", "u32"])
+def test_a_sum_of_a_warp_wraps_around(kind: str) -> None:
+    run = run_ptx(f"""
+        mov.b32 %r1, 0x70000000;
+        redux.sync.add.{kind} %r2, %r1, -1;
+        """)
+    assert (run.register("%r2") == 32 * 0x70000000 % 2**32).all()

@@ -339,7 +339,7 @@ def redux(builder: Builder, instruction: Instruction) -> None:
 def reduce_lanes(
     f: Fragment, at: int, function: np.ufunc, values: PerThread, members: PerThread
 ) -> Integers:
-    """Return the reduction of the values of each thread's warp."""
+    """Return the reduction of the values of each thread's warp; a sum of integers wraps around."""
     here, data = present(f, at, members), table(f, values)
     results = [function.reduce(row[mine]) for row, mine in zip(data, here, strict=True)]
-    return _per_warp(f, np.array(results, data.dtype))
+    return _per_warp(f, np.array(results).astype(data.dtype))

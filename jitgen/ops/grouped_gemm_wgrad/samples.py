@@ -71,6 +71,18 @@ class Sizes(AnySizes):
         return (sizes,)
 
     @classmethod
+    def edges(cls, config: GroupedGemmWgradConfig, arch: Arch) -> tuple[Self, ...]:
+        """Return a high result, of more strips of tiles than one, and a wide one."""
+        tile, cluster = config.tile, config.cluster
+        height = tile.m * cluster.m * (config.raster + 1)
+        rows, sms = (tile.k, tile.k - 1, 1), _NUM_CLUSTERS * cluster.size
+        wide = 2 * tile.n * cluster.n
+        return (
+            cls(rows=rows, n=height, k=VECTOR, num_sms=sms),
+            cls(rows=rows, n=VECTOR, k=wide, num_sms=sms),
+        )
+
+    @classmethod
     def of_numbers(cls, config: GroupedGemmWgradConfig, *numbers: int) -> Self:
         groups, m, n, k = numbers
         rows = unequal_rows(m, groups)
