@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 import jitgen
 from jitgen import plans
@@ -34,6 +35,7 @@ class TestAPlan:
             given = [each[:tokens] for each in case.given]
             layer(*given)
             layer(*given, shared=given[0])
+            layer(*given, shared=given[0], shared_weights=torch.ones(tokens))
         loaded = {kernel.name for kernel in current.get().loader.loaded()}
 
         assert loaded == planned

@@ -60,8 +60,8 @@ EDITS = {
     "route": Edit(
         kernel="route_softmax_f32_e32_cpu",
         function=jitgen.route,
-        before="all_scores) * choice.scale\n",
-        after="all_scores) * choice.scale * 2.0\n",
+        before="whole * choice.scale\n",
+        after="whole * choice.scale * 2.0\n",
         given={"logits": torch.arange(60.0).view(5, 12) % 7, "top_k": 3},
         place=0,
         changed=doubled,
