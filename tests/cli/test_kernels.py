@@ -283,7 +283,7 @@ def test_dry_run_and_check_list_a_plan(jitgen: Jitgen) -> None:
     assert list(Store.open().entries()) == []
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", [name for name in plans.names() if name != "gpt-oss-hopper"])
 def test_a_shipped_plan_for_both_blackwells(jitgen: Jitgen, name: str) -> None:
     """What would be compiled are candidates, of both targets, and nothing is compiled."""

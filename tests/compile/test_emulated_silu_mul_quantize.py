@@ -55,7 +55,7 @@ def tiling_of(kernel: SiluMulQuantizeConfig) -> Tiling:
     ],
 )
 class TestEveryKernel:
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(8)
     @pytest.mark.parametrize(
         ("is_exact", "step"),
         [(True, 3), *(pytest.param(x, 1, marks=pytest.mark.nightly) for x in (True, False))],

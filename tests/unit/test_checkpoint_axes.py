@@ -86,7 +86,7 @@ class TestEveryFamilyInEveryEncoding:
         )
         assert relative_error(result(layer).double(), wanted) < CLOSE
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(7)
     def test_it_becomes_bfloat16_if_asked_to(self, case: tuple[str, Encoding]) -> None:
         family, encoding = case
         made = make(family, encoding, INTERMEDIATE)
@@ -96,7 +96,7 @@ class TestEveryFamilyInEveryEncoding:
         assert layer.weights.w13.dtype is torch.bfloat16  # type: ignore[union-attr]
         assert relative_error(result(layer).double(), wanted) < CLOSE
 
-    @pytest.mark.sampled(4)
+    @pytest.mark.sampled(9)
     @pytest.mark.parametrize("ranks", [2, 4, 8])
     def test_ranks_share_the_columns(self, case: tuple[str, Encoding], ranks: int) -> None:
         """160, 80 and 40 columns begin within blocks of scales, and end within them."""
@@ -109,7 +109,7 @@ class TestEveryFamilyInEveryEncoding:
         assert relative_error(total, wanted) < CLOSE  # type: ignore[arg-type]
         assert all(each.config.intermediate % 16 == 0 for each in layers)
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(7)
     def test_a_share_of_the_experts(self, case: tuple[str, Encoding]) -> None:
         family, encoding = case
         made = make(family, encoding, size_of(case))
@@ -122,7 +122,7 @@ class TestEveryFamilyInEveryEncoding:
 
         assert relative_error(total, wanted) < CLOSE  # type: ignore[arg-type]
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(7)
     def test_damage_is_one_error_that_names_the_tensor(self, case: tuple[str, Encoding]) -> None:
         family, encoding = case
         made = make(family, encoding, size_of(case))
@@ -143,7 +143,7 @@ class TestEveryFamilyInEveryEncoding:
             rest = {each: made.tensors[each] for each in made.tensors if each != name}
             assert PREFIX in refused(rest, encoding)
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(7)
     def test_what_it_does_not_read_is_refused(self, case: tuple[str, Encoding]) -> None:
         family, encoding = case
         made = make(family, encoding, size_of(case))

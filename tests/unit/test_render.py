@@ -57,6 +57,7 @@ def test_declared_parameters_are_the_used_ones(family: str) -> None:
     assert used == read(template)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("least", [100, pytest.param(2000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("arch", EACH)
 def test_legal_configs_render(arch: Arch, least: int) -> None:
