@@ -106,18 +106,19 @@ def make(
     if sizes.tokens:
         for token, row in enumerate((0, pairs + 2, pairs + 3)):
             inverse[(seed + 3 * places + token) % sizes.tokens, places] = row
-    y = torch.full((pairs + 3, sizes.n), float("nan"), device=device)
+    all_rows = (pairs + 3, sizes.n)
     if is_exact:
-        values = torch.randint(-8, 9, (pairs, sizes.n), generator=chance, device=device).float()
+        values = torch.randint(-8, 9, all_rows, generator=chance, device=device).float()
         powers = torch.randint(-2, 1, shape, generator=chance, device=device)
         weights = torch.exp2(powers.float())
         shared = torch.randint(-8, 9, (sizes.tokens, sizes.n), generator=chance, device=device)
     else:
-        values = torch.randn(pairs, sizes.n, generator=chance, device=device)
+        values = torch.randn(all_rows, generator=chance, device=device)
         weights = torch.rand(shape, generator=chance, device=device)
         shared = torch.randn(sizes.tokens, sizes.n, generator=chance, device=device)
-    has_row = (inverse >= 0) & (inverse < pairs + 3)
-    y[inverse[has_row].long()] = values[has_row.flatten()]
+    is_read = torch.zeros(pairs + 3, dtype=torch.bool, device=device)
+    is_read[inverse[(inverse >= 0) & (inverse < pairs + 3)].long()] = True
+    y = values.where(is_read[:, None], float("nan"))
     named = {"y": y.bfloat16(), "inverse": inverse, "topk_weights": weights}
     if config.has_shared:
         named["shared"] = shared.bfloat16()
