@@ -132,7 +132,7 @@ def _of(node: ast.AST, text: str) -> Iterator[Mutant]:
 
 
 def judged(name: str, op: str, arch: str, mutant: Mutant) -> tuple[str, str]:
-    """Return what becomes of a mistake in the kernel `name`: one word, and the first reason."""
+    """Return the verdict on a mistake in the kernel `name`, one word, and why it was refused."""
     config = next(each.config for each in kernels(op, arch) if each.config.name(arch) == name)
     source = render(config, Arch.parse(arch))
     try:

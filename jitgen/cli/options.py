@@ -129,7 +129,7 @@ def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..
             "--a-scales",
             "a_scale_granularity",
             type=Word(ScaleGranularity),
-            help="Format of a; else as --scales.",
+            help="Scales of a; else as --scales.",
         ),
         _word("--b-layout", "b_layout", BLayout, "plain"),
         click.option("--bias", is_flag=True, help="Add a bias."),

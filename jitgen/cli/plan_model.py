@@ -74,7 +74,9 @@ def _counts(text: str) -> tuple[int, ...]:
     type=click.Choice(["none", "block128", "row"]),
     help="What tokens are quantised to, where the weights leave a choice.",
 )
-@click.option("--dequantize", is_flag=True, help="Weights are bfloat16, whatever the model's are.")
+@click.option(
+    "--dequantize", is_flag=True, help="Plan for weights of bfloat16 instead of the model's."
+)
 @click.option("--no-router", is_flag=True, help="Leave the router out of the plan.")
 @with_output
 def from_config(  # noqa: PLR0913  # each is one option

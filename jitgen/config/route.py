@@ -92,7 +92,7 @@ class RouteConfig(TiledConfig):
         bias: Whether a bias is added to scores for choosing.
         grouped: Whether experts are in groups, of which the best are kept.
         group_scoring: What the best groups are.
-        softcap: Whether logits are bounded by a tangens hyperbolicus.
+        softcap: Whether logits are bounded by tanh.
         hashed: Whether a table has the experts of each token id.
         load: Whether pairs are counted for each expert.
         experts: The most experts that it takes; where they are given, the most local ones.
@@ -151,7 +151,7 @@ class RouteProblem(UngroupedTokens):
         bias: Whether a bias is added to scores for choosing.
         expert_groups: Equal groups of experts.
         group_scoring: What the best groups are.
-        softcap: Whether logits are bounded by a tangens hyperbolicus.
+        softcap: Whether logits are bounded by tanh.
         hashed: Whether a table has the experts of each token id.
         load: Whether pairs are counted for each expert.
         local_experts: Experts that pairs are sorted by; None: all.

@@ -220,7 +220,7 @@ class Chain:
     def token_weights(self, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
         """
         Return the sum of each token's weights of experts without weights, (T,) float32: taken in
-        float64, where it is exact, whatever the order.
+        float64, where it is exact in every order.
         """
         config = self.config
         is_token = (topk_ids >= config.experts) & (topk_ids < config.every)

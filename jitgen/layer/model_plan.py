@@ -47,7 +47,7 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
         max_tokens: Most tokens of a call; None: those of a chunk.
         masked: Most rows of an expert's matrix; None: there are no calls with such.
         activation_format: As for `jitgen.moe`.
-        dequantize: Whether weights are bfloat16, whatever the model's are.
+        dequantize: Whether weights are bfloat16 instead of as the model stores them.
         has_router: Whether the router is in the plan.
 
     Raises:

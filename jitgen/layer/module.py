@@ -279,7 +279,7 @@ class MoELayer(nn.Module):
                 size of a kernel, the layer has zeros beside it.
             device: Where the weights go.
             activation_format: As for `jitgen.moe`.
-            dequantize: Read weights as bfloat16, whatever they are. MXFP8, NVFP4 and INT4, which no
+            dequantize: Read weights of every encoding as bfloat16. MXFP8, NVFP4 and INT4, which no
                 layer computes with, need it.
             ignore_input_scales: Leave out static scales of tokens, which are quantised with scales
                 that are found for them.
@@ -379,7 +379,7 @@ class MoELayer(nn.Module):
             ranks: How many ranks share the columns of every expert.
             device: Where the weights go.
             activation_format: As for `jitgen.moe`.
-            dequantize: Whether weights are bfloat16, whatever the model's are.
+            dequantize: Whether weights are bfloat16 instead of as the model stores them.
             activation: As for `jitgen.MoEConfig`.
             interleaved: Whether rows of gates and ups take turns.
             swiglu_limit: As for `jitgen.silu_mul_quantize`.

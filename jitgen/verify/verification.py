@@ -144,7 +144,7 @@ def verify(
 
     Small integers in every mode, but random ones, which are slow, with the first problem only, and
     not at all if the modes before prove it for every schedule; and
-    random numbers in the first mode, for a schedule is right or wrong whatever the numbers are. So
+    random numbers in the first mode, for the numbers do not decide whether a schedule is right. So
     are further sizes, at the constants with which the kernel compares its numbers. The problems
     together must execute every synchronisation, copy, matrix and store instruction of the
     kernel, unless there is a reason why nothing can.

@@ -37,7 +37,7 @@ KEPT = {
         )
     },
     **{
-        f"layer/checkpoints/rooms.py self.{name}": _ONE_READING
+        f"layer/checkpoints/destinations.py self.{name}": _ONE_READING
         for name in (
             *("_codes", "_factor", "_layout", "_part", "_scale", "_shape", "_spreads", "_unit"),
             "_values",

@@ -70,7 +70,7 @@ def load(  # noqa: PLR0913  # each is one thing to say
         ranks: How many ranks share the columns I of every expert.
         device: Where the weights go.
         activation_format: What tokens are quantised to, where the weights leave a choice.
-        dequantize: Whether weights become bfloat16, whatever they are.
+        dequantize: Whether weights of every encoding become bfloat16.
         ignore_input_scales: Whether static scales of tokens may be there, which are not used.
         progress: Called with the number of experts that were read, and of all that are.
         fields: Further fields of `MoEConfig`; None: as config and family say. They win over the

@@ -17,7 +17,7 @@ from jitgen.errors import InputError
 from jitgen.formats import prepacked_blocks
 from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import ceil_div
-from jitgen.layer.checkpoints import gates, quantised, rooms, routers
+from jitgen.layer.checkpoints import destinations, gates, quantised, routers
 from jitgen.layer.checkpoints.encodings import ENCODINGS
 from jitgen.layer.checkpoints.family import FAMILIES, Family
 from jitgen.layer.checkpoints.model_config import Said
@@ -49,7 +49,7 @@ def layer(  # noqa: PLR0913  # each is one thing to say
         local_experts: How many follow it here; None: all.
         device: Where the weights are.
         activation_format: What tokens are quantised to, where the weights leave a choice.
-        dequantize: Whether weights are bfloat16, whatever the model's are.
+        dequantize: Whether weights are bfloat16 instead of as the model stores them.
         fields: Further fields of `MoEConfig`.
 
     Raises:
@@ -79,9 +79,9 @@ def layer(  # noqa: PLR0913  # each is one thing to say
     }
     weights: dict[str, Any] = {}
     for name, shape in shapes.items():
-        if prod(shape) >= rooms.MOST_BYTES // 4:
+        if prod(shape) >= destinations.MOST_BYTES // 4:
             raise said.error(f"has sizes that no machine has room for: {name} would be {shape}")
-        with rooms.allocating(f"from_config, {name}"):
+        with destinations.allocating(f"from_config, {name}"):
             weights[name], scale = _zeros(kernel, shape, device, activation_format)
         if scale is not None:
             weights[f"{name}_scale"] = scale

@@ -9,8 +9,8 @@ the config says                         becomes
 a name of an activation                 what `_NAMES` has; SiLU of gpt-oss its ``swiglu_oai``
 SiLU, or nothing, and numbers           what `_BY_NUMBERS` has, with these numbers
 ``swiglu_limits``, one for each layer   ``swiglu_step`` where that of the layer is not zero
-another activation, clamps,             nothing: refused by name
-experts that copy
+another activation, clamps,             nothing: refused by name; for experts that copy
+experts that copy                       give ``zero_experts`` to `jitgen.MoEConfig`
 ======================================  ====================================================
 """
 
@@ -224,8 +224,8 @@ def _refuse_unknown(said: Said, section: Mapping[str, Any]) -> None:
         is_off = not any(value) if isinstance(value, list | tuple) else not value
         if not is_off:
             raise said.error(
-                f"says {name} = {shown(value)}, which changes what experts compute and which no "
-                "layer computes; give config= without it where it is about something else"
+                f"says {name} = {shown(value)}, which changes what experts compute and which is "
+                "not read of a config; give config= without it where it is about something else"
             )
 
 

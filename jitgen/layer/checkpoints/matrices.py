@@ -18,10 +18,10 @@ from torch import Tensor
 
 from jitgen.errors import InputError
 from jitgen.layer.checkpoints import scales
+from jitgen.layer.checkpoints.destinations import Cut, destination
 from jitgen.layer.checkpoints.encodings.protocol import require_shape
 from jitgen.layer.checkpoints.family import BIAS
 from jitgen.layer.checkpoints.part import Columns, Matrix, Part
-from jitgen.layer.checkpoints.rooms import Cut, room
 from jitgen.layer.weights import BLOCK128, ExpertWeights
 
 _THREADS = 8
@@ -88,8 +88,8 @@ class _Reader:
         self._columns = _columns(part, rows // family.rows, gate)
         size, count = self._columns.size, len(part.experts)
         self._between = family.inputs * size
-        self._w13 = room(part, gate, (count, self._between, self._hidden))
-        self._w2 = room(part, down, (count, self._hidden, size))
+        self._w13 = destination(part, gate, (count, self._between, self._hidden))
+        self._w2 = destination(part, down, (count, self._hidden, size))
         self._biases: dict[str, Tensor] = {}
         if family.has_bias:
             for name, width in (("w13_bias", self._between), ("w2_bias", self._hidden)):

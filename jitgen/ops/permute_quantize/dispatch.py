@@ -30,7 +30,7 @@ from jitgen.support.frozen import frozen
 
 _PAIRS = torch.float4_e2m1fn_x2
 _WORD = 4
-"""Format that a kernel loads together."""
+"""Scales that a kernel loads together."""
 
 
 @frozen

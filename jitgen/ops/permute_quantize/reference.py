@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Reference for the kernels of `permute_quantize`, in torch: rows are gathered, then quantised by
-`jitgen.quantize`. Format and values are equal bit by bit.
+`jitgen.quantize`. Scales and values are equal bit by bit.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Cut(NamedTuple):
         return self.own_rows.start - self.rows.start, self.own_columns.start - self.columns.start
 
 
-class Room:
+class Destination:
     """
     Values and scales as the checkpoint has them, or bfloat16.
 
@@ -118,9 +118,9 @@ class Room:
         return self._values, self._scale
 
 
-class PrepackedRoom:
+class PrepackedDestination:
     """
-    MXFP4, prepacked expert by expert; arguments and methods are those of `Room`.
+    MXFP4, prepacked expert by expert; arguments and methods are those of `Destination`.
     """
 
     def __init__(self, part: Part, first: Matrix, shape: tuple[int, int, int]) -> None:
@@ -179,10 +179,12 @@ class PrepackedRoom:
         return made, None
 
 
-def room(part: Part, first: Matrix, shape: tuple[int, int, int]) -> Room | PrepackedRoom:
+def destination(
+    part: Part, first: Matrix, shape: tuple[int, int, int]
+) -> Destination | PrepackedDestination:
     """Return memory for the matrices of a part, (G, N, K), of which the first is given."""
     is_prepacked = part.form.encoding.kernel == "mxfp4" and not part.dequantize
-    return (PrepackedRoom if is_prepacked else Room)(part, first, shape)
+    return (PrepackedDestination if is_prepacked else Destination)(part, first, shape)
 
 
 def _piece(part: Part, matrix: Matrix, cut: Cut) -> Piece:
