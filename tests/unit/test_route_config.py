@@ -21,6 +21,7 @@ from tests.refusals import assert_refused
 DEEPSEEK = RouteConfig(scoring="sigmoid", scores_dtype="f32", bias=True, grouped=True, experts=256)
 GIVEN = RouteConfig(scoring="given")
 ONE, TOGETHER = Tiling(threads=256, cluster=1), Tiling(threads=256)
+MORE = Tiling(threads=512)
 SPREAD = Tiling(threads=512, cluster=2, is_spread=True, use_pdl=True)
 PROBLEM = RouteProblem(m=64, experts=256, top_k=8)
 ARCHES = [Arch.CPU, Arch.SM_90A, Arch.parse("sm_100a"), Arch.parse("sm_120a")]
@@ -74,14 +75,14 @@ def test_a_cpu_kernel_is_one_thread() -> None:
 
 @pytest.mark.parametrize(
     ("tokens", "tiling"),
-    [(1, ONE), (64, TOGETHER), (4096, SPREAD)],
+    [(1, ONE), (64, TOGETHER), (128, MORE), (4096, SPREAD)],
 )
 def test_choices(tokens: int, tiling: Tiling) -> None:
     """One CTA for a token, one cluster for a step of decoding, all SMs for a prompt."""
     choice = jitgen.select(replace(PROBLEM, m=tokens), "sm_90a")
 
     assert choice.config.tiling == tiling
-    assert {each.config.tiling for each in choice.candidates} == {ONE, TOGETHER, SPREAD}
+    assert {each.config.tiling for each in choice.candidates} == {ONE, TOGETHER, MORE, SPREAD}
 
 
 def test_a_cta_has_a_thread_for_each_expert() -> None:

@@ -29,6 +29,9 @@ Threads of a CTA that chooses for few tokens, unless there are more experts: lar
 start.
 """
 
+_MORE_THREADS = 512
+"""The same for more tokens than a cluster of `_FEW_THREADS` has warps: 128 in one round."""
+
 _MOST_OF_THREADS = 512
 """Experts up to which each thread adds up the pairs of one."""
 
@@ -46,13 +49,16 @@ sixteenth waits for another to end, and the whole takes twice as long.
 """
 
 _LAUNCH_US = 2.2
-"""What a launch takes that does nothing. This and the next five: measured on an H200."""
+"""What a launch takes that does nothing. This and the next six: measured on an H200."""
 
 _SECOND_US = 1.5
 """The same of a second launch, which is ready when the first one ends."""
 
-_COUNTS_US = 0.03
+_COUNTS_US = 0.015
 """What the second launch takes for the counts of each cluster."""
+
+_THREADS_US = 0.15
+"""What a CTA of more than `_FEW_THREADS` takes to start, beyond one of these."""
 
 _CLUSTER_US = 1.0
 """What starting a cluster takes, and waiting for what its CTAs counted."""
@@ -63,7 +69,7 @@ Instructions of an SM, if none waits, in a cycle of `Device.clock_mhz`, which is
 kernels so short. Most are of integers, of which an SM begins two in a cycle.
 """
 
-_CYCLES = 4
+_CYCLES = 5.4
 """Such cycles of a warp that is alone, for an instruction: each waits for one before it."""
 
 _LEAST_TOKENS = 8
@@ -170,6 +176,8 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
         if experts > _MOST_OF_THREADS:
             few, spread = _THREADS_OF_MANY, replace(_SPREAD, threads=_THREADS_OF_MANY)
         listed = (Tiling(threads=few, cluster=1), Tiling(threads=few), spread)
+        if few < _MORE_THREADS and experts <= _MOST_OF_THREADS:
+            listed = (*listed, Tiling(threads=_MORE_THREADS))
         return self.legal(replace(self.kind_of(problem), experts=experts), listed)
 
     def cost(
@@ -185,6 +193,8 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
             ctas *= clusters
             us += _SECOND_US + _COUNTS_US * clusters
             passes = 3
+        elif tiling.threads > _FEW_THREADS:
+            us += _THREADS_US
         tokens = -(-problem.m // ctas)
         each = passes * _INSTRUCTIONS_OF_PAIR * problem.top_k
         if config.scoring is not Scoring.GIVEN:
