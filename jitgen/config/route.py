@@ -54,6 +54,9 @@ SCORES = (DType.BF16, DType.F16, DType.F32)
 MOST_TOP_K = 32
 """Experts of a token: a lane of its warp writes one."""
 
+MOST_EXPERTS = 1024
+"""Experts of a kernel: a lane has 32 of each token. Where they are given, those of one device."""
+
 
 @frozen
 class Tiling(Part):

@@ -19,6 +19,7 @@ from jitgen.ops import tensors as common
 from jitgen.ops.call import calling
 from jitgen.ops.dispatcher import is_traced, require_apart
 from jitgen.ops.route.results import Routing, Sorting
+from jitgen.ops.route.validate import require_few
 from jitgen.support.moved import with_new_names
 
 
@@ -127,6 +128,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         activation_format=activation_format,
     )
     common.require("topk_ids", topk_ids, rank=(2, "(T, k)"))
+    require_few("topk_ids", topk_ids.shape[1])
     config = MoEConfig(
         hidden=weights.hidden,
         intermediate=weights.intermediate,

@@ -7,6 +7,7 @@ from typing import Any
 
 from jitgen.config.silu_mul_quantize import NUMBERS, Activation
 from jitgen.errors import InputError
+from jitgen.ops.route.validate import require_few, require_room
 from jitgen.ops.silu_mul_quantize.numbers import require_numbers
 from jitgen.selection.numerics import require_word
 from jitgen.support.frozen import frozen
@@ -26,7 +27,7 @@ class MoEConfig:
         hidden: Columns of a token, H.
         intermediate: Columns between the two GEMMs, I.
         experts: Experts of the whole layer, on all ranks.
-        top_k: Experts of a token.
+        top_k: Experts of a token; at most 32.
         activation: One of those of `jitgen.silu_mul_quantize`, with the numbers that it has there.
         interleaved: Rows of w13 take turns: gate, up, gate, up; else all gates come first.
         swiglu_limit: See `jitgen.silu_mul_quantize`.
@@ -35,7 +36,8 @@ class MoEConfig:
         gate_softcap: Likewise.
         up_softcap: Likewise.
         first_expert: The first expert whose weights are on this rank.
-        local_experts: How many follow it here; None: all up to the last one.
+        local_experts: How many follow it here; None: all up to the last one. At
+            most 1,024.
         zero_experts: Experts without weights behind the others, numbered from `experts` on: each
             gives the token itself. The rank that has expert 0 adds them.
         chunk_tokens: More tokens than these go through the chain in several passes.
@@ -70,13 +72,16 @@ class MoEConfig:
         _require_count("zero_experts", self.zero_experts, least=0)
         if self.top_k > self.every:
             raise InputError("top_k", f"must be at most experts, {self.every} (got {self.top_k})")
+        require_few("top_k", self.top_k)
         _require_count("first_expert", self.first_expert, least=0)
         if self.first_expert >= self.experts:
             raise InputError(
                 "first_expert",
                 f"must be one of the {self.experts} experts, from 0 on (got {self.first_expert})",
             )
+        said = "local_experts"
         if self.local_experts is None:
+            said = "experts"
             object.__setattr__(self, "local_experts", self.experts - self.first_expert)
         _require_count("local_experts", self.local_experts, least=1)
         if self.first_expert + self.groups > self.experts:
@@ -85,6 +90,7 @@ class MoEConfig:
                 f"must end with the last of {self.experts} experts (got {self.local_experts} from "
                 f"{self.first_expert} on)",
             )
+        require_room(said, self.groups)
         self._check_activation()
         if self.numerics is not None:
             require_word(self.numerics)

@@ -58,6 +58,7 @@ class RouterConfig:
         validate.scoring_of(self.scoring)
         experts = validate.number("experts", self.experts, 1)
         validate.check_choice(self, experts, validate.number("top_k", self.top_k, 1))
+        validate.require_choice("experts", experts)
 
     @classmethod
     def from_config(cls, config: str | Path | Mapping[str, Any], layer: int | None = None) -> Self:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from jitgen.config.config import DType
 from jitgen.config.route import (
     COMPUTED,
+    MOST_EXPERTS,
     MOST_TOP_K,
     SCORES,
     GroupScoring,
@@ -19,7 +20,7 @@ from jitgen.config.route import (
 )
 from jitgen.targets.protocol import refuse_unless
 
-EXPERTS = (32, 64, 128, 256, 512, 1024)
+EXPERTS = (32, 64, 128, 256, 512, MOST_EXPERTS)
 """The most experts of a kernel: a lane of a GPU has as many of each token as that is times 32."""
 
 

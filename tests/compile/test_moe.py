@@ -398,6 +398,7 @@ class TestMistakes:
             ({"activation": "tanh"}, "activation"),
             ({"swiglu_limit": 7.0}, "swiglu_limit"),
             ({"experts": 3}, "local_experts"),
+            ({"topk_ids": torch.zeros(19, 33, dtype=torch.int32), "experts": 64}, "topk_ids"),
             ({"chunk_tokens": 0}, "chunk_tokens"),
             ({"first_expert": 6, "experts": 6}, "first_expert"),
             (
@@ -422,6 +423,22 @@ class TestMistakes:
         with pytest.raises(InputError) as caught:
             jitgen.moe(**{**given, **case.named, **changes})  # type: ignore[arg-type]
         assert caught.value.argument == argument
+
+    @pytest.mark.parametrize(
+        ("sizes", "message"),
+        [
+            ({"top_k": 33}, r"^top_k: must be of at most 32 experts a token \(got 33\)"),
+            ({}, r"^experts: must be at most 1024 on one device \(got 2000\): give first_expert"),
+            ({"local_experts": 1025}, r"^local_experts: must be at most 1024 on one device"),
+        ],
+        ids=str,
+    )
+    def test_a_layer_that_no_kernel_sorts(self, sizes: dict[str, int], message: str) -> None:
+        """Its first call was refused, for logits that it does not have."""
+        layer = {"hidden": 64, "intermediate": 64, "experts": 2000, "top_k": 2}
+        with pytest.raises(InputError, match=message):
+            jitgen.MoEConfig(**{**layer, **sizes})  # type: ignore[arg-type]
+        assert jitgen.MoEConfig(**layer, local_experts=250).groups == 250  # type: ignore[arg-type]
 
     def test_a_layer_of_other_things(self) -> None:
         """These were an AttributeError of Python's, or not found before a call, or never."""

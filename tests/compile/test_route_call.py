@@ -330,7 +330,11 @@ GOOD: dict[str, Any] = {"logits": logits(), "top_k": 2}
         ({"logits": logits(2, 1025)}, r"logits: must be of at most 1024 experts \(got 1025\)"),
         ({"logits": logits().requires_grad_()}, r"logits: must not require a gradient.*route"),
         ({"top_k": 65}, r"top_k: must be at most the 64 experts that are kept \(got 65\)"),
-        ({"top_k": 33}, r"logits: must have at most 32 experts a token \(got 33\)"),
+        ({"top_k": 33}, r"top_k: must be of at most 32 experts a token \(got 33\)"),
+        (
+            {"logits": logits(2, 1025)},
+            r"choose among more with torch, .* with jitgen.sort_pairs",
+        ),
         ({"top_k": True}, r"top_k: must be an integer of at least 1 \(got True\)"),
         ({"scoring": "given"}, r"scoring: must be one of softmax, sigmoid, sqrtsoftplus, identity"),
         (
@@ -398,6 +402,13 @@ def test_refusals_of_sorting() -> None:
         jitgen.sort_pairs(torch.zeros(4, 4, dtype=torch.int32)[:, :3], experts=4)
     with pytest.raises(InputError, match="experts: must be an integer of at least 1"):
         jitgen.sort_pairs(ids, experts=0)
+    with pytest.raises(InputError, match=r"topk_ids: must be of at most 32 experts .* \(got 33\)"):
+        jitgen.sort_pairs(torch.zeros(4, 33, dtype=torch.int32), experts=64)
+    with pytest.raises(InputError, match=r"^experts: must be at most 1024 on one device.*2000"):
+        jitgen.sort_pairs(ids, experts=2000)
+    with pytest.raises(InputError, match=r"^local_experts: .* give first_expert and local_experts"):
+        jitgen.sort_pairs(ids, experts=2000, local_experts=1025)
+    assert jitgen.sort_pairs(ids, experts=2000, local_experts=250).offs.shape == (250,)
 
 
 def test_results_that_do_not_fit() -> None:

@@ -59,7 +59,7 @@ def test_what_is_no_number_of_a_layer(number: Any) -> None:
 def test_sizes_of_no_machine(name: str) -> None:
     with pytest.raises(InputError, match=f"must have an integer for {name}, 0 to 2147483647"):
         layer({name: 10**30})
-    both = dict.fromkeys(("num_experts", "hidden_size"), 2**31 - 1)
+    both = dict.fromkeys(("moe_intermediate_size", "hidden_size"), 2**31 - 1)
     with pytest.raises(InputError, match="no machine has room for: w13 would be"):
         layer(both)
     with pytest.raises(ResourceError):
@@ -103,8 +103,11 @@ def test_a_router_that_route_does_not_compute(words: dict[str, Any], argument: s
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("experts", "8"), ("top_k", 0), ("scoring", "given"), ("renormalize", None)],
+    [
+        *(("experts", "8"), ("experts", 1025), ("top_k", 0), ("top_k", 33)),
+        *(("scoring", "given"), ("renormalize", None)),
+    ],
 )
 def test_a_router_of_wrong_values(field: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"^{field}: must be"):
-        jitgen.RouterConfig(**{"experts": 8, "top_k": 2, field: value})
+        jitgen.RouterConfig(**{"experts": 64, "top_k": 2, field: value})

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from jitgen.config import Config
 from jitgen.config.config import DType
-from jitgen.config.route import COMPUTED, SCORES, GroupScoring, RouteProblem, Scoring
+from jitgen.config.route import (
+    COMPUTED,
+    MOST_EXPERTS,
+    MOST_TOP_K,
+    SCORES,
+    GroupScoring,
+    RouteProblem,
+    Scoring,
+)
 from jitgen.errors import InputError
 from jitgen.formats.protocol import TORCH
 from jitgen.ops import tensors as common
@@ -155,10 +163,12 @@ def validate(
         if not like.is_contiguous():
             raise InputError(name, f"must be contiguous (got strides {like.stride()})")
         top_k, scoring = experts, Scoring.GIVEN
+        require_few(name, top_k)
         experts = number("experts", args.experts, 1)
     else:
         common.require(name, like, [*_SCORES], arch=device.arch)
         scoring = scoring_of(args.scoring)
+        require_choice(name, experts)
         top_k = number("top_k", args.top_k, 1)
         check_choice(args, experts, top_k)
         _check_bias(args, experts)
@@ -180,6 +190,7 @@ def validate(
             "local_experts",
             f"must end with the last of {experts} experts (got {local} from {first} on)",
         )
+    require_room("experts" if args.local_experts is None else "local_experts", local)
     choice: dict[str, Any] = {"bias": False, "expert_groups": 1}
     if isinstance(args, Arguments):
         choice = _choice(args)
@@ -193,7 +204,7 @@ def validate(
         scores_dtype=_SCORES.get(like.dtype),
         **choice,
     )
-    check_size(valid, name)
+    check_size(valid, name if valid.expert_groups == 1 else "expert_groups")
     if args.out is not None:
         _check_out(args, valid)
     common.refuse_gradients(common.tensors_of(args), "sort_pairs" if is_sorted else "route")
@@ -229,6 +240,7 @@ def check_choice(args: Any, experts: int, top_k: int) -> None:
         raise InputError(
             "top_k", f"must be at most the {kept * size} experts that are kept (got {top_k})"
         )
+    require_few("top_k", top_k)
     if type(args.renormalize) is not bool:
         raise InputError("renormalize", f"must be True or False (got {args.renormalize!r})")
     factor = args.routed_scaling_factor
@@ -331,6 +343,32 @@ def number(name: str, value: object, least: int) -> int:
     if value > _MOST:
         raise InputError(name, f"must be at most {_MOST}, as ids are int32 (got {value})")
     return value
+
+
+def require_few(name: str, top_k: int) -> None:
+    """Refuse more experts of a token than a kernel chooses; `name` is the argument with them."""
+    if top_k > MOST_TOP_K:
+        raise InputError(name, f"must be of at most {MOST_TOP_K} experts a token (got {top_k})")
+
+
+def require_choice(name: str, experts: int) -> None:
+    """Refuse more experts than a kernel chooses from; `name` is the argument that has them."""
+    if experts > MOST_EXPERTS:
+        raise InputError(
+            name,
+            f"must be of at most {MOST_EXPERTS} experts (got {experts}): choose among more with "
+            "torch, and sort the pairs of each device's share with jitgen.sort_pairs",
+        )
+
+
+def require_room(name: str, local: int) -> None:
+    """Refuse more experts of one device than a kernel sorts by; `name` is how they were said."""
+    if local > MOST_EXPERTS:
+        raise InputError(
+            name,
+            f"must be at most {MOST_EXPERTS} on one device (got {local}): give first_expert and "
+            "local_experts, the share of each",
+        )
 
 
 def first_expert(value: object) -> int:
