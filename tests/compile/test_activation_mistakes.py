@@ -32,7 +32,7 @@ EDITS: dict[Activation, dict[str, tuple[str, str]]] = {
     Activation.SWIGLU_BIAS: {
         "no beta": ("within(up, limit) + beta", "within(up, limit)"),
         "no alpha": ("sigmoid(gate * alpha)", "sigmoid(gate)"),
-        "alpha and beta change places": ("alpha, beta = alpha", "beta, alpha = alpha"),
+        "alpha and beta change places": ("alpha, beta = numbers", "beta, alpha = numbers"),
         "beta is limited, too": ("(within(up, limit) + beta)", "within(up + beta, limit)"),
     },
     Activation.SWIGLU_STEP: {
@@ -43,7 +43,7 @@ EDITS: dict[Activation, dict[str, tuple[str, str]]] = {
         "the up is not limited": ("within(up, limit)", "up"),
     },
     Activation.SITU: {
-        "caps change places": ("gate_cap, up_cap = alpha", "up_cap, gate_cap = alpha"),
+        "caps change places": ("gate_cap, up_cap = numbers", "up_cap, gate_cap = numbers"),
         "the sigmoid sees the capped gate": ("sigmoid(gate)", "sigmoid(softcap(gate, gate_cap))"),
         "a cap is no factor": ("tanh(x * (1.0 / cap)) * cap", "tanh(x * (1.0 / cap))"),
         "the up has no cap": ("softcap(up, up_cap)", "up"),

@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Uint32
+from cutlass import Float32, Int32
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 # The config.
@@ -66,7 +66,12 @@ def tiles_along_n(num_vectors):
 
 
 @cute.kernel
-def silu_mul_quantize_kernel(x, groups, q, scale, limit, alpha):
+def silu_mul_quantize_kernel(
+    x,
+    groups,
+    q,
+    scale,
+):
     """Every warp walks over tiles of ROWS rows and 32 vectors."""
     block, _, _ = cute.arch.block_idx()
     num_blocks, _, _ = cute.arch.grid_dim()
@@ -85,7 +90,7 @@ def silu_mul_quantize_kernel(x, groups, q, scale, limit, alpha):
         loaded.store(ahead.load())
         tile = (group, first_row, tile_n * 32 + cute.arch.lane_idx())
         tile_m, tile_n = next_tile(walk, tile_m, tile_n)
-        quantize_rows(rows, loaded, q, scale, tile, alpha)
+        quantize_rows(rows, loaded, q, scale, tile)
 
 
 class Walk(NamedTuple):
@@ -136,7 +141,7 @@ LANES_PER_BLOCK = 128 // VECTOR  # that have the columns of one scale
 
 
 @cute.jit
-def quantize_rows(rows, loaded, q, scale, tile, alpha):
+def quantize_rows(rows, loaded, q, scale, tile):
     """
     Activate, quantise and store one vector of each row of a tile.
 
@@ -149,7 +154,7 @@ def quantize_rows(rows, loaded, q, scale, tile, alpha):
     has_columns = vector < cute.size(q, mode=[1])
     mine, is_mine_owned = Float32(1.0), cutlass.Boolean(False)
     for r in cutlass.range_constexpr(ROWS):
-        values = activate(loaded[None, r], alpha)
+        values = activate(loaded[None, r])
         magnitude = largest(values, Float32(0.0))
         magnitude = magnitude if has_columns else Float32(0.0)
         row_scale = scale_of(across_lanes(magnitude, LANES_PER_BLOCK))
@@ -198,23 +203,7 @@ def gate_and_up(loaded):
 
 
 @cute.jit
-def slopes_of(alpha):
-    """
-    Return -alpha log2(e) in two parts.
-
-    The first has 16 bits, so that a product with a bfloat16 is exact. The second, times ln(2), is
-    what an exponent lacks then.
-    """
-    if cutlass.const_expr(alpha is None):
-        return -HIGH_LOG2_E, -LOW_LOG2_E * LN_2
-    high = ((alpha * Float32(LOG2_E)).bitcast(Uint32) & Uint32(0xFFFFFF00)).bitcast(Float32)
-    low = cute.math.fma(alpha, Float32(HIGH_LOG2_E), -high)
-    low = cute.math.fma(alpha, Float32(LOW_LOG2_E), low)
-    return -high, -low * LN_2
-
-
-@cute.jit
-def activate(loaded, alpha):
+def activate(loaded):
     """
     Return VECTOR results, float32.
 
@@ -224,7 +213,7 @@ def activate(loaded, alpha):
     subnormal numbers. An infinite gate is bounded, for 0 times the factor must stay 0.
     """
     gate, up = gate_and_up(loaded)
-    high, low = slopes_of(alpha)
+    high, low = -HIGH_LOG2_E, -LOW_LOG2_E * LN_2
     result = cute.make_rmem_tensor(VECTOR, Float32)
     for i in cutlass.range_constexpr(VECTOR):
         bounded = cute.arch.fmin(gate[i], LARGEST)
@@ -361,7 +350,7 @@ def modes(num_groups, size_m):
 
 
 # sm90/silu_mul_quantize/entry.py.jinja
-def launch(x, groups, q, scale, limit, alpha, stream):
+def launch(x, groups, q, scale, stream):
     """
     Launch the kernel on `stream`.
 
@@ -370,14 +359,18 @@ def launch(x, groups, q, scale, limit, alpha, stream):
 
     x: (M, 2 I) bf16. groups: (G,) int32, with the contiguous layout (M,). q: (M, I) e4m3 or bf16.
     scale: float32: (M, ceil(I / 128)) for blocks, (M,) for rows, (1,) for a tensor, which is read.
-    limit, alpha: float32 of swiglu_oai. What a config does not have is None.
     """
     x, q = vectors_of(x), vectors_of(q)
     num_rows = q.shape[-3]
     num_vectors = q.shape[-2]
     num_tiles = cute.ceil_div(num_rows, ROWS) * tiles_along_n(num_vectors)
     num_ctas = cute.ceil_div(num_tiles, TILES_PER_CTA)
-    silu_mul_quantize_kernel(x, groups, q, scale, limit, alpha).launch(
+    silu_mul_quantize_kernel(
+        x,
+        groups,
+        q,
+        scale,
+    ).launch(
         grid=[cutlass.max(num_ctas, 1), 1, 1],
         block=[THREADS, 1, 1],
         min_blocks_per_mp=CTAS_PER_SM,
@@ -420,7 +413,6 @@ def arguments():
         make_fake_tensor(Int32, entries, (1,), assumed_align=4),
         matrix(Q_DTYPE, i, VECTOR * Q_DTYPE.width // 8),
         *([scales[SCALE_GRANULARITY]()] if SCALE_GRANULARITY in scales else []),
-        *([]),
         Int32(1),
         make_fake_stream(use_tvm_ffi_env_stream=True),
     )
@@ -429,4 +421,4 @@ def arguments():
 @cute.jit
 def silu_mul_quantize(x, groups, q, scale, num_sms, stream):
     """Compute and store q and scales: see `launch`."""
-    launch(x, groups, q, scale, None, None, stream)
+    launch(x, groups, q, scale, stream)

@@ -106,7 +106,7 @@ def test_numbers(activation: Activation) -> None:
 
 
 def test_templates_know_every_activation() -> None:
-    """Their words and the number of numbers that kernels take."""
+    """Their words and the numbers that kernels take."""
     name = "shared/silu_mul_quantize/activations.py.jinja"
     said = environment(templates.ROOT).get_template(name).module
 
@@ -114,6 +114,9 @@ def test_templates_know_every_activation() -> None:
         str(each) for each in Activation if not each.is_gated
     }
     assert said.words.keys() == {str(each) for each in Activation}  # type: ignore[attr-defined]
-    assert said.counts == {  # type: ignore[attr-defined]
-        str(each): len(each.numbers) for each in Activation if each.numbers
+    short = {each: each.removeprefix("swiglu_").replace("softcap", "cap") for each in NUMBERS}
+    assert said.numbers == {  # type: ignore[attr-defined]
+        str(each): ", ".join(short[name] for name in each.numbers)
+        for each in Activation
+        if each.numbers
     }
