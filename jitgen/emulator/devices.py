@@ -133,6 +133,8 @@ def emulate_devices(
     queues = [_Queue() for _ in range(count)]
     for number, call in enumerate(work.calls):
         queues[call.device].add(number, call, _prepared(call, programs, num_sms, host))
+    for mode in chosen:
+        _require_lost(mode, queues, work.replays)
     groups: dict[str, list[str]] = {name: [] for name in windows}
     tensors: dict[str, Tensor] = {}
     for name, window in windows.items():
@@ -260,6 +262,19 @@ def _prepared(
     if key not in programs:
         programs[key] = translate(call.kernel, "", call.entry)
     return of_program(programs[key], call.launch, tuple(call.arguments), values)
+
+
+def _require_lost(mode: Mode, queues: Sequence[_Queue], replays: int) -> None:
+    """Refuse to lose a device from a launch on that it does not have: nothing would be lost."""
+    if not mode.is_lost:
+        return
+    launches = len(queues[mode.late_device].steps) * replays
+    if mode.lost_from >= launches:
+        raise InputError(
+            "modes",
+            f"{mode.name!r} is about launch {mode.lost_from} of a device that has {launches}, "
+            "counted from 0, replays included",
+        )
 
 
 def _holds(outer: Tensor, inner: Tensor) -> bool:

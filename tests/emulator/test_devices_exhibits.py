@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from jitgen.errors import InputError
 from tests.emulator.devices import Host, kernel, words
 from tests.emulator.mutation import Mutation, assert_found, by_name
 
@@ -294,3 +295,10 @@ def test_a_wait_with_a_limit_ends() -> None:
         assert lost.found(mode, replays=replays) == []
         states = [words(call.arguments["state"]) for call in lost.calls]  # type: ignore[arg-type]
         assert states == [[0], [replays]]
+
+
+def test_a_launch_that_a_lost_device_does_not_have() -> None:
+    """The device was not lost at all, and nothing said so."""
+    told = "'lost-device-1-from-3' is about launch 3 of a device that has 3, counted from 0"
+    with pytest.raises(InputError, match=told):
+        pair(EXCHANGE).found("lost-device-1-from-3", replays=3)
