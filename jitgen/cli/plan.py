@@ -249,8 +249,8 @@ def from_recording_command(
     )
     _tell(output, recording, kept)
     output.note(
-        f"{counted(len(made.sweeps), 'problem')} of {kept:,} calls in {counted(len(found), 'file')}"
-        + ("" if to is None else f": wrote {printable(str(to))}")
+        f"{counted(len(made.sweeps), 'problem')} of {counted(kept, 'call')} in "
+        f"{counted(len(found), 'file')}" + ("" if to is None else f": wrote {printable(str(to))}")
     )
 
 
@@ -274,16 +274,16 @@ def _tell(output: Output, recording: Recording, kept: int) -> None:
     )
     for name in list(counts)[:_MOST_NAMED]:
         output.note(
-            f"not in the plan: {printable(name)}, asked for by its config {counts[name]:,} times; "
-            "prewarm it with --config"
+            f"not in the plan: {printable(name)}, asked for by its config "
+            f"{counted(counts[name], 'time')}; prewarm it with --config"
         )
     if len(counts) > _MOST_NAMED:
         output.note(f"nor {len(counts) - _MOST_NAMED} more; --json names them all")
     if recording.others:
         output.note(
-            f"{recording.others:,} calls were counted together: a process called more different "
-            "problems than a recording holds"
+            f"counted together: {counted(recording.others, 'call')}, as a process called more "
+            "different problems than a recording holds"
         )
     rare = recording.total - recording.others - sum(counts.values()) - kept
     if rare:
-        output.note(f"left out {rare:,} calls of problems that were called too rarely")
+        output.note(f"left out {counted(rare, 'call')} of problems that were called too rarely")

@@ -37,7 +37,7 @@ def test_recordings_become_a_plan(jitgen: Jitgen, calls: Path, tmp_path: Path) -
     assert done.out == ""
     assert "2 problems of 235 calls in 2 files: wrote" in done.err
     assert f"{KERNEL}, asked for by its config 4 times" in done.err
-    assert "1 calls were counted together" in done.err
+    assert "counted together: 1 call, as a process" in done.err
     assert [sweep.calls for sweep in plans.load(to).sweeps] == [200, 35]
 
 
@@ -47,7 +47,9 @@ def test_a_plan_goes_to_standard_output_and_json(jitgen: Jitgen, calls: Path) ->
 
     assert document["plan"] == done.out
     assert "calls = 200" in done.out
-    assert "left out 35 calls" in done.err
+    assert "left out 35 calls of" in done.err
+    one = jitgen("plan from-recording --least 200", str(calls))
+    assert "\n1 problem of 200 calls in 2 files" in one.err
     assert (document["calls"], document["kept"], document["others"]) == (240, 200, 1)
     assert document["command"] == "plan from-recording"
 
