@@ -25,6 +25,7 @@ from jitgen.settings import settings
 from jitgen.support import vocabulary as v
 from jitgen.support.codec import inline, like, one_of
 from jitgen.support.frozen import frozen
+from jitgen.support.text import printable
 
 if TYPE_CHECKING:
     from jitgen.cache import Store
@@ -138,9 +139,7 @@ _ORDER = {
 @with_output
 def ls(output: Output, arch: Arch | None, sort: str, failures: bool) -> None:
     """List the entries, or with --failures what did not compile and will not be tried for now."""
-    from jitgen.cache import Store
-
-    store = Store.open()
+    store = open_store(changes=False)
     if failures:
         _list_failures(store, output)
         return
@@ -193,9 +192,7 @@ def _list_failures(store: Store, output: Output) -> None:
 @with_output
 def stats(output: Output) -> None:
     """Print totals: entries, sizes, hits, failures."""
-    from jitgen.cache import Store
-
-    store = Store.open()
+    store = open_store(changes=False)
     totals = store.stats()
     elsewhere = _elsewhere(store)
 
@@ -244,11 +241,18 @@ def open_store(*, changes: bool = True) -> Store:
     Open the store.
 
     Raises:
-        CacheError: It is to be changed, and the settings say that it must not.
+        CacheError: Its root is no folder; or it is to be changed, and the settings say that it must
+            not.
     """
     from jitgen.cache import Store
 
     store = Store.open()
+    with suppress(OSError):  # a folder above may not be searched
+        there = next(path for path in (store.root, *store.root.parents) if path.exists())
+        if not there.is_dir():
+            raise CacheError(
+                f"{printable(str(there))} is no folder, and a cache is one: set JITGEN_CACHE_DIR"
+            )
     if changes and store.mode != "rw":
         raise CacheError(f"the cache may not be changed: JITGEN_CACHE={store.mode}")
     return store

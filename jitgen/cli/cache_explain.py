@@ -81,10 +81,9 @@ def explain(output: Output, config_or_key: str, limit: int) -> int:
     With a KEY: how that entry differs from the one that the installed toolchain would look for. For
     a damaged entry: its fault.
     """
-    from jitgen.cache import Store
     from jitgen.runtime import spec as keys
 
-    store = Store.open()
+    store = open_store(changes=False)
     try:
         named = find(config_or_key, store)
     except Nameless as nameless:

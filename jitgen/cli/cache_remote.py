@@ -217,10 +217,9 @@ def pull(output: Output, names: tuple[str, ...], url: str | None, everything: bo
 
 def verify_signatures(output: Output) -> int:
     """Print for every entry whose signatures are accepted, or why they are not."""
-    from jitgen.cache import Store
     from jitgen.signing.policy import judge
 
-    store = Store.open()
+    store = open_store(changes=False)
     trust = store.trusted.current().trust
     signers: dict[str, list[str]] = {}
     refused: dict[str, str] = {}

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import click
 
+from jitgen.cli.cache import open_store
 from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, counted, human_size
 from jitgen.cli.paths import TO_WRITE, write_text
@@ -46,11 +47,10 @@ def report(output: Output, file: Path) -> None:
 
     It is one file of HTML that needs no network.
     """
-    from jitgen.cache import Store
     from jitgen.inspect.cache_page import cache_page
     from jitgen.inspect.cache_report import report as look_over
 
-    found = look_over(Store.open())
+    found = look_over(open_store(changes=False))
     text = cache_page(found)
     write_text(file, text)
     size = len(text.encode("utf-8"))

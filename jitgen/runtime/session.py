@@ -238,7 +238,7 @@ def _check_settings() -> None:
     """
     settings.check_environment()
     require_arch()
-    names = ("plugins", "device", "override", "remote", "service")
+    names = ("plugins", "device", "override", "record", "remote", "service", "trust")
     if settings.verify == "always" or any(getattr(settings, name) for name in names):
         from jitgen.runtime.settings_check import check
 

@@ -25,8 +25,8 @@ def check() -> None:
 
     Raises:
         SettingError: A target, a device or a distribution is not known; a folder of edited kernels
-            or the file of a token cannot be read; or only signed kernels may be loaded, and no
-            trust document says whose signatures count.
+            or the file of a token cannot be read; a recording is to be a folder; or only signed
+            kernels may be loaded, and no trust document says whose signatures count.
         OverrideError: A file of JITGEN_OVERRIDE is no edited kernel.
     """
     check_names()
@@ -39,6 +39,11 @@ def check() -> None:
         from jitgen.runtime import override
 
         override.of_folder(settings.override)
+    if settings.record is not None and settings.record.is_dir():
+        raise SettingError(
+            f"JITGEN_RECORD={settings.record} is a folder: name a file, such as "
+            f"{settings.record / 'calls.json'}"
+        )
     _check_trust()
     if settings.service and settings.token_file is not None:
         _require_file("JITGEN_TOKEN_FILE", settings.token_file)
@@ -63,7 +68,8 @@ def check_names() -> None:
 
 def _check_trust() -> None:
     fetches = settings.verify == "remote" and bool(settings.remote or settings.service)
-    if not fetches and settings.verify != "always":
+    is_needed = fetches or settings.verify == "always"
+    if settings.verify == "off" or (settings.trust is None and not is_needed):
         return
     if settings.trust is None:
         what = "JITGEN_REMOTE" if settings.remote else "JITGEN_SERVICE"

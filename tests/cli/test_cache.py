@@ -51,6 +51,21 @@ def test_ls_of_an_empty_cache(jitgen: Jitgen) -> None:
     assert "0 entries" in done.err
 
 
+@pytest.mark.parametrize("command", ["ls", "ls --failures", "stats", "explain 0123"])
+@pytest.mark.parametrize("below", ["", "v1"])
+def test_a_root_that_is_no_folder(
+    jitgen: Jitgen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, below: str
+) -> None:
+    """It was a cache without entries, with exit code 0."""
+    file = tmp_path / "kernels.tar"
+    file.touch()
+    monkeypatch.setenv("JITGEN_CACHE_DIR", str(file / below))
+    done = jitgen(f"cache {command}")
+
+    assert done.code != 0
+    assert f"{file} is no folder, and a cache is one: set JITGEN_CACHE_DIR" in done.err
+
+
 def test_ls(jitgen: Jitgen, keys: list[str]) -> None:
     done = jitgen("cache", "ls")
     entries = jitgen("cache", "ls", "--json").document["entries"]

@@ -56,6 +56,7 @@ class TestFirstSession:
             {"JITGEN_ON_MISS": "eror"},
             {"JITGEN_RECORD": "/"},
             {"JITGEN_RECORD": "calls.json"},
+            {"JITGEN_RECORD": "/usr"},
             {"JITGEN_TRUST": "/"},
             {"JITGEN_TOKEN_FILE": "/"},
             {"JITGEN_ARCH": "sm_999"},
@@ -143,6 +144,22 @@ class TestFirstSession:
             assert first().tier == "disk"
 
         assert caplog.text.count("JITGEN_TRUST=/no/such/trust.json cannot be read") == 1
+
+    @pytest.mark.parametrize("verify", ["remote", "off"])
+    def test_a_trust_document_that_nothing_needs_yet(
+        self,
+        warm: Store,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        verify: str,
+    ) -> None:
+        """Without a remote cache a wrong path was told by nothing until there was one."""
+        monkeypatch.setenv("JITGEN_VERIFY", verify)
+        monkeypatch.setenv("JITGEN_TRUST", f"/no/such/{verify}.json")
+        assert first().tier == "disk"
+
+        told = caplog.text.count(f"JITGEN_TRUST=/no/such/{verify}.json cannot be read")
+        assert told == (verify != "off")
 
     def test_a_base_that_is_not_there_is_told(
         self,
