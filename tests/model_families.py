@@ -96,6 +96,7 @@ KINDS = (
     Kind(
         "nemotron_h", "NemotronHConfig", "NemotronHMoE", {"moe_shared_expert_intermediate_size": 32}
     ),
+    Kind("longcat_flash", "LongcatFlashConfig", "LongcatFlashMoE", {"zero_expert_num": 4}),
     Kind("deepseek_v4", "DeepseekV4Config", "DeepseekV4SparseMoeBlock", {"swiglu_limit": 0.5}, 5),
 )
 WITHOUT_ROUTER = (
@@ -125,6 +126,7 @@ _SIZES = {
     "moe_num_experts": EXPERTS,
     "moe_k": TOP_K,
     "moe_topk": TOP_K,
+    "expert_ffn_hidden_size": INTERMEDIATE,
 }
 
 
@@ -163,8 +165,8 @@ def make(kind: Kind) -> Model:
             if each.is_floating_point():
                 each.copy_((torch.randn(each.shape, generator=chance) * 0.3).bfloat16())
     state = getattr(block, "experts", block).state_dict()
-    tensors = {
-        f"{PREFIX}.experts.{name}": each.bfloat16() if not name.endswith("_bias") else each
+    tensors = {  # LongCat's class has rows for its experts without weights, checkpoints have none
+        f"{PREFIX}.experts.{name}": each if name.endswith("_bias") else each[:EXPERTS].bfloat16()
         for name, each in state.items()
     }
     return Model(config.to_dict(), block, tensors)
@@ -207,7 +209,8 @@ def logits(model: Model, x: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return the router's logits, and its correction bias."""
     router = getattr(model.block, "gate", None) or model.block.router
     bias = getattr(router, "bias", None)
-    found = torch.nn.functional.linear(x, router.weight, bias)
+    product = getattr(router, "classifier", router)
+    found = torch.nn.functional.linear(x, product.weight, bias)
     for home in (router, model.block):
         correction = getattr(home, "e_score_correction_bias", None)
         if correction is not None:

@@ -18,7 +18,7 @@ class RouterConfig:
     How a layer chooses experts; the arguments of `jitgen.route` that follow from a model.
 
     Attributes:
-        experts: Experts of the whole layer.
+        experts: Experts of the whole layer, those without weights too, which come last.
         top_k: Experts of a token.
         scoring: How scores come of logits.
         has_bias: Whether the model has a correction bias, which `jitgen.route` then needs.

@@ -21,7 +21,9 @@ def test_layer_and_router(kind: Kind) -> None:
     layer = jitgen.MoELayer.from_checkpoint(model.tensors, layer=3, config=model.config)
     router = jitgen.RouterConfig.from_config(model.config)
     scores, bias = logits(model, x)
-    routing = jitgen.route(scores, correction_bias=bias, **router.arguments)
+    routing = jitgen.route(
+        scores, correction_bias=bias, local_experts=layer.config.groups, **router.arguments
+    )
     more = shared(model, x)
     found = layer(
         x.bfloat16(),

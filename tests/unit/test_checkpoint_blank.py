@@ -111,3 +111,22 @@ def test_a_router_that_route_does_not_compute(words: dict[str, Any], argument: s
 def test_a_router_of_wrong_values(field: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"^{field}: must be"):
         jitgen.RouterConfig(**{"experts": 64, "top_k": 2, field: value})
+
+
+def test_the_softcap_of_grok() -> None:
+    """It was refused as something that no router computes."""
+    found = jitgen.RouterConfig.from_config({**SAID, "router_logit_softcapping": 30})
+    assert found.softcap == found.arguments["softcap"] == 30.0
+    both = {"router_logit_softcapping": 30, "moe_router_logit_softcapping": 20}
+    with pytest.raises(InputError, match=r"^config: .* says both moe_router_logit_softcapping and"):
+        jitgen.RouterConfig.from_config({**SAID, **both})
+
+
+def test_experts_without_weights() -> None:
+    """LongCat's, of which every part of the columns would add the tokens."""
+    words = {"zero_expert_num": 4, "zero_expert_type": "identity"}
+    found = layer(words)
+    assert (found.experts, found.zero_experts, found.every) == (8, 4, 12)
+    assert jitgen.RouterConfig.from_config({**SAID, **words}).experts == 12
+    with pytest.raises(InputError, match=r"^config: .* says zero_expert_type = 'drop'"):
+        layer({**words, "zero_expert_type": "drop"})

@@ -45,6 +45,7 @@ class TestEveryFamily:
         router = jitgen.RouterConfig.from_config(model.config)
         scores, bias = logits(model, x)
         routing = route(scores, correction_bias=bias, **router.arguments)
+        assert router.experts == scores.shape[1] == layer.config.every
         found = reference.moe(
             x,
             layer.weights,
@@ -75,9 +76,15 @@ class TestEveryFamily:
         model, x = make(kind), call()
         ids = torch.stack([torch.arange(TOKENS) % 8, (torch.arange(TOKENS) + 3) % 8], 1)
         weights = torch.rand(TOKENS, 2, generator=torch.Generator().manual_seed(6))
+        shares = [{"rank": 0, "ranks": 2}, {"rank": 1, "ranks": 2}]
+        if model.config.get("zero_expert_num"):  # both would add their tokens
+            with pytest.raises(InputError, match=r"^ranks: must be 1 where the given config says"):
+                jitgen.MoELayer.from_config(model.config, rank=1, ranks=2)
+            ids[::3, 1] = 9
+            shares = [{"local_experts": 3}, {"first_expert": 3}]
         whole, *parts = (
             jitgen.MoELayer.from_checkpoint(model.tensors, PREFIX, config=model.config, **share)
-            for share in ({}, {"rank": 0, "ranks": 2}, {"rank": 1, "ranks": 2})
+            for share in ({}, *shares)
         )
         found = [reference.moe(x, e.weights, weights, ids, e.config) for e in (whole, *parts)]
 

@@ -114,6 +114,7 @@ def load(  # noqa: PLR0913  # each is one thing to say
             f"must begin a share of the {experts} experts in {tensors} (got {first_expert} to "
             f"{last})",
         )
+    zero_experts = 0 if said is None else said.zero_experts(ranks)
     part = Part(
         source=tensors,
         prefix=prefix,
@@ -137,6 +138,7 @@ def load(  # noqa: PLR0913  # each is one thing to say
             top_k=top_k,
             first_expert=first_expert,
             local_experts=weights.groups,
+            zero_experts=zero_experts,
             **found,
         ),
         weights,

@@ -71,6 +71,7 @@ def layer(  # noqa: PLR0913  # each is one thing to say
         top_k=said.required_top_k(),
         first_expert=first_expert,
         local_experts=local_experts,
+        zero_experts=said.zero_experts(share.ranks),
         **found,
     )
     shapes = {

@@ -9,8 +9,7 @@ the config says                         becomes
 a name of an activation                 what `_NAMES` has; SiLU of gpt-oss its ``swiglu_oai``
 SiLU, or nothing, and numbers           what `_BY_NUMBERS` has, with these numbers
 ``swiglu_limits``, one for each layer   ``swiglu_step`` where that of the layer is not zero
-another activation, clamps,             nothing: refused by name; for experts that copy
-experts that copy                       give ``zero_experts`` to `jitgen.MoEConfig`
+another activation, other clamps        nothing: refused by name
 ======================================  ====================================================
 """
 
@@ -22,7 +21,7 @@ from typing import Any
 
 from jitgen.config.silu_mul_quantize import NUMBERS, Activation
 from jitgen.errors import InputError
-from jitgen.layer.checkpoints.model_config import Said
+from jitgen.layer.checkpoints.model_config import OF_ZERO_EXPERTS, Said
 from jitgen.ops.numbers import is_number
 from jitgen.support.text import shown
 
@@ -219,7 +218,11 @@ def _activations(
 def _refuse_unknown(said: Said, section: Mapping[str, Any]) -> None:
     """Refuse unknown words that may change the activation."""
     for name, value in section.items():
-        if name in (*_WORDS, _LIMITS) or not _FORMULA.search(name) or _ELSEWHERE.search(name):
+        if (
+            name in (*_WORDS, _LIMITS, *OF_ZERO_EXPERTS)
+            or not _FORMULA.search(name)
+            or _ELSEWHERE.search(name)
+        ):
             continue
         is_off = not any(value) if isinstance(value, list | tuple) else not value
         if not is_off:

@@ -34,6 +34,11 @@ _OF_LATENT = ("moe_latent_size", "moe_hidden_size")
 _HIDDEN = ("hidden_size", "d_model", *_OF_LATENT)
 _OF_EXPERTS = ("moe_intermediate_size", "expert_ffn_hidden_size")
 _INTERMEDIATE = ("intermediate_size", "ffn_hidden_size")
+_ZERO_EXPERTS = "zero_expert_num"
+_ZERO_KIND = "zero_expert_type"
+OF_ZERO_EXPERTS = (_ZERO_EXPERTS, _ZERO_KIND)
+"""What configs call experts without weights: how many there are, and what they give (LongCat)."""
+
 _QUANTISED = ("quantization_config", "compression_config")
 
 ModelConfig = str | Path | Mapping[str, Any]
@@ -95,6 +100,32 @@ class Said:
             InputError: The config does not state one.
         """
         return self._one(_EXPERTS, "experts")
+
+    def zero_experts(self, ranks: int) -> int:
+        """
+        Return the number of experts that give the token itself.
+
+        Args:
+            ranks: How many ranks share the columns of every expert.
+
+        Raises:
+            InputError: They give something else, or each of several ranks would add them.
+        """
+        found = self.count(_ZERO_EXPERTS) or 0
+        kind = self.section.get(_ZERO_KIND)
+        if found and kind not in (None, "identity"):
+            raise self.error(
+                f"says {_ZERO_KIND} = {shown(kind)}, and experts without weights give the token "
+                "itself: identity"
+            )
+        if found and ranks > 1:
+            raise InputError(
+                "ranks",
+                f"must be 1 where {self.what} says {_ZERO_EXPERTS} = {found}, as each rank would "
+                f"add the tokens (got {ranks}): share the experts, by first_expert and "
+                "local_experts",
+            )
+        return found
 
     def sizes(self) -> tuple[int, int]:
         """

@@ -10,7 +10,7 @@ is refused by its name.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jitgen.config.route import GroupScoring, Scoring
@@ -33,8 +33,8 @@ _METHODS = {
 }
 """What configs call a choice: whether it has a bias, and what groups are kept for."""
 
-_SOFTCAP = "moe_router_logit_softcapping"
-"""The bound of a router's logits; of Laguna."""
+_SOFTCAPS = ("moe_router_logit_softcapping", "router_logit_softcapping")
+"""What configs call the bound of a router's logits: Laguna's, Grok's."""
 
 _SCALES = ("routed_scaling_factor", "moe_routed_scaling_factor")
 """What configs call the number that weights are multiplied with at last."""
@@ -45,8 +45,7 @@ _RENORMALIZE = ("norm_topk_prob", "moe_renormalize")
 """What configs call that weights are divided by their sum."""
 
 _REFUSED = (
-    *("router_logit_softcapping", "zero_expert_num", "hash_moe", "moe_norm_min"),
-    "router_temperature",
+    *("hash_moe", "moe_norm_min", "router_temperature"),
     *("moe_apply_router_weight_on_input", "apply_router_weight_on_input"),
 )
 """Words that change the choice or the weights, and that `jitgen.route` does not compute."""
@@ -100,6 +99,7 @@ RULES: dict[str, Rule] = {
         ),
         _BIASED,
     ),
+    "longcat_flash": Rule(scoring=Scoring.SOFTMAX, has_bias=True, renormalize=False),
     "flint": Rule(scoring=Scoring.SIGMOID),
     "deepseek_v4": Rule(scoring=Scoring.SQRTSOFTPLUS, has_bias=True, renormalize=True),
 }
@@ -156,11 +156,9 @@ def fields(said: Said, layer: int | None = None) -> dict[str, Any]:
     for name in sorted(scales - {*_SCALES}):
         if section[name] not in (None, 1.0):
             raise said.error(f"says {name} = {shown(section[name])}, which is not understood")
-    found = {value for name in _SCALES if (value := number(said, section, name)) is not None}
-    if len(found) > 1:
-        raise said.error(f"says both {' and '.join(_SCALES)}, which differ")
+    factor = _one(said, section, _SCALES)
     return {
-        "experts": said.experts(),
+        "experts": said.experts() + said.zero_experts(ranks=1),
         "top_k": said.required_top_k(),
         "scoring": str(rule.scoring),
         "has_bias": rule.has_bias and not is_hashed,
@@ -168,10 +166,18 @@ def fields(said: Said, layer: int | None = None) -> dict[str, Any]:
         "expert_groups": groups,
         "top_groups": top_groups if groups > 1 else 1,
         "group_scoring": str(_METHODS[section.get("topk_method") or "greedy"][1]),
-        "softcap": number(said, section, _SOFTCAP) if section.get(_SOFTCAP) else None,
+        "softcap": _one(said, section, [name for name in _SOFTCAPS if section.get(name)]),
         "renormalize": renormalize,
-        "routed_scaling_factor": found.pop() if found else 1.0,
+        "routed_scaling_factor": 1.0 if factor is None else factor,
     }
+
+
+def _one(said: Said, section: Mapping[str, Any], names: Sequence[str]) -> float | None:
+    """Return the number that several names have; None: none has one."""
+    found = {value for name in names if (value := number(said, section, name)) is not None}
+    if len(found) > 1:
+        raise said.error(f"says both {' and '.join(names)}, which differ")
+    return next(iter(found), None)
 
 
 def _is_hashed(said: Said, section: Mapping[str, Any], layer: int) -> bool:
