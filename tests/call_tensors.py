@@ -255,6 +255,19 @@ def layer(device: str) -> Tensors:
     }
 
 
+def plain_layer(device: str) -> Tensors:
+    return {
+        "x": normal(device, TOKENS, HIDDEN),
+        "w13": normal(device, EXPERTS, 2 * INTERMEDIATE, HIDDEN),
+        "w2": normal(device, EXPERTS, HIDDEN, INTERMEDIATE),
+        "topk_weights": torch.ones(TOKENS, TOP_K, device=device),
+        "topk_ids": topk_ids(device),
+        "w13_bias": normal(device, EXPERTS, 2 * INTERMEDIATE).float(),
+        "w2_bias": normal(device, EXPERTS, HIDDEN).float(),
+        "shared": normal(device, TOKENS, HIDDEN),
+    }
+
+
 def layer_out(device: str) -> Tensors:
     shared = {"shared": normal(device, TOKENS, HIDDEN)}
     return with_out(layer(device) | shared, TOKENS, HIDDEN)

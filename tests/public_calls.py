@@ -195,6 +195,12 @@ CALLS = (
     Call("quantize.unpack_mxfp4 out", of_call.unpacked, of_call.unpacked_out, _PAIR, by_torch=True),
     Call("moe", of_call.of(jitgen.moe), of_call.layer),
     Call(
+        "moe bf16",
+        of_call.of(jitgen.moe),
+        of_call.plain_layer,
+        differentiable=("x", "w13", "w2", "topk_weights", "w13_bias", "w2_bias", "shared"),
+    ),
+    Call(
         "moe out",
         of_call.of(jitgen.moe, chunk_tokens=5),
         of_call.layer_out,

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from jitgen.errors import InputError
+from jitgen.layer import gradients
 from jitgen.layer.chain import Chain, require_gates
 from jitgen.layer.config import CHUNK_TOKENS, MoEConfig
 from jitgen.layer.weights import ExpertWeights, Matrices
@@ -175,6 +176,13 @@ def run(  # noqa: PLR0913, PLR0917  # each is one thing to say
         _check(chain, x, topk_weights, topk_ids, shared, out)
         _check_weights(chain, x, shared, shared_weights)
         pairs = None if sorting is None else _sorted(chain, sorting, topk_ids)
+        ids = common.short_ids(topk_ids).contiguous()
+        trains = torch.is_grad_enabled() and _trains(
+            chain, x, topk_weights, shared, out, shared_weights
+        )
+    if trains:  # outside: torch's checkpoints end a forward by an exception of their own
+        return gradients.run(chain, x, topk_weights, ids, shared, pairs, shared_weights)
+    with calling("moe"):
         if out is not None and not (is_compiling() or is_traced((out, x))):
             given = {"out": out, "x": x, "topk_weights": topk_weights, "topk_ids": topk_ids}
             given |= {} if shared is None else {"shared": shared}
@@ -186,9 +194,29 @@ def run(  # noqa: PLR0913, PLR0917  # each is one thing to say
             require_workspace(workspace)
             workspace.require(chain.config, chain.weights)
             workspace = None if is_compiling() else workspace  # a view of each size is a graph
-        ids, counts = common.short_ids(topk_ids).contiguous(), topk_weights.contiguous()
+        counts = topk_weights.contiguous()
         with nullcontext(Lease()) if workspace is None else workspace.lease() as lease:
             return chain.run_in_chunks(x, counts, ids, shared, out, lease, pairs, shared_weights)
+
+
+def _trains(
+    chain: Chain,
+    x: Tensor,
+    topk_weights: Tensor,
+    shared: Tensor | None,
+    out: Tensor | None,
+    shared_weights: Tensor | None,
+) -> bool:
+    """
+    Say whether autograd needs a gradient of a call.
+
+    Raises:
+        InputError: It needs one that does not exist.
+    """
+    given = {"x": x, "topk_weights": topk_weights, "shared": shared, "out": out}
+    given |= {"shared_weights": shared_weights, **chain.weights.tensors}
+    gradients.require_differentiable(given, chain.weights)
+    return common.needs_gradient(given.values())
 
 
 def require_workspace(given: object) -> None:
@@ -281,6 +309,3 @@ def _check(
             like=like,
             contiguous=-1,
         )
-    if torch.is_grad_enabled():
-        given_tensors = {"x": x, "topk_weights": topk_weights, "shared": shared, "out": out}
-        common.refuse_gradients({**given_tensors, **chain.weights.tensors}, "moe")

@@ -32,10 +32,11 @@ class MoELayer(nn.Module):
     """
     Experts of a layer, or the share of them that a rank has: `jitgen.moe` with weights of its own.
 
-    The weights are buffers, so they move with the module and are in its state; they have no
-    gradients. Each call computes with the buffers that the module has then, however they came
-    there: an assignment, `load_state_dict`, `torch.func.functional_call`. The memory between the
-    launches is made at the first call and kept; several layers may share it.
+    The weights are buffers, or parameters where they are given as ``nn.Parameter``, so they move
+    with the module and are in its state. Each call computes with those that the module has then,
+    however they came there: an assignment, `load_state_dict`, `torch.func.functional_call`, FSDP.
+    The memory between the launches is made at the first call and kept; several layers may share
+    it. Calls that autograd needs a gradient of ask torch's allocator instead.
 
     Safe to call from any thread, on any stream, and while a CUDA graph of it replays: see
     `jitgen.Workspace`.
@@ -83,7 +84,10 @@ class MoELayer(nn.Module):
         self.max_tokens = max_tokens
         self._workspace = workspace
         for name, tensor in weights.tensors.items():
-            self.register_buffer(name, tensor)
+            if isinstance(tensor, nn.Parameter):
+                self.register_parameter(name, tensor)
+            else:
+                self.register_buffer(name, tensor)
         self._made = Chain(config=config, weights=weights)
         self.register_load_state_dict_post_hook(_look_again)  # type: ignore[no-untyped-call]
 
@@ -94,10 +98,10 @@ class MoELayer(nn.Module):
 
     @property
     def _chain(self) -> Chain:
-        """The chain for the buffers as they are now."""
-        made, buffers = self._made, self._buffers
+        """The chain for the weights as they are now."""
+        made, buffers, parameters = self._made, self._buffers, self._parameters
         for name, tensor in made.weights.tensors.items():
-            if buffers.get(name) is not tensor:
+            if buffers.get(name) is not tensor and parameters.get(name) is not tensor:
                 made = self._made = self._bind()
                 break
         return made
@@ -450,10 +454,10 @@ class MoELayer(nn.Module):
 
     def _bind(self) -> Chain:
         """
-        Return the chain over the buffers as they are now.
+        Return the chain over the weights as they are now.
 
         Raises:
-            InputError: The buffers do not fit this layer.
+            InputError: They do not fit this layer.
         """
         before = self._made.weights
         weights = before.replaced(self._tensors(before))

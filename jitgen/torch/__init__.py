@@ -13,6 +13,7 @@ Importing this package registers every operation, ``torch.ops.jitgen.*``: a prog
 graph with some of them needs no more.
 """
 
+from jitgen.layer.gradients import operation as _layer
 from jitgen.ops.every import CALLS
 from jitgen.ops.tracing.library import traced
 from jitgen.support.moved import OPERATIONS
@@ -25,3 +26,4 @@ for _call in CALLS:
     traced(_call)
     for _old in (old for old, new in OPERATIONS.items() if new == _call.name):
         traced(_call, _old)
+_layer()

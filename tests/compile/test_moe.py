@@ -370,12 +370,20 @@ def test_torch_compile_needs_no_graph_for_each_number_of_tokens() -> None:
 
 
 class TestMistakes:
-    def test_gradients(self) -> None:
+    @pytest.mark.parametrize("form", ["block128", "exact1_row", "wide1"])
+    def test_gradients_of_quantised_experts(self, form: str) -> None:
+        case = make(form)
+        layer = jitgen.MoELayer(case.config, case.weights)
+
+        with pytest.raises(InputError, match="x: .* quantised experts have none: train with"):
+            layer(case.x.requires_grad_(), case.topk_weights, case.topk_ids)
+
+    def test_gradients_of_out(self) -> None:
         case = make("bf16")
         layer = jitgen.MoELayer(case.config, case.weights)
 
-        with pytest.raises(InputError, match="gradient"):
-            layer(case.x.requires_grad_(), case.topk_weights, case.topk_ids)
+        with pytest.raises(InputError, match="x: .* what is written to out has none: leave out"):
+            layer(*case.given, out=torch.empty_like(case.x.requires_grad_()))
 
     @pytest.mark.parametrize(
         ("changes", "argument"),

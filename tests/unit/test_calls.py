@@ -13,6 +13,7 @@ import torch
 from docs.site import arguments, docstrings
 from jitgen.config import Config
 from jitgen.errors import InputError
+from jitgen.layer.gradients import operation as layer_operation
 from jitgen.ops.call import Call
 from jitgen.ops.every import CALLS
 from jitgen.ops.grouped_gemm.prepacked_call import CALL as PREPACKED
@@ -33,6 +34,7 @@ SCHEMAS = Path(__file__).parents[1] / "torch_schemas.txt"
 
 def test_schemas_are_those_of_saved_graphs() -> None:
     found = {str(op._schema) for each in CALLS for op in _operations(each)}
+    found.add(str(layer_operation()._schema))
 
     assert found == set(SCHEMAS.read_text().splitlines())
 

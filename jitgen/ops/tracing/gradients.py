@@ -2,76 +2,24 @@
 """
 Autograd of `grouped_gemm` and `grouped_gemm_wgrad`: one node in the graph, whose backward launches
 kernels.
-
-It is registered with the operations, so that eager calls, torch.compile and torch.func find it in
-the same place. Eager calls come here only if a gradient is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
 from jitgen.config.layouts import ARGUMENT
-from jitgen.errors import InputError
-from jitgen.ops.dispatcher import refuse_tangents
 from jitgen.ops.grouped_gemm import gradients
 from jitgen.ops.grouped_gemm import validate as of_product
 from jitgen.ops.grouped_gemm_wgrad import validate as of_weights
-from jitgen.ops.tensors import needs_gradient
+from jitgen.ops.tracing import nodes
+from jitgen.ops.tracing.nodes import Gradients
 from jitgen.runtime.session import current
-from jitgen.support.frozen import frozen
-
-
-@frozen
-class Gradients:
-    """
-    Autograd of an operation.
-
-    Attributes:
-        require: Takes its arguments by their names; refuses a gradient that there is not.
-        node: Its node in autograd's graph.
-    """
-
-    require: Callable[[Mapping[str, Any]], None]
-    node: Any
-
-    def called(self, op: Any) -> Callable[..., Any]:
-        """Return the function that autograd calls for `op`, the torch operation of this one."""
-        names = [argument.name for argument in op._schema.arguments]
-        behind = torch._C._after_autograd_keyset
-
-        def call(keys: Any, *given: Any) -> Any:
-            named = {**dict.fromkeys(names), **dict(zip(names, given, strict=False))}
-            refuse_tangents(named)
-            self.require(named)
-            if needs_gradient(given):
-                return self.applied(op, named)
-            with torch._C._AutoDispatchBelowAutograd():
-                return op.redispatch(keys & behind, *given)
-
-        return call
-
-    def applied(self, product: Callable[..., Tensor], named: dict[str, Any]) -> Tensor:
-        """
-        Compute a product as a node of autograd's graph, and return its result.
-
-        Args:
-            product: Takes the values of `named`, and is called without autograd.
-            named: Every argument by name, in the operation's order.
-        """
-        with enable_single_level_autograd_function():  # torch.func unwrapped the operands
-            result: Tensor = self.node.apply(tuple(named), product, *named.values())
-        return result
-
-
-_BEFORE = 2
-"""Number of a node's arguments before those of its operation."""
 
 
 class _Node(_SingleLevelFunction):
@@ -95,7 +43,7 @@ class _Node(_SingleLevelFunction):
         """
         names, _product, *given = inputs
         named = dict(zip(names, given, strict=True))
-        needs = dict(zip(named, ctx.needs_input_grad[_BEFORE:], strict=True))
+        needs = dict(zip(named, ctx.needs_input_grad[nodes.BEFORE :], strict=True))
         groups = {name: named[name] for name in ARGUMENT.values() if named.get(name) is not None}
         ctx.names, ctx.expected_m, ctx.dtype = list(named), named["expected_m"], named["a"].dtype
         ctx.groups, ctx.session = tuple(groups), current.get()
@@ -109,15 +57,6 @@ class _Node(_SingleLevelFunction):
         """Return the operands that are needed, and the tensor that gives groups their rows."""
         first, second, *tensors = ctx.saved_tensors
         return first, second, dict(zip(ctx.groups, tensors, strict=True))
-
-    @staticmethod
-    def found(
-        ctx: Any, op: str, found: dict[str, Tensor | None], *on: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        """Return gradients in the order of the arguments; they depend on the tensors `on`."""
-        if torch.is_grad_enabled():  # a second derivative may be asked for
-            found = {name: _once(each, op, *on) for name, each in found.items()}
-        return *[None] * _BEFORE, *(found.get(name) for name in ctx.names)
 
 
 class _Product(_Node):
@@ -144,7 +83,7 @@ class _Product(_Node):
                 db = gradients.of_weights(dy, a, *of_groups)
             if ctx.needs_bias:
                 dbias = gradients.of_bias(dy, ctx.dtype, *of_groups)
-        return _Node.found(ctx, "grouped_gemm", {"a": da, "b": db, "bias": dbias}, dy, a, b)
+        return nodes.found(ctx, "grouped_gemm", {"a": da, "b": db, "bias": dbias}, dy, a, b)
 
 
 class _ProductOverRows(_Node):
@@ -171,44 +110,8 @@ class _ProductOverRows(_Node):
                 ddy = gradients.of_rows(a, weights.transpose(1, 2), groups, ctx.expected_m)
             if dy is not None:
                 da = gradients.of_rows(dy, weights, groups, ctx.expected_m)
-        return _Node.found(ctx, "grouped_gemm_wgrad", {"dy": ddy, "a": da}, dout, a, dy)
+        return nodes.found(ctx, "grouped_gemm_wgrad", {"dy": ddy, "a": da}, dout, a, dy)
 
 
 GROUPED_GEMM = Gradients(require=of_product.require_differentiable, node=_Product)
 GROUPED_GEMM_WGRAD = Gradients(require=of_weights.require_differentiable, node=_ProductOverRows)
-
-
-def _once(gradient: Tensor | None, op: str, *on: Tensor | None) -> Tensor | None:
-    """Return a gradient of `op` as a tensor that depends on the others in an unknown way."""
-    if gradient is None:
-        return None
-    with enable_single_level_autograd_function():
-        return _Once.apply(gradient, op, *on)  # type: ignore[attr-defined, no-any-return]
-
-
-class _Once(_SingleLevelFunction):
-    """A gradient that has no gradient itself."""
-
-    @staticmethod
-    def forward(gradient: Tensor, _op: str, *_on: Tensor | None) -> Tensor:
-        """Return the gradient."""
-        return gradient.view_as(gradient)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Keep the name of the operation."""
-        ctx.op = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, *_found: Tensor) -> Any:
-        """
-        Refuse.
-
-        Raises:
-            InputError: In any case.
-        """
-        raise InputError(
-            "create_graph",
-            f"gradients of {ctx.op} have no gradient themselves: differentiate once, or write the "
-            "product in torch where a second derivative is needed",
-        )
