@@ -195,7 +195,8 @@ def route(tensors: Tensors) -> Any:
     out = [each for name, each in tensors.items() if name.startswith("out.")]
     given = {name: each for name, each in tensors.items() if not name.startswith("out.")}
     into = jitgen.Routing(*out) if out else None
-    return jitgen.route(**given, top_k=TOP_K, out=into)  # type: ignore[arg-type]
+    # Renormalised weights have a constant sum, whose gradient is 0.
+    return jitgen.route(**given, top_k=TOP_K, renormalize=False, out=into)  # type: ignore[arg-type]
 
 
 def sorted_out(device: str) -> Tensors:

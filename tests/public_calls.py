@@ -179,7 +179,7 @@ CALLS = (
         lambda d: of_call.with_out(of_call.wgrad(d), GROUPS, N, K),
         _OUT,
     ),
-    Call("route", of_call.route, of_call.routed),
+    Call("route", of_call.route, of_call.routed, differentiable=("logits",)),
     Call("route out", of_call.route, of_call.route_out, _ROUTING),
     Call("sort_pairs out", of_call.sort, of_call.sorted_out, _SORTING),
     *(

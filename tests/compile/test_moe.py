@@ -375,14 +375,14 @@ class TestMistakes:
         case = make(form)
         layer = jitgen.MoELayer(case.config, case.weights)
 
-        with pytest.raises(InputError, match="x: .* quantised experts have none: train with"):
+        with pytest.raises(InputError, match=r"x: .* quantised experts have none: train with"):
             layer(case.x.requires_grad_(), case.topk_weights, case.topk_ids)
 
     def test_gradients_of_out(self) -> None:
         case = make("bf16")
         layer = jitgen.MoELayer(case.config, case.weights)
 
-        with pytest.raises(InputError, match="x: .* what is written to out has none: leave out"):
+        with pytest.raises(InputError, match=r"x: .* what is written to out has none: leave out"):
             layer(*case.given, out=torch.empty_like(case.x.requires_grad_()))
 
     @pytest.mark.parametrize(

@@ -157,6 +157,7 @@ class Route(_Sorts):
 
     name = "route"
     arguments = Arguments
+    gradients = "jitgen.ops.tracing.layer_gradients:ROUTE"
     like = "logits"
     graph_names: ClassVar[dict[str, str]] = {
         "logits": "scores",

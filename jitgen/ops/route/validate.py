@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ from jitgen.support.frozen import frozen
 
 _SCORES = {TORCH[dtype]: dtype for dtype in SCORES}
 _MOST = 2**31 - 1
+_OP = "route"
 
 
 class Arguments(NamedTuple):
@@ -98,7 +100,7 @@ class Validated(AnyValidated):
         load: Whether pairs are counted for each expert.
     """
 
-    op = "route"
+    op = _OP
 
     tokens: int
     experts: int
@@ -207,8 +209,28 @@ def validate(
     check_size(valid, name if valid.expert_groups == 1 else "expert_groups")
     if args.out is not None:
         _check_out(args, valid)
-    common.refuse_gradients(common.tensors_of(args), "sort_pairs" if is_sorted else "route")
+    require_differentiable(args._asdict())
     return valid
+
+
+def require_differentiable(given: Mapping[str, Any]) -> None:
+    """
+    Check that autograd needs no gradient but that of logits.
+
+    Args:
+        given: Arguments of `route` or `sort_pairs` by their names; those of `out` may be given by
+            theirs.
+
+    Raises:
+        InputError: It needs another one, or one through `out`.
+    """
+    written = {**given, **({} if given.get("out") is None else given["out"]._asdict())}
+    written = {name: written.get(name) for name in Routing._fields}
+    others = {name: each for name, each in given.items() if name != "logits"}
+    common.refuse_gradients(others | written, _OP, "experts are chosen, not weighted, by it")
+    if any(each is not None for each in written.values()):
+        why, advice = "what is written to out has none", "leave out `out`, "
+        common.refuse_gradients(given, _OP, why, advice)
 
 
 def check_choice(args: Any, experts: int, top_k: int) -> None:

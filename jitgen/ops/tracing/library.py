@@ -48,8 +48,8 @@ class Operation:
             are real ones.
         fake: Takes the same, checks it and returns results of the right shape and type without
             values. Sizes may be symbols.
-        autograd: Takes the torch operation, and returns the function that autograd calls instead;
-            None if there is no gradient.
+        autograd: Takes the torch operation and `names`, and returns the function that autograd
+            calls instead; None if there is no gradient.
         names: What errors call the arguments, in their order.
     """
 
@@ -57,7 +57,7 @@ class Operation:
     run: Callable[..., Any]
     fake: Callable[..., Any]
     names: tuple[str, ...]
-    autograd: Callable[[Any], Callable[..., Any]] | None = None
+    autograd: Callable[[Any, tuple[str, ...]], Callable[..., Any]] | None = None
 
     @property
     def name(self) -> str:
@@ -73,7 +73,7 @@ def register(operation: Operation) -> Any:
     for device in _DEVICES:
         _library.impl(operation.name, operation.run, device)
     names = operation.names
-    autograd = operation.autograd(op) if operation.autograd else _without_gradients(op, names)
+    autograd = (operation.autograd or _without_gradients)(op, names)
     _library.impl(operation.name, autograd, "Autograd", with_keyset=True)
     full_name = f"{NAMESPACE}::{operation.name}"
     torch.library.register_fake(full_name, operation.fake, lib=_library)
@@ -229,11 +229,12 @@ class Traced:
         """
         values = {name: getattr(args, name) for name in self._names}
         self._gradients.require(args._asdict())
-        return self._gradients.applied(partial(self._run_with, args.config), values)
+        found = self._gradients.applied(partial(self._run_with, args), values)
+        return self._call.of_results(args, found if isinstance(found, tuple) else (found,))
 
-    def _run_with(self, config: object, *values: Any) -> Any:
-        named = dict(zip(self._names, values, strict=True))
-        return self._call.public(**named | {"config": config})
+    def _run_with(self, args: Any, *values: Any) -> Any:
+        named = dict(zip(self._names, values, strict=True)) | {"config": args.config}
+        return _returned(self._call.to_results(args, self._call.public(**named)))
 
     def name_of(self, config: Config | Override | None, device: torch.device) -> str | None:
         """

@@ -36,13 +36,17 @@ class Gradients:
     require: Callable[[Mapping[str, Any]], None]
     node: Any
 
-    def called(self, op: Any) -> Callable[..., Any]:
-        """Return the function that autograd calls for `op`, the torch operation of this one."""
-        names = [argument.name for argument in op._schema.arguments]
+    def called(self, op: Any, names: tuple[str, ...]) -> Callable[..., Any]:
+        """
+        Return the function that autograd calls for `op`, the torch operation of this one, whose
+        arguments are called `names`.
+        """
         behind = torch._C._after_autograd_keyset
+        left_out = [argument.default_value for argument in op._schema.arguments]
+        defaults = dict(zip(names, left_out, strict=True))
 
         def call(keys: Any, *given: Any) -> Any:
-            named = {**dict.fromkeys(names), **dict(zip(names, given, strict=False))}
+            named = {**defaults, **dict(zip(names, given, strict=False))}
             refuse_tangents(named)
             self.require(named)
             if needs_gradient(given):
