@@ -12,8 +12,8 @@ multiplying by it is exact. An infinity or NaN makes its whole block NaN.
 `to_atoms` and similar functions bring the scales of checkpoints and of other libraries into that
 order, and back: see `jitgen.formats.convert`.
 
-`prepack_mxfp4` reorders MXFP4 weights for Hopper, which has no tensor cores for them, and
-`split_bf16` turns bfloat16 activations into what its kernels multiply with them: see
+`prepack_mxfp4` and `prepack_int4` reorder weights of 4 bits for Hopper, which has no tensor cores
+for them, and `split_bf16` turns bfloat16 activations into what its kernels multiply with them: see
 `jitgen.formats.prepacked`. `unpack_mxfp4` turns prepacked weights into FP8 ones.
 
 Everything runs on the device of its input and does not wait for it. On GPUs that have a kernel for
@@ -43,6 +43,7 @@ from jitgen.formats.prepacked import (
     spread,
 )
 from jitgen.formats.prepacked_files import load_prepacked, save_prepacked
+from jitgen.formats.prepacked_int4 import int4_from_awq, int4_from_gptq, prepack_int4
 from jitgen.formats.row import per_row
 from jitgen.formats.split import split_bf16
 from jitgen.formats.tensor import per_matrix, per_tensor
@@ -56,6 +57,8 @@ __all__ = [
     "from_torch",
     "from_trtllm",
     "from_words",
+    "int4_from_awq",
+    "int4_from_gptq",
     "is_kernel_layout",
     "kernel_layout",
     "load_prepacked",
@@ -67,6 +70,7 @@ __all__ = [
     "per_row",
     "per_tensor",
     "per_token_group",
+    "prepack_int4",
     "prepack_mxfp4",
     "prepack_mxfp4_from",
     "save_prepacked",

@@ -34,6 +34,10 @@ class DType(grammar.Vocabulary):
     """bfloat16 as two e4m3 parts, a row of high ones and a row of low ones; of a alone."""
 
     E2M1 = "e2m1"
+
+    INT4 = "int4"
+    """-8 to 7; of prepacked weights alone."""
+
     BF16 = "bf16"
     F16 = "f16"
     F32 = "f32"
@@ -58,6 +62,7 @@ _BITS = {
     DType.E4M3: 8,
     DType.E4M3X2: 16,
     DType.E2M1: 4,
+    DType.INT4: 4,
     DType.BF16: 16,
     DType.F16: 16,
     DType.F32: 32,
@@ -66,6 +71,7 @@ _TORCH = {
     DType.E4M3: "float8_e4m3fn",
     DType.E4M3X2: "float8_e4m3fn",
     DType.E2M1: "float4_e2m1fn_x2",
+    DType.INT4: "int32",
     DType.BF16: "bfloat16",
     DType.F16: "float16",
     DType.F32: "float32",
@@ -90,6 +96,12 @@ class ScaleGranularity(grammar.Vocabulary):
     NV16 = "nv16"
     """One e4m3 for each 1x16 of a and of b, in the same atoms, and a float32 for each group."""
 
+    GROUP32 = "group32"
+    """One bfloat16 or float16 for each 1x32 of b, prepacked in its blocks."""
+
+    GROUP128 = "group128"
+    """One bfloat16 or float16 for each 1x128 of b, prepacked in its blocks."""
+
     NONE = "none"
     """No scales: of a alone, which is bfloat16."""
 
@@ -102,12 +114,14 @@ class ScaleGranularity(grammar.Vocabulary):
 _SCALED = {
     ScaleGranularity.MX32: (DType.E4M3, DType.E2M1),
     ScaleGranularity.NV16: (DType.E2M1,),
+    ScaleGranularity.GROUP32: (DType.INT4,),
+    ScaleGranularity.GROUP128: (DType.INT4,),
 }
 FLOAT_SCALES = (ScaleGranularity.TENSOR, ScaleGranularity.ROW, ScaleGranularity.BLOCK128)
 """Granularities of float32 scales."""
 
 SCALES = (*FLOAT_SCALES, ScaleGranularity.MX32, ScaleGranularity.NV16)
-"""Granularities that b can have."""
+"""Granularities of scales that are a tensor of their own, as b can have them."""
 
 
 class Layout(grammar.Vocabulary):
@@ -127,20 +141,20 @@ class BLayout(StrEnum):
     """
     How b lies in memory.
 
-    `PLAIN` and `N_MAJOR` are strides of a tensor, in which nothing was moved. All others are MXFP4
-    weights that were reordered once, when they were loaded, for the way in which Hopper's kernels
-    read them: see `jitgen.formats.prepacked`. They tell how a kernel uses the scales. The digit is
-    the version of the layout: weights of another one are refused.
+    `PLAIN` and `N_MAJOR` are strides of a tensor, in which nothing was moved. All others are weights
+    that were reordered once, when they were loaded, for the way in which Hopper's kernels read them:
+    see `jitgen.formats.prepacked`. They tell how a kernel uses the scales. The digit is the version
+    of the layout: weights of another one are refused.
 
-    A NaN among the scales costs kernels nothing: its byte stays 255, which they decode to infinity,
-    and the values that it is for are zeros, so that the product is a NaN.
+    A NaN among scales costs kernels nothing. That of a power of two stays the byte 255, which they
+    decode to infinity, and the values that it is for are zeros, so that the product is a NaN.
     """
 
     PLAIN = "plain"
     """(G, N, K), as it was quantised, K contiguous."""
 
     EXACT1 = "exact1"
-    """Decoded to e4m3 bit by bit; sums of 32 along K are multiplied by their scale in float32."""
+    """Decoded to e4m3 bit by bit; sums along K are multiplied by their scale in float32."""
 
     FOLDED1 = "folded1"
     """Decoded to e4m3 times the scale, as far as 128 along K differ in it: a table per 32."""

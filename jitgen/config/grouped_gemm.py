@@ -71,7 +71,7 @@ class Operands(Part):
         scale_granularity: How many values of b share one scale.
         a_scale_granularity: The same of a; None: as b's. ``none`` is a's alone.
         b_layout: ``plain``; ``nmajor`` where N is contiguous and not K; or how b was prepacked.
-            Then b has mx32 scales, which lie in it, and b_scale is one float32 for each group.
+            Then b's scales lie in it, and b_scale is one float32 for each group.
     """
 
     a_dtype: DType = of(DType, default=DType.E4M3)

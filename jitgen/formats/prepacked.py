@@ -25,14 +25,10 @@ largest one, and how a NaN is kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
-from torch._C import _functorch
-from torch.compiler import is_compiling
-from torch.nn import Parameter
 from torch.nn.functional import pad
 
 from jitgen.config import BLayout
@@ -42,203 +38,15 @@ from jitgen.formats import prepacked_blocks as blocks
 from jitgen.formats import prepacked_scales as scales
 from jitgen.formats.mx32 import VALUES, Rounding
 from jitgen.formats.prepacked_scales import spread
-from jitgen.support.frozen import frozen
+from jitgen.formats.prepacked_weights import (
+    PrepackedWeights,
+    check_sizes,
+    layout_of,
+    spread_of_rows,
+)
 from jitgen.support.moved import renamed
 
 PrepackedLayout = Literal["exact1", "folded1", "wide1", "auto"]
-
-_N_MULTIPLE = 8
-"""Columns of a result of bfloat16 that end with 16 bytes."""
-
-_LAYOUTS = tuple(layout for layout in BLayout if layout.is_prepacked)
-
-
-@frozen
-class PrepackedWeights:
-    """
-    MXFP4 weights as Hopper's kernels read them: what `grouped_gemm` takes for b.
-
-    Attributes:
-        values: (G, ceil(N / 64), ceil(K / 128), 1088) int32, contiguous: codes and scales.
-        factor: (G,) float32: what every result of a group is multiplied with.
-        n: N, rows of each matrix; a multiple of 8.
-        k: K; a multiple of 32.
-        layout: The layout that they were prepacked for, with its version.
-        row_spread: Largest difference of exponents within a row, over all of K, as `spread_of_rows`
-            found it in `values`; None: unknown. Up to `jitgen.formats.unpacked.REACH` whole rows of
-            exact1 and folded1 are e4m3 times one scale. It counts as long as `values` lie where
-            they lay and autograd's version counter stands still: rows that are written later may be
-            others.
-
-    Raises:
-        InputError: The parts do not fit each other, or the layout is none that this jitgen reads.
-    """
-
-    values: Tensor
-    factor: Tensor
-    n: int
-    k: int
-    layout: BLayout
-    row_spread: int | None = None
-    _kinds: tuple[str, str] = field(init=False, repr=False, compare=False)
-    _state: tuple[int, int] | None = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "layout", _layout(self.layout))
-        _check_sizes(self.n, self.k)
-        groups = self.factor.shape[0] if self.factor.dim() == 1 else 0
-        for name, tensor, dtype, shape in (
-            ("factor", self.factor, torch.float32, (groups,)),
-            ("values", self.values, torch.int32, blocks.shape_of(groups, self.n, self.k)),
-        ):
-            if tensor.dtype is not dtype or tuple(tensor.shape) != shape or not groups:
-                raise InputError(
-                    name,
-                    f"must be {dtype} of shape {shape} for {groups} groups of N = {self.n} and "
-                    f"K = {self.k} (got {tensor.dtype} of {tuple(tensor.shape)})",
-                )
-            if not tensor.is_contiguous():
-                raise InputError(name, f"must be contiguous (got strides {tensor.stride()})")
-        if self.values.device != self.factor.device:
-            raise InputError(
-                "factor",
-                f"must be on {self.values.device}, as values are (got {self.factor.device})",
-            )
-        if self.row_spread is not None and self.row_spread not in range(scales.NAN):
-            raise InputError(
-                "row_spread",
-                f"must be None or from 0 to {scales.NAN - 1} (got {self.row_spread!r})",
-            )
-        kind = f"{groups} {self.n} {self.k} {self.layout}"
-        object.__setattr__(self, "_kinds", (kind, f"{kind} rows"))
-        object.__setattr__(self, "_state", state_of(self.values))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """
-        Support `copy` and `pickle`; the version counter belongs to one tensor and is left out.
-        """
-        parts = (self.values, self.factor, self.n, self.k, self.layout, self.known_spread)
-        return _made, parts
-
-    @property
-    def known_spread(self) -> int | None:
-        """
-        The `row_spread` of the present `values`; None if it is not known. Within a graph of
-        torch.compile it is unknown, because the graph outlives the values.
-        """
-        state = self._state
-        if state is None or is_compiling() or state != state_of(self.values):
-            return None
-        return self.row_spread
-
-    @property
-    def has_near_rows(self) -> bool:
-        """Whether each row is known to be e4m3 times one scale, exactly."""
-        if self.row_spread is None or self.layout is BLayout.WIDE1:
-            return False
-        spread_now = self.known_spread
-        return spread_now is not None and spread_now <= scales.ROW_REACH
-
-    @property
-    def kind(self) -> str:
-        """
-        G, N, K, layout and whether rows are near, as one text: equal for weights that share
-        kernels.
-        """
-        return self._kinds[self.has_near_rows]
-
-    @property
-    def groups(self) -> int:
-        """Number of groups G."""
-        return self.factor.shape[0]
-
-    @property
-    def device(self) -> torch.device:
-        """Where the tensors are."""
-        return self.values.device
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensors."""
-        return self.values.nbytes + self.factor.nbytes
-
-    def to(self, device: str | torch.device) -> PrepackedWeights:
-        """Return the same weights on `device`."""
-        return self._like(self.values.to(device), self.factor.to(device))
-
-    def part(self, groups: slice) -> PrepackedWeights:
-        """Return the weights of some groups, in the same memory: a share of experts."""
-        return self._like(self.values[groups], self.factor[groups])
-
-    def _like(self, values: Tensor, factor: Tensor) -> PrepackedWeights:
-        return PrepackedWeights(
-            values=values,
-            factor=factor,
-            n=self.n,
-            k=self.k,
-            layout=self.layout,
-            row_spread=self.known_spread,
-        )
-
-    def with_row_spread(self) -> PrepackedWeights:
-        """
-        Return the same weights with `row_spread`, computed by `spread_of_rows` if it is unknown.
-        """
-        if self.known_spread is not None:
-            return self
-        return replace(self, row_spread=spread_of_rows(self.values, self.layout))
-
-    def unpack(self) -> tuple[Tensor, Tensor]:
-        """
-        Return codes and scales as checkpoints have them.
-
-        Returns:
-            packed: (G, N, K / 2) uint8, the first of two codes in the low half of a byte.
-            scale: (G, N, K / 32) uint8, UE8M0.
-
-        They represent the numbers that kernels compute with: the original ones, except for those
-        that are rounded or lost according to `jitgen.formats.prepacked_scales`. A block of 32 zeros
-        has scale 0, and one under a NaN has codes of zero.
-        """
-        packed = self.values.new_empty((self.groups, self.n, self.k // 2), dtype=torch.uint8)
-        scale = packed.new_empty((self.groups, self.n, self.k // VALUES))
-        for group in range(self.groups):
-            each = self.values[group]
-            codes = blocks.separated(each[..., : blocks.VALUE_WORDS], self.layout)
-            found = scales.restored(blocks.scale_words(each), self.factor[group], self.layout)
-            is_zero = (blocks.runs(codes, VALUES) & 7).amax(-1) == 0
-            found = found.masked_fill(is_zero & (found != scales.NAN), 0)
-            packed[group] = e2m1.paired(codes)[: self.n, : self.k // 2]
-            scale[group] = found[: self.n, : self.k // VALUES]
-        return packed, scale
-
-    def weights(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return the numbers that kernels compute with, (G, N, K) of `dtype`."""
-        packed, scale = self.unpack()
-        exponent = scale.double() - 127
-        factor = torch.exp2(exponent).masked_fill(scale == scales.NAN, torch.nan)
-        return (e2m1.unpack(packed, torch.float64) * factor.repeat_interleave(VALUES, -1)).to(dtype)
-
-
-def state_of(tensor: Tensor) -> tuple[int, int] | None:
-    """
-    Return a state that changes when the values of a tensor do: its address, which ``.data =``
-    changes, and autograd's version counter, which every other write increments. None if there is no
-    such state: for tensors of inference mode, for fake tensors, and while torch.compile traces.
-    """
-    if is_compiling() or type(tensor) not in (Tensor, Parameter) or tensor.is_inference():
-        return None
-    if _functorch.is_functorch_wrapped_tensor(tensor):
-        return None
-    return tensor.data_ptr(), tensor._version
-
-
-def _made(  # the fields that `PrepackedWeights.__reduce__` keeps
-    values: Tensor, factor: Tensor, n: int, k: int, layout: BLayout, row_spread: int | None
-) -> PrepackedWeights:
-    return PrepackedWeights(
-        values=values, factor=factor, n=n, k=k, layout=layout, row_spread=row_spread
-    )
 
 
 def prepack_mxfp4(
@@ -271,7 +79,7 @@ def prepack_mxfp4(
     parts = (
         (e2m1.as_bytes(packed[group]), scale[group].view(torch.uint8)) for group in range(groups)
     )
-    return _prepacked(parts, (groups, n, k), packed.device, _layout(layout))
+    return _prepacked(parts, (groups, n, k), packed.device, layout_of(layout))
 
 
 def prepack_mxfp4_from(
@@ -290,14 +98,14 @@ def prepack_mxfp4_from(
     """
     e4m3.check(w, "w", ranks=(3,))
     groups, n, k = w.shape
-    _check_sizes(n, k)
+    check_sizes(n, k)
 
     def parts() -> Iterator[tuple[Tensor, Tensor]]:
         for each in w:
             packed, scale = mx32.mxfp4(each, rounding=rounding)
             yield packed, atoms.plain(scale, k // VALUES)[:n].view(torch.uint8)
 
-    return _prepacked(parts(), (groups, n, k), w.device, _layout(layout))
+    return _prepacked(parts(), (groups, n, k), w.device, layout_of(layout))
 
 
 def _prepacked(
@@ -324,44 +132,8 @@ def _prepacked(
     )
 
 
-def spread_of_rows(values: Tensor, layout: BLayout) -> int:
-    """
-    Return the largest difference of exponents within a row, over all of K, all rows and all groups.
-    It waits for the device.
-
-    Args:
-        values: As `PrepackedWeights` has them.
-        layout: Layout that they were prepacked for.
-    """
-    found = values.new_zeros(())
-    for each in values:
-        codes = blocks.separated(each[..., : blocks.VALUE_WORDS], layout)
-        found = found.maximum(scales.row_spread(codes, blocks.scale_words(each), layout))
-    return int(found)
-
-
 def _spread(packed: Tensor, scale: Tensor, group: int) -> Tensor:
     return spread(packed[group : group + 1], scale[group : group + 1])
-
-
-def _layout(layout: str) -> BLayout:
-    try:
-        found = BLayout(layout)
-    except ValueError:
-        found = BLayout.PLAIN
-    if found not in _LAYOUTS:
-        raise InputError(
-            "layout",
-            f"must be one of {', '.join(_LAYOUTS)}, which this jitgen reads; prepack the weights "
-            f"again (got {layout!r})",
-        )
-    return found
-
-
-def _check_sizes(n: int, k: int) -> None:
-    for name, size, multiple in (("N", n, _N_MULTIPLE), ("K", k, VALUES)):
-        if type(size) is not int or size < 1 or size % multiple:
-            raise InputError(name.lower(), f"{name} must be a multiple of {multiple} (got {size})")
 
 
 def _check(packed: Tensor, scale: Tensor) -> None:
@@ -370,7 +142,7 @@ def _check(packed: Tensor, scale: Tensor) -> None:
     groups, n, half = packed.shape
     if not groups:
         raise InputError("packed", "must have at least one group (got none)")
-    _check_sizes(n, 2 * half)
+    check_sizes(n, 2 * half)
     wanted = (groups, n, 2 * half // VALUES)
     if tuple(scale.shape) != wanted:
         raise InputError(

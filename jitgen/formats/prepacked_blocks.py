@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Positions of the bits of prepacked weights: blocks of 64 rows x 128 of K, 4352 bytes each.
+Positions of the bits of prepacked weights: blocks of 64 rows x 128 of K, 4352 bytes each, or 4608
+where a row has two words of scales.
 
 Hopper's kernels make weights the first operand of WGMMA and decode them into registers. So a block
 holds, word by word, what one thread of a warpgroup decodes: 8 codes of one row and 32 of K. Thread
@@ -14,10 +15,11 @@ words                   what
 0 to 1023               two planes, for the first and the last 64 of K; in each the threads, 0 to
                         127, and of a thread 4 words: (first 32, first row), (first 32, second row),
                         (last 32, first row), (last 32, second row)
-1024 to 1087            the scales of a row each, of 4 x 32 along K
+from 1024 on            the scales of a row each, for 128 of K: 64 words, or 64 times two
 ======================  ==========================================================================
 
-The layout decides which bit of a word belongs to which code, so that few instructions decode it.
+Type and layout decide which bit of a word belongs to which code, so that few instructions decode
+it.
 """
 
 from __future__ import annotations
@@ -27,18 +29,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from jitgen.config import BLayout
+from jitgen.config import BLayout, DType
+from jitgen.config.prepacked import BLOCK_DEPTH, BLOCK_ROWS, PrepackedFormat
 from jitgen.formats.protocol import ceil_div
 
-ROWS = 64
+ROWS = BLOCK_ROWS
 """Rows of a block: those of one WGMMA."""
 
-DEPTH = 128
+DEPTH = BLOCK_DEPTH
 """K of a block."""
 
 VALUE_WORDS = 1024
-WORDS = VALUE_WORDS + ROWS
-"""32-bit words of a block."""
+"""32-bit words of the values of a block."""
 
 _CODES = 8
 """Codes of a word."""
@@ -50,8 +52,8 @@ class Bits(NamedTuple):
 
     Attributes:
         neighbours: Codes next to each other along K that a thread has.
-        places: For each code, in the order of K, the bits of its sign, its exponent (two) and its
-            mantissa.
+        places: For each code, in the order of K, the places of its four bits, the highest first: of
+            e2m1 its sign, its exponent (two) and its mantissa.
     """
 
     neighbours: int
@@ -68,10 +70,10 @@ def _repeated(first: tuple[tuple[int, ...], ...], step: int) -> Bits:
 BITS = {
     # A mask leaves e4m3 values: sign, the exponent's low bits, the mantissa's first. The others are
     # shifted to these places.
-    BLayout.EXACT1: _repeated(((7, 4, 3, 2), (5, 6, 1, 0)), 8),
+    (DType.E2M1, BLayout.EXACT1): _repeated(((7, 4, 3, 2), (5, 6, 1, 0)), 8),
     # Magnitudes are nibbles by which PRMT chooses from a table of eight bytes; it ignores their
     # fourth bits, where signs are, in the places where four bytes have theirs.
-    BLayout.FOLDED1: Bits(
+    (DType.E2M1, BLayout.FOLDED1): Bits(
         neighbours=4,
         places=tuple(
             (8 * i + sign, *(4 * i + bit for bit in magnitude))
@@ -80,7 +82,14 @@ BITS = {
         ),
     ),
     # Masks and shifts leave bfloat16 values times 2**-126.
-    BLayout.WIDE1: _repeated(((15, 8, 7, 6), (12, 5, 4, 3), (9, 2, 1, 0), (14, 13, 11, 10)), 16),
+    (DType.E2M1, BLayout.WIDE1): _repeated(
+        ((15, 8, 7, 6), (12, 5, 4, 3), (9, 2, 1, 0), (14, 13, 11, 10)), 16
+    ),
+    # Nibbles in the order of K: see `jitgen.formats.int4`.
+    (DType.INT4, BLayout.EXACT1): _repeated(((3, 2, 1, 0), (7, 6, 5, 4)), 8),
+    (DType.INT4, BLayout.WIDE1): _repeated(
+        ((3, 2, 1, 0), (7, 6, 5, 4), (11, 10, 9, 8), (15, 14, 13, 12)), 16
+    ),
 }
 
 
@@ -97,18 +106,19 @@ def runs(x: Tensor, size: int) -> Tensor:
     return x.reshape(*x.shape[:-1], -1, size)
 
 
-def joined(codes: Tensor, layout: BLayout) -> Tensor:
+def joined(codes: Tensor, layout: BLayout, dtype: DType = DType.E2M1) -> Tensor:
     """
     Return the words of blocks.
 
     Args:
         codes: (64 * blocks, 128 * columns) uint8, a code each.
         layout: Layout that they are prepacked for.
+        dtype: What they are codes of.
 
     Returns:
         (blocks, columns, 1024) int32.
     """
-    bits = BITS[layout]
+    bits = BITS[dtype, layout]
     rows, depth = codes.shape
     blocks, columns = rows // ROWS, depth // DEPTH
     parts = codes.view(rows, columns, 4, _CODES // bits.neighbours, 4, bits.neighbours)
@@ -122,18 +132,19 @@ def joined(codes: Tensor, layout: BLayout) -> Tensor:
     return words.permute(0, 4, 5, 1, 2, 7, 6, 3).reshape(blocks, columns, VALUE_WORDS)
 
 
-def separated(words: Tensor, layout: BLayout) -> Tensor:
+def separated(words: Tensor, layout: BLayout, dtype: DType = DType.E2M1) -> Tensor:
     """
     Return the codes of blocks; the inverse of `joined`.
 
     Args:
         words: (blocks, columns, 1024) int32.
         layout: Layout that they are prepacked for.
+        dtype: What they are codes of.
 
     Returns:
         (64 * blocks, 128 * columns) uint8.
     """
-    bits = BITS[layout]
+    bits = BITS[dtype, layout]
     blocks, columns, _ = words.shape
     words = words.view(blocks, columns, 2, 4, 8, 4, 2, 2).permute(0, 3, 4, 7, 1, 2, 6, 5)
     words = words.reshape(blocks * ROWS, columns, 4, 4)  # row, column, 32 of K, thread
@@ -153,19 +164,27 @@ def blocked(values: Tensor, scales: Tensor, out: Tensor) -> None:
 
     Args:
         values: (blocks, columns, 1024) int32.
-        scales: (64 * blocks, columns) int32, a word for each row.
-        out: (blocks, columns, 1088) int32.
+        scales: (64 * blocks, columns * words) int32, so many words for each row of a block.
+        out: (blocks, columns, 1024 + 64 * words) int32.
     """
     blocks, columns, _ = values.shape
     out[..., :VALUE_WORDS] = values
-    out[..., VALUE_WORDS:] = scales.view(blocks, ROWS, columns).movedim(1, 2)
+    of_rows = scales.view(blocks, ROWS, columns, -1).movedim(1, 2)
+    out[..., VALUE_WORDS:] = of_rows.flatten(2)
 
 
 def scale_words(blocks: Tensor) -> Tensor:
-    """Return the word of scales of each row: (blocks, columns, 1088) to (64 * blocks, columns)."""
-    return blocks[..., VALUE_WORDS:].movedim(2, 1).flatten(0, 1)
+    """
+    Return the words of scales of each row: (blocks, columns, 1024 + 64 * words) to
+    (64 * blocks, columns * words).
+    """
+    size, columns, _ = blocks.shape
+    of_rows = blocks[..., VALUE_WORDS:].reshape(size, columns, ROWS, -1)
+    return of_rows.movedim(2, 1).reshape(size * ROWS, -1)
 
 
-def shape_of(groups: int, n: int, k: int) -> tuple[int, int, int, int]:
+def shape_of(
+    groups: int, n: int, k: int, form: PrepackedFormat = PrepackedFormat.MXFP4
+) -> tuple[int, int, int, int]:
     """Return the shape of prepacked weights of so many matrices (n, k)."""
-    return groups, ceil_div(n, ROWS), ceil_div(k, DEPTH), WORDS
+    return groups, ceil_div(n, ROWS), ceil_div(k, DEPTH), form.facts.block_words

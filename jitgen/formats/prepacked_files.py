@@ -4,7 +4,7 @@ Prepacked weights in files, so that a service need not prepack them at each star
 
 A file is a safetensors file. Each weight has two tensors, ``NAME.values`` and ``NAME.factor``. The
 metadata has, under ``jitgen.prepared``, a JSON object with N, K, the layout and `row_spread` of
-each name. A file whose layout is of another version is refused: prepack the weights again. A file
+each name, and the format where it is not mxfp4. A file whose layout is of another version is refused: prepack the weights again. A file
 of an earlier jitgen lacks `row_spread`; it is computed when the file is loaded.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.config.prepacked import PrepackedFormat
 from jitgen.errors import InputError, ToolchainError
 from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.support.documents import BadDocument, canonical_json, parse_json
@@ -26,7 +27,7 @@ from jitgen.support.text import shown
 
 _METADATA = "jitgen.prepared"
 _PARTS = ("values", "factor")
-_SPREAD = "row_spread"
+_SPREAD, _FORMAT = "row_spread", "format"
 
 
 def save_prepacked(weights: Mapping[str, PrepackedWeights], path: str | Path) -> None:
@@ -55,6 +56,8 @@ def save_prepacked(weights: Mapping[str, PrepackedWeights], path: str | Path) ->
         facts[name] = {"n": each.n, "k": each.k, "layout": str(each.layout)}
         if each.row_spread is not None:
             facts[name][_SPREAD] = each.row_spread
+        if each.format is not PrepackedFormat.MXFP4:
+            facts[name][_FORMAT] = str(each.format)
     files.save_file(tensors, str(path), metadata={_METADATA: canonical_json(facts)})
 
 
@@ -102,7 +105,7 @@ def _facts(path: str | Path, text: str | None) -> dict[str, dict[str, Any]]:
         facts = None
     wanted = {"n", "k", "layout"}
     if not isinstance(facts, dict) or not all(
-        isinstance(fact, dict) and fact.keys() - {_SPREAD} == wanted for fact in facts.values()
+        isinstance(fact, dict) and fact.keys() - {_SPREAD, _FORMAT} == wanted for fact in facts.values()
     ):
         raise InputError("path", f"{path} says of its weights {shown(text)}, and not n, k, layout")
     return facts

@@ -17,7 +17,8 @@ from jitgen.config import DType, ScaleGranularity
 
 TORCH: dict[DType, torch.dtype] = {dtype: getattr(torch, dtype.torch_name) for dtype in DType}
 OF_TORCH: dict[torch.dtype, DType] = {
-    **{TORCH[dtype]: dtype for dtype in DType if dtype is not DType.E4M3X2},  # a's rank tells it
+    # a's rank tells e4m3x2; int4 is in prepacked weights alone
+    **{TORCH[each]: each for each in DType if each not in (DType.E4M3X2, DType.INT4)},
     torch.uint8: DType.E2M1,  # two values a byte, as most code passes them around
 }
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from jitgen.config import BLayout
+from jitgen.config.prepacked import PrepackedFormat
 from jitgen.errors import InputError
 from jitgen.formats import e2m1
 from jitgen.formats import prepacked_blocks as blocks
@@ -94,6 +95,12 @@ def check(weights: PrepackedWeights) -> None:
     """
     if not isinstance(weights, PrepackedWeights):
         raise InputError("weights", f"must be PrepackedWeights (got {type(weights).__name__})")
+    if weights.format is not PrepackedFormat.MXFP4:
+        raise InputError(
+            "weights",
+            f"must be mxfp4, whose scales are powers of two (got {weights.format}): scales of others "
+            "leave no e4m3 values",
+        )
     if weights.layout not in LAYOUTS:
         raise InputError(
             "weights",

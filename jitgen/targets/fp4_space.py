@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of kernels for MXFP4 weights, prepacked or beside bf16, which targets share."""
+"""Operands of kernels for prepacked weights, and MXFP4 ones beside bf16, which targets share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import product
 
 from jitgen.config.config import BLayout, DType, ScaleGranularity
 from jitgen.config.grouped_gemm import Operands
+from jitgen.config.prepacked import PrepackedFormat
 from jitgen.targets.protocol import refuse_unless
 
 OUTPUTS = (DType.BF16, DType.F16, DType.F32)
@@ -17,22 +18,47 @@ _KINDS = (
 )
 """Types of e4m3 activations and the granularities of their scales."""
 
+
+def _kinds(form: PrepackedFormat) -> tuple[tuple[DType, ScaleGranularity, BLayout], ...]:
+    """Return the activations that weights of a format are multiplied with, and their layouts."""
+    narrow = [layout for layout in form.facts.partials if layout is not BLayout.WIDE1]
+    return (
+        *((*kind, layout) for kind in _KINDS for layout in narrow),
+        (DType.BF16, ScaleGranularity.NONE, BLayout.WIDE1),
+    )
+
+
 OPERANDS = tuple(
     Operands(
         a_dtype=a_dtype,
-        b_dtype=DType.E2M1,
+        b_dtype=form.facts.b_dtype,
         out_dtype=out_dtype,
-        scale_granularity=ScaleGranularity.MX32,
+        scale_granularity=form.facts.scale_granularity,
         a_scale_granularity=scales,
         b_layout=b_layout,
     )
+    for form in PrepackedFormat
     for out_dtype in OUTPUTS
-    for a_dtype, scales, b_layout in (
-        *((*kind, b_layout) for kind in _KINDS for b_layout in (BLayout.EXACT1, BLayout.FOLDED1)),
-        (DType.BF16, ScaleGranularity.NONE, BLayout.WIDE1),
-    )
+    for a_dtype, scales, b_layout in _kinds(form)
 )
 """All operands with prepacked weights that there are kernels for."""
+
+
+def format_of(types: Operands) -> PrepackedFormat:
+    """
+    Return the format of prepacked weights.
+
+    Raises:
+        Refusal: There is none with such values and scales; the code is ``E_MMA``.
+    """
+    found = PrepackedFormat.of(types.b_dtype, types.scale_granularity)
+    refuse_unless(
+        found is not None,
+        "E_MMA",
+        f"{types.b_dtype} with {types.scale_granularity} scales is no format of prepacked weights",
+    )
+    return found  # type: ignore[return-value]  # it was refused
+
 
 UNSCALED = tuple(
     Operands(
@@ -50,11 +76,16 @@ UNSCALED = tuple(
 def refuse_other_operands(types: Operands, arch: str) -> None:
     """Refuse prepacked weights with operands that no kernel has."""
     legal = [f"{each.a_dtype} {each.a_scale_granularity} {each.b_layout}" for each in OPERANDS]
+    values = [
+        f"{each.facts.b_dtype} with {each.facts.scale_granularity} scales"
+        for each in PrepackedFormat
+    ]
     refuse_unless(
         types in OPERANDS,
         "E_MMA",
         f"{types.a_dtype} with {types.a_scale_granularity} scales x {types.b_dtype} with "
         f"{types.scale_granularity} scales, {types.b_layout} -> {types.out_dtype} has no "
-        f"{arch} kernel; b is e2m1 with mx32 scales, a with its scales and b_layout one of "
-        f"{', '.join(dict.fromkeys(legal))}, and the output bf16, f16 or f32",
+        f"{arch} kernel; b is one of {', '.join(values)}, a with its scales and b_layout one of "
+        f"{', '.join(dict.fromkeys(legal))} (folded1 of e2m1 alone), and the output bf16, f16 or "
+        "f32",
     )

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from jitgen.config import BLayout
+from jitgen.config import BLayout, DType
 from jitgen.errors import InputError
 from jitgen.formats import e2m1
 from jitgen.formats import prepacked_blocks as blocks
@@ -56,7 +56,7 @@ def test_a_thread_finds_its_codes_where_the_table_says(layout: BLayout) -> None:
     words = prepack_mxfp4(packed, scale, layout=layout).values[0, 0, 0]
     warp, lane, half, quarter = 2, 13, 1, 3
     row = 16 * warp + 2 * (lane // 4) + half
-    step = blocks.BITS[layout].neighbours
+    step = blocks.BITS[DType.E2M1, layout].neighbours
     starts = range(32 * quarter + step * (lane % 4), 32 * (quarter + 1), 4 * step)
     wanted = [int(codes[row, start + i]) for start in starts for i in range(step)]
     place = 512 * (quarter // 2) + 4 * (32 * warp + lane) + 2 * (quarter % 2) + half
@@ -64,7 +64,7 @@ def test_a_thread_finds_its_codes_where_the_table_says(layout: BLayout) -> None:
 
     found = [
         sum((word >> bit & 1) << 3 - i for i, bit in enumerate(places))
-        for places in blocks.BITS[layout].places
+        for places in blocks.BITS[DType.E2M1, layout].places
     ]
     assert found == wanted
 

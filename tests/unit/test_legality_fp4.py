@@ -157,12 +157,16 @@ class TestRules:
 
     @pytest.mark.parametrize("types", OF_BF16, ids=lambda types: types.text)
     def test_a_list_of_tiles_costs_candidates_no_stage(self, types: Operands) -> None:
-        """It takes no more room than ragged rows' table where that makes a difference."""
+        """
+        It takes no more room than ragged rows' table where that makes a difference; with larger
+        blocks one of ten stages.
+        """
+        fewer = int(types.scale_granularity is ScaleGranularity.GROUP32)
         problem = of(types, 128, n=4096, k=7168, layout="contiguous")
         for each in rules("sm_90a", "grouped_gemm").candidates(problem):
             ragged = replace(each, layout=Layout.RAGGED)
 
-            assert derived(each).num_ab_stage >= derived(ragged).num_ab_stage
+            assert derived(each).num_ab_stage >= derived(ragged).num_ab_stage - fewer
 
     @pytest.mark.parametrize(
         ("n", "k", "reason"), [(12, 64, "N a multiple of 8"), (16, 80, "K a multiple of 32")]

@@ -11,6 +11,7 @@ from typing import Self
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.config.operation import Excuse
+from jitgen.config.prepacked import PrepackedFormat
 from jitgen.formats import find_format
 from jitgen.formats.atoms import ROWS as ROWS_OF_ATOM
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
@@ -93,6 +94,8 @@ class Sizes(AnySizes):
         tail = VECTOR_BITS // min(types.out_dtype.bits, across)
         if types.b_layout.is_prepacked:
             tail = PREPACKED_N
+            form = PrepackedFormat.of(types.b_dtype, types.scale_granularity)
+            vector = max(vector, form.facts.values) if form else vector
         sms = _NUM_CLUSTERS * cluster.size * split_k
         # samples put a row of padding ahead of the last contiguous one
         half_m = tile.m // 2 - (config.layout is Layout.CONTIGUOUS)
@@ -120,7 +123,7 @@ class Sizes(AnySizes):
             more.append(cls(rows=(3, 0), n=tile.n, k=tile.k + vector, num_sms=2))
         elif split_k > 1:
             more.append(replace(deep, n=2 * tile.n, k=vector))
-        if find_format(types.scale_granularity).has_atoms and not types.b_layout.is_prepacked:
+        if not types.b_layout.is_prepacked and find_format(types.scale_granularity).has_atoms:
             of_a = types.a_scale_granularity is not ScaleGranularity.NONE
             if of_a and height < ROWS_OF_ATOM:
                 more.append(cls(rows=(ROWS_OF_ATOM + 3, 3), n=tile.n, k=tile.k, num_sms=sms))

@@ -17,6 +17,7 @@ from jitgen.ops.grouped_gemm.prepacked_validate import PrepackedArguments
 from jitgen.ops.grouped_gemm.prepacked_validate import validate as validate_prepacked
 from jitgen.ops.grouped_gemm.validate import Arguments, validate
 from jitgen.runtime.session import current
+from jitgen.targets.fp4_space import format_of
 
 
 def check(config: GroupedGemmConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
@@ -76,5 +77,6 @@ def _prepacked(config: GroupedGemmConfig, found: dict[str, Any]) -> PrepackedArg
         n=out.shape[-1],
         k=a.shape[-1],
         layout=config.operands.b_layout,
+        format=format_of(config.operands),
     )
     return Arguments(**found | {"b": weights, "b_scale": None})

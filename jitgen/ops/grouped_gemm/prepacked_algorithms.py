@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Two algorithms for a grouped GEMM with prepacked MXFP4 weights, and their predicted times.
+Two algorithms for a grouped GEMM with prepacked MXFP4 weights, and their predicted times. Those of
+other formats have one.
 
 The kernels for prepacked weights decode each of them once for every tile of rows: little for few
 rows, most of the time for many. The other way unpacks all weights first (`unpack_weights`: e4m3
@@ -191,6 +192,7 @@ def _can_be_unpacked(problem: GroupedGemmProblem) -> bool:
     """Say whether kernels for FP8 weights with scales of rows take the activations of `problem`."""
     return (
         problem.b_layout in _LAYOUTS
+        and problem.b_dtype is DType.E2M1
         and problem.a_dtype is DType.E4M3
         and problem.a_scale_granularity is ScaleGranularity.ROW
     )

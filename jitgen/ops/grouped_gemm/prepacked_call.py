@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from jitgen.config import Config
+from jitgen.config.prepacked import PrepackedFormat
 from jitgen.errors import CaptureMiss, KernelMiss
 from jitgen.events import warn_once
 from jitgen.formats.block128 import is_kernel_layout, kernel_layout
@@ -186,7 +187,7 @@ class PrepackedGroupedGemm(AnyGroupedGemm[PrepackedWeights]):
     """
     Calls of `grouped_gemm`, with prepacked weights: arguments, validation, choice and launch.
 
-    In a graph the weights are their two tensors, N and the name of their layout; K is a's. How far
+    In a graph the weights are their two tensors, N, their layout and format; K is a's. How far
     exponents of a row differ is not in it, for that is known of values, and a graph outlives those.
     So weights are not unpacked there.
     """
@@ -225,7 +226,9 @@ class PrepackedGroupedGemm(AnyGroupedGemm[PrepackedWeights]):
         return launch.run(args.a, args.b, *tensors)
 
     def in_graph(self) -> list[tuple[str, str, Any]]:
-        """Return the arguments in a graph. Saved graphs have the bias in another place."""
+        """
+        Return the arguments in a graph. Saved graphs have the bias in another place, and no format.
+        """
         found = {name: (name, kind, default) for name, kind, default in super().in_graph()}
         weights = (("b_factor", "Tensor"), ("n", "int"), ("b_layout", "str"))
         found["b"] = ("b", "Tensor", ...)
@@ -234,18 +237,25 @@ class PrepackedGroupedGemm(AnyGroupedGemm[PrepackedWeights]):
             del found[name]
         first = ("a", "b", *[name for name, _ in weights], "a_scale")
         first += ("offs", "m_indices", "masked_m", "bias")
-        return [found.pop(name) for name in first] + [*found.values()]
+        last = ("b_format", "str", str(PrepackedFormat.MXFP4))
+        return [*(found.pop(name) for name in first), *found.values(), last]
 
     def to_graph(self, args: PrepackedArguments, config: str | None) -> tuple[Any, ...]:
         b = args.b
         named = {**args._asdict(), "config": config, "b": b.values}
         named |= {"b_factor": b.factor, "n": b.n, "b_layout": str(b.layout)}
+        named["b_format"] = str(b.format)
         return tuple([named[name] for name, _, _ in self.in_graph()])
 
     def of_graph(self, named: dict[str, Any]) -> PrepackedArguments:
-        values, factor, n, layout = (named[name] for name in ("b", "b_factor", "n", "b_layout"))
-        k = int(named["a"].shape[-1])
-        weights = PrepackedWeights(values=values, factor=factor, n=n, k=k, layout=layout)
+        weights = PrepackedWeights(
+            values=named["b"],
+            factor=named["b_factor"],
+            n=named["n"],
+            k=int(named["a"].shape[-1]),
+            layout=named["b_layout"],
+            format=named["b_format"],
+        )
         rest = {name: each for name, each in named.items() if name in Arguments._fields}
         return Arguments(**rest | {"b": weights})
 

@@ -15,11 +15,13 @@ from torch import Tensor
 
 from jitgen.config import DType, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmProblem
-from jitgen.formats import find_format
+from jitgen.config.prepacked import PrepackedFormat
+from jitgen.errors import ConfigError
+from jitgen.formats import find_format, int4
 from jitgen.formats import prepacked_blocks as blocks
-from jitgen.formats.mx32 import VALUES
+from jitgen.formats import prepacked_scales as scales
 from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4
-from jitgen.formats.prepacked_scales import NAN
+from jitgen.formats.prepacked_int4 import prepack_int4
 from jitgen.formats.protocol import Rows
 from jitgen.formats.split import PARTS, split_bf16
 from jitgen.ops.grouped_gemm.draws import Draw
@@ -59,17 +61,30 @@ def weights(draw: Draw, problem: GroupedGemmProblem, is_idle: Tensor | None) -> 
             so that a column of theirs is, and what a block has beyond N is NaN.
     """
     groups, n, k = problem.groups, problem.n, problem.k
-    packed = draw.values((groups, n, k), DType.E2M1)
-    scale = draw.integers(*(_NEAR if draw.is_exact else _FAR), (groups, n, k // VALUES))
-    if is_idle is None:
-        return prepack_mxfp4(packed, scale, layout=problem.b_layout)
-    for group, idle in enumerate(is_idle.tolist()):
-        if idle:
-            scale[group] = NAN
-        else:
-            scale[group, (7 * group + 3) % n, group % (k // VALUES)] = NAN
-    prepacked = prepack_mxfp4(packed, scale, layout=problem.b_layout)
+    form = PrepackedFormat.of(problem.operands.b_dtype, problem.scale_granularity)
+    if form is None:
+        raise ConfigError(f"{problem.types} is no format of prepacked weights")
+    shape = (groups, n, k // form.facts.values)
+    if form is PrepackedFormat.MXFP4:
+        packed = draw.values((groups, n, k), DType.E2M1)
+        scale = draw.integers(*(_NEAR if draw.is_exact else _FAR), shape)
+        nan: float = scales.NAN
+    else:
+        packed = int4.packed_of(draw.integers(0, 16, (groups, n, k)).int() - int4.MIDDLE)
+        scale = draw.floats(*shape).bfloat16()
+        nan = math.nan
+    if is_idle is not None:
+        for group, idle in enumerate(is_idle.tolist()):
+            if idle:
+                scale[group] = nan
+            else:
+                scale[group, (7 * group + 3) % n, group % shape[-1]] = nan
+    if form is PrepackedFormat.MXFP4:
+        prepacked = prepack_mxfp4(packed, scale, layout=problem.b_layout)
+    else:
+        prepacked = prepack_int4(packed, scale, layout=problem.b_layout)
     beyond = n - math.ceil(n / blocks.ROWS) * blocks.ROWS
-    if beyond:
-        prepacked.values[:, -1, :, beyond:] = -1  # the scales of rows that there are not
+    if is_idle is not None and beyond:  # the scales of rows that there are not
+        words = form.facts.scale_words
+        prepacked.values[:, -1, :, beyond * words :] = -1
     return prepacked

@@ -79,9 +79,9 @@ def validate(args: PrepackedArguments, session: Session, *, has_memory: bool = T
     known = {TORCH[each.out_dtype] for each in _prepacked(arch)}
     operands = Operands(
         a_dtype=a_dtype,
-        b_dtype=DType.E2M1,
+        b_dtype=b.format.facts.b_dtype,
         out_dtype=OF_TORCH[check_out(args.out, args.out_dtype, known, arch, of_out)],
-        scale_granularity=ScaleGranularity.MX32,
+        scale_granularity=b.format.facts.scale_granularity,
         a_scale_granularity=_a_scales(args, a_dtype, front),
         b_layout=b.layout,
     )
@@ -117,8 +117,9 @@ def _activations(args: PrepackedArguments, layout: Layout) -> tuple[DType, tuple
     is_wide = b.layout is BLayout.WIDE1
     wanted = torch.bfloat16 if is_wide else torch.float8_e4m3fn
     if a.dtype is not wanted:
+        narrow = [layout for layout in b.format.facts.partials if layout is not BLayout.WIDE1]
         advice = (
-            "prepack them as exact1 or folded1 for float8_e4m3fn"
+            f"prepack them as {' or '.join(narrow)} for float8_e4m3fn"
             if is_wide
             else "prepack them as wide1 for bfloat16, or split it: jitgen.quantize.split_bf16"
         )

@@ -21,6 +21,7 @@ from jitgen.config import BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.layouts import ARGUMENT, GROUP_ALIGNMENT
 from jitgen.config.operation import Result
+from jitgen.config.prepacked import PrepackedFormat
 from jitgen.errors import ConfigError
 from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import TORCH, Rows
@@ -47,6 +48,7 @@ class Call:
         alpha: (G,) float32 of nv16 scales; None with others.
         bias: (G, N) float32; None without.
         b_layout: How b was prepacked, or lies.
+        b_format: The format of prepacked weights.
         has_a_scale: Whether a has scales.
         groups: int32; offs, m_indices or masked_m, by layout. In the contiguous layout groups start
             at multiples of 128, with -1 in the rows between.
@@ -63,6 +65,7 @@ class Call:
     alpha: Tensor | None = None
     bias: Tensor | None = None
     b_layout: BLayout = BLayout.PLAIN
+    b_format: PrepackedFormat = PrepackedFormat.MXFP4
     has_a_scale: bool = True
 
     @property
@@ -94,7 +97,14 @@ class Call:
     def weights(self) -> PrepackedWeights:
         """The prepacked weights, as the caller gives them."""
         n, k = self.out.shape[-1], self.a.shape[-1]
-        return PrepackedWeights(values=self.b, factor=self.b_scale, n=n, k=k, layout=self.b_layout)
+        return PrepackedWeights(
+            values=self.b,
+            factor=self.b_scale,
+            n=n,
+            k=k,
+            layout=self.b_layout,
+            format=self.b_format,
+        )
 
     @property
     def is_owned(self) -> Tensor:
@@ -207,6 +217,7 @@ def random_call(
             a_scale=a_scale,
             b_scale=prepacked.factor,
             b_layout=prepacked.layout,
+            b_format=prepacked.format,
             **common,
         )
     a_scale, b_scale = draw.scales(problem, rows, is_owned, is_idle)

@@ -12,7 +12,8 @@ from jitgen.config.config import SCALE_BLOCK, SCALES, DType
 from jitgen.config.grouped_gemm import Epilogue, GroupedGemmConfig, GroupedGemmProblem, Tile
 from jitgen.targets.base import BaseRules, Cost
 from jitgen.targets.cpu.rules import CpuDerived, CpuRules
-from jitgen.targets.fp4_space import OPERANDS, UNSCALED, refuse_other_operands
+from jitgen.support.frozen import frozen
+from jitgen.targets.fp4_space import OPERANDS, UNSCALED, format_of, refuse_other_operands
 from jitgen.targets.gemm import (
     FREE,
     GemmRules,
@@ -39,6 +40,24 @@ _DECODE_US = 5e-4
 _OPERANDS = (DType.E4M3, DType.E2M1, DType.BF16, DType.F32, DType.F16)
 _ROWS = (8, 16, 32, 64)
 """Rows of the tiles that may be chosen: of equally good ones the first needs the least memory."""
+
+
+@frozen
+class CpuPrepackedDerived:
+    """
+    Numbers that follow from a legal config with prepacked weights.
+
+    Attributes:
+        scratch_bytes: As of `CpuDerived`.
+        block_words: 32-bit words of a block of weights: values, then scales.
+        value_words: Those of its values.
+        scale_words: Those of a row's scales.
+    """
+
+    scratch_bytes: int
+    block_words: int
+    value_words: int
+    scale_words: int
 
 
 class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
@@ -73,7 +92,7 @@ class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
 
     check_sizes = BaseRules.check_sizes  # any size: a host kernel reads existing values one by one
 
-    def derive(self, config: GroupedGemmConfig) -> CpuDerived:
+    def derive(self, config: GroupedGemmConfig) -> CpuDerived | CpuPrepackedDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_selectors(config, "cpu")
         refuse_early(config, "a kernel of cpu")
@@ -105,7 +124,16 @@ class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
         check_sides(tile, sides, "tile_")
         panels = (tile.m + tile.n) * tile.k
         tail = 16 * types.a_dtype.bits // 8
-        return CpuDerived(scratch_bytes=4 * (panels + tile.m * tile.n) + tail)
+        scratch_bytes = 4 * (panels + tile.m * tile.n) + tail
+        if not types.b_layout.is_prepacked:
+            return CpuDerived(scratch_bytes=scratch_bytes)
+        facts = format_of(types).facts
+        return CpuPrepackedDerived(
+            scratch_bytes=scratch_bytes,
+            block_words=facts.block_words,
+            value_words=facts.value_words,
+            scale_words=facts.scale_words,
+        )
 
     def _check_plain(self, config: GroupedGemmConfig) -> None:
         """Refuse unprepacked operands that no kernel takes."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The rules of sm_90a for MXFP4 weights, which WGMMA takes from registers, as its A.
+The rules of sm_90a for prepacked weights, which WGMMA takes from registers, as its A.
 
 Weights were prepacked for that (`jitgen.formats.prepacked`): 64 rows x 128 of K are one block of
-4,352 bytes, which a warpgroup decodes to e4m3 or bf16 and multiplies. Tokens are WGMMA's N, so that
-few of them make small instructions.
+4,352 bytes, or 4,608, which a warpgroup decodes to e4m3 or bf16 and multiplies. Tokens are WGMMA's
+N, so that few of them make small instructions.
 
 That registers suffice, and which loop is faster, was checked by compiling and measured on an H200.
 """
@@ -13,17 +13,15 @@ from __future__ import annotations
 
 from jitgen.config.config import BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmConfig
+from jitgen.config.prepacked import BLOCK_DEPTH
 from jitgen.support.frozen import frozen
-from jitgen.targets.fp4_space import OPERANDS, refuse_other_operands
+from jitgen.targets.fp4_space import OPERANDS, format_of, refuse_other_operands
 from jitgen.targets.gemm import GemmRules, Space, refuse_early, refuse_pairs
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_90a.boxes import has_list
 from jitgen.targets.sm_90a.rules import MAX_ENTRIES, SMEM_BYTES
 
-BLOCK_BYTES = 4_352
-"""Bytes of a block of 64 rows x 128 of K: 4,096 of values and 256 of exponents."""
-
-DEPTH = 128
+DEPTH = BLOCK_DEPTH
 """Values along K of a block, and so of a stage."""
 
 MAX_STAGES = 12
@@ -39,7 +37,8 @@ LISTED_ROWS = 65_536
 """
 Contiguous rows whose tiles a list has entries for: 512 groups of a block each. Tiles beyond these
 are dealt with those that are padding only, three of four where groups are small. With the list no
-kernel that may be chosen has fewer stages than for ragged rows, whose table takes room as well.
+kernel that may be chosen has fewer stages than for ragged rows, whose table takes room as well; but
+one of ten fewer where blocks of 4,608 bytes just fill the memory.
 """
 
 REGISTERS = 65_536
@@ -53,11 +52,14 @@ SPARE_REGISTERS = 16
 Registers of a thread for words in flight, factors and states of pipelines; with fewer, loops spill.
 """
 
-_PARTIALS = {BLayout.EXACT1: 4, BLayout.FOLDED1: 1, BLayout.WIDE1: 0}
-"""Partial sums of a k-block, which are promoted: one for each scale along K."""
+MOST_PARTIALS = 4
+"""Partial sums of a k-block where each 32 along K has a scale of its own."""
 
-_FACTORS = {BLayout.EXACT1: 20, BLayout.FOLDED1: 0, BLayout.WIDE1: 0}
-"""Registers of two k-blocks' scales of weights beyond the spare ones: with less, kernels spill."""
+_FACTORS = 20
+"""
+Registers of two k-blocks' scales of weights, where there are so many, beyond the spare ones: with
+less, kernels spill.
+"""
 
 
 @frozen
@@ -66,6 +68,10 @@ class Fp4Derived:
     Numbers that follow from a legal config; those that do not apply to it are 0.
 
     Attributes:
+        block_words: 32-bit words of a block of weights: values, then scales.
+        value_words: Those of its values.
+        scale_words: Those of a row's scales.
+        num_partials: Partial sums of a k-block; 0: one sum takes all of K.
         math_warpgroups: Warpgroups that multiply, 64 columns of a tile each; one more loads.
         threads: Threads of a CTA.
         num_ab_stage: Operand stages in shared memory.
@@ -84,6 +90,10 @@ class Fp4Derived:
         scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
     """
 
+    block_words: int
+    value_words: int
+    scale_words: int
+    num_partials: int
     math_warpgroups: int
     threads: int
     num_ab_stage: int
@@ -127,7 +137,12 @@ class Fp4Rules(GemmRules):
         acc_registers = self._registers(config)
         num_ab_stage, smem_bytes = self._stages(config)
         is_paired = _is_paired(config)
+        facts = format_of(config.operands).facts
         return Fp4Derived(
+            block_words=facts.block_words,
+            value_words=facts.value_words,
+            scale_words=facts.scale_words,
+            num_partials=partials(config),
             math_warpgroups=tile.n // 64,
             threads=_threads(config),
             num_ab_stage=num_ab_stage,
@@ -196,7 +211,6 @@ class Fp4Rules(GemmRules):
 
     def _registers(self, config: GroupedGemmConfig) -> int:
         """Return the accumulator registers of a thread."""
-        partials = _PARTIALS[config.operands.b_layout]
         sums = _sums(config, _rows(config))
         needed = sums + _value_registers(config) + SPARE_REGISTERS
         scales = ""
@@ -210,7 +224,7 @@ class Fp4Rules(GemmRules):
         refuse_unless(
             needed <= most,
             "E_REGS",
-            f"tile_m={config.tile.m} takes {needed} registers a thread ({sums} for {partials} "
+            f"tile_m={config.tile.m} takes {needed} registers a thread ({sums} for {partials(config)} "
             f"partial sums and the final one, {_value_registers(config)} decoded weights{scales}, "
             f"{SPARE_REGISTERS} others); {warpgroups} math warpgroups (tile_n={config.tile.n}) "
             f"leave {most}, and more spill",
@@ -221,7 +235,7 @@ class Fp4Rules(GemmRules):
         """Return the operand stages and the bytes of the kernel's struct of shared memory."""
         rows = _rows(config) * DEPTH * (2 if config.operands.a_dtype is DType.BF16 else 1)
         scales = -(-_scale_box(config) // 32) * 128
-        stage = config.tile.n // 64 * BLOCK_BYTES + rows + scales + 16  # two barriers
+        stage = config.tile.n // 64 * block_bytes(config) + rows + scales + 16  # two barriers
         words = _entries(config) * (1 if config.layout is Layout.CONTIGUOUS else 3)
         fixed = 4 * (words + 1) if words else 0
         if config.schedule.split_k > 1:
@@ -240,6 +254,16 @@ class Fp4Rules(GemmRules):
             f"{stages} stages are too few to hide the way from memory: at least {MIN_STAGES}",
         )
         return stages, -(-(stages * stage + fixed) // 1024) * 1024
+
+
+def block_bytes(config: GroupedGemmConfig) -> int:
+    """Return the bytes of a block of weights."""
+    return 4 * format_of(config.operands).facts.block_words
+
+
+def partials(config: GroupedGemmConfig) -> int:
+    """Return the partial sums of a k-block, each promoted with a scale of weights."""
+    return format_of(config.operands).facts.partials[config.operands.b_layout]
 
 
 def _rows(config: GroupedGemmConfig) -> int:
@@ -316,9 +340,11 @@ def _is_paired(config: GroupedGemmConfig) -> bool:
     Return whether registers suffice to hold the weights of two k-blocks, for kernels that gain by
     it.
     """
-    b_layout, rows = config.operands.b_layout, _rows(config)
-    needed = 2 * _value_registers(config) + _FACTORS[b_layout]
-    return _is_slow(b_layout, rows) and needed <= _room(config, rows)
+    rows = _rows(config)
+    needed = 2 * _value_registers(config)
+    if partials(config) == MOST_PARTIALS:
+        needed += _FACTORS
+    return _is_slow(partials(config), rows) and needed <= _room(config, rows)
 
 
 def _early_rows(config: GroupedGemmConfig, *, is_paired: bool) -> int:
@@ -332,7 +358,7 @@ def _early_rows(config: GroupedGemmConfig, *, is_paired: bool) -> int:
         return 0
     values = _value_registers(config) * (2 if is_paired else 1)
     rows, found = _rows(config), 0
-    tried = narrowest(config) if config.operands.b_layout is BLayout.EXACT1 else rows
+    tried = narrowest(config) if partials(config) == MOST_PARTIALS else rows
     while tried <= rows:
         if values + _scale_registers(config) <= _room(config, tried):
             found = tried
@@ -340,7 +366,7 @@ def _early_rows(config: GroupedGemmConfig, *, is_paired: bool) -> int:
     return found
 
 
-def _is_slow(b_layout: BLayout, rows: int) -> bool:
+def _is_slow(num_partials: int, rows: int) -> bool:
     """
     Return whether decoding takes so long that it should overlap with multiplying.
 
@@ -348,14 +374,14 @@ def _is_slow(b_layout: BLayout, rows: int) -> bool:
     from 32 rows on (3 %); where each 32 of K has a scale, up to 16 rows (half a percent): more were
     not tried.
     """
-    if b_layout is BLayout.EXACT1:
+    if num_partials == MOST_PARTIALS:
         return rows <= 16
-    return b_layout is BLayout.WIDE1 or rows >= 32
+    return num_partials == 0 or rows >= 32
 
 
 def _sums(config: GroupedGemmConfig, rows: int) -> int:
     """Return the accumulator registers of a thread, partial and final, of so many rows of a."""
-    return (_PARTIALS[config.operands.b_layout] + 1) * rows // 2
+    return (partials(config) + 1) * rows // 2
 
 
 def _scale_box(config: GroupedGemmConfig) -> int:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The few kernels for MXFP4 weights that the selector may choose: what prewarming compiles.
+The few kernels for prepacked weights that the selector may choose: what prewarming compiles.
 
 Tokens follow the rows of a group: on an H200 one tile that holds them was the fastest, and
 several small ones never (32 rows as two tiles of 16 took 287 us, as one 162). Four math warpgroups
@@ -12,30 +12,32 @@ always streamed past L2.
 from __future__ import annotations
 
 from jitgen.config import DType, Layout
-from jitgen.config.config import BLayout
 from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Schedule, Tile
-from jitgen.targets.sm_90a.fp4 import DEPTH
+from jitgen.config.prepacked import PrepackedFormat
+from jitgen.targets.sm_90a.fp4 import DEPTH, MOST_PARTIALS
 
 _FEW = ((16, 256, 1), (16, 128, 1), (16, 128, 2))
 _MORE = ((32, 256, 1), (32, 128, 1), (32, 128, 2), (64, 256, 1), (64, 128, 1), (128, 192, 1))
 _TILES = {
-    BLayout.EXACT1: (*_FEW, (32, 256, 1), (32, 192, 1), (32, 128, 1), (64, 128, 1)),
-    BLayout.FOLDED1: (*_FEW, *_MORE),
-    BLayout.WIDE1: (*_FEW, *_MORE),
+    MOST_PARTIALS: (*_FEW, (32, 256, 1), (32, 192, 1), (32, 128, 1), (64, 128, 1)),
+    1: (*_FEW, *_MORE),
+    0: (*_FEW, *_MORE),
 }
 _PAIRS = {
-    BLayout.EXACT1: (*_FEW, (8, 128, 2), (32, 128, 1)),
-    BLayout.FOLDED1: (*_FEW, (8, 128, 2), (32, 256, 1), (32, 128, 1), (64, 192, 1)),
+    MOST_PARTIALS: (*_FEW, (8, 128, 2), (32, 128, 1)),
+    1: (*_FEW, (8, 128, 2), (32, 256, 1), (32, 128, 1), (64, 192, 1)),
 }
 """
-Tokens, columns, parts of K; of activations that are two e4m3 each, half as many tokens fill the
-rows.
+Tokens, columns, parts of K, by the partial sums of a k-block; of activations that are two e4m3
+each, half as many tokens fill the rows.
 """
 
 
 def candidates(layout: Layout, operands: Operands) -> tuple[GroupedGemmConfig, ...]:
     """Return the configs that may be chosen, legal or not."""
     shapes = _PAIRS if operands.a_dtype is DType.E4M3X2 else _TILES
+    form = PrepackedFormat.of(operands.b_dtype, operands.scale_granularity)
+    partials = -1 if form is None else form.facts.partials.get(operands.b_layout, -1)
     return tuple(
         GroupedGemmConfig(
             layout=layout,
@@ -43,5 +45,5 @@ def candidates(layout: Layout, operands: Operands) -> tuple[GroupedGemmConfig, .
             tile=Tile(m=tokens, n=columns, k=DEPTH),
             schedule=Schedule(stream_b=True, split_k=split_k),
         )
-        for tokens, columns, split_k in shapes.get(operands.b_layout, ())
+        for tokens, columns, split_k in shapes.get(partials, ())
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The cost model of kernels for MXFP4 weights: an estimate of the time of a call, in microseconds.
+The cost model of kernels for prepacked weights: an estimate of the time of a call, in microseconds.
 
 As `jitgen.targets.sm_90a.cost` has it: whole waves of tiles, each as long as the slower of decoding
 and multiplying its k-blocks and of its share of memory's rate, and a little of the other. Decoding
@@ -21,11 +21,13 @@ from jitgen.config import Layout
 from jitgen.config.config import BLayout, DType, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.config.layouts import GROUP_ALIGNMENT
+from jitgen.config.prepacked import PrepackedFormat
+from jitgen.targets.fp4_space import format_of
 from jitgen.targets.gemm import sizes
 from jitgen.targets.protocol import Candidate, Device
 from jitgen.targets.sm_90a.cost import FILL_BYTES_PER_US
 from jitgen.targets.sm_90a.devices import H200
-from jitgen.targets.sm_90a.fp4 import BLOCK_BYTES, DEPTH, narrowest, narrowest_box
+from jitgen.targets.sm_90a.fp4 import DEPTH, block_bytes, narrowest, narrowest_box
 
 RowDistribution = tuple[tuple[float, float], ...]
 """Numbers of rows that lie together from the start of a tile, each with its frequency."""
@@ -79,6 +81,18 @@ Microseconds of a k-block of a tile with so many rows of a while all SMs are at 
 warpgroups of it. With the constants above fitted to 61 times of an H200 (2026-11-22, a prototype of
 these kernels; 32 groups of 1 to 128 rows, N x K from 2880 x 2880 to 4096 x 7168, L2 cold): 2.4 %
 off on average (root mean square), 6.7 % at most. Two rows of a for each token were fitted alike.
+"""
+
+LIKE = {
+    (PrepackedFormat.INT4_32, BLayout.EXACT1): (BLayout.EXACT1, 1.1),
+    (PrepackedFormat.INT4_128, BLayout.EXACT1): (BLayout.FOLDED1, 0.95),
+    (PrepackedFormat.INT4_32, BLayout.WIDE1): (BLayout.WIDE1, 0.95),
+    (PrepackedFormat.INT4_128, BLayout.WIDE1): (BLayout.WIDE1, 0.95),
+}
+"""
+The layout of MXFP4 weights that k-blocks of other formats are like, with as many partial sums, and
+how much longer they take. Estimated from the instructions that decode 8 values (int4 to e4m3 8,
+e2m1 5 and 11; to bfloat16 13 and 17): nothing was measured.
 """
 
 
@@ -174,7 +188,10 @@ def _k_block_us(config: GroupedGemmConfig, tokens: float) -> float:
     rows = narrowest(config)
     while rows < tokens * parts:
         rows *= 2
-    us, warpgroups = K_BLOCK_US[types.b_layout, rows]
+    form = format_of(types)
+    like, times = LIKE.get((form, types.b_layout), (types.b_layout, 1.0))
+    us, warpgroups = K_BLOCK_US[like, rows]
+    us *= times
     if types.a_scale_granularity is ScaleGranularity.BLOCK128:
         us *= BLOCK128
     us *= math.pow(tile.n / 64 / warpgroups, WARPGROUPS)
@@ -185,7 +202,7 @@ def _k_block_us(config: GroupedGemmConfig, tokens: float) -> float:
 def _loaded_bytes(config: GroupedGemmConfig, tokens: float) -> float:
     """Return the bytes that a k-block of a tile loads from L2, with `tokens` rows of a."""
     of_a = tokens * DEPTH * config.operands.a_dtype.bits / 8
-    return of_a + config.tile.n / 64 * BLOCK_BYTES
+    return of_a + config.tile.n / 64 * block_bytes(config)
 
 
 def _traffic(problem: GroupedGemmProblem) -> int:
@@ -193,7 +210,7 @@ def _traffic(problem: GroupedGemmProblem) -> int:
     types = problem.operands
     blocks = problem.used_groups * -(-problem.n // 64) * -(-problem.k // DEPTH)
     of_row = problem.k * types.a_dtype.bits + problem.n * types.out_dtype.bits
-    return blocks * BLOCK_BYTES + problem.m * of_row // 8
+    return blocks * 4 * format_of(types).facts.block_words + problem.m * of_row // 8
 
 
 def _overlapped(one: float, other: float) -> float:

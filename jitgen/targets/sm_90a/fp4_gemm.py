@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of sm_90a for grouped GEMMs with prepacked MXFP4 weights."""
+"""Rules of sm_90a for grouped GEMMs with prepacked weights."""
 
 from __future__ import annotations
 
 from jitgen.config import Layout
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
+from jitgen.config.prepacked import PrepackedFormat
+from jitgen.targets.fp4_space import format_of
 from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
 from jitgen.targets.sm_90a import fp4_candidates, fp4_cost
 from jitgen.targets.sm_90a.devices import H200
@@ -12,12 +14,9 @@ from jitgen.targets.sm_90a.fp4 import Fp4Rules
 from jitgen.targets.sm_90a.plain import PlainGemm
 from jitgen.templates import ROOT
 
-SCALED = 32
-"""Values along K that share an exponent: K ends with a whole one."""
-
 
 class Fp4Gemm(Fp4Rules):
-    """Rules of grouped GEMMs with prepacked MXFP4 weights: candidates and cost model."""
+    """Rules of grouped GEMMs with prepacked weights: candidates and cost model."""
 
     menu = staticmethod(fp4_candidates.candidates)
     row_edges = PlainGemm.row_edges
@@ -31,6 +30,9 @@ class Fp4Gemm(Fp4Rules):
 
     def confidence_note(self, problem: GroupedGemmProblem, device: Device) -> str:
         """Return a note where the cost model was not fitted, else an empty text."""
+        form = format_of(problem.operands)
+        if form is not PrepackedFormat.MXFP4:
+            return f"the model was fitted to {PrepackedFormat.MXFP4} weights, not to {form}"
         is_fitted = problem.layout is Layout.RAGGED and device is H200
         return "" if is_fitted else f"the model was fitted to ragged rows on an {H200.name}"
 
@@ -45,11 +47,12 @@ class Fp4Gemm(Fp4Rules):
         )
 
     def check_sizes(self, problem: GroupedGemmProblem) -> None:
-        """Raise a Refusal where K has no whole exponents, or rows of out no whole vectors."""
+        """Raise a Refusal where K has no whole scales, or rows of out no whole vectors."""
         out_dtype = problem.operands.out_dtype
         multiple = 128 // out_dtype.bits
+        scaled = format_of(problem.operands).facts.values
         for name, size, step, why in (
-            ("K", problem.k, SCALED, "the values of one exponent"),
+            ("K", problem.k, scaled, "the values of one scale"),
             ("N", problem.n, multiple, f"16 bytes of {out_dtype}"),
         ):
             refuse_unless(

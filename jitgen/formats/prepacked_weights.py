@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepacked weights: the object that `grouped_gemm` takes for b, whatever their format."""
+
+from __future__ import annotations
+
+from dataclasses import field, replace
+
+import torch
+from torch import Tensor
+from torch._C import _functorch
+from torch.compiler import is_compiling
+from torch.nn import Parameter
+
+from jitgen.config import BLayout
+from jitgen.config.prepacked import PrepackedFormat
+from jitgen.errors import InputError
+from jitgen.formats import e2m1, int4
+from jitgen.formats import prepacked_blocks as blocks
+from jitgen.formats import prepacked_scales as scales
+from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
+
+_N_MULTIPLE = 8
+"""Columns of a result of bfloat16 that end with 16 bytes."""
+
+
+@frozen
+class PrepackedWeights:
+    """
+    Weights as Hopper's kernels read them: what `grouped_gemm` takes for b.
+
+    Attributes:
+        values: (G, ceil(N / 64), ceil(K / 128), 1088) int32, contiguous: codes and scales; of
+            int4_32 1152 words.
+        factor: (G,) float32: what every result of a group is multiplied with.
+        n: N, rows of each matrix; a multiple of 8.
+        k: K; a multiple of 32, or of the values that share a scale.
+        layout: The layout that they were prepacked for, with its version.
+        row_spread: Largest difference of exponents within a row, over all of K, as `spread_of_rows`
+            found it in `values`; None: unknown. Up to `jitgen.formats.unpacked.REACH` whole rows of
+            exact1 and folded1 are e4m3 times one scale. It counts as long as `values` lie where
+            they lay and autograd's version counter stands still: rows that are written later may be
+            others. Of mxfp4 alone.
+        format: How values and scales are stored.
+
+    Raises:
+        InputError: The parts do not fit each other, or the layout is none that this jitgen reads.
+    """
+
+    values: Tensor
+    factor: Tensor
+    n: int
+    k: int
+    layout: BLayout
+    row_spread: int | None = None
+    format: PrepackedFormat = PrepackedFormat.MXFP4
+    _kinds: tuple[str, str] = field(init=False, repr=False, compare=False)
+    _state: tuple[int, int] | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "format", _format(self.format))
+        object.__setattr__(self, "layout", layout_of(self.layout, self.format))
+        check_sizes(self.n, self.k, self.format)
+        groups = self.factor.shape[0] if self.factor.dim() == 1 else 0
+        for name, tensor, dtype, shape in (
+            ("factor", self.factor, torch.float32, (groups,)),
+            ("values", self.values, torch.int32, blocks.shape_of(groups, self.n, self.k, self.format)),
+        ):
+            if tensor.dtype is not dtype or tuple(tensor.shape) != shape or not groups:
+                raise InputError(
+                    name,
+                    f"must be {dtype} of shape {shape} for {groups} groups of N = {self.n} and "
+                    f"K = {self.k} (got {tensor.dtype} of {tuple(tensor.shape)})",
+                )
+            if not tensor.is_contiguous():
+                raise InputError(name, f"must be contiguous (got strides {tensor.stride()})")
+        if self.values.device != self.factor.device:
+            raise InputError(
+                "factor",
+                f"must be on {self.values.device}, as values are (got {self.factor.device})",
+            )
+        if self.row_spread is not None and self.row_spread not in range(scales.NAN):
+            raise InputError(
+                "row_spread",
+                f"must be None or from 0 to {scales.NAN - 1} (got {self.row_spread!r})",
+            )
+        kind = f"{groups} {self.n} {self.k} {self.format} {self.layout}"
+        object.__setattr__(self, "_kinds", (kind, f"{kind} rows"))
+        object.__setattr__(self, "_state", state_of(self.values))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """
+        Support `copy` and `pickle`; the version counter belongs to one tensor and is left out.
+        """
+        parts = (self.values, self.factor, self.n, self.k, self.layout, self.known_spread)
+        return _made, (*parts, self.format)
+
+    @property
+    def known_spread(self) -> int | None:
+        """
+        The `row_spread` of the present `values`; None if it is not known. Within a graph of
+        torch.compile it is unknown, because the graph outlives the values.
+        """
+        state = self._state
+        if state is None or is_compiling() or state != state_of(self.values):
+            return None
+        return self.row_spread
+
+    @property
+    def has_near_rows(self) -> bool:
+        """Whether each row is known to be e4m3 times one scale, exactly."""
+        if self.row_spread is None or self.layout is BLayout.WIDE1:
+            return False
+        spread_now = self.known_spread
+        return spread_now is not None and spread_now <= scales.ROW_REACH
+
+    @property
+    def kind(self) -> str:
+        """
+        G, N, K, format, layout and whether rows are near, as one text: equal for weights that share
+        kernels.
+        """
+        return self._kinds[self.has_near_rows]
+
+    @property
+    def groups(self) -> int:
+        """Number of groups G."""
+        return self.factor.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.values.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return self.values.nbytes + self.factor.nbytes
+
+    def to(self, device: str | torch.device) -> PrepackedWeights:
+        """Return the same weights on `device`."""
+        return self._like(self.values.to(device), self.factor.to(device))
+
+    def part(self, groups: slice) -> PrepackedWeights:
+        """Return the weights of some groups, in the same memory: a share of experts."""
+        return self._like(self.values[groups], self.factor[groups])
+
+    def _like(self, values: Tensor, factor: Tensor) -> PrepackedWeights:
+        return PrepackedWeights(
+            values=values,
+            factor=factor,
+            n=self.n,
+            k=self.k,
+            layout=self.layout,
+            row_spread=self.known_spread,
+            format=self.format,
+        )
+
+    def with_row_spread(self) -> PrepackedWeights:
+        """
+        Return the same weights with `row_spread`, computed by `spread_of_rows` if it is unknown;
+        those of another format than mxfp4 as they are.
+        """
+        if self.known_spread is not None or self.format is not PrepackedFormat.MXFP4:
+            return self
+        return replace(self, row_spread=spread_of_rows(self.values, self.layout))
+
+    def unpack(self) -> tuple[Tensor, Tensor]:
+        """
+        Return values and scales as checkpoints have them.
+
+        Returns:
+            packed: Of mxfp4 (G, N, K / 2) uint8, the first of two codes in the low half of a byte;
+                of int4 (G, N, K / 8) int32, eight values plus 8, the first in the lowest bits.
+            scale: Of mxfp4 (G, N, K / 32) uint8, UE8M0; of int4 (G, N, S) float32.
+
+        They represent the numbers that kernels compute with: the original ones, except for those
+        that are rounded or lost according to `jitgen.formats.prepacked_scales` and
+        `jitgen.formats.int4`. Of mxfp4 a block of 32 zeros has scale 0, and one under a NaN has
+        codes of zero.
+        """
+        found = [self._unpacked(group) for group in range(self.groups)]
+        packed, scale = (torch.stack(each) for each in zip(*found, strict=True))
+        return packed, scale
+
+    def _unpacked(self, group: int) -> tuple[Tensor, Tensor]:
+        """Return what a group has, as `unpack` does."""
+        each, facts = self.values[group], self.format.facts
+        words, factor = blocks.scale_words(each), self.factor[group]
+        codes = blocks.separated(each[..., : blocks.VALUE_WORDS], self.layout, facts.b_dtype)
+        codes = codes[: self.n, : self.k]
+        part = slice(self.n), slice(self.k // facts.values)
+        if self.format is not PrepackedFormat.MXFP4:
+            values = int4.from_codes(codes, self.layout)
+            found = int4.restored(words, factor, self.layout, self.format)
+            return int4.packed_of(values), found[part]
+        found = scales.restored(words, factor, self.layout)[part]
+        is_zero = (blocks.runs(codes, facts.values) & 7).amax(-1) == 0
+        return e2m1.paired(codes), found.masked_fill(is_zero & (found != scales.NAN), 0)
+
+    def weights(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the numbers that kernels compute with, (G, N, K) of `dtype`."""
+        packed, scale = self.unpack()
+        if self.format is not PrepackedFormat.MXFP4:
+            values = int4.values_of(packed)
+            return int4.numbers_of(values, scale, self.layout, self.format).to(dtype)
+        factor = torch.exp2(scale.double() - 127).masked_fill(scale == scales.NAN, torch.nan)
+        repeated = factor.repeat_interleave(self.format.facts.values, -1)
+        return (e2m1.unpack(packed, torch.float64) * repeated).to(dtype)
+
+
+def state_of(tensor: Tensor) -> tuple[int, int] | None:
+    """
+    Return a state that changes when the values of a tensor do: its address, which ``.data =``
+    changes, and autograd's version counter, which every other write increments. None if there is no
+    such state: for tensors of inference mode, for fake tensors, and while torch.compile traces.
+    """
+    if is_compiling() or type(tensor) not in (Tensor, Parameter) or tensor.is_inference():
+        return None
+    if _functorch.is_functorch_wrapped_tensor(tensor):
+        return None
+    return tensor.data_ptr(), tensor._version
+
+
+def _made(  # noqa: PLR0913  # the fields that `PrepackedWeights.__reduce__` keeps
+    values: Tensor,
+    factor: Tensor,
+    n: int,
+    k: int,
+    layout: BLayout,
+    row_spread: int | None,
+    form: PrepackedFormat,
+) -> PrepackedWeights:
+    return PrepackedWeights(
+        values=values,
+        factor=factor,
+        n=n,
+        k=k,
+        layout=layout,
+        row_spread=row_spread,
+        format=form,
+    )
+
+
+def spread_of_rows(values: Tensor, layout: BLayout) -> int:
+    """
+    Return the largest difference of exponents within a row, over all of K, all rows and all groups.
+    It waits for the device.
+
+    Args:
+        values: As `PrepackedWeights` of mxfp4 has them.
+        layout: Layout that they were prepacked for.
+    """
+    found = values.new_zeros(())
+    for each in values:
+        codes = blocks.separated(each[..., : blocks.VALUE_WORDS], layout)
+        found = found.maximum(scales.row_spread(codes, blocks.scale_words(each), layout))
+    return int(found)
+
+
+def layout_of(layout: str, form: PrepackedFormat = PrepackedFormat.MXFP4) -> BLayout:
+    """
+    Return a layout that weights of a format may be prepacked as.
+
+    Raises:
+        InputError: `layout` is none.
+    """
+    allowed = form.facts.partials
+    if layout not in allowed:
+        raise InputError(
+            "layout",
+            f"must be one of {', '.join(allowed)}, which this jitgen reads; prepack the weights "
+            f"again (got {layout!r})",
+        )
+    return BLayout(layout)
+
+
+def _format(form: str) -> PrepackedFormat:
+    if form not in tuple(PrepackedFormat):
+        raise InputError(
+            "format", f"must be one of {', '.join(PrepackedFormat)} (got {shown(form)})"
+        )
+    return PrepackedFormat(form)
+
+
+def check_sizes(n: int, k: int, form: PrepackedFormat = PrepackedFormat.MXFP4) -> None:
+    """
+    Require sizes of matrices that can be prepacked.
+
+    Raises:
+        InputError: N or K is not a multiple of what it must be.
+    """
+    for name, size, multiple in (("N", n, _N_MULTIPLE), ("K", k, form.facts.values)):
+        if type(size) is not int or size < 1 or size % multiple:
+            raise InputError(name.lower(), f"{name} must be a multiple of {multiple} (got {size})")
