@@ -162,7 +162,7 @@ def mean_rows(config: MoEConfig, tokens: int) -> int:
 def _form(b: Matrices) -> tuple[Any, ...]:
     """Return the properties of a matrix that configs depend on."""
     if isinstance(b, PrepackedWeights):
-        return b.layout, b.n, b.k
+        return b.format, b.layout, b.n, b.k
     return b.dtype, b.shape, _is_plain(b)
 
 

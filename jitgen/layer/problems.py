@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.config import Arch, BLayout, Layout, ScaleGranularity
 from jitgen.config.combine import CombineProblem
 from jitgen.config.format import Format
 from jitgen.config.grouped_gemm import GroupedGemmProblem
@@ -102,7 +102,7 @@ def _product(
     n, k = weights.between, weights.hidden
     if name == "w2":
         n, k = weights.hidden, weights.intermediate
-    fields = _prepacked(weights) if isinstance(b, PrepackedWeights) else _plain(b, weights)
+    fields = _prepacked(b, weights) if isinstance(b, PrepackedWeights) else _plain(b, weights)
     return GroupedGemmProblem(
         layout=layout,
         groups=weights.groups,
@@ -127,13 +127,12 @@ def _plain(b: Any, weights: ExpertWeights) -> dict[str, Any]:
     }
 
 
-def _prepacked(weights: ExpertWeights) -> dict[str, Any]:
-    b = weights.w13
-    layout = b.layout if isinstance(b, PrepackedWeights) else BLayout.PLAIN
+def _prepacked(b: PrepackedWeights, weights: ExpertWeights) -> dict[str, Any]:
+    facts = b.format.facts
     return {
         "a_dtype": OF_TORCH[weights.a_dtype],
-        "b_dtype": DType.E2M1,
-        "scale_granularity": ScaleGranularity.MX32,
+        "b_dtype": facts.b_dtype,
+        "scale_granularity": facts.scale_granularity,
         "a_scale_granularity": weights.activation_format,
-        "b_layout": layout,
+        "b_layout": b.layout,
     }

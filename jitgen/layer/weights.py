@@ -8,8 +8,8 @@ weights                      scales                               activations
 bfloat16 (G, N, K)           none                                 bfloat16
 float8_e4m3fn (G, N, K)      (G, ceil(N / 128), ceil(K / 128))    e4m3, a scale for each 1x128
 float8_e4m3fn (G, N, K)      (G, N)                               e4m3, a scale for each row
-PrepackedWeights, wide1       in them                              bfloat16
-PrepackedWeights, others      in them                              e4m3, for each 1x128, or each row
+PrepackedWeights, wide1      in them                              bfloat16
+PrepackedWeights, others     in them                              e4m3, for each 1x128, or each row
 ===========================  ===================================  ================================
 """
 

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from jitgen.config import BLayout
 from jitgen.config.config import SCALE_BLOCK
+from jitgen.config.prepacked import PrepackedFormat
 from jitgen.errors import InputError
 from jitgen.formats import prepacked_blocks
 from jitgen.formats.prepacked import PrepackedWeights
+from jitgen.formats.prepacked_int4 import GROUPS
 from jitgen.formats.protocol import ceil_div
 from jitgen.layer.checkpoints import destinations, gates, quantised, routers
 from jitgen.layer.checkpoints.encodings import ENCODINGS
@@ -108,7 +110,15 @@ def _kernel(said: Said, dequantize: bool) -> tuple[str, int]:
             f"says that weights are {encoding.name}, which no layer computes with as it is: give "
             "dequantize=True for bfloat16"
         )
-    return encoding.kernel, encoding.unit
+    if encoding.name != "int4":
+        return encoding.kernel, encoding.unit
+    values = quantised.group_size(said)
+    if values not in GROUPS:
+        raise said.error(
+            f"says that weights are int4 in groups of {values}, and layers compute with 32 or 128: "
+            "give dequantize=True for bfloat16"
+        )
+    return GROUPS[values], values
 
 
 def _zeros(
@@ -116,15 +126,17 @@ def _zeros(
 ) -> tuple[Matrices, Tensor | None]:
     """Return matrices of zeros (G, N, K), and scales of one where there are some."""
     groups, n, k = shape
-    if kernel == "mxfp4":
-        is_wide = activation_format in (None, NONE)
-        values = torch.zeros(prepacked_blocks.shape_of(*shape), dtype=torch.int32, device=device)
+    if kernel in tuple(PrepackedFormat):
+        form, is_wide = PrepackedFormat(kernel), activation_format in (None, NONE)
+        sizes_of = prepacked_blocks.shape_of(*shape, form)
+        values = torch.zeros(sizes_of, dtype=torch.int32, device=device)
         return PrepackedWeights(
             values=values,
             factor=torch.ones(groups, device=device),
             n=n,
             k=k,
             layout=BLayout.WIDE1 if is_wide else BLayout.EXACT1,
+            format=form,
         ), None
     if kernel == NONE:
         return torch.zeros(shape, dtype=torch.bfloat16, device=device), None

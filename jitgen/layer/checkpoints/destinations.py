@@ -15,9 +15,11 @@ from torch import Tensor
 
 from jitgen.config import BLayout
 from jitgen.config.config import SCALE_BLOCK
+from jitgen.config.prepacked import PrepackedFormat
 from jitgen.errors import InputError
-from jitgen.formats import prepacked_blocks
+from jitgen.formats import int4, prepacked_blocks
 from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4
+from jitgen.formats.prepacked_int4 import prepack_int4
 from jitgen.formats.protocol import ceil_div
 from jitgen.layer.checkpoints.encodings import Encoding
 from jitgen.layer.checkpoints.encodings.protocol import Piece
@@ -27,10 +29,6 @@ from jitgen.ops.call import calling
 
 MOST_BYTES = 2**62
 """No tensor has more; a matrix that is one value, expanded, may say that it has."""
-
-_GROUP = 32
-"""Values of MXFP4 that share a scale."""
-
 
 class Cut(NamedTuple):
     """
@@ -120,51 +118,69 @@ class Destination:
 
 class PrepackedDestination:
     """
-    MXFP4, prepacked expert by expert; arguments and methods are those of `Destination`.
+    Weights that are prepacked expert by expert; arguments and methods are those of `Destination`,
+    and the format.
     """
 
-    def __init__(self, part: Part, first: Matrix, shape: tuple[int, int, int]) -> None:
+    def __init__(
+        self, part: Part, first: Matrix, shape: tuple[int, int, int], form: PrepackedFormat
+    ) -> None:
         self._part = part
         self._shape = shape
+        self._form = form
         is_wide = part.activation_format in (None, NONE)
         self._layout = BLayout.WIDE1 if is_wide else BLayout.EXACT1
-        name = first.name(part.form.encoding.roles[0])
-        self._values = empty(prepacked_blocks.shape_of(*shape), torch.int32, part, name)
+        encoding = part.form.encoding
+        name = first.name(encoding.roles[0])
+        self._values = empty(prepacked_blocks.shape_of(*shape, form), torch.int32, part, name)
         self._factor = torch.empty(shape[0], device=part.device)
-        self._codes: dict[int, tuple[Tensor, Tensor]] = {}
+        self._scale_dtype = first.dtype(encoding.roles[1])
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         self._spreads: list[int] = []
 
     def put(self, place: int, matrix: Matrix, cut: Cut) -> None:
-        """Keep codes of an expert until all of its rows are there."""
+        """Keep what is read of an expert until all of its rows are there."""
         piece = _piece(self._part, matrix, cut)
-        codes, scale = self._kept(place)
+        codes, scale = self._room(place)
         into = codes[cut.places]
-        into[:, : len(cut.columns) // 2].copy_(piece.values)
-        row, _ = cut.lead
-        into[:row] = 0
-        into[row + len(cut.own_rows) :] = 0
-        into &= _mask(cut, into.shape[1]).to(into.device)
+        into[:, : piece.values.shape[1]].copy_(piece.values)
+        if self._form is PrepackedFormat.MXFP4:
+            row, _ = cut.lead
+            into[:row] = 0
+            into[row + len(cut.own_rows) :] = 0
+            into &= _mask(cut, into.shape[1]).to(into.device)
+        else:
+            _clear(into, cut)
         if piece.scale is not None:
             scale[cut.places, : piece.scale.shape[1]].copy_(piece.scale)
 
-    def _kept(self, place: int) -> tuple[Tensor, Tensor]:
+    def _room(self, place: int) -> tuple[Tensor, Tensor]:
         """Return room for the codes and scales of an expert."""
-        if place not in self._codes:
+        if place not in self._kept:
             _, n, k = self._shape
-            codes = torch.zeros((n, k // 2), dtype=torch.uint8, device=self._part.maker)
-            self._codes[place] = codes, codes.new_zeros((n, k // _GROUP))
-        return self._codes[place]
+            scales = n, k // self._form.facts.values
+            if self._form is PrepackedFormat.MXFP4:
+                codes = torch.zeros((n, k // 2), dtype=torch.uint8, device=self._part.maker)
+                self._kept[place] = codes, codes.new_zeros(scales)
+            else:
+                codes = torch.zeros((n, k), dtype=torch.int8, device=self._part.maker)
+                self._kept[place] = codes, codes.new_zeros(scales, dtype=self._scale_dtype)
+        return self._kept[place]
 
     def pad(self, place: int, start: int, stop: int) -> None:
         """Leave rows that the checkpoint does not have as they are: zeros."""
 
     def finish(self, place: int) -> None:
         """Prepack the codes of an expert."""
-        codes, scale = self._codes.pop(place)
-        made = prepack_mxfp4(codes[None], scale[None], layout=self._layout)
+        codes, scale = self._kept.pop(place)
+        if self._form is PrepackedFormat.MXFP4:
+            made = prepack_mxfp4(codes[None], scale[None], layout=self._layout)
+        else:
+            made = prepack_int4(int4.packed_of(codes)[None], scale[None], layout=self._layout)
         self._values[place].copy_(made.values[0])
         self._factor[place].copy_(made.factor[0])
-        self._spreads.append(int(made.row_spread or 0))
+        if made.row_spread is not None:
+            self._spreads.append(made.row_spread)
 
     def matrices(self) -> tuple[Matrices, Tensor | None]:
         """Return what was read."""
@@ -175,6 +191,7 @@ class PrepackedDestination:
             k=self._shape[2],
             layout=self._layout,
             row_spread=max(self._spreads, default=None),
+            format=self._form,
         )
         return made, None
 
@@ -183,8 +200,10 @@ def destination(
     part: Part, first: Matrix, shape: tuple[int, int, int]
 ) -> Destination | PrepackedDestination:
     """Return memory for the matrices of a part, (G, N, K), of which the first is given."""
-    is_prepacked = part.form.encoding.kernel == "mxfp4" and not part.dequantize
-    return (PrepackedDestination if is_prepacked else Destination)(part, first, shape)
+    form = None if part.dequantize else part.form.encoding.prepacked(first)
+    if form is None:
+        return Destination(part, first, shape)
+    return PrepackedDestination(part, first, shape, form)
 
 
 def _piece(part: Part, matrix: Matrix, cut: Cut) -> Piece:

@@ -85,7 +85,7 @@ class _Reader:
                 f"{gate.name(role)} must have a row of each gate and of each up (got {rows})",
             )
         self._dtype = gate.dtype(role)
-        self._columns = _columns(part, rows // family.rows, gate)
+        self._columns = _columns(part, rows // family.rows, gate, down)
         size, count = self._columns.size, len(part.experts)
         self._between = family.inputs * size
         self._w13 = destination(part, gate, (count, self._between, self._hidden))
@@ -186,10 +186,10 @@ class _Reader:
         )
 
 
-def _columns(part: Part, whole: int, first: Matrix) -> Columns:
+def _columns(part: Part, whole: int, first: Matrix, down: Matrix) -> Columns:
     """Return which columns of an expert are read."""
     encoding = part.form.encoding
-    unit = 1 if part.dequantize else encoding.unit
+    unit = 1 if part.dequantize else encoding.unit_of(down)
     has_both = part.form.family.rows > 1 and not part.interleaved
     if not part.dequantize and encoding.kernel == BLOCK128 and has_both and whole % unit:
         raise InputError(

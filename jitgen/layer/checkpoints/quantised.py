@@ -68,6 +68,9 @@ _COMPRESSED = {
 }
 """What compressed-tensors calls an encoding: type, bits and strategy of the weights."""
 
+_SOME_MODULES = {"model.layers.0.mlp.experts.0.gate_proj"}
+"""Modules of experts, where there are no tensors that tell their names."""
+
 _GROUPS = {"mxfp8": (32,), "mxfp4": (32,), "nvfp4": (16,)}
 """Values that share a scale, for encodings that have one size alone."""
 
@@ -153,7 +156,7 @@ def stated(said: Said) -> tuple[str, ...]:
         return (_PLAIN,)
     method = _method(said, said.quantised)
     asked = Asked(is_static_left_out=True, is_dequantized=True)
-    return _READERS[method](said, said.quantised, {"model.layers.0.mlp.experts.0.gate_proj"}, asked)
+    return _READERS[method](said, said.quantised, _SOME_MODULES, asked)
 
 
 def _text(found: Mapping[str, Any], allowed: tuple[str, ...]) -> str:
@@ -209,6 +212,16 @@ def _compressed(
     for name in ("sparsity_config", "transform_config"):
         if found.get(name):
             raise said.error(f"says {_WORD}.{name}, and such weights are not read")
+    chosen = _groups_of(said, found, modules)
+    return tuple(
+        dict.fromkeys(_compressed_group(said, name, group, asked) for name, group in chosen)
+    )
+
+
+def _groups_of(
+    said: Said, found: Mapping[str, Any], modules: set[str]
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the groups of a config that are of some modules, with their names."""
     groups = found.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise said.error(f"must have an object for {_WORD}.config_groups (got {shown(groups)})")
@@ -217,9 +230,14 @@ def _compressed(
     chosen = own or general
     if not chosen:
         raise said.error(f"says in {_WORD}.config_groups nothing of {min(modules)}")
-    return tuple(
-        dict.fromkeys(_compressed_group(said, name, group, asked) for name, group in chosen)
-    )
+    return chosen
+
+
+def group_size(said: Said) -> int | None:
+    """Return how many weights of experts share a scale, as compressed-tensors says it."""
+    _, group = _groups_of(said, said.quantised or {}, _SOME_MODULES)[0]
+    found = group["weights"].get("group_size")
+    return found if isinstance(found, int) else None
 
 
 def _is_target(said: Said, group: Any, modules: set[str]) -> bool:

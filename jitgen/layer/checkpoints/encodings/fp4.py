@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from jitgen.config.prepacked import PrepackedFormat
 from jitgen.errors import InputError
 from jitgen.formats import e2m1
 from jitgen.layer.checkpoints import scales
@@ -68,6 +69,10 @@ class Mxfp4(Encoding):
                 "source", f"{name} must have N a multiple of 8 and K of 32 (got {n} and {k})"
             )
         require_shape(matrix, self.roles[1], (n, k // _GROUP))
+
+    def prepacked(self, matrix: Matrix) -> PrepackedFormat:  # noqa: ARG002  # whatever it is
+        """Return MXFP4."""
+        return PrepackedFormat.MXFP4
 
     def piece(self, matrix: Matrix, rows: range, columns: range) -> Piece:
         """Return codes (n, k / 2), and bytes of scales (n, k / 32)."""

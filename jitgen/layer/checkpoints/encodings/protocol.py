@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from jitgen.config.prepacked import PrepackedFormat
 from jitgen.errors import InputError
 from jitgen.layer.checkpoints.part import Matrix
 from jitgen.ops.tensors import describe
@@ -36,8 +37,9 @@ class Encoding(ABC):
         name: Its name in errors and documents.
         roles: Roles of the tensors that it reads, that of the values first.
         types: Types of the values.
-        kernel: What a layer computes with: ``none``, ``block128``, ``row`` or ``mxfp4``; None: no
-            layer computes with it as it is, so that it can only become bfloat16.
+        kernel: What a layer computes with: ``none``, ``block128``, ``row``, or prepacked ``mxfp4``
+            or ``int4``; None: no layer computes with it as it is, so that it can only become
+            bfloat16.
         unit: Neighbours in I that share a scale and cannot be divided; 1: any can.
         can_turn: Whether tensors of all experts may be (E, K, N).
     """
@@ -71,6 +73,19 @@ class Encoding(ABC):
         Raises:
             InputError: One has another shape.
         """
+
+    def prepacked(self, matrix: Matrix) -> PrepackedFormat | None:  # noqa: ARG002  # some ask it
+        """
+        Return the format that a matrix is prepacked in; None: it is read as it is.
+
+        Raises:
+            InputError: There is none for its groups or scales.
+        """
+        return None
+
+    def unit_of(self, matrix: Matrix) -> int:  # noqa: ARG002  # of some it depends on it
+        """Return `unit`, where it depends on the matrix."""
+        return self.unit
 
     def piece(self, matrix: Matrix, rows: range, columns: range) -> Piece:
         """
