@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Sizes at which a kernel's code takes another way, and few problems that have each two together.
+Sizes at which a kernel's code takes another way, and few problems that have them: each two
+together, or each once.
 
 A kernel compares its run-time numbers with constants of its config: rows of a tile, columns of a
 CTA, loads at once. A wrong comparison shows at such a constant, or one step beside it.
@@ -39,6 +40,12 @@ def rows_around(*constants: int) -> list[tuple[int, ...]]:
     for constant in constants:
         found += [(constant,), (constant - 1, 1), (0, constant + 1)]
     return list(dict.fromkeys(found))
+
+
+def each_once(*axes: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield combinations of a value of each axis, as few as have every value of every axis."""
+    for number in range(max(map(len, axes))):
+        yield tuple(axis[number % len(axis)] for axis in axes)
 
 
 def in_pairs(*axes: Sequence[Any]) -> Iterator[tuple[Any, ...]]:

@@ -7,14 +7,20 @@ from itertools import combinations, product
 
 import pytest
 
-from jitgen.config import Arch
-from jitgen.ops.edges import around, in_pairs, rows_around
+from jitgen.config import Arch, DType, Layout
+from jitgen.config.grouped_gemm import GroupedGemmProblem
+from jitgen.formats.protocol import TORCH
+from jitgen.ops.edges import around, each_once, in_pairs, rows_around
+from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.ops.sizes import Number
+from jitgen.targets.legality import require
 from jitgen.verify.verification import samples_of
 from tests.cases import pool
 from tests.covering import covering
 
 ARCH = Arch.parse("sm_90a")
+
+SUMS = (DType.BF16, DType.F16, DType.F32)
 
 
 def test_values_lie_at_a_constant_and_one_step_beside_it() -> None:
@@ -43,6 +49,10 @@ def test_each_two_values_occur_together(axes: tuple[str, ...]) -> None:
     assert len(found) <= 2 * len(max(axes, key=len)) * len(min(axes, key=len)) + 8
 
 
+def test_each_value_occurs_once_at_least() -> None:
+    assert [*each_once("abc", "xy", "1")] == [("a", "x", "1"), ("b", "y", "1"), ("c", "x", "1")]
+
+
 @pytest.mark.parametrize("op", ["combine", "permute_quantize", "route", "silu_mul_quantize"])
 def test_samples_can_be_made_of_all(op: str) -> None:
     for kernel in covering(pool(ARCH, op), lambda kernel: kernel.values):
@@ -52,3 +62,29 @@ def test_samples_can_be_made_of_all(op: str) -> None:
         for seed, sizes in enumerate(edges[:: len(edges) // 4], 1):
             case = samples.make(kernel.config, sizes, is_exact=True, seed=seed)
             assert all(output.expected is not None for output in case.outputs)
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_120a"])
+def test_rows_and_blocks_of_a_grouped_gemm_lie_around_its_constants(arch: str) -> None:
+    target = Arch.parse(arch)
+    for kernel in covering(pool(target, "grouped_gemm"), lambda kernel: kernel.values):
+        config = kernel.config
+        edges = samples_of(config).Sizes.edges(config, target)
+        stages = getattr(require(config, target).derived, "num_ab_stage", 1)
+        stages *= config.schedule.split_k
+        height, width = config.tile.m * config.cluster.m, config.tile.n * config.cluster.n
+        assert {count for sizes in edges for count in sizes.rows} >= {0, 1, height - 1, height + 1}
+        assert {-(-sizes.k // config.tile.k) for sizes in edges} >= {1, stages, stages + 1}
+        assert any(sizes.n < width for sizes in edges)
+        assert any(sizes.n > width for sizes in edges)
+        assert any(sizes.rows[-1] == 0 for sizes in edges)
+
+
+@pytest.mark.parametrize("out_dtype", list(SUMS))
+def test_extreme_scales_keep_results_finite(out_dtype: DType) -> None:
+    problem = GroupedGemmProblem(
+        layout=Layout.RAGGED, groups=3, m=12, n=64, k=256, out_dtype=out_dtype
+    )
+    call = random_call(problem, (3, 4, 5), is_extreme=True, seed=3)
+    assert call.b_scale.abs().max() > 100 * call.b_scale.abs().min()
+    assert Solved.of(call, is_exact=False).expected.to(TORCH[out_dtype]).isfinite().all()

@@ -14,6 +14,7 @@ from jitgen.config.operation import Excuse
 from jitgen.config.prepacked import PrepackedFormat
 from jitgen.formats import find_format
 from jitgen.formats.atoms import ROWS as ROWS_OF_ATOM
+from jitgen.ops.edges import each_once
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.ops.sizes import GROUPS, ROWS, AnySizes, Number, unequal_rows
 from jitgen.support.frozen import frozen
@@ -86,16 +87,7 @@ class Sizes(AnySizes):
         derived = require(config, arch).derived
         stages = getattr(derived, "num_ab_stage", 1)
         height = tile.m * cluster.m
-        vector = VECTOR_BITS // min(types.a_dtype.bits, types.b_dtype.bits)
-        space = getattr(rules(arch, config.op), "space", None)
-        if types.a_dtype is not types.b_dtype and getattr(space, "mixed_alignment", 1) > 1:
-            vector = UNPACKED_K
-        across = types.b_dtype.bits if types.b_layout is BLayout.N_MAJOR else VECTOR_BITS
-        tail = VECTOR_BITS // min(types.out_dtype.bits, across)
-        if types.b_layout.is_prepacked:
-            tail = PREPACKED_N
-            form = PrepackedFormat.of(types.b_dtype, types.scale_granularity)
-            vector = max(vector, form.facts.values) if form else vector
+        tail, vector = _steps(config, arch)
         sms = _NUM_CLUSTERS * cluster.size * split_k
         # samples put a row of padding ahead of the last contiguous one
         half_m = tile.m // 2 - (config.layout is Layout.CONTIGUOUS)
@@ -132,10 +124,49 @@ class Sizes(AnySizes):
         return wide, deep, *more
 
     @classmethod
+    def edges(cls, config: GroupedGemmConfig, arch: Arch) -> tuple[Self, ...]:
+        """
+        Return few sizes: rows of groups around a tile's, columns around a tile's, k-blocks around
+        the stages of the pipeline of operands and, exactly, those whose scales are handed over at
+        once. Groups lie before, between and behind empty ones, and alone; as many as a warp has
+        lanes, and more, with few columns, for their weights take long to draw.
+        """
+        tile, cluster, split_k = config.tile, config.cluster, config.schedule.split_k
+        derived = require(config, arch).derived
+        stages = getattr(derived, "num_ab_stage", 1) * split_k
+        chunk = getattr(derived, "scale_chunk", 0) * split_k
+        tail, vector = _steps(config, arch)
+        height, width = tile.m * cluster.m, tile.n * cluster.n
+        narrow = [each for each in (width - tail, width // 2 + tail) if each > 0]
+        blocks = sorted({1, 2, stages - 1, stages, stages + 1, chunk} - {0})
+        few = each_once(
+            [(height,), (0, height + 1, 0), (height - 1, 1), (0, 2), (1,), (1, 0), (0,)],
+            list(dict.fromkeys([width, tail, *narrow, width + tail])),
+            [vector, *(count * tile.k for count in blocks)],
+        )
+        many = [((*[0] * (WARP - 1), 1), tail, vector), ((1,) * (WARP + 1), tail, tile.k)]
+        sms = _NUM_CLUSTERS * cluster.size * split_k
+        return tuple(cls(rows=rows, n=n, k=k, num_sms=sms) for rows, n, k in (*few, *many))
+
+    @classmethod
     def of_numbers(cls, config: GroupedGemmConfig, *numbers: int) -> Self:
         groups, m, n, k = numbers
         num_sms = _NUM_CLUSTERS * config.cluster.size * config.schedule.split_k
         return cls(rows=unequal_rows(m, groups), n=n, k=k, num_sms=num_sms)
+
+
+def _steps(config: GroupedGemmConfig, arch: Arch) -> tuple[int, int]:
+    """Return what N and K are multiples of."""
+    types = config.operands
+    vector = VECTOR_BITS // min(types.a_dtype.bits, types.b_dtype.bits)
+    space = getattr(rules(arch, config.op), "space", None)
+    if types.a_dtype is not types.b_dtype and getattr(space, "mixed_alignment", 1) > 1:
+        vector = UNPACKED_K
+    if types.b_layout.is_prepacked:
+        form = PrepackedFormat.of(types.b_dtype, types.scale_granularity)
+        return PREPACKED_N, max(vector, form.facts.values) if form else vector
+    across = types.b_dtype.bits if types.b_layout is BLayout.N_MAJOR else VECTOR_BITS
+    return VECTOR_BITS // min(types.out_dtype.bits, across), vector
 
 
 def unreachable(config: GroupedGemmConfig) -> tuple[Excuse, ...]:
@@ -158,7 +189,8 @@ def make(
 ) -> Solved:
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`. Every
-    layout gets rows of no group, and what belongs to groups without rows is NaN.
+    layout gets rows of no group, and what belongs to groups without rows is NaN. Scales of random
+    numbers are far apart, but for the first seed's.
     """
     types = config.operands
     problem = GroupedGemmProblem(
@@ -179,6 +211,7 @@ def make(
         problem,
         sizes.rows,
         is_exact=is_exact,
+        is_extreme=seed > 0,
         has_spare=True,
         spoils_idle=True,
         device=device,

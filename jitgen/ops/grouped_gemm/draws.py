@@ -23,6 +23,9 @@ from jitgen.formats.protocol import TORCH, Rows
 POISON = {torch.float8_e8m0fnu: 0xFF, torch.float8_e4m3fn: 0x7F}
 """The NaN of each type that scales in atoms have: it stands where no scale is needed."""
 
+_WIDE, _NARROW = (-30, 30), (-10, 0)
+"""Exponents that are added to those of extreme scales, for results of any type and of float16."""
+
 _CHUNK_VALUES = 2**26
 """Random values that are drawn at a time."""
 
@@ -30,9 +33,23 @@ _CHUNK_VALUES = 2**26
 class Draw:
     """Random values and scales, drawn in sequence."""
 
-    def __init__(self, chance: torch.Generator, *, is_exact: bool) -> None:
+    def __init__(
+        self, chance: torch.Generator, *, is_exact: bool, extreme_for: DType | None = None
+    ) -> None:
+        """
+        Draw with `chance`.
+
+        Args:
+            chance: Where numbers come from.
+            is_exact: Whether they are small integers, and scales powers of two.
+            extreme_for: The type of the result, where scales that are not exact are to be far
+                apart: as far as it and float32 hold what they multiply. None: they are near 1.
+        """
         self._options: dict[str, Any] = {"generator": chance, "device": chance.device}
         self.is_exact = is_exact
+        self.reach = (0, 0)
+        if extreme_for is not None and not is_exact:
+            self.reach = _NARROW if extreme_for is DType.F16 else _WIDE
 
     def values(self, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """
@@ -60,7 +77,11 @@ class Draw:
         """Return scales, float32."""
         if self.is_exact:
             return torch.exp2(torch.randint(-2, 3, shape, **self._options).float())
-        return torch.rand(shape, **self._options) * 2 + 0.5
+        near = torch.rand(shape, **self._options) * 2 + 0.5
+        if self.reach == (0, 0):
+            return near
+        low, high = self.reach
+        return near * torch.exp2(torch.randint(low, high + 1, shape, **self._options).float())
 
     def integers(self, least: int, beyond: int, shape: tuple[int, ...]) -> Tensor:
         """Return integers from `least` to below `beyond`, uint8."""
@@ -68,9 +89,11 @@ class Draw:
 
     def _bytes(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         """Return scales of one byte, uint8."""
+        low, high = self.reach
         if dtype is torch.float8_e8m0fnu:
-            return self.integers(125, 130, shape)
-        return self.floats(*shape).to(dtype).view(torch.uint8)
+            return self.integers(125 + low, 130 + high, shape)
+        codes = self.floats(*shape).clamp(2.0**-9, 448.0).to(dtype)
+        return codes.view(torch.uint8)
 
     def scales(
         self, problem: GroupedGemmProblem, rows: Rows, is_owned: Tensor, is_idle: Tensor | None

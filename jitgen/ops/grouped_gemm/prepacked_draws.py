@@ -68,6 +68,9 @@ def weights(draw: Draw, problem: GroupedGemmProblem, is_idle: Tensor | None) -> 
     if form is PrepackedFormat.MXFP4:
         packed = draw.values((groups, n, k), DType.E2M1)
         scale = draw.integers(*(_NEAR if draw.is_exact else _FAR), shape)
+        if draw.reach != (0, 0):  # each group has its own, for a group's lie around its largest
+            scale += draw.integers(0, sum(map(abs, draw.reach)), (groups, 1, 1))
+            scale += draw.reach[0]
         nan: float = scales.NAN
     else:
         packed = int4.packed_of(draw.integers(0, 16, (groups, n, k)).int() - int4.MIDDLE)

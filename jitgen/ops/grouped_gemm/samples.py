@@ -152,11 +152,12 @@ def _owned(layout: Layout, groups: Tensor, num_rows: int) -> Tensor:
     return torch.arange(num_rows, device=groups.device) < counts
 
 
-def random_call(
+def random_call(  # noqa: PLR0913  # each is one thing to say
     problem: GroupedGemmProblem,
     row_counts: Sequence[int],
     *,
     is_exact: bool = False,
+    is_extreme: bool = False,
     has_spare: bool = False,
     spoils_idle: bool = False,
     max_rows: int | None = None,
@@ -173,6 +174,7 @@ def random_call(
         row_counts: Rows of each group.
         is_exact: Draw integers, and scales that are powers of two: every sum is exact in float32,
             whatever its order.
+        is_extreme: Let scales that are not exact be far apart.
         has_spare: Let there be rows that no group owns: behind the last group, in each group of the
             masked layout, and in the contiguous layout in whole tiles between and behind groups,
             and before the last row of the last group that has several and is padded.
@@ -193,7 +195,11 @@ def random_call(
             f"row_counts must be {problem.groups} counts of at least 0 (got {counts})"
         )
     lead, groups = _rows(problem.layout, counts, max_rows, has_spare=has_spare)
-    draw = Draw(torch.Generator(device).manual_seed(seed), is_exact=is_exact)
+    draw = Draw(
+        torch.Generator(device).manual_seed(seed),
+        is_exact=is_exact,
+        extreme_for=problem.operands.out_dtype if is_extreme else None,
+    )
     owners = torch.tensor(groups, dtype=torch.int32, device=device)
     offs = owners if problem.layout is Layout.RAGGED else None
     rows = Rows(lead, 0 if offs is None else len(offs), offs)

@@ -17,6 +17,7 @@ from jitgen.config.operation import Excuse
 from jitgen.formats import find_format
 from jitgen.formats.block128 import kernel_layout
 from jitgen.formats.protocol import TORCH, Rows
+from jitgen.ops.edges import around, each_once
 from jitgen.ops.grouped_gemm.draws import POISON, Draw
 from jitgen.ops.moe_fc2_dense import reference
 from jitgen.ops.sizes import AnySizes, Number
@@ -96,6 +97,41 @@ class Sizes(AnySizes):
         return wide, deep, none
 
     @classmethod
+    def edges(cls, config: MoEFc2DenseConfig, arch: Arch) -> tuple[Self, ...]:
+        """
+        Return few sizes: tokens and columns around a tile's, an expert's K around a k-block, and
+        experts around those that are listed at once and around the stages of the pipeline of
+        operands.
+        """
+        tile, cluster, types = config.tile, config.cluster, config.operands
+        split_k = config.schedule.split_k
+        derived = require(config, arch).derived
+        stages = getattr(derived, "num_ab_stage", 1)
+        listed = getattr(derived, "listed_experts", 8)
+        tokens, columns = (
+            Number("T", ""),
+            Number("N", "", multiple=VECTOR_BITS // types.out_dtype.bits),
+        )
+        inner = Number("I", "", multiple=VECTOR_BITS // types.a_dtype.bits)
+        sizes = each_once(
+            around(tokens, tile.m * cluster.m),
+            around(columns, tile.n * cluster.n),
+            around(inner, tile.k),
+            around(Number("E", ""), stages * split_k, listed * split_k),
+        )
+        return tuple(
+            cls(
+                tokens=t,
+                experts=experts,
+                n=n,
+                k=k,
+                top_k=min(experts, TOP_K * split_k),
+                num_sms=_NUM_CLUSTERS * cluster.size * split_k,
+            )
+            for t, n, k, experts in sizes
+        )
+
+    @classmethod
     def of_numbers(cls, config: MoEFc2DenseConfig, *numbers: int) -> Self:
         experts, tokens, n, k = numbers
         num_sms = _NUM_CLUSTERS * config.cluster.size * config.schedule.split_k
@@ -128,9 +164,12 @@ def make(
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
     Some experts have no token, and their weights are NaN. `out` is NaN, so that unwritten values
-    show, and so is what lies between the columns of alpha.
+    show, and so is what lies between the columns of alpha. Scales of random numbers are far apart,
+    but for the first seed's.
     """
-    return of_sizes(config.operands, sizes, is_exact=is_exact, seed=seed, device=device)
+    return of_sizes(
+        config.operands, sizes, is_exact=is_exact, is_extreme=seed > 0, seed=seed, device=device
+    )
 
 
 def of_sizes(
@@ -138,6 +177,7 @@ def of_sizes(
     sizes: Sizes,
     *,
     is_exact: bool,
+    is_extreme: bool = False,
     seed: int = 0,
     device: str = "cpu",
     spoils_idle: bool = True,
@@ -150,6 +190,7 @@ def of_sizes(
         types: The types.
         sizes: The sizes.
         is_exact: Whether every sum is to be exact.
+        is_extreme: Whether scales of sums that are not exact are far apart.
         seed: Of the random numbers.
         device: Where the tensors are made.
         spoils_idle: Whether weights of experts without tokens are NaN.
@@ -160,9 +201,11 @@ def of_sizes(
     form = find_format(types.scale_granularity)
     experts, tokens, n, k = sizes.experts, sizes.tokens, sizes.n, sizes.k
 
+    draw = Draw(chance, is_exact=is_exact, extreme_for=types.out_dtype if is_extreme else None)
+
     def values(*shape: int) -> Tensor:
         if types.a_dtype is DType.E2M1:
-            return Draw(chance, is_exact=is_exact).values(shape, DType.E2M1)
+            return draw.values(shape, DType.E2M1)
         dtype = TORCH[types.a_dtype]
         if is_exact:
             return torch.randint(-2, 3, shape, **options).to(torch.float32).to(dtype)
@@ -171,7 +214,7 @@ def of_sizes(
     def scales(*shape: int) -> Tensor:
         if is_exact:
             return torch.exp2(torch.randint(-1, 2, shape, **options).float())
-        return torch.rand(shape, **options) * 2 + 0.5
+        return draw.floats(*shape)
 
     routed = _routed(sizes, options, has_idle=has_idle)
     is_idle = (~routed.any(0)).tolist()
@@ -181,7 +224,7 @@ def of_sizes(
         b[idle] = torch.zeros((), device=device).to(b.dtype)
     rows = Rows((experts, tokens))
     if form.has_atoms:
-        a_scale, b_scale = _atoms(Draw(chance, is_exact=is_exact), types, sizes, rows)
+        a_scale, b_scale = _atoms(draw, types, sizes, rows)
     else:
         a_scale = form.readable(scales(*form.a_shape(rows, k)))
         b_scale = scales(*form.b_shape(experts, n, k))
