@@ -102,16 +102,33 @@ def make(
 ) -> Solved:
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
-    Every fifth token has no place, and every layout rows of no group.
+
+    Every fifth token has no place, but the first and the last one have some, and every layout has
+    rows of no group. Pairs, and rows of the inverse, that there are not are among the others.
     """
     chance = torch.Generator(device).manual_seed(seed)
-    pairs = sum(sizes.rows)
-    tokens = -(-pairs * 5 // (4 * sizes.top_k)) + 2
+    rows = sum(sizes.rows)
+    tokens = -(-rows * 5 // (4 * sizes.top_k)) + 2
     x = drawn(chance, (tokens,), sizes.k, is_exact=is_exact)
     wanted = torch.arange(tokens * sizes.top_k, device=device)
-    wanted = wanted[wanted // sizes.top_k % 5 != 4]
-    order = torch.randperm(len(wanted), generator=chance, device=device)[:pairs]
-    return solved(config, x, wanted[order].int(), sizes, is_exact=is_exact)
+    token = wanted // sizes.top_k
+    wanted = wanted[(token % 5 != 4) | (token == tokens - 1)]
+    order = torch.randperm(len(wanted) - 2, generator=chance, device=device) + 1
+    ends = torch.tensor([len(wanted) - 1, 0], device=device)
+    pairs = wanted[torch.cat([ends, order])[:rows]]
+    pairs = pairs[torch.randperm(rows, generator=chance, device=device)].int()
+    if config.walk is Walk.GATHER:
+        is_last = pairs == tokens * sizes.top_k - 1
+        pairs = _spoilt(pairs, (pairs % 9 == 4) & ~is_last, tokens * sizes.top_k)
+    return solved(config, x, pairs, sizes, is_exact=is_exact)
+
+
+def _spoilt(numbers: Tensor, chosen: Tensor, count: int) -> Tensor:
+    """Return int32 `numbers`, the `chosen` ones replaced by some that are not below `count`."""
+    limits = torch.iinfo(torch.int32)
+    others = torch.tensor([-1, count, limits.max, limits.min, count + 1], device=numbers.device)
+    places = torch.arange(numbers.numel(), device=numbers.device).view_as(numbers)
+    return torch.where(chosen, others[places % len(others)].int(), numbers)
 
 
 def solved(
@@ -119,7 +136,8 @@ def solved(
 ) -> Solved:
     """
     Return the call that permutes `x` by `pairs`, with its right results. `pairs` are numbers of
-    (token, place) in the order of the result's rows.
+    (token, place) in the order of the result's rows. Rows of pairs that there are not are left out;
+    those whose scales lie in atoms, which have no gaps, are the last token's.
     """
     is_sorting = config.walk is Walk.SORT
     if is_sorting:
@@ -133,8 +151,11 @@ def solved(
     owned = owned_rows(lead[-1], **rows)
     permutation = torch.full(lead, -1, dtype=torch.int32, device=x.device)
     permutation[owned] = pairs
-    inverse = torch.full((len(x) * sizes.top_k,), -1, dtype=torch.int32, device=x.device)
-    inverse[pairs.long()] = torch.arange(len(pairs), device=x.device, dtype=torch.int32)
+    count = len(x) * sizes.top_k
+    exists = (pairs >= 0) & (pairs < count)
+    inverse = torch.full((count,), -1, dtype=torch.int32, device=x.device)
+    inverse[pairs[exists].long()] = torch.arange(len(pairs), device=x.device)[exists].int()
+    inverse = _spoilt(inverse, inverse < 0, lead[-1])
     given = _given(config, x, len(groups))
     options: dict[str, Any] = {
         "top_k": sizes.top_k,
@@ -144,7 +165,13 @@ def solved(
         "power_of_two": config.power_of_two,
         "rounding": str(config.rounding),
     }
-    expected_q, expected_scale = reference.permute_quantize(x, permutation, **options)
+    of_pairs = permutation
+    if form.has_atoms:
+        of_pairs = permutation.clone()
+        of_pairs[owned] = pairs.where(exists, count - 1)
+    else:
+        owned = owned.masked_scatter(owned, exists)
+    expected_q, expected_scale = reference.permute_quantize(x, of_pairs, **options)
     named = options | {
         "permutation": permutation,
         "inverse": inverse.view(len(x), -1) if config.walk is Walk.SCATTER else None,
