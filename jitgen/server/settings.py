@@ -116,7 +116,7 @@ class Toolchain:
     confine: str = of(
         choice("best", "require", "off"),
         "best",
-        "whether its processes lack network and keys: best (if possible), require, off",
+        "isolation of its processes from network and keys: best (if possible), require, off",
     )
 
 
@@ -134,7 +134,7 @@ class Signing:
     gate: str = of(
         choice("off", "emulator"),
         "off",
-        "off or emulator: what verifies a GPU kernel before it is signed",
+        "what verifies a GPU kernel before it is signed: off (nothing) or emulator",
     )
     gate_s: float = of(duration(1, 36000), 1800.0, "time limit of that verification for one kernel")
     trust: Path | None = of(path, None, "trust document to hand out, signed by the root key")
