@@ -115,8 +115,12 @@ def fp8_experts(**changes: Any) -> Any:
         experts_interface=ALL_FP8_EXPERTS_FUNCTIONS,
         has_bias=False,
     )
-    fields = {"hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 128}
     of = make("MixtralExperts", torch.bfloat16).config
+    fields = {
+        **dict.fromkeys(("hidden_size", "intermediate_size", "moe_intermediate_size"), 128),
+        "hidden_activation": of.hidden_act,
+        **dict.fromkeys(("swiglu_alpha", "swiglu_limit", "mlp_gate_softcap", "mlp_up_softcap")),
+    }
     for name, value in fields.items():
         setattr(of, name, value)
     made = kind(config=of, block_size=(128, 128))

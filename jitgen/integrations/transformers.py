@@ -26,11 +26,13 @@ from jitgen.config import Arch
 from jitgen.errors import InputError, ToolchainError
 from jitgen.integrations import transformers_products as products
 from jitgen.integrations.transformers_chains import (
+    OwnChain,
     chain_of,
     drop_mxfp4,
     has_chain,
     hold_mxfp4,
     is_gpt_oss,
+    names_of,
 )
 from jitgen.layer import plan as plans
 from jitgen.layer.call import run
@@ -100,7 +102,7 @@ def _is_chained(module: nn.Module, hidden_states: Tensor, top_k_weights: Tensor)
     """Say whether a call goes through the launches of `jitgen.moe`."""
     if not has_chain(module):
         return False
-    weight = module.gate_up_proj
+    weight = getattr(module, names_of(module)[0])
     if weight.dtype is torch.bfloat16 and products.computed_in(weight) is not torch.bfloat16:
         return False
     if not torch.is_grad_enabled():
@@ -171,8 +173,11 @@ def plan(
             tokens = max_tokens or CHUNK_TOKENS
             sweeps |= dict.fromkeys(products.sweeps(module, top_k, tokens, target))
             continue
-        found = plans.of(chain_of(module, top_k), max_tokens, target, name=name)
-        sweeps |= dict.fromkeys(found.sweeps)
+        chain = chain_of(module, top_k)
+        found = plans.of(chain, max_tokens, target, name=name).sweeps
+        if isinstance(chain, OwnChain) and not chain.has_activation:
+            found = tuple(each for each in found if each.problem.op != "silu_mul_quantize")
+        sweeps |= dict.fromkeys(found)
     if not sweeps:
         raise InputError("model", f"{type(model).__name__} has no experts that jitgen knows")
     description = f"the experts of {type(model).__name__}"

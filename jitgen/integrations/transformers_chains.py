@@ -16,9 +16,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.formats.block128 import per_token_group
 from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4_from
+from jitgen.integrations.transformers_activations import activation_of
 from jitgen.layer.chain import Chain, Counts, Rows
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import NONE, ExpertWeights
@@ -27,21 +29,17 @@ from jitgen.ops.route.results import Sorting
 from jitgen.ops.versions import Places, Versions
 from jitgen.support.frozen import frozen
 
-NAMES = {"w13": "gate_up_proj", "w2": "down_proj"}
-"""Names of a chain's weights in modules."""
-
 _BLOCK = (128, 128)
 
 _MX_BLOCK = 32
 """Values along K that share a scale in MXFP4."""
 
-CHAINED = {
-    "has_gate": True,
+_FP8: dict[str, bool] = {
     "is_transposed": False,
     "has_bias": False,
     "has_post_expert_norm": False,
 }
-"""Attributes of a module that there is a chain for."""
+"""Attributes of FP8 experts that there is a chain for."""
 
 
 @frozen
@@ -64,6 +62,8 @@ class _Kept:
     weights: ExpertWeights
 
 
+_OURS = ("w13", "w2")
+
 _kept: WeakKeyDictionary[nn.Module, _Kept] = WeakKeyDictionary()
 
 _held: WeakKeyDictionary[nn.Module, tuple[Versions, dict[str, PrepackedWeights] | None]] = (
@@ -76,15 +76,17 @@ copies.
 
 
 @frozen
-class GatedChain(Chain):
+class OwnChain(Chain):
     """
-    A chain with the activation of a module's own code.
+    A chain with a part of a module's own code: its activation, a norm behind each expert, or both.
 
     Attributes:
         module: Whose.
+        has_activation: Whether a kernel computes its activation.
     """
 
     module: Any
+    has_activation: bool
 
     def activate(
         self,
@@ -93,19 +95,48 @@ class GatedChain(Chain):
         into: Buffers = NEW,
     ) -> Rows:
         """
-        Apply the module's activation to gates and ups, and quantise the result as the product reads
-        it.
+        Apply the module's activation to gates and ups, or to values without gates, and quantise the
+        result as the product reads it.
         """
-        active = self.module._apply_gate(h).to(torch.bfloat16).contiguous()
+        if self.has_activation:
+            return Chain.activate(self, h, pairs, into)
+        own = self.module._apply_gate if has_gate(self.module) else self.module.act_fn
+        active = own(h).to(torch.bfloat16).contiguous()
         return (active, None) if self.weights.activation_format == NONE else per_token_group(active)
+
+    def down(self, rows: Rows, pairs: Sorting | Counts, into: Buffers = NEW) -> Tensor:
+        """Return the second product, behind the module's norm if it has one; (T * k, H)."""
+        y = Chain.down(self, rows, pairs, into)
+        if not _has_norm(self.module):
+            return y
+        found: Tensor = self.module.post_expert_norm(y)
+        return found.to(torch.bfloat16).contiguous()
+
+
+def has_gate(module: Any) -> bool:
+    """Say whether experts have gates beside ups."""
+    return bool(getattr(module, "has_gate", True))
+
+
+def _has_norm(module: Any) -> bool:
+    return bool(getattr(module, "has_post_expert_norm", False))
+
+
+def names_of(module: Any) -> tuple[str, str]:
+    """Return the names of the weights of both products."""
+    return "gate_up_proj" if has_gate(module) else "up_proj", "down_proj"
 
 
 def has_chain(module: Any) -> bool:
     """Say whether a module of experts is of a kind that there is a chain for."""
-    if is_gpt_oss(module):
-        return module.gate_up_proj.dtype is torch.bfloat16
-    is_usual = all(getattr(module, name, value) == value for name, value in CHAINED.items())
-    return is_usual and module.gate_up_proj.dtype in (torch.bfloat16, torch.float8_e4m3fn)
+    dtype = getattr(module, names_of(module)[0]).dtype
+    return dtype is torch.bfloat16 or (dtype is torch.float8_e4m3fn and not beyond_fp8(module))
+
+
+def beyond_fp8(module: Any) -> dict[str, bool]:
+    """Return the attributes of a module that FP8 experts have no chain for."""
+    have = {name: getattr(module, name, usual) for name, usual in _FP8.items()}
+    return {name: value for name, value in have.items() if value != _FP8[name]}
 
 
 def is_gpt_oss(module: nn.Module) -> bool:
@@ -120,43 +151,63 @@ def chain_of(module: Any, top_k: int) -> Chain:
     Raises:
         InputError: It is of a kind that jitgen does not serve.
     """
-    if is_gpt_oss(module):
-        return _of_gpt_oss(module, top_k)
-    activation = _activation(module)
+    activation = activation_of(module)
     sources = _sources(module)
-    kept = None if torch.compiler.is_compiling() else _kept.get(module)
+    copies = _held_by(module) if is_gpt_oss(module) else None
+    kept = None if torch.compiler.is_compiling() or copies else _kept.get(module)
     if (
         kept is None
         or kept.top_k != top_k
         or kept.activation != activation
         or not kept.places.hold(sources)
     ):
-        kept = _made(module, top_k, activation, sources)
-    if activation is None:  # this chain holds the module, so it is not kept beside it
-        return GatedChain(config=kept.config, weights=kept.weights, module=module)
-    return Chain(config=kept.config, weights=kept.weights)
+        kept = _made(module, top_k, activation, sources, copies)
+    if activation is not None and not _has_norm(module):
+        return Chain(config=kept.config, weights=kept.weights)
+    return OwnChain(  # which holds the module, so it is not kept beside it
+        config=kept.config,
+        weights=kept.weights,
+        module=module,
+        has_activation=activation is not None,
+    )
 
 
 def _made(
-    module: Any, top_k: int, activation: dict[str, Any] | None, sources: tuple[Tensor, ...]
+    module: Any,
+    top_k: int,
+    activation: dict[str, Any] | None,
+    sources: tuple[Tensor, ...],
+    copies: dict[str, PrepackedWeights] | None,
 ) -> _Kept:
-    """Return the record of a module, and keep it while the weights stay in their memory."""
+    """
+    Return the record of a module, with `copies` in the place of its weights if there are some, and
+    keep it while the weights stay in their memory.
+    """
     _require_blocks(module)
-    w13, w2, *scales = (each.detach() for each in sources)
+    scales = [each.detach() for each in sources[2:]]
     w13_scale, w2_scale = (each.float() for each in scales) if scales else (None, None)
-    weights = ExpertWeights(w13=w13, w2=w2, w13_scale=w13_scale, w2_scale=w2_scale)
+    biases = {
+        f"{ours}_bias": getattr(module, f"{theirs}_bias").detach().float()
+        for ours, theirs in zip(_OURS, names_of(module), strict=True)
+        if getattr(module, "has_bias", False)
+    }
+    weights = ExpertWeights(
+        **(copies or _plain(module)), w13_scale=w13_scale, w2_scale=w2_scale, **biases
+    )
+    usual = {"activation": str(Activation.SWIGLU if has_gate(module) else Activation.IDENTITY)}
     found = _Kept(
         places=Places(sources),
         top_k=top_k,
         activation=activation,
-        config=_config(weights, top_k, **(activation or {})),
+        config=_config(weights, top_k, **(activation or usual)),
         weights=weights,
     )
     # Computed weights, such as those that an adapter is added to, are others at each call; and
-    # scales of another type were copied.
+    # biases, and scales of another type, were copied.
     own = module._parameters
     is_own = all(any(each is mine for mine in own.values()) for each in sources)
-    if is_own and all(each.dtype is torch.float32 for each in scales) and not _is_traced(sources):
+    is_copied = bool(biases or copies) or any(each.dtype is not torch.float32 for each in scales)
+    if is_own and not is_copied and not _is_traced(sources):
         _kept[module] = found
     return found
 
@@ -165,10 +216,11 @@ def _sources(module: Any) -> tuple[Tensor, ...]:
     """
     Return the tensors that a chain refers to: both weights, and their scales if they have some.
     """
-    weights = module.gate_up_proj, module.down_proj
+    names = names_of(module)
+    weights = tuple(getattr(module, name) for name in names)
     if weights[0].dtype is not torch.float8_e4m3fn:
         return weights
-    return *weights, module.gate_up_proj_scale_inv, module.down_proj_scale_inv
+    return *weights, *(getattr(module, f"{name}_scale_inv") for name in names)
 
 
 def _is_traced(sources: tuple[Tensor, ...]) -> bool:
@@ -177,25 +229,12 @@ def _is_traced(sources: tuple[Tensor, ...]) -> bool:
     return torch.compiler.is_compiling() or not all(type(each) in kinds for each in sources)
 
 
-def _of_gpt_oss(module: Any, top_k: int) -> Chain:
-    """
-    Return the chain of gpt-oss's experts: bfloat16 weights (E, K, N), read as they lie, or the
-    MXFP4 copies that `use_mxfp4` made; and a bias, which kernels take in float32.
-    """
-    biases = {
-        f"{ours}_bias": getattr(module, f"{theirs}_bias").detach().float()
-        for ours, theirs in NAMES.items()
-    }
-    weights = ExpertWeights(**(_held_by(module) or _plain(module)), **biases)
-    gate = {"swiglu_limit": float(module.limit), "swiglu_alpha": float(module.alpha)}
-    config = _config(weights, top_k, activation="swiglu_oai", interleaved=True, **gate)
-    return Chain(config=config, weights=weights)
-
-
 def _plain(module: Any) -> dict[str, Any]:
-    return {
-        ours: getattr(module, theirs).detach().transpose(1, 2) for ours, theirs in NAMES.items()
-    }
+    """Return the weights of a module, (E, N, K), as they lie."""
+    found = (getattr(module, name).detach() for name in names_of(module))
+    if getattr(module, "is_transposed", False):
+        found = (each.transpose(1, 2) for each in found)
+    return dict(zip(_OURS, found, strict=True))
 
 
 def hold_mxfp4(module: Any) -> bool:
@@ -276,7 +315,7 @@ def _config(weights: ExpertWeights, top_k: int, **activation: Any) -> MoEConfig:
 
 def _require_blocks(module: Any) -> None:
     """Require FP8 experts with blocks of 128 x 128 that quantise tokens dynamically."""
-    if module.gate_up_proj.dtype is not torch.float8_e4m3fn:
+    if getattr(module, names_of(module)[0]).dtype is not torch.float8_e4m3fn:
         return
     scheme, block = module.activation_scheme, module.block_size
     if scheme != "dynamic" or block is None or tuple(block) != _BLOCK:
@@ -285,20 +324,3 @@ def _require_blocks(module: Any) -> None:
             f"jitgen quantises tokens itself, for blocks of 128 x 128 (got {scheme} activations "
             f"and blocks of {block} in {type(module).__name__})",
         )
-
-
-def _activation(module: Any) -> dict[str, Any] | None:
-    """Return the fields of `MoEConfig` for the activation; None where no kernel computes it."""
-    gate = type(module)._apply_gate
-    is_default = gate.__name__ == "_default_apply_gate"
-    is_fp8 = gate.__qualname__ == "FP8Experts._apply_gate"
-    act_fn = getattr(module, "act_fn", None)
-    is_silu = isinstance(act_fn, nn.SiLU) or type(act_fn).__name__ == "SiLUActivation"
-    if is_default and is_silu:
-        return {}
-    if not is_fp8 or getattr(module, "gate_softcap", None) is not None:  # which older ones lack
-        return None
-    if module.swiglu_alpha is not None:
-        limits = {name: float(getattr(module, name)) for name in ("swiglu_limit", "swiglu_alpha")}
-        return {"activation": "swiglu_oai", **limits}
-    return {} if is_silu and module.limit is None else None

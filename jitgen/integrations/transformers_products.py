@@ -21,7 +21,7 @@ from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.route import RouteProblem, Scoring
 from jitgen.errors import InputError
 from jitgen.formats.protocol import OF_TORCH
-from jitgen.integrations.transformers_chains import CHAINED
+from jitgen.integrations.transformers_chains import beyond_fp8, has_gate, names_of
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.route.call import sort_pairs
 from jitgen.plans.sweep import Sweep
@@ -63,7 +63,7 @@ def forward(
     Raises:
         InputError: The weights are of a type that has no kernels here.
     """
-    first, second = _names(module)
+    first, second = names_of(module)
     weight = getattr(module, first)
     groups, top_k = weight.shape[0], top_k_index.shape[-1]
     dtype = computed_in(weight)
@@ -79,7 +79,7 @@ def forward(
     rest = (pairs.permutation < 0)[:, None] if module._is_expert_parallel else None
     rows = _applied(_Gathered, hidden_states.to(dtype), pairs.permutation, pairs.inverse)
     h = _without(rest, _product(module, first, rows, pairs.offs))
-    active = module._apply_gate(h) if getattr(module, "has_gate", True) else module.act_fn(h)
+    active = module._apply_gate(h) if has_gate(module) else module.act_fn(h)
     y = _without(rest, _product(module, second, active.to(dtype), pairs.offs))
     if getattr(module, "has_post_expert_norm", False):
         y = module.post_expert_norm(y)
@@ -95,7 +95,7 @@ def sweeps(module: Any, top_k: int, max_tokens: int, arch: Arch) -> Iterator[Swe
     Raises:
         InputError: The weights are of a type that has no kernels there.
     """
-    names = _names(module)
+    names = names_of(module)
     first = getattr(module, names[0])
     groups = first.shape[0]
     _require_kernels(module, computed_in(first), arch)
@@ -127,21 +127,15 @@ def sweeps(module: Any, top_k: int, max_tokens: int, arch: Arch) -> Iterator[Swe
         )
 
 
-def _names(module: Any) -> tuple[str, str]:
-    """Return the names of the weights of both products."""
-    return "gate_up_proj" if getattr(module, "has_gate", True) else "up_proj", "down_proj"
-
-
 def _is_transposed(module: Any) -> bool:
     return bool(getattr(module, "is_transposed", False))
 
 
 def _require_kernels(module: Any, dtype: torch.dtype, arch: Arch) -> None:
     """Require weights that the target multiplies in `dtype`, without scales."""
-    name, of_weights = type(module).__name__, getattr(module, _names(module)[0]).dtype
+    name, of_weights = type(module).__name__, getattr(module, names_of(module)[0]).dtype
     if of_weights.itemsize == 1:
-        have = {flag: getattr(module, flag, usual) for flag, usual in CHAINED.items()}
-        other = [f" with {flag} = {have[flag]}" for flag in have if have[flag] != CHAINED[flag]]
+        other = [f" with {name} = {value}" for name, value in beyond_fp8(module).items()]
         if of_weights is torch.float8_e4m3fn and not other:
             raise InputError(
                 "experts_implementation",

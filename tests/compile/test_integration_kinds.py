@@ -5,19 +5,24 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import jitgen
+from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.integrations import transformers as integration
+from jitgen.integrations.transformers_activations import activation_of
+from jitgen.ops.silu_mul_quantize.reference import of_gate
 from tests import needs
 
 pytest.importorskip("transformers", reason="needs jitgen[transformers]")
 
 from tests.compile.test_integration_training import FEW  # which need it
-from tests.transformers_experts import call, fp8_experts, make
+from tests.transformers_experts import call, classes, errors, fp8_experts, make
 
 pytestmark = [
     needs.compiler,
@@ -62,6 +67,79 @@ class TestFp8:
 
         assert found.dtype is torch.float32
         assert torch.equal(found.bfloat16(), expected)
+
+
+def probe(module: Any) -> Tensor:
+    """Return values of every size, for gates and ups."""
+    chance = torch.Generator().manual_seed(6)
+    columns = 64 if getattr(module, "has_gate", True) else 32
+    return torch.randn(40, columns, generator=chance, dtype=torch.float64) * 9
+
+
+def own(module: Any, h: Tensor) -> Tensor:
+    """Return what a module's own code makes of the first product."""
+    return module._apply_gate(h) if getattr(module, "has_gate", True) else module.act_fn(h)
+
+
+def of_jitgen(fields: dict[str, Any], h: Tensor) -> Tensor:
+    """Return what the reference of jitgen's kernels makes of it."""
+    kind = Activation(fields["activation"])
+    if not kind.is_gated:
+        return of_gate(kind, h, None)
+    halves = h.unflatten(1, (-1, 2)).unbind(2) if fields.get("interleaved") else h.chunk(2, 1)
+    return of_gate(kind, *halves, *(fields[name] for name in kind.numbers))
+
+
+class TestActivations:
+    """A class that is known by its name computes what jitgen takes it for."""
+
+    @pytest.mark.parametrize("name", classes())
+    def test_of_every_class(self, name: str) -> None:
+        module = make(name, torch.bfloat16)
+        fields = activation_of(module)
+
+        assert fields is not None
+        h = probe(module)
+        assert errors([of_jitgen(fields, h)], [own(module, h)])[0] < 1e-6
+
+    @pytest.mark.parametrize(
+        ("changes", "kind"),
+        [
+            ({}, "swiglu"),
+            ({"limit": 5.0}, "swiglu_clamp"),
+            ({"swiglu_alpha": 1.5, "swiglu_limit": 5.0, "limit": 5.0}, "swiglu_oai"),
+            ({"gate_softcap": 3.0, "up_softcap": 6.0}, "situ"),
+            ({"act_fn": torch.nn.Mish()}, None),
+            ({"act_fn": torch.nn.Mish(), "limit": 5.0}, None),
+            ({"limit": -1.0}, None),
+        ],
+        ids=str,
+    )
+    def test_of_fp8_experts(self, changes: dict[str, Any], kind: str | None) -> None:
+        """Their class has the gates of several models."""
+        module = fp8_experts(**changes)
+        fields = activation_of(module)
+
+        assert (fields and fields["activation"]) == kind
+        if fields:
+            h = probe(module)
+            assert errors([of_jitgen(fields, h)], [own(module, h)])[0] < 1e-6
+
+    @pytest.mark.parametrize(
+        ("word", "kind"),
+        [
+            *(("relu", "relu"), ("silu", "silu"), ("gelu", "gelu"), ("linear", "identity")),
+            *(("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh"), ("mish", None)),
+        ],
+    )
+    def test_without_a_gate(self, word: str, kind: str | None) -> None:
+        module = make("NemotronHExperts", torch.bfloat16, mlp_hidden_act=word)
+        fields = activation_of(module)
+
+        assert (fields and fields["activation"]) == kind
+        if fields:
+            h = probe(module)
+            assert errors([of_jitgen(fields, h)], [own(module, h)])[0] < 1e-6
 
 
 class TestPlans:

@@ -97,7 +97,8 @@ def test_every_class(name: str, dtype: torch.dtype) -> None:
         assert found <= 1.5 * max(others) + 1e-7
     with torch.no_grad():
         (alone,) = errors([module(*given)], expected[:1])
-    assert alone <= 1.5 * max(others[0] for others in of.values()) + 1e-7
+    of_float32 = 1.5 * of["grouped_mm"][0] + 1e-7  # sums in another order, and nothing between
+    assert alone <= (of_float32 if dtype is torch.float32 else of["grouped_mm"][0])
 
 
 def config() -> Any:
