@@ -17,7 +17,7 @@ from jitgen.integrations.sizes import Sizes, chain_of, prewarmed
 from jitgen.layer.call import run
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import CHUNK_TOKENS
-from jitgen.layer.weights import ExpertWeights
+from jitgen.layer.weights import BLOCK128, NONE, ExpertWeights
 from jitgen.ops.versions import Places
 from jitgen.settings import settings
 
@@ -115,7 +115,7 @@ def _chain(given: Any, layer: Any, top_k: int) -> Chain:
         experts=experts,
         local_experts=weights.groups,
         top_k=top_k,
-        is_fp8=bool(given.use_fp8_w8a8),
+        form=BLOCK128 if given.use_fp8_w8a8 else NONE,
     )
     prewarmed(sizes, max_tokens=CHUNK_TOKENS)
     return chain_of(weights, experts, top_k)

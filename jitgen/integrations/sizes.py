@@ -6,6 +6,7 @@ The layer that an engine describes before its weights exist, and the kernels tha
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ from jitgen.formats.protocol import ceil_div
 from jitgen.layer import plan as plans
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
-from jitgen.layer.weights import ExpertWeights
+from jitgen.layer.weights import BLOCK128, NONE, ROW, ExpertWeights
 from jitgen.plans.plan import Plan
 from jitgen.plans.prewarm import prewarm
 from jitgen.support.frozen import frozen
@@ -35,7 +36,10 @@ class Sizes:
         experts: Experts of the whole layer.
         local_experts: Of them here.
         top_k: Experts of a token.
-        is_fp8: Whether weights are FP8 with scales for each 128 x 128; else bfloat16.
+        form: What tokens are quantised to: ``block128`` or ``row`` where weights are FP8 with
+            scales for each 128 x 128 or each row; ``none`` where they are bfloat16.
+        gate: Fields of `MoEConfig` for the activation, with their values.
+        has_bias: Whether products have biases.
     """
 
     hidden: int
@@ -43,7 +47,9 @@ class Sizes:
     experts: int
     local_experts: int
     top_k: int
-    is_fp8: bool
+    form: str = NONE
+    gate: tuple[tuple[str, Any], ...] = ()
+    has_bias: bool = False
 
     def plan(self, max_tokens: int, name: str = "engine") -> Plan:
         """Return the plan of the layer for at most `max_tokens` tokens at once."""
@@ -53,40 +59,46 @@ class Sizes:
             experts=max(self.experts, self.top_k),
             local_experts=self.local_experts,
             top_k=self.top_k,
+            **dict(self.gate),
         )
-        chain = Chain(config=config, weights=self._weights())
+        chain = Chain(config=config, weights=self._weights(config.is_gated))
         return plans.of(chain, max_tokens, None, name=name)
 
-    def _weights(self) -> ExpertWeights:
+    def _weights(self, is_gated: bool) -> ExpertWeights:
         """Return weights without memory, as far as plans look at them."""
-        found = {}
+        found: dict[str, Any] = {}
         shapes = {
-            "w13": (2 * self.intermediate, self.hidden),
+            "w13": ((1 + is_gated) * self.intermediate, self.hidden),
             "w2": (self.hidden, self.intermediate),
         }
-        dtype = torch.float8_e4m3fn if self.is_fp8 else torch.bfloat16
+        dtype = torch.bfloat16 if self.form == NONE else torch.float8_e4m3fn
         for name, (n, k) in shapes.items():
             shape = (self.local_experts, n, k)
             found[name] = torch.empty(shape, dtype=dtype, device="meta")
-            if self.is_fp8:
-                blocks = (self.local_experts, ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK))
-                found[f"{name}_scale"] = torch.empty(blocks, device="meta")
-        return ExpertWeights(
-            w13=found["w13"],
-            w2=found["w2"],
-            w13_scale=found.get("w13_scale"),
-            w2_scale=found.get("w2_scale"),
-        )
+            sizes = {
+                BLOCK128: (ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK)),
+                ROW: (n,),
+            }
+            if self.form in sizes:
+                scales = (self.local_experts, *sizes[self.form])
+                found[f"{name}_scale"] = torch.empty(scales, device="meta")
+            if self.has_bias:
+                found[f"{name}_bias"] = torch.empty(self.local_experts, n, device="meta")
+        return ExpertWeights(**found)
 
 
-def chain_of(weights: ExpertWeights, experts: int, top_k: int) -> Chain:
-    """Return the chain of this rank's weights, for `experts` experts on all ranks."""
+def chain_of(weights: ExpertWeights, experts: int, top_k: int, **gate: Any) -> Chain:
+    """
+    Return the chain of this rank's weights, for `experts` experts on all ranks; `gate` are fields
+    of `MoEConfig` for the activation.
+    """
     config = MoEConfig(
         hidden=weights.hidden,
         intermediate=weights.intermediate,
         experts=experts,
         local_experts=weights.groups,
         top_k=top_k,
+        **gate,
     )
     return Chain(config=config, weights=weights)
 

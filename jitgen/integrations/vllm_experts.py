@@ -1,36 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The class that vLLM instantiates for each layer: experts with bfloat16 tokens, and weights as in
-checkpoints.
+checkpoints. vLLM's log has a line for each kind of layer that it takes, and for each that it does
+not, with the reason.
 
 Importing this imports vLLM; `jitgen.integrations.vllm` does so when vLLM asks for experts.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 from torch import Tensor
 from vllm.model_executor.layers.fused_moe import modular_kernel
-from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
 from vllm.model_executor.layers.quantization.utils.quant_utils import (
     kFp8Dynamic128Sym,
+    kFp8DynamicTokenSym,
     kFp8Static128BlockSym,
+    kFp8StaticChannelSym,
 )
 from vllm.platforms import current_platform
 
 from jitgen.config import Numerics
 from jitgen.integrations.sizes import Sizes, chain_of, prewarmed
+from jitgen.integrations.vllm_activations import NAMES, fields_of
 from jitgen.layer.call import run
 from jitgen.layer.chain import Chain
-from jitgen.layer.weights import ExpertWeights
+from jitgen.layer.weights import BLOCK128, NONE, ROW, ExpertWeights
 from jitgen.ops.versions import Places
 from jitgen.settings import settings
 
 _HOPPER = 90
-_SCHEMES = ((None, None), (kFp8Static128BlockSym, kFp8Dynamic128Sym))
+_SCHEMES = (
+    (None, None),
+    (kFp8Static128BlockSym, kFp8Dynamic128Sym),
+    (kFp8StaticChannelSym, kFp8DynamicTokenSym),
+)
+"""Formats of weights and of tokens."""
+
+_logger = logging.getLogger("vllm.jitgen")  # below vLLM's, whose handlers and level it has
+
+_told: set[str] = set()
+
+
+def _tell_once(level: int, message: str, *arguments: object) -> None:
+    """Log a line of vLLM's log, unless it is there already."""
+    line = message % arguments
+    if line not in _told:
+        _told.add(line)
+        _logger.log(level, "%s", line)
+
+
+def _described(moe: Any) -> str:
+    """Return a layer in words; layers that differ in nothing are one."""
+    sizes = f"{moe.hidden_dim} x {moe.intermediate_size_per_partition}"
+    return (
+        f"{moe.num_local_experts} of {moe.num_experts} experts of {sizes}, "
+        f"{moe.experts_per_token} for each token, {moe.activation.value}"
+    )
 
 
 class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
@@ -43,19 +73,28 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
     expects_unquantized_inputs = True
 
     def __init__(self, moe_config: Any, quant_config: Any) -> None:
-        if moe_config.is_lora_enabled:
-            raise ValueError("jitgen's experts have no LoRA: take jitgen out of VLLM_PLUGINS")
         super().__init__(moe_config, quant_config)
         self._kept: tuple[tuple[int, int], Places, Chain] | None = None
+        gate = fields_of(moe_config, quant_config)
+        if gate is None:
+            raise ValueError(f"jitgen's experts have no {_described(moe_config)} with its numbers")
+        self._gate = gate
+        self._form = NONE
+        if quant_config.quant_dtype is not None:
+            self._form = ROW if quant_config.per_act_token_quant else BLOCK128
         sizes = Sizes(
             hidden=moe_config.hidden_dim,
             intermediate=moe_config.intermediate_size_per_partition,
             experts=moe_config.num_experts,
             local_experts=moe_config.num_local_experts,
             top_k=moe_config.experts_per_token,
-            is_fp8=quant_config.quant_dtype is not None,
+            form=self._form,
+            gate=tuple(gate.items()),
+            has_bias=bool(moe_config.has_bias),
         )
         prewarmed(sizes, max_tokens=moe_config.max_num_tokens)
+        words = "jitgen computes layers of %s, quantised: %s"
+        _tell_once(logging.INFO, words, _described(moe_config), self._form)
 
     @staticmethod
     def is_supported_config(
@@ -64,14 +103,15 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
         *rest: Any,
     ) -> tuple[bool, str | None]:
         """Say whether a layer is of a kind that there is a chain for, and if not, why."""
-        usual = modular_kernel.FusedMoEExperts.is_supported_config(cls, moe_config, *rest)
-        if not usual[0]:
-            return False, usual[1]
-        if moe_config.in_dtype is not torch.bfloat16:
-            return False, "jitgen's experts take bfloat16 tokens"
-        if moe_config.has_bias or moe_config.swiglu_limit is not None:
-            return False, "jitgen's experts have no bias and no limit"
-        return True, None
+        fits, why = modular_kernel.FusedMoEExperts.is_supported_config(cls, moe_config, *rest)
+        if fits and moe_config.in_dtype is not torch.bfloat16:
+            fits, why = False, f"tokens are {moe_config.in_dtype}, and kernels take bfloat16"
+        if fits and fields_of(moe_config) is None:
+            fits, why = False, f"no kernel has {moe_config.activation.value} with its numbers"
+        if not fits:
+            words = "jitgen does not compute layers of %s: %s"
+            _tell_once(logging.WARNING, words, _described(moe_config), why)
+        return fits, why
 
     @staticmethod
     def activation_format() -> Any:
@@ -84,7 +124,7 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
 
     @staticmethod
     def _supports_no_act_and_mul() -> bool:
-        return False
+        return True
 
     @staticmethod
     def _supports_quant_scheme(weight_key: Any, activation_key: Any) -> bool:
@@ -92,7 +132,7 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
 
     @staticmethod
     def _supports_activation(activation: Any) -> bool:
-        return bool(activation == MoEActivation.SILU)
+        return activation.value in NAMES
 
     @staticmethod
     def _supports_parallel_config(moe_parallel_config: Any) -> bool:
@@ -136,15 +176,26 @@ class JitgenExperts(modular_kernel.FusedMoEExpertsModular):  # vLLM is untyped
         """
         Return the chain of the layer's weights and scales; it is kept while these stay in place.
         """
-        sources = w1, w2, self.w1_scale, self.w2_scale
+        sources = w1, w2, self.w1_scale, self.w2_scale, self.w1_bias, self.w2_bias
         if self._kept is not None:
             asked, places, chain = self._kept
             if asked == (top_k, experts) and places.hold(sources):
                 return chain
-        w13_scale, w2_scale = (None if x is None else x.detach() for x in sources[2:])
+        w13_scale, w2_scale = (None if x is None else x.detach() for x in sources[2:4])
+        if self._form == ROW:  # (E, N, 1) in vLLM
+            w13_scale, w2_scale = (
+                None if x is None else x.flatten(1) for x in (w13_scale, w2_scale)
+            )
+        w13_bias, w2_bias = (None if x is None else x.detach().float() for x in sources[4:])
         weights = ExpertWeights(
-            w13=w1.detach(), w2=w2.detach(), w13_scale=w13_scale, w2_scale=w2_scale
+            w13=w1.detach(),
+            w2=w2.detach(),
+            w13_scale=w13_scale,
+            w2_scale=w2_scale,
+            w13_bias=w13_bias,
+            w2_bias=w2_bias,
         )
-        chain = chain_of(weights, experts, top_k)
-        self._kept = (top_k, experts), Places(sources), chain
+        chain = chain_of(weights, experts, top_k, **self._gate)
+        if all(x is None or x.dtype is torch.float32 for x in sources[4:]):  # else they are copies
+            self._kept = (top_k, experts), Places(sources), chain
         return chain

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from jitgen.integrations import sglang, sglang_experts, sizes, vllm
+from jitgen.integrations.vllm_activations import fields_of
 from jitgen.layer import reference
 from tests import needs
 from tests.moe_cases import EXPERTS, HIDDEN, INTERMEDIATE, TOP_K, Case, make
@@ -38,18 +39,32 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **names: Any) -> Module
 
 @pytest.mark.usefixtures("shared_cache")
 class TestSizes:
-    @pytest.mark.parametrize("form", ["bf16", "block128"])
-    def test_a_layer_without_weights_has_the_same_plan(self, form: str) -> None:
+    @pytest.mark.parametrize(
+        ("form", "gate"),
+        [
+            ("bf16", {}),
+            ("block128", {}),
+            ("row", {}),
+            ("bf16_bias", {}),
+            ("bf16", {"activation": "swiglu_clamp", "swiglu_limit": 7.0}),
+            ("bf16", {"activation": "relu2"}),
+        ],
+    )
+    def test_a_layer_without_weights_has_the_same_plan(
+        self, form: str, gate: dict[str, Any]
+    ) -> None:
         import jitgen
 
-        case = make(form)
+        case = make(form, **gate)
         found = sizes.Sizes(
             hidden=HIDDEN,
             intermediate=INTERMEDIATE,
             experts=EXPERTS,
             local_experts=EXPERTS,
             top_k=TOP_K,
-            is_fp8=form == "block128",
+            form=str(case.weights.activation_format),
+            gate=tuple((name, value) for name, value in case.config.gate.items() if value),
+            has_bias=form == "bf16_bias",
         )
         layer = jitgen.MoELayer(case.config, case.weights)
 
@@ -77,7 +92,6 @@ class TestSizes:
             experts=EXPERTS,
             local_experts=EXPERTS,
             top_k=TOP_K,
-            is_fp8=False,
         )
         with pytest.raises(RuntimeError):
             sizes.prewarmed(layer, max_tokens=8)
@@ -144,40 +158,72 @@ def vllm_experts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
         w1_scale = property(lambda self: self.quant_config.w1_scale)
         w2_scale = property(lambda self: self.quant_config.w2_scale)
+        w1_bias = property(lambda self: self.quant_config.w1_bias)
+        w2_bias = property(lambda self: self.quant_config.w2_bias)
+
+    class Experts:
+        """Its checks, as far as they ask ours."""
+
+        @staticmethod
+        def is_supported_config(cls: Any, moe: Any, *_: Any) -> tuple[bool, str | None]:  # noqa: PLW0211
+            fits = cls._supports_activation(moe.activation)
+            return fits, None if fits else f"no {moe.activation.value}"
 
     layers = "vllm.model_executor.layers"
     utils = f"{layers}.quantization.utils.quant_utils"
-    stand_in(monkeypatch, utils, kFp8Dynamic128Sym="dynamic", kFp8Static128BlockSym="static")
+    names = "Dynamic128Sym", "DynamicTokenSym", "Static128BlockSym", "StaticChannelSym"
+    stand_in(monkeypatch, utils, **{f"kFp8{name}": name for name in names})
     stand_in(monkeypatch, "vllm.platforms", current_platform=SimpleNamespace(is_cpu=lambda: True))
     moe = f"{layers}.fused_moe"
-    stand_in(monkeypatch, f"{moe}.activation", MoEActivation=SimpleNamespace(SILU="silu"))
     stand_in(monkeypatch, f"{moe}.topk_weight_and_reduce", TopKWeightAndReduceNoOP=object)
-    kernel = stand_in(monkeypatch, f"{moe}.modular_kernel", FusedMoEExpertsModular=Modular)
+    classes = {"FusedMoEExpertsModular": Modular, "FusedMoEExperts": Experts}
+    kernel = stand_in(monkeypatch, f"{moe}.modular_kernel", **classes)
     sys.modules[moe].modular_kernel = kernel  # type: ignore[attr-defined]
-    for name in (utils, "vllm.platforms", f"{moe}.activation", f"{moe}.topk_weight_and_reduce"):
+    for name in (utils, "vllm.platforms", f"{moe}.topk_weight_and_reduce"):
         assert name in sys.modules
     monkeypatch.delitem(sys.modules, "jitgen.integrations.vllm_experts", raising=False)
     yield importlib.import_module("jitgen.integrations.vllm_experts").JitgenExperts
     sys.modules.pop("jitgen.integrations.vllm_experts")
 
 
-def of_vllm(case: Case, kind: Any) -> tuple[Any, Callable[..., Tensor]]:
-    """Return a layer's experts, and what calls them with weights as the layer has them."""
-    weights = case.weights
-    moe = SimpleNamespace(
-        is_lora_enabled=False,
+def layer_of_vllm(**changes: Any) -> Any:
+    """Return what vLLM says of a layer."""
+    activation = SimpleNamespace(value=changes.pop("activation", "silu"))
+    numbers = ("swiglu_limit", "swiglu_alpha", "swiglu_beta")
+    caps = ("activation_situ_beta", "activation_situ_linear_beta")
+    fields = dict.fromkeys((*numbers, *caps)) | changes
+    return SimpleNamespace(
+        activation=activation,
+        in_dtype=fields.pop("in_dtype", torch.bfloat16),
+        has_bias=fields.pop("has_bias", False),
+        **fields,
         hidden_dim=HIDDEN,
         intermediate_size_per_partition=INTERMEDIATE,
         num_experts=EXPERTS,
         num_local_experts=EXPERTS,
         experts_per_token=TOP_K,
-        max_num_tokens=len(case.x),
+        max_num_tokens=19,
     )
-    is_fp8 = weights.w13_scale is not None
+
+
+def of_vllm(case: Case, kind: Any, **changes: Any) -> tuple[Any, Callable[..., Tensor]]:
+    """Return a layer's experts, and what calls them with weights as the layer has them."""
+    weights = case.weights
+    moe = layer_of_vllm(has_bias=weights.w13_bias is not None, **changes)
+    is_fp8, is_row = weights.w13_scale is not None, weights.activation_format == "row"
+    scales = [
+        scale.unsqueeze(-1) if scale is not None and is_row else scale
+        for scale in (weights.w13_scale, weights.w2_scale)
+    ]
+    biases = [
+        None if bias is None else bias.bfloat16() for bias in (weights.w13_bias, weights.w2_bias)
+    ]
     quant = SimpleNamespace(
         quant_dtype=torch.float8_e4m3fn if is_fp8 else None,
-        w1_scale=weights.w13_scale,
-        w2_scale=weights.w2_scale,
+        per_act_token_quant=is_row,
+        **dict(
+            zip(("w1_scale", "w2_scale", "w1_bias", "w2_bias"), (*scales, *biases), strict=True)
+        ),
     )
     experts = kind(moe, quant)
 
@@ -227,6 +273,112 @@ class TestVllmExperts:
             w2.data.mul_(2)
 
         assert torch.equal(call(w1, w2), 2 * first)
+
+    @pytest.mark.parametrize(
+        ("form", "layer", "gate"),
+        [
+            ("row", {}, {}),
+            ("bf16", {"swiglu_limit": 0.3}, {"activation": "swiglu_clamp", "swiglu_limit": 0.3}),
+            ("bf16", {"activation": "relu2_no_mul"}, {"activation": "relu2"}),
+            (
+                "bf16_bias",
+                {"activation": "swigluoai"},
+                {
+                    "activation": "swiglu_oai",
+                    "interleaved": True,
+                    "swiglu_limit": 7.0,
+                    "swiglu_alpha": 1.702,
+                },
+            ),
+            (
+                "bf16",
+                {
+                    "activation": "swigluoai_uninterleave",
+                    "swiglu_limit": 0.5,
+                    "swiglu_alpha": 1.2,
+                    "swiglu_beta": 1.0,
+                },
+                {
+                    "activation": "swiglu_bias",
+                    "swiglu_limit": 0.5,
+                    "swiglu_alpha": 1.2,
+                    "swiglu_beta": 1.0,
+                },
+            ),
+            (
+                "bf16",
+                {
+                    "activation": "situ",
+                    "activation_situ_beta": 0.4,
+                    "activation_situ_linear_beta": 0.7,
+                },
+                {"activation": "situ", "gate_softcap": 0.4, "up_softcap": 0.7},
+            ),
+        ],
+        ids=str,
+    )
+    def test_formats_and_activations(
+        self, form: str, layer: dict[str, Any], gate: dict[str, Any], vllm_experts: Any
+    ) -> None:
+        """Only SiLU in bfloat16 and FP8 of blocks was taken."""
+        case = make(form, **gate)
+        _, call = of_vllm(case, vllm_experts, **layer)
+        found = [call(case.weights.w13, case.weights.w2) for _ in range(2)]
+
+        assert torch.equal(*found)
+        assert reference.relative_error(found[0], case.expected()) < case.tolerance
+
+    def test_numbers_of_quantisation_count_first(self, vllm_experts: Any) -> None:
+        layer = layer_of_vllm(swiglu_limit=5.0)
+        quant = SimpleNamespace(gemm1_clamp_limit=3.0, gemm1_alpha=None)
+
+        assert fields_of(layer) == {"activation": "swiglu_clamp", "swiglu_limit": 5.0}
+        assert fields_of(layer, quant) == {"activation": "swiglu_clamp", "swiglu_limit": 3.0}
+
+    @pytest.mark.parametrize(
+        ("layer", "why"),
+        [
+            ({"in_dtype": torch.float16}, "tokens are torch.float16, and kernels take bfloat16"),
+            ({"activation": "mish"}, "no mish"),
+            ({"activation": "gelu", "swiglu_limit": 7.0}, "no kernel has gelu with its numbers"),
+            ({"swiglu_alpha": 1.7}, "no kernel has silu with its numbers"),
+            ({"activation": "swigluoai", "swiglu_beta": 2.0}, "no kernel has swigluoai with"),
+            ({"activation": "swigluoai_uninterleave"}, "no kernel has swigluoai_uninterleave"),
+            ({"activation": "situ", "activation_situ_beta": 4.0}, "no kernel has situ with its"),
+        ],
+        ids=str,
+    )
+    def test_what_is_not_taken_is_told_once(
+        self,
+        layer: dict[str, Any],
+        why: str,
+        vllm_experts: Any,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """The reason was a line for those who debug vLLM."""
+        for _ in range(2):
+            fits, _ = vllm_experts.is_supported_config(vllm_experts, layer_of_vllm(**layer))
+            assert not fits
+
+        told = [each.getMessage() for each in caplog.records if each.name == "vllm.jitgen"]
+        (line,) = told
+        assert f"jitgen does not compute layers of {EXPERTS} of {EXPERTS} experts of " in line
+        assert why in line
+
+    def test_what_is_taken_is_told_once(
+        self, vllm_experts: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", "vllm.jitgen")
+        case = make("bf16")
+        for _ in range(2):
+            assert vllm_experts.is_supported_config(vllm_experts, layer_of_vllm()) == (True, None)
+            of_vllm(case, vllm_experts)
+
+        layer = f"{EXPERTS} of {EXPERTS} experts of {HIDDEN} x {INTERMEDIATE}"
+        told = f"jitgen computes layers of {layer}, {TOP_K} for each token, silu, quantised: none"
+        assert [each.getMessage() for each in caplog.records if each.name == "vllm.jitgen"] == [
+            told
+        ]
 
     def test_memory_of_weights_that_moved_is_given_back(self, vllm_experts: Any) -> None:
         """A chain for each place was kept, and with it all weights that were ever called."""

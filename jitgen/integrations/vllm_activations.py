@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's activations of experts, in jitgen's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jitgen.config.silu_mul_quantize import Activation
+
+_PLAIN = {
+    "silu": Activation.SWIGLU,
+    "gelu": Activation.GEGLU,
+    "gelu_tanh": Activation.GEGLU_TANH,
+    "silu_no_mul": Activation.SILU,
+    "gelu_no_mul": Activation.GELU,
+    "gelu_tanh_no_mul": Activation.GELU_TANH,
+    "relu2_no_mul": Activation.RELU2,
+}
+"""Values of vLLM's ``MoEActivation`` without numbers."""
+
+NAMES = frozenset({*_PLAIN, "situ", "swigluoai", "swigluoai_uninterleave", "swiglustep"})
+"""Those that kernels compute, if their numbers allow it."""
+
+_OAI_LIMIT, _OAI_ALPHA, _STEP_LIMIT = 7.0, 1.702, 7.0
+"""Numbers of vLLM's own kernels where a layer says none."""
+
+
+def fields_of(moe: Any, quant: Any = None) -> dict[str, Any] | None:
+    """
+    Return the fields of `MoEConfig` for the activation of a layer; None: no kernel computes it.
+
+    Args:
+        moe: vLLM's config of the layer.
+        quant: Its config of quantisation, whose numbers count before; None: there are none.
+    """
+    limit, alpha, beta = (
+        _number(quant, f"gemm1_{name}", getattr(moe, f"swiglu_{short}", None))
+        for name, short in (("clamp_limit", "limit"), ("alpha", "alpha"), ("beta", "beta"))
+    )
+    name = str(moe.activation.value)
+    if name == "situ":
+        return _situ(moe.activation_situ_beta, moe.activation_situ_linear_beta)
+    if name.startswith("swigluoai"):
+        return _swigluoai(limit, alpha, beta, interleaved=name == "swigluoai")
+    return _limited(name, limit) if (alpha, beta) == (None, None) else None
+
+
+def _situ(gate: float | None, up: float | None) -> dict[str, Any] | None:
+    return None if gate is None or up is None else _fields(Activation.SITU, gate=gate, up=up)
+
+
+def _swigluoai(
+    limit: float | None, alpha: float | None, beta: float | None, *, interleaved: bool
+) -> dict[str, Any] | None:
+    """Return gpt-oss's activation, by turns, or that of packed gates and ups, with any numbers."""
+    if interleaved:
+        limit = _OAI_LIMIT if limit is None else limit
+        alpha = _OAI_ALPHA if alpha is None else alpha
+        found = _fields(Activation.SWIGLU_OAI, limit=limit, alpha=alpha)
+        return {**found, "interleaved": True} if beta in (None, 1) else None
+    if limit is None:
+        return None
+    numbers = {"alpha": 1.0 if alpha is None else alpha, "beta": 0.0 if beta is None else beta}
+    return _fields(Activation.SWIGLU_BIAS, limit=limit, **numbers)
+
+
+def _limited(name: str, limit: float | None) -> dict[str, Any] | None:
+    """Return an activation that has a limit at most."""
+    if name == "swiglustep":
+        return _fields(Activation.SWIGLU_STEP, limit=_STEP_LIMIT if limit is None else limit)
+    if limit is not None:
+        return _fields(Activation.SWIGLU_CLAMP, limit=limit) if name == "silu" else None
+    return {"activation": str(_PLAIN[name])} if name in _PLAIN else None
+
+
+_ARGUMENTS = {
+    **{name: f"swiglu_{name}" for name in ("limit", "alpha", "beta")},
+    **{name: f"{name}_softcap" for name in ("gate", "up")},
+}
+
+
+def _fields(activation: Activation, **numbers: float) -> dict[str, Any]:
+    found = {_ARGUMENTS[name]: float(value) for name, value in numbers.items()}
+    return {"activation": str(activation), **found}
+
+
+def _number(quant: Any, name: str, other: float | None) -> float | None:
+    found = getattr(quant, name, None)
+    return other if found is None else float(found)
