@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from jitgen.verify import emulate
 
 __all__ = [
+    "ActivationBackwardConfig",
+    "ActivationBackwardProblem",
     "Arch",
     "BLayout",
     "Cluster",
@@ -138,6 +140,7 @@ _NAMES = {
     "config.grouped_gemm": (
         "Cluster Epilogue GroupedGemmConfig GroupedGemmProblem Operands Pipeline Schedule Tile"
     ),
+    "config.activation_backward": "ActivationBackwardConfig ActivationBackwardProblem",
     "config.grouped_gemm_wgrad": "GroupedGemmWgradConfig GroupedGemmWgradProblem",
     "config.moe_fc2_dense": "MoEFc2DenseConfig MoEFc2DenseProblem",
     "config.combine": "CombineConfig CombineProblem",

@@ -31,6 +31,7 @@ TRIED = 24
 
 
 SIZES = {
+    "activation_backward": "3:20:256",
     "combine": "9:64:3",
     "grouped_gemm": "3:40:136:256",
     "grouped_gemm_wgrad": "3:40:136:256",

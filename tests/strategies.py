@@ -11,6 +11,8 @@ from functools import cache
 from hypothesis import strategies as st
 
 from jitgen.config import Arch, BLayout, Config, DType, Layout, ScaleGranularity
+from jitgen.config.activation_backward import ActivationBackwardConfig
+from jitgen.config.activation_backward import Tiling as BackwardTiling
 from jitgen.config.combine import CombineConfig
 from jitgen.config.config import SCALES
 from jitgen.config.grouped_gemm import (
@@ -32,7 +34,7 @@ from jitgen.config.route import RouteConfig
 from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig
 from jitgen.config.silu_mul_quantize import Tiling as SiluTiling
 from jitgen.config.unpack_weights import UnpackWeightsConfig
-from jitgen.targets import gemm, permute_space, silu_space
+from jitgen.targets import activation_space, gemm, permute_space, silu_space
 from jitgen.targets.base import kinds_of
 from jitgen.targets.gemm import spanned
 from jitgen.targets.legality import check, rules, target
@@ -143,6 +145,23 @@ def silu_sweep(arch: Arch) -> Iterator[SiluMulQuantizeConfig]:
             yield config
 
 
+_BACKWARD_TILINGS = (
+    BackwardTiling(),
+    BackwardTiling(rows=1, threads=64, ctas_per_sm=8, is_persistent=False),
+    BackwardTiling(ctas_per_sm=3),
+)
+
+
+def backward_sweep(arch: Arch) -> Iterator[ActivationBackwardConfig]:
+    """Yield legal configs of `activation_backward`: all words, with a few tilings of each kind."""
+    if "activation_backward" not in target(arch).operations:
+        return
+    for kind, tiling in itertools.product(kinds_of(activation_space.USUAL), _BACKWARD_TILINGS):
+        config = replace(kind, tiling=tiling)
+        if check(config, arch):
+            yield config
+
+
 def fc2_sweep(arch: Arch) -> Iterator[MoEFc2DenseConfig]:
     """Yield legal configs of `moe_fc2_dense`: a sample of every size, and other schedules."""
     if "moe_fc2_dense" not in target(arch).operations:
@@ -232,6 +251,7 @@ def candidates_sweep(arch: Arch) -> Iterator[GroupedGemmConfig]:
 
 
 SWEEPS: dict[str, Callable[[Arch], Iterator[Config]]] = {
+    "activation_backward": backward_sweep,
     "combine": combine_sweep,
     "grouped_gemm": candidates_sweep,
     "grouped_gemm_wgrad": wgrad_sweep,

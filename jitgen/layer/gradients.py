@@ -30,7 +30,7 @@ from jitgen.config.silu_mul_quantize import NUMBERS
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import NONE, ExpertWeights
-from jitgen.ops.activation_backward.reference import activation_backward
+from jitgen.ops.activation_backward.call import activation_backward
 from jitgen.ops.combine.call import combine
 from jitgen.ops.dispatcher import is_traced, refuse_tangents
 from jitgen.ops.grouped_gemm import gradients
@@ -241,7 +241,8 @@ def _backward(ctx: Any, dout: Tensor, kept: Mapping[str, Tensor]) -> dict[str, T
     if not ctx.passes:
         return found
     dq = _turned(ctx, drows, kept["w2"], offs)
-    dh, q, sums = activation_backward(dq, kept["h"], pair_weights, offs=offs, **ctx.activation)
+    of_rows = {"offs": offs, "expected_m": ctx.expected_m, **ctx.activation}
+    dh, q, sums = activation_backward(dq, kept["h"], pair_weights, **of_rows)
     if needs["topk_weights"]:
         found["topk_weights"] = _of_pairs(sums, dout, pairs, kept["w2_bias"])
     if needs["w2"]:

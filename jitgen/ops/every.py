@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jitgen.ops.activation_backward.call import CALL as ACTIVATION_BACKWARD
 from jitgen.ops.call import Call
 from jitgen.ops.combine.call import CALL as COMBINE
 from jitgen.ops.grouped_gemm.call import CALL as GROUPED_GEMM
@@ -18,6 +19,13 @@ from jitgen.ops.route.call import SORT as SORT_PAIRS
 from jitgen.ops.silu_mul_quantize.call import CALL as SILU_MUL_QUANTIZE
 
 CALLS: tuple[Call[Any, Any, Any], ...] = (
-    *(COMBINE, GROUPED_GEMM, GROUPED_GEMM_PREPACKED, GROUPED_GEMM_WGRAD, MOE_FC2_DENSE),
+    *(
+        ACTIVATION_BACKWARD,
+        COMBINE,
+        GROUPED_GEMM,
+        GROUPED_GEMM_PREPACKED,
+        GROUPED_GEMM_WGRAD,
+        MOE_FC2_DENSE,
+    ),
     *(PERMUTE_QUANTIZE, QUANTIZE, ROUTE, SORT_PAIRS, SILU_MUL_QUANTIZE),
 )

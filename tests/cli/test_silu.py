@@ -73,7 +73,7 @@ def test_select(jitgen: Jitgen) -> None:
     [
         (
             ("select", "--op", "silu", *SIZES),
-            "'silu' is not known; allowed: combine, grouped_gemm, grouped_gemm_wgrad",
+            "'silu' is not known; allowed: activation_backward, combine, grouped_gemm, grouped",
         ),
         (
             ("select", *OP, *SIZES, "-k", "64"),
@@ -81,7 +81,7 @@ def test_select(jitgen: Jitgen) -> None:
         ),
         (
             ("select", *SIZES, "-k", "64", "--set", "activation=swiglu"),
-            "grouped_gemm has no field 'activation': it belongs to silu_mul_quantize; grouped_gemm",
+            "has no field 'activation': it belongs to activation_backward and silu_mul_quantize",
         ),
         (
             ("select", *OP, *SIZES, "--set", "colour=red"),

@@ -22,6 +22,7 @@ from tests.unit.test_direct import SIZES
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 NAMES = (
+    "activation_backward_masked_swiglu_oai_cpu",
     "combine_bf16_cpu",
     "grouped_gemm_ragged_f32_f32_tensor_f32_t8x16x128_c1x1_acc1_cpu",
     "grouped_gemm_wgrad_ragged_f32_f32_t64x128x128_c1x1_cpu",

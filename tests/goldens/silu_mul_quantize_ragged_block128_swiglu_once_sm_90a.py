@@ -93,6 +93,7 @@ def silu_mul_quantize_kernel(
         quantize_rows(rows, loaded, q, scale, tile)
 
 
+# sm90/shared/walk.py.jinja
 class Walk(NamedTuple):
     """How a warp gets from tile to tile: by as many as there are warps, from left to right."""
 
@@ -118,6 +119,7 @@ def owned_rows(rows, first_row):
     return [is_owned(rows, first_row + r) for r in range(ROWS)]
 
 
+# sm90/silu_mul_quantize/walk_warps.py.jinja
 @cute.jit
 def load_tile(walk, x, tile_m, tile_n, num_vectors, cursor, loaded):
     """
@@ -178,6 +180,7 @@ PRIORITY = cute.nvgpu.CacheEvictionPriority
 LOAD_PRIORITY = PRIORITY.NO_ALLOCATE
 
 
+# sm90/shared/gates.py.jinja
 def load_vectors(x, row, vector, num_vectors, target):
     """Load what the results of one vector are made of into `target`: 2 VECTOR registers."""
     first, second = vector, num_vectors + vector
@@ -202,6 +205,7 @@ def gate_and_up(loaded):
     ]
 
 
+# sm90/silu_mul_quantize/vectors.py.jinja
 @cute.jit
 def activate(loaded):
     """

@@ -53,7 +53,9 @@ def test_each_value_occurs_once_at_least() -> None:
     assert [*each_once("abc", "xy", "1")] == [("a", "x", "1"), ("b", "y", "1"), ("c", "x", "1")]
 
 
-@pytest.mark.parametrize("op", ["combine", "permute_quantize", "route", "silu_mul_quantize"])
+@pytest.mark.parametrize(
+    "op", ["activation_backward", "combine", "permute_quantize", "route", "silu_mul_quantize"]
+)
 def test_samples_can_be_made_of_all(op: str) -> None:
     for kernel in covering(pool(ARCH, op), lambda kernel: kernel.values):
         samples = samples_of(kernel.config)

@@ -23,6 +23,7 @@ from jitgen.support.documents import canonical_json
 from jitgen.targets.legality import rules, target
 from tests.pinned import NAMES, text_of
 from tests.strategies import (
+    backward_sweep,
     combine_sweep,
     fc2_sweep,
     legal_sweep,
@@ -55,6 +56,7 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*route_sweep(arch)],
         [*permute_sweep(arch)],
         [*combine_sweep(arch)],
+        [*backward_sweep(arch)],
         [*unpack_sweep(arch)],
     ]
     return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]

@@ -18,6 +18,7 @@ from jitgen.config import Arch, BLayout
 from jitgen.config.grouped_gemm import Tile
 from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
 from jitgen.config.plugins import OPERATIONS
+from jitgen.ops.activation_backward.call import activation_backward
 from jitgen.ops.moe_fc2_dense.samples import Sizes, make
 from jitgen.plans import recorder
 from jitgen.plans import recording as files
@@ -46,6 +47,13 @@ def dense(**options: Any) -> Any:
 
 
 CALLS: dict[str, Call] = {
+    "activation_backward": lambda **options: activation_backward(
+        torch.ones(6, 128, dtype=BF16),
+        torch.ones(6, 256, dtype=BF16),
+        torch.ones(6),
+        offs=int32(2, 4, 6),
+        **options,
+    ),
     "combine": lambda **options: jitgen.combine(
         torch.ones(4, 16, dtype=BF16), int32(2, 0, 3, 1).view(2, 2), torch.ones(2, 2), **options
     ),

@@ -27,7 +27,7 @@ class Cpu:
     )
     operations = (
         *("grouped_gemm", "grouped_gemm_wgrad", "moe_fc2_dense", "silu_mul_quantize"),
-        *("permute_quantize", "combine", "route"),
+        *("permute_quantize", "combine", "route", "activation_backward"),
     )
 
     def runs_on(self, major: int, minor: int) -> bool:  # whatever GPU it is
