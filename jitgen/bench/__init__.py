@@ -45,7 +45,7 @@ REPORTS = {
 
 OWN = {
     "hopper-fp4": "MXFP4 weights on Hopper beside FP8 ones and peers; needs such a GPU.",
-    "gradients": "A grouped GEMM of bfloat16 and its gradients beside torch's; needs a GPU.",
+    "gradients": "Gradients of bfloat16 products, and steps of a layer, beside torch; needs a GPU.",
     "choice": "What the selector's choice loses to the best of its candidates; needs a GPU.",
     "kernel": "Kernels that you name, an edited one beside its original, on problems.",
     "plan": "The kernels of a plan, weighted by how often each is called.",

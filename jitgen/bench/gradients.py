@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Device time of a grouped GEMM of bfloat16 operands and of its two gradients, beside torch's.
+Device time of a grouped GEMM of bfloat16 operands and of its two gradients, beside torch's; and of
+a step of a layer: see `jitgen.bench.training`.
 
     forward   y = a . b[g] transposed                     jitgen.grouped_gemm
     dgrad     da = dy . b[g]                              the same, with b turned: N contiguous
@@ -23,6 +24,7 @@ from torch import Tensor
 
 import jitgen
 from jitgen.autotune.measure.errors import WrongResult
+from jitgen.bench import training
 from jitgen.bench.cases import row_counts
 from jitgen.bench.protocol import Row
 from jitgen.bench.report import OURS
@@ -115,19 +117,31 @@ class Product:
             yield Side.of(name, partial(self.ours, config), partial(check, name))
 
 
-def suite(*, candidates: bool = False, cases: Sequence[Case] = CASES) -> KernelSuite:
+def suite(
+    *,
+    candidates: bool = False,
+    cases: Sequence[Case] = CASES,
+    steps: Sequence[training.Case] = training.CASES,
+) -> KernelSuite:
     """
     Return the suite.
 
     Args:
-        candidates: Time every kernel that might be chosen, too, and others to choose those from.
-        cases: What to measure.
+        candidates: Time every kernel of the products that might be chosen, too, and others to
+            choose those from; then no steps are measured.
+        cases: Products to measure.
+        steps: Steps of a layer to measure.
     """
+
+    def every(arch: Arch) -> Iterator[KernelCase]:
+        for case in cases:
+            yield from products(case, arch, candidates=candidates)
+        if not candidates:
+            yield from training.steps(steps)
+
     return KernelSuite(
         name="gradients",
-        cases=lambda arch: (
-            product for case in cases for product in products(case, arch, candidates=candidates)
-        ),
+        cases=every,
         unit="us",
         counts_flop=True,
         needs_gpu="bench gradients",

@@ -65,6 +65,9 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     may be captured in a CUDA graph once its kernels are loaded. Same input, same bits.
 
     Tokens are quantised as the weights ask: see `jitgen.layer.weights`, which lists the formats.
+    bfloat16 weights have gradients, and so has all that is multiplied with them: a call that
+    autograd needs one of keeps x and the first product's result, and takes all tokens at once. See
+    docs/gradients.md.
 
     Args:
         x: (T, H) bfloat16, H contiguous.
@@ -113,8 +116,8 @@ def moe(  # noqa: PLR0913  # each is one thing to say
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was
-            given. A tensor that requires a gradient is wrong while autograd is on, because there is
-            none.
+            given. A tensor that requires a gradient is wrong where there is none: beside quantised
+            weights, and with `out`.
         KernelMiss, CompileError, UnsupportedConfig: As `jitgen.grouped_gemm`.
     """
     if old:

@@ -57,9 +57,6 @@ _SCHEMA = (
 )
 
 _OP = "moe"
-_COLUMNS = 8
-"""Columns of the weights of pairs that a product takes: the fewest that kernels accept."""
-
 _PARTS = 3
 """Numbers of bfloat16 that have the bits of one of float32 between them."""
 
@@ -77,9 +74,8 @@ def require_differentiable(given: Mapping[str, object], weights: ExpertWeights) 
     """
     if not needs_gradient(given.values()):
         return
-    is_plain = isinstance(weights.w13, Tensor) and isinstance(weights.w2, Tensor)
     why = advice = ""
-    if not is_plain or weights.activation_format != NONE:
+    if weights.is_quantised:
         why = "quantised experts have none"
         advice = "train with bfloat16 weights and quantise them for inference, "
     elif given.get("out") is not None:
@@ -316,7 +312,7 @@ def _of_bias(drows: Tensor, pair_weights: Tensor, of_groups: tuple[Any, ...]) ->
 
     A product takes bfloat16, so three columns of it have the bits of each weight.
     """
-    columns = drows.new_zeros((len(pair_weights), _COLUMNS))
+    columns = drows.new_zeros((len(pair_weights), gradients.BIAS_COLUMNS))
     rest = pair_weights
     for column in range(_PARTS):
         columns[:, column] = part = rest.to(columns.dtype)

@@ -177,6 +177,7 @@ class MoELayer(nn.Module):
         *,
         name: str = "moe-layer",
         masked: int | None = None,
+        trains: bool = False,
     ) -> Plan:
         """
         Return every kernel that the layer can ask for, as a plan for `jitgen.prewarm`.
@@ -187,9 +188,11 @@ class MoELayer(nn.Module):
             name: What the plan is called.
             masked: Most rows of an expert, M, that `experts` is called with, whose kernels are in
                 the plan, too; None: those of `forward` alone.
+            trains: Whether it is for calls that need gradients: their kernels, forwards and
+                backwards.
         """
         tokens = self.max_tokens if max_tokens is None else max_tokens
-        return plans.of(self._chain, tokens, arch, name=name, masked=masked)
+        return plans.of(self._chain, tokens, arch, name=name, masked=masked, trains=trains)
 
     def problems(
         self,

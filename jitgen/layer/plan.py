@@ -4,12 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from jitgen.config import Arch
 from jitgen.errors import InputError
 from jitgen.layer.chain import Chain
 from jitgen.layer.early import EARLY_TOKENS, joined_tokens, mean_rows
-from jitgen.layer.problems import joined_problem, of_matrices, of_rows, of_tokens
+from jitgen.layer.problems import (
+    joined_problem,
+    of_gradients,
+    of_matrices,
+    of_rows,
+    of_tokens,
+)
+from jitgen.layer.weights import require_trained
 from jitgen.plans.plan import Plan
 from jitgen.plans.sweep import Sweep
 from jitgen.targets.devices import default_arch
@@ -22,6 +30,7 @@ def of(
     *,
     name: str,
     masked: int | None = None,
+    trains: bool = False,
 ) -> Plan:
     """
     Return the plan of `chain` on a target.
@@ -32,16 +41,22 @@ def of(
         arch: The target, which decides what kernels gather by; None: the one at hand.
         name: What the plan is called.
         masked: Most rows of a matrix for each expert; None: there are no calls with such.
+        trains: Whether calls need gradients, whose launches never start early.
 
     Raises:
-        InputError: `max_tokens` or `masked` is no such number.
+        InputError: `max_tokens` or `masked` is no such number, or the weights have no gradients.
     """
     config, weights = chain.config, chain.weights
+    if trains:
+        require_trained(weights)
+        chain = replace(chain, starts_early=False)
     require_tokens(max_tokens)
     require_tokens(masked, "masked")
     tokens = min(max_tokens or config.chunk_tokens, config.chunk_tokens)
     by_token = tuple(of_tokens(config, weights, target(arch)))
     by_row = tuple(of_rows(config, weights))
+    if trains:
+        by_row += tuple(of_gradients(config, weights))
     joined = joined_problem(config, weights, target(arch))
     few = min(tokens, joined_tokens(config)) if chain.starts_early and chain.joins else 0
     joining: tuple[Sweep, ...] = ()

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
-from jitgen.config import Arch, BLayout, Layout, ScaleGranularity
+from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+from jitgen.config.activation_backward import ActivationBackwardProblem
 from jitgen.config.combine import CombineProblem
 from jitgen.config.format import Format
 from jitgen.config.grouped_gemm import GroupedGemmProblem
+from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradProblem
 from jitgen.config.permute_quantize import PermuteQuantizeProblem, Walk
 from jitgen.config.route import RouteProblem, Scoring
 from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeProblem
@@ -20,6 +22,7 @@ from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.formats.protocol import OF_TORCH
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import NONE, ExpertWeights, Matrices
+from jitgen.ops.grouped_gemm.gradients import BIAS_COLUMNS
 from jitgen.ops.permute_quantize.validate import walk_of
 from jitgen.targets.early import joins
 
@@ -92,6 +95,35 @@ def of_rows(
         interleaved=config.interleaved,
     )
     yield _product(config, weights, "w2", layout)
+
+
+def of_gradients(config: MoEConfig, weights: ExpertWeights) -> Iterator[Any]:
+    """Yield the problems of the gradients of bfloat16 experts, with one row for each."""
+    for name in ("w13", "w2"):
+        product = _product(config, weights, name, Layout.RAGGED)
+        is_plain = product.b_layout is BLayout.PLAIN
+        yield replace(
+            product,
+            n=product.k,
+            k=product.n,
+            b_layout=BLayout.N_MAJOR if is_plain else BLayout.PLAIN,
+            bias=False,
+            min_latency=None,
+        )
+        of_weights = GroupedGemmWgradProblem(
+            layout=Layout.RAGGED, groups=product.groups, m=product.m, n=product.n, k=product.k
+        )
+        yield of_weights
+        if product.bias:
+            yield replace(of_weights, k=BIAS_COLUMNS, out_dtype=DType.F32)
+    yield ActivationBackwardProblem(
+        layout=Layout.RAGGED,
+        groups=weights.groups,
+        m=weights.groups,
+        n=weights.intermediate,
+        activation=Activation(config.activation),
+        interleaved=config.interleaved,
+    )
 
 
 def _product(

@@ -140,6 +140,12 @@ class ExpertWeights:
         return self.w13.device
 
     @property
+    def is_quantised(self) -> bool:
+        """Whether a matrix is of another type than bfloat16, so that there are no gradients."""
+        is_plain = isinstance(self.w13, Tensor) and isinstance(self.w2, Tensor)
+        return not is_plain or self.activation_format != NONE
+
+    @property
     def a_dtype(self) -> torch.dtype:
         """Element type of activations in front of a product."""
         return torch.bfloat16 if self.activation_format == NONE else torch.float8_e4m3fn
@@ -195,6 +201,21 @@ class ExpertWeights:
         for name in ("w13_scale", "w2_scale", "w13_bias", "w2_bias"):
             fields[name] = tensors.get(name)
         return ExpertWeights(**fields)
+
+
+def require_trained(weights: ExpertWeights) -> None:
+    """
+    Require weights that have gradients: bfloat16.
+
+    Raises:
+        InputError: They are quantised.
+    """
+    if weights.is_quantised:
+        raise InputError(
+            "weights",
+            "must be bfloat16 where gradients are needed: quantised experts have none; train with "
+            "bfloat16 weights and quantise them for inference",
+        )
 
 
 def _looked_at(before: PrepackedWeights, made: PrepackedWeights) -> PrepackedWeights:

@@ -11,6 +11,7 @@ import torch
 
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench import gradients as suite
+from jitgen.bench import training
 from jitgen.config import Arch
 from tests import needs
 from tests.cli.conftest import Jitgen
@@ -55,6 +56,38 @@ def test_every_side_is_right_before_it_is_timed() -> None:
     assert rows[2].is_rate
     assert rows[-1].what == "torch._grouped_mm over jitgen: wgrad 3 x 20 uneven N32 K24"
     assert all(row.value > 0 for row in rows), [row for row in rows if not row.value]
+
+
+STEP = training.Case(tokens=20, experts=4, top_k=2, hidden=64, intermediate=32)
+
+
+@needs.compiler
+@pytest.mark.usefixtures("kernel_root")
+def test_every_step_is_right_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training.torch, "compile", lambda layer, **_: layer)
+    short = replace(suite.suite(), rounds=1)
+    (step,) = training.steps([STEP])
+    rows = list(short.measured(step, Arch.CPU))
+
+    assert [row.what.partition(": ")[0] for row in rows] == [
+        *("jitgen", "torch._grouped_mm", "inductor"),
+        *("torch._grouped_mm over jitgen", "inductor over jitgen"),
+    ]
+    assert all(row.value > 0 for row in rows)
+    assert rows[0].what.endswith("step 20 tokens 4 experts top 2 H64 I32")
+
+
+@needs.compiler
+@pytest.mark.usefixtures("kernel_root")
+@pytest.mark.parametrize("place", range(len(training.NAMES)))
+def test_a_wrong_gradient_is_not_timed(place: int) -> None:
+    operands = training.Operands(STEP, "cpu")
+    found = list(operands.step(training.ours))
+    operands.check("jitgen", found)
+    found[place] = found[place] * 1.05
+
+    with pytest.raises(WrongResult, match=f"jitgen: {training.NAMES[place]} is off by 0.0"):
+        operands.check("jitgen", found)
 
 
 @needs.compiler

@@ -26,13 +26,15 @@ def test_the_calls_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     for block in BLOCKS:
         exec(block, names)  # noqa: S102  # the page is ours
 
-    assert len(BLOCKS) == 3
+    assert len(BLOCKS) == 5
     assert names["a"].grad.shape == (384, 256)
     assert names["b"].grad.shape == names["db"].shape == (4, 512, 256)
     assert names["b"].grad.dtype is torch.bfloat16
     assert not names["a"].grad[380:].any()
     for name in ("a", "b", "bias"):
         assert names[name].grad.isfinite().all()
+    of_layer = names["layer"].w13, names["layer"].w2, names["router"].weight, names["x"]
+    assert all(each.grad.any() for each in of_layer)
     assert not names["y"].isfinite().all()  # four rows belong to no group, and nothing reads them
 
 

@@ -85,9 +85,10 @@ def of_weights(
     )
 
 
-_ONES = 8
+BIAS_COLUMNS = 8
 """
-Columns of ones that take the place of a: the fewest that kernels accept, 16 bytes of bfloat16.
+Columns of ones, or of the weights of rows, that take the place of a for the gradient of a bias: the
+fewest that kernels accept, 16 bytes of bfloat16.
 """
 
 
@@ -110,7 +111,7 @@ def of_bias(
         groups: The argument that says which rows belong to which group, by its name.
         expected_m: How many rows a group is expected to have.
     """
-    ones = dy.new_ones((*dy.shape[:-1], _ONES), dtype=dtype)
+    ones = dy.new_ones((*dy.shape[:-1], BIAS_COLUMNS), dtype=dtype)
     sums = of_weights(dy, ones, num_groups, groups, expected_m, torch.float32)
     return sums[..., 0].contiguous()
 

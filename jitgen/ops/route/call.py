@@ -56,6 +56,8 @@ def route(  # noqa: PLR0913  # each is one thing to say
     is part of: of all experts or, renormalised without bias and groups, of the chosen. Nothing of a
     call depends on which thread was first: the same input gives the same bits.
 
+    Autograd gets a gradient of the logits, through `topk_weights`: see docs/gradients.md.
+
     Args:
         logits: (T, E) bfloat16, float16 or float32, the router's; columns are neighbours. E is at
             most 1,024.
@@ -107,6 +109,7 @@ def route(  # noqa: PLR0913  # each is one thing to say
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
+            A bias that requires a gradient is, and `out` beside logits that do.
         CompileError: The kernel cannot be compiled.
 
     Safe to call from any thread. torch's tracers see one operation, ``torch.ops.jitgen.route``; see
