@@ -60,8 +60,9 @@ class Case:
         return reference.TOLERANCE[str(self.weights.activation_format)]
 
 
-FORMATS = ("bf16", "bf16_bias", "block128", "row", "wide1", "exact1", "exact1_row")
-_ON_EVERY_PUSH = ("bf16", "block128", "wide1")
+_INT4 = ("int4_wide1", "int4_exact1", "int4_exact1_row")
+FORMATS = ("bf16", "bf16_bias", "block128", "row", "wide1", "exact1", "exact1_row", *_INT4)
+_ON_EVERY_PUSH = ("bf16", "block128", "wide1", "int4_wide1")
 SOME_FORMATS = tuple(
     form if form in _ON_EVERY_PUSH else pytest.param(form, marks=pytest.mark.nightly)
     for form in FORMATS
@@ -81,7 +82,7 @@ def make(form: str, tokens: int = 19, seed: int = 0, **config: Any) -> Case:
     w13 = normal(EXPERTS, rows, HIDDEN) * HIDDEN**-0.5
     w2 = normal(EXPERTS, HIDDEN, INTERMEDIATE) * INTERMEDIATE**-0.5
     biases: dict[str, Tensor] = {}
-    if "exact1" in form or form in ("wide1", "bf16_bias"):
+    if form.startswith(("exact1", "wide1")) or form == "bf16_bias":
         config = {**GPT_OSS, **config}
         biases = {
             "w13_bias": normal(EXPERTS, rows),
@@ -106,6 +107,13 @@ def _quantised(form: str, w13: Tensor, w2: Tensor) -> dict[str, Any]:
         quantise = jitgen.quantize.per_block if form == "block128" else jitgen.quantize.per_row
         (q13, s13), (q2, s2) = quantise(w13), quantise(w2)
         return {"w13": q13, "w2": q2, "w13_scale": s13, "w2_scale": s2}
+    if form.startswith("int4_"):
+        layout, _, activations = form.removeprefix("int4_").partition("_")
+        return {
+            "w13": _int4(w13, 32, layout),
+            "w2": _int4(w2, 128, layout),
+            "activation_format": activations or None,
+        }
     layout, _, activations = form.partition("_")
     prepare = jitgen.quantize.prepack_mxfp4_from
     return {
@@ -113,3 +121,13 @@ def _quantised(form: str, w13: Tensor, w2: Tensor) -> dict[str, Any]:
         "w2": prepare(w2, layout=layout),  # type: ignore[arg-type]
         "activation_format": activations or None,
     }
+
+
+def _int4(w: Tensor, group: int, layout: str) -> jitgen.quantize.PrepackedWeights:
+    """Return weights rounded to INT4 with a scale for each group along K, and prepacked."""
+    parts = w.unflatten(-1, (-1, group))
+    scale = (parts.abs().amax(-1) / 7).bfloat16()
+    codes = (parts / scale.float().unsqueeze(-1)).round().clamp(-8, 7).flatten(-2).int() + 8
+    words = (codes.unflatten(-1, (-1, 8)) << torch.arange(0, 32, 4)).sum(-1)
+    words = torch.where(words >= 2**31, words - 2**32, words).int()
+    return jitgen.quantize.prepack_int4(words, scale, layout=layout)

@@ -48,6 +48,7 @@ PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/arguments.md",
             "docs/fc2.md",
             "docs/mxfp4.md",
+            "docs/prepacked-weights.md",
             "docs/renamed.md",
         ),
     ),

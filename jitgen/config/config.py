@@ -141,10 +141,10 @@ class BLayout(StrEnum):
     """
     How b lies in memory.
 
-    `PLAIN` and `N_MAJOR` are strides of a tensor, in which nothing was moved. All others are weights
-    that were reordered once, when they were loaded, for the way in which Hopper's kernels read them:
-    see `jitgen.formats.prepacked`. They tell how a kernel uses the scales. The digit is the version
-    of the layout: weights of another one are refused.
+    `PLAIN` and `N_MAJOR` are strides of a tensor, in which nothing was moved. All others are
+    weights that were reordered once, when they were loaded, for the way in which Hopper's kernels
+    read them: see `jitgen.formats.prepacked`. They tell how a kernel uses the scales. The digit is
+    the version of the layout: weights of another one are refused.
 
     A NaN among scales costs kernels nothing. That of a power of two stays the byte 255, which they
     decode to infinity, and the values that it is for are zeros, so that the product is a NaN.

@@ -15,9 +15,9 @@ wide1     the code is v + 8, which is bfloat16 of ``code * 2**-133`` as it is. S
 
 Scales are stored relative to the power of two below the largest one of their group, and the factor
 of the group brings results back. As ``exact1`` they are exact from ``2**-28`` of the largest on (of
-128 all are), below that to ``2**-39`` of it. As ``wide1`` a float16 is rounded to bfloat16, and what
-is more than ``2**80`` below the largest counts as zero. A NaN or an infinity makes its part of the
-weights NaN.
+128 all are), below that to ``2**-39`` of it. As ``wide1`` a float16 is rounded to bfloat16, and
+what is more than ``2**80`` below the largest counts as zero. A NaN or an infinity makes its part of
+the weights NaN or infinite.
 """
 
 from __future__ import annotations

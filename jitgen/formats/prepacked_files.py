@@ -4,8 +4,9 @@ Prepacked weights in files, so that a service need not prepack them at each star
 
 A file is a safetensors file. Each weight has two tensors, ``NAME.values`` and ``NAME.factor``. The
 metadata has, under ``jitgen.prepared``, a JSON object with N, K, the layout and `row_spread` of
-each name, and the format where it is not mxfp4. A file whose layout is of another version is refused: prepack the weights again. A file
-of an earlier jitgen lacks `row_spread`; it is computed when the file is loaded.
+each name, and the format where it is not mxfp4. A file whose layout is of another version is
+refused: prepack the weights again. A file of an earlier jitgen lacks `row_spread`; it is computed
+when the file is loaded.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def _facts(path: str | Path, text: str | None) -> dict[str, dict[str, Any]]:
         facts = None
     wanted = {"n", "k", "layout"}
     if not isinstance(facts, dict) or not all(
-        isinstance(fact, dict) and fact.keys() - {_SPREAD, _FORMAT} == wanted for fact in facts.values()
+        isinstance(fact, dict) and fact.keys() - {_SPREAD, _FORMAT} == wanted
+        for fact in facts.values()
     ):
         raise InputError("path", f"{path} says of its weights {shown(text)}, and not n, k, layout")
     return facts

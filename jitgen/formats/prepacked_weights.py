@@ -64,7 +64,12 @@ class PrepackedWeights:
         groups = self.factor.shape[0] if self.factor.dim() == 1 else 0
         for name, tensor, dtype, shape in (
             ("factor", self.factor, torch.float32, (groups,)),
-            ("values", self.values, torch.int32, blocks.shape_of(groups, self.n, self.k, self.format)),
+            (
+                "values",
+                self.values,
+                torch.int32,
+                blocks.shape_of(groups, self.n, self.k, self.format),
+            ),
         ):
             if tensor.dtype is not dtype or tuple(tensor.shape) != shape or not groups:
                 raise InputError(
@@ -222,7 +227,7 @@ def state_of(tensor: Tensor) -> tuple[int, int] | None:
     return tensor.data_ptr(), tensor._version
 
 
-def _made(  # noqa: PLR0913  # the fields that `PrepackedWeights.__reduce__` keeps
+def _made(  # the fields that `PrepackedWeights.__reduce__` keeps
     values: Tensor,
     factor: Tensor,
     n: int,

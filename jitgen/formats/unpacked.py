@@ -98,8 +98,8 @@ def check(weights: PrepackedWeights) -> None:
     if weights.format is not PrepackedFormat.MXFP4:
         raise InputError(
             "weights",
-            f"must be mxfp4, whose scales are powers of two (got {weights.format}): scales of others "
-            "leave no e4m3 values",
+            f"must be mxfp4, whose scales are powers of two (got {weights.format}): scales of "
+            "others leave no e4m3 values",
         )
     if weights.layout not in LAYOUTS:
         raise InputError(

@@ -101,7 +101,7 @@ def test_its_plan_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("page", ["fc2.md", "mxfp4.md"])
+@pytest.mark.parametrize("page", ["fc2.md", "mxfp4.md", "prepacked-weights.md"])
 def test_pages_that_begin_at_the_beginning(page: str) -> None:
     for block in documents.blocks(f"docs/{page}", "python"):
         names = _run([block])

@@ -7,6 +7,7 @@ take by itself: of every layout, kind of activation and edge.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -35,23 +36,36 @@ KINDS = {
     "blocks": "e4m3_e2m1_mx32_bf16_asblock128_bfolded1",
     "pairs": "e4m3x2_e2m1_mx32_f16_asrow_bfolded1",
     "wide": "bf16_e2m1_mx32_f32_asnone_bwide1",
+    "int4": "e4m3_int4_group32_bf16_asrow_bexact1",
+    "int4 pairs": "e4m3x2_int4_group32_f16_asrow_bexact1",
+    "int4 wide": "bf16_int4_group32_bf16_asnone_bwide1",
+    "int4 of 128": "e4m3_int4_group128_bf16_asblock128_bexact1",
+    "int4 of 128, wide": "bf16_int4_group128_f32_asnone_bwide1",
 }
-OFTEN = ("nothing but an end", "exact", Layout.RAGGED)
+OFTEN = (
+    ("nothing but an end", "exact", Layout.RAGGED),
+    ("nothing but an end", "int4", Layout.MASKED),
+    ("edges", "int4 of 128, wide", Layout.RAGGED),
+)
 """For every push."""
 
 
 @pytest.mark.parametrize(
     ("problem", "kind", "layout"),
     [
-        pytest.param(*each, id="-".join(each), marks=() if each == OFTEN else pytest.mark.nightly)
+        pytest.param(*each, id="-".join(each), marks=() if each in OFTEN else pytest.mark.nightly)
         for each in ((p, k, layout) for p in PROBLEMS for k in KINDS for layout in Layout)
     ],
 )
 def test_right(problem: str, kind: str, layout: Layout) -> None:
     """To the bit for integers, within rounding for random numbers; nothing else is written."""
-    suffix = "_bias" if kind == "wide" else ""
+    suffix = "_bias" if "wide" in kind else ""
     name = f"grouped_gemm_{layout}_{KINDS[kind]}_t{TILE}x128x128_c1x1_acc1{suffix}_sm_90a"
 
-    found = verify(*Config.parse(name), PROBLEMS[problem], modes="eager")
+    sizes = PROBLEMS[problem]
+    if "group128" in name:
+        sizes = replace(sizes, k=-(-sizes.k // 128) * 128)
+
+    found = verify(*Config.parse(name), sizes, modes="eager")
 
     assert found.is_right, found.to_json()

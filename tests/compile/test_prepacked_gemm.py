@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`grouped_gemm` with prepacked MXFP4 weights on real cpu kernels, against float64."""
+"""`grouped_gemm` with prepacked weights on real cpu kernels, against float64."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from jitgen import quantize
 from jitgen.config import Layout
 from jitgen.config.grouped_gemm import Epilogue, GroupedGemmConfig, GroupedGemmProblem, Tile
+from jitgen.config.prepacked import PrepackedFormat
 from jitgen.ops.grouped_gemm.call import grouped_gemm
 from jitgen.ops.grouped_gemm.samples import Solved, random_call
 from jitgen.targets.fp4_space import OPERANDS
@@ -29,36 +29,44 @@ ROWS = [
 ]
 SIZES = ((136, 288), (200, 416), (8, 32), (64, 128))
 SOME = [
-    ("ragged", "bf16", "none", "wide1", "bf16", True),
-    ("masked", "e4m3x2", "row", "exact1", "f16", False),
-    ("contiguous", "e4m3", "block128", "folded1", "f32", True),
+    ("ragged", "bf16_e2m1_mx32_bf16_asnone_bwide1", True),
+    ("masked", "e4m3x2_e2m1_mx32_f16_asrow_bexact1", False),
+    ("contiguous", "e4m3_e2m1_mx32_f32_asblock128_bfolded1", True),
+    ("masked", "bf16_int4_group32_bf16_asnone_bwide1", True),
+    ("ragged", "bf16_int4_group128_f32_asnone_bwide1", False),
+    ("contiguous", "e4m3x2_int4_group32_bf16_asrow_bexact1", True),
+    ("ragged", "e4m3_int4_group128_f16_asblock128_bexact1", False),
 ]
 ALL = [
-    (layout, each.a_dtype, each.a_scale_granularity, each.b_layout, each.out_dtype, bias)
+    (layout, each.to_name(), bias)
     for layout, each, bias in product(Layout, OPERANDS, (False, True))
 ]
 
 
-def problem_of(kind: tuple[Any, ...], rows: list[int], n: int, k: int) -> GroupedGemmProblem:
-    layout, a_dtype, of_a, b_layout, out_dtype, bias = kind
+def problem_of(kind: tuple[str, str, bool], rows: list[int], n: int, k: int) -> GroupedGemmProblem:
+    layout, types, bias = kind
+    name = f"grouped_gemm_{layout}_{types}_t8x128x128_c1x1_acc1_cpu"
+    operands = GroupedGemmConfig.parse(name)[0].operands
+    form = PrepackedFormat.of(operands.b_dtype, operands.scale_granularity)
+    assert form is not None
     return GroupedGemmProblem(
         layout=layout,
         groups=len(rows),
         m=sum(rows),
         n=n,
-        k=k,
-        a_dtype=a_dtype,
-        b_dtype="e2m1",
-        out_dtype=out_dtype,
-        scale_granularity="mx32",
-        a_scale_granularity=of_a,
-        b_layout=b_layout,
+        k=-(-k // form.facts.values) * form.facts.values,
+        a_dtype=operands.a_dtype,
+        b_dtype=operands.b_dtype,
+        out_dtype=operands.out_dtype,
+        scale_granularity=operands.scale_granularity,
+        a_scale_granularity=operands.a_scale_granularity,
+        b_layout=operands.b_layout,
         bias=bias,
     )
 
 
 def check(
-    kind: tuple[Any, ...], tile: Tile, sizes: Iterable[tuple[list[int], tuple[int, int]]]
+    kind: tuple[str, str, bool], tile: Tile, sizes: Iterable[tuple[list[int], tuple[int, int]]]
 ) -> None:
     """Bit for bit where sums are exact, and near elsewhere; NaNs where one must be."""
     for seed, (rows, (n, k)) in enumerate(sizes):
@@ -79,13 +87,13 @@ def check(
 
 
 @pytest.mark.parametrize("kind", SOME)
-def test_some_kinds(kind: tuple[Any, ...]) -> None:
+def test_some_kinds(kind: tuple[str, str, bool]) -> None:
     check(kind, Tile(m=8, n=128, k=128), zip(ROWS, SIZES, strict=False))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ALL)
-def test_all_kinds(kind: tuple[Any, ...]) -> None:
+def test_all_kinds(kind: tuple[str, str, bool]) -> None:
     check(kind, Tile(m=16, n=32, k=128), product(ROWS, SIZES))
 
 
@@ -130,6 +138,19 @@ def test_a_tracer_sees_one_operation() -> None:
     names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
     assert names == ["jitgen.grouped_gemm_prepacked.default", "aten.add.Tensor"]
     assert torch.equal(graph(*given), layer(*given))
+
+
+def test_a_graph_keeps_the_format() -> None:
+    """What says how values are stored is an argument of the operation, behind all others."""
+    packed = torch.randint(-(2**31), 2**31, (2, 64, 16), generator=torch.Generator().manual_seed(0))
+    weights = quantize.prepack_int4(packed.int(), torch.ones(2, 64, 4).bfloat16(), layout="wide1")
+    x, offs = torch.randn(8, 128).bfloat16(), OFFS
+    call = lambda x: grouped_gemm(x, weights, offs=offs)  # noqa: E731
+    graph = make_fx(call)(x)
+
+    (node,) = (each for each in graph.graph.nodes if "prepacked" in str(each.target))
+    assert "int4_32" in (*node.args, *node.kwargs.values())
+    assert torch.equal(graph(x), call(x))
 
 
 def test_a_graph_that_an_older_version_saved_runs() -> None:

@@ -193,6 +193,21 @@ class TestWhatNoLayerComputes:
 
         assert relative_error(total, wanted) < 1e-4  # type: ignore[arg-type]  # of w2 above
 
+    @pytest.mark.parametrize("size", [64, 32])
+    def test_int4_that_no_kernel_is_for(self, size: int) -> None:
+        """Groups of 64, or scales in float32: bfloat16 if asked to."""
+        [encoding] = by_name("int4")
+        made = make("deepseek_v3", encoding, 320, group=32)
+        change, of = (lambda t: t.float(), "proj.weight_scale")
+        if size == 64:
+            change, of = (lambda t: t[:, ::2].contiguous(), "down_proj.weight_scale")
+        tensors = {n: change(each) if of in n else each for n, each in made.tensors.items()}
+        text = refused(tensors, encoding)
+
+        assert "dequantize=True" in text
+        assert ("groups of 64" if size == 64 else "bfloat16 or float16") in text
+        assert load(tensors, encoding, dequantize=True).weights.activation_format == "none"
+
     def test_int4_that_says_another_shape(self) -> None:
         [encoding] = by_name("int4")
         made = make("deepseek_v3", encoding, INTERMEDIATE)

@@ -130,3 +130,26 @@ def test_experts_without_weights() -> None:
     assert jitgen.RouterConfig.from_config({**SAID, **words}).experts == 12
     with pytest.raises(InputError, match=r"^config: .* says zero_expert_type = 'drop'"):
         layer({**words, "zero_expert_type": "drop"})
+
+
+@pytest.mark.parametrize("size", [32, 128, 64])
+def test_weights_in_groups_of_int4(size: int) -> None:
+    """Their format follows from the config; of other groups there is bfloat16 alone."""
+    weights = {"type": "int", "num_bits": 4, "strategy": "group", "group_size": size}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None}}
+    words = {"quant_method": "compressed-tensors", "config_groups": groups}
+    said = {**SAID, "quantization_config": words}
+    if size == 64:
+        with pytest.raises(InputError, match="int4 in groups of 64, and layers compute with 32"):
+            jitgen.MoELayer.from_config(said, device="meta")
+        return
+    layer = jitgen.MoELayer.from_config(said, device="meta")
+    assert isinstance(layer.weights.w13, jitgen.quantize.PrepackedWeights)
+    assert layer.weights.w13.format == f"int4_{size}"
+    assert layer.weights.activation_format == "none"
+    found = {
+        str(sweep.problem.operands.b_dtype)
+        for sweep in layer.plan(arch="sm_90a").sweeps
+        if sweep.problem.op == "grouped_gemm"
+    }
+    assert found == {"int4"}

@@ -16,6 +16,7 @@ from jitgen.config.config import Config, DType, Numerics, Part, ScaleGranularity
 from jitgen.config.grammar import Vocabulary
 from jitgen.config.operation import operation
 from jitgen.config.plugins import OPERATIONS
+from jitgen.config.prepacked import PrepackedFormat
 from tests.cases import kernels, possible
 
 FLOATS = ("bf16", "f16", "f32")
@@ -23,9 +24,12 @@ CODES = ("e2m1", "e4m3")
 
 ONLY: dict[str, dict[str, tuple[str, ...]]] = {
     "grouped_gemm": {
-        "operands.b_dtype": (*CODES, *FLOATS),  # e4m3x2 is two parts of a
+        "operands.a_dtype": (*CODES, "e4m3x2", *FLOATS),  # int4 is prepacked weights' alone
+        "operands.b_dtype": (*CODES, "int4", *FLOATS),  # e4m3x2 is two parts of a
         "operands.out_dtype": FLOATS,
-        "operands.scale_granularity": ("block128", "mx32", "nv16", "row", "tensor"),  # b's
+        "operands.scale_granularity": (
+            *("block128", "group128", "group32", "mx32", "nv16", "row", "tensor"),  # b's
+        ),
         "operands.a_scale_granularity": ("None", "block128", "none", "row"),  # else b's
     },
     "grouped_gemm_wgrad": {
@@ -49,6 +53,7 @@ ONLY: dict[str, dict[str, tuple[str, ...]]] = {
 """Fields that have a few of their type's values on all targets, and which these are."""
 
 APART = {
+    PrepackedFormat: "a type of values and a granularity of scales, which configs have each",
     Numerics: "what a call asks for, which chooses a config and is no part of one",
     Vocabulary: "an enumeration without members, which others are made of",
 }

@@ -25,6 +25,7 @@ RUN_BY = {
     "docs/layer-operations.md": "tests/compile/test_layer_operations.py",
     "docs/moe-layer.md": "tests/compile/test_layer_docs.py",
     "docs/mxfp4.md": "tests/compile/test_documents.py",
+    "docs/prepacked-weights.md": "tests/compile/test_documents.py",
     "docs/blackwell-rtx.md": "tests/compile/test_documents.py",
     "docs/numerics.md": "tests/compile/test_documents.py",
     "docs/plans.md": "tests/compile/test_plans_docs.py",

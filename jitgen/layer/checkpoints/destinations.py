@@ -30,6 +30,7 @@ from jitgen.ops.call import calling
 MOST_BYTES = 2**62
 """No tensor has more; a matrix that is one value, expanded, may say that it has."""
 
+
 class Cut(NamedTuple):
     """
     A part of a matrix, and where it goes.

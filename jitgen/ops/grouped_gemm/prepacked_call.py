@@ -254,7 +254,7 @@ class PrepackedGroupedGemm(AnyGroupedGemm[PrepackedWeights]):
             n=named["n"],
             k=int(named["a"].shape[-1]),
             layout=named["b_layout"],
-            format=named["b_format"],
+            format=named.get("b_format", PrepackedFormat.MXFP4),
         )
         rest = {name: each for name, each in named.items() if name in Arguments._fields}
         return Arguments(**rest | {"b": weights})

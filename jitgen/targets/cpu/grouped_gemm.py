@@ -10,9 +10,9 @@ from __future__ import annotations
 from jitgen.config import Layout
 from jitgen.config.config import SCALE_BLOCK, SCALES, DType
 from jitgen.config.grouped_gemm import Epilogue, GroupedGemmConfig, GroupedGemmProblem, Tile
+from jitgen.support.frozen import frozen
 from jitgen.targets.base import BaseRules, Cost
 from jitgen.targets.cpu.rules import CpuDerived, CpuRules
-from jitgen.support.frozen import frozen
 from jitgen.targets.fp4_space import OPERANDS, UNSCALED, format_of, refuse_other_operands
 from jitgen.targets.gemm import (
     FREE,

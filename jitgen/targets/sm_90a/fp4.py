@@ -224,9 +224,10 @@ class Fp4Rules(GemmRules):
         refuse_unless(
             needed <= most,
             "E_REGS",
-            f"tile_m={config.tile.m} takes {needed} registers a thread ({sums} for {partials(config)} "
-            f"partial sums and the final one, {_value_registers(config)} decoded weights{scales}, "
-            f"{SPARE_REGISTERS} others); {warpgroups} math warpgroups (tile_n={config.tile.n}) "
+            f"tile_m={config.tile.m} takes {needed} registers a thread ({sums} for "
+            f"{partials(config)} partial sums and the final one, {_value_registers(config)} "
+            f"decoded weights{scales}, {SPARE_REGISTERS} others); {warpgroups} math warpgroups "
+            f"(tile_n={config.tile.n}) "
             f"leave {most}, and more spill",
         )
         return sums

@@ -80,7 +80,8 @@ class Int4(Encoding):
             )
         if dtype not in SCALES:
             raise InputError(
-                "source", f"{matrix.name(self.roles[1])} must be bfloat16 or float16 (got {dtype}); {advice}"
+                "source",
+                f"{matrix.name(self.roles[1])} must be bfloat16 or float16 (got {dtype}); {advice}",
             )
         return GROUPS[values]
 
