@@ -137,6 +137,12 @@ def matrix(encoding: Encoding, n: int, k: int, group: int = GROUP) -> tuple[Role
     )
 
 
+def _like(gate: Roles, up: Roles, numbers: Tensor, role: str) -> tuple[Roles, Tensor]:
+    """Return ups with the global scale of gates, and their numbers."""
+    ratio = (gate[role] / up[role]).double()
+    return {**up, role: gate[role]}, numbers * (ratio if role == "weight_scale_2" else 1 / ratio)
+
+
 def make(family: str, encoding: Encoding, intermediate: int, group: int = GROUP) -> Made:
     """Return a checkpoint; the same for the same arguments."""
     torch.manual_seed(intermediate)
@@ -144,11 +150,13 @@ def make(family: str, encoding: Encoding, intermediate: int, group: int = GROUP)
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, list[Tensor]] = {}
     parts: dict[str, list[Roles]] = {}
-    for _ in range(EXPERTS):
+    for e in range(EXPERTS):
         for module in each.modules:
             rows = intermediate * each.rows
             size = (HIDDEN, intermediate) if module == each.down else (rows, HIDDEN)
             roles, found = matrix(encoding, *size, group)
+            if encoding.name == "nvfp4" and module in each.gate_up[1:]:
+                roles, found = _like(parts[each.gate_up[0]][e], roles, found, encoding.roles[2])
             numbers.setdefault(module, []).append(found)
             parts.setdefault(module, []).append(roles)
     is_turned = family in ("llama4", "gpt_oss") and encoding.can_turn

@@ -28,6 +28,9 @@ class PrepackedFormat(StrEnum):
     INT4_128 = "int4_128"
     """-8 to 7 with a bfloat16 or float16 scale for each 128 along K."""
 
+    NVFP4 = "nvfp4"
+    """e2m1 with an e4m3 for each 16 along K, and a float32 for each group."""
+
     @property
     def facts(self) -> Facts:
         """What follows from it."""
@@ -91,5 +94,12 @@ _FACTS = {
         values=128,
         scale_words=1,
         partials={BLayout.EXACT1: 1, BLayout.WIDE1: 0},
+    ),
+    PrepackedFormat.NVFP4: Facts(
+        b_dtype=DType.E2M1,
+        scale_granularity=ScaleGranularity.NV16,
+        values=16,
+        scale_words=2,
+        partials={BLayout.EXACT1: 8, BLayout.WIDE1: 0},
     ),
 }

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from jitgen.config import BLayout
 from jitgen.config.prepacked import PrepackedFormat
 from jitgen.errors import InputError
-from jitgen.formats import e2m1, int4
+from jitgen.formats import e2m1, int4, nvfp4
 from jitgen.formats import prepacked_blocks as blocks
 from jitgen.formats import prepacked_scales as scales
 from jitgen.support.frozen import frozen
@@ -176,8 +176,10 @@ class PrepackedWeights:
 
         Returns:
             packed: Of mxfp4 (G, N, K / 2) uint8, the first of two codes in the low half of a byte;
-                of int4 (G, N, K / 8) int32, eight values plus 8, the first in the lowest bits.
-            scale: Of mxfp4 (G, N, K / 32) uint8, UE8M0; of int4 (G, N, S) float32.
+                of nvfp4 likewise; of int4 (G, N, K / 8) int32, eight values plus 8, the first in
+                the lowest bits.
+            scale: Of mxfp4 (G, N, K / 32) uint8, UE8M0; of int4 (G, N, S) float32; of nvfp4
+                (G, N, K / 16) float8_e4m3fn, with a global scale that is a part of `factor`.
 
         They represent the numbers that kernels compute with: the original ones, except for those
         that are rounded or lost according to `jitgen.formats.prepacked_scales` and
@@ -195,6 +197,8 @@ class PrepackedWeights:
         codes = blocks.separated(each[..., : blocks.VALUE_WORDS], self.layout, facts.b_dtype)
         codes = codes[: self.n, : self.k]
         part = slice(self.n), slice(self.k // facts.values)
+        if self.format is PrepackedFormat.NVFP4:
+            return e2m1.paired(codes), nvfp4.restored(words)[part]
         if self.format is not PrepackedFormat.MXFP4:
             values = int4.from_codes(codes, self.layout)
             found = int4.restored(words, factor, self.layout, self.format)
@@ -206,11 +210,16 @@ class PrepackedWeights:
     def weights(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the numbers that kernels compute with, (G, N, K) of `dtype`."""
         packed, scale = self.unpack()
+        size = self.format.facts.values
+        if self.format is PrepackedFormat.NVFP4:
+            overall = nvfp4.global_scale_of(self.factor.double(), self.layout)[:, None, None]
+            repeated = (scale.double() * overall).repeat_interleave(size, -1)
+            return (e2m1.unpack(packed, torch.float64) * repeated).to(dtype)
         if self.format is not PrepackedFormat.MXFP4:
             values = int4.values_of(packed)
             return int4.numbers_of(values, scale, self.layout, self.format).to(dtype)
         factor = torch.exp2(scale.double() - 127).masked_fill(scale == scales.NAN, torch.nan)
-        repeated = factor.repeat_interleave(self.format.facts.values, -1)
+        repeated = factor.repeat_interleave(size, -1)
         return (e2m1.unpack(packed, torch.float64) * repeated).to(dtype)
 
 

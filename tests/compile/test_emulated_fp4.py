@@ -41,11 +41,15 @@ KINDS = {
     "int4 wide": "bf16_int4_group32_bf16_asnone_bwide1",
     "int4 of 128": "e4m3_int4_group128_bf16_asblock128_bexact1",
     "int4 of 128, wide": "bf16_int4_group128_f32_asnone_bwide1",
+    "nvfp4": "e4m3_e2m1_nv16_bf16_asblock128_bexact1",
+    "nvfp4 pairs": "e4m3x2_e2m1_nv16_bf16_asrow_bexact1",
+    "nvfp4 wide": "bf16_e2m1_nv16_f16_asnone_bwide1",
 }
 OFTEN = (
     ("nothing but an end", "exact", Layout.RAGGED),
     ("nothing but an end", "int4", Layout.MASKED),
     ("edges", "int4 of 128, wide", Layout.RAGGED),
+    ("nothing but an end", "nvfp4", Layout.CONTIGUOUS),
 )
 """For every push."""
 

@@ -36,6 +36,8 @@ SOME = [
     ("ragged", "bf16_int4_group128_f32_asnone_bwide1", False),
     ("contiguous", "e4m3x2_int4_group32_bf16_asrow_bexact1", True),
     ("ragged", "e4m3_int4_group128_f16_asblock128_bexact1", False),
+    ("ragged", "bf16_e2m1_nv16_bf16_asnone_bwide1", True),
+    ("masked", "e4m3_e2m1_nv16_bf16_asblock128_bexact1", False),
 ]
 ALL = [
     (layout, each.to_name(), bias)

@@ -160,7 +160,7 @@ class TestEveryFamilyInEveryEncoding:
 
 
 class TestWhatNoLayerComputes:
-    @pytest.mark.parametrize("encoding", by_name("mxfp8", "nvfp4"), ids=lambda e: e.name)
+    @pytest.mark.parametrize("encoding", by_name("mxfp8"), ids=lambda e: e.name)
     def test_it_is_refused_with_what_to_do(self, encoding: Encoding) -> None:
         made = make("deepseek_v3", encoding, INTERMEDIATE)
         text = refused(made.tensors, encoding, dequantize=False)
@@ -192,6 +192,18 @@ class TestWhatNoLayerComputes:
         total = sum(result(each).double() for each in layers)
 
         assert relative_error(total, wanted) < 1e-4  # type: ignore[arg-type]  # of w2 above
+
+    def test_gates_and_ups_of_nvfp4_with_two_global_scales(self) -> None:
+        """Both are one matrix with one factor: equal ones are, others become bfloat16."""
+        for encoding in by_name("nvfp4"):
+            made = make("deepseek_v3", encoding, INTERMEDIATE)
+            name = f"{PREFIX}.experts.1.up_proj.{encoding.roles[2]}"
+            tensors = {**made.tensors, name: made.tensors[name] * 2}
+            text = refused(tensors, encoding)
+
+            assert f"{name} must be that of the other matrix of its product" in text
+            assert "dequantize=True" in text
+            assert load(tensors, encoding, dequantize=True).weights.activation_format == "none"
 
     @pytest.mark.parametrize("size", [64, 32])
     def test_int4_that_no_kernel_is_for(self, size: int) -> None:

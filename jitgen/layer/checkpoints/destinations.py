@@ -13,13 +13,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from jitgen.config import BLayout
+from jitgen.config import BLayout, DType
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.config.prepacked import PrepackedFormat
 from jitgen.errors import InputError
 from jitgen.formats import int4, prepacked_blocks
 from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4
 from jitgen.formats.prepacked_int4 import prepack_int4
+from jitgen.formats.prepacked_nvfp4 import prepack_nvfp4
 from jitgen.formats.protocol import ceil_div
 from jitgen.layer.checkpoints.encodings import Encoding
 from jitgen.layer.checkpoints.encodings.protocol import Piece
@@ -137,6 +138,7 @@ class PrepackedDestination:
         self._factor = torch.empty(shape[0], device=part.device)
         self._scale_dtype = first.dtype(encoding.roles[1])
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self._overall: dict[int, Tensor] = {}
         self._spreads: list[int] = []
 
     def put(self, place: int, matrix: Matrix, cut: Cut) -> None:
@@ -145,7 +147,7 @@ class PrepackedDestination:
         codes, scale = self._room(place)
         into = codes[cut.places]
         into[:, : piece.values.shape[1]].copy_(piece.values)
-        if self._form is PrepackedFormat.MXFP4:
+        if self._form.facts.b_dtype is DType.E2M1:
             row, _ = cut.lead
             into[:row] = 0
             into[row + len(cut.own_rows) :] = 0
@@ -154,18 +156,28 @@ class PrepackedDestination:
             _clear(into, cut)
         if piece.scale is not None:
             scale[cut.places, : piece.scale.shape[1]].copy_(piece.scale)
+        if piece.overall is not None and self._overall.setdefault(place, piece.overall) != (
+            piece.overall
+        ):
+            name = matrix.name(self._part.form.encoding.roles[2])
+            raise InputError(
+                "source",
+                f"{name} must be that of the other matrix of its product, "
+                f"{float(self._overall[place])!r}, for both are multiplied as one (got "
+                f"{float(piece.overall)!r}); dequantize=True reads them as bfloat16",
+            )
 
     def _room(self, place: int) -> tuple[Tensor, Tensor]:
         """Return room for the codes and scales of an expert."""
         if place not in self._kept:
             _, n, k = self._shape
             scales = n, k // self._form.facts.values
-            if self._form is PrepackedFormat.MXFP4:
-                codes = torch.zeros((n, k // 2), dtype=torch.uint8, device=self._part.maker)
-                self._kept[place] = codes, codes.new_zeros(scales)
-            else:
-                codes = torch.zeros((n, k), dtype=torch.int8, device=self._part.maker)
-                self._kept[place] = codes, codes.new_zeros(scales, dtype=self._scale_dtype)
+            is_paired = self._form.facts.b_dtype is DType.E2M1
+            size, dtype = ((n, k // 2), torch.uint8) if is_paired else ((n, k), torch.int8)
+            codes = torch.zeros(size, dtype=dtype, device=self._part.maker)
+            is_byte = self._form is PrepackedFormat.MXFP4
+            of_scales = torch.uint8 if is_byte else self._scale_dtype
+            self._kept[place] = codes, codes.new_zeros(scales, dtype=of_scales)
         return self._kept[place]
 
     def pad(self, place: int, start: int, stop: int) -> None:
@@ -176,6 +188,9 @@ class PrepackedDestination:
         codes, scale = self._kept.pop(place)
         if self._form is PrepackedFormat.MXFP4:
             made = prepack_mxfp4(codes[None], scale[None], layout=self._layout)
+        elif self._form is PrepackedFormat.NVFP4:
+            overall = self._overall.pop(place).reshape(1).to(codes.device)
+            made = prepack_nvfp4(codes[None], scale[None], overall, layout=self._layout)
         else:
             made = prepack_int4(int4.packed_of(codes)[None], scale[None], layout=self._layout)
         self._values[place].copy_(made.values[0])

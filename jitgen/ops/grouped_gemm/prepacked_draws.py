@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
-from jitgen.config import DType, ScaleGranularity
+from jitgen.config import BLayout, DType, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.prepacked import PrepackedFormat
 from jitgen.errors import ConfigError
@@ -22,6 +23,7 @@ from jitgen.formats import prepacked_blocks as blocks
 from jitgen.formats import prepacked_scales as scales
 from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4
 from jitgen.formats.prepacked_int4 import prepack_int4
+from jitgen.formats.prepacked_nvfp4 import prepack_nvfp4
 from jitgen.formats.protocol import Rows
 from jitgen.formats.split import PARTS, split_bf16
 from jitgen.ops.grouped_gemm.draws import Draw
@@ -64,30 +66,45 @@ def weights(draw: Draw, problem: GroupedGemmProblem, is_idle: Tensor | None) -> 
     form = PrepackedFormat.of(problem.operands.b_dtype, problem.scale_granularity)
     if form is None:
         raise ConfigError(f"{problem.types} is no format of prepacked weights")
-    shape = (groups, n, k // form.facts.values)
-    if form is PrepackedFormat.MXFP4:
-        packed = draw.values((groups, n, k), DType.E2M1)
-        scale = draw.integers(*(_NEAR if draw.is_exact else _FAR), shape)
-        if draw.reach != (0, 0):  # each group has its own, for a group's lie around its largest
-            scale += draw.integers(0, sum(map(abs, draw.reach)), (groups, 1, 1))
-            scale += draw.reach[0]
-        nan: float = scales.NAN
-    else:
-        packed = int4.packed_of(draw.integers(0, 16, (groups, n, k)).int() - int4.MIDDLE)
-        scale = draw.floats(*shape).bfloat16()
-        nan = math.nan
+    packed, scale = _quantised(draw, form, (groups, n, k))
     if is_idle is not None:
+        nan = scales.NAN if form is PrepackedFormat.MXFP4 else math.nan
         for group, idle in enumerate(is_idle.tolist()):
             if idle:
                 scale[group] = nan
             else:
-                scale[group, (7 * group + 3) % n, group % shape[-1]] = nan
-    if form is PrepackedFormat.MXFP4:
-        prepacked = prepack_mxfp4(packed, scale, layout=problem.b_layout)
-    else:
-        prepacked = prepack_int4(packed, scale, layout=problem.b_layout)
+                scale[group, (7 * group + 3) % n, group % scale.shape[-1]] = nan
+    prepacked = _prepacked(draw, form, packed, scale, problem.b_layout)
     beyond = n - math.ceil(n / blocks.ROWS) * blocks.ROWS
     if is_idle is not None and beyond:  # the scales of rows that there are not
-        words = form.facts.scale_words
-        prepacked.values[:, -1, :, beyond * words :] = -1
+        prepacked.values[:, -1, :, beyond * form.facts.scale_words :] = -1
     return prepacked
+
+
+def _quantised(
+    draw: Draw, form: PrepackedFormat, sizes: tuple[int, int, int]
+) -> tuple[Tensor, Tensor]:
+    """Return values and scales as checkpoints have them, the scales of nvfp4 in float32."""
+    shape = (*sizes[:2], sizes[2] // form.facts.values)
+    if form.facts.b_dtype is DType.INT4:
+        values = draw.integers(0, 16, sizes).int() - int4.MIDDLE
+        return int4.packed_of(values), draw.floats(*shape).bfloat16()
+    packed = draw.values(sizes, DType.E2M1)
+    if form is PrepackedFormat.NVFP4:
+        return packed, draw.floats(*shape).clamp(2.0**-9, 448.0)
+    scale = draw.integers(*(_NEAR if draw.is_exact else _FAR), shape)
+    if draw.reach != (0, 0):  # each group has its own, for a group's lie around its largest
+        scale += draw.integers(0, sum(map(abs, draw.reach)), (sizes[0], 1, 1))
+        scale += draw.reach[0]
+    return packed, scale
+
+
+def _prepacked(
+    draw: Draw, form: PrepackedFormat, packed: Tensor, scale: Tensor, layout: BLayout
+) -> PrepackedWeights:
+    if form is PrepackedFormat.MXFP4:
+        return prepack_mxfp4(packed, scale, layout=layout)
+    if form is PrepackedFormat.NVFP4:
+        overall = draw.floats(len(packed))
+        return prepack_nvfp4(packed, scale.to(torch.float8_e4m3fn), overall, layout=layout)
+    return prepack_int4(packed, scale, layout=layout)

@@ -52,8 +52,14 @@ SPARE_REGISTERS = 16
 Registers of a thread for words in flight, factors and states of pipelines; with fewer, loops spill.
 """
 
-MOST_PARTIALS = 4
-"""Partial sums of a k-block where each 32 along K has a scale of its own."""
+SOME_PARTIALS, MOST_PARTIALS = 4, 8
+"""
+Partial sums of a k-block where each 32 along K has a scale of its own, or each 16: then WGMMAs,
+which take 32, have zeros for the other 16, in registers of their own.
+"""
+
+_MORE_FACTORS = 12
+"""Registers of the scales of 16 along K beyond those of 32, which are spare ones."""
 
 _FACTORS = 20
 """
@@ -214,9 +220,12 @@ class Fp4Rules(GemmRules):
         sums = _sums(config, _rows(config))
         needed = sums + _value_registers(config) + SPARE_REGISTERS
         scales = ""
+        if partials(config) == MOST_PARTIALS:
+            needed += _MORE_FACTORS
+            scales = f", {_MORE_FACTORS} more scales"
         if config.schedule.split_k > 1:
             needed += _share_registers(config)
-            scales = f", {_share_registers(config)} sums to store"
+            scales += f", {_share_registers(config)} sums to store"
         if config.operands.a_scale_granularity is ScaleGranularity.BLOCK128:
             needed += _scale_registers(config)
             scales += f", {_scale_registers(config)} scales of a"
@@ -312,7 +321,8 @@ def _math_registers(config: GroupedGemmConfig) -> int:
 
 def _value_registers(config: GroupedGemmConfig) -> int:
     """Return the registers of a k-block of decoded weights: 64 x 128 values in 128 threads."""
-    return 32 if config.operands.b_layout is BLayout.WIDE1 else 16
+    is_wide = config.operands.b_layout is BLayout.WIDE1
+    return 32 if is_wide or partials(config) == MOST_PARTIALS else 16
 
 
 def _scale_registers(config: GroupedGemmConfig) -> int:
@@ -343,7 +353,7 @@ def _is_paired(config: GroupedGemmConfig) -> bool:
     """
     rows = _rows(config)
     needed = 2 * _value_registers(config)
-    if partials(config) == MOST_PARTIALS:
+    if partials(config) == SOME_PARTIALS:
         needed += _FACTORS
     return _is_slow(partials(config), rows) and needed <= _room(config, rows)
 
@@ -359,7 +369,7 @@ def _early_rows(config: GroupedGemmConfig, *, is_paired: bool) -> int:
         return 0
     values = _value_registers(config) * (2 if is_paired else 1)
     rows, found = _rows(config), 0
-    tried = narrowest(config) if partials(config) == MOST_PARTIALS else rows
+    tried = narrowest(config) if partials(config) >= SOME_PARTIALS else rows
     while tried <= rows:
         if values + _scale_registers(config) <= _room(config, tried):
             found = tried
@@ -376,6 +386,8 @@ def _is_slow(num_partials: int, rows: int) -> bool:
     not tried.
     """
     if num_partials == MOST_PARTIALS:
+        return False
+    if num_partials == SOME_PARTIALS:
         return rows <= 16
     return num_partials == 0 or rows >= 32
 

@@ -14,17 +14,19 @@ from __future__ import annotations
 from jitgen.config import DType, Layout
 from jitgen.config.grouped_gemm import GroupedGemmConfig, Operands, Schedule, Tile
 from jitgen.config.prepacked import PrepackedFormat
-from jitgen.targets.sm_90a.fp4 import DEPTH, MOST_PARTIALS
+from jitgen.targets.sm_90a.fp4 import DEPTH, MOST_PARTIALS, SOME_PARTIALS
 
 _FEW = ((16, 256, 1), (16, 128, 1), (16, 128, 2))
 _MORE = ((32, 256, 1), (32, 128, 1), (32, 128, 2), (64, 256, 1), (64, 128, 1), (128, 192, 1))
 _TILES = {
-    MOST_PARTIALS: (*_FEW, (32, 256, 1), (32, 192, 1), (32, 128, 1), (64, 128, 1)),
+    MOST_PARTIALS: ((8, 256, 1), (16, 192, 1), (16, 128, 1), (16, 128, 2), (32, 128, 1)),
+    SOME_PARTIALS: (*_FEW, (32, 256, 1), (32, 192, 1), (32, 128, 1), (64, 128, 1)),
     1: (*_FEW, *_MORE),
     0: (*_FEW, *_MORE),
 }
 _PAIRS = {
-    MOST_PARTIALS: (*_FEW, (8, 128, 2), (32, 128, 1)),
+    MOST_PARTIALS: ((8, 192, 1), (8, 128, 1), (8, 128, 2), (16, 128, 1)),
+    SOME_PARTIALS: (*_FEW, (8, 128, 2), (32, 128, 1)),
     1: (*_FEW, (8, 128, 2), (32, 256, 1), (32, 128, 1), (64, 192, 1)),
 }
 """

@@ -88,11 +88,14 @@ LIKE = {
     (PrepackedFormat.INT4_128, BLayout.EXACT1): (BLayout.FOLDED1, 0.95),
     (PrepackedFormat.INT4_32, BLayout.WIDE1): (BLayout.WIDE1, 0.95),
     (PrepackedFormat.INT4_128, BLayout.WIDE1): (BLayout.WIDE1, 0.95),
+    (PrepackedFormat.NVFP4, BLayout.EXACT1): (BLayout.EXACT1, 1.7),
+    (PrepackedFormat.NVFP4, BLayout.WIDE1): (BLayout.WIDE1, 1.15),
 }
 """
 The layout of MXFP4 weights that k-blocks of other formats are like, with as many partial sums, and
 how much longer they take. Estimated from the instructions that decode 8 values (int4 to e4m3 8,
-e2m1 5 and 11; to bfloat16 13 and 17): nothing was measured.
+e2m1 5 and 11; to bfloat16 13 and 17, nvfp4 19), and for nvfp4 to e4m3 from twice as many WGMMAs,
+sums and scales: nothing was measured.
 """
 
 

@@ -13,7 +13,7 @@ fp8_tensor    the same, one scale for the matrix                    it, as fp8_r
 mxfp4         blocks and scales; weight_packed or weight (uint8 or  it, prepacked
               int8), and such scales (uint8 or e8m0)
 mxfp8         weight (e4m3), such scales (uint8 or e8m0)            bfloat16, if asked to
-nvfp4         weight, weight_scale, weight_scale_2; or              bfloat16, if asked to
+nvfp4         weight, weight_scale, weight_scale_2; or              it, prepacked
               weight_packed, weight_scale, weight_global_scale
 int4          weight_packed (int32), weight_scale, weight_shape     it, prepacked, in groups
                                                                     of 32 or 128; others

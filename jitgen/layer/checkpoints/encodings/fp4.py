@@ -107,6 +107,8 @@ class Nvfp4(Encoding):
 
     name = "nvfp4"
     types = _PACKED
+    kernel = "nvfp4"
+    unit = _NV_GROUP
 
     def fits(self, matrix: Matrix) -> bool:
         """Say whether the scales are e4m3."""
@@ -126,16 +128,42 @@ class Nvfp4(Encoding):
         require_shape(matrix, self.roles[1], (n, k // _NV_GROUP))
         require_shape(matrix, self.roles[2], (), (1,), (1, 1))
 
-    def numbers(self, matrix: Matrix, rows: range, columns: range) -> Tensor:
-        """Return float64, rounded nowhere but by a division."""
-        around = outer(columns, _NV_GROUP, self.size(matrix)[1])
-        groups = range(around.start // _NV_GROUP, around.stop // _NV_GROUP)
-        half = range(around.start // 2, around.stop // 2)
+    def prepacked(self, matrix: Matrix) -> PrepackedFormat:
+        """
+        Return NVFP4.
+
+        Raises:
+            InputError: N is none that kernels take.
+        """
+        n, _ = self.size(matrix)
+        if n % 8:
+            name = matrix.name(self.roles[0])
+            raise InputError("source", f"{name} must have N a multiple of 8 (got {n})")
+        return PrepackedFormat.NVFP4
+
+    def piece(self, matrix: Matrix, rows: range, columns: range) -> Piece:
+        """Return codes (n, k / 2), scales of e4m3 (n, k / 16) and the factor of all, float32."""
+        codes, stored = self._read(matrix, rows, columns)
+        return Piece(codes, stored, self._factor(matrix).float())
+
+    def _factor(self, matrix: Matrix) -> Tensor:
+        """Return the number that all of a matrix is multiplied with, float64 ()."""
+        whole = scales.positive(matrix, self.roles[2]).double()
+        return 1 / whole if self.roles[2] == "weight_global_scale" else whole
+
+    def _read(self, matrix: Matrix, rows: range, columns: range) -> tuple[Tensor, Tensor]:
+        """Return codes, and scales of whole groups."""
+        groups = range(columns.start // _NV_GROUP, columns.stop // _NV_GROUP)
+        half = range(columns.start // 2, columns.stop // 2)
         codes = matrix.read(self.roles[0], rows, half).view(torch.uint8)
         stored = matrix.read(self.roles[1], rows, groups)
         origin, types = matrix.origin(rows.start, groups.start), (torch.float8_e4m3fn,)
-        scale = scales.non_negative(matrix, self.roles[1], stored, types, origin=origin)
-        whole = scales.positive(matrix, self.roles[2]).double()
-        factor = 1 / whole if self.roles[2] == "weight_global_scale" else whole
-        repeated = (scale.double() * factor).repeat_interleave(_NV_GROUP, 1)
+        scales.non_negative(matrix, self.roles[1], stored, types, origin=origin)
+        return codes, stored
+
+    def numbers(self, matrix: Matrix, rows: range, columns: range) -> Tensor:
+        """Return float64, rounded nowhere but by a division."""
+        around = outer(columns, _NV_GROUP, self.size(matrix)[1])
+        codes, stored = self._read(matrix, rows, around)
+        repeated = (stored.double() * self._factor(matrix)).repeat_interleave(_NV_GROUP, 1)
         return (e2m1.unpack(codes, torch.float64) * repeated)[:, inner(columns, around)]

@@ -23,10 +23,12 @@ class Piece(NamedTuple):
     Attributes:
         values: (n, k), or (n, k / 2) bytes of two codes.
         scale: What belongs to them; None: nothing.
+        overall: What all of them are multiplied with besides, (); None: nothing.
     """
 
     values: Tensor
     scale: Tensor | None = None
+    overall: Tensor | None = None
 
 
 class Encoding(ABC):
@@ -37,9 +39,9 @@ class Encoding(ABC):
         name: Its name in errors and documents.
         roles: Roles of the tensors that it reads, that of the values first.
         types: Types of the values.
-        kernel: What a layer computes with: ``none``, ``block128``, ``row``, or prepacked ``mxfp4``
-            or ``int4``; None: no layer computes with it as it is, so that it can only become
-            bfloat16.
+        kernel: What a layer computes with: ``none``, ``block128``, ``row``, or prepacked ``mxfp4``,
+            ``nvfp4`` or ``int4``; None: no layer computes with it as it is, so that it can only
+            become bfloat16.
         unit: Neighbours in I that share a scale and cannot be divided; 1: any can.
         can_turn: Whether tensors of all experts may be (E, K, N).
     """
