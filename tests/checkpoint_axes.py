@@ -137,10 +137,16 @@ def matrix(encoding: Encoding, n: int, k: int, group: int = GROUP) -> tuple[Role
     )
 
 
-def _like(gate: Roles, up: Roles, numbers: Tensor, role: str) -> tuple[Roles, Tensor]:
-    """Return ups with the global scale of gates, and their numbers."""
-    ratio = (gate[role] / up[role]).double()
-    return {**up, role: gate[role]}, numbers * (ratio if role == "weight_scale_2" else 1 / ratio)
+def _like(
+    gates: list[Roles], encoding: Encoding, roles: Roles, numbers: Tensor
+) -> tuple[Roles, Tensor]:
+    """Return a matrix with the global scale of its expert's gates, and its numbers."""
+    if encoding.name != "nvfp4" or not gates:
+        return roles, numbers
+    role = encoding.roles[2]
+    ratio = (gates[0][role] / roles[role]).double()
+    factor = ratio if role == "weight_scale_2" else 1 / ratio
+    return {**roles, role: gates[0][role]}, numbers * factor
 
 
 def make(family: str, encoding: Encoding, intermediate: int, group: int = GROUP) -> Made:
@@ -154,9 +160,8 @@ def make(family: str, encoding: Encoding, intermediate: int, group: int = GROUP)
         for module in each.modules:
             rows = intermediate * each.rows
             size = (HIDDEN, intermediate) if module == each.down else (rows, HIDDEN)
-            roles, found = matrix(encoding, *size, group)
-            if encoding.name == "nvfp4" and module in each.gate_up[1:]:
-                roles, found = _like(parts[each.gate_up[0]][e], roles, found, encoding.roles[2])
+            gates = parts.get(each.gate_up[0], [])[e:]
+            roles, found = _like(gates, encoding, *matrix(encoding, *size, group))
             numbers.setdefault(module, []).append(found)
             parts.setdefault(module, []).append(roles)
     is_turned = family in ("llama4", "gpt_oss") and encoding.can_turn

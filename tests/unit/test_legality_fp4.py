@@ -20,6 +20,7 @@ from jitgen.config.grouped_gemm import (
     Tile,
 )
 from jitgen.errors import UnsupportedConfig
+from jitgen.targets.fp4_space import format_of
 from jitgen.targets.legality import check, rules, rules_for
 from jitgen.targets.sm_90a import fp4_cost
 from jitgen.targets.sm_90a.devices import DEVICES, H200
@@ -161,7 +162,7 @@ class TestRules:
         It takes no more room than ragged rows' table where that makes a difference; with larger
         blocks one of ten stages.
         """
-        fewer = int(types.scale_granularity is ScaleGranularity.GROUP32)
+        fewer = int(format_of(types).facts.scale_words > 1)
         problem = of(types, 128, n=4096, k=7168, layout="contiguous")
         for each in rules("sm_90a", "grouped_gemm").candidates(problem):
             ragged = replace(each, layout=Layout.RAGGED)
