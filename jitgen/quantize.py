@@ -12,9 +12,10 @@ multiplying by it is exact. An infinity or NaN makes its whole block NaN.
 `to_atoms` and similar functions bring the scales of checkpoints and of other libraries into that
 order, and back: see `jitgen.formats.convert`.
 
-`prepack_mxfp4`, `prepack_nvfp4` and `prepack_int4` reorder weights of 4 bits for Hopper, which has
-no tensor cores for them, and `split_bf16` turns bfloat16 activations into what its kernels multiply
-with them: see `jitgen.formats.prepacked`. `unpack_mxfp4` turns prepacked weights into FP8 ones.
+`prepack_mxfp4`, `prepack_nvfp4`, `prepack_int4` and `prepack_mxfp8` reorder weights for Hopper,
+which has no tensor cores for them, and `split_bf16` turns bfloat16 activations into what its
+kernels multiply with them: see `jitgen.formats.prepacked`. `unpack_mxfp4` turns prepacked weights
+into FP8 ones.
 
 Everything runs on the device of its input and does not wait for it. On GPUs that have a kernel for
 them, `mxfp8`, `mxfp4` and `nvfp4` launch it: one pass over bfloat16. What each function does, and
@@ -44,6 +45,7 @@ from jitgen.formats.prepacked import (
 )
 from jitgen.formats.prepacked_files import load_prepacked, save_prepacked
 from jitgen.formats.prepacked_int4 import int4_from_awq, int4_from_gptq, prepack_int4
+from jitgen.formats.prepacked_mxfp8 import prepack_mxfp8
 from jitgen.formats.prepacked_nvfp4 import prepack_nvfp4
 from jitgen.formats.row import per_row
 from jitgen.formats.split import split_bf16
@@ -74,6 +76,7 @@ __all__ = [
     "prepack_int4",
     "prepack_mxfp4",
     "prepack_mxfp4_from",
+    "prepack_mxfp8",
     "prepack_nvfp4",
     "save_prepacked",
     "split_bf16",

@@ -31,6 +31,9 @@ class PrepackedFormat(StrEnum):
     NVFP4 = "nvfp4"
     """e2m1 with an e4m3 for each 16 along K, and a float32 for each group."""
 
+    MXFP8 = "mxfp8"
+    """e4m3 with a power of two for each 32 along K."""
+
     @property
     def facts(self) -> Facts:
         """What follows from it."""
@@ -101,5 +104,12 @@ _FACTS = {
         values=16,
         scale_words=2,
         partials={BLayout.EXACT1: 8, BLayout.WIDE1: 0},
+    ),
+    PrepackedFormat.MXFP8: Facts(
+        b_dtype=DType.E4M3,
+        scale_granularity=ScaleGranularity.MX32,
+        values=32,
+        scale_words=1,
+        partials={BLayout.EXACT1: 4, BLayout.WIDE1: 0},
     ),
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Positions of the bits of prepacked weights: blocks of 64 rows x 128 of K, 4352 bytes each, or 4608
-where a row has two words of scales.
+where a row has two words of scales. Those of eight bits: `jitgen.formats.mxfp8`.
 
 Hopper's kernels make weights the first operand of WGMMA and decode them into registers. So a block
 holds, word by word, what one thread of a warpgroup decodes: 8 codes of one row and 32 of K. Thread
@@ -40,7 +40,7 @@ DEPTH = BLOCK_DEPTH
 """K of a block."""
 
 VALUE_WORDS = 1024
-"""32-bit words of the values of a block."""
+"""32-bit words of the values of a block, of four bits each."""
 
 _CODES = 8
 """Codes of a word."""
@@ -163,23 +163,23 @@ def blocked(values: Tensor, scales: Tensor, out: Tensor) -> None:
     Write whole blocks.
 
     Args:
-        values: (blocks, columns, 1024) int32.
+        values: (blocks, columns, size) int32.
         scales: (64 * blocks, columns * words) int32, so many words for each row of a block.
-        out: (blocks, columns, 1024 + 64 * words) int32.
+        out: (blocks, columns, size + 64 * words) int32.
     """
-    blocks, columns, _ = values.shape
-    out[..., :VALUE_WORDS] = values
+    blocks, columns, size = values.shape
+    out[..., :size] = values
     of_rows = scales.view(blocks, ROWS, columns, -1).movedim(1, 2)
-    out[..., VALUE_WORDS:] = of_rows.flatten(2)
+    out[..., size:] = of_rows.flatten(2)
 
 
-def scale_words(blocks: Tensor) -> Tensor:
+def scale_words(blocks: Tensor, value_words: int = VALUE_WORDS) -> Tensor:
     """
-    Return the words of scales of each row: (blocks, columns, 1024 + 64 * words) to
+    Return the words of scales of each row: (blocks, columns, value_words + 64 * words) to
     (64 * blocks, columns * words).
     """
     size, columns, _ = blocks.shape
-    of_rows = blocks[..., VALUE_WORDS:].reshape(size, columns, ROWS, -1)
+    of_rows = blocks[..., value_words:].reshape(size, columns, ROWS, -1)
     return of_rows.movedim(2, 1).reshape(size * ROWS, -1)
 
 

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from jitgen.config import BLayout
 from jitgen.config.prepacked import PrepackedFormat
 from jitgen.errors import InputError
-from jitgen.formats import e2m1, int4, nvfp4
+from jitgen.formats import e2m1, int4, mxfp8, nvfp4
 from jitgen.formats import prepacked_blocks as blocks
 from jitgen.formats import prepacked_scales as scales
 from jitgen.support.frozen import frozen
@@ -31,7 +31,7 @@ class PrepackedWeights:
 
     Attributes:
         values: (G, ceil(N / 64), ceil(K / 128), 1088) int32, contiguous: codes and scales; of
-            int4_32 1152 words.
+            int4_32 and nvfp4 1152 words, of mxfp8 2112.
         factor: (G,) float32: what every result of a group is multiplied with.
         n: N, rows of each matrix; a multiple of 8.
         k: K; a multiple of 32, or of the values that share a scale.
@@ -177,9 +177,9 @@ class PrepackedWeights:
         Returns:
             packed: Of mxfp4 (G, N, K / 2) uint8, the first of two codes in the low half of a byte;
                 of nvfp4 likewise; of int4 (G, N, K / 8) int32, eight values plus 8, the first in
-                the lowest bits.
-            scale: Of mxfp4 (G, N, K / 32) uint8, UE8M0; of int4 (G, N, S) float32; of nvfp4
-                (G, N, K / 16) float8_e4m3fn, with a global scale that is a part of `factor`.
+                the lowest bits; of mxfp8 (G, N, K) float8_e4m3fn.
+            scale: Of mxfp4 and mxfp8 (G, N, K / 32) uint8, UE8M0; of int4 (G, N, S) float32; of
+                nvfp4 (G, N, K / 16) float8_e4m3fn, with a global scale that is in `factor`.
 
         They represent the numbers that kernels compute with: the original ones, except for those
         that are rounded or lost according to `jitgen.formats.prepacked_scales` and
@@ -193,10 +193,14 @@ class PrepackedWeights:
     def _unpacked(self, group: int) -> tuple[Tensor, Tensor]:
         """Return what a group has, as `unpack` does."""
         each, facts = self.values[group], self.format.facts
-        words, factor = blocks.scale_words(each), self.factor[group]
+        words, factor = blocks.scale_words(each, facts.value_words), self.factor[group]
+        part = slice(self.n), slice(self.k // facts.values)
+        if self.format is PrepackedFormat.MXFP8:
+            bits = mxfp8.separated(each[..., : facts.value_words], self.layout)
+            values = bits[: self.n, : self.k].contiguous().view(torch.float8_e4m3fn)
+            return values, mxfp8.restored(words, factor, self.layout)[part]
         codes = blocks.separated(each[..., : blocks.VALUE_WORDS], self.layout, facts.b_dtype)
         codes = codes[: self.n, : self.k]
-        part = slice(self.n), slice(self.k // facts.values)
         if self.format is PrepackedFormat.NVFP4:
             return e2m1.paired(codes), nvfp4.restored(words)[part]
         if self.format is not PrepackedFormat.MXFP4:
@@ -211,6 +215,8 @@ class PrepackedWeights:
         """Return the numbers that kernels compute with, (G, N, K) of `dtype`."""
         packed, scale = self.unpack()
         size = self.format.facts.values
+        if self.format is PrepackedFormat.MXFP8:
+            return mxfp8.numbers_of(packed, scale).to(dtype)
         if self.format is PrepackedFormat.NVFP4:
             overall = nvfp4.global_scale_of(self.factor.double(), self.layout)[:, None, None]
             repeated = (scale.double() * overall).repeat_interleave(size, -1)

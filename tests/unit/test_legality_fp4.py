@@ -70,7 +70,7 @@ class TestRules:
             (config(8, types=operands("wide1")), "E_MMA", "e4m3 with row scales"),
             (config(8, types=operands("exact1", "bf16", "none")), "E_MMA", "bf16 none wide1"),
             (config(8, types=operands(a_dtype="e4m3x2", scales="block128")), "E_MMA", "e4m3x2"),
-            (config(8, types=replace(WIDE, b_dtype=DType.E4M3)), "E_MMA", "x e4m3"),
+            (config(8, types=replace(WIDE, b_dtype=DType.BF16)), "E_MMA", "x bf16"),
             (config(8, types=operands(out_dtype="e4m3")), "E_MMA", "-> e4m3"),
             (config(8, k=64), "E_TILE_K", "64"),
             (config(24), "E_WGMMA_N", "24"),

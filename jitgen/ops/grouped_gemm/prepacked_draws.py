@@ -23,6 +23,7 @@ from jitgen.formats import prepacked_blocks as blocks
 from jitgen.formats import prepacked_scales as scales
 from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4
 from jitgen.formats.prepacked_int4 import prepack_int4
+from jitgen.formats.prepacked_mxfp8 import prepack_mxfp8
 from jitgen.formats.prepacked_nvfp4 import prepack_nvfp4
 from jitgen.formats.protocol import Rows
 from jitgen.formats.split import PARTS, split_bf16
@@ -68,7 +69,8 @@ def weights(draw: Draw, problem: GroupedGemmProblem, is_idle: Tensor | None) -> 
         raise ConfigError(f"{problem.types} is no format of prepacked weights")
     packed, scale = _quantised(draw, form, (groups, n, k))
     if is_idle is not None:
-        nan = scales.NAN if form is PrepackedFormat.MXFP4 else math.nan
+        is_byte = form.facts.scale_granularity is ScaleGranularity.MX32
+        nan = scales.NAN if is_byte else math.nan
         for group, idle in enumerate(is_idle.tolist()):
             if idle:
                 scale[group] = nan
@@ -89,7 +91,7 @@ def _quantised(
     if form.facts.b_dtype is DType.INT4:
         values = draw.integers(0, 16, sizes).int() - int4.MIDDLE
         return int4.packed_of(values), draw.floats(*shape).bfloat16()
-    packed = draw.values(sizes, DType.E2M1)
+    packed = draw.values(sizes, form.facts.b_dtype)
     if form is PrepackedFormat.NVFP4:
         return packed, draw.floats(*shape).clamp(2.0**-9, 448.0)
     scale = draw.integers(*(_NEAR if draw.is_exact else _FAR), shape)
@@ -104,6 +106,8 @@ def _prepacked(
 ) -> PrepackedWeights:
     if form is PrepackedFormat.MXFP4:
         return prepack_mxfp4(packed, scale, layout=layout)
+    if form is PrepackedFormat.MXFP8:
+        return prepack_mxfp8(packed, scale, layout=layout)
     if form is PrepackedFormat.NVFP4:
         overall = draw.floats(len(packed))
         return prepack_nvfp4(packed, scale.to(torch.float8_e4m3fn), overall, layout=layout)

@@ -88,6 +88,8 @@ LIKE = {
     (PrepackedFormat.INT4_128, BLayout.EXACT1): (BLayout.FOLDED1, 0.95),
     (PrepackedFormat.INT4_32, BLayout.WIDE1): (BLayout.WIDE1, 0.95),
     (PrepackedFormat.INT4_128, BLayout.WIDE1): (BLayout.WIDE1, 0.95),
+    (PrepackedFormat.MXFP8, BLayout.EXACT1): (BLayout.EXACT1, 0.95),
+    (PrepackedFormat.MXFP8, BLayout.WIDE1): (BLayout.WIDE1, 1.05),
     (PrepackedFormat.NVFP4, BLayout.EXACT1): (BLayout.EXACT1, 1.7),
     (PrepackedFormat.NVFP4, BLayout.WIDE1): (BLayout.WIDE1, 1.15),
 }
