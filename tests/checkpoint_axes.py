@@ -91,6 +91,13 @@ def matrix(encoding: Encoding, n: int, k: int, group: int = GROUP) -> tuple[Role
     if encoding.name == "bf16":
         weight = torch.randn(n, k).div(8).bfloat16()
         return {roles[0]: weight}, weight.double()
+    if encoding.name in ("mxfp8", "fp8_block32"):
+        rows = 1 if encoding.name == "mxfp8" else GROUP
+        weight, scale = _fp8(n, k), _bytes(-(-n // rows), k // GROUP, low=118, high=124)
+        powers = torch.exp2(scale.double() - 127)
+        return dict(zip(roles, (weight, scale), strict=True)), weight.double() * _wide(
+            powers, rows, GROUP, n, k
+        )
     if encoding.name.startswith("fp8"):
         sizes: dict[str, tuple[int, ...]] = {
             "fp8_block128": (-(-n // BLOCK), -(-k // BLOCK)),
@@ -103,12 +110,6 @@ def matrix(encoding: Encoding, n: int, k: int, group: int = GROUP) -> tuple[Role
                 scale, BLOCK, BLOCK, n, k
             )
         return dict(zip(roles, (weight, scale), strict=True)), weight.double() * scale.double()
-    if encoding.name == "mxfp8":
-        weight, scale = _fp8(n, k), _bytes(n, k // GROUP, low=118, high=124)
-        powers = torch.exp2(scale.double() - 127)
-        return dict(zip(roles, (weight, scale), strict=True)), weight.double() * _wide(
-            powers, 1, GROUP, n, k
-        )
     if encoding.name == "mxfp4":
         codes, numbers = _packed(n, k)
         scale = _bytes(n, k // GROUP, low=118, high=124)

@@ -63,7 +63,8 @@ class Case:
 _INT4 = ("int4_wide1", "int4_exact1", "int4_exact1_row")
 _NVFP4 = ("nvfp4_wide1", "nvfp4_exact1_row")
 _MXFP4 = ("wide1", "exact1", "exact1_row")
-FORMATS = ("bf16", "bf16_bias", "block128", "row", *_MXFP4, *_INT4, *_NVFP4)
+_MXFP8 = ("mxfp8_wide1", "mxfp8_exact1")
+FORMATS = ("bf16", "bf16_bias", "block128", "row", *_MXFP4, *_INT4, *_NVFP4, *_MXFP8)
 _ON_EVERY_PUSH = ("bf16", "block128", "wide1", "int4_wide1")
 SOME_FORMATS = tuple(
     form if form in _ON_EVERY_PUSH else pytest.param(form, marks=pytest.mark.nightly)
@@ -116,9 +117,10 @@ def _quantised(form: str, w13: Tensor, w2: Tensor) -> dict[str, Any]:
             "w2": _int4(w2, 128, layout),
             "activation_format": activations or None,
         }
-    if form.startswith("nvfp4_"):
-        layout, _, activations = form.removeprefix("nvfp4_").partition("_")
-        found = {name: _nvfp4(each, layout) for name, each in (("w13", w13), ("w2", w2))}
+    if form.startswith(("nvfp4_", "mxfp8_")):
+        name, layout, activations = (*form.split("_"), "")[:3]
+        make = _nvfp4 if name == "nvfp4" else _mxfp8
+        found = {name: make(each, layout) for name, each in (("w13", w13), ("w2", w2))}
         return {**found, "activation_format": activations or None}
     layout, _, activations = form.partition("_")
     prepare = jitgen.quantize.prepack_mxfp4_from
@@ -144,3 +146,10 @@ def _nvfp4(w: Tensor, layout: str) -> jitgen.quantize.PrepackedWeights:
     packed, scale, overall = jitgen.quantize.nvfp4(w)
     plain = jitgen.quantize.from_atoms(scale, w.shape[1], w.shape[2] // 16)
     return jitgen.quantize.prepack_nvfp4(packed, plain, overall, layout=layout)
+
+
+def _mxfp8(w: Tensor, layout: str) -> jitgen.quantize.PrepackedWeights:
+    """Return weights quantised to MXFP8, and prepacked."""
+    q, scale = jitgen.quantize.mxfp8(w)
+    plain = jitgen.quantize.from_atoms(scale, w.shape[1], w.shape[2] // 32)
+    return jitgen.quantize.prepack_mxfp8(q, plain, layout=layout)

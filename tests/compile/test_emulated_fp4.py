@@ -44,6 +44,8 @@ KINDS = {
     "nvfp4": "e4m3_e2m1_nv16_bf16_asblock128_bexact1",
     "nvfp4 pairs": "e4m3x2_e2m1_nv16_bf16_asrow_bexact1",
     "nvfp4 wide": "bf16_e2m1_nv16_f16_asnone_bwide1",
+    "mxfp8": "e4m3_e4m3_mx32_bf16_asblock128_bexact1",
+    "mxfp8 wide": "bf16_e4m3_mx32_bf16_asnone_bwide1",
 }
 OFTEN = (
     ("nothing but an end", "exact", Layout.RAGGED),

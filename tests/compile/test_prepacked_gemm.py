@@ -38,6 +38,8 @@ SOME = [
     ("ragged", "e4m3_int4_group128_f16_asblock128_bexact1", False),
     ("ragged", "bf16_e2m1_nv16_bf16_asnone_bwide1", True),
     ("masked", "e4m3_e2m1_nv16_bf16_asblock128_bexact1", False),
+    ("contiguous", "bf16_e4m3_mx32_f32_asnone_bwide1", False),
+    ("ragged", "e4m3x2_e4m3_mx32_bf16_asrow_bexact1", True),
 ]
 ALL = [
     (layout, each.to_name(), bias)

@@ -160,14 +160,6 @@ class TestEveryFamilyInEveryEncoding:
 
 
 class TestWhatNoLayerComputes:
-    @pytest.mark.parametrize("encoding", by_name("mxfp8"), ids=lambda e: e.name)
-    def test_it_is_refused_with_what_to_do(self, encoding: Encoding) -> None:
-        made = make("deepseek_v3", encoding, INTERMEDIATE)
-        text = refused(made.tensors, encoding, dequantize=False)
-
-        assert f"in {encoding.name}, which no layer computes with" in text
-        assert "dequantize=True" in text
-
     def test_gates_and_ups_in_one_block_of_scales(self) -> None:
         encoding = by_name("fp8_block128")[0]
         made = make("qwen3_5_moe", encoding, INTERMEDIATE)

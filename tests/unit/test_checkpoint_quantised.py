@@ -68,6 +68,7 @@ FITS: list[tuple[str, dict[str, Any]]] = [
     ("mxfp4", {"quant_method": "mxfp4"}),
     ("mxfp4", {"quant_method": "fp8", "expert_dtype": "fp4", "weight_block_size": [128, 128]}),
     ("mxfp8", {"quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [1, 32]}),
+    ("fp8_block32", {"quant_method": "fp8", "weight_block_size": [32, 32]}),
     ("bf16", compressed("float", 8, "channel") | {"ignore": ["re:.*layers.3.*"]}),
     ("bf16", modelopt("NVFP4", exclude_modules=["model.layers.3.mlp.experts*"])),
 ]

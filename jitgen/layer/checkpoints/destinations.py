@@ -13,13 +13,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from jitgen.config import BLayout, DType
+from jitgen.config import BLayout, DType, ScaleGranularity
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.config.prepacked import PrepackedFormat
 from jitgen.errors import InputError
 from jitgen.formats import int4, prepacked_blocks
 from jitgen.formats.prepacked import PrepackedWeights, prepack_mxfp4
 from jitgen.formats.prepacked_int4 import prepack_int4
+from jitgen.formats.prepacked_mxfp8 import prepack_mxfp8
 from jitgen.formats.prepacked_nvfp4 import prepack_nvfp4
 from jitgen.formats.protocol import ceil_div
 from jitgen.layer.checkpoints.encodings import Encoding
@@ -172,10 +173,11 @@ class PrepackedDestination:
         if place not in self._kept:
             _, n, k = self._shape
             scales = n, k // self._form.facts.values
-            is_paired = self._form.facts.b_dtype is DType.E2M1
-            size, dtype = ((n, k // 2), torch.uint8) if is_paired else ((n, k), torch.int8)
+            of_values = self._form.facts.b_dtype
+            size = (n, k // 2 if of_values is DType.E2M1 else k)
+            dtype = torch.int8 if of_values is DType.INT4 else torch.uint8
             codes = torch.zeros(size, dtype=dtype, device=self._part.maker)
-            is_byte = self._form is PrepackedFormat.MXFP4
+            is_byte = self._form.facts.scale_granularity is ScaleGranularity.MX32
             of_scales = torch.uint8 if is_byte else self._scale_dtype
             self._kept[place] = codes, codes.new_zeros(scales, dtype=of_scales)
         return self._kept[place]
@@ -188,6 +190,9 @@ class PrepackedDestination:
         codes, scale = self._kept.pop(place)
         if self._form is PrepackedFormat.MXFP4:
             made = prepack_mxfp4(codes[None], scale[None], layout=self._layout)
+        elif self._form is PrepackedFormat.MXFP8:
+            values = codes.view(torch.float8_e4m3fn)
+            made = prepack_mxfp8(values[None], scale[None], layout=self._layout)
         elif self._form is PrepackedFormat.NVFP4:
             overall = self._overall.pop(place).reshape(1).to(codes.device)
             made = prepack_nvfp4(codes[None], scale[None], overall, layout=self._layout)

@@ -40,12 +40,19 @@ _FORMATS = {
 }
 _ALLOWED: dict[str, tuple[Any, ...]] = {
     "fmt": ("e4m3", "e4m3fn", "float8_e4m3fn"),
-    "weight_block_size": ([SCALE_BLOCK, SCALE_BLOCK], [1, 32]),
+    "weight_block_size": ([SCALE_BLOCK, SCALE_BLOCK], [1, 32], [32, 32]),
     "activation_scheme": ("dynamic",),
     "expert_dtype": ("fp8", "fp4"),
     "scale_fmt": tuple(_FORMATS),
 }
 """Allowed statements on FP8; all may be absent."""
+
+_OF_BLOCKS = {
+    (SCALE_BLOCK, SCALE_BLOCK): "fp8_block128",
+    (1, 32): "mxfp8",
+    (32, 32): "fp8_block32",
+}
+"""Encodings by the rows and columns that share a scale."""
 
 _NARROW = ("expert_dtype", "weight_block_size", "quant_algo")
 """Words that decide among encodings."""
@@ -181,7 +188,7 @@ def _fp8(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:
     block = found.get("weight_block_size")
     if not block:
         return _FP8
-    return _FP8[:1] if list(block) == [SCALE_BLOCK, SCALE_BLOCK] else ("mxfp8",)
+    return (_OF_BLOCKS[tuple(block)],)
 
 
 def _mxfp4(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:

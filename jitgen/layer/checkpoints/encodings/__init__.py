@@ -12,7 +12,8 @@ fp8_row       the same, a scale for each row                        it
 fp8_tensor    the same, one scale for the matrix                    it, as fp8_row
 mxfp4         blocks and scales; weight_packed or weight (uint8 or  it, prepacked
               int8), and such scales (uint8 or e8m0)
-mxfp8         weight (e4m3), such scales (uint8 or e8m0)            bfloat16, if asked to
+mxfp8         weight (e4m3), such scales (uint8 or e8m0)            it, prepacked
+fp8_block32   the same, a scale for each 32 x 32                    it, as mxfp8
 nvfp4         weight, weight_scale, weight_scale_2; or              it, prepacked
               weight_packed, weight_scale, weight_global_scale
 int4          weight_packed (int32), weight_scale, weight_shape     it, prepacked, in groups
@@ -24,7 +25,7 @@ int4          weight_packed (int32), weight_scale, weight_shape     it, prepacke
 from __future__ import annotations
 
 from jitgen.layer.checkpoints.encodings.fp4 import Mxfp4, Nvfp4
-from jitgen.layer.checkpoints.encodings.fp8 import Fp8Block, Fp8Row, Fp8Tensor, Mxfp8
+from jitgen.layer.checkpoints.encodings.fp8 import Fp8Block, Fp8Row, Fp8Square, Fp8Tensor, Mxfp8
 from jitgen.layer.checkpoints.encodings.int4 import Int4
 from jitgen.layer.checkpoints.encodings.plain import Plain
 from jitgen.layer.checkpoints.encodings.protocol import Encoding
@@ -40,7 +41,7 @@ ENCODINGS: tuple[Encoding, ...] = (
     Mxfp4("weight_packed", "weight_scale"),
     *(
         kind("weight", scale)
-        for kind in (Mxfp4, Fp8Block, Fp8Row, Fp8Tensor, Mxfp8)
+        for kind in (Mxfp4, Fp8Block, Fp8Row, Fp8Tensor, Mxfp8, Fp8Square)
         for scale in _SCALES
     ),
     Plain("weight"),

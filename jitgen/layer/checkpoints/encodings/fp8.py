@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 FP8 weights (e4m3) and what they are multiplied with: a scale for each 128 x 128, for each row, for
-the whole matrix, or for each 32 values of a row.
+the whole matrix, for each 32 values of a row, or for each 32 x 32.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from jitgen.config.config import SCALE_BLOCK
+from jitgen.config.prepacked import PrepackedFormat
+from jitgen.errors import InputError
 from jitgen.formats.protocol import ceil_div
 from jitgen.layer.checkpoints import scales
 from jitgen.layer.checkpoints.encodings.protocol import (
@@ -144,25 +146,67 @@ class Mxfp8(_Fp8):
     """A power of two for each 32 values of a row: (N, K / 32) bytes."""
 
     name = "mxfp8"
+    kernel = "mxfp8"
+    unit = _GROUP
+    rows = 1
+    """Rows that share a scale."""
 
     def shapes(self, size: tuple[int, int]) -> tuple[tuple[int, ...], ...]:
         """Return the one shape."""
-        return ((size[0], ceil_div(size[1], _GROUP)),)
+        return ((ceil_div(size[0], self.rows), ceil_div(size[1], _GROUP)),)
 
     def fits(self, matrix: Matrix) -> bool:
         """Say whether there is a byte for each 32."""
         return super().fits(matrix) and matrix.dtype(self.roles[1]) in scales.BYTES
 
+    def prepacked(self, matrix: Matrix) -> PrepackedFormat:
+        """
+        Return MXFP8.
+
+        Raises:
+            InputError: Sizes are none that kernels take.
+        """
+        n, k = self.size(matrix)
+        if n % 8 or k % _GROUP:
+            raise InputError(
+                "source",
+                f"{matrix.name('weight')} must have N a multiple of 8 and K of 32 (got {n} and "
+                f"{k}); dequantize=True reads it as bfloat16",
+            )
+        return PrepackedFormat.MXFP8
+
+    def piece(self, matrix: Matrix, rows: range, columns: range) -> Piece:
+        """Return the bits of values (n, k), and bytes of scales (n, k / 32)."""
+        values, stored = self._read(matrix, rows, columns)
+        scales.powers(matrix, self.roles[1], stored, ())
+        return Piece(values.view(torch.uint8), stored.view(torch.uint8))
+
     def numbers(self, matrix: Matrix, rows: range, columns: range) -> Tensor:
         """Return float32, which is exact."""
         around = outer(columns, _GROUP, self.size(matrix)[1])
-        groups = range(around.start // _GROUP, ceil_div(around.stop, _GROUP))
-        stored = matrix.read(self.roles[1], rows, groups)
-        origin = matrix.origin(rows.start, groups.start)
-        scale = scales.powers(matrix, self.roles[1], stored, origin)
-        values = matrix.read("weight", rows, around).float()
+        values, stored = self._read(matrix, rows, around)
+        scale = scales.powers(matrix, self.roles[1], stored, ())
         repeated = scale.repeat_interleave(_GROUP, 1)[:, : values.shape[1]]
-        return (values * repeated)[:, inner(columns, around)]
+        return (values.float() * repeated)[:, inner(columns, around)]
+
+    def _read(self, matrix: Matrix, rows: range, columns: range) -> tuple[Tensor, Tensor]:
+        """Return values, and a scale for each 32 of each row; columns begin with a group."""
+        around = outer(rows, self.rows, self.size(matrix)[0])
+        blocks = range(around.start // self.rows, ceil_div(around.stop, self.rows))
+        groups = range(columns.start // _GROUP, ceil_div(columns.stop, _GROUP))
+        stored = matrix.read(self.roles[1], blocks, groups)
+        scales.require_bytes(
+            stored, matrix.name(self.roles[1]), matrix.origin(blocks.start, groups.start)
+        )
+        of_rows = stored.view(torch.uint8).repeat_interleave(self.rows, 0)[inner(rows, around)]
+        return matrix.read("weight", rows, columns), of_rows
+
+
+class Fp8Square(Mxfp8):
+    """A power of two for each 32 x 32, as DeepSeek-V4.1 has: (N / 32, K / 32) bytes."""
+
+    name = "fp8_block32"
+    rows = _GROUP
 
 
 def _used_blocks(weight: Tensor) -> Tensor:

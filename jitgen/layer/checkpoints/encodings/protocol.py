@@ -40,8 +40,8 @@ class Encoding(ABC):
         roles: Roles of the tensors that it reads, that of the values first.
         types: Types of the values.
         kernel: What a layer computes with: ``none``, ``block128``, ``row``, or prepacked ``mxfp4``,
-            ``nvfp4`` or ``int4``; None: no layer computes with it as it is, so that it can only
-            become bfloat16.
+            ``nvfp4``, ``mxfp8`` or ``int4``; None: no layer computes with it as it is, so that it
+            can only become bfloat16.
         unit: Neighbours in I that share a scale and cannot be divided; 1: any can.
         can_turn: Whether tensors of all experts may be (E, K, N).
     """
