@@ -44,15 +44,15 @@ loop, as they do by default, took more of the cores than the operations. Read wh
 """
 
 
-_FIRST, _OF_MORE = 4, 3
-"""Of the cases of one test a push runs the first four, and of those behind them every third."""
+_FIRST, _OF_MORE = 3, 4
+"""Of the cases of one test a push runs the first three, and of those behind them every fourth."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Leave most cases of a test that has many to the night: all but every n-th of one that is marked
-    `sampled(n)`, else all but the first four and every third.
+    `sampled(n)`, else all but the first three and every fourth.
     """
     cases: Counter[str] = Counter()
     for item in items:

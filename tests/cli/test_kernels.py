@@ -26,21 +26,21 @@ REFUSED = GPU.replace("t128x128", "t256x192")
 
 
 def test_configs_are_names_that_parse_and_are_legal(jitgen: Jitgen) -> None:
-    done = jitgen("configs", "--arch", "sm_90a", "--layout", "ragged", "--scales", "row")
+    done = jitgen("configs", "--arch", "sm_120a", "--layout", "ragged", "--scales", "mx32")
     names = done.out.split()
 
     assert len(names) > 50
     for name in names:
         config, arch = GroupedGemmConfig.parse(name)
-        assert arch is Arch.SM_90A
-        assert config.operands.scale_granularity == "row"
+        assert arch is Arch("sm_120a")
+        assert config.operands.scale_granularity == "mx32"
         assert check(config, arch)
-    assert f"{len(names):,} legal configs of sm_90a" in done.err
+    assert f"{len(names):,} legal configs of sm_120a" in done.err
 
 
 def test_configs_all_gives_code_and_reason(jitgen: Jitgen) -> None:
     words = ("configs", "--arch", "sm_90a", "--layout", "ragged", "--scales", "block128", "--all")
-    words += ("--dtype", "e4m3", "--out-dtype", "bf16")
+    words += ("--dtype", "e4m3", "--out-dtype", "bf16", "--set", "tile_m=256")
     done, document = jitgen(*words), jitgen(*words, "--json").document
     refused = [config for config in document["configs"] if not config["ok"]]
 
@@ -63,9 +63,10 @@ def test_configs_filter_types(jitgen: Jitgen, dtype: str) -> None:
 
 
 def test_configs_follow_the_arch_setting(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JITGEN_ARCH", "sm_90a")
+    monkeypatch.setenv("JITGEN_ARCH", "sm_120a")
 
-    assert jitgen("configs", "--layout", "masked", "--json").document["arch"] == "sm_90a"
+    few = ("--layout", "masked", "--set", "tile_m=64")
+    assert jitgen("configs", *few, "--json").document["arch"] == "sm_120a"
 
 
 def test_select_says_which_and_why(jitgen: Jitgen) -> None:

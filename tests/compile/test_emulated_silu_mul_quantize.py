@@ -72,6 +72,7 @@ class TestEveryKernel:
             assert case.wrong(is_exact=is_exact) == "", (rows, columns)
             assert report.is_clean, report.findings
 
+    @pytest.mark.sampled(3)
     def test_infinities_and_nan(self, kernel: SiluMulQuantizeConfig) -> None:
         case = special(kernel)
         emulated(case, tiling_of(kernel), modes="eager")
@@ -127,10 +128,11 @@ def test_rows_that_are_held() -> None:
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("activation", Activation)
-def test_y_is_accurate(activation: Activation) -> None:
-    """The scale of a block with one value shows it whole."""
-    case, y = accurate(activation)
+def test_y_is_accurate(activation: Activation, step: int) -> None:
+    """The scale of a block with one value shows it whole; a push takes every fifth value."""
+    case, y = accurate(activation, step)
     emulated(case, TILES, modes="eager")
 
     assert case.scale is not None

@@ -39,7 +39,7 @@ from tests.strategies import (
 from tests.targets import EACH
 from tests.templates import places
 
-MANY = pytest.mark.parametrize("many", [12, pytest.param(40, marks=pytest.mark.nightly)])
+MANY = pytest.mark.parametrize("many", [5, pytest.param(40, marks=pytest.mark.nightly)])
 """Configs of each operation."""
 
 

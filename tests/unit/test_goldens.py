@@ -33,7 +33,7 @@ def test_golden(name: str, tmp_path: Path) -> None:
         pytest.fail(pinned.explain_kernel(name, text, tmp_path), pytrace=False)
 
 
-@pytest.mark.sampled(32)
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", pinned.families())
 def test_family(family: str, tmp_path: Path) -> None:
     """All kernels of an operation that may be chosen, or many that are legal, are the accepted."""

@@ -240,7 +240,7 @@ def proposed(any_config: GroupedGemmConfig) -> None:
             assert verdict.proposal.layout == any_config.layout
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(configs)
 def test_every_refusal_has_a_proposal(any_config: GroupedGemmConfig) -> None:
     """It is searched for among all configs of a target, which takes a while."""

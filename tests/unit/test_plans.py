@@ -69,7 +69,7 @@ def every_device(arch: Arch) -> tuple[str, ...]:
     return tuple(device.name for device in target(arch).devices)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     "devices_of", [some_devices, pytest.param(every_device, marks=pytest.mark.nightly)]
 )
