@@ -135,7 +135,7 @@ def test_version(jitgen: Jitgen) -> None:
         ("configs --layout diagonal", "'diagonal' is not one of"),
         ("select -g 8 -m 8 -n 0 -k 8", "n must be an integer of at least 1 (got 0)"),
         ("show nonsense", "'nonsense' is no kernel name"),
-        ("prewarm", "name a plan (deepseek-v2-lite, "),
+        ("prewarm", "name a plan (deepseek-v2, "),
         (
             "prewarm no-such-plan",
             "no plan 'no-such-plan'; shipped plans: deepseek-v2, deepseek-v2-lite, ",
