@@ -175,7 +175,11 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
         few, spread = Tiling().threads if is_given else max(_FEW_THREADS, experts), _SPREAD
         if experts > _MOST_OF_THREADS:
             few, spread = _THREADS_OF_MANY, replace(_SPREAD, threads=_THREADS_OF_MANY)
-        listed = (Tiling(threads=few, cluster=1), Tiling(threads=few), spread)
+        listed: tuple[Tiling, ...] = (
+            Tiling(threads=few, cluster=1),
+            Tiling(threads=few),
+            spread,
+        )
         if few < _MORE_THREADS and experts <= _MOST_OF_THREADS:
             listed = (*listed, Tiling(threads=_MORE_THREADS))
         return self.legal(replace(self.kind_of(problem), experts=experts), listed)
