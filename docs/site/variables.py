@@ -8,31 +8,32 @@ from jitgen.settings import TABLE
 ELSEWHERE = {
     "CC": "the C compiler that links kernels and builds the emulator's host part, else `cc`, "
     "`gcc`, `clang`",
-    "XDG_CACHE_HOME": "where `jitgen/` is the cache, if `JITGEN_CACHE_DIR` is not set",
-    "HOME": "where `.cache/jitgen/` is the cache, if neither is set",
-    "AWS_ENDPOINT_URL": "an `http://` address there lets `JITGEN_REMOTE=s3://...` speak to it; "
-    "how keys are found is obstore's affair",
-    "VLLM_PLUGINS": "names `jitgen` where vLLM is to load it",
-    "SGLANG_PLUGINS": "names `jitgen` where SGLang is to load it",
-    "LOCAL_RANK, LOCAL_WORLD_SIZE": "of torchrun: `jitgen.warm_up` shares this machine's cores and "
-    "cache among so many ranks",
-    "PYTHONPATH": "kept for the processes in which a compile service compiles",
+    "XDG_CACHE_HOME": "the cache is `jitgen/` in this folder, if `JITGEN_CACHE_DIR` is not set",
+    "HOME": "the cache is `.cache/jitgen/` in this folder, if neither of these is set",
+    "AWS_ENDPOINT_URL": "if it begins with `http://`, `JITGEN_REMOTE=s3://...` may use it without "
+    "TLS; obstore reads this and the other `AWS_*` variables",
+    "VLLM_PLUGINS": "vLLM loads jitgen if this names `jitgen`",
+    "SGLANG_PLUGINS": "SGLang loads jitgen if this names `jitgen`",
+    "LOCAL_RANK, LOCAL_WORLD_SIZE": "set by torchrun: `jitgen.warm_up` divides this machine's "
+    "cores among so many ranks, which share its cache",
+    "PYTHONPATH": "passed on to the processes in which a compile service compiles",
     "TERM": "`dumb` turns progress bars off",
 }
-"""What jitgen reads besides, none of it its own."""
+"""Variables of other programs that jitgen reads."""
 
 _TEXT = """\
 # Settings
 
-Order: what a `jitgen.Session` says, what a program sets (`jitgen.settings.on_miss = "error"`), the
-environment variable, the default. A value that is not allowed is an error that names the variable.
+The first of these that sets a value counts: a `jitgen.Session`, the program
+(`jitgen.settings.on_miss = "error"`), the environment variable, the default. A value that is not
+allowed is an error that names the variable.
 The compile service has settings of its own: [service.md](service.md).
 
 | variable | in Python | type | default | meaning |
 |---|---|---|---|---|
 {own}
 
-## Read besides
+## Other variables that jitgen reads
 
 | variable | meaning |
 |---|---|

@@ -80,7 +80,7 @@ TABLE: tuple[Setting, ...] = (
         kind="paths",
         shown_default="none",
         help="Roots of caches that are read and never written, such as an image's, separated by "
-        "`:`; asked after `JITGEN_CACHE_DIR`, in this order.",
+        "`:`; searched after `JITGEN_CACHE_DIR`, in this order.",
     ),
     Setting(
         name="trust_shared",
@@ -88,8 +88,8 @@ TABLE: tuple[Setting, ...] = (
         parse=values.folders,
         kind="paths",
         shown_default="none",
-        help="Folders, separated by `:`, that others may write to and that are used nevertheless, "
-        "such as Kubernetes volumes: everyone who can write there can run code as you.",
+        help="Folders, separated by `:`, that are used although others may write to them, such as "
+        "Kubernetes volumes: everyone who can write there can run code with your rights.",
     ),
     Setting(
         name="remote",
@@ -98,8 +98,8 @@ TABLE: tuple[Setting, ...] = (
         kind="URLs",
         separator=",",
         shown_default="none",
-        help="Caches of a fleet, separated by `,`, asked after the bases for what is compiled "
-        "there: `s3://`, `gs://`, `az://`, `file://`, `https://`. See docs/signing.md.",
+        help="Caches that machines share, separated by `,`, from which kernels are fetched that no "
+        "base has: `s3://`, `gs://`, `az://`, `file://`, `https://`. See docs/signing.md.",
     ),
     Setting(
         name="service",
@@ -107,7 +107,8 @@ TABLE: tuple[Setting, ...] = (
         parse=values.service,
         kind="URL",
         shown_default="none",
-        help="The compile service, asked last: for kernels, and to compile those that it lacks.",
+        help="The compile service, which is asked last for a kernel, and compiles it if it does "
+        "not have it.",
     ),
     Setting(
         name="verify",
@@ -115,8 +116,8 @@ TABLE: tuple[Setting, ...] = (
         parse=values.choice("off", "remote", "always"),
         kind="`off`, `remote`, `always`",
         shown_default="`remote`",
-        help="Which kernels must be signed to be loaded: none; those fetched from elsewhere; all "
-        "that are read, from the own root too, which others may then write to.",
+        help="Which kernels are loaded only if they are signed: none; fetched ones; all, also "
+        "those in the cache's own root, to which others may then write.",
     ),
     Setting(
         name="trust",
@@ -124,7 +125,7 @@ TABLE: tuple[Setting, ...] = (
         parse=values.file,
         kind="path",
         shown_default="none",
-        help="The trust document, which says whose signatures count; see `jitgen trust`.",
+        help="The trust document, which says which signing keys are valid; see `jitgen trust`.",
     ),
     Setting(
         name="token_file",
@@ -132,7 +133,8 @@ TABLE: tuple[Setting, ...] = (
         parse=values.file,
         kind="path",
         shown_default="none",
-        help="File with the token for the compile service; sent over TLS and to this host only.",
+        help="File with the token for the compile service; the token is sent over TLS, and without "
+        "TLS only to this host.",
     ),
     Setting(
         name="cache",
@@ -156,8 +158,9 @@ TABLE: tuple[Setting, ...] = (
         parse=values.choice("compile", "fallback", "error"),
         kind="`compile`, `fallback`, `error`",
         shown_default="`compile`",
-        help="What a call does whose kernel is not compiled: compile it; use the best compiled "
-        "neighbour while a worker process compiles it (where there is none, compile it); raise.",
+        help="What a call does if its kernel is not compiled: compile it; run the best other "
+        "compiled kernel for the problem while a worker process compiles it (and compile it "
+        "if there is none); raise an error.",
     ),
     Setting(
         name="compile",
@@ -165,10 +168,10 @@ TABLE: tuple[Setting, ...] = (
         parse=values.choice("auto", "process", "worker"),
         kind="`auto`, `process`, `worker`",
         shown_default="`auto`",
-        help="Where a call compiles: in this process, but in one of its own with "
-        "`JITGEN_ON_MISS=fallback`, where other code imported the compiler, or where it fails; "
-        "in this process only; in one of its own, so that nothing the compiler does can end this "
-        "one.",
+        help="Where a call compiles: in this process, but in a separate one with "
+        "`JITGEN_ON_MISS=fallback`, if other code imported the compiler, or if compiling here "
+        "fails; only in this process; only in a separate one, so that the compiler cannot end "
+        "this process.",
     ),
     Setting(
         name="arch",
@@ -184,10 +187,10 @@ TABLE: tuple[Setting, ...] = (
         parse=str,
         kind="name",
         shown_default="the GPU at hand; of plans all that are known",
-        help="Device that kernels are chosen for, such as `NVIDIA H100 PCIe` in the build of an "
-        "image for those alone; `--device` of `select`, `prewarm` and others. Where none is named, "
-        "calls choose for the GPU at hand, as for the target's first where it is not known, and "
-        "plans stand for every device that their target knows.",
+        help="Device that kernels are chosen for, such as `NVIDIA H100 PCIe`; `--device` of "
+        "`select`, `prewarm` and others has the same effect. If it is not set, calls choose "
+        "for this machine's GPU (for an unknown GPU as for the first device of its target), "
+        "and plans for every device of their target.",
     ),
     Setting(
         name="select",
@@ -195,9 +198,9 @@ TABLE: tuple[Setting, ...] = (
         parse=values.choice("dynamic", "static", "passes"),
         kind="`dynamic`, `static`, `passes`",
         shown_default="`dynamic`",
-        help="How grouped GEMMs are chosen: by what was measured and the cost model; by the "
-        "target's table of rows, alike on all of its devices; the smallest tile with the fewest "
-        "passes.",
+        help="How the kernel of a grouped GEMM is chosen: by measurements and the cost model; by "
+        "the target's table of rows, the same for all of its devices; the smallest tile with "
+        "the fewest passes.",
     ),
     Setting(
         name="min_latency",
@@ -205,8 +208,8 @@ TABLE: tuple[Setting, ...] = (
         parse=values.flag,
         kind="`0`, `1`",
         shown_default="`0`",
-        help="Whether grouped GEMMs of at most 8 rows a group take the kernel of least latency, "
-        "where a call or a plan does not say.",
+        help="Whether grouped GEMMs of at most 8 rows a group use the kernel of least latency, if "
+        "neither the call nor the plan says so.",
     ),
     Setting(
         name="numerics",
@@ -214,8 +217,8 @@ TABLE: tuple[Setting, ...] = (
         parse=values.choice("fast", "invariant"),
         kind="`fast`, `invariant`",
         shown_default="`fast`",
-        help="Whether a row's bits may depend on the batch and on the kernel that is chosen, where "
-        "a call or a plan does not say. See docs/numerics.md.",
+        help="Whether the bits of a row may depend on the batch and on the chosen kernel, if "
+        "neither the call nor the plan says so. See docs/numerics.md.",
     ),
     Setting(
         name="check",
@@ -223,9 +226,9 @@ TABLE: tuple[Setting, ...] = (
         parse=values.flag,
         kind="`0`, `1`",
         shown_default="`0`",
-        help="Whether each call looks at the values of `offs`, `m_indices` and `masked_m` before "
-        "it launches, which waits for the device; while a CUDA graph is captured nothing looks. "
-        "See docs/torch.md.",
+        help="Whether each call checks the values of `offs`, `m_indices` and `masked_m` before its "
+        "launch, which waits for the device; nothing is checked while a CUDA graph is "
+        "captured. See docs/torch.md.",
     ),
     Setting(
         name="plugins",
@@ -243,8 +246,8 @@ TABLE: tuple[Setting, ...] = (
         parse=values.absolute,
         kind="path",
         shown_default="none",
-        help="Folder with edited kernels, `*.py`: each serves every call of the config that it "
-        "names, and runs as you. See docs/kernel-engineer.md.",
+        help="Folder with edited kernels, `*.py`: each replaces the kernel of the config that it "
+        "names, and runs with your rights. See docs/kernel-engineer.md.",
     ),
     Setting(
         name="jobs",
@@ -262,9 +265,9 @@ TABLE: tuple[Setting, ...] = (
         parse=values.number(int, math.inf, "a whole number, 0 for no limit"),
         kind="count",
         shown_default="`0`: no limit",
-        help="Distinct kernels that one process is to need: the first one beyond is a warning, "
-        "each is an event. Of `prewarm`, the default of `--budget`, beyond which it fails; that "
-        "counts the kernels of all devices.",
+        help="Number of distinct kernels that one process should need: the first kernel beyond it "
+        "is a warning, and each one is an event. It is also the default of `--budget` of "
+        "`prewarm`, which counts the kernels of all devices and fails if there are more.",
     ),
     Setting(
         name="lock_timeout",
@@ -280,7 +283,7 @@ TABLE: tuple[Setting, ...] = (
         parse=values.seconds(values.MAX_WAIT_S),
         kind="seconds",
         shown_default="`300`",
-        help="How long one compile in a process of its own may take.",
+        help="How long one compile in a separate process may take.",
     ),
     Setting(
         name="record",
@@ -288,7 +291,8 @@ TABLE: tuple[Setting, ...] = (
         parse=values.file,
         kind="path",
         shown_default="none",
-        help="File that counts what is called, one beside it for each process; see docs/plans.md.",
+        help="File beside which each process writes the counts of its calls, with its process id "
+        "in the name; see docs/plans.md.",
     ),
     Setting(
         name="max_workspace",
@@ -296,8 +300,8 @@ TABLE: tuple[Setting, ...] = (
         parse=values.parse_size,
         kind="size",
         shown_default="`2GiB`",
-        help="Most memory that a `grouped_gemm` with prepacked weights may take for unpacked ones "
-        "while it runs; 0: none, so that they never are.",
+        help="Most memory that a `grouped_gemm` with prepacked weights may take for unpacked "
+        "weights while it runs; 0: never unpack them.",
     ),
     Setting(
         name="failure_ttl",
