@@ -162,7 +162,7 @@ class TestRules:
         It takes no more room than ragged rows' table where that makes a difference; with larger
         blocks one of ten stages.
         """
-        fewer = int(format_of(types).facts.scale_words > 1)
+        fewer = int(format_of(types).facts.block_words > 1088)
         problem = of(types, 128, n=4096, k=7168, layout="contiguous")
         for each in rules("sm_90a", "grouped_gemm").candidates(problem):
             ragged = replace(each, layout=Layout.RAGGED)

@@ -11,7 +11,7 @@ from jitgen.targets.base import BaseRules, Cost
 from jitgen.targets.cpu.grouped_gemm import GroupedGemm
 from jitgen.targets.cpu.rules import CpuDerived, CpuRules
 from jitgen.targets.fc2_space import Fc2Rules
-from jitgen.targets.gemm import FREE_OF_FC2
+from jitgen.targets.gemm import FREE_OF_FC2, refuse_prepacked
 from jitgen.targets.sums import SumOrder
 
 _MULTIPLY_US = 2.2e-3
@@ -44,6 +44,7 @@ class _Parts(GroupedGemm):
     def derive(self, config: GroupedGemmConfig) -> CpuDerived:
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         fc2_space.check_types(config, self.space, "cpu")
+        refuse_prepacked(config, "cpu")
         return super().derive(config)
 
 
