@@ -221,6 +221,9 @@ def _options(suite: Suite) -> dict[str, Option]:
         "candidates": flag(
             "--candidates", "Time every kernel that might be chosen, too, but of FP8."
         ),
+        "formats": flag(
+            "--formats", "Time INT4, NVFP4, MXFP8 and FP8 weights with scales of rows, too."
+        ),
         "save": value("--save save_at", TO_WRITE, f"Write what was found after every {step}."),
         "resume": flag("--resume", f"Go on with what --save names: without its cases{hung}."),
         "from": value("--from read_at", TO_READ, "Show what was saved; needs no GPU."),

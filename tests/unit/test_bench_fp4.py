@@ -20,9 +20,11 @@ from jitgen.bench import cases, processes, runner
 from jitgen.bench.cases import DOWN, UP
 from jitgen.bench.hopper_fp4 import report as reports
 from jitgen.bench.hopper_fp4 import run, sides
+from jitgen.bench.hopper_fp4.formats import FORMATS
 from jitgen.bench.hopper_fp4.operands import LARGEST_ERROR, Tokens, Weights
 from jitgen.bench.hopper_fp4.report import Fp4Report, Measured, SideTimes
 from jitgen.bench.hopper_fp4.sides import OURS, UNPACKED, Fp8, Own, Side
+from jitgen.bench.peers import Unavailable
 from jitgen.bench.runner import Ready
 from jitgen.config import Layout
 from jitgen.config.config import BLayout
@@ -277,7 +279,7 @@ def test_other_kernels_of_a_side(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not hung.found[0].candidates
 
 
-@pytest.mark.parametrize("side", [*OURS, *UNPACKED], ids=lambda side: side.name)
+@pytest.mark.parametrize("side", [*OURS, *UNPACKED, *FORMATS], ids=lambda side: side.name)
 def test_sides_agree_with_their_references(side: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     The public reference, handed what the kernels are, computes what the suite expects: two ways to
@@ -285,8 +287,9 @@ def test_sides_agree_with_their_references(side: Own, monkeypatch: pytest.Monkey
     """
     monkeypatch.setattr("jitgen.bench.hopper_fp4.sides.jitgen.grouped_gemm", reference.grouped_gemm)
     monkeypatch.setenv("JITGEN_ARCH", "sm_90a")
-    case = replace(TINY, n=144, k=160)
-    weights, tokens = Weights.random(3, 144, 160, "cpu"), Tokens(case, "cpu")
+    k = 256 if side.name.startswith("int4_128") else 160
+    case = replace(TINY, n=144, k=k)
+    weights, tokens = Weights.random(3, 144, k, "cpu"), Tokens(case, "cpu")
     found = side.prepare(weights, tokens)
     (name, other), *_ = side.others(weights, tokens).items()
     last = other()
@@ -299,7 +302,7 @@ def test_sides_agree_with_their_references(side: Own, monkeypatch: pytest.Monkey
     assert found.kernel != last.kernel
     assert found.kernel.endswith("_sm_90a")
     assert name in str(side.kernels(case)[1].short)
-    assert found.num_bytes > 3 * 144 * 160 * (1 if side.name == "fp8" else 4.25 / 8)
+    assert found.num_bytes > 3 * 144 * k * (1 if side.name.startswith("fp8") else 4.25 / 8)
 
 
 @pytest.mark.usefixtures("on_a_cpu")
@@ -403,8 +406,22 @@ def test_kernels_for_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatc
     assert {*chosen} < {*sides.kernels([DECODE], all_of_them=True)}
 
 
+def test_a_format_that_a_size_does_not_have() -> None:
+    (side,) = (each for each in FORMATS if each.name == "int4_128 e4m3")
+    with pytest.raises(Unavailable, match=r"K is a multiple of 128 there \(got 160\)"):
+        side.prepare(Weights.random(3, 144, 160, "cpu"), Tokens(replace(TINY, k=160), "cpu"))
+
+
+def test_kernels_of_other_formats_are_listed_if_asked_for() -> None:
+    more = sides.kernels([DECODE], more=FORMATS)
+
+    assert len(more) == len(sides.kernels([DECODE])) + len(FORMATS)
+    assert sum("int4" in name for name in more) == 4
+
+
 def test_sides_have_names_of_their_own() -> None:
     assert OURS[0].name == "fp8"
-    assert len({side.name for side in OURS}) == len(OURS)
+    every = [side.name for side in (*OURS, *UNPACKED, *FORMATS)]
+    assert len({*every}) == len(every)
     assert {*reports.E4M3, *reports.BF16} <= {side.name for side in OURS}
     assert Layout.RAGGED in {step.case.layout for step in TWO}

@@ -24,6 +24,7 @@ from jitgen.autotune.measure.errors import NoDevice
 from jitgen.bench import cases, gpu
 from jitgen.bench.cases import Case, file_of
 from jitgen.bench.hopper_fp4 import NAME
+from jitgen.bench.hopper_fp4.formats import FORMATS
 from jitgen.bench.hopper_fp4.operands import Tokens, Weights
 from jitgen.bench.hopper_fp4.report import FP8, Fp4Report, Measured, SideTimes
 from jitgen.bench.hopper_fp4.sides import ARCH, OURS, UNPACKED, UNPACKED_ROWS, Own, Side, kernels
@@ -124,11 +125,13 @@ class Method:
         rounds: Rounds of each case.
         seconds: No case begins when so many have passed since the first; None: all are measured.
         candidates: Whether every kernel that might be chosen is timed, too.
+        formats: Whether weights in other formats than MXFP4 take part.
     """
 
     rounds: int = ROUNDS
     seconds: float | None = None
     candidates: bool = False
+    formats: bool = False
 
 
 def run(
@@ -155,7 +158,7 @@ def run(
     if report.launching:
         reason = f"its first launch took {LAUNCH_S:.0f} s, or broke the device"
         report.absent[report.launching] = reason
-    every = (*OURS, *UNPACKED, *peers)
+    every = (*OURS, *UNPACKED, *(FORMATS if how.formats else ()), *peers)
     sides = [side for side in every if side.name not in report.absent]
     report.notes.update({side.name: side.note for side in sides if side.note})
     begin(report, DISTRIBUTIONS)
@@ -231,13 +234,14 @@ def _run(
     require_hopper()
     peers, absent = mxfp4.find_all() if given["use_peers"] else ([], {})
     report.absent.update(absent)
-    how = Method(**{name: given[name] for name in ("rounds", "seconds", "candidates")})
+    how = Method(**{name: given[name] for name in ("rounds", "seconds", "candidates", "formats")})
     yield from run(report, steps, peers, how, save)
 
 
 def _kernels(steps: Sequence[Step], given: Given) -> list[str]:
     found = [step.case for step in steps]
-    return of_every_device(ARCH, lambda: kernels(found, all_of_them=given["candidates"]))
+    more = FORMATS if given["formats"] else ()
+    return of_every_device(ARCH, lambda: kernels(found, all_of_them=given["candidates"], more=more))
 
 
 SUITE = Suite(
@@ -248,7 +252,7 @@ Every result is checked against float32 before it is timed; L2 is cold; all side
 turns. Exits 1 if a target is missed. Cases are called for example "ragged 32 x 8 N4096 K7168".
 """,
     options=(
-        *("peers", "cases", "only", "rounds", "seconds", "candidates", "save", "resume"),
+        *("peers", "cases", "only", "rounds", "seconds", "candidates", "formats", "save", "resume"),
         *("from", "kernels", "report"),
     ),
     measuring=("use_peers", "cases_at", "only", "seconds"),

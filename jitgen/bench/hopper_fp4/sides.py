@@ -106,7 +106,7 @@ class Fp8(Own):
 
         a, a_scale = jitgen.quantize.per_token_group(tokens.x)
         return partial(
-            _ready,
+            ready,
             tokens,
             [partial(jitgen.grouped_gemm, a, each, a_scale, b_scale) for each in b],
             tokens.product(FP8, partial(_by_block, a, a_scale), values),
@@ -147,7 +147,7 @@ class Mxfp4(Own):
         a, *scales = kind.quantize(tokens.x)
         exact = partial(kind.values, tokens.x, a, *scales)
         return partial(
-            _ready,
+            ready,
             tokens,
             [partial(self.multiply, a, each, *scales) for each in prepacked],
             tokens.product(kind.product, exact, weights.values),
@@ -276,12 +276,17 @@ ARCH = Arch.SM_90A
 """The target whose kernels the suite lists."""
 
 
-def kernels(found: Sequence[Case], *, all_of_them: bool = False) -> list[str]:
-    """Return the names of the kernels for our sides of some cases: chosen ones, or candidates."""
+def kernels(
+    found: Sequence[Case], *, all_of_them: bool = False, more: Sequence[Own] = ()
+) -> list[str]:
+    """
+    Return the names of the kernels for our sides of some cases, and for `more`: chosen ones, or
+    candidates.
+    """
     configs = (
         config
         for case in found
-        for side in ours(case)
+        for side in (*ours(case), *more)
         for config in (
             *side.kernels(case, ARCH)[: None if all_of_them and side.name != FP8 else 1],
             *side.beside(case, ARCH),
@@ -290,7 +295,7 @@ def kernels(found: Sequence[Case], *, all_of_them: bool = False) -> list[str]:
     return list(dict.fromkeys(str(config.name(ARCH)) for config in configs))
 
 
-def _ready(
+def ready(
     tokens: Tokens,
     calls: Sequence[Callable[..., Tensor]],
     expected: Tensor,
@@ -312,16 +317,23 @@ def _prepacked(weights: Weights, layout: BLayout) -> list[Any]:
     return [first, *(replace(first, values=first.values.clone()) for _ in range(SETS - 1))]
 
 
-def _fp8_weights(weights: Weights) -> tuple[list[Tensor], Tensor]:
-    """Return random bits without NaN, and scales around one."""
-    groups, n, k = weights.sizes
+def fp8_bits(weights: Weights) -> Tensor:
+    """Return random e4m3 of the size of some weights, without NaN."""
     device = weights.packed.device
     chance = torch.Generator(device).manual_seed(1)
     bits = torch.randint(0, 256, weights.sizes, dtype=torch.uint8, device=device, generator=chance)
     bits -= (bits & _NAN_BITS == _NAN_BITS).to(torch.uint8)
+    return bits.view(torch.float8_e4m3fn)
+
+
+def _fp8_weights(weights: Weights) -> tuple[list[Tensor], Tensor]:
+    """Return random bits without NaN, and scales around one."""
+    groups, n, k = weights.sizes
+    device = weights.packed.device
+    chance = torch.Generator(device).manual_seed(5)
     blocks = (groups, ceil_div(n, SCALE_BLOCK), ceil_div(k, SCALE_BLOCK))
     scale = torch.rand(blocks, device=device, generator=chance) + 0.5
-    return copies(bits.view(torch.float8_e4m3fn)), scale
+    return copies(fp8_bits(weights)), scale
 
 
 def _fp8_values(b: Tensor, b_scale: Tensor) -> Tensor:
