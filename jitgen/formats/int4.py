@@ -70,8 +70,8 @@ def values_of(packed: Tensor) -> Tensor:
 def packed_of(values: Tensor) -> Tensor:
     """Return the words of values, (..., K) to (..., K / 8) int32; the inverse of `values_of`."""
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=values.device)
-    codes = (values.int() + MIDDLE).unflatten(-1, (-1, IN_A_WORD)) << shifts
-    return codes.sum(-1, dtype=torch.int32)
+    codes: Tensor = (values.int() + MIDDLE).unflatten(-1, (-1, IN_A_WORD))
+    return (codes << shifts).sum(-1, dtype=torch.int32)
 
 
 def codes_of(values: Tensor, layout: BLayout) -> Tensor:

@@ -57,7 +57,7 @@ def joined(values: Tensor, layout: BLayout) -> Tensor:
     blocks, columns = rows // ROWS, depth // DEPTH
     of_rows = values.view(blocks, 4, 8, 2, columns, 4, 2, 16)  # warp, lane / 4, row, plane, 16
     if layout is BLayout.EXACT1:
-        parts = of_rows.unflatten(-1, (4, 4))  # thread, neighbour
+        parts: Tensor = of_rows.unflatten(-1, (4, 4))  # thread, neighbour
         words = parts.permute(0, 4, 5, 1, 2, 7, 6, 3, 8).contiguous().view(torch.int32)
     else:
         parts = of_rows.unflatten(-1, (2, 4, 2)).int()  # 8, thread, neighbour

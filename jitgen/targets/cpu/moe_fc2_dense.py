@@ -45,7 +45,7 @@ class _Parts(GroupedGemm):
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         fc2_space.check_types(config, self.space, "cpu")
         refuse_prepacked(config, "cpu")
-        return super().derive(config)
+        return CpuDerived(scratch_bytes=super().derive(config).scratch_bytes)
 
 
 class MoeFc2Dense(CpuRules[MoEFc2DenseConfig, MoEFc2DenseProblem], Fc2Rules):
