@@ -23,6 +23,10 @@ from jitgen.support.moved import MovedFinder, renamed
 if TYPE_CHECKING:
     from jitgen import metrics, quantize, reference, torch
     from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
+    from jitgen.config.activation_backward import (
+        ActivationBackwardConfig,
+        ActivationBackwardProblem,
+    )
     from jitgen.config.combine import CombineConfig, CombineProblem
     from jitgen.config.grouped_gemm import (
         Cluster,
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from jitgen.layer.router import RouterConfig
     from jitgen.layer.weights import ExpertWeights
     from jitgen.layer.workspace import Workspace
+    from jitgen.ops.activation_backward.call import activation_backward
     from jitgen.ops.combine.call import combine
     from jitgen.ops.grouped_gemm.call import grouped_gemm
     from jitgen.ops.grouped_gemm_wgrad.call import grouped_gemm_wgrad
@@ -106,6 +111,7 @@ __all__ = [
     "UnpackWeightsProblem",
     "Workspace",
     "__version__",
+    "activation_backward",
     "check",
     "combine",
     "emulate",
@@ -149,6 +155,7 @@ _NAMES = {
     "config.route": "RouteConfig RouteProblem",
     "config.silu_mul_quantize": "SiluMulQuantizeConfig SiluMulQuantizeProblem",
     "config.unpack_weights": "UnpackWeightsConfig UnpackWeightsProblem",
+    "ops.activation_backward.call": "activation_backward",
     "ops.grouped_gemm.call": "grouped_gemm",
     "ops.grouped_gemm_wgrad.call": "grouped_gemm_wgrad",
     "ops.moe_fc2_dense.call": "moe_fc2_dense",

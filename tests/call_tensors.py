@@ -256,6 +256,29 @@ def layer(device: str) -> Tensors:
     }
 
 
+def activated(device: str) -> Tensors:
+    return {
+        "dy": normal(device, ROWS, N),
+        "x": normal(device, ROWS, 2 * N),
+        "weights": torch.ones(ROWS, device=device),
+        "offs": ends(device),
+    }
+
+
+def activated_out(device: str) -> Tensors:
+    return activated(device) | {
+        "out[0]": new(device, ROWS, 2 * N),
+        "out[1]": new(device, ROWS, N),
+        "out[2]": new(device, ROWS, 1, dtype=torch.float32),
+    }
+
+
+def backward_into(tensors: Tensors) -> Any:
+    given = {name: each for name, each in tensors.items() if not name.startswith("out")}
+    out = tensors["out[0]"], tensors["out[1]"], tensors["out[2]"]
+    return jitgen.activation_backward(**given, out=out)  # type: ignore[arg-type]
+
+
 def plain_layer(device: str) -> Tensors:
     return {
         "x": normal(device, TOKENS, HIDDEN),

@@ -152,6 +152,17 @@ CALLS = (
         lambda d: of_call.with_parts(of_call.permuted(d), *_PAIRS_K, of_scale=(TOKENS * TOP_K,)),
         _PAIR,
     ),
+    Call(
+        "activation_backward",
+        of_call.of(jitgen.activation_backward),
+        of_call.activated,
+    ),
+    Call(
+        "activation_backward out",
+        of_call.backward_into,
+        of_call.activated_out,
+        ("out[0]", "out[1]", "out[2]"),
+    ),
     Call("combine", of_call.of(jitgen.combine), of_call.combined),
     Call(
         "combine out",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -288,6 +289,31 @@ class TestAModule:
             y.float().square().sum().backward()
 
         assert torch.equal(made.w2.grad, 2 * expected[3])  # type: ignore[arg-type]
+
+    def test_several_steps_after_the_plan(self, made: jitgen.MoELayer, kernel_root: Path) -> None:
+        """Nothing is compiled any more, biases and what is shared included."""
+        given = operands(made.config, *EVERYTHING)
+        tensors = {name: given[name] for name in ("w13", "w2", "w13_bias", "w2_bias")}
+        weights = jitgen.ExpertWeights(**{n: nn.Parameter(x) for n, x in tensors.items()})
+        biased = jitgen.MoELayer(made.config, weights)
+        for each, more in ((made, ()), (biased, ("shared", "shared_weights"))):
+            assert jitgen.prewarm(each.plan(TOKENS, "cpu", trains=True), arch="cpu", jobs=1).ok
+            with jitgen.Session(on_miss="error"):
+                shared = {name: given[name].clone().requires_grad_() for name in more}
+                x = given["x"].clone().requires_grad_()
+                y = each(x, given["topk_weights"], ids_of(made.config), **shared)
+                y.float().square().sum().backward()  # type: ignore[no-untyped-call]
+            assert x.grad is not None
+
+    def test_quantised_experts_have_no_such_plan(self) -> None:
+        w = torch.randn(2, 256, 128)
+        w13, w13_scale = jitgen.quantize.per_block(w)
+        w2, w2_scale = jitgen.quantize.per_block(w.mT[:, :, :128].contiguous())
+        weights = jitgen.ExpertWeights(w13=w13, w2=w2, w13_scale=w13_scale, w2_scale=w2_scale)
+        config = jitgen.MoEConfig(hidden=128, intermediate=128, experts=2, top_k=1)
+
+        with pytest.raises(InputError, match="weights: must be bfloat16 where gradients"):
+            jitgen.MoELayer(config, weights).plan(8, "cpu", trains=True)
 
     def test_twice_is_refused(self, made: jitgen.MoELayer) -> None:
         given = operands(made.config)

@@ -61,7 +61,8 @@ def activation_backward(  # noqa: PLR0913  # each is one thing to say
         swiglu_beta: Likewise.
         gate_softcap: Likewise.
         up_softcap: Likewise.
-        out: Where results go, a tuple of dense tensors in the order in which they are returned.
+        out: Where results go, a tuple in the order in which they are returned: dx, y and sums, each
+            dense. Rows of no group are not written.
         expected_m: How many rows a group is expected to have, for choosing a kernel.
         config: A config to use instead of the selector's, or an edited kernel.
 
