@@ -128,6 +128,12 @@ CALLS = (
     ),
     Call("silu_mul_quantize", of_call.of(jitgen.silu_mul_quantize), of_call.silu),
     Call(
+        "silu_mul_quantize none",
+        of_call.of(jitgen.silu_mul_quantize, format="none"),
+        of_call.silu,
+        differentiable=("x",),
+    ),
+    Call(
         "silu_mul_quantize tensor out",
         of_call.into(jitgen.silu_mul_quantize, format="tensor"),
         lambda d: of_call.with_parts(of_call.silu_tensor(d), *_ROWS_N),
@@ -140,6 +146,12 @@ CALLS = (
         _PAIR,
     ),
     Call("permute_quantize", of_call.of(jitgen.permute_quantize, top_k=TOP_K), of_call.permuted),
+    Call(
+        "permute_quantize none",
+        of_call.of(jitgen.permute_quantize, top_k=TOP_K, format="none"),
+        of_call.permuted,
+        differentiable=("x",),
+    ),
     Call(
         "permute_quantize out",
         of_call.into(jitgen.permute_quantize, top_k=TOP_K),
@@ -163,7 +175,12 @@ CALLS = (
         of_call.activated_out,
         ("out[0]", "out[1]", "out[2]"),
     ),
-    Call("combine", of_call.of(jitgen.combine), of_call.combined),
+    Call(
+        "combine",
+        of_call.of(jitgen.combine),
+        of_call.combined,
+        differentiable=("y", "topk_weights", "shared"),
+    ),
     Call(
         "combine out",
         of_call.of(jitgen.combine),

@@ -31,6 +31,7 @@ from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import NONE, ExpertWeights
 from jitgen.ops.activation_backward.call import activation_backward
+from jitgen.ops.combine import gradients as of_combine
 from jitgen.ops.combine.call import combine
 from jitgen.ops.dispatcher import is_traced, refuse_tangents
 from jitgen.ops.grouped_gemm import gradients
@@ -285,10 +286,9 @@ def _of_shared(
     """Return the gradients of what all tokens share, and of its weights."""
     found: dict[str, Tensor | None] = {}
     if needs["shared"]:
-        factors = kept["shared_weights"]
-        found["shared"] = dout if factors is None else (dout * factors[:, None]).to(dout.dtype)
+        found["shared"] = of_combine.of_shared(dout, kept["shared_weights"])
     if needs["shared_weights"]:
-        found["shared_weights"] = (dout.float() * kept["shared"].float()).sum(1)
+        found["shared_weights"] = of_combine.of_shared_weights(dout, kept["shared"])
     return found
 
 

@@ -51,15 +51,20 @@ def tensors_of(args: NamedTuple) -> dict[str, Tensor]:
     Return every tensor among the arguments of a call, by the name that errors have for it, in the
     order of the arguments. Tensors of an argument that is a tuple are ``out.offs`` or ``out[0]``.
     """
-    found: dict[str, Tensor] = {}
-    for name, value in zip(args._fields, args, strict=True):
-        if isinstance(value, Tensor):
+    every = flat(args._asdict())
+    return {name: value for name, value in every.items() if isinstance(value, Tensor)}
+
+
+def flat(given: Mapping[str, object]) -> dict[str, object]:
+    """Return arguments by their names; of those that are tuples the parts, as `tensors_of` does."""
+    found: dict[str, object] = {}
+    for name, value in given.items():
+        if not isinstance(value, tuple):
             found[name] = value
-        elif isinstance(value, tuple):
-            parts = getattr(value, "_fields", None)
-            for place, each in enumerate(value):
-                if isinstance(each, Tensor):
-                    found[f"{name}.{parts[place]}" if parts else f"{name}[{place}]"] = each
+            continue
+        parts = getattr(value, "_fields", None)
+        for place, each in enumerate(value):
+            found[f"{name}.{parts[place]}" if parts else f"{name}[{place}]"] = each
     return found
 
 
@@ -339,6 +344,37 @@ def refuse_gradients(
                 f"must not require a gradient, because {why}: {advice}call {op} under "
                 f"torch.no_grad(), or give {name}.detach()",
             )
+
+
+def refuse_other_gradients(
+    given: Mapping[str, object],
+    op: str,
+    differentiable: Collection[str],
+    wrong: Iterable[tuple[bool, str, str]] = (),
+) -> None:
+    """
+    Check that autograd is off, or needs gradients of some arguments alone.
+
+    Args:
+        given: Arguments by their names.
+        op: The operation.
+        differentiable: Those that have a gradient.
+        wrong: Whether something keeps them from having one, why there is none then, and advice.
+
+    Raises:
+        InputError: It needs one that does not exist.
+    """
+    if not needs_gradient(given.values()):
+        return
+    for is_so, why, advice in wrong:
+        if is_so:
+            refuse_gradients(given, op, why, advice)
+    others = {name: value for name, value in given.items() if name not in differentiable}
+    refuse_gradients(others, op)
+
+
+OUT_HAS_NONE = "what is written to out has none", "leave out `out`, "
+"""Why there is no gradient, and what to do about it."""
 
 
 def describe(dtypes: Iterable[torch.dtype]) -> str:

@@ -59,7 +59,7 @@ def combine(
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
-            A tensor that requires a gradient is wrong while autograd is on, because there is none.
+            With `out` a tensor that requires a gradient is wrong while autograd is on.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.

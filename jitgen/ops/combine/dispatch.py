@@ -56,6 +56,7 @@ class Combine(Call[Arguments, Validated, Tensor]):
     config = CombineConfig
     like = "y"
     rows_of = "inverse"
+    gradients = "jitgen.ops.tracing.layer_gradients:COMBINE"
     validate = staticmethod(validate)
     in_place = ("shared",)  # a thread reads `shared` at the place where it writes the sum
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -98,5 +99,23 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
         )
     common.require_rows_apart(args.out)
     check_vectors(args, valid, ("y", "shared", "out"), has_memory=has_memory)
-    common.refuse_gradients(common.tensors_of(args), Validated.op)
+    require_differentiable(args._asdict())
     return valid
+
+
+def require_differentiable(given: Mapping[str, Any]) -> None:
+    """
+    Check that autograd needs no gradient of, or through, `out`.
+
+    Args:
+        given: Arguments of `combine` by their names.
+
+    Raises:
+        InputError: It needs one.
+    """
+    common.refuse_other_gradients(
+        given,
+        Validated.op,
+        ("y", "topk_weights", "shared", "shared_weights"),
+        ((given.get("out") is not None, *common.OUT_HAS_NONE),),
+    )

@@ -107,7 +107,8 @@ def permute_quantize(  # noqa: C901, PLR0913  # each is one thing to say
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
-            A tensor that requires a gradient is wrong while autograd is on, because there is none.
+            A tensor that requires a gradient is wrong while autograd is on, but x with format
+            ``none`` and an inverse.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.

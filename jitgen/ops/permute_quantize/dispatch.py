@@ -123,6 +123,7 @@ class PermuteQuantize(ScaledCall[Arguments, Validated]):
     arguments = Arguments
     config = PermuteQuantizeConfig
     like = "x"
+    gradients = "jitgen.ops.tracing.layer_gradients:GATHER"
     graph_names: ClassVar[dict[str, str]] = {"format": "scale_granularity", "global_scale": "scale"}
     validate = staticmethod(validate)
 

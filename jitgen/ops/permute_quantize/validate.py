@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -141,8 +142,34 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     )
     check_size(valid, "x")
     _check_tensors(args, valid, has_memory=has_memory)
-    common.refuse_gradients(common.tensors_of(args), Validated.op)
+    require_differentiable(args._asdict())
     return valid
+
+
+def require_differentiable(given: Mapping[str, Any]) -> None:
+    """
+    Check that autograd needs no gradient but that of bfloat16 rows, which the inverse finds.
+
+    Args:
+        given: Arguments of `permute_quantize` by their names.
+
+    Raises:
+        InputError: It needs another one; the message has advice.
+    """
+    common.refuse_other_gradients(
+        common.flat(given),
+        Validated.op,
+        ("x",),
+        (
+            (given.get("out") is not None, *common.OUT_HAS_NONE),
+            (
+                given["format"] != Format.NONE,
+                "quantised rows have none",
+                "gather by format='none', ",
+            ),
+            (given.get("inverse") is None, "it is found by the inverse", "give inverse=, "),
+        ),
+    )
 
 
 def _check_rows(args: Arguments, layout: Layout, groups: Tensor) -> None:

@@ -130,7 +130,8 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what came.
-            A tensor that requires a gradient is wrong while autograd is on, because there is none.
+            A tensor that requires a gradient is wrong while autograd is on, but x with format
+            ``none``.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.

@@ -77,6 +77,7 @@ class SiluMulQuantize(ScaledCall[Arguments, Validated]):
     arguments = Arguments
     config = SiluMulQuantizeConfig
     like = "x"
+    gradients = "jitgen.ops.tracing.layer_gradients:ACTIVATION"
     graph_names: ClassVar[dict[str, str]] = {
         "format": "scale_granularity",
         "global_scale": "scale",

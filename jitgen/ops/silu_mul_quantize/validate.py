@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -116,8 +117,30 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     )
     check_size(valid, "x")
     _check_tensors(args, valid, has_memory=has_memory)
-    common.refuse_gradients(common.tensors_of(args), Validated.op)
+    require_differentiable(args._asdict())
     return valid
+
+
+def require_differentiable(given: Mapping[str, Any]) -> None:
+    """
+    Check that autograd needs no gradient but that of x, of results that are not quantised.
+
+    Args:
+        given: Arguments of `silu_mul_quantize` by their names.
+
+    Raises:
+        InputError: It needs another one; the message has advice.
+    """
+    is_quantised = given["format"] != Format.NONE
+    common.refuse_other_gradients(
+        common.flat(given),
+        Validated.op,
+        ("x",),
+        (
+            (given.get("out") is not None, *common.OUT_HAS_NONE),
+            (is_quantised, "quantised results have none", "activate by format='none', "),
+        ),
+    )
 
 
 def _columns(activation: Activation, given: int) -> int:
