@@ -317,7 +317,7 @@ def _of_bias(drows: Tensor, pair_weights: Tensor, of_groups: tuple[Any, ...]) ->
     for column in range(_PARTS):
         columns[:, column] = part = rest.to(columns.dtype)
         rest = rest - part.float()
-    sums = gradients.of_weights(drows, columns, *of_groups, torch.float32)
+    sums = gradients.of_weights(drows, columns, *of_groups, out_dtype=torch.float32)
     return sums[..., :_PARTS].sum(-1)
 
 

@@ -73,7 +73,9 @@ BEFORE = 2
 """Number of a node's arguments before those of its operation."""
 
 
-def found(ctx: Any, op: str, gradients: dict[str, Tensor | None], *on: Tensor | None) -> Any:
+def found(
+    ctx: Any, op: str, gradients: dict[str, Tensor | None], *on: Tensor | None
+) -> tuple[Tensor | None, ...]:
     """
     Return gradients in the order of a node's arguments.
 
