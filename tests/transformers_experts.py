@@ -105,7 +105,7 @@ def errors(found: list[Tensor], expected: list[Tensor]) -> list[float]:
     ]
 
 
-def fp8_experts(**changes: Any) -> Any:
+def fp8_experts(*, has_gate: bool = True, **changes: Any) -> Any:
     """Return frozen FP8 experts with scales for each 128 x 128; some attributes may be others."""
     from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS, FP8Experts
     from transformers.integrations.moe import use_experts_implementation
@@ -114,6 +114,7 @@ def fp8_experts(**changes: Any) -> Any:
         experts_class=type("Experts", (FP8Experts,), {}),
         experts_interface=ALL_FP8_EXPERTS_FUNCTIONS,
         has_bias=False,
+        has_gate=has_gate,
     )
     of = make("MixtralExperts", torch.bfloat16).config
     fields = {
@@ -123,9 +124,9 @@ def fp8_experts(**changes: Any) -> Any:
     }
     for name, value in fields.items():
         setattr(of, name, value)
-    made = kind(config=of, block_size=(128, 128))
+    made = kind(config=of, block_size=(128, 128), has_gate=has_gate)
     chance = torch.Generator().manual_seed(3)
-    for part in ("gate_up_proj", "down_proj"):
+    for part in ("gate_up_proj" if has_gate else "up_proj", "down_proj"):
         weight = torch.randn(getattr(made, part).shape, generator=chance) * 0.2
         q, scale = jitgen.quantize.per_block(weight)
         getattr(made, part).data = q

@@ -8,9 +8,9 @@ transformers: jitgen as an implementation of experts, for inference and for trai
     model = AutoModelForCausalLM.from_pretrained(name, experts_implementation="jitgen")
 
 It serves every module of experts behind transformers' interface. Without gradients, bfloat16 and
-FP8 weights (E, N, K) and those of gpt-oss go through the launches of `jitgen.moe`; SwiGLU is a
-kernel, another activation is computed by the model's own code between the two products. All else,
-and all that trains, is products with torch's operations between them.
+FP8 weights go through the launches of `jitgen.moe`; an activation that no kernel has, and a norm
+behind each expert, are the model's own code. Weights of other types, and all that trains, are
+products with torch's operations between them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-vLLM: jitgen's experts in the place of its own, for bfloat16 and for FP8 with scales for 128 x 128.
+vLLM: jitgen's experts in the place of its own, for bfloat16 and for FP8 with scales for 128 x 128
+or for rows.
 
 vLLM finds `register` as an entry point of ``vllm.general_plugins``, and it does something only
 where ``VLLM_PLUGINS`` names ``jitgen``: to have both installed changes nothing. There is no

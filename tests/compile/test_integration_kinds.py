@@ -16,10 +16,13 @@ from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.integrations import transformers as integration
 from jitgen.integrations.transformers_activations import activation_of
+from jitgen.integrations.transformers_chains import names_of
 from jitgen.ops.silu_mul_quantize.reference import of_gate
 from tests import needs
 
 pytest.importorskip("transformers", reason="needs jitgen[transformers]")
+
+from transformers.activations import ACT2FN
 
 from tests.compile.test_integration_training import FEW  # which need it
 from tests.transformers_experts import call, classes, errors, fp8_experts, make
@@ -40,6 +43,33 @@ def registered() -> Iterator[None]:
 
 
 class TestFp8:
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"limit": 0.5},
+            {"gate_softcap": 0.4, "up_softcap": 0.7},
+            {"act_fn": torch.nn.Mish()},
+            {"has_gate": False, "act_fn": ACT2FN["relu2"]},
+        ],
+        ids=str,
+    )
+    def test_activations(self, changes: dict[str, Any]) -> None:
+        """By kernels, or by the module's own code between the products."""
+        module = fp8_experts(**changes)
+        x, ids = torch.randn(9, 128).bfloat16(), torch.arange(18).view(9, 2) % 6
+        counts = torch.rand(9, 2)
+        with torch.no_grad():
+            found = integration.experts_forward(module, x, ids, counts)
+            up, down = (
+                _unscaled(getattr(module, name), getattr(module, f"{name}_scale_inv"))
+                for name in names_of(module)
+            )
+            h = own(module, torch.einsum("tk,tjnk->tjn", x.float(), up[ids]).flatten(0, 1))
+            y = torch.einsum("tjn,tjkn->tjk", h.unflatten(0, ids.shape), down[ids])
+            right = (y * counts[..., None]).sum(1)
+
+        assert errors([found], [right])[0] < 0.08
+
     def test_gradients_are_refused_by_name(self) -> None:
         """Of tokens, too, which a frozen model would have to let pass."""
         x = torch.randn(5, 128).bfloat16().requires_grad_()
@@ -67,6 +97,10 @@ class TestFp8:
 
         assert found.dtype is torch.float32
         assert torch.equal(found.bfloat16(), expected)
+
+
+def _unscaled(weight: Tensor, scale: Tensor) -> Tensor:
+    return weight.float() * scale.repeat_interleave(128, 1).repeat_interleave(128, 2)
 
 
 def probe(module: Any) -> Tensor:
@@ -154,6 +188,15 @@ class TestPlans:
         with jitgen.Session(on_miss="error"), torch.no_grad():
             for tokens in (1, 7, 32):
                 module(*call(dtype, tokens))
+
+    def test_an_activation_of_the_module_has_no_kernel(self) -> None:
+        """Plans had one that no call asks for."""
+        module = make("MixtralExperts", torch.bfloat16)
+        for act_fn, is_there in ((module.act_fn, True), (torch.nn.Mish(), False)):
+            module.act_fn = act_fn
+            found = integration.plan(module, max_tokens=8, arch="sm_90a")
+            ops = {sweep.problem.op for sweep in found.sweeps}
+            assert ("silu_mul_quantize" in ops) == is_there
 
     def test_of_types_without_kernels_there_are_none(self) -> None:
         with pytest.raises(InputError, match=r"sm_90a has no kernels .* torch\.float32"):
