@@ -49,13 +49,15 @@ def plan(tmp_path: Path) -> str:
 
 
 def test_configs(jitgen: Jitgen) -> None:
-    done = jitgen("configs", *OP, "--arch", "sm_90a", "--scales", "none", "--set", "rows=2")
+    words = ("--layout", "ragged", "--set", "power_of_two=false")
+    done = jitgen("configs", *OP, "--arch", "cpu", *words)
     names = done.out.split()
 
     assert len(names) > 20
     for name in names:
         config, arch = Config.parse(name)
-        assert (config.op, config.parameters()["rows"], arch) == (OP[1], 2, Arch.SM_90A)
+        assert (config.op, config.parameters()["layout"], arch) == (OP[1], "ragged", Arch.CPU)
+        assert not config.parameters()["power_of_two"]
         assert check(config, arch)
 
 

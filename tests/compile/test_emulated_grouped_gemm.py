@@ -59,7 +59,7 @@ OFTEN = {*PAIRS[::4], (Layout.RAGGED, ScaleGranularity.BLOCK128)}
     often(PAIRS, OFTEN, "-".join),
 )
 class TestEveryLayoutAndScale:
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(4)
     @pytest.mark.parametrize(("n", "k"), SIZES)
     def test_exact(self, layout: Layout, scales: ScaleGranularity, n: int, k: int) -> None:
         """Small integers and power-of-two scales: every bit is right, and unowned rows stay."""

@@ -134,7 +134,7 @@ def test_there_are_many() -> None:
     assert {mutation.program for mutation in OFTEN} == PROGRAMS.keys()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("modes", ["eager", pytest.param("quick", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_unchanged_programs_are_clean(programs: Programs, name: str, modes: str) -> None:

@@ -159,12 +159,15 @@ class Route(StreamRules[RouteConfig, RouteProblem]):
 
     def configs(self) -> Iterator[RouteConfig]:
         """Yield configs of every size, legal or not, with the default launch."""
+        shapes = [
+            replace(tiling, is_spread=is_spread)
+            for tiling in tilings(Tiling(), _SIDES)
+            for is_spread in (False, True)
+        ]
         for kind in self.kinds():
             for experts in route_space.EXPERTS:
-                for tiling in tilings(Tiling(), _SIDES):
-                    for is_spread in (False, True):
-                        sized = replace(kind, experts=experts)
-                        yield tiled(sized, replace(tiling, is_spread=is_spread))
+                sized = replace(kind, experts=experts)
+                yield from (tiled(sized, tiling) for tiling in shapes)
 
     def candidates(self, problem: RouteProblem) -> tuple[RouteConfig, ...]:
         """Return the candidate configs for `problem`; none if no kernel serves it."""
