@@ -35,7 +35,7 @@ SIZES = {
     "combine": "9:64:3",
     "grouped_gemm": "3:40:136:256",
     "grouped_gemm_wgrad": "3:40:136:256",
-    "moe_fc2_dense": "4:9:136:256",
+    "moe_fc2_dense": "3:5:72:256",
     "permute_quantize": "3:20:256:4",
     "quantize": "3:40:256",
     "route": "9:16:2",
