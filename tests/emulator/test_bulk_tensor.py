@@ -340,6 +340,18 @@ def test_a_store_needs_a_proxy_fence() -> None:
     assert bench.findings == ["proxy"]
 
 
+@pytest.mark.parametrize(("is_fenced", "findings"), [(False, ["proxy"]), (True, [])])
+def test_a_load_over_what_threads_wrote_needs_a_proxy_fence(
+    is_fenced: bool, findings: list[str]
+) -> None:
+    """It passed: either write may come last."""
+    bench = Bench()
+    bench.barrier()
+    bench.fill(np.zeros((4, 16), np.uint16), is_fenced=is_fenced)
+    bench.load(bench.tensor_map(numbered(4, 16), "u16", (16, 4)), 0, 0)
+    assert bench.findings == findings
+
+
 def test_a_store_of_what_another_warp_wrote() -> None:
     bench = Bench()
     bench.fill(np.zeros((4, 16), np.uint16))

@@ -102,7 +102,9 @@ def store_async(
         first = address & OFFSET_MASK
         where = slice(first, first + size)
         is_atomic, epoch = update is not None, barrier.phase + 1
-        shared.note_async_write(f, at, where, barrier.agent, epoch, row, is_atomic=is_atomic)
+        shared.note_async_write(
+            f, at, where, barrier.agent, epoch, row, is_atomic=is_atomic, is_generic=True
+        )
         signal = partial(barrier.complete, f, at, size, barrier.phases.signaller(row))
         put = partial(shared.put, where, data[thread])
         if update is not None:

@@ -234,10 +234,10 @@ class History:
         access: Access,
     ) -> None:
         """
-        Find ordinary writes that an asynchronous access need not see.
+        Find ordinary writes that an asynchronous access need not see, or come after.
 
         Between the two there must be a fence.proxy.async, executed by an agent that knows of the
-        write. A write that the reader does not know of is a race instead. PTX ISA, section
+        write. A write that the other does not know of is a race instead. PTX ISA, section
         "Proxies".
         """
         agents = last >> _AGENT_SHIFT
@@ -260,7 +260,7 @@ class History:
                 at,
                 "proxy",
                 f"no fence.proxy.async between the write of {self._name(granules, position)} by "
-                f"{self._clocks.name(agent)} and its asynchronous read\n"
+                f"{self._clocks.name(agent)} and its asynchronous {access.kind}\n"
                 f"  at {f.machine.program.place(int(last[position]) & AT_MASK)}",
             )
             return

@@ -238,7 +238,7 @@ class SharedMemory:
 
     # --- accesses of asynchronous work ------------------------------------------------------------
 
-    def note_async_write(
+    def note_async_write(  # noqa: PLR0913  # each is one thing to say
         self,
         f: Fragment,
         at: int,
@@ -248,10 +248,13 @@ class SharedMemory:
         row: int | None = None,
         *,
         is_atomic: bool = False,
+        is_generic: bool = False,
         lane: int | None = None,
     ) -> None:
         """
         Note that an asynchronous unit writes bytes; call it when the instruction is executed.
+
+        It also finds bytes that threads wrote without a proxy fence: either write may come last.
 
         Args:
             f: Who executes the instruction.
@@ -261,6 +264,7 @@ class SharedMemory:
             epoch: That of the unit; for such copies the barrier's completed phases + 1.
             row: Agent who must know earlier accesses; by default the first warp of `f`.
             is_atomic: It is a reduction, which may run beside others.
+            is_generic: It is of the generic proxy, as writes of threads are.
             lane: The lane of that warp that issues it, if one does.
 
         Raises:
@@ -272,7 +276,8 @@ class SharedMemory:
         row = int(f.agents[0]) if row is None else row
         lane = lane if self.cta is f.cta else None  # only a CTA's own lanes are recorded
         kind = RELAXED_WRITE if is_atomic else WRITE
-        access = Access(kind, agent, epoch, row, lanes=lane, rank=f.cta.rank)
+        is_async = not is_generic
+        access = Access(kind, agent, epoch, row, is_async=is_async, lanes=lane, rank=f.cta.rank)
         self.history.access_words(f, at, region.words, access)
 
     def put(self, where: Where, data: NDArray[np.uint8]) -> None:
