@@ -90,7 +90,7 @@ def make(
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
     Every fourth place has no row, the second token none at all; rows come in any order. Each place
-    of one token has the first row, of another one the last, and of a third one a row that is not
+    of one token has the first row, of another one the last, and of three more rows that are not
     there. Those of no token are NaN, which must not be read into a sum. Weights of exact calls are
     powers of two. A result of others may be a step of bfloat16 from what it must be, and what
     float32 sums lose.
@@ -104,8 +104,9 @@ def make(
     inverse = rows.masked_fill(no_row, -1)
     places = torch.arange(sizes.top_k, device=device)
     if sizes.tokens:
-        for token, row in enumerate((0, pairs + 2, pairs + 3)):
-            inverse[(seed + 3 * places + token) % sizes.tokens, places] = row
+        limits = torch.iinfo(torch.int32)
+        for token, row in enumerate((0, pairs + 2, pairs + 3, limits.min, limits.max)):
+            inverse[(seed + 5 * places + token) % sizes.tokens, places] = row
     all_rows = (pairs + 3, sizes.n)
     if is_exact:
         values = torch.randint(-8, 9, all_rows, generator=chance, device=device).float()

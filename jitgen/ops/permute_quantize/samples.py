@@ -109,7 +109,7 @@ def make(
     chance = torch.Generator(device).manual_seed(seed)
     rows = sum(sizes.rows)
     tokens = -(-rows * 5 // (4 * sizes.top_k)) + 2
-    x = drawn(chance, (tokens,), sizes.k, is_exact=is_exact)
+    x = drawn(chance, (tokens,), sizes.k, config.format, is_exact=is_exact)
     wanted = torch.arange(tokens * sizes.top_k, device=device)
     token = wanted // sizes.top_k
     wanted = wanted[(token % 5 != 4) | (token == tokens - 1)]

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Self
+import math
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -99,17 +100,17 @@ def make(
     groups = None
     if config.layout is not Layout.CONTIGUOUS:
         lead, groups = grouped_rows(config.layout, sizes.rows)
-    return solved(
-        config, drawn(chance, lead, sizes.k, is_exact=is_exact), groups, is_exact=is_exact
-    )
+    x = drawn(chance, lead, sizes.k, config.format, is_exact=is_exact)
+    return solved(config, x, groups, is_exact=is_exact)
 
 
 def drawn(
-    chance: torch.Generator, lead: tuple[int, ...], columns: int, *, is_exact: bool
+    chance: torch.Generator, lead: tuple[int, ...], columns: int, form: Format, *, is_exact: bool
 ) -> Tensor:
     """
     Return bfloat16 rows that are hard to quantise: small integers, with ties, zeros and whole
-    blocks of them; or random numbers of all sizes from subnormal ones on.
+    blocks of them; or random numbers of all sizes from subnormal ones on, and some `unusual` ones,
+    but for nvfp4, of which values under a NaN may have either sign.
     """
     shape, device = (*lead, columns), chance.device
     if is_exact:
@@ -118,7 +119,18 @@ def drawn(
         return (x * keep.repeat_interleave(COLUMNS, -1)).bfloat16()
     powers = torch.randint(-140, 120, (*lead, 1), generator=chance, device=device)
     x = torch.randn(shape, generator=chance, device=device) * torch.exp2(powers.float())
-    return x.bfloat16()
+    return (x if form is Format.NVFP4 else unusual(chance, x)).bfloat16()
+
+
+def unusual(chance: torch.Generator, x: Tensor) -> Tensor:
+    """Return rows of which one in eight has an infinity, and one in sixteen a NaN, anywhere."""
+    options: dict[str, Any] = {"generator": chance, "device": chance.device}
+    row, columns = (*x.shape[:-1], 1), x.shape[-1]
+    kind = torch.randint(16, row, **options)
+    place = torch.randint(max(1, columns), row, **options)
+    others = torch.tensor([math.inf, -math.inf, math.nan], device=x.device)
+    is_here = torch.arange(columns, device=x.device) == place
+    return torch.where(is_here & (kind < len(others)), others[kind.clamp(max=2)], x)
 
 
 def global_scales(x: Tensor, count: int) -> Tensor:
