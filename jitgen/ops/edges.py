@@ -36,7 +36,7 @@ def rows_around(*constants: int) -> list[tuple[int, ...]]:
     Return rows of groups at each of `constants`, one below and one above, beside groups without
     rows, one row, and a warp's lanes, or more, of groups.
     """
-    found = [(1,), (0, 2), (*[0] * (_WARP - 1), 1), (1,) * (_WARP + 1)]
+    found = [(1,), (0, 2), (*[1] * (_WARP - 1), 2), (1,) * (_WARP + 1)]
     for constant in constants:
         found += [(constant,), (constant - 1, 1), (0, constant + 1)]
     return list(dict.fromkeys(found))

@@ -36,6 +36,12 @@ UNPACKED_K = 128
 M_BLOCK_ROWS = 64
 """Rows that a warpgroup multiplies at once."""
 
+_SCALE_COLUMNS = 128
+"""Columns of b that share a scale, where scales are those of blocks."""
+
+_ENTRIES = 512
+"""Entries of a kernel's table of tiles, at most."""
+
 WARP = 32
 """Lanes that look at groups together."""
 
@@ -126,10 +132,12 @@ class Sizes(AnySizes):
     @classmethod
     def edges(cls, config: GroupedGemmConfig, arch: Arch) -> tuple[Self, ...]:
         """
-        Return few sizes: rows of groups around a tile's, columns around a tile's, k-blocks around
-        the stages of the pipeline of operands and, exactly, those whose scales are handed over at
-        once. Groups lie before, between and behind empty ones, and alone; as many as a warp has
-        lanes, and more, with few columns, for their weights take long to draw.
+        Return few sizes: rows of groups around a tile's, columns around a tile's and a scale's,
+        k-blocks around the stages of the pipeline of operands and, exactly, those whose scales are
+        handed over at once. Groups lie before, between and behind empty ones, and alone; as many as
+        a warp has lanes, and more, and more than a table of tiles has entries, with few columns,
+        for their weights take long to draw. One has more tiles along M than take one tile of b in
+        turn.
         """
         tile, cluster, split_k = config.tile, config.cluster, config.schedule.split_k
         derived = require(config, arch).derived
@@ -139,12 +147,22 @@ class Sizes(AnySizes):
         height, width = tile.m * cluster.m, tile.n * cluster.n
         narrow = [each for each in (width - tail, width // 2 + tail) if each > 0]
         blocks = sorted({1, 2, stages - 1, stages, stages + 1, chunk} - {0})
+        broad = max(_SCALE_COLUMNS, 2 * width) + tail
+        others = [(height, height), (1,), (0, 2), (1, 0), (0,)]
         few = each_once(
-            [(height,), (0, height + 1, 0), (height - 1, 1), (0, 2), (1,), (1, 0), (0,)],
-            list(dict.fromkeys([width, tail, *narrow, width + tail])),
+            [(height,), (height - 1, 1), (0, height + 1, 0), *others],
+            list(dict.fromkeys([broad, width, tail, width + tail, *narrow])),
             [vector, *(count * tile.k for count in blocks)],
         )
-        many = [((*[0] * (WARP - 1), 1), tail, vector), ((1,) * (WARP + 1), tail, tile.k)]
+        many = [
+            ((*[0] * (WARP - 1), 1), tail, vector),
+            ((1,) * WARP, tail, vector),
+            ((1,) * (WARP + 1), tail, tile.k),
+            (((config.schedule.raster + 1) * height - 1, 1), width + tail, vector),
+        ]
+        if config.layout is not Layout.CONTIGUOUS:  # an entry is two groups then
+            spread = (height + 1, 1, 0, 1, *[0] * (_ENTRIES - 5), 2, 1)
+            many.append((spread, tail, vector))
         sms = _NUM_CLUSTERS * cluster.size * split_k
         return tuple(cls(rows=rows, n=n, k=k, num_sms=sms) for rows, n, k in (*few, *many))
 

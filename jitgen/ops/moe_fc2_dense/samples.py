@@ -29,6 +29,9 @@ _NUM_CLUSTERS = 2
 _IDLE = 5
 """Every so many experts there is one that no token is routed to, whose weights are NaN."""
 
+_SCALE_COLUMNS = 128
+"""Columns of b that share a scale, where scales are those of blocks."""
+
 VECTOR_BITS = 128
 """Rows of operands and results are a multiple of this."""
 
@@ -99,23 +102,22 @@ class Sizes(AnySizes):
     @classmethod
     def edges(cls, config: MoEFc2DenseConfig, arch: Arch) -> tuple[Self, ...]:
         """
-        Return few sizes: tokens and columns around a tile's, an expert's K around a k-block, and
-        experts around those that are listed at once and around the stages of the pipeline of
-        operands.
+        Return few sizes: tokens and columns around a tile's and a scale's, an expert's K around a
+        k-block, and experts around those that are listed at once and around the stages of the
+        pipeline of operands. One has more tiles along M than take one tile of b in turn.
         """
         tile, cluster, types = config.tile, config.cluster, config.operands
         split_k = config.schedule.split_k
         derived = require(config, arch).derived
         stages = getattr(derived, "num_ab_stage", 1)
         listed = getattr(derived, "listed_experts", 8)
-        tokens, columns = (
-            Number("T", ""),
-            Number("N", "", multiple=VECTOR_BITS // types.out_dtype.bits),
-        )
+        tokens = Number("T", "")
+        columns = Number("N", "", multiple=VECTOR_BITS // types.out_dtype.bits)
         inner = Number("I", "", multiple=VECTOR_BITS // types.a_dtype.bits)
+        height = tile.m * cluster.m
         sizes = each_once(
-            around(tokens, tile.m * cluster.m),
-            around(columns, tile.n * cluster.n),
+            (*around(tokens, height), (config.schedule.raster + 1) * height),
+            around(columns, tile.n * cluster.n, _SCALE_COLUMNS),
             around(inner, tile.k),
             around(Number("E", ""), stages * split_k, listed * split_k),
         )

@@ -13,6 +13,7 @@ from jitgen.config.format import Format
 from jitgen.config.layouts import ARGUMENT
 from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeConfig
 from jitgen.ops.edges import around, in_pairs, rows_around
+from jitgen.ops.quantize.samples import unusual
 from jitgen.ops.silu_mul_quantize import reference
 from jitgen.ops.silu_mul_quantize.dispatch import new_tensors
 from jitgen.ops.sizes import GROUPS, ROWS, AnySizes, Number, grouped_rows, unequal_rows
@@ -129,7 +130,8 @@ def make(
 ) -> Solved:
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`. Every
-    layout gets rows of no group.
+    layout gets rows of no group. Some rows are tiny, and some ups are no numbers or none that are
+    finite, but for the first seed's.
     """
     numbers = numbers_of(config.activation, is_exact=is_exact)
     chance = torch.Generator(device).manual_seed(seed)
@@ -137,6 +139,8 @@ def make(
     groups = groups.to(device)
     gate, up = torch.randn(2, *lead, sizes.n, generator=chance, device=device)
     gate = gate * 4
+    if seed and not is_exact:
+        gate, up = gate * _small(chance, gate), unusual(chance, up * _small(chance, up))
     if is_exact:  # gates are open, shut or 0
         kinds = torch.randint(8, gate.shape, generator=chance, device=device)
         gate = gate.abs() * 8 + 20
@@ -184,14 +188,21 @@ def make(
     )
 
 
+def _small(chance: torch.Generator, x: Tensor) -> Tensor:
+    """Return a factor for each row of `x`: a power of two, 1 at most, of every second row 1."""
+    powers = torch.randint(-100, 100, (*x.shape[:-1], 1), generator=chance, device=x.device)
+    return torch.exp2(powers.clamp(max=0).float())
+
+
 def _differ(found: Tensor, expected: Tensor) -> Tensor:
     """
     Return which values of q are more than a step of their type apart, below the normal numbers of
-    float32 none: a GPU's exp() has no others.
+    float32 none: a GPU's exp() has no others. Of NaNs none is.
     """
     sizes = torch.maximum(found.float().abs(), expected.float().abs())
     is_normal = ~(sizes < torch.finfo(torch.float32).tiny)
-    return is_normal & ((_ordered(found) - _ordered(expected)).abs() > 1)
+    both_nan = found.float().isnan() & expected.float().isnan()
+    return is_normal & ~both_nan & ((_ordered(found) - _ordered(expected)).abs() > 1)
 
 
 def _ordered(values: Tensor) -> Tensor:
