@@ -60,6 +60,7 @@ def main() -> int:
         counts[word] += 1
         if word == "survived":
             print(f"  survived: {mutant.shown(text)} {reason}", flush=True)
+    worker.shutdown()
     print(f"{name}: " + ", ".join(f"{count} {word}" for word, count in sorted(counts.items())))
     return 0
 

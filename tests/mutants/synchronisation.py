@@ -19,6 +19,9 @@ _CALLS = re.compile(
 )
 """Calls that synchronise, by their names."""
 
+_ARITHMETIC = ("ceil_div", "size", "mode", "Int32", "min", "max", "Cta", "producer_get_barrier")
+"""Calls that access no memory."""
+
 _SIDES = {"Producer": "Consumer", "Consumer": "Producer"}
 
 _COUNTS = ("num_slots", "num_producers", "num_consumers")
@@ -70,9 +73,12 @@ def _is_still(statement: ast.stmt) -> bool:
     """Say whether a statement is a text, arithmetic of registers, or a hint about time."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         return _word(statement.value) == "griddepcontrol_launch_dependents"
-    moves = (ast.Call, ast.Subscript)
-    simple = isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign))
-    return simple and not any(isinstance(node, moves) for node in ast.walk(statement))
+    if not isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign)):
+        return False
+    nodes = [*ast.walk(statement)]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    reads = any(isinstance(node, ast.Subscript) for node in nodes)
+    return not reads and all(_word(call) in _ARITHMETIC for call in calls)
 
 
 def _swapped(one: ast.stmt, other: ast.stmt, text: Text) -> Mutant:
