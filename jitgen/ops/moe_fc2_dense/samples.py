@@ -114,13 +114,15 @@ class Sizes(AnySizes):
         tokens = Number("T", "")
         columns = Number("N", "", multiple=VECTOR_BITS // types.out_dtype.bits)
         inner = Number("I", "", multiple=VECTOR_BITS // types.a_dtype.bits)
-        height = tile.m * cluster.m
-        sizes = each_once(
-            (*around(tokens, height), (config.schedule.raster + 1) * height),
-            around(columns, tile.n * cluster.n, _SCALE_COLUMNS),
+        height, width, vector = tile.m * cluster.m, tile.n * cluster.n, inner.multiple
+        few = each_once(
+            around(tokens, height),
+            around(columns, width),
             around(inner, tile.k),
             around(Number("E", ""), stages * split_k, listed * split_k),
         )
+        high = ((config.schedule.raster + 1) * height, width + columns.multiple, vector, 1)
+        broad = (3, max(_SCALE_COLUMNS, 2 * width) + columns.multiple, tile.k, 3)
         return tuple(
             cls(
                 tokens=t,
@@ -130,7 +132,7 @@ class Sizes(AnySizes):
                 top_k=min(experts, TOP_K * split_k),
                 num_sms=_NUM_CLUSTERS * cluster.size * split_k,
             )
-            for t, n, k, experts in sizes
+            for t, n, k, experts in (*few, high, broad)
         )
 
     @classmethod
