@@ -52,7 +52,8 @@ how = SamplingParams(max_tokens=12, temperature=0, detokenize=False, logprobs=1)
 found = [out.outputs[0] for out in llm.generate(prompts, how)]
 tokens = [list(each.token_ids) for each in found]
 likely = [[next(iter(step.values())).logprob for step in each.logprobs] for each in found]
-print(json.dumps({"tokens": tokens, "likely": likely, "calls": len(calls)}))
+from jitgen.integrations.vllm_experts import _told
+print(json.dumps({"tokens": tokens, "likely": likely, "calls": len(calls), "told": sorted(_told)}))
 """
 
 
@@ -89,7 +90,9 @@ def test_both_say_the_same(tmp_path: Path) -> None:
     python(MODEL, str(model))
     usual, ours = served(model, "nothing"), served(model, "jitgen")
 
-    assert usual["calls"] == 0
+    assert (usual["calls"], usual["told"]) == (0, [])
+    layers = "16 of 16 experts of 256 x 128, 4 for each token, silu"
+    assert ours["told"] == [f"jitgen computes layers of {layers}, quantised: none"]
     assert ours["calls"] >= 24  # two layers, a prompt and eleven tokens
     assert ours["tokens"] == usual["tokens"]
     pairs = zip(chain(*ours["likely"]), chain(*usual["likely"]), strict=True)
