@@ -58,6 +58,10 @@ _SCHEMA = (
 )
 
 _OP = "moe"
+
+_Groups = tuple[int, Mapping[str, Tensor], int | None]
+"""Number of groups, the argument that gives them their rows, and the rows that one is expected."""
+
 _PARTS = 3
 """Numbers of bfloat16 that have the bits of one of float32 between them."""
 
@@ -230,7 +234,7 @@ def _backward(ctx: Any, dout: Tensor, kept: Mapping[str, Tensor]) -> dict[str, T
     pairs = offs, permutation, _ = Sorting(*(kept[name] for name in Sorting._fields))
     if not (ctx.passes or needs["w2_bias"]):
         return found
-    of_groups = (ctx.groups, {"offs": offs}, ctx.expected_m)
+    of_groups: _Groups = (ctx.groups, {"offs": offs}, ctx.expected_m)
     pair_weights = kept["topk_weights"].flatten().index_select(0, permutation.clamp(min=0))
     drows = _gathered(dout, pairs)
     if needs["w2_bias"]:
@@ -248,7 +252,7 @@ def _backward(ctx: Any, dout: Tensor, kept: Mapping[str, Tensor]) -> dict[str, T
 
 
 def _of_first(
-    ctx: Any, dh: Tensor, kept: Mapping[str, Tensor], pairs: Sorting, of_groups: tuple[Any, ...]
+    ctx: Any, dh: Tensor, kept: Mapping[str, Tensor], pairs: Sorting, of_groups: _Groups
 ) -> dict[str, Tensor | None]:
     """Return the gradients of the first product's operands and bias that are asked for."""
     needs, found = ctx.needs, dict[str, Tensor | None]()
@@ -306,7 +310,7 @@ def _of_pairs(sums: Tensor, dout: Tensor, pairs: Sorting, bias: Tensor | None) -
     return found.masked_fill(inverse < 0, 0.0)
 
 
-def _of_bias(drows: Tensor, pair_weights: Tensor, of_groups: tuple[Any, ...]) -> Tensor:
+def _of_bias(drows: Tensor, pair_weights: Tensor, of_groups: _Groups) -> Tensor:
     """
     Return the gradient of the second bias, (G, H) float32: the weighted sum of each group's rows.
 
@@ -317,7 +321,7 @@ def _of_bias(drows: Tensor, pair_weights: Tensor, of_groups: tuple[Any, ...]) ->
     for column in range(_PARTS):
         columns[:, column] = part = rest.to(columns.dtype)
         rest = rest - part.float()
-    sums = gradients.of_weights(drows, columns, *of_groups, out_dtype=torch.float32)
+    sums = gradients.of_weights(drows, columns, *of_groups, torch.float32)
     return sums[..., :_PARTS].sum(-1)
 
 

@@ -60,7 +60,15 @@ def tiles_along_n(num_vectors):
 
 
 @cute.kernel
-def activation_backward_kernel(dy, x, weights, groups, dx, y, sums, limit, alpha):
+def activation_backward_kernel(
+    dy,
+    x,
+    weights,
+    groups,
+    dx,
+    y,
+    sums,
+):
     """Every warp walks over tiles of ROWS rows and 32 vectors."""
     block, _, _ = cute.arch.block_idx()
     num_blocks, _, _ = cute.arch.grid_dim()
@@ -336,7 +344,7 @@ def modes(num_groups, size_m):
 
 
 # sm90/activation_backward/launch.py.jinja
-def launch(dy, x, weights, groups, dx, y, sums, limit, alpha, num_sms, stream):
+def launch(dy, x, weights, groups, dx, y, sums, num_sms, stream):
     """
     Launch the kernel on `stream`.
 
@@ -344,13 +352,20 @@ def launch(dy, x, weights, groups, dx, y, sums, limit, alpha, num_sms, stream):
 
     dy, y: (M, I) bf16. x, dx: (M, 2 I) bf16. weights: (M,) float32. groups: (G,) int32, with the
     contiguous layout (M,). sums: (M, ceil(I / 256)) float32.
-    limit, alpha: float32 of swiglu. What a config does not have is None.
     """
     dy, x, dx, y = [vectors_of(tensor) for tensor in (dy, x, dx, y)]
     num_tiles = cute.ceil_div(y.shape[-3], ROWS) * tiles_along_n(y.shape[-2])
     num_ctas = cute.ceil_div(num_tiles, WARPS)
     num_ctas = cutlass.min(num_ctas, num_sms * CTAS_PER_SM)
-    activation_backward_kernel(dy, x, weights, groups, dx, y, sums, limit, alpha).launch(
+    activation_backward_kernel(
+        dy,
+        x,
+        weights,
+        groups,
+        dx,
+        y,
+        sums,
+    ).launch(
         grid=[cutlass.max(num_ctas, 1), 1, 1],
         block=[THREADS, 1, 1],
         min_blocks_per_mp=CTAS_PER_SM,
@@ -388,7 +403,6 @@ def arguments():
         matrix(columns),
         matrix(i),
         sums,
-        *([]),
         Int32(1),
         make_fake_stream(use_tvm_ffi_env_stream=True),
     )
@@ -398,4 +412,4 @@ def arguments():
 @cute.jit
 def activation_backward(dy, x, weights, groups, dx, y, sums, num_sms, stream):
     """Compute and store dx, y and sums: see `launch`."""
-    launch(dy, x, weights, groups, dx, y, sums, None, None, num_sms, stream)
+    launch(dy, x, weights, groups, dx, y, sums, num_sms, stream)
