@@ -35,15 +35,8 @@ def test_every_section_is_described() -> None:
         assert f"| {title} |" in TEXT
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(words, marks=[pytest.mark.nightly] if "--emulate" in words else [])
-        for words in COMMANDS
-    ],
-    ids=" ".join,
-)
+@pytest.mark.nightly  # ten seconds each; on every push test_inspect_command.py makes a page of two
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_its_commands_make_pages(
     words: list[str], shared_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
