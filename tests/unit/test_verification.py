@@ -47,6 +47,8 @@ class Emulated:
         self.blocks: list[list[int]] = []
         self.faults: set[int] = set()
         self.unknown: list[list[str]] = []
+        self.seeds: list[int] = []
+        self.edges: tuple[Any, ...] = ()
 
     def emulate(
         self, _: Artifact, *arguments: Any, modes: Any, unknown: list[str], **__: Any
@@ -77,8 +79,13 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
             results=list,
         )
 
+    def make(_: Config, sizes: Any, *, is_exact: bool, seed: int = 0) -> Any:
+        fake.seeds.append(seed)
+        return case(sizes, is_exact=is_exact)
+
     samples = verification.samples_of(CONFIG)
-    monkeypatch.setattr(samples, "make", lambda _, sizes, is_exact: case(sizes, is_exact=is_exact))
+    monkeypatch.setattr(samples, "make", make)
+    monkeypatch.setattr(samples.Sizes, "edges", lambda *_: fake.edges)
     return fake
 
 
@@ -89,6 +96,27 @@ def test_what_one_problem_leaves_out_another_may_reach(emulated: Emulated) -> No
 
     assert found.is_right
     assert found.coverage[0].missed == []
+
+
+def test_edges_are_asked_once_each_with_a_seed_of_their_own(emulated: Emulated) -> None:
+    emulated.blocks = [[1, 1, 1, 1, 1]]
+    few = verify(CONFIG, ARCH, artifact=ARTIFACT)
+    emulated.edges = tuple(trial.sizes for trial in few.trials[:2])
+    emulated.seeds, emulated.calls = [], []
+
+    found = verify(CONFIG, ARCH, artifact=ARTIFACT)
+
+    assert [trial.values for trial in found.trials[len(few.trials) :]] == ["integers"] * 2
+    assert emulated.seeds[-3:] == [0, 1, 2]
+    assert [modes for _, modes in emulated.calls[-2:]] == [["eager"]] * 2
+
+
+def test_edges_are_not_asked_of_a_kernel_that_is_wrong(emulated: Emulated) -> None:
+    emulated.blocks, emulated.faults = [[1, 1, 1, 1, 1]], {0}
+    few = verify(CONFIG, ARCH, artifact=ARTIFACT)
+    emulated.edges, emulated.calls = tuple(trial.sizes for trial in few.trials), []
+
+    assert len(verify(CONFIG, ARCH, artifact=ARTIFACT).trials) == len(few.trials)
 
 
 def test_results_hold_nothing_before_the_kernel_wrote_them(emulated: Emulated) -> None:

@@ -231,6 +231,7 @@ def make(
         is_exact=is_exact,
         is_extreme=seed > 0,
         has_spare=True,
+        has_end=seed % 2 == 0,
         spoils_idle=True,
         device=device,
         seed=seed,

@@ -159,6 +159,7 @@ def random_call(  # noqa: PLR0913  # each is one thing to say
     is_exact: bool = False,
     is_extreme: bool = False,
     has_spare: bool = False,
+    has_end: bool = True,
     spoils_idle: bool = False,
     max_rows: int | None = None,
     device: str = "cpu",
@@ -178,6 +179,8 @@ def random_call(  # noqa: PLR0913  # each is one thing to say
         has_spare: Let there be rows that no group owns: behind the last group, in each group of the
             masked layout, and in the contiguous layout in whole tiles between and behind groups,
             and before the last row of the last group that has several and is padded.
+        has_end: Let rows of the contiguous layout go on behind the last group, to a multiple of
+            128.
         spoils_idle: Let b be NaN for groups without rows: a kernel that reads it shows, and it need
             not be drawn. Of e2m1, which has no NaN, the scales are; prepacked weights have more
             NaNs: see `jitgen.ops.grouped_gemm.prepacked_draws`.
@@ -194,7 +197,7 @@ def random_call(  # noqa: PLR0913  # each is one thing to say
         raise ConfigError(
             f"row_counts must be {problem.groups} counts of at least 0 (got {counts})"
         )
-    lead, groups = _rows(problem.layout, counts, max_rows, has_spare=has_spare)
+    lead, groups = _rows(problem.layout, counts, max_rows, has_spare=has_spare, has_end=has_end)
     draw = Draw(
         torch.Generator(device).manual_seed(seed),
         is_exact=is_exact,
@@ -242,7 +245,12 @@ def random_call(  # noqa: PLR0913  # each is one thing to say
 
 
 def _rows(
-    layout: Layout, counts: tuple[int, ...], max_rows: int | None, *, has_spare: bool
+    layout: Layout,
+    counts: tuple[int, ...],
+    max_rows: int | None,
+    *,
+    has_spare: bool,
+    has_end: bool,
 ) -> tuple[tuple[int, ...], list[int]]:
     """Return the shape of a and out but for its last dimension, and the values of groups."""
     spare = SPARE_ROWS if has_spare else 0
@@ -266,8 +274,11 @@ def _rows(
         if has_spare and group == last and padding:
             own.insert(-1, -1)  # a row that only a look at each row's group leaves out
             padding -= 1
+        is_end = group == len(counts) - 1
+        if is_end and not has_end:
+            return (len(indices + own),), indices + own
         indices += own + [-1] * padding
-        if has_spare and (group % 3 == 1 or group == len(counts) - 1):
+        if has_spare and (group % 3 == 1 or is_end):
             indices += [-1] * GROUP_ALIGNMENT
     return (len(indices),), indices
 
