@@ -85,6 +85,8 @@ def kernel(name: str = EVIL, **changes: Any) -> Inspected:
             {
                 "instructions": [2, 3],
                 "functions": {EVIL: {"lines": [1, 2], "never": [9]}},
+                "branches": [3, 4],
+                "one_way": [{"place": "ptx:8", "never": "taken"}],
                 "blocks": [[8, 8, 4], [10, 11, 0]],
             }
         ],

@@ -93,12 +93,22 @@ class NeverExecuted:
 
 
 @frozen
+class OneWay:
+    """A branch that threads came to, and the outcome that it never had: taken, or passed."""
+
+    place: str
+    never: str
+
+
+@frozen
 class Coverage:
     """See `jitgen.emulator.program.coverage.Coverage`."""
 
     entry: str
     instructions: Annotated[Sequence[v.Count], v.said("executed, and all")]
     purposes: Annotated[Mapping[str, Sequence[v.Count]], v.said("of each kind, executed and all")]
+    branches: Annotated[Sequence[v.Count], v.said("outcomes of branches that were, and all")]
+    one_way: Sequence[OneWay]
     functions: Mapping[str, Function]
     blocks: Sequence[Sequence[v.Count]]
     never_executed: Sequence[NeverExecuted]

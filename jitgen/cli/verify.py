@@ -349,6 +349,8 @@ def _print_coverage(output: Output, row: Row) -> None:
         facts = [("instructions", f"{done:,} of {total:,}")]
         for purpose, (done, total) in kernel["purposes"].items():
             facts.append((f"{purpose} instructions", f"{done:,} of {total:,}"))
+        done, total = kernel["branches"]
+        facts.append(("outcomes of branches", f"{done:,} of {total:,}"))
         for name, function in kernel["functions"].items():
             done, total = function["lines"]
             left = ", ".join(map(str, function["never"]))

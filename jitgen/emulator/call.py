@@ -169,7 +169,7 @@ def _coverage(machines: list[Machine], programs: list[Program]) -> dict[str, Cov
         number[name] += 1
         names[program] = f"{name} {number[name]}" if number[name] > 1 else name
     none = [Coverage.of(one, np.zeros(len(one.blocks), np.int64), set()) for one in programs]
-    ran = [Coverage.of(one.program, one.block_counts, one.held) for one in machines]
+    ran = [Coverage.of(one.program, one.block_counts, one.held, one.ways) for one in machines]
     return merge_coverage({names[each.program]: each} for each in [*none, *ran])
 
 

@@ -21,6 +21,8 @@ COVERAGE = {
     "entry": "kernel",
     "instructions": [900, 1000],
     "purposes": {"matrix": [32, 36], "copy": [5, 5]},
+    "branches": [7, 8],
+    "one_way": [{"place": "ptx:9", "never": "taken"}],
     "functions": {"promote": {"lines": [3, 4], "never": [77]}},
     "blocks": [[1, 9, 12]],
     "never_executed": [{"purpose": "matrix", "place": "ptx:3", "reason": "no way"}] * 4,

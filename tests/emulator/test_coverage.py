@@ -37,7 +37,7 @@ class Excuse(NamedTuple):
 
 def coverage(body: str, threads: int = 32) -> Coverage:
     machine = run_ptx(body, threads=threads).machine
-    return Coverage.of(machine.program, machine.block_counts, machine.held)
+    return Coverage.of(machine.program, machine.block_counts, machine.held, machine.ways)
 
 
 def texts(found: Coverage) -> list[str]:
@@ -55,10 +55,34 @@ def test_what_no_thread_came_to_is_named() -> None:
 
 def test_two_runs_add_up() -> None:
     near, far = coverage(BRANCH), coverage(BRANCH.replace("64", "0"))
-    both = near | Coverage(near.program, far.times)
+    both = near | Coverage(near.program, far.times, far.ways)
 
     assert both.lacking == []
     assert both.times.tolist() == (near.times + far.times).tolist()
+
+
+@pytest.mark.parametrize(("number", "never"), [("64", ["passed"]), ("0", ["taken"]), ("16", [])])
+def test_a_branch_has_two_outcomes(number: str, never: list[str]) -> None:
+    found = coverage(BRANCH.replace("64", number).replace("bar.sync 0;", ""))
+
+    assert [each.never for each in found.one_way] == never
+    assert len(found.outcomes) == 2
+    assert all("bra NEAR" in each.place for each in found.one_way)
+
+
+def test_outcomes_of_two_runs_add_up() -> None:
+    near, far = coverage(BRANCH), coverage(BRANCH.replace("64", "0"))
+    both = near | Coverage(near.program, far.times, far.ways)
+
+    assert both.one_way == []
+
+
+def test_a_branch_to_a_trap_has_one_outcome() -> None:
+    body = f"{HEAD}setp.lt.u32 %p1, %r1, 64;\n@%p1 bra NEAR;\ntrap;\nNEAR:\nbar.warp.sync -1;\n"
+    found = coverage(body)
+
+    assert len(found.outcomes) == 1
+    assert found.one_way == []
 
 
 def test_a_guard_that_never_held_is_no_execution() -> None:

@@ -131,6 +131,7 @@ class Machine:
         counts: What was executed, by name ("bulk_loads", "bulk_load_bytes", ...).
         block_counts: Executions of each basic block, times the warps that took part [blocks].
         held: Instructions with a guard that held for some thread; see `program.coverage`.
+        ways: How threads left each block that ends with a branch: `TAKEN`, `PASSED`, or both.
         findings: Mistakes, by kind and instruction.
         observed: What was observed of the schedule.
         grid: Which launch it is, of which device.
@@ -167,6 +168,7 @@ class Machine:
         self.counts: Counter[str] = Counter()
         self.block_counts: NDArray[np.int64] = np.zeros(len(program.blocks), np.int64)
         self.held: set[int] = set()
+        self.ways = bytearray(len(program.blocks))
         self.findings: dict[tuple[str, int], Finding] = {}
         self.observed: Observed = Observed(self)
         self.timeline: Timeline = timeline or Timeline()

@@ -15,6 +15,7 @@ import numpy as np
 
 from jitgen.emulator.machine.faults import name_fragment
 from jitgen.emulator.machine.fragment import WARP, Fragment, Outcome, Split, Wait, merge
+from jitgen.emulator.program.blocks import PASSED, TAKEN
 
 if TYPE_CHECKING:
     from jitgen.emulator.machine.cluster import Cluster
@@ -205,7 +206,9 @@ class Schedule:
         """
         number = np.count_nonzero(mask)
         if number in {0, fragment.n}:
+            self._machine.ways[fragment.block] |= TAKEN if number else PASSED
             return fragment, taken if number else other
+        self._machine.ways[fragment.block] |= TAKEN | PASSED
         if taken == other + 1 and self._chance is None and not self._wants_lanes(other):
             return self._detour(fragment, mask, other)
         self._go(fragment.part(mask), taken)

@@ -13,6 +13,9 @@ from operator import or_
 from jitgen.emulator.program.instruction import Instruction
 from jitgen.emulator.program.table import Rule, holds
 
+TAKEN, PASSED = 1, 2
+"""How threads leave a block that ends with a branch, as bits: by the branch, or past it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:

@@ -4,7 +4,8 @@ Which instructions of a kernel were executed, and which of the others should hav
 
 Code that was not executed was not tested. Arithmetic may depend on the numbers, but a wait, a copy,
 a matrix instruction or a store that no problem reaches is an untested part of the kernel's
-protocol.
+protocol. Branches are counted, too, by their outcomes: a branch that every thread took, or none,
+may as well not be there.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgen.emulator.program.blocks import PASSED, TAKEN
 from jitgen.emulator.program.instruction import Instruction
-from jitgen.emulator.program.unreached import Excuse, reasons_of
+from jitgen.emulator.program.unreached import Excuse, reasons_of, targets
 
 if TYPE_CHECKING:
     from jitgen.emulator.program.translate import Program
+
+_WAITS = {("mbarrier", "try_wait"), ("mbarrier", "test_wait")}
 
 SYNCHRONISATION, COPY, MATRIX, STORE = "synchronisation", "copy", "matrix", "store"
 
@@ -72,6 +76,20 @@ class Missed:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class OneWay:
+    """
+    A branch that some thread came to, and that had one outcome only.
+
+    Attributes:
+        place: Where it stands.
+        never: The other outcome: taken, or passed.
+    """
+
+    place: str
+    never: str
+
+
 @dataclass(frozen=True)
 class Coverage:
     """
@@ -81,15 +99,24 @@ class Coverage:
         program: The kernel.
         times: For each instruction, the warps that came to it, or 1 where it has a guard that held
             for a thread [instructions].
+        ways: How threads left each block that ends with a branch: `TAKEN`, `PASSED`, or both
+            [blocks].
         excuses: What is unreachable, according to the author of the kernel.
     """
 
     program: Program
     times: NDArray[np.int64]
+    ways: NDArray[np.uint8]
     excuses: tuple[Excuse, ...] = ()
 
     @classmethod
-    def of(cls, program: Program, block_counts: NDArray[np.int64], held: set[int]) -> Coverage:
+    def of(
+        cls,
+        program: Program,
+        block_counts: NDArray[np.int64],
+        held: set[int],
+        ways: bytes | bytearray = b"",
+    ) -> Coverage:
         """
         Return the coverage of one run.
 
@@ -97,15 +124,16 @@ class Coverage:
             program: The kernel.
             block_counts: How many warps executed each block [blocks].
             held: Instructions with a guard that held for some thread.
+            ways: How threads left each block [blocks]; empty where none did.
         """
         times = np.repeat(block_counts, [block.size for block in program.blocks])
         for at in program.guarded:
             times[at] = int(at in held)
-        return cls(program, times)
+        return cls(program, times, np.frombuffer(ways or bytes(len(block_counts)), np.uint8))
 
     def __or__(self, other: Coverage) -> Coverage:
         """Return what this one or the other executed."""
-        return replace(self, times=self.times + other.times)
+        return replace(self, times=self.times + other.times, ways=self.ways | other.ways)
 
     def excused(self, excuses: tuple[Excuse, ...]) -> Coverage:
         """Return the same coverage with reasons for what nothing reaches."""
@@ -115,11 +143,43 @@ class Coverage:
     def missed(self) -> list[Missed]:
         """What must be executed by a test and was not, in the order of the program."""
         program = self.program
-        reasons = reasons_of(program, self._unreached_blocks, self.excuses)
         return [
-            Missed(purpose, program.place(at), reasons.get(program.block_at(at), ""))
+            Missed(purpose, program.place(at), self._reasons.get(program.block_at(at), ""))
             for at, instruction in enumerate(program.code)
             if not self.times[at] and (purpose := purpose_of(instruction))
+        ]
+
+    @cached_property
+    def _reasons(self) -> dict[int, str]:
+        """Why blocks are unreachable."""
+        return reasons_of(self.program, self._unreached_blocks, self.excuses)
+
+    @cached_property
+    def outcomes(self) -> list[tuple[int, int]]:
+        """
+        The outcomes of branches, block and `TAKEN` or `PASSED`, that some problem should have: of
+        branches that a thread came to, without those that lead to a block with an excuse, and
+        without waits for mbarriers, which come to pass at once or not until they are over.
+        """
+        found: list[tuple[int, int]] = []
+        for number in np.flatnonzero(self.ways).tolist():
+            block = self.program.blocks[number]
+            code = self.program.code[block.start : block.end]
+            if not any(x.parts[:2] in _WAITS for x in code):
+                taken, passed = targets(self.program, number)
+                for way, target in ((TAKEN, taken), (PASSED, passed)):
+                    if target not in self._reasons:
+                        found.append((number, way))
+        return found
+
+    @property
+    def one_way(self) -> list[OneWay]:
+        """The outcomes that no problem had, in the order of the program."""
+        names = {TAKEN: "taken", PASSED: "passed"}
+        return [
+            OneWay(self.program.place(self.program.blocks[number].end - 1), names[way])
+            for number, way in self.outcomes
+            if not self.ways[number] & way
         ]
 
     @property
@@ -174,6 +234,8 @@ class Coverage:
             "entry": self.program.module.entry,
             "instructions": [int(np.count_nonzero(self.times)), len(self.times)],
             "purposes": {name: list(counts) for name, counts in self.purposes.items()},
+            "branches": [len(self.outcomes) - len(self.one_way), len(self.outcomes)],
+            "one_way": [{"place": x.place, "never": x.never} for x in self.one_way],
             "functions": {
                 name: {"lines": [executed, total], "never": never}
                 for name, (executed, total, never) in self.functions.items()

@@ -113,6 +113,12 @@ def _lines_of(program: Program, number: int) -> set[int | None]:
     return {instruction.source for instruction in program.code[block.start : block.end]}
 
 
+def targets(program: Program, number: int) -> tuple[int, int]:
+    """Return where threads go that take the branch at the end of a block, and the others."""
+    taken, passed = _successors(program, number)
+    return taken, passed
+
+
 def _successors(program: Program, number: int) -> list[int]:
     """Return the blocks that may follow block `number`; -1 where threads exit."""
     block = program.blocks[number]
