@@ -21,7 +21,7 @@ from jitgen.settings import settings
 from jitgen.support.moved import MovedFinder, renamed
 
 if TYPE_CHECKING:
-    from jitgen import metrics, quantize, reference, torch
+    from jitgen import metrics, parallel, quantize, reference, torch
     from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
     from jitgen.config.activation_backward import (
         ActivationBackwardConfig,
@@ -125,6 +125,7 @@ __all__ = [
     "moe_fc2_dense",
     "on_event",
     "override",
+    "parallel",
     "permute_quantize",
     "prewarm",
     "quantize",
@@ -138,7 +139,7 @@ __all__ = [
     "warm_up",
 ]
 
-_MODULES = ("metrics", "quantize", "reference", "torch")
+_MODULES = ("metrics", "parallel", "quantize", "reference", "torch")
 """Public modules, loaded on first use."""
 
 _NAMES = {

@@ -16,6 +16,7 @@ Every error that jitgen raises on purpose.
     │   └── RememberedFailure             it failed before; the cache remembers why
     ├── ResourceError                     memory, processes, descriptors or disk ran out: try again
     │   └── CompileTimeout (TimeoutError)     a compile took too long
+    ├── PeerTimeout (TimeoutError)        a rank waited too long for another one
     ├── ToolchainError                    a compiler, library or tool is missing or does not work
     ├── ArtifactError                     an artifact cannot be loaded
     ├── EmulationError                    a kernel cannot be run in the emulator
@@ -130,6 +131,23 @@ class ResourceError(JitgenError):
 
 class CompileTimeout(ResourceError, TimeoutError):
     """A compile took longer than JITGEN_COMPILE_TIMEOUT."""
+
+
+class PeerTimeout(JitgenError, TimeoutError):
+    """
+    A rank waited for another one longer than it may.
+
+    Attributes:
+        rank: The rank that waited.
+        source: The rank that did not send.
+        number: The round.
+    """
+
+    def __init__(self, message: str, *, rank: int, source: int, number: int) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.source = source
+        self.number = number
 
 
 class ToolchainError(JitgenError):

@@ -33,6 +33,8 @@ TRIED = 24
 SIZES = {
     "activation_backward": "3:20:256",
     "combine": "9:64:3",
+    "combine_ranks": "3:2:72",
+    "dispatch": "3:2:72:3",
     "grouped_gemm": "3:40:136:256",
     "grouped_gemm_wgrad": "3:40:136:256",
     "moe_fc2_dense": "3:5:72:256",

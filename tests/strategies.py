@@ -234,6 +234,20 @@ def combine_sweep(arch: Arch) -> Iterator[CombineConfig]:
             yield config
 
 
+def wire_sweep(op: str) -> Callable[[Arch], Iterator[Config]]:
+    """Return what yields legal configs of an operation between ranks, a thin sample on a GPU."""
+
+    def legal(arch: Arch) -> Iterator[Config]:
+        if op not in target(arch).operations:
+            return
+        step = 7 if arch.is_gpu else 1
+        for config in itertools.islice(rules(arch, op).configs(), 0, None, step):
+            if check(config, arch):
+                yield config
+
+    return legal
+
+
 def unpack_sweep(arch: Arch) -> Iterator[UnpackWeightsConfig]:
     """Yield legal configs of `unpack_weights`: all words, with a few tilings of each layout."""
     if "unpack_weights" not in target(arch).operations:
@@ -253,6 +267,8 @@ def candidates_sweep(arch: Arch) -> Iterator[GroupedGemmConfig]:
 SWEEPS: dict[str, Callable[[Arch], Iterator[Config]]] = {
     "activation_backward": backward_sweep,
     "combine": combine_sweep,
+    "combine_ranks": wire_sweep("combine_ranks"),
+    "dispatch": wire_sweep("dispatch"),
     "grouped_gemm": candidates_sweep,
     "grouped_gemm_wgrad": wgrad_sweep,
     "moe_fc2_dense": fc2_sweep,

@@ -21,6 +21,7 @@ from docs.site.docstrings import markdown, signature
 MODULES = (
     "jitgen.quantize",
     "jitgen.torch",
+    "jitgen.parallel",
     "jitgen.reference",
     "jitgen.verify",
     "jitgen.plans",

@@ -40,6 +40,7 @@ PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/tutorial-model.md",
             "docs/grouped-gemm.md",
             "docs/moe-layer.md",
+            "docs/expert-parallel.md",
             "docs/integrations.md",
             "docs/torch.md",
             "docs/gradients.md",

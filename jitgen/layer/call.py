@@ -176,8 +176,8 @@ def run(  # noqa: PLR0913, PLR0917  # each is one thing to say
         InputError: One is wrong.
     """
     with calling("moe"):
-        _check(chain, x, topk_weights, topk_ids, shared, out)
-        _check_weights(chain, x, shared, shared_weights)
+        check(chain, x, topk_weights, topk_ids, shared, out)
+        check_weights(chain, x, shared, shared_weights)
         pairs = None if sorting is None else _sorted(chain, sorting, topk_ids)
         ids = common.short_ids(topk_ids).contiguous()
         trains = torch.is_grad_enabled() and _trains(
@@ -256,7 +256,7 @@ def _sorted(chain: Chain, given: Routing | Sorting, topk_ids: Tensor) -> Sorting
     return found
 
 
-def _check_weights(
+def check_weights(
     chain: Chain, x: Tensor, shared: Tensor | None, shared_weights: Tensor | None
 ) -> None:
     """Require weights for what is shared alone, and that nothing is where tokens are added."""
@@ -276,7 +276,7 @@ def _check_weights(
     )
 
 
-def _check(
+def check(
     chain: Chain,
     x: Tensor,
     topk_weights: Tensor,
@@ -284,6 +284,7 @@ def _check(
     shared: Tensor | None,
     out: Tensor | None,
 ) -> None:
+    """Require tensors that fit the layer and each other."""
     like = ("x", x.device)
     common.require("x", x, [torch.bfloat16], rank=(2, "(T, H)"))
     tokens, hidden, top_k = x.shape[0], chain.config.hidden, chain.config.top_k

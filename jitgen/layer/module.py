@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,11 @@ from jitgen.ops.tensors import require
 from jitgen.plans.plan import Plan, configs
 from jitgen.plans.prewarm import PrewarmReport, prewarm
 from jitgen.support.moved import with_new_names
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from jitgen.parallel import Wire
 
 
 class MoELayer(nn.Module):
@@ -47,6 +52,11 @@ class MoELayer(nn.Module):
         max_tokens: Most tokens of a call that its memory is planned for; more of them go through in
             several passes. None: no memory is kept, and torch's allocator is asked each time.
         workspace: Memory of another layer to share, in the place of its own.
+        group: Ranks that share the layer, of which this one has `weights`: a group of
+            torch.distributed, or what `jitgen.parallel.connect` returned, which layers on one
+            stream may share. A config of the whole layer becomes this rank's share of its experts,
+            `jitgen.parallel.share`. Every rank makes the layer, and calls it as often;
+            `max_tokens`, which is needed, is of each rank, and the same on all of them.
 
     Raises:
         InputError: The weights do not fit the config.
@@ -66,6 +76,7 @@ class MoELayer(nn.Module):
         *,
         max_tokens: int | None = None,
         workspace: Workspace | None = None,
+        group: ProcessGroup | Wire | None = None,
     ) -> None:
         super().__init__()
         for name, given, kind in (
@@ -78,8 +89,14 @@ class MoELayer(nn.Module):
                 raise InputError(
                     name, f"must be a jitgen.{wanted_type} (got {type(given).__name__})"
                 )
-        _require_fit(config, weights)
         plans.require_tokens(max_tokens)
+        self._wire: Wire | None = None
+        if group is not None:
+            from jitgen.layer import ranks
+
+            self._wire = ranks.wire_of(group, config, weights, max_tokens)
+            config = ranks.config_of(config, self._wire)
+        _require_fit(config, weights)
         self.config = config
         self.max_tokens = max_tokens
         self._workspace = workspace
@@ -110,8 +127,19 @@ class MoELayer(nn.Module):
     def workspace(self) -> Workspace | None:
         """The memory between its launches; None where none is kept."""
         if self._workspace is None and self.max_tokens is not None:
-            self._workspace = Workspace.of(self.config, self.weights, self.max_tokens)
+            most = self.max_tokens * self.num_ranks
+            self._workspace = Workspace.of(self.config, self.weights, most)
         return self._workspace
+
+    @property
+    def wire(self) -> Wire | None:
+        """What it reaches the other ranks by; None if no others share it."""
+        return self._wire
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks share it."""
+        return 1 if self._wire is None else self._wire.ranks
 
     def forward(
         self,
@@ -123,6 +151,7 @@ class MoELayer(nn.Module):
         shared: Tensor | None = None,
         out: Tensor | None = None,
         shared_weights: Tensor | None = None,
+        rank_tokens: int | None = None,
     ) -> Tensor:
         """
         Send every token through its experts: see `jitgen.moe`.
@@ -135,8 +164,19 @@ class MoELayer(nn.Module):
             shared: (T, H) bfloat16, added at the end.
             out: (T, H) bfloat16: where the result goes.
             shared_weights: (T,) float32, what rows of `shared` are multiplied with: its gate.
+            rank_tokens: With a group: the most tokens of any rank in this call, the same on all of
+                them; None: `max_tokens`.
         """
         workspace = None if is_compiling() else self.workspace
+        if self._wire is not None:
+            if sorting is not None:
+                raise InputError("sorting", "must be None with a group: tokens of all are sorted")
+            from jitgen.layer import ranks
+
+            of_rank = (x, topk_weights, topk_ids, shared, out, workspace, shared_weights)
+            return ranks.run_on_ranks(self._chain, self._wire, *of_rank, rank_tokens)
+        if rank_tokens is not None:
+            raise InputError("rank_tokens", "must be None without a group")
         given = (x, topk_weights, topk_ids, shared, out, workspace, sorting)
         return run(self._chain, *given, shared_weights=shared_weights)
 
@@ -192,7 +232,15 @@ class MoELayer(nn.Module):
                 backwards.
         """
         tokens = self.max_tokens if max_tokens is None else max_tokens
-        return plans.of(self._chain, tokens, arch, name=name, masked=masked, trains=trains)
+        return plans.of(
+            self._chain,
+            tokens,
+            arch,
+            name=name,
+            masked=masked,
+            trains=trains,
+            num_ranks=self.num_ranks,
+        )
 
     def problems(
         self,

@@ -11,6 +11,7 @@ from jitgen.errors import InputError
 from jitgen.layer.chain import Chain
 from jitgen.layer.early import EARLY_TOKENS, joined_tokens, mean_rows
 from jitgen.layer.problems import (
+    between_ranks,
     joined_problem,
     of_gradients,
     of_matrices,
@@ -31,6 +32,7 @@ def of(
     name: str,
     masked: int | None = None,
     trains: bool = False,
+    num_ranks: int = 1,
 ) -> Plan:
     """
     Return the plan of `chain` on a target.
@@ -42,6 +44,7 @@ def of(
         name: What the plan is called.
         masked: Most rows of a matrix for each expert; None: there are no calls with such.
         trains: Whether calls need gradients, whose launches never start early.
+        num_ranks: Ranks that share the layer, each with `max_tokens`.
 
     Raises:
         InputError: `max_tokens` or `masked` is no such number, or the weights have no gradients.
@@ -52,7 +55,7 @@ def of(
         chain = replace(chain, starts_early=False)
     require_tokens(max_tokens)
     require_tokens(masked, "masked")
-    tokens = min(max_tokens or config.chunk_tokens, config.chunk_tokens)
+    tokens = min(num_ranks * (max_tokens or config.chunk_tokens), config.chunk_tokens)
     by_token = tuple(of_tokens(config, weights, target(arch)))
     by_row = tuple(of_rows(config, weights))
     if trains:
@@ -81,7 +84,8 @@ def of(
             for each in problems
         )
         + joining
-        + tuple(_masked(chain, masked)),
+        + tuple(_masked(chain, masked))
+        + tuple(_of_ranks(chain, max_tokens, num_ranks)),
     )
 
 
@@ -93,6 +97,14 @@ def _masked(chain: Chain, most: int | None) -> Iterator[Sweep]:
         # A launch that quantises walks over all rows of all matrices, as if they were tokens.
         each = chain.weights.groups // problem.groups
         yield Sweep(problem=problem, min_rows=each, max_rows=each * most)
+
+
+def _of_ranks(chain: Chain, max_tokens: int | None, num_ranks: int) -> Iterator[Sweep]:
+    """Yield the problems of tokens and sums that travel between ranks."""
+    if num_ranks == 1 or max_tokens is None:
+        return
+    for problem in between_ranks(chain.config, num_ranks):
+        yield Sweep(problem=problem, min_rows=1, max_rows=max_tokens)
 
 
 def _parts(tokens: int, starts_early: bool) -> Iterator[tuple[int, int, bool]]:

@@ -12,6 +12,8 @@ import torch
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.activation_backward import ActivationBackwardProblem
 from jitgen.config.combine import CombineProblem
+from jitgen.config.combine_ranks import CombineRanksProblem
+from jitgen.config.dispatch import DispatchProblem
 from jitgen.config.format import Format
 from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradProblem
@@ -46,6 +48,14 @@ def of_tokens(config: MoEConfig, weights: ExpertWeights, arch: Arch) -> Iterator
         walk=walk_of(form, Layout.RAGGED, torch.empty(0), arch),  # every call has an inverse
     )
     sums = CombineProblem(m=1, n=config.hidden, top_k=config.top_k)
+    shared = replace(sums, has_shared=True)
+    yield from (sums, shared, replace(shared, is_weighted=True))
+
+
+def between_ranks(config: MoEConfig, num_ranks: int) -> Iterator[Any]:
+    """Yield the problems of what travels between ranks, with one token of each."""
+    yield DispatchProblem(m=1, k=config.hidden, top_k=config.top_k, ranks=num_ranks)
+    sums = CombineRanksProblem(m=1, n=config.hidden, ranks=num_ranks)
     shared = replace(sums, has_shared=True)
     yield from (sums, shared, replace(shared, is_weighted=True))
 

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of every target for `combine`: which fields of a config go together."""
+"""
+Rules of every target for `combine` and `combine_ranks`: which fields of a config go together.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 from jitgen.config.combine import CombineConfig
+from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.targets.protocol import refuse_unless
 
+_Combining = TypeVar("_Combining", CombineConfig, CombineRanksConfig)
 
-def check_kind(config: CombineConfig) -> None:
+
+def check_kind(config: CombineConfig | CombineRanksConfig) -> None:
     """
     Require what is weighted.
 
@@ -23,6 +29,6 @@ def check_kind(config: CombineConfig) -> None:
     )
 
 
-def legal_kind(config: CombineConfig) -> CombineConfig:
+def legal_kind(config: _Combining) -> _Combining:
     """Return `config` with fields that go together."""
     return replace(config, has_shared=config.has_shared or config.is_weighted)

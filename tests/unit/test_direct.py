@@ -44,6 +44,10 @@ FINE = {
     ("activation_backward", 7): {"huge"},  # limit
     ("activation_backward", 8): {"negative", "huge"},  # alpha
     ("combine", 0): {"nothing", "more of 0", "one less of 0"},  # rows, of which inverse names some
+    ("combine_ranks", 1): {"more of 1"},  # places of an inbox
+    ("combine_ranks", 2): {"int64"},  # addresses, which are taken on trust
+    ("dispatch", 3): {"more of 1"},
+    ("dispatch", 4): {"int64"},
     ("grouped_gemm", 2): {"more of 0", "more of 1"},  # blocks of atoms more than are needed
     ("permute_quantize", 0): {"more of 0", "one less of 0"},  # tokens, of which permutation does
     ("permute_quantize", 2): {"more of 0", "one less of 0"},  # groups, whatever ragged rows do

@@ -35,6 +35,7 @@ from tests.strategies import (
     unpack_sweep,
     unscaled_sweep,
     wgrad_sweep,
+    wire_sweep,
 )
 from tests.targets import EACH
 from tests.templates import places
@@ -58,6 +59,8 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*combine_sweep(arch)],
         [*backward_sweep(arch)],
         [*unpack_sweep(arch)],
+        [*wire_sweep("dispatch")(arch)],
+        [*wire_sweep("combine_ranks")(arch)],
     ]
     return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]
 

@@ -48,6 +48,7 @@ KEPT = {
     "layer/module.py layer._made": "references: bound anew where a buffer is another, see _chain",
     "layer/module.py self._made": "the same",
     "layer/module.py self._workspace": _LEASED,
+    "layer/module.py self._wire": "memory that peers see, written in the order of a stream",
     "layer/module.py self.config": _NUMBERS,
     "layer/module.py self.max_tokens": _NUMBERS,
     "layer/workspace.py NEW": "no memory",

@@ -31,6 +31,7 @@ LAYERS = [
     {"runtime"},
     {"plans"},
     {"ops"},
+    {"parallel"},
     {"layer", "quantize", "reference"},
     {"bundle", "fleet", "integrations", "metrics", "torch"},
     {"verify"},

@@ -19,6 +19,9 @@ from jitgen.config.grouped_gemm import Tile
 from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig
 from jitgen.config.plugins import OPERATIONS
 from jitgen.ops.activation_backward.call import activation_backward
+from jitgen.ops.combine_ranks.call import combine_ranks
+from jitgen.ops.dispatch.call import dispatch
+from jitgen.ops.dispatch.rounds import Link, new_state
 from jitgen.ops.moe_fc2_dense.samples import Sizes, make
 from jitgen.plans import recorder
 from jitgen.plans import recording as files
@@ -39,6 +42,12 @@ def unpack(**options: Any) -> Any:
     return quantize.unpack_mxfp4(weights, **options)
 
 
+def link() -> Link:
+    """Return what a rank of two reaches its peers by."""
+    peers = torch.zeros(2, dtype=torch.int64)
+    return Link(torch.zeros(2, 64, 4, dtype=torch.int32), peers, new_state(0, 1000, "cpu"))
+
+
 def dense(**options: Any) -> Any:
     """Multiply tokens with every expert."""
     sizes = Sizes(tokens=4, experts=2, n=128, k=128, top_k=1)
@@ -56,6 +65,17 @@ CALLS: dict[str, Call] = {
     ),
     "combine": lambda **options: jitgen.combine(
         torch.ones(4, 16, dtype=BF16), int32(2, 0, 3, 1).view(2, 2), torch.ones(2, 2), **options
+    ),
+    "combine_ranks": lambda **options: combine_ranks(
+        torch.ones(4, 16, dtype=BF16), link(), tokens=2, **options
+    ),
+    "dispatch": lambda **options: dispatch(
+        torch.ones(2, 16, dtype=BF16),
+        int32(2, 0, 3, 1).view(2, 2),
+        torch.ones(2, 2),
+        link(),
+        room=2,
+        **options,
     ),
     "grouped_gemm": lambda **options: jitgen.grouped_gemm(**good(), **options),
     "grouped_gemm_wgrad": lambda **options: jitgen.grouped_gemm_wgrad(

@@ -17,6 +17,7 @@ from tests import documents
 RUN_BY = {
     "README.md": "tests/compile/test_readme.py",
     "docs/emulator-devices.md": "tests/unit/test_devices_docs.py",
+    "docs/expert-parallel.md": "tests/compile/test_ranks_cpu.py",
     "docs/fc2.md": "tests/compile/test_documents.py",
     "docs/grouped-gemm.md": "tests/compile/test_readme.py",
     "docs/gradients.md": "tests/compile/test_gradients_docs.py",

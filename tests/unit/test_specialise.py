@@ -33,6 +33,8 @@ KERNELS = (
     "quantize_ragged_nvfp4_r2_c5_v16_sm_90a",
     "grouped_gemm_wgrad_ragged_bf16_bf16_t128x256x64_c2x1_sm_90a",
     "unpack_weights_exact1_sm_90a",
+    "dispatch_bf16_sm_90a",
+    "combine_ranks_bf16_shared_sm_90a",
     "moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x128x128_c1x1_acc1_streamb_splitk2_sm_90a",
     "moe_fc2_dense_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc4_streamb_splitk2_sm_100a",
 )

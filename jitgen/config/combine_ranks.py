@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Config and problem of `combine_ranks`. The config is what changes a kernel's source (whether a
+shared expert is added, how work is shared); the problem is the sizes of one call, for which a
+config is chosen.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jitgen.config.config import MAX_SIZE, Part, TiledConfig, of
+from jitgen.config.dispatch import MOST_RANKS, Tiling
+from jitgen.config.problem import UngroupedTokens
+from jitgen.errors import ConfigError
+from jitgen.support.frozen import frozen
+
+
+@frozen
+class CombineRanksConfig(TiledConfig):
+    """
+    One kernel of `combine_ranks`, before its target is known.
+
+    Attributes:
+        has_shared: Whether a shared expert's rows are added.
+        is_weighted: Whether each of these has a weight.
+        tiling: How a GPU's threads share the work.
+
+    Example::
+
+        config = CombineRanksConfig(has_shared=True)
+        config.name("sm_90a")
+        # 'combine_ranks_bf16_shared_sm_90a'
+    """
+
+    op: ClassVar[str] = "combine_ranks"
+    prefix: ClassVar[str] = "bf16"
+    has_shared: bool = of(bool, default=False, word="shared")
+    is_weighted: bool = of(bool, default=False, word="weighted")
+    tiling: Tiling = of(Tiling, default=Tiling())
+
+    @property
+    def short(self) -> str:
+        """Short text, for readers, that tells this config from others for the same problem."""
+        return self.tiling.short
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the first arguments of the compiled function, for findings."""
+        shared = ("shared",) if self.has_shared else ()
+        weights = ("shared_weights",) if self.is_weighted else ()
+        return ("y", "inbox", "peers", "state", *shared, *weights, "out")
+
+
+@frozen
+class CombineRanksProblem(UngroupedTokens):
+    """
+    One call of `combine_ranks`: (m, n) of every rank to each of them.
+
+    Attributes:
+        m: Rows that each rank has room for.
+        n: Columns.
+        ranks: Ranks.
+        has_shared: Whether a shared expert's rows are added.
+        is_weighted: Whether each of these has a weight.
+    """
+
+    op: ClassVar[str] = "combine_ranks"
+    m: int = of(int, least=0, most=MAX_SIZE)
+    n: int = of(int, most=MAX_SIZE)
+    ranks: int = of(int, most=MOST_RANKS, default=2)
+    has_shared: bool = of(bool, default=False)
+    is_weighted: bool = of(bool, default=False)
+
+    def __post_init__(self) -> None:
+        Part.__post_init__(self)
+        if self.is_weighted and not self.has_shared:
+            raise ConfigError("is_weighted is for a shared expert: set has_shared")
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes of the sums of all ranks, with a round beside each word, and of the result."""
+        return 2 * self.m * self.n * (3 * self.ranks + 1 + self.has_shared)
+
+    @property
+    def types(self) -> str:
+        """The types in words, for errors."""
+        shared = ", with a shared expert's" * self.has_shared + ", weighted" * self.is_weighted
+        return f"bf16 sums{shared}"
+
+    @property
+    def slug(self) -> str:
+        """A readable name, as a file may have it."""
+        words = "_shared" * self.has_shared + "_weighted" * self.is_weighted
+        return f"combine_ranks_m{self.m}_n{self.n}_ranks{self.ranks}{words}"
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Sort key of problems: kind, columns, ranks, tokens."""
+        return (self.has_shared, self.is_weighted, self.n, self.ranks, self.m)

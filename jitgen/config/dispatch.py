@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Config and problem of `dispatch`. The config is what changes a kernel's source (how work is shared);
+the problem is the sizes of one call, for which a config is chosen.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jitgen.config.config import MAX_SIZE, Part, TiledConfig, of
+from jitgen.config.problem import UngroupedTokens
+from jitgen.support.frozen import frozen
+
+MOST_PLACES = 32
+"""Experts of a token."""
+
+MOST_RANKS = 8
+"""GPUs of a host that see each other's memory."""
+
+
+@frozen
+class Tiling(Part):
+    """
+    How a GPU's threads share the work; default values do not appear in a kernel's name.
+
+    Attributes:
+        threads: Threads of a CTA.
+        ctas: Most CTAs: all of them run at the same time, for they wait for what peers' CTAs send.
+        use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
+            next one start.
+    """
+
+    threads: int = of(int, default=256, word="t")
+    ctas: int = of(int, default=128, word="c")
+    use_pdl: bool = of(bool, default=True, word="nopdl")
+
+    @property
+    def short(self) -> str:
+        """Short text, for readers."""
+        return f"{self.threads} threads x at most {self.ctas}"
+
+
+@frozen
+class DispatchConfig(TiledConfig):
+    """
+    One kernel of `dispatch`, before its target is known.
+
+    Attributes:
+        tiling: How a GPU's threads share the work.
+
+    Example::
+
+        config = DispatchConfig(tiling=Tiling(threads=512))
+        config.name("sm_90a")
+        # 'dispatch_bf16_t512_sm_90a'
+    """
+
+    op: ClassVar[str] = "dispatch"
+    prefix: ClassVar[str] = "bf16"
+    tiling: Tiling = of(Tiling, default=Tiling())
+
+    @property
+    def short(self) -> str:
+        """Short text, for readers, that tells this config from others for the same problem."""
+        return self.tiling.short
+
+
+@frozen
+class DispatchProblem(UngroupedTokens):
+    """
+    One call of `dispatch`: (m, k) of each rank to every rank.
+
+    Attributes:
+        m: Rows that each rank has room for.
+        k: Columns.
+        top_k: Experts of a token.
+        ranks: Ranks.
+    """
+
+    op: ClassVar[str] = "dispatch"
+    m: int = of(int, least=0, most=MAX_SIZE)
+    k: int = of(int, most=MAX_SIZE)
+    top_k: int = of(int, most=MOST_PLACES, default=8)
+    ranks: int = of(int, most=MOST_RANKS, default=2)
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes of the tokens of all ranks, with a round beside each word, and of the result."""
+        return 3 * self.ranks * self.m * (2 * self.k + 8 * self.top_k)
+
+    @property
+    def types(self) -> str:
+        """The types in words, for errors."""
+        return "bf16 tokens"
+
+    @property
+    def slug(self) -> str:
+        """A readable name, as a file may have it."""
+        return f"dispatch_m{self.m}_k{self.k}_top{self.top_k}_ranks{self.ranks}"
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Sort key of problems: columns, places, ranks, tokens."""
+        return (self.k, self.top_k, self.ranks, self.m)

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sum of what each rank has for a token: the last step of a layer that ranks share."""
+
+from jitgen.config.operation import Operation
+
+OPERATION = Operation(
+    name="combine_ranks",
+    config="jitgen.config.combine_ranks:CombineRanksConfig",
+    problem="jitgen.config.combine_ranks:CombineRanksProblem",
+    samples="jitgen.ops.combine_ranks.samples",
+    arguments=("y", "inbox", "peers", "state", "out"),
+    results=("out",),
+    direct="jitgen.ops.combine_ranks.direct:check",
+)

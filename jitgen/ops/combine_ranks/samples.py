@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Sample calls of `combine_ranks` that test a kernel, with their right results: one device stands for
+all ranks, as in the samples of `dispatch`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Self
+
+import torch
+
+from jitgen.config import Arch
+from jitgen.config.combine_ranks import CombineRanksConfig
+from jitgen.config.dispatch import MOST_RANKS
+from jitgen.config.operation import Excuse
+from jitgen.ops.combine_ranks import reference
+from jitgen.ops.dispatch import reference as of_dispatch
+from jitgen.ops.dispatch import rounds
+from jitgen.ops.dispatch.samples import COLUMNS, RANKS, ROOM, ROUND, VECTOR
+from jitgen.ops.edges import around, in_pairs
+from jitgen.ops.sizes import AnySizes
+from jitgen.ops.solved import Output, Solved, further_than, untouched
+from jitgen.support.frozen import frozen
+
+
+@frozen
+class Sizes(AnySizes):
+    """
+    The sizes of a call.
+
+    Attributes:
+        ranks: Ranks.
+        room: Tokens of each.
+        n: Columns.
+    """
+
+    numbers = (RANKS, ROOM, COLUMNS._replace(letters="N"))
+    words = "{ranks} ranks, {room} tokens of each, N {n}"
+
+    ranks: int
+    room: int
+    n: int
+    num_sms: int = 1
+
+    @classmethod
+    def of(cls, config: CombineRanksConfig, arch: Arch) -> tuple[Self, ...]:
+        """
+        Return sizes that test `config`: more vectors than the threads of a CTA take at once, and
+        fewer.
+        """
+        once = config.tiling.threads
+        many = cls(ranks=3, room=3, n=VECTOR * (once // 3 + 3))
+        return many, replace(many, ranks=2, n=2 * VECTOR)
+
+    @classmethod
+    def edges(cls, config: CombineRanksConfig, arch: Arch) -> tuple[Self, ...]:
+        ranks, room, columns = cls.numbers
+        once = config.tiling.threads
+        sizes = in_pairs(around(ranks, MOST_RANKS), around(room), around(columns, once))
+        return tuple(cls(ranks=r, room=t, n=n) for r, t, n in sizes)
+
+    @classmethod
+    def of_numbers(cls, config: CombineRanksConfig, *numbers: int) -> Self:
+        ranks, room, n = numbers
+        return cls(ranks=ranks, room=room, n=n)
+
+
+def unreachable(config: CombineRanksConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
+    """Return what no sample reaches: nothing is late, for all of it is there before."""
+    reason = "what peers send is in the inbox before the kernel begins"
+    return (Excuse(condition="over & (wait.limit > 0)", reason=reason),)
+
+
+def tile(config: CombineRanksConfig) -> tuple[int, int]:
+    """Return rows and columns of the tiles in which wrong results are reported."""
+    return 1, VECTOR * config.tiling.threads
+
+
+def make(
+    config: CombineRanksConfig,
+    sizes: Sizes,
+    *,
+    is_exact: bool,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Solved:
+    """
+    Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
+
+    This rank is the last one, and has a token less than there is room for, or one. What it sends to
+    all others is the same, for they share an inbox here.
+    """
+    chance = torch.Generator(device).manual_seed(seed)
+    rows = (sizes.room, sizes.n)
+
+    def values(*shape: int) -> torch.Tensor:
+        if is_exact:
+            return torch.randint(-8, 9, shape, generator=chance, device=device).bfloat16()
+        return torch.randn(shape, generator=chance, device=device).bfloat16()
+
+    sent, own, tokens = values(*rows), values(*rows), max(1, sizes.room - 1)
+    others = [values(*rows) for _ in range(sizes.ranks - 1)]
+    y = torch.cat([sent] * (sizes.ranks - 1) + [own])
+    wanted = torch.stack(
+        [of_dispatch.tagged(of_dispatch.words(each), ROUND) for each in (*others, sent)]
+    )
+    inbox = wanted.clone()
+    inbox[-1] = -1
+    state = rounds.new_state(sizes.ranks - 1, 1000, device)
+    state[rounds.DISPATCHED] = ROUND
+    now = torch.full_like(state[:1], ROUND)
+    addresses = [inbox.data_ptr()] * sizes.ranks
+    peers = torch.tensor(addresses, dtype=torch.int64, device=device)
+    extra = {}
+    if config.has_shared:
+        extra["shared"] = values(tokens, sizes.n)
+    if config.is_weighted:
+        powers = torch.randint(-2, 1, (tokens,), generator=chance, device=device)
+        extra["shared_weights"] = torch.exp2(powers.float()) * (1.0 if is_exact else 0.7)
+    parts = [each[:tokens] for each in (*others, own)]
+    expected = reference.combine_ranks(parts, **extra)
+    sizes_of = {name: each.abs() for name, each in extra.items()}
+    lost = reference.combine_ranks([each.abs() for each in parts], **sizes_of).float() * 2.0**-20
+    allowed = 0.0 if is_exact else expected.abs().float() * 2.0**-7 + lost
+    out = untouched(torch.empty_like(expected))
+    return Solved(
+        tensors=(y, inbox, peers, state, *extra.values(), out),
+        arguments={},
+        is_exact=is_exact,
+        outputs=(
+            Output(name="out", found=out, expected=expected, differ=further_than(allowed)),
+            Output(name="inbox", found=inbox, expected=wanted),
+            Output(name="state", found=state[1:2], expected=now),
+        ),
+    )

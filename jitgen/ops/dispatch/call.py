@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dispatch`: the tokens of each rank to every rank. `jitgen.parallel` calls it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from jitgen.config.dispatch import DispatchConfig, DispatchProblem
+from jitgen.errors import InputError
+from jitgen.ops import tensors as common
+from jitgen.ops.call import calling
+from jitgen.ops.dispatch.launch import exchange, launch_for
+from jitgen.ops.dispatch.rounds import Link
+from jitgen.ops.dispatch.validate import check_link, check_tokens, require_places
+from jitgen.ops.explicit_config import explicit_config
+from jitgen.runtime.session import current
+
+_OP = DispatchProblem.op
+
+
+class Tokens(NamedTuple):
+    """
+    Tokens of all ranks: row ``rank * room + t`` is token t of a rank.
+
+    Attributes:
+        x: (ranks * room, H) bfloat16; rows of no token are zeros.
+        topk_ids: (ranks * room, top_k) int32; -1 in rows of no token.
+        topk_weights: (ranks * room, top_k) float32; 0 in rows of no token.
+    """
+
+    x: Tensor
+    topk_ids: Tensor
+    topk_weights: Tensor
+
+
+def dispatch(
+    x: Tensor,
+    topk_ids: Tensor,
+    topk_weights: Tensor,
+    link: Link,
+    *,
+    room: int,
+    config: DispatchConfig | None = None,
+) -> Tokens:
+    """
+    Send the tokens of this rank to every rank, and take those of all.
+
+    All ranks call it with the same `room`, and call `combine_ranks` before they call it again. On a
+    GPU it is one launch on the current stream, which waits on the device; it may be captured in a
+    CUDA graph, once its kernel is loaded. On a CPU ranks are processes, and the call waits.
+
+    Args:
+        x: (T, H) bfloat16, H contiguous and a multiple of 4; address and strides are multiples of 8
+            bytes.
+        topk_ids: (T, top_k) int32: the experts of each token. At most 32.
+        topk_weights: (T, top_k) float32.
+        link: What this rank reaches its peers by; its inbox has ``H / 4 + top_k`` places for each
+            of `room` tokens.
+        room: Rows of each rank in the result, at least T.
+        config: A config to use instead of the selector's.
+
+    Raises:
+        InputError: An argument is wrong; the message says which, what is required, and what came.
+        PeerTimeout: On a CPU, a rank did not send in time.
+        KernelMiss, CompileError: As `jitgen.grouped_gemm`.
+    """
+    with calling(_OP):
+        session = current.get()
+        device = common.device_of(_OP, "x", x, session)
+        check_tokens(x, topk_ids, topk_weights)
+        check_link(link, ("x", x.device))
+        (tokens, hidden), top_k = x.shape, topk_ids.shape[1]
+        if room < max(tokens, 1):
+            raise InputError("room", f"must be at least {max(tokens, 1)}, rows of x (got {room})")
+        require_places(link, room, hidden // 4 + top_k)
+        common.refuse_gradients({"x": x, "topk_weights": topk_weights}, _OP)
+        problem = DispatchProblem(m=room, k=hidden, top_k=top_k, ranks=link.ranks)
+        if config is not None:
+            explicit_config(config, DispatchConfig, device.arch)
+        launch = launch_for(session, device, problem, config, "x")
+        rows = link.ranks * room
+        received = Tokens(
+            x.new_empty(rows, hidden),
+            topk_ids.new_empty(rows, top_k),
+            topk_weights.new_empty(rows, top_k),
+        )
+        exchange(launch, (x, topk_ids, topk_weights, *link, *received), device, link)
+        return received

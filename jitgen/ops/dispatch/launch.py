@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches of kernels that send and wait: once on a GPU, on a host until all has come."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from torch import Tensor
+
+from jitgen.config import Config
+from jitgen.errors import PeerTimeout
+from jitgen.ops.dispatch import rounds
+from jitgen.ops.dispatch.rounds import Link
+from jitgen.ops.launch import AnyLaunch, Family, chosen
+from jitgen.runtime.devices import Device
+from jitgen.runtime.session import Session
+
+
+def launch_for(
+    session: Session, device: Device, problem: Any, config: Config | None, name: str
+) -> AnyLaunch:
+    """
+    Return a launch of the kernel for `problem`, or of an explicit `config`.
+
+    Raises:
+        InputError: No kernel serves the argument called `name`.
+        KernelMiss, CompileError: As `jitgen.grouped_gemm`.
+    """
+    family = Family(arch=device.arch)
+    wanted = config
+    neighbours: tuple[Config, ...] = ()
+    if wanted is None:
+        wanted, neighbours = chosen(session, problem, device.arch, name)
+        family = Family(arch=device.arch, problem=problem)
+    function, served = device.entry(session, wanted, neighbours)
+    launch = AnyLaunch(function=function, tail=device.tail, config=served, awaited=None)
+    return family.recorded(served).counted(launch, problem.m)
+
+
+def exchange(launch: AnyLaunch, tensors: tuple[Tensor, ...], device: Device, link: Link) -> None:
+    """
+    Send and take: on a GPU by one launch, which waits itself.
+
+    Raises:
+        PeerTimeout: On a host, a wait came to its limit. On a GPU `require_in_time` tells.
+    """
+    if device.arch.is_gpu:
+        launch.function(*tensors, *launch.tail)
+        return
+    require_in_time(link.state)
+    limit_s, begin = int(link.state[rounds.LIMIT_MS]) / 1000, time.monotonic()
+    while True:
+        launch.function(*tensors)
+        missing = int(link.state[rounds.MISSING])
+        if not missing:
+            return
+        if time.monotonic() - begin > limit_s:
+            _note_late(link.state, missing)
+            require_in_time(link.state)
+        time.sleep(0)
+
+
+def _note_late(state: Tensor, missing: int) -> None:
+    """Note, as kernels on a GPU do, what a wait came to its limit for."""
+    number, is_of_sums = divmod(int(state[rounds.SENT]), 2)
+    state[rounds.FAILED] = missing + (rounds.OF_SUMS if is_of_sums else 0)
+    state[rounds.FAILED_ROUND] = number
+
+
+def require_in_time(state: Tensor) -> None:
+    """
+    Require that no wait has come to its limit; this waits for the device.
+
+    Raises:
+        PeerTimeout: One has.
+    """
+    late = rounds.late(state)
+    if late is not None:
+        rank = int(state[rounds.RANK])
+        raise PeerTimeout(
+            f"rank {rank} waited for rank {late.source} in {late.step} of round {late.number} for "
+            f"more than {int(state[rounds.LIMIT_MS]) / 1000:g} s; results since then mean nothing: "
+            "find out what happened to that rank, and connect the ranks again",
+            rank=rank,
+            source=late.source,
+            number=late.number,
+        )

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Sample calls of `dispatch` that test a kernel, with their right results.
+
+One device stands for all ranks: what peers send is in its inbox already, and where they would see
+theirs it sees its own, in which the places of its own vectors are free. `tests/compile/ranks.py`
+has kernels on several devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Self
+
+import torch
+
+from jitgen.config import Arch
+from jitgen.config.dispatch import MOST_PLACES, MOST_RANKS, DispatchConfig
+from jitgen.config.operation import Excuse
+from jitgen.ops.dispatch import reference, rounds
+from jitgen.ops.dispatch.call import Tokens
+from jitgen.ops.edges import around, in_pairs
+from jitgen.ops.sizes import AnySizes, Number
+from jitgen.ops.solved import Output, Solved, untouched
+from jitgen.support.frozen import frozen
+
+VECTOR = 4
+ROUND = 7
+
+RANKS = Number("R", "ranks", least=2, most=MOST_RANKS)
+ROOM = Number("T", "tokens of a rank")
+COLUMNS = Number("K", "columns", multiple=VECTOR)
+
+
+@frozen
+class Sizes(AnySizes):
+    """
+    The sizes of a call.
+
+    Attributes:
+        ranks: Ranks.
+        room: Tokens of each.
+        k: Columns.
+        top_k: Experts of a token.
+    """
+
+    numbers = (RANKS, ROOM, COLUMNS, Number("TOP", "experts of a token", most=MOST_PLACES))
+    words = "{ranks} ranks, {room} tokens of each, K {k}, top {top_k}"
+
+    ranks: int
+    room: int
+    k: int
+    top_k: int
+    num_sms: int = 1
+
+    @classmethod
+    def of(cls, config: DispatchConfig, arch: Arch) -> tuple[Self, ...]:
+        """
+        Return sizes that test `config`: more vectors than the threads of a CTA take at once, and
+        fewer.
+        """
+        once = config.tiling.threads
+        many = cls(ranks=3, room=3, k=VECTOR * (once // 6 + 3), top_k=3)
+        return many, replace(many, ranks=2, k=2 * VECTOR, top_k=1)
+
+    @classmethod
+    def edges(cls, config: DispatchConfig, arch: Arch) -> tuple[Self, ...]:
+        ranks, room, columns, places = cls.numbers
+        once = config.tiling.threads
+        sizes = in_pairs(
+            around(ranks, MOST_RANKS), around(room), around(columns, once), around(places, 32)
+        )
+        return tuple(cls(ranks=r, room=t, k=k, top_k=top) for r, t, k, top in sizes)
+
+    @classmethod
+    def of_numbers(cls, config: DispatchConfig, *numbers: int) -> Self:
+        ranks, room, k, top_k = numbers
+        return cls(ranks=ranks, room=room, k=k, top_k=top_k)
+
+
+def unreachable(config: DispatchConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
+    """Return what no sample reaches: nothing is late, for all of it is there before."""
+    reason = "what peers send is in the inbox before the kernel begins"
+    return (Excuse(condition="over & (wait.limit > 0)", reason=reason),)
+
+
+def tile(config: DispatchConfig) -> tuple[int, int]:
+    """Return rows and columns of the tiles in which wrong results are reported."""
+    return 1, VECTOR * config.tiling.threads
+
+
+def make(
+    config: DispatchConfig,  # noqa: ARG001  # all do the same
+    sizes: Sizes,
+    *,
+    is_exact: bool,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Solved:
+    """
+    Return a call with `sizes`, the same for the same `seed` on the same `device`.
+
+    This rank is the last one, and has a token less than there is room for. Tokens are any bits.
+    """
+    chance = torch.Generator(device).manual_seed(seed)
+    every = [_tokens(sizes, sizes.room, chance, device) for _ in range(sizes.ranks - 1)]
+    own = _tokens(sizes, sizes.room - 1, chance, device)
+    wanted = reference.dispatch([*every, own], sizes.room)
+    travelling = reference.tagged(reference.vectors(wanted), ROUND).view(sizes.ranks, -1, 4)
+    inbox = travelling.clone()
+    inbox[-1] = -1
+    state = rounds.new_state(sizes.ranks - 1, 1000, device)
+    state[rounds.COMBINED] = ROUND - 1
+    now = torch.full_like(state[:1], ROUND)
+    addresses = [inbox.data_ptr()] * sizes.ranks
+    peers = torch.tensor(addresses, dtype=torch.int64, device=device)
+    found = Tokens(*(untouched(torch.empty_like(each)) for each in wanted))
+    return Solved(
+        tensors=(*own, inbox, peers, state, *found),
+        arguments={},
+        is_exact=is_exact,
+        outputs=(
+            *(
+                Output(name=f"out_{name}", found=mine, expected=each)
+                for name, mine, each in zip(("x", "ids", "weights"), found, wanted, strict=True)
+            ),
+            Output(name="inbox", found=inbox, expected=travelling),
+            Output(name="state", found=state[:1], expected=now),
+        ),
+    )
+
+
+def _tokens(sizes: Sizes, count: int, chance: torch.Generator, device: str) -> Tokens:
+    """Return tokens of a rank."""
+    bits = torch.randint(-(2**15), 2**15, (count, sizes.k), generator=chance, device=device)
+    shape = (count, sizes.top_k)
+    ids = torch.randint(-1, 300, shape, generator=chance, device=device)
+    weights = torch.rand(shape, generator=chance, device=device)
+    return Tokens(bits.short().view(torch.bfloat16), ids.int(), weights)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what `dispatch` and `combine_ranks` are called with: every rule, each with one error."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jitgen.config.dispatch import MOST_PLACES, MOST_RANKS
+from jitgen.errors import InputError
+from jitgen.ops import tensors as common
+from jitgen.ops.dispatch.rounds import WORDS, Link
+
+ALIGNMENT = 8
+"""Bytes of a vector's columns."""
+
+_INBOX_ALIGNMENT = 16
+
+
+def check_tokens(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, prefix: str = "") -> None:
+    """Require tokens with their experts and weights; `prefix` begins their names in errors."""
+    ids_name = f"{prefix}ids" if prefix else "topk_ids"
+    like, pairs = (f"{prefix}x", x.device), (2, "(T, top_k)")
+    check_rows(f"{prefix}x", x, like)
+    common.require(ids_name, topk_ids, [torch.int32], rank=pairs, like=like, contiguous=-1)
+    if len(topk_ids) != len(x) or not 1 <= topk_ids.shape[1] <= MOST_PLACES:
+        allowed = f"({len(x)}, 1 to {MOST_PLACES}), as {prefix}x"
+        raise InputError(ids_name, f"must have shape {allowed} (got {tuple(topk_ids.shape)})")
+    common.require(
+        f"{prefix}weights" if prefix else "topk_weights",
+        topk_weights,
+        [torch.float32],
+        shape=(tuple(topk_ids.shape), f"as {ids_name}"),
+        like=like,
+        contiguous=-1,
+    )
+
+
+def check_rows(name: str, rows: Tensor, like: tuple[str, torch.device]) -> None:
+    """Require rows of bfloat16 that are whole vectors."""
+    common.require(name, rows, [torch.bfloat16], rank=(2, "(rows, H)"), like=like, contiguous=-1)
+    if not rows.shape[1] or rows.shape[1] % 4:
+        raise InputError(name, f"must have a multiple of 4 columns (got {rows.shape[1]})")
+    common.check_memory([(name, rows, ALIGNMENT)], like, has_memory=True)
+
+
+def check_link(link: Link, like: tuple[str, torch.device]) -> None:
+    """Require an inbox, addresses and a state that belong together."""
+    common.require(
+        "peers", link.peers, [torch.int64], rank=(1, "(ranks,)"), like=like, contiguous=-1
+    )
+    if not 1 <= link.ranks <= MOST_RANKS:
+        raise InputError("peers", f"must be 1 to {MOST_RANKS} addresses (got {link.ranks})")
+    inbox = link.inbox
+    common.require("inbox", inbox, [torch.int32], rank=(3, "(ranks, places, 4)"), like=like)
+    if (inbox.shape[0], inbox.shape[2]) != (link.ranks, 4):
+        shape = f"({link.ranks}, places, 4), as peers"
+        raise InputError("inbox", f"must have shape {shape} (got {tuple(inbox.shape)})")
+    if not inbox.is_contiguous():
+        raise InputError("inbox", f"must be contiguous (got strides {inbox.stride()})")
+    common.check_memory([("inbox", inbox, _INBOX_ALIGNMENT)], like, has_memory=True)
+    of_state = ((len(WORDS),), "its words")
+    common.require("state", link.state, [torch.int32], shape=of_state, like=like, contiguous=-1)
+
+
+def room_of(name: str, rows: Tensor, link: Link, tokens: int, vectors: int) -> int:
+    """
+    Return how many rows of each rank there are in `rows`, of all ranks.
+
+    Args:
+        name: What they are called.
+        rows: (ranks * room, ...).
+        link: What this rank reaches its peers by, whose inbox has to have as many places.
+        tokens: Of this rank, at most as many.
+        vectors: Of a row.
+    """
+    room = len(rows) // link.ranks
+    if len(rows) != link.ranks * room or room < max(1, tokens):
+        least = max(1, tokens)
+        raise InputError(
+            name, f"must have {link.ranks} times {least} rows or more (got {len(rows)})"
+        )
+    require_places(link, room, vectors)
+    return room
+
+
+def require_places(link: Link, room: int, vectors: int) -> None:
+    """Require an inbox for `room` rows of each rank."""
+    have = link.inbox.shape[1] // vectors
+    if room > have:
+        raise InputError("room", f"must be at most {have}, which the inbox is for (got {room})")

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Ranks that reach each other by collectives of torch alone: of other hosts, or without peer access.
+
+Sums are those of `jitgen.parallel.windows`, bit by bit: in the order of ranks, rounded once.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from jitgen.ops.dispatch.call import Tokens
+
+_ALIGNMENT = 16
+
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""Newer torch has another name for it, and warns of the old one."""
+
+
+class Collectives:
+    """
+    See `jitgen.parallel.wire.Wire`.
+
+    Args:
+        group: The ranks.
+        max_tokens: Most tokens of a rank in a call.
+    """
+
+    def __init__(self, group: ProcessGroup, max_tokens: int) -> None:
+        self.rank, self.ranks = group.rank(), group.size()
+        self.max_tokens = max_tokens
+        self._group = group
+
+    def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
+        """Gather the tokens of all ranks, each one record of bytes, by one collective."""
+        tokens, top_k = topk_ids.shape
+        row, ids = 2 * x.shape[1], 4 * top_k
+        length = -(-(row + 2 * ids) // _ALIGNMENT) * _ALIGNMENT
+        mine = x.new_zeros(room, length, dtype=torch.uint8)
+        mine[:, row : row + ids] = 255  # -1
+        mine[:tokens, :row] = x.contiguous().view(torch.uint8)
+        mine[:tokens, row : row + ids] = topk_ids.contiguous().view(torch.uint8)
+        weights = topk_weights.contiguous().view(torch.uint8)
+        mine[:tokens, row + ids : row + 2 * ids] = weights
+        every = mine.new_empty(self.ranks * room, length)
+        _gather(every, mine, group=self._group)
+        return Tokens(
+            every[:, :row].view(torch.bfloat16),
+            every[:, row : row + ids].contiguous().view(torch.int32),
+            every[:, row + ids : row + 2 * ids].contiguous().view(torch.float32),
+        )
+
+    def combine(
+        self,
+        y: Tensor,
+        tokens: int,
+        shared: Tensor | None = None,
+        shared_weights: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Send each rank its rows by one collective, and add up in the order of ranks."""
+        sent = y.contiguous().view(torch.uint8)
+        every = torch.empty_like(sent)
+        dist.all_to_all_single(every, sent, group=self._group)
+        rows = every.view(torch.bfloat16).view(self.ranks, -1, y.shape[1])[:, :tokens]
+        total = torch.zeros(rows.shape[1:], device=y.device)
+        for each in rows:
+            total += each.float()
+        if shared is not None:
+            extra = shared.float()
+            total += extra if shared_weights is None else extra * shared_weights[:, None]
+        return total.bfloat16() if out is None else out.copy_(total)
+
+    def check(self) -> None:
+        """Nothing waits on the device without torch's own limits."""
+
+    def __deepcopy__(self, _memo: object) -> Collectives:
+        """Return itself: copies of a layer share it."""
+        return self

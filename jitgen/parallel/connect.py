@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connects the ranks of a group: by memory that they share, else by collectives."""
+
+from __future__ import annotations
+
+import socket
+import zlib
+
+import torch
+from torch.distributed import ProcessGroup
+
+from jitgen.config.dispatch import MOST_PLACES, MOST_RANKS
+from jitgen.errors import InputError
+from jitgen.events import warn_once
+from jitgen.parallel.collectives import Collectives
+from jitgen.parallel.memory import Shared, least, shared
+from jitgen.parallel.windows import Windows
+from jitgen.parallel.wire import Wire
+
+LIMIT_S = 30.0
+"""How long a rank waits for another one."""
+
+_KINDS = ("auto", "windows", "collectives")
+
+
+def connect(
+    group: ProcessGroup,
+    *,
+    hidden: int,
+    top_k: int,
+    max_tokens: int,
+    device: torch.device | str,
+    kind: str = "auto",
+    limit_s: float = LIMIT_S,
+) -> Wire:
+    """
+    Return what this rank reaches the others by. All ranks of the group call it, with equal
+    arguments but for the device.
+
+    Args:
+        group: The ranks, such as ``torch.distributed.group.WORLD``.
+        hidden: Columns of a token, a multiple of 4.
+        top_k: Most experts of a token.
+        max_tokens: Most tokens of a rank in a call; layers take more of them in several passes.
+        device: Where this rank's tokens are.
+        kind: ``windows``: memory that all ranks see, of which each has
+            ``ranks * max_tokens * (8 * hidden + 16 * top_k)`` bytes; ``collectives`` of torch;
+            ``auto``: windows where ranks are on one host and can have them.
+        limit_s: How long a rank waits for another one in its windows, in seconds.
+
+    Raises:
+        InputError: An argument is wrong, or there are no windows and ``windows`` are asked for.
+    """
+    _check(hidden, top_k, max_tokens, kind, limit_s)
+    device = torch.empty(0, device=device).device  # with its number
+    if kind != "collectives":
+        made, why = _windows(group, (hidden, top_k, max_tokens), device, limit_s)
+        if made is not None:
+            return made
+        if kind == "windows":
+            raise InputError("kind", f"windows cannot be had: {why}; use collectives")
+        warn_once("ranks without windows", "ranks are connected by collectives: %s", why)
+    return Collectives(group, max_tokens)
+
+
+def _check(hidden: int, top_k: int, max_tokens: int, kind: str, limit_s: float) -> None:
+    """Require arguments that make sense."""
+    if kind not in _KINDS:
+        raise InputError("kind", f"must be one of {', '.join(_KINDS)} (got {kind!r})")
+    if hidden < 4 or hidden % 4:
+        raise InputError("hidden", f"must be a multiple of 4 (got {hidden})")
+    if not 1 <= top_k <= MOST_PLACES:
+        raise InputError("top_k", f"must be 1 to {MOST_PLACES} (got {top_k})")
+    if type(max_tokens) is not int or max_tokens < 1:
+        raise InputError("max_tokens", f"must be an integer of at least 1 (got {max_tokens!r})")
+    if not 0 < limit_s < 1e6:
+        raise InputError("limit_s", f"must be more than 0 seconds, less than 1e6 (got {limit_s})")
+
+
+def _windows(
+    group: ProcessGroup, sizes: tuple[int, int, int], device: torch.device, limit_s: float
+) -> tuple[Windows | None, str]:
+    """Return windows, or why there are none, which all ranks find alike."""
+    if group.size() > MOST_RANKS:
+        return None, f"{group.size()} ranks are more than {MOST_RANKS}"
+    host = zlib.crc32(socket.gethostname().encode())
+    low, high = least([host, -host], group, device)
+    if low != -high:
+        return None, "ranks are on several hosts"
+    made: list[Shared] = []
+    for nbytes in Windows.nbytes(group.size(), *sizes):
+        found = shared(nbytes, group, device)
+        if isinstance(found, str):
+            return None, found
+        made.append(found)
+    return Windows(group, made[0], made[1], sizes[2], limit_s), ""

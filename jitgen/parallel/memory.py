@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Memory of each rank that all ranks of a host see: torch's symmetric memory on GPUs, files that
+processes map on a CPU.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+_PLACES = (Path("/dev/shm"), Path(tempfile.gettempdir()))  # noqa: S108  # of Linux; of others
+_NAME_BYTES = 16
+
+
+class Shared(NamedTuple):
+    """
+    A buffer of each rank.
+
+    Attributes:
+        own: That of this rank: uint8, zeros.
+        addresses: Where this rank sees those of all, by rank.
+        keeps: What has to live as long.
+    """
+
+    own: Tensor
+    addresses: list[int]
+    keeps: Any
+
+
+def shared(nbytes: int, group: ProcessGroup, device: torch.device) -> Shared | str:
+    """Return memory of all ranks of a group, which all call this; or why there is none."""
+    return (_of_gpus if device.type == "cuda" else _of_files)(nbytes, group, device)
+
+
+def least(numbers: list[int], group: ProcessGroup, device: torch.device) -> list[int]:
+    """Return the least of each of the numbers that ranks give."""
+    found = torch.tensor(numbers, dtype=torch.int64, device=device)
+    dist.all_reduce(found, op=dist.ReduceOp.MIN, group=group)
+    result: list[int] = found.tolist()
+    return result
+
+
+def _all_can(step: Callable[[], Any], group: ProcessGroup, device: torch.device) -> tuple[Any, str]:
+    """Do a step on each rank; return what it made, and why not all could do it, if so."""
+    made, trouble = None, ""
+    try:
+        made = step()
+    except (RuntimeError, OSError) as error:
+        trouble = str(error).partition("\n")[0]
+    if not least([not trouble], group, device)[0]:
+        return made, trouble or "another rank cannot share its memory"
+    return made, ""
+
+
+def _of_gpus(nbytes: int, group: ProcessGroup, device: torch.device) -> Shared | str:
+    from torch.distributed import _symmetric_memory as symmetric
+
+    def make() -> Shared:
+        own = symmetric.empty(nbytes, dtype=torch.uint8, device=device)
+        handle = symmetric.rendezvous(own, group)
+        own.zero_()
+        torch.cuda.synchronize(device)  # before a peer writes
+        return Shared(own, [int(each) for each in handle.buffer_ptrs], handle)
+
+    made, trouble = _all_can(make, group, device)
+    return trouble or made
+
+
+def _of_files(nbytes: int, group: ProcessGroup, device: torch.device) -> Shared | str:
+    """Map a file of each rank; its name, which no other user can guess, goes once all have it."""
+    place = next(each for each in _PLACES if each.is_dir())
+    name = torch.tensor(list(secrets.token_bytes(_NAME_BYTES)), dtype=torch.uint8)
+    dist.broadcast(name, group_src=0, group=group)
+    common = bytes(name.tolist()).hex()
+    paths = [place / f"jitgen-{common}-{rank}" for rank in range(group.size())]
+    mine = paths[group.rank()]
+
+    def map_one(path: Path) -> Tensor:  # zeros, where the file is new
+        return torch.from_file(str(path), shared=True, size=nbytes, dtype=torch.uint8)
+
+    def make() -> None:
+        mine.touch(mode=0o600, exist_ok=False)
+        map_one(mine)
+
+    def map_all() -> list[Tensor]:
+        return [map_one(path) for path in paths]
+
+    mapped = None
+    try:
+        _, trouble = _all_can(make, group, device)
+        if not trouble:
+            mapped, trouble = _all_can(map_all, group, device)
+    finally:
+        mine.unlink(missing_ok=True)
+    if mapped is None or trouble:
+        return trouble
+    return Shared(mapped[group.rank()], [each.data_ptr() for each in mapped], mapped)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a layer needs of ranks that reach each other, by whatever they do."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from jitgen.ops.dispatch.call import Tokens
+
+
+@runtime_checkable
+class Wire(Protocol):
+    """
+    Ranks that reach each other.
+
+    Every rank calls `dispatch` and `combine` in turn, with the same `room`. Layers that run one
+    after the other on one stream share a wire.
+
+    Attributes:
+        rank: The number of this one.
+        ranks: How many there are.
+        max_tokens: Most tokens of a rank in a call.
+    """
+
+    rank: int
+    ranks: int
+    max_tokens: int
+
+    def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
+        """Send the tokens of this rank to every rank; return those of all, `room` of each."""
+        ...
+
+    def combine(
+        self,
+        y: Tensor,
+        tokens: int,
+        shared: Tensor | None = None,
+        shared_weights: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Send y, (ranks * room, H), to the ranks of its rows; add up those of own tokens."""
+        ...
+
+    def check(self) -> None:
+        """
+        Wait for the device, and require that no rank waited too long.
+
+        Raises:
+            PeerTimeout: One did.
+        """
+        ...

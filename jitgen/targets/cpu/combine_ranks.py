@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of the cpu target for `combine_ranks`: see `jitgen.targets.protocol.Rules`."""
+
+from __future__ import annotations
+
+from jitgen.config.combine_ranks import CombineRanksConfig, CombineRanksProblem
+from jitgen.targets import combine_space
+from jitgen.targets.base import Cost
+from jitgen.targets.cpu.dispatch import VALUE_US, require_vectors
+from jitgen.targets.cpu.rules import CpuTiledRules
+from jitgen.targets.sums import SumOrder
+
+
+class CombineRanks(CpuTiledRules[CombineRanksConfig, CombineRanksProblem]):
+    """Rules of the kernels, their candidates and their cost model."""
+
+    sums = SumOrder(
+        words="rank by rank; what is shared last", free=("has_shared", "is_weighted", "tiling")
+    )
+    entry = "cpu/combine_ranks.py.jinja"
+    usual = CombineRanksConfig()
+    alignment = 8
+    limiter = "stream"
+    check_kind = staticmethod(combine_space.check_kind)
+    legal_kind = staticmethod(combine_space.legal_kind)
+
+    def scratch_bytes(self, config: CombineRanksConfig) -> int:  # all are alike
+        """Return the bytes of the sums of two columns."""
+        return 8
+
+    def check_sizes(self, problem: CombineRanksProblem) -> None:
+        """Raise a Refusal where a row does not end with a whole vector."""
+        require_vectors("N", problem.n)
+
+    def cost_of(self, problem: CombineRanksProblem) -> Cost:
+        """Estimate the time of the kernel for `problem` on one core."""
+        words = 2 * problem.ranks * problem.m * problem.n // 2
+        return Cost(words * VALUE_US, max(1, problem.m))

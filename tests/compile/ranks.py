@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A layer that emulated devices share: `dispatch`, the weighted sum of each token's places here, and
+`combine_ranks`, as generated kernels, in rounds whose tokens differ.
+
+Every expert gives the token itself, and weights are halves: the result of a token with two experts
+is the token, whichever ranks they are on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jitgen.codegen.render import render
+from jitgen.config import Arch, Config
+from jitgen.config.combine import CombineConfig
+from jitgen.config.combine_ranks import CombineRanksConfig
+from jitgen.config.dispatch import DispatchConfig
+from jitgen.emulator import Artifact, Launch
+from jitgen.errors import Deadlock, MachineFault
+from jitgen.ops.dispatch import rounds
+from jitgen.verify import DeviceCall, OnDevices, Window
+from jitgen.verify.artifacts import compiled
+from jitgen.verify.emulation import emulate
+from tests.compile.kernels import on_gpu
+
+ROUNDS = 3
+TOP_K = 2
+WRONG = "wrong result"
+
+NEXT = """
+.version 8.8
+.target sm_90a
+.address_size 64
+.visible .entry next(
+.param .u64 base, .param .u64 x, .param .u64 state, .param .u32 words)
+{
+.reg .pred %p<2>;
+.reg .b32 %r<8>;
+.reg .b64 %rd<8>;
+ld.param.b64 %rd1, [base];
+ld.param.b64 %rd2, [x];
+ld.param.b64 %rd3, [state];
+ld.param.b32 %r1, [words];
+ld.global.b32 %r2, [%rd3+4];
+add.u32 %r2, %r2, 1;
+mul.lo.u32 %r2, %r2, 0x00010001;
+mov.u32 %r3, %tid.x;
+$NEXT:
+setp.ge.u32 %p1, %r3, %r1;
+@%p1 bra $END;
+mad.wide.u32 %rd4, %r3, 4, %rd1;
+ld.global.b32 %r4, [%rd4];
+add.u32 %r4, %r4, %r2;
+mad.wide.u32 %rd5, %r3, 4, %rd2;
+st.global.b32 [%rd5], %r4;
+add.u32 %r3, %r3, 128;
+bra $NEXT;
+$END:
+ret;
+}
+"""
+"""The tokens of a round: `base`, and the number of the round in each mantissa."""
+
+
+@dataclass
+class Kernels:
+    """
+    The kernels of a layer.
+
+    Attributes:
+        dispatch, combine_ranks: Under test.
+        edits: Texts of their sources and what stands there instead, by the operation.
+    """
+
+    dispatch: DispatchConfig = field(default_factory=DispatchConfig)
+    combine_ranks: CombineRanksConfig = field(default_factory=CombineRanksConfig)
+    edits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def artifact(self, config: Config) -> Artifact:
+        """Return a kernel with its edits."""
+        edit = self.edits.get(config.op)
+        return on_gpu(config) if edit is None else _edited(config, *edit)
+
+
+@cache
+def _edited(config: Config, old: str, new: str) -> Artifact:
+    source = render(config, Arch.SM_90A)
+    assert old in source.text, old
+    return compiled(replace(source, text=source.text.replace(old, new)))
+
+
+class Layer:
+    """
+    A layer on some devices, that has not run.
+
+    Args:
+        counts: Tokens of each device; the devices have room for the most of these.
+        kernels: Its kernels.
+        hidden: Columns.
+        limit_ms: How long waits last.
+        room: Tokens that each device sends and takes; None: the most that any has.
+        banks: Inboxes: one for each of the two kernels, or one for both.
+    """
+
+    def __init__(
+        self,
+        counts: Sequence[int],
+        kernels: Kernels | None = None,
+        *,
+        hidden: int = 64,
+        limit_ms: int = 2000,
+        room: int | None = None,
+        banks: int = 2,
+    ) -> None:
+        self.kernels = kernels or Kernels()
+        self.ranks, self.room = len(counts), max(counts) if room is None else room
+        length = hidden // 4 + TOP_K
+        places = self.room * length
+        self.windows = {
+            f"inbox {bank}": Window(
+                [torch.zeros(self.ranks, places, 4, dtype=torch.int32) for _ in counts]
+            )
+            for bank in range(banks)
+        }
+        self.states = [rounds.new_state(rank, limit_ms, "cpu") for rank in range(self.ranks)]
+        self.calls: list[DeviceCall] = []
+        self.checks: list[tuple[str, Tensor, Tensor]] = []
+        chance = torch.Generator().manual_seed(0)
+        self.ids = [
+            torch.rand(count, 2 * self.ranks, generator=chance).argsort(-1)[:, :TOP_K].int()
+            for count in counts
+        ]
+        self.weights = [torch.full((count, TOP_K), 0.5) for count in counts]
+        self.bases = [
+            (0x3F80 + torch.randint(100, (count, hidden), generator=chance)).short()
+            for count in counts
+        ]
+        self.x = [base + ROUNDS for base in self.bases]
+        for rank in range(self.ranks):
+            self._add(rank, hidden)
+
+    def _add(self, rank: int, hidden: int) -> None:
+        """Add the calls of a device."""
+        kernels, rows = self.kernels, self.ranks * self.room
+        count, state = len(self.ids[rank]), self.states[rank]
+        x = torch.zeros(count, hidden, dtype=torch.bfloat16)
+        received = {
+            "out_x": torch.zeros(rows, hidden, dtype=torch.bfloat16),
+            "out_ids": torch.zeros(rows, TOP_K, dtype=torch.int32),
+            "out_weights": torch.zeros(rows, TOP_K),
+        }
+        y = torch.zeros(rows, hidden, dtype=torch.bfloat16)
+        out = torch.zeros(count, hidden, dtype=torch.bfloat16)
+        tables = [window.table(on=rank) for window in self.windows.values()]
+        inboxes = [window.tensors[rank] for window in self.windows.values()]
+        if count:
+            words = {"base": self.bases[rank], "x": x, "state": state}
+            self.calls.append(
+                DeviceCall(
+                    device=rank,
+                    kernel=NEXT,
+                    arguments={**words, "words": count * hidden // 2},
+                    launch=Launch(grid=(1, 1, 1), block=(128, 1, 1)),
+                )
+            )
+        self._call(
+            rank,
+            kernels.dispatch,
+            {
+                "x": x,
+                "topk_ids": self.ids[rank],
+                "topk_weights": self.weights[rank],
+                "inbox": inboxes[0],
+                "peers": tables[0],
+                "state": state,
+                **received,
+            },
+        )
+        ids, weights, expected = self._received(hidden)
+        row = torch.arange(rows, dtype=torch.int32)[:, None]
+        inverse = row.where((ids // 2 == rank) & (ids >= 0), -1).int().contiguous()
+        given = {"y": received["out_x"], "inverse": inverse}
+        sums = {"topk_weights": received["out_weights"], "out": y}
+        self._call(rank, CombineConfig(), given | sums)
+        given = {"y": y, "inbox": inboxes[-1], "peers": tables[-1], "state": state, "out": out}
+        self._call(rank, kernels.combine_ranks, given)
+        self.checks += [
+            (f"out_ids of {rank}", received["out_ids"], ids),
+            (f"out_weights of {rank}", received["out_weights"], weights),
+            (f"out_x of {rank}", received["out_x"].view(torch.int16), expected),
+            (f"out of {rank}", out.view(torch.int16), self.x[rank]),
+        ]
+
+    def _received(self, hidden: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what each device must receive: experts, weights and bits of tokens."""
+        rows = self.ranks * self.room
+        ids = torch.full((rows, TOP_K), -1, dtype=torch.int32)
+        weights, x = torch.zeros(rows, TOP_K), torch.zeros(rows, hidden, dtype=torch.int16)
+        for rank in range(self.ranks):
+            first = rank * self.room
+            part = slice(first, first + len(self.ids[rank]))
+            ids[part], weights[part], x[part] = self.ids[rank], self.weights[rank], self.x[rank]
+        return ids, weights, x
+
+    def _call(self, rank: int, config: Config, arguments: dict[str, Any]) -> None:
+        kernel = self.kernels.artifact(config)
+        given = {**arguments, "num_sms": 2}
+        self.calls.append(DeviceCall(device=rank, kernel=kernel, arguments=given))
+
+    def wrong(self) -> list[str]:
+        """Return the results that are not as expected, and the devices that noted a late peer."""
+        differ = [name for name, found, wanted in self.checks if not torch.equal(found, wanted)]
+        return differ + [
+            f"late: {rounds.late(state)}" for state in self.states if rounds.late(state)
+        ]
+
+    def found(self, modes: str = "quick", replays: int = ROUNDS) -> list[str]:
+        """Run it and return what is found, wrong results among it."""
+        work = OnDevices(calls=self.calls, windows=self.windows, replays=replays)
+        try:
+            report = emulate(work, modes=modes, num_sms=2, time_limit_s=120)
+        except MachineFault as fault:
+            kind = "deadlock" if isinstance(fault, Deadlock) else "fault"
+            return [f"{kind}: {fault}"]
+        found = [str(finding) for _, finding in report.findings]
+        wrong = self.wrong()
+        return [*found, *([f"{WRONG}: {', '.join(wrong)}"] if wrong else [])]

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that share a layer, each with its experts: as one process with all of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import jitgen
+from jitgen.config.dispatch import DispatchProblem
+from jitgen.parallel import share
+from tests import documents, needs, ranks
+from tests.moe_cases import make
+
+pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
+
+
+@pytest.mark.parametrize(
+    ("form", "number"),
+    [("block128", 2), ("bf16", 4), pytest.param("row", 3, marks=pytest.mark.nightly)],
+)
+def test_they_give_what_one_gives(form: str, number: int, tmp_path: Path) -> None:
+    """
+    By shared memory and by collectives, for different numbers of tokens, none included, and more
+    than the windows are for.
+    """
+    ranks.run(ranks.layers, number, tmp_path, form)
+
+
+def test_windows_and_collectives_give_the_same_bits_and_a_late_rank_is_named(
+    tmp_path: Path,
+) -> None:
+    """What is wrong is refused first, by every rank before it sends anything."""
+    ranks.run(ranks.several, 2, tmp_path)
+
+
+def test_the_page_shows_what_two_ranks_do(tmp_path: Path) -> None:
+    (snippet,) = documents.blocks("docs/expert-parallel.md", "python")
+    script = tmp_path / "layer.py"
+    script.write_text(snippet, encoding="utf-8")
+    command = (*(sys.executable, "-m", "torch.distributed.run"), "--standalone")
+    subprocess.run([*command, "--nproc-per-node", "2", str(script)], check=True, timeout=240)
+
+
+def test_shares_have_every_expert_once() -> None:
+    for experts in (1, 7, 8, 256):
+        for number in range(1, min(8, experts) + 1):
+            parts = [share(experts, rank, number) for rank in range(number)]
+            every = [first + i for first, count in parts for i in range(count)]
+
+            assert every == [*range(experts)]
+            assert max(count for _, count in parts) - min(count for _, count in parts) <= 1
+
+
+class Two:
+    """What connects two ranks, of which a plan needs the number alone."""
+
+    rank, ranks, max_tokens = 0, 2, 16
+
+    def dispatch(self, *_: torch.Tensor) -> None:
+        """Not called."""
+
+    combine = check = dispatch
+
+
+def test_a_plan_has_the_kernels_between_ranks() -> None:
+    case = make("block128", tokens=1)
+    mine = ranks.part_of(case, 0, 2)
+    layer = jitgen.MoELayer(case.config, mine, max_tokens=16, group=Two())  # type: ignore[arg-type]
+    names = [config.name("sm_90a") for config in layer.configs("sm_90a")]
+    (sweep,) = (
+        each
+        for each in layer.plan(arch="sm_90a").sweeps
+        if isinstance(each.problem, DispatchProblem)
+    )
+
+    assert {"dispatch_bf16_sm_90a", "combine_ranks_bf16_sm_90a"} <= {*names}
+    assert (sweep.problem.ranks, sweep.min_rows, sweep.max_rows) == (2, 1, 16)
+    assert layer.workspace.max_tokens == 32  # type: ignore[union-attr]

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of one machine that share a layer of experts: what each does, for tests to start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+import jitgen
+from jitgen.errors import InputError, PeerTimeout
+from jitgen.parallel import connect, share
+from tests.moe_cases import Case, make
+
+MOST = 6
+"""Tokens of a rank that windows are for."""
+
+COUNTS = ((0, 3, 1, 6), (5, 0, 6, 2), (9, 14, 0, 1))
+"""Tokens of each rank in the rounds; the last ones need several passes."""
+
+
+def run(work: Callable[..., None], ranks: int, folder: Path, *arguments: Any) -> None:
+    """Let `work` run in so many processes; it takes its rank and the arguments."""
+    mp.spawn(_begin, (work, ranks, str(folder / "meeting"), *arguments), nprocs=ranks)
+
+
+def _begin(rank: int, work: Callable[..., None], ranks: int, meeting: str, *arguments: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{meeting}",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=60),
+    )
+    work(rank, ranks, *arguments)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def part_of(case: Case, rank: int, ranks: int) -> jitgen.ExpertWeights:
+    """Return the weights of a rank's experts."""
+    first, count = share(case.config.experts, rank, ranks)
+    weights = case.weights
+    return weights.of({n: each[first : first + count] for n, each in weights.tensors.items()})
+
+
+def given(case: Case, rank: int, count: int, seed: int) -> tuple[Tensor, ...]:
+    """Return tokens, weights, experts, and a shared expert's rows and weights."""
+    config, chance = case.config, torch.Generator().manual_seed(100 * seed + rank)
+    x = torch.randn(count, config.hidden, generator=chance).bfloat16()
+    scores = torch.rand(count, config.experts, generator=chance)
+    weights, ids = scores.topk(config.top_k)
+    shared = torch.randn(count, config.hidden, generator=chance).bfloat16()
+    return x, weights, ids, shared, torch.rand(count, generator=chance)
+
+
+def layers(rank: int, ranks: int, form: str) -> None:
+    """Compare layers of all ranks with one that has all experts."""
+    for kind in ("windows", "collectives"):
+        _layers(rank, ranks, form, kind)
+
+
+def _layers(rank: int, ranks: int, form: str, kind: str) -> None:
+    case = make(form, tokens=1)
+    config, sizes = case.config, {"hidden": case.config.hidden, "top_k": case.config.top_k}
+    wire = connect(dist.group.WORLD, max_tokens=MOST, device="cpu", kind=kind, **sizes)
+    layer = jitgen.MoELayer(config, part_of(case, rank, ranks), max_tokens=MOST, group=wire)
+    whole = jitgen.MoELayer(config, case.weights)
+    for number, counts in enumerate(COUNTS):
+        x, weights, ids, shared, gate = given(case, rank, counts[rank], number)
+        most = max(counts[:ranks]) if number else None
+        out = torch.empty_like(x)
+        extra: dict[str, Tensor] = {} if number == 0 else {"shared": shared}
+        extra |= {"shared_weights": gate} if number == 2 else {}
+        if most is None or most <= MOST:
+            found = layer(x, weights, ids, rank_tokens=most, out=out, **extra)
+            assert found is out
+        else:
+            found = layer(x, weights, ids, rank_tokens=most, **extra)
+        wanted = whole(x, weights, ids, **extra)
+        off = (found.float() - wanted.float()).norm() / wanted.float().norm().clamp_min(1e-9)
+        assert found.shape == wanted.shape
+        assert off < 4e-3, (form, kind, number, off)
+    wire.check()
+
+
+def several(rank: int, ranks: int) -> None:
+    """Do what needs no processes of its own: these take seconds to start."""
+    refused(rank, ranks)
+    same_bits(rank, ranks)
+    late(rank, ranks)
+
+
+def same_bits(rank: int, ranks: int) -> None:
+    """Compare what windows and collectives give, bit by bit; layers may share what connects."""
+    case = make("bf16", tokens=1)
+    found = []
+    x, weights, ids, shared, _ = given(case, rank, 3 - rank, 0)
+    for kind in ("windows", "collectives"):
+        wire = connect(
+            dist.group.WORLD, hidden=case.config.hidden, top_k=case.config.top_k, max_tokens=MOST,
+            device="cpu", kind=kind,
+        )  # fmt: skip
+        mine = part_of(case, rank, ranks)
+        first, second = (
+            jitgen.MoELayer(case.config, mine, max_tokens=MOST, group=wire) for _ in range(2)
+        )
+        found.append(second(first(x, weights, ids), weights, ids, shared=shared))
+    assert torch.equal(*found)
+
+
+def late(rank: int, ranks: int) -> None:
+    """Let the last rank stay away: the others say whom they waited for."""
+    wire = connect(
+        dist.group.WORLD, hidden=64, top_k=1, max_tokens=2, device="cpu", limit_s=0.2
+    )  # fmt: skip
+    if rank == 0:
+        tokens = torch.zeros(1, 64, dtype=torch.bfloat16)
+        one = torch.zeros(1, 1)
+        with pytest.raises(PeerTimeout, match="rank 0 waited for rank 1 in dispatch") as caught:
+            wire.dispatch(tokens, one.int(), one, 1)
+        assert (caught.value.rank, caught.value.source, caught.value.number) == (0, 1, 1)
+        with pytest.raises(PeerTimeout):
+            wire.check()
+
+
+def refused(rank: int, ranks: int) -> None:
+    """Give what is wrong: every rank refuses it before it sends anything."""
+    case = make("bf16", tokens=1)
+    mine = part_of(case, rank, ranks)
+    group = dist.group.WORLD
+    layer = jitgen.MoELayer(case.config, mine, max_tokens=MOST, group=group)
+    x, weights, ids, *_ = given(case, rank, 2, 0)
+    for wrong, pattern in (
+        ({"rank_tokens": 1}, "rank_tokens: must be at least 2"),
+        ({"sorting": jitgen.sort_pairs(ids.int(), experts=case.config.experts)}, "sorting: must"),
+        ({"shared_weights": torch.ones(2)}, "shared_weights: must be None without shared"),
+    ):
+        with pytest.raises(InputError, match=pattern):
+            layer(x, weights, ids, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="x: must not require a gradient"):
+        layer(x.clone().requires_grad_(), weights, ids)
+    alone = jitgen.MoELayer(case.config, case.weights)
+    with pytest.raises(InputError, match="rank_tokens: must be None without a group"):
+        alone(x, weights, ids, rank_tokens=4)
+    with pytest.raises(InputError, match="max_tokens: must be given with a group"):
+        jitgen.MoELayer(case.config, mine, group=group)
+    with pytest.raises(InputError, match="group: must be a group of"):
+        jitgen.MoELayer(case.config, mine, max_tokens=MOST, group=7)  # type: ignore[arg-type]
+    for name, value in (("kind", "tcp"), ("hidden", 6), ("top_k", 33), ("max_tokens", 0)):
+        sizes = {"hidden": 64, "top_k": 1, "max_tokens": 2, name: value}
+        with pytest.raises(InputError, match=f"{name}: must be"):
+            connect(group, device="cpu", **sizes)  # type: ignore[arg-type]
