@@ -134,9 +134,6 @@ MISTAKES = [
     Mistake("combine counts for itself", "number = state[DISPATCHED]",
             "number = state[COMBINED] + 1", ("race", "state"), counts=(40, 40),
             ops=("combine_ranks",)),
-    Mistake("a rank without tokens does not wait", "range(first, every, step, unroll=1)",
-            "range(first, out.shape[0] * y.shape[1], step, unroll=1)", (WRONG, ""), "quick",
-            (0, 2), ("combine_ranks",)),
     # places
     Mistake("one place for all sources", "(Int64(source) * places + place)", "Int64(place)",
             _WRONG, counts=(2, 1, 2)),
