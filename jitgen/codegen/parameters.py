@@ -19,7 +19,7 @@ from jitgen.targets.legality import require, rules
 from jitgen.targets.protocol import Template
 from jitgen.templates import contents
 
-RENDERING = 2
+RENDERING = 3
 """
 Version of `jitgen.codegen.render`. Part of every key: raise it with every change that renders
 another text from the same template and parameters.

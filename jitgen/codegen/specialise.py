@@ -4,8 +4,9 @@ A rendered kernel without what its config does not need.
 
 Partials are written for many configs: they test constants of the generated file, and hand each
 other values that only some of them use. Here the constants are known: tests of them are decided,
-loops of one pass become their bodies, and parameters, functions, constants and imports that are
-then unused are taken out. The compiler would do the same; this is for the reader.
+loops of one pass become their bodies, parameters that always have one value become this value, and
+parameters, functions, constants and imports that are then unused are taken out. The compiler would
+do the same; this is for the reader.
 
 It works on text, not on a syntax tree: comments and lines stay as the templates have them, and up
 to Python 3.11.7 two threads that build a tree at once raise SystemError.
@@ -14,27 +15,34 @@ to Python 3.11.7 two threads that build a tree at once raise SystemError.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from jitgen.codegen.functions import (
+    NEXT_TOP,
+    OPENING,
+    argument_for,
+    bracket_end,
+    functions_in,
+    is_read,
+    parts_of,
+    uses_of,
+    without_parts,
+    without_span,
+)
 from jitgen.codegen.known import constants, decided, dedented, end_of_block, indent_of, masked
 from jitgen.codegen.loops import without_loops
+from jitgen.codegen.settled import settled, without_ones
 
 LINE_LENGTH = 100
 
 RECORDS = ("WorkTile", "Schedule", "Copies", "TileCoord", "Cta", "Choice", "Lane", "Product")
 """Named tuples that templates read by the names of their fields, and never unpack."""
 
-_WORD = re.compile(r"[\w.]\w*")
-"""A name, an attribute with its dot, or a number: together they are quick to find."""
-
 _QUOTED = re.compile(r"[\"'](\w+)[\"']")
 _IF = re.compile(r"( *)(if|elif) (.+):(?:  #.*)?")
 _OTHERWISE = re.compile(r"( *)(elif .+|else):(?:  #.*)?")
 _TOP = re.compile(r"^(?:def|class) (\w+)|^([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*) = ", re.MULTILINE)
-_FUNCTION = re.compile(r"^def (\w+)(\()", re.MULTILINE)
 _IMPORT = re.compile(r"^(?:from [\w.]+ )?import (?!\()(.+)$", re.MULTILINE)
 _VARIABLE = re.compile(r"^ +(\w+) = ([^\n]+)\n", re.MULTILINE)
 _CALLED = re.compile(r"([\w.]*)\((\)?)")
@@ -52,25 +60,10 @@ _HARMLESS = frozenset(
 _UNUSED = "  # noqa: ARG001"
 _FIELD = re.compile(r"^    (\w+): [^\n]*\n", re.MULTILINE)
 _COVERED = re.compile(r"\*\(.* in range\((\d+)\)\)")
-_KEYWORD = re.compile(r"\w+=[^=]")
 _CHOICE = re.compile(r"(?<=[^\n ]) if ")
-_BRACKETS = re.compile(r"[()\[\]{}]")
-_BRACKETS_AND_COMMAS = re.compile(r"[()\[\]{},]")
-_NEXT_TOP = re.compile(r"\n(?=[^\s)])")
 _REPLACES_NOTHING = re.compile(r"\._replace\(\)")
 _PURE_VALUE = re.compile(r"(?:[\w.\[\], +*/<>=&|-]|(?:Int\d+)?[()])+")
 _PURE = re.compile(r"[\w.\[\], +*/-]+")
-_OPENING = {"(": ")", "[": "]", "{": "}"}
-
-
-class _Function(NamedTuple):
-    """A function at the top level: its name, and places in the text."""
-
-    name: str
-    at: int  # of its name
-    parameters: tuple[tuple[int, int], ...]
-    body: tuple[int, int]
-    is_fixed: bool  # the device or a caller of the file gives its parameters
 
 
 def specialised(text: str, kept: frozenset[str]) -> str:
@@ -82,9 +75,12 @@ def specialised(text: str, kept: frozenset[str]) -> str:
         kept: Names that callers of the module use: they stay as they are.
     """
     known = constants(text)
-    text, plain, before = *_decided(without_loops(text, known), known), ""
+    text = without_ones(without_loops(text, known), known)
+    text, plain, before = *_decided(text, known), ""
     while text != before:
         before = text
+        if (found := settled(text, plain, RECORDS, kept)) != text:
+            text, plain = _decided(found, known)
         text, plain = _without_parameters(text, plain, kept)
         text, plain = _without_fields(text, plain)
         text, plain = _without_variables(text, plain, kept)
@@ -213,68 +209,17 @@ def _assigns(plain: str, place: int) -> bool:
     return plain[place] == "=" and plain[place - 1] not in "=!<>" and plain[place + 1] != "="
 
 
-@lru_cache(maxsize=1)  # steps that take nothing out ask for the same text again
-def _names(plain: str) -> Mapping[str, list[int]]:
-    """Return where each name is used or set, attributes not counted."""
-    found: defaultdict[str, list[int]] = defaultdict(list)
-    for match in _WORD.finditer(plain):
-        if (word := match[0])[0] != ".":
-            found[word].append(match.start())
-    return dict(found)
-
-
-def _closing(plain: str, place: int) -> int:
-    """Return where the bracket at `place` closes."""
-    depth = 0
-    for match in _BRACKETS.finditer(plain, place):
-        depth += 1 if match[0] in _OPENING else -1
-        if depth == 0:
-            return match.start()
-    return len(plain)
-
-
-def _parts(plain: str, place: int) -> tuple[tuple[int, int], ...]:
-    """Return the spans between commas, from the bracket at `place` to its end."""
-    parts, start, depth = [], place + 1, 0
-    for match in _BRACKETS_AND_COMMAS.finditer(plain, place):
-        if match[0] == "," and depth == 1:
-            parts.append((start, match.start()))
-            start = match.end()
-        elif match[0] != ",":
-            depth += 1 if match[0] in _OPENING else -1
-            if depth == 0:
-                parts.append((start, match.start()))
-                break
-    return tuple(part for part in parts if plain[slice(*part)].strip())
-
-
-def _functions(text: str, plain: str, kept: frozenset[str]) -> Iterator[_Function]:
-    for match in _FUNCTION.finditer(plain):
-        close = _closing(plain, match.start(2))
-        end = _NEXT_TOP.search(plain, close)
-        above = text[text.rfind("\n\n", 0, match.start()) + 1 : match.start()]
-        yield _Function(
-            match[1],
-            match.start(1),
-            _parts(plain, match.start(2)),
-            (close, end.start() if end else len(plain)),
-            match[1] in kept or "@cute.kernel" in above or "@dsl_user_op" in above,
-        )
-
-
 def _without_parameters(text: str, plain: str, kept: frozenset[str]) -> tuple[str, str]:
     """Return `text` without parameters that their functions do not read."""
-    names = _names(plain)
+    names = uses_of(plain)
     cuts: list[tuple[int, int]] = []
-    for function in _functions(text, plain, kept):
-        if function.is_fixed:
+    for function in functions_in(text, plain, kept):
+        if function.is_kept:
             continue
         unused = [
             (k, part)
             for k, part in enumerate(function.parameters)
-            if not _is_read(
-                plain, names, re.split("[:=]", plain[slice(*part)])[0].strip(), function
-            )
+            if not is_read(plain, names, re.split("[:=]", plain[slice(*part)])[0].strip(), function)
         ]
         if not unused:
             continue
@@ -282,78 +227,35 @@ def _without_parameters(text: str, plain: str, kept: frozenset[str]) -> tuple[st
         after = {place: plain[place + len(function.name)] for place in calls}
         if set(after.values()) - {"("}:
             continue  # passed on as a value
-        given = [_parts(plain, place + len(function.name)) for place in calls]
+        given = [parts_of(plain, place + len(function.name)) for place in calls]
         if any(plain[slice(*part)].strip().startswith("*") for parts in given for part in parts):
             continue
         for k, part in unused:
             name = re.split("[:=]", plain[slice(*part)])[0].strip()
-            found = [_given(plain, parts, k, name) for parts in given]
+            found = [argument_for(plain, parts, k, name) for parts in given]
             handed = [each for each in found if each is not None]
-            if name.startswith("*") or any(
-                not _PURE.fullmatch(text[slice(*each)].strip().removeprefix(f"{name}="))
-                for each in handed
-            ):
+            values = {text[slice(*each)].strip().removeprefix(f"{name}=") for each in handed}
+            if name.startswith("*") or not all(map(_PURE.fullmatch, values)):
+                continue
+            if function.is_kernel and values != {"None"}:
                 continue
             cuts += [part, *handed]
-    return _cut(text, plain, cuts)
-
-
-def _is_read(plain: str, names: Mapping[str, list[int]], name: str, function: _Function) -> bool:
-    start, end = function.body
-    return any(
-        start < place < end and not _KEYWORD.match(plain, place) for place in names.get(name, ())
-    )
-
-
-def _given(
-    plain: str, parts: tuple[tuple[int, int], ...], k: int, name: str
-) -> tuple[int, int] | None:
-    """Return the argument for parameter `k`; None where a call leaves it at its default."""
-    for i, part in enumerate(parts):
-        word = re.match(r"\s*(\w+)=[^=]", plain[slice(*part)])
-        if (word[1] == name) if word else (i == k):
-            return part
-    return None
+    return without_parts(text, plain, cuts)
 
 
 def _without_notes(text: str, plain: str) -> str:
     """Return `text` without notes on unused parameters where all that are left are used."""
-    names = _names(plain)
-    for function in reversed([*_functions(text, plain, frozenset())]):
+    names = uses_of(plain)
+    for function in reversed([*functions_in(text, plain, frozenset())]):
         close = function.body[0]
         end = text.index("\n", close)
         note = text.find(_UNUSED, close, end)
         parameters = (re.split("[:=]", plain[slice(*each)])[0] for each in function.parameters)
         if note >= 0 and all(
-            _is_read(plain, names, each.strip(" *\n"), function) for each in parameters
+            is_read(plain, names, each.strip(" *\n"), function) for each in parameters
         ):
             text = text[:note] + text[note + len(_UNUSED) :]
     return text
-
-
-def _cut(text: str, plain: str, cuts: list[tuple[int, int]]) -> tuple[str, str]:
-    """Return `text` without some parts of lists, their commas, and the lines that they fill."""
-    for start, end in sorted(set(cuts), reverse=True):
-        words = plain[start:end]
-        first, last = end - len(words.lstrip()), start + len(words.rstrip())
-        line = plain.rfind("\n", 0, first) + 1
-        if plain[end] != ",":
-            comma = plain.rfind(",", 0, start + 1)
-            follows = comma >= 0 and not plain[comma + 1 : start].strip()
-            cut = (comma, last) if follows else (start, end)
-        elif not (rest := plain[end + 1 : plain.index("\n", end)].strip()) and line > start:
-            cut = (line, plain.index("\n", end) + 1)
-        elif rest:
-            cut = (first, end + 1 + (plain[end + 1] == " "))
-        else:
-            cut = (start, end + 1)
-        text, plain = _dropped(text, plain, cut)
-    return text, plain
-
-
-def _dropped(text: str, plain: str, span: tuple[int, int]) -> tuple[str, str]:
-    start, end = span
-    return text[:start] + text[end:], plain[:start] + plain[end:]
 
 
 def _without_fields(text: str, plain: str) -> tuple[str, str]:
@@ -362,10 +264,10 @@ def _without_fields(text: str, plain: str) -> tuple[str, str]:
         while (found := _unread(text, plain, record)) is not None:
             line, handed = found
             later = [part for part in handed if part[0] > line[0]]
-            text, plain = _dropped(*_cut(text, plain, later), line)
-            text, plain = _cut(text, plain, [part for part in handed if part not in later])
+            text, plain = without_span(*without_parts(text, plain, later), line)
+            text, plain = without_parts(text, plain, [part for part in handed if part not in later])
     for match in reversed([*_REPLACES_NOTHING.finditer(plain)]):
-        text, plain = _dropped(text, plain, match.span())
+        text, plain = without_span(text, plain, match.span())
     return text, plain
 
 
@@ -377,11 +279,13 @@ def _unread(
     read.
     """
     start = plain.find(f"\nclass {record}(NamedTuple):\n") + 1
-    end = _NEXT_TOP.search(plain, start)
+    end = NEXT_TOP.search(plain, start)
     if not start or end is None:
         return None
     made = (*_places(plain, f"{record}("), *_places(plain, "._replace("))
-    calls = [_parts(plain, place) for place in made if not plain.startswith("(NamedTuple)", place)]
+    calls = [
+        parts_of(plain, place) for place in made if not plain.startswith("(NamedTuple)", place)
+    ]
     starred = [
         _COVERED.fullmatch(plain[slice(*part)].strip())
         for parts in calls
@@ -392,10 +296,13 @@ def _unread(
         return None
     covered = max((int(match[1]) for match in starred if match), default=0)
     for k, field in enumerate(_FIELD.finditer(plain, start, end.start() + 1)):
-        if k < covered or re.search(rf"\.{field[1]}\b", plain):
+        if k < covered:
             continue
-        found = [_given(plain, parts, k, field[1]) for parts in calls]
+        found = [argument_for(plain, parts, k, field[1]) for parts in calls]
         handed = [each for each in found if each is not None]
+        reads = [match.start() for match in re.finditer(rf"\.{field[1]}\b", plain)]
+        if any(not any(start <= read < end for start, end in handed) for read in reads):
+            continue  # what only hands the field on is no read
         if all(_is_plain(text, each, field[1]) for each in handed):
             return field.span(), handed
     return None
@@ -417,9 +324,9 @@ def _is_plain(text: str, part: tuple[int, int], name: str) -> bool:
 
 def _without_variables(text: str, plain: str, kept: frozenset[str]) -> tuple[str, str]:
     """Return `text` without local variables that nothing reads and no call with an effect sets."""
-    names = _names(plain)
+    names = uses_of(plain)
     cuts: list[tuple[int, int]] = []
-    for function in _functions(text, plain, kept):
+    for function in functions_in(text, plain, kept):
         start, end = function.body
         found: dict[str, list[re.Match[str]]] = {}
         for match in _VARIABLE.finditer(plain, start, end):
@@ -435,13 +342,13 @@ def _without_variables(text: str, plain: str, kept: frozenset[str]) -> tuple[str
                     blank = is_between and plain.startswith("\n", match.end())
                     cuts.append((match.start(), match.end() + blank))
     for cut in sorted(cuts, reverse=True):
-        text, plain = _dropped(text, plain, cut)
+        text, plain = without_span(text, plain, cut)
     return text, plain
 
 
 def _is_harmless(value: str) -> bool:
     """Return whether a value is whole in its line, and finding it does nothing else."""
-    is_whole = all(value.count(each) == value.count(_OPENING[each]) for each in _OPENING)
+    is_whole = all(value.count(each) == value.count(OPENING[each]) for each in OPENING)
     return is_whole and all(name in _HARMLESS or empty for name, empty in _CALLED.findall(value))
 
 
@@ -454,7 +361,7 @@ def _alone(plain: str, start: int, end: int) -> bool:
 
 def _without_definitions(text: str, plain: str, kept: frozenset[str]) -> tuple[str, str]:
     """Return `text` without constants, functions, classes and imports that nothing uses."""
-    names = _names(plain)
+    names = uses_of(plain)
     quoted = set(_QUOTED.findall(text))
     cuts: list[tuple[int, int]] = []
     for match in _TOP.finditer(plain):
@@ -468,10 +375,10 @@ def _without_definitions(text: str, plain: str, kept: frozenset[str]) -> tuple[s
         ):
             cuts.append((start, end))
     for cut in reversed(cuts):
-        text, plain = _dropped(text, plain, cut)
+        text, plain = without_span(text, plain, cut)
     for match in reversed([*re.finditer(r"(?<=\n\n\n)\n+", text)] if cuts else []):
-        text, plain = _dropped(text, plain, match.span())
-    return _without_imports(text, plain, names if not cuts else _names(plain))
+        text, plain = without_span(text, plain, match.span())
+    return _without_imports(text, plain, names if not cuts else uses_of(plain))
 
 
 def _span(text: str, plain: str, match: re.Match[str]) -> tuple[int, int]:
@@ -487,9 +394,9 @@ def _span(text: str, plain: str, match: re.Match[str]) -> tuple[int, int]:
     if match[1] is None:
         end = match.end()
         while plain[end] != "\n":
-            end = _closing(plain, end) + 1 if plain[end] in _OPENING else end + 1
+            end = bracket_end(plain, end) + 1 if plain[end] in OPENING else end + 1
         return start, end + 1
-    found = _NEXT_TOP.search(  # in the text, where the comment of what follows is not masked
+    found = NEXT_TOP.search(  # in the text, where the comment of what follows is not masked
         text, plain.index("(" if plain[match.start()] == "d" else "\n", match.end())
     )
     return start, found.end() if found else len(text)

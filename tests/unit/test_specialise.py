@@ -41,26 +41,21 @@ KERNELS = (
 """Kernels of each family and operation."""
 
 _CALLER = "a call hands it over, whichever kernel of the operation it is"
-_LAUNCH = "one launch for all formats hands it to the kernel, whose parameters are the device's"
 _CALLED = "its argument is a call, and the pass takes out none but those that it knows"
 _WHOLE = "the record is taken apart as a whole, or made with values that are calls"
 _RECORD = "records are made with a star, whose length the text does not tell"
-_VALUE = "its function has the name of a field, so that not every use of the name is a call"
 
 LEFT = {
     ("parameter", "silu_mul_quantize num_sms"): _CALLER,
     ("parameter", "route num_sms"): _CALLER,
+    ("parameter", "route expert_groups"): _CALLER,
     ("parameter", "route top_groups"): _CALLER,
     ("parameter", "permute_quantize num_sms"): _CALLER,
     ("parameter", "combine num_sms"): _CALLER,
     ("parameter", "unpack_weights num_sms"): _CALLER,
-    ("parameter", "permute_quantize_kernel groups"): _LAUNCH,
-    ("parameter", "permute_quantize_kernel global_scale"): _LAUNCH,
     ("parameter", "make_schedule b"): _CALLED,
-    ("parameter", "open_shared num_groups"): _CALLED,
-    ("parameter", "exchange num_groups"): _CALLED,
-    ("parameter", "scale row"): _VALUE,
-    ("parameter", "scale column"): _VALUE,
+    ("parameter", "open_shared num_local"): _CALLED,
+    ("parameter", "exchange num_local"): _CALLED,
     ("field", "States sum"): _WHOLE,
     ("field", "States scale"): _WHOLE,
     ("field", "States row_scale"): _WHOLE,
@@ -70,7 +65,6 @@ LEFT = {
     ("field", "Cursor blocks_before"): _WHOLE,
     ("field", "Cursor blocks"): _WHOLE,
     ("field", "Source gmem"): _RECORD,
-    ("choice", "VECTOR == LOAD"): "its sides are several lines",
 }
 """What these kernels have and do not use, with the reason; nothing else may come."""
 
@@ -228,6 +222,136 @@ def entry(a, b, num_sms):  # noqa: ARG001
     return inner(a)
 """
     )
+
+
+@pytest.mark.parametrize("given", ["None", "True"])
+def test_a_parameter_that_is_always_one_constant_becomes_it(given: str) -> None:
+    """Of all calls, that is; then conditions of it are decided."""
+    text = f"""def inner(a, way):
+    return a if cutlass.const_expr(way is {given}) else a + way
+
+
+def entry(a, b):
+    return inner(a, {given})
+"""
+
+    assert (
+        _specialised(text)
+        == """def inner(a):
+    return a
+
+
+def entry(a, b):
+    return inner(a)
+"""
+    )
+
+
+@pytest.mark.parametrize("given", ["7", "b", "True) + inner(a, None"])
+def test_other_parameters_keep_their_names(given: str) -> None:
+    """A number that is handed over has a name for the reader; calls may have two constants."""
+    text = (
+        "def inner(a, way):\n    return a + way\n\n\n"
+        f"def entry(a, b):\n    return inner(a, {given})\n"
+    )
+
+    assert _specialised(text) == text
+
+
+def test_a_default_that_no_call_replaces_becomes_a_constant() -> None:
+    """Whatever it is; and of a function that sets its parameter nothing changes."""
+    text = """def inner(a, rank=0, is_wide=False):
+    return a + 2 if is_wide or rank > a else a
+
+
+def outer(a, rank=0):
+    rank = a
+    return rank
+
+
+def entry(a):
+    return inner(a) + outer(a)
+"""
+
+    assert (
+        _specialised(text)
+        == """def inner(a):
+    return a + 2 if 0 > a else a
+
+
+def outer(a, rank=0):
+    rank = a
+    return rank
+
+
+def entry(a):
+    return inner(a) + outer(a)
+"""
+    )
+
+
+def test_a_parameter_of_a_kernel_goes_where_it_is_none() -> None:
+    """The device has none for it. Others stay, whether they are read or not."""
+    text = """@cute.kernel
+def kernel(a, limit, unread):
+    a += 1 if cutlass.const_expr(limit is None) else limit
+
+
+def entry(a, b):
+    kernel(a, None, b)
+"""
+
+    assert (
+        _specialised(text)
+        == """@cute.kernel
+def kernel(a, unread):
+    a += 1
+
+
+def entry(a, b):
+    kernel(a, b)
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "read"),
+    [("row=a", "True"), ("row=a, is_valid=a", "work.is_valid"), ("a, a", "work.is_valid")],
+)
+def test_a_field_that_keeps_its_default_is_this_constant(made: str, read: str) -> None:
+    """Unless a record is made with another one, by its name or by its place."""
+    text = f"""from typing import NamedTuple
+
+
+class WorkTile(NamedTuple):
+    row: int
+    is_valid: bool = True
+
+
+def entry(a):
+    work = WorkTile({made})
+    return work.row, work.is_valid
+"""
+
+    assert f"return work.row, {read}" in _specialised(text)
+
+
+@pytest.mark.parametrize("value", [1, 2])
+def test_numbers_of_ctas_that_are_one_multiply_nothing(value: int) -> None:
+    """Nor do they divide; brackets around what is left go, and a constant that is one says so."""
+    text = f"""CLUSTER_M = 1
+CLUSTER_N = {value}
+CLUSTER_SIZE = CLUSTER_M * CLUSTER_N  # of both
+
+
+def entry(a):
+    return a // (CLUSTER_M * a) * CLUSTER_N + CLUSTER_SIZE, (CLUSTER_M, 2)
+"""
+    size, factor = ("1", "") if value == 1 else ("CLUSTER_N", " * CLUSTER_N")
+    found = _specialised(text)
+
+    assert f"CLUSTER_SIZE = {size}  # of both\n" in found
+    assert f"return a // a{factor} + CLUSTER_SIZE, (CLUSTER_M, 2)\n" in found
 
 
 def test_a_loop_of_one_pass_is_its_body() -> None:

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A rendered kernel with a constant in the place of what is never anything else.
+
+These are parameters for which every call has the same constant, and fields of records that keep
+their default. Factors of one go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from jitgen.codegen.functions import (
+    KEYWORD,
+    Function,
+    argument_for,
+    functions_in,
+    parts_of,
+    uses_of,
+)
+from jitgen.codegen.known import masked
+
+_WORDS = frozenset({"None", "True", "False"})
+_CONSTANT = re.compile(r"None|True|False|\d+")
+_PARAMETER = re.compile(r"\s*(\w+)\s*(?::[^=]*)?(?:=(.*))?", re.DOTALL)
+_DEFAULT = re.compile(r"^    (\w+): [^=\n]*= (None|True|False|\d+) *$", re.MULTILINE)
+_NOTHING = re.compile(r"\b(?:False or|True and) | (?:or False|and True)\b")
+_CTAS = ("CLUSTER_M", "CLUSTER_N", "CLUSTER_SIZE", "CTAS", "SPLIT_K")
+_BRACKETED = re.compile(r"(?<![\w\])])\((\w+)\)")
+
+
+def settled(text: str, plain: str, records: Iterable[str], kept: frozenset[str]) -> str:
+    """
+    Return `text` with constants in the place of parameters and fields that are never anything else.
+
+    Args:
+        text: A Python module, formatted.
+        plain: The same without strings and comments, as `masked` returns it.
+        records: Named tuples whose fields are read by their names alone.
+        kept: Names of functions that callers of the module use: they stay as they are.
+    """
+    while (found := next(_parameters(text, plain, kept), None)) is not None:
+        text = _with(text, *found)
+        plain = masked(text)
+    for record in records:
+        for reads, value in _fields(plain, record):
+            text = _with(text, reads, value)
+            plain = masked(text)
+    return text
+
+
+def _parameters(
+    text: str, plain: str, kept: frozenset[str]
+) -> Iterator[tuple[list[tuple[int, int]], str]]:
+    """Yield where parameters are read that have the same constant in every call, and this."""
+    names = uses_of(plain)
+    for function in functions_in(text, plain, kept):
+        calls = [place for place in names[function.name] if place != function.at]
+        after = {plain[place + len(function.name)] for place in calls}
+        if function.is_kept or after != {"("}:
+            continue
+        given = [parts_of(plain, place + len(function.name)) for place in calls]
+        if any(plain[slice(*part)].strip().startswith("*") for parts in given for part in parts):
+            continue
+        for k, part in enumerate(function.parameters):
+            match = _PARAMETER.fullmatch(plain[slice(*part)])
+            if match is None:
+                continue  # a star
+            name, default = match[1], (match[2] or "").strip()
+            reads = _reads(plain, names.get(name, ()), name, function)
+            handed = [argument_for(plain, parts, k, name) for parts in given]
+            values = {
+                default if each is None else text[slice(*each)].strip().removeprefix(f"{name}=")
+                for each in handed
+            }
+            value = values.pop()
+            is_constant = _CONSTANT.fullmatch(value) if {*handed} == {None} else value in _WORDS
+            if reads and is_constant and not values:
+                yield reads, value
+
+
+def _reads(
+    plain: str, places: Iterable[int], name: str, function: Function
+) -> list[tuple[int, int]]:
+    """Return where a function reads a parameter; nothing if it sets it or takes it apart."""
+    start, end = function.body
+    found = [
+        (place, place + len(name))
+        for place in places
+        if start < place < end and not KEYWORD.match(plain, place)
+    ]
+    bound = (
+        rf"^ *(?:[\w, ]+, )?{name}(?:, [\w, ]+)? [-+*/&|]?= "
+        rf"|\b(?:for|lambda|def)\b[^:\n]*\b{name}\b"
+    )
+    is_bound = re.search(bound, plain[start:end], re.MULTILINE) is not None
+    return [] if is_bound or any(plain[after] in ".[(" for _, after in found) else found
+
+
+def _fields(plain: str, record: str) -> Iterator[tuple[list[tuple[int, int]], str]]:
+    """Yield where a record's fields are read that keep a constant as their default, and this."""
+    start = plain.find(f"\nclass {record}(NamedTuple):\n")
+    if start < 0:
+        return
+    body = plain[start : plain.find("\n\n\n", start)]
+    for name, value in _DEFAULT.findall(body):
+        reads = [match.span() for match in re.finditer(rf"\b\w+\.{name}\b", plain)]
+        is_set = re.search(rf"\b{name}=[^=]", plain) is not None
+        is_of_another = len(re.findall(rf"^    {name}: ", plain, re.MULTILINE)) > 1
+        if reads and not is_set and not is_of_another and not _is_filled(plain, record, body, name):
+            yield reads, value
+            return  # places have moved
+
+
+def _is_filled(plain: str, record: str, body: str, name: str) -> bool:
+    """Return whether a record may be made with so many values in a row that a field is one."""
+    fields = re.findall(r"^    (\w+): ", body, re.MULTILINE)
+    for match in re.finditer(rf"(?<![\w.]){record}\(", plain):
+        parts = [plain[slice(*part)].strip() for part in parts_of(plain, match.end() - 1)]
+        if plain.startswith("NamedTuple", match.end()):
+            continue
+        stars = [re.search(r"in range\((\d+)\)\)$", part) for part in parts if part[0] == "*"]
+        if None in stars:
+            return True
+        in_a_row = sum(not re.match(r"\*|\w+=[^=]", part) for part in parts)
+        if fields.index(name) < in_a_row + sum(int(star[1]) for star in stars if star):
+            return True
+    return False
+
+
+def _with(text: str, places: list[tuple[int, int]], value: str) -> str:
+    """Return `text` with `value` in some places, and conditions without what it decides alone."""
+    for start, end in sorted(places, reverse=True):
+        text = text[:start] + value + text[end:]
+    return _without(text, _NOTHING)
+
+
+def _without(text: str, pattern: re.Pattern[str]) -> str:
+    """Return `text` without what matches in its code."""
+    for match in reversed([*pattern.finditer(masked(text))]):
+        text = text[: match.start()] + text[match.end() :]
+    return text
+
+
+def without_ones(text: str, known: dict[str, Any]) -> str:
+    """
+    Return `text` without products with and quotients by numbers of CTAs that are 1.
+
+    Args:
+        text: A Python module, formatted.
+        known: Its constants.
+    """
+    ones = "|".join(name for name in _CTAS if known.get(name) == 1)
+    if not ones:
+        return text
+    factor = re.compile(
+        rf" (?:\*|//) (?:{ones})\b(?![.\[(]| \*\*)"
+        rf"|(?:(?<=[(\[])|(?<=[=,] )|(?<=return ))(?:{ones}) \* "
+    )
+    was, before = {*text.split("\n")}, ""
+    while text != before:  # the factor before one is the first then
+        before, text = text, _without(text, factor)
+    text = re.sub(rf"^(\w+) = (?:{ones})(?=\n|  #)", r"\1 = 1", text, flags=re.MULTILINE)
+    return "\n".join(
+        line if line in was else _BRACKETED.sub(r"\1", line) for line in text.split("\n")
+    )
