@@ -187,7 +187,13 @@ def entries(base: Folder, index: NullIndex) -> list[EntryInfo]:
 
 
 def entries_below(layers: Layers, hidden: set[str]) -> Iterator[EntryInfo]:
-    """Yield a line for every entry of read-only roots whose key is not `hidden`."""
+    """
+    Yield the information about each entry of the read-only roots.
+
+    Args:
+        layers: These roots.
+        hidden: Keys of entries that are left out.
+    """
     for key, folder, root in layers.each():
         if key not in hidden:
             last_use = os.fstat(folder.descriptor).st_mtime

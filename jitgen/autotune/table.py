@@ -36,10 +36,10 @@ class Imported:
 
     Attributes:
         table: The table.
-        taken: Problems that are chosen by it from now on.
-        skipped: Why the others are left out, by the names of the problems.
-        differences: Conditions that differ from those of the measurement: the values here, and
-            there.
+        taken: Problems whose kernels the table decides from now on.
+        skipped: Why each other problem was left out, by the names of these problems.
+        differences: Conditions that differ from those of the measurement, by their names: the value
+            on this machine, and the value of the measurement.
     """
 
     table: Table

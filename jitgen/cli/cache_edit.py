@@ -96,10 +96,10 @@ _keys = click.argument("names", metavar="CONFIG-or-KEY...", nargs=-1, required=T
 @with_output
 def verify(output: Output, rebuild: bool, signatures: bool, dry_run: bool) -> int:
     """
-    Check every byte of every entry; move damaged ones to the quarantine, hide those of bases, and
-    exit 1 for any.
+    Check every byte of every entry; move damaged ones to the quarantine, hide damaged ones of
+    read-only roots, and exit 1 if there are any.
 
-    With --signatures: whether signatures that count vouch for them; nothing is moved.
+    With --signatures, check instead whether a trusted key has signed each entry, and move nothing.
     """
     if signatures:
         from jitgen.cli.cache_remote import verify_signatures

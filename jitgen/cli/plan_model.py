@@ -30,7 +30,12 @@ class _ModelPlan:
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    """Return numbers of at least 1, separated by commas, each once."""
+    """
+    Return the numbers in a text, separated by commas; of equal ones the first.
+
+    Raises:
+        ValueError: One is not a whole number of at least 1.
+    """
     try:
         found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:

@@ -109,7 +109,7 @@ class CombineProblem(UngroupedTokens):
 
     @property
     def traffic_bytes(self) -> int:
-        """Bytes of the rows that are added, if every place is used, and of the result."""
+        """Bytes of the result and of what is read for it, if each token has top_k rows."""
         return self.m * (2 * self.n * (self.top_k + 1 + self.has_shared) + 8 * self.top_k)
 
     @property

@@ -137,7 +137,7 @@ class Report:
         name: Name of the kernel.
         arch: Target, for example ``sm_90a``.
         runs: One for each mode, in the order in which they ran.
-        explored: Modes among them that were added as the schedule is observed.
+        explored: Modes among them that were added because results depend on the schedule.
     """
 
     name: str

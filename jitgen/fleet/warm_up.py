@@ -192,7 +192,15 @@ def _record_of(row: WarmUpRow) -> KernelRecord:
 
 
 def _rank_info(group: ProcessGroup | None, jobs: int | None) -> tuple[RankInfo, RankStore | None]:
-    """Return this rank's number and part, and the job's store; None if it is alone."""
+    """
+    Return what this process is among the ranks of its job, and the store that these ranks share;
+    None instead of the store if there is one rank.
+
+    Args:
+        group: The ranks; None: all of torch.distributed, if it is initialised.
+        jobs: Processes that compile on this rank; None: as the settings say, else the rank's part
+            of the machine's.
+    """
     chosen = settings.jobs if jobs is None else jobs
     local_world = _number("LOCAL_WORLD_SIZE", 1)
     rank, world, shared = _distributed(group)

@@ -147,7 +147,15 @@ def _matrix_origins(text: str, origins: Sequence[int | None]) -> list[int | None
 
 
 def _placed(lines: list[Line], origins: list[int | None]) -> Iterator[Line]:
-    """Yield lines with the origins of warpgroup MMAs; None if these are not known."""
+    """
+    Yield `lines`, those of warpgroup MMAs with the lines of the source that they come from.
+
+    Args:
+        lines: Of the machine's code.
+        origins: Number of the source's line of each warpgroup MMA of the PTX; None: not known. If
+            the machine's code has another number of them, all have None, or the only line that
+            there is.
+    """
     total = sum(line.operation in _OF_MACHINE for line in lines)
     if total != len(origins):  # a loop was unrolled below PTX
         only = origins[0] if len(set(origins)) == 1 else None

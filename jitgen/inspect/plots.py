@@ -90,7 +90,7 @@ def memory(label: str, found: MemoryMap) -> Markup:
 
 
 def key(names: Iterable[str]) -> Iterator[Markup]:
-    """Yield a swatch and its name for each colour in turn."""
+    """Yield a swatch beside each name, in the colours of plots one after the other."""
     for at, name in enumerate(names):
         yield joined((tag("span", class_=f"swatch c{at % _COLOURS}", aria_hidden="true"), name))
 

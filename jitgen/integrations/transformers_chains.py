@@ -48,11 +48,11 @@ class _Kept:
     Record of a module that was called.
 
     Attributes:
-        places: Where its weights were.
+        places: Where the module held its weights.
         top_k: Experts of a token.
         activation: The fields of `MoEConfig` for its activation.
-        config: Its layer.
-        weights: Its weights, which are there still.
+        config: Config of the MoE layer that it is.
+        weights: Its weights, which this record keeps alive.
     """
 
     places: Places

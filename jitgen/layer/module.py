@@ -259,7 +259,7 @@ class MoELayer(nn.Module):
         *,
         masked: int | None = None,
     ) -> tuple[Config, ...]:
-        """Return the configs of the kernels of its plan."""
+        """Return the configs of the kernels of the layer's plan; arguments are those of `plan`."""
         return configs(self.plan(max_tokens, arch, masked=masked), plans.target(arch))
 
     def prewarm(
@@ -270,7 +270,15 @@ class MoELayer(nn.Module):
         masked: int | None = None,
         **options: Any,
     ) -> PrewarmReport:
-        """Bring every kernel of its plan into the store: `jitgen.prewarm`, with its options."""
+        """
+        Bring every kernel of the layer's plan into the store.
+
+        Args:
+            arch: As of `plan`.
+            max_tokens: As of `plan`.
+            masked: As of `plan`.
+            options: Other arguments of `jitgen.prewarm`.
+        """
         return prewarm(
             self.plan(max_tokens, arch, masked=masked), arch=plans.target(arch), **options
         )

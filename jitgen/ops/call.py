@@ -329,7 +329,10 @@ class Call(Generic[Args, Validated, Result]):
         return "out" if len(parts) == len(self.outputs) else self.more_outputs[-1], parts
 
     def overload(self, args: Any) -> str:
-        """Return the overload of the operation that writes what a call with `args` writes."""
+        """
+        Return the name of the torch overload for a call with `args`: by which arguments it writes
+        to, none, `out` or those in `updated`.
+        """
         found, _ = self.written(args.out)
         is_updating = any(getattr(args, name) is not None for name in self.updated)
         return self.updated[-1] if found == "default" and is_updating else found

@@ -106,11 +106,15 @@ class Tokens:
 
 def read_tokens(file: Path | None, anonymous: tuple[str, ...] = ()) -> Tokens:
     """
-    Return the tokens of `file`.
+    Return the tokens of a file.
+
+    Args:
+        file: A TOML document; None: there are no tokens.
+        anonymous: What requests without a token may do; nothing: such requests are refused.
 
     Raises:
-        SettingError: It cannot be read, other users can write or replace it, or it has errors: a
-            line for each.
+        SettingError: The file cannot be read, other users can write or replace it, or it has
+            errors; the message has a line for each.
     """
     stranger = Token(name="anonymous", scopes=anonymous) if anonymous else None
     if file is None:

@@ -121,7 +121,10 @@ class TiledRules(BaseRules[TiledT, ProblemT]):
         return config
 
     def kinds(self) -> Iterator[TiledT]:
-        """Yield every kind, legal or not, with the default tiling."""
+        """
+        Yield a config of every kind, legal or not: kinds differ in other fields than the tiling,
+        which is the default one.
+        """
         yield from kinds_of(self.usual)
 
     def kind_of(self, problem: ProblemT) -> TiledT:

@@ -53,11 +53,13 @@ def emulate(
         modes: ``quick``, ``all``, or names or modes of `jitgen.emulator.modes`.
         num_sms: SMs of the GPU. Few make a small problem give a CTA several tiles.
         time_limit_s: Seconds that one mode may take.
-        unknown: Names of tensors whose contents mean nothing until the kernel has written them.
-        settled: Names of tensors that no earlier kernel can still be writing when this one starts
-            before that has ended (PDL): to read them before griddepcontrol.wait is no finding.
-        explores: Leave out random modes once the modes before stand for every schedule, and try
-            other orders where the schedule is observed.
+        unknown: Names of tensors that count as uninitialised until the kernel has written them.
+        settled: Names of tensors that an earlier kernel does not write. This one may start before
+            an earlier one has ended (PDL): to read other tensors before griddepcontrol.wait is a
+            finding.
+        explores: Leave out random modes if the results of the modes before hold for every
+            schedule; if they depend on the order of accesses, such as of atomics, add modes with
+            other orders.
 
     Raises:
         MachineFault: The kernel did what hardware would not survive; Deadlock if it waits for ever.

@@ -144,7 +144,12 @@ class ChoiceReport(Report):
         return f"routings {ours}, not {theirs}; save elsewhere" if ours != theirs else ""
 
     def judge(self, arch: Arch) -> None:
-        """Compare what every rule chooses for the report's device with the best candidates."""
+        """
+        Set `lost` to what each rule of selection loses against the best candidate of each case.
+
+        Args:
+            arch: Target of the kernels that are chosen; the device is the report's.
+        """
         for rule, use_measured in _RULES.items():
 
             def choose(case: Case, use_measured: bool = use_measured) -> str:

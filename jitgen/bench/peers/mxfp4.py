@@ -114,14 +114,14 @@ class _Humming(Side):
 
 
 class HummingE4m3(_Humming):
-    """Activations of e4m3 with a scale for each row."""
+    """Humming, a library of GEMMs, with activations of e4m3 and a scale for each of their rows."""
 
     name = "humming e4m3"
     _input: ClassVar[dict[str, str]] = {"dtype": "float8e4m3"}
 
 
 class HummingBf16(_Humming):
-    """Activations of bfloat16."""
+    """Humming, a library of GEMMs, with activations of bfloat16."""
 
     name = "humming bf16"
     _input: ClassVar[dict[str, str]] = {}
@@ -259,12 +259,18 @@ class Marlin(Side):
 
 
 def block_of_rows(mean: float) -> int:
-    """Return the rows of a block for groups of `mean` rows."""
+    """Return how many rows Marlin takes as one block where groups have `mean` rows on average."""
     return next((block for block in _BLOCKS if mean / block < _FULL), _BLOCKS[-1])
 
 
 def blocks_of_rows(row_counts: tuple[int, ...], block: int) -> tuple[Tensor, Tensor]:
-    """Return the row at each place of each block, padding beyond the last, and blocks' groups."""
+    """
+    Return which rows the blocks have, one block after the other, and which group each block is of.
+
+    Args:
+        row_counts: Rows of each group; groups follow each other.
+        block: Places of a block. Those beyond a group's last row have the number of all rows.
+    """
     ids: list[int] = []
     experts: list[int] = []
     first, rows = 0, sum(row_counts)

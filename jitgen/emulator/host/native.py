@@ -32,7 +32,13 @@ class Library(Protocol):
 
 
 def load_copy(content: bytes, _name: str) -> Library:
-    """Load a library from a private copy of its bytes, which may go at once and shows no name."""
+    """
+    Load a library from a temporary file, which is removed before this returns.
+
+    Args:
+        content: Bytes of the library.
+        _name: What callers call it; other loaders show it.
+    """
     import tvm_ffi
 
     with tempfile.TemporaryDirectory(prefix="emulator-") as folder:

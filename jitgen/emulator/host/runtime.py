@@ -34,7 +34,11 @@ _MAP_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class Stub:
-    """The loaded stub. Its user holds a lock: it serves one launch at a time."""
+    """
+    The library that stands for the CUDA runtime, loaded.
+
+    It serves one launch at a time: callers must hold a lock from `begin` to `end`.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library

@@ -315,8 +315,16 @@ def store(
     """
     Store a tuple of unsigned values, each [n] or a scalar, for the threads under the mask.
 
+    Args:
+        f: The fragment that stores.
+        at: Number of its instruction.
+        mask: Threads that store; None: all.
+        addresses: Where each thread stores.
+        transfer: State space, sizes and memory order.
+        values: What is stored.
+
     Raises:
-        MachineFault: Out of bounds or not aligned, or to a parameter.
+        MachineFault: An address is out of bounds, not aligned, or that of a parameter.
     """
     spread = f.spread(addresses)
     data = np.stack([f.spread(value) for value in values], axis=1).view(np.uint8)

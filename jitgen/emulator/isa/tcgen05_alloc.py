@@ -87,7 +87,7 @@ def _one(f: Fragment, at: int, values: Integers) -> int:
 
 
 def _until(at: int, requests: list[Request]) -> Wait | None:
-    """Return the wait for what is not done, if anything is."""
+    """Return a wait, at instruction `at`, for requests that are not done; None if all are."""
     waiting = [request for request in requests if not request.is_done]
     if not waiting:
         return None
@@ -129,7 +129,16 @@ def allocate(
 
 
 def _ask(f: Fragment, at: int, columns: int, group: list[Cta], agent: int) -> Request:
-    """Return a request for columns, which is in the queue of its CTA from now on."""
+    """
+    Return a request for columns of tensor memory, added to the queue of the fragment's CTA.
+
+    Args:
+        f: The fragment that asks.
+        at: Number of its instruction.
+        columns: How many.
+        group: The CTA, or both CTAs of its pair, which all get the same columns.
+        agent: Number of the warp that asks.
+    """
     tensor = f.cta.tensor
     if columns & (columns - 1) or not MIN_COLUMNS <= columns <= COLUMNS:
         f.fault(at, f"{columns} columns, which is not a power of two from 32 to 512")

@@ -76,7 +76,7 @@ class LaneHistory:
     # --- recording --------------------------------------------------------------------------------
 
     def note_write(self, granules: Granules, lanes: LaneNumbers) -> None:
-        """Note the lanes of a write: one, or for each granule."""
+        """Note the lanes of a write to `granules`: one lane for all of them, or one for each."""
         self._wrote[granules] = lanes
         if isinstance(lanes, np.ndarray) and not isinstance(granules, slice):
             others = self._wrote[granules] != lanes
@@ -84,7 +84,14 @@ class LaneHistory:
                 self._wrote[granules[others]] = _TOGETHER
 
     def note_read(self, granules: Granules, agents: Agents, lanes: LaneNumbers) -> None:
-        """Note the lanes of a read by the warps of `agents`; both one, or for each granule."""
+        """
+        Note which lanes read granules.
+
+        Args:
+            granules: What was read.
+            agents: The warps that read: one for all granules, or one for each.
+            lanes: The lanes of these warps, in the same form.
+        """
         rows = agents & (_WARPS - 1)
         if isinstance(granules, slice):
             self._read[rows, granules] = lanes

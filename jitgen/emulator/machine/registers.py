@@ -74,7 +74,10 @@ class RegisterPool:
         return range(first, min(first + WARPS_OF_GROUP, self.num_warps))
 
     def disagreements(self) -> Iterator[tuple[int, list[list[int]]]]:
-        """Yield the first warp of each whole warpgroup that disagrees, and what each asked for."""
+        """
+        Yield each warpgroup of four warps that did not all ask for the same numbers of registers:
+        its first warp, and for each warp the numbers that it asked for (setmaxnreg), in order.
+        """
         for first in range(0, self.num_warps - WARPS_OF_GROUP + 1, WARPS_OF_GROUP):
             numbers = [[step.number for step in self.steps[warp]] for warp in self.group_of(first)]
             if any(one != numbers[0] for one in numbers):

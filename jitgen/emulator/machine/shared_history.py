@@ -33,7 +33,7 @@ class SharedHistory:
     What was accessed in one CTA's shared memory.
 
     Attributes:
-        words: By word. Of split words it knows nothing.
+        words: Accesses to words that are accessed as a whole; those to other words are in `bytes`.
     """
 
     def __init__(

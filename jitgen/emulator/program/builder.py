@@ -65,10 +65,10 @@ class Builder:
 
     Attributes:
         program: What the block belongs to: registers, symbols, parameters, labels.
-        namespace: The objects that generated code names.
+        namespace: Objects by the names that they have in generated code.
         next_block: Number of the block that follows in the program, -1 if there is none.
-        accesses: Registers of the instruction in hand.
-        checks: What is to be checked of registers.
+        accesses: Registers that the instruction being translated reads and writes.
+        checks: Which registers generated code checks, and for what.
     """
 
     def __init__(
@@ -200,7 +200,8 @@ class Builder:
         self, register: str, function: Callable[..., object], arguments: list[str]
     ) -> bool:
         """
-        Assign ``function(*arguments)`` of f32 to a register, together with others of its like.
+        Assign ``function(*arguments)`` of f32 to a register. Assignments by the same function that
+        follow each other are done at once.
 
         Args:
             register: What is assigned, without a guard.
@@ -208,7 +209,8 @@ class Builder:
             arguments: As `value` returns them.
 
         Returns:
-            Whether it was done: it is not where a number is among the operands.
+            Whether the assignment was added. It is not if an argument is no register of its own for
+            each thread, such as a literal: the caller then adds it in another way.
         """
         kind, target = self.register(register) if register != "_" else ("", -1)
         sources = tuple(row_of(argument) for argument in arguments)

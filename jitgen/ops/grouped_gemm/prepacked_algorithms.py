@@ -93,7 +93,7 @@ class Algorithms:
 
     @property
     def kernels(self) -> tuple[Config, Config]:
-        """The two kernels of that way."""
+        """The kernels that unpack the weights and multiply the unpacked ones."""
         return self.unpack.config, self.gemm.config
 
     @property

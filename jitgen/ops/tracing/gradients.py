@@ -90,7 +90,8 @@ class _ProductOverRows(_Node):
     """
     The product that adds up over the rows of groups, and its gradients with respect to dy and a.
 
-    Each row of dy has that of a times the gradient's matrix of its group, and the other way round.
+    With D for the gradient of a group's result, (N, K), the gradient of a row of dy is the same row
+    of a times D transposed, and that of a row of a is the same row of dy times D.
     """
 
     @staticmethod

@@ -66,7 +66,7 @@ class Sm90Derived:
 
     Attributes:
         math_warpgroups: Warpgroups that multiply; one more loads.
-        m_blocks: 64-row blocks that each math warpgroup computes one after the other.
+        m_blocks: Blocks of 64 rows that each math warpgroup computes of a tile.
         threads: Threads of a CTA.
         num_ab_stage: Operand stages in shared memory.
         smem_bytes: Shared memory of a CTA.
@@ -75,19 +75,22 @@ class Sm90Derived:
             all parts of K.
         load_registers: Registers of a thread of the loading warpgroup (setmaxnreg).
         math_registers: Registers of a thread of a math warpgroup (setmaxnreg).
-        part_m: Rows of a that one copy loads where a group does not fill its tile.
-        short_m: Rows of a tile that has boxes of its own; 0 where none has.
+        part_m: Rows of the operand `a` that are loaded or left out together where a group does not
+            fill its tile.
+        short_m: Most rows of a tile for which there are TMA boxes of as many rows; 0 without such
+            boxes.
         out_n: Columns of a tile that one CTA stores.
         epilogue_n: Columns of one store box.
         max_entries: Entries of the table of tile counts, or of the list of tiles with rows.
-        lane_tiles: Of the tiles that all clusters take at once, those that each lane of the
-            scheduler warp assigns; 0 where they are taken as they come.
+        lane_tiles: Tiles that a lane of the scheduler warp assigns of each wave, a tile for each
+            cluster; 0 without a scheduler warp.
         scale_chunk: k-blocks whose weight scales are handed over at once.
         scale_columns: Columns of a tile that share a weight scale, wherever the tile starts.
         scale_values: Weight scales kept for each k-block: one for each `scale_columns`, and padding
             to whole 16-byte loads.
-        scale_box: Activation scales that one copy loads: of a block of 64 rows of each warpgroup.
-        scale_pitch: The same, rounded up so that copies start at whole 128 bytes.
+        scale_box: Activation scales that one copy loads: those of one M block of all math
+            warpgroups.
+        scale_pitch: `scale_box`, rounded up so that copies start at whole 128 bytes.
         short_scale_box: Activation scales that one copy loads of a short tile.
     """
 
