@@ -134,7 +134,9 @@ def _check(packed: Tensor, scale: Tensor) -> PrepackedFormat:
             "scale",
             f"must be bfloat16 or float16, (G, N, K / 32) or (G, N, K / 128) (got {_kind(scale)})",
         )
-    allowed = {(groups, n, k // values): form for values, form in GROUPS.items() if k % values == 0}
+    allowed: dict[tuple[int, ...], PrepackedFormat] = {
+        (groups, n, k // values): form for values, form in GROUPS.items() if k % values == 0
+    }
     form = allowed.get(tuple(scale.shape))
     if form is None:
         wanted = " or ".join(map(str, allowed)) or "one for K of a multiple of 32"
