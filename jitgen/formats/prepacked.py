@@ -40,6 +40,7 @@ from jitgen.formats.mx32 import VALUES, Rounding
 from jitgen.formats.prepacked_scales import spread
 from jitgen.formats.prepacked_weights import (
     PrepackedWeights,
+    _made,  # noqa: F401  # pickles of older versions look for it here
     check_sizes,
     layout_of,
     spread_of_rows,

@@ -249,7 +249,7 @@ def _made(  # the fields that `PrepackedWeights.__reduce__` keeps
     k: int,
     layout: BLayout,
     row_spread: int | None,
-    form: PrepackedFormat,
+    form: PrepackedFormat = PrepackedFormat.MXFP4,  # older pickles have no other
 ) -> PrepackedWeights:
     return PrepackedWeights(
         values=values,

@@ -26,6 +26,9 @@ KEPT = {
     "integrations/transformers_chains.py _kept": "references: Places of weights and scales",
     "integrations/transformers_chains.py _held": "copies that were asked for: Versions of weights",
     "integrations/vllm_experts.py self._kept": "references: Places of weights and scales",
+    "integrations/vllm_experts.py _told": "names of layers that the log has named: no tensor",
+    "integrations/vllm_experts.py self._form": _NUMBERS,
+    "integrations/vllm_experts.py self._gate": _NUMBERS,
     "torch/operands.py _of_arch()": "a number of each target",
     "layer/checkpoints/encodings/protocol.py self.roles": _NUMBERS,
     **{
@@ -39,12 +42,20 @@ KEPT = {
     **{
         f"layer/checkpoints/destinations.py self.{name}": _ONE_READING
         for name in (
-            *("_codes", "_factor", "_layout", "_part", "_scale", "_shape", "_spreads", "_unit"),
-            "_values",
+            *("_factor", "_form", "_kept", "_layout", "_overall", "_part", "_scale"),
+            *("_scale_dtype", "_shape", "_spreads", "_unit", "_values"),
         )
     },
     "layer/early.py found": _ONE_CALL,
     "layer/early.py session": _ONE_CALL,
+    **{
+        f"layer/gradients.py ctx.{name}": _ONE_CALL
+        for name in (
+            *("activation", "expected_m", "groups", "kept", "names", "needs", "numerics"),
+            *("passes", "session"),
+        )
+    },
+    "layer/gradients.py operation()": "an operation of torch: no tensor",
     "layer/module.py layer._made": "references: bound anew where a buffer is another, see _chain",
     "layer/module.py self._made": "the same",
     "layer/module.py self._workspace": _LEASED,
@@ -69,6 +80,7 @@ KEPT = {
     "ops/grouped_gemm/dispatch.py _unit_scales": "ones, written once, and the device waited for",
     "ops/grouped_gemm/draws.py self._options": "of tests and benchmarks",
     "ops/grouped_gemm/draws.py self.is_exact": "of tests and benchmarks",
+    "ops/grouped_gemm/draws.py self.reach": "of tests and benchmarks",
     **{
         f"ops/guards.py self.{name}": _NUMBERS
         for name in ("_kinds", "_sizes", "_strides", "_thread")
@@ -91,7 +103,14 @@ KEPT = {
         f"ops/tracing/gradients.py ctx.{name}": _ONE_CALL
         for name in (
             *("dtype", "expected_m", "groups", "names", "needs_bias", "num_groups", "numerics"),
-            *("op", "session"),
+            "session",
+        )
+    },
+    "ops/tracing/nodes.py ctx.op": _ONE_CALL,
+    **{
+        f"ops/tracing/layer_gradients.py ctx.{name}": _ONE_CALL
+        for name in (
+            *("groups", "is_hashed", "kept", "names", "needs", "options", "session", "shape"),
         )
     },
     "ops/versions.py self._marks": "Versions themselves",

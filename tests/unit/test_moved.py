@@ -54,7 +54,10 @@ def test_a_name_that_never_was_is_missing_as_ever(module: str) -> None:
 
 def test_weights_of_an_older_pickle_are_read() -> None:
     weights = quantize.prepack_mxfp4_from(torch.ones(1, 64, 128))
-    old = pickle.dumps(weights, 0)
+    made, parts = weights.__reduce__()
+    earlier = type("Earlier", (), {"__reduce__": lambda self: (made, parts[:-1])})()
+    old = pickle.dumps(earlier, 0).replace(b"prepacked_weights\n", b"prepacked\n")
+    assert torch.equal(pickle.loads(old).weights(), weights.weights())  # noqa: S301
     for now, before in ((b"prepacked", b"prepared"), (b"Prepacked", b"Prepared")):
         old = old.replace(now, before)
     sys.modules.pop("jitgen.formats.prepared", None)
