@@ -8,6 +8,7 @@ that is not on disk for a trust document. In production that is hours after the 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from jitgen.config.plugins import OPERATIONS, TARGETS
@@ -39,11 +40,8 @@ def check() -> None:
         from jitgen.runtime import override
 
         override.of_folder(settings.override)
-    if settings.record is not None and settings.record.is_dir():
-        raise SettingError(
-            f"JITGEN_RECORD={settings.record} is a folder: name a file, such as "
-            f"{settings.record / 'calls.json'}"
-        )
+    if settings.record is not None:
+        _refuse_folder(settings.record)
     _check_trust()
     if settings.service and settings.token_file is not None:
         _require_file("JITGEN_TOKEN_FILE", settings.token_file)
@@ -86,6 +84,15 @@ def _check_trust() -> None:
         _require_file("JITGEN_TRUST", settings.trust)
     except SettingError as error:  # the file may come; until then kernels are compiled here
         warn_once(f"trust {error}", "nothing that must be signed is accepted: %s", error)
+
+
+def _refuse_folder(record: Path) -> None:
+    """Refuse a folder for a recording: it would be written beside it."""
+    with suppress(OSError):  # a name that cannot be is told where it is written
+        if record.is_dir():
+            raise SettingError(
+                f"JITGEN_RECORD={record} is a folder: name a file, such as {record / 'calls.json'}"
+            )
 
 
 def _require_file(variable: str, path: Path) -> None:
