@@ -166,7 +166,7 @@ LOAD_PRIORITY = PRIORITY.NO_ALLOCATE
 
 # sm90/shared/gates.py.jinja
 def load_vectors(x, row, vector, num_vectors, target):
-    """Load what the results of one vector are made of into `target`: 2 VECTOR registers."""
+    """Load what the results of one vector are made of into `target`: 2 VECTOR values of bf16."""
     first, second = vector, num_vectors + vector
     load = cute.make_copy_atom(
         cute.nvgpu.CopyG2ROp(),
@@ -238,7 +238,7 @@ def backward_vector(loaded, weight, dx, y, row, vector):
 # sm90/shared/special.py.jinja
 @cute.jit
 def alone(x):
-    """Return a vector of one value."""
+    """Return a vector of one value, as the formula takes vectors."""
     vector = cute.make_rmem_tensor(1, Float32)
     vector[0] = x
     return vector.load()
@@ -339,7 +339,7 @@ def of_group(tensor):
 
 # shared/modes.py.jinja
 def modes(num_groups, size_m):
-    """Return the modes of rows in a and out, and those of the groups."""
+    """Return the modes of rows in tensors, and those of the groups."""
     return (size_m,), (num_groups,)
 
 
