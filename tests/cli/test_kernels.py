@@ -39,8 +39,8 @@ def test_configs_are_names_that_parse_and_are_legal(jitgen: Jitgen) -> None:
 
 
 def test_configs_all_gives_code_and_reason(jitgen: Jitgen) -> None:
-    words = ("configs", "--arch", "sm_90a", "--layout", "ragged", "--scales", "block128", "--all")
-    words += ("--dtype", "e4m3", "--out-dtype", "bf16", "--set", "tile_m=256")
+    words = ("configs", "--arch", "sm_120a", "--layout", "ragged", "--scales", "block128", "--all")
+    words += ("--dtype", "e4m3", "--out-dtype", "bf16")
     done, document = jitgen(*words), jitgen(*words, "--json").document
     refused = [config for config in document["configs"] if not config["ok"]]
 
@@ -49,7 +49,7 @@ def test_configs_all_gives_code_and_reason(jitgen: Jitgen) -> None:
     assert all(config["derived"] for config in document["configs"] if config["ok"])
     assert f"{len(refused):,} refused" in done.err
     assert len(done.out.splitlines()) == len(document["configs"]) + 1
-    assert REFUSED in done.out
+    assert all(config["name"] in done.out for config in refused)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
