@@ -44,15 +44,15 @@ loop, as they do by default, took more of the cores than the operations. Read wh
 """
 
 
-_FIRST, _OF_MORE = 3, 6
-"""Of the cases of one test a push runs the first three, and of those behind them every sixth."""
+_FIRST, _OF_MORE = 2, 6
+"""Of the cases of one test a push runs the first two, and of those behind them every sixth."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Leave most cases of a test that has many to the night: all but every n-th of one that is marked
-    `sampled(n)`, else all but the first three and every sixth.
+    `sampled(n)`, else all but the first two and every sixth.
     """
     cases: Counter[str] = Counter()
     for item in items:

@@ -143,7 +143,7 @@ def test_unchanged_programs_are_clean(programs: Programs, name: str, modes: str)
     assert program.findings(program.artifact.ptx, modes) == []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("mutation", often(MUTATIONS, OFTEN, attrgetter("name")))
 def test_found(programs: Programs, mutation: Mutation) -> None:
     assert_found(programs[mutation.program], mutation)
