@@ -417,6 +417,8 @@ def test_kernels_of_other_formats_are_listed_if_asked_for() -> None:
 
     assert len(more) == len(sides.kernels([DECODE])) + len(FORMATS)
     assert sum("int4" in name for name in more) == 4
+    beyond = sides.kernels([replace(DECODE, k=2880)], more=FORMATS)
+    assert not any("group128" in name for name in beyond)
 
 
 def test_sides_have_names_of_their_own() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import jitgen
+from jitgen.bench.cases import Case
 from jitgen.bench.hopper_fp4.operands import SETS, Tokens, Weights, copies
 from jitgen.bench.hopper_fp4.sides import ROW, WIDE, Kind, Own, fp8_bits, ready
 from jitgen.bench.peers import Unavailable
@@ -67,6 +68,10 @@ class Prepacked(Own):
             "b_layout": layout,
         }
 
+    def fits(self, case: Case) -> bool:
+        """Return whether K has whole groups of values that share a scale."""
+        return case.k % self._form.facts.values == 0
+
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
         """
         Return a function that makes the side of a kernel.
@@ -74,9 +79,9 @@ class Prepacked(Own):
         Raises:
             Unavailable: K is no multiple of what the format needs.
         """
-        _, _, k = weights.sizes
-        if k % self._form.facts.values:
-            raise Unavailable(f"K is a multiple of {self._form.facts.values} there (got {k})")
+        if not self.fits(tokens.case):
+            size = self._form.facts.values
+            raise Unavailable(f"K is a multiple of {size} there (got {tokens.case.k})")
         prepacked = weights.once(f"{self._form} {self._layout}", partial(self._weights, weights))
         a, *scales = self._kind.quantize(tokens.x)
         return partial(

@@ -63,6 +63,10 @@ class Own(Side):
 
     types: Mapping[str, Any]
 
+    def fits(self, case: Case) -> bool:  # noqa: ARG002  # most do
+        """Return whether the weights can have the sizes of a case."""
+        return True
+
     def made(self, weights: Weights, tokens: Tokens) -> Callable[[GroupedGemmConfig], Ready]:
         """Return a function that makes the side of a kernel."""
         raise NotImplementedError
@@ -287,6 +291,7 @@ def kernels(
         config
         for case in found
         for side in (*ours(case), *more)
+        if side.fits(case)
         for config in (
             *side.kernels(case, ARCH)[: None if all_of_them and side.name != FP8 else 1],
             *side.beside(case, ARCH),
