@@ -139,7 +139,9 @@ MISTAKES = [
             _WRONG, counts=(2, 1, 2)),
     Mistake("beyond the inbox", "VECTOR_BYTES = 16", "VECTOR_BYTES = 32", ("fault", "inbox")),
     Mistake("all is sent to the next rank", "peers[(rank + distance) % ranks]",
-            "peers[(rank + 1) % ranks]", _HANGS, counts=(1, 1, 1)),
+            "peers[(rank + 1) % ranks]", _HANGS, counts=(1, 1, 1), ops=("dispatch",)),
+    Mistake("all sums are sent to the next rank", "peers[peer]", "peers[(rank + 1) % ranks]",
+            _HANGS, counts=(1, 1, 1), ops=("combine_ranks",)),
     Mistake("a word with its sign", "tag | Int64(words[0])", "tag | Int64(Int32(words[0]))",
             _HANGS, ops=("dispatch",)),
     # the kernel before
