@@ -40,7 +40,7 @@ from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 # The config.
 ROWS = 1  # tokens of a tile
-LOADS = 8  # rows of each, whose loads are all under way at once
+LOADS = 8  # rows of a token whose loads are under way at once
 THREADS = 128
 CTAS_PER_SM = 6  # that registers must suffice for
 USE_PDL = True  # start while the kernel before on the stream drains
@@ -55,15 +55,14 @@ PRIORITY = cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE  # in L1: everything is 
 
 @cute.kernel
 def combine_kernel(y, inverse, weights, shared, out):
-    """Every warp walks over tiles of ROWS tokens and 32 vectors."""
+    """Every warp takes a tile of ROWS tokens and 32 vectors."""
     cta, _, _ = cute.arch.block_idx()
-    num_ctas, _, _ = cute.arch.grid_dim()
     warp = cta * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
     cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
     cute.arch.griddepcontrol_launch_dependents()  # they run up to their own wait
     num_tokens, num_vectors = out.shape[0], out.shape[1]
     tiles_m, tiles_n = cute.ceil_div(num_tokens, ROWS), tiles_along_n(num_vectors)
-    step_m, step_n = tiles_m, Int32(0)  # one tile, unless CTAs are persistent
+    step_m, step_n = tiles_m, Int32(0)  # beyond all tiles
     tile_m, tile_n = warp // tiles_n, warp % tiles_n
     while tile_m < tiles_m:
         vector = tile_n * 32 + cute.arch.lane_idx()
@@ -72,13 +71,11 @@ def combine_kernel(y, inverse, weights, shared, out):
         sums = cute.make_rmem_tensor((VECTOR, ROWS), Float32)
         sums.fill(0.0)
         extra = cute.make_rmem_tensor((VECTOR, ROWS), cutlass.BFloat16)
-        for r in cutlass.range_constexpr(ROWS if shared is not None else 0):
-            if (tokens[r] < num_tokens) & (vector < num_vectors):
-                load(shared, tokens[r], vector, extra[None, r])
+        if (tokens[0] < num_tokens) & (vector < num_vectors):
+            load(shared, tokens[0], vector, extra[None, 0])
         for first in cutlass.range(0, inverse.shape[1], LOADS, unroll=1):
             add_rows(sums[None, 0], y, places[0], first, vector)
-        if cutlass.const_expr(shared is not None):
-            sums[None, 0].store(sums[None, 0].load() + extra[None, 0].load().to(Float32))
+        sums[None, 0].store(sums[None, 0].load() + extra[None, 0].load().to(Float32))
         store_sums(sums[None, 0], out, tokens[0], vector)
         tile_m += step_m
         tile_n += step_n
@@ -106,7 +103,7 @@ def places_of(y, inverse, weights, token):
 
 
 def load(tensor, row, vector, target):
-    """Load one vector of a row into `target`: VECTOR registers."""
+    """Load one vector of a row into `target`: VECTOR values."""
     atom = cute.make_copy_atom(
         cute.nvgpu.CopyG2ROp(),
         cutlass.BFloat16,
@@ -121,7 +118,8 @@ def add_rows(sums, y, places, first, vector):
     """
     Add one vector of LOADS rows, the places from `first` on, in their order.
 
-    A warp asks its lanes for them as one; all loads are under way before the first is used.
+    Lanes of the warp have them, so all of it calls this. All loads are under way before the first
+    is used.
     """
     loaded = cute.make_rmem_tensor((VECTOR, LOADS), cutlass.BFloat16)
     rows = [cute.arch.shuffle_sync(places.row, first + i) for i in range(LOADS)]
@@ -165,7 +163,7 @@ def launch(y, inverse, topk_weights, shared, out, stream):
         grid=[cutlass.max(num_ctas, 1), 1, 1],
         block=[THREADS, 1, 1],
         min_blocks_per_mp=CTAS_PER_SM,
-        preferred_smem_carveout=-1,  # the driver's choice; else the compiler asks a GPU
+        preferred_smem_carveout=-1,  # the driver's choice; without, the compiler would ask a GPU
         stream=stream,
         use_pdl=USE_PDL,
     )

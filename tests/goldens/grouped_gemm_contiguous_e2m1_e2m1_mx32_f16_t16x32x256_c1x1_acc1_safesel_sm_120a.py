@@ -15,7 +15,7 @@
 # config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
 # under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
-Grouped GEMM on Blackwell's GPUs for desks: e2m1 tokens, e2m1 weights, f16 result.
+Grouped GEMM on Blackwell's RTX GPUs: e2m1 tokens, e2m1 weights, f16 result.
 
     out[m, n] = sum over s of (a[m, s] . b[g, n, s]) * 2**(a_scale[m, s] + b_scale[g, n, s] - 254)
 
@@ -24,13 +24,13 @@ g is the group of row m, s counts parts of 32 along K; scales are UE8M0 bytes, 2
 Matrix instructions apply the scales, and sum in registers.
 
 Rows are contiguous: `groups` (M,) holds the group of each row, -1 for padding. A group's rows start
-at a multiple of 128, so a tile meets one group at most. Padding may stand anywhere in it and is
+at a multiple of 128, so a tile meets one group at most. Any of its rows may be padding; padding is
 never written.
 
-A CTA walks over many tiles of TILE_M x TILE_N, and its warps over them with different tasks:
+A CTA takes many tiles of TILE_M x TILE_N, one after the other. Its warps have different tasks:
 
     load warp   brings a, b and scales to shared memory by TMA, NUM_STAGES k-blocks ahead
-    math warps  multiply, round and store, each a part of the tile; they never wait for each other
+    math warps  multiply and store, each a part of the tile; they never wait for each other
 
 Rows of a, the tokens, are the n side of matrix instructions, and those of b, the weights, the m
 side, so that 8 tokens fill an instruction.
@@ -79,7 +79,7 @@ USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
 WARPS_M = 1  # math warps along tokens
-WARPS_N = 2  # and along weights
+WARPS_N = 2  # math warps along weights
 THREADS = 96
 NUM_STAGES = 8
 
@@ -98,12 +98,10 @@ GROUP_ROWS = TILE_M  # rows that certainly have one group
 
 
 # sm120/grouped_gemm.py.jinja
-CLUSTER_M = 1  # CTAs along M: these GPUs have no multicast to share loads by
-CLUSTER_N = 1  # and along N
-CLUSTER_SIZE = 1
+CLUSTER_M = 1
 MATH_WARPS = WARPS_M * WARPS_N
-PARTS_M = TILE_M // WARPS_M // 8  # parts of a warp, 8 tokens each
-PARTS_N = TILE_N // WARPS_N // 16  # and 16 weights each
+PARTS_M = TILE_M // WARPS_M // 8  # parts of 8 tokens that a warp has
+PARTS_N = TILE_N // WARPS_N // 16  # parts of 16 weights that a warp has
 OUT_VECTOR = 128 // OUT_DTYPE.width  # values of out in 16 bytes
 OUT_ROW_BYTES = PARTS_N * 16 * OUT_DTYPE.width // 8 + 16  # of a warp; padded against bank conflicts
 
@@ -174,7 +172,7 @@ def grouped_gemm_kernel(a, b, scales, groups, results):
     num_k_blocks = cute.ceil_div(cute.size(mA, mode=[1]), A_ROW_BYTES)
     tiles_n = cute.ceil_div(cute.size(mB, mode=[0]), TILE_N)
     cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
-    cta = Cta(block, num_blocks, Int32(0), 0, num_k_blocks)
+    cta = Cta(block, num_blocks, Int32(0), num_k_blocks)
     schedule = make_schedule(groups, mB, results[0], tiles_n, cta)
 
     if warp_index < MATH_WARPS:
@@ -215,10 +213,10 @@ class Own(NamedTuple):
 
     warp: Int32
     lane: Int32
-    row: Int32  # the first one of its tokens in a tile
-    column: Int32  # and of its weights
-    tokens: list[Int32]
-    weights: list[Int32]
+    row: Int32  # the place in a tile of its first token
+    column: Int32  # the place in a tile of its first weight
+    tokens: list[Int32]  # addresses
+    weights: list[Int32]  # addresses
 
 
 def own_part(storage):
@@ -255,7 +253,7 @@ def multiply_tiles(schedule, loads, storage, scales, results):
 
 
 class Results(NamedTuple):
-    """Where results go, and what is added to them."""
+    """Where results go."""
 
     out: cute.Tensor
 
@@ -296,12 +294,12 @@ def copy_rows(schedule, staging, out, own, work, first):
         item = i * 32 + own.lane
         r, column = item // vectors, item % vectors * OUT_VECTOR
         row = first + r
-        is_own = (work.row + row < work.live_end) & (first_column + column < num_columns)
+        is_stored = (work.row + row < work.live_end) & (first_column + column < num_columns)
         if cutlass.const_expr(8 * vectors % 32 > 0):
-            is_own = is_own & (r < 8)
-        last_row = schedule.num_rows - 1
-        is_own = is_own & (schedule.groups[cutlass.min(work.row + row, last_row)] == work.group)
-        if is_own:
+            is_stored = is_stored & (r < 8)
+        group = schedule.groups[cutlass.min(work.row + row, schedule.num_rows - 1)]
+        is_stored = is_stored & (group == work.group)
+        if is_stored:
             place = (staging + r * OUT_ROW_BYTES + item % vectors * 16).align(16)
             source = cute.make_tensor(
                 cute.recast_ptr(place, dtype=OUT_DTYPE), cute.make_layout(OUT_VECTOR)
@@ -316,7 +314,11 @@ def copy_rows(schedule, staging, out, own, work, first):
 # sm120/grouped_gemm/sums.py.jinja
 @cute.jit
 def tail_of(num_places):
-    """Return the last word with scales, and which of its bits are: what follows may be a NaN."""
+    """
+    Return the index of the last word of scales along K, and a mask of its bytes that are scales.
+
+    What follows them may be the byte of a NaN, and 0 times that is a NaN.
+    """
     last = (num_places + 3) // 4 - 1
     tail = num_places - last * 4
     mask = Int32(-1)
@@ -327,8 +329,8 @@ def tail_of(num_places):
 class ScaleWords(NamedTuple):
     """Scales that instructions take from this lane, as words: along K in a stage, and stages."""
 
-    tokens: list[cute.Tensor]  # of TOKEN_LANES parts each, of which one is this lane's
-    weights: cute.Tensor  # of both parts: half of one is this lane's
+    tokens: list[cute.Tensor]  # for every TOKEN_LANES parts one: this lane has those of one part
+    weights: cute.Tensor  # of 8 rows of a part; other lanes of the quad have the others
 
 
 def scale_words(scales, own, work):
@@ -342,7 +344,6 @@ def scale_words(scales, own, work):
         block = 0
         tokens.append(scales.a.smem[place, None, block, None])
     column = work.b_tile * TILE_N % 128 + own.column + quad + of_quad % 2 * 8
-    column += 0
     weights = scales.b.smem[column % 32 * 4 + column // 32, None, 0, None]
     return ScaleWords(tokens, weights)
 
@@ -386,7 +387,7 @@ def sum_tile(schedule, loads, state, scales, own, work, sums):
 # sm120/grouped_gemm/load.py.jinja
 def stages_of(rows, row_bytes):
     """Return how an operand lies in shared memory, swizzled; last mode: stages."""
-    tile = (rows, 8, row_bytes)
+    tile = (rows, 8, row_bytes)  # of M, N and K: the helper does not look at N
     return hopper.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, Uint8, NUM_STAGES)
 
 
@@ -402,10 +403,9 @@ def load_tiles(schedule, loads, a, b, scales):
     """
     Load warp: for each k-block of each tile, wait until a stage is free and fill it.
 
-    A stage is full when all its bytes have arrived, and free when all math warps gave it back.
+    A stage is full when all its bytes have arrived, and free when all math warps have read it.
     """
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
-    b_policy = None
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
@@ -418,7 +418,10 @@ def load_tiles(schedule, loads, a, b, scales):
         for k in cutlass.range(num_blocks, unroll=1):
             loads.producer_acquire(state)
             full = loads.producer_get_barrier(state)
-            cute.copy(*k_block(b_copies, k, state.index), tma_bar_ptr=full, cache_policy=b_policy)
+            cute.copy(
+                *k_block(b_copies, k, state.index),
+                tma_bar_ptr=full,
+            )
             cute.copy(*k_block(a_copies, k, state.index), tma_bar_ptr=full)
             for copies in scale_copies:
                 cute.copy(*k_block(copies, k, state.index), tma_bar_ptr=full)
@@ -529,7 +532,7 @@ def copies_of_scales(scales, work):
 
 # sm120/grouped_gemm/operands.py.jinja
 def token_of(column):
-    """Return which of 8 tokens is a column of an instruction."""
+    """Return which of 8 tokens is a column of an instruction: they come in their order."""
     return column
 
 
@@ -592,23 +595,23 @@ def places_of_weights(base, first, lane):
 
 def selector(byte, lane):
     """
-    Return the pair that tells an instruction where scales are: a byte of a register, a lane of 4.
+    Return the pair that tells an instruction where its scales are: from which byte of a word on,
+    and in which lane of each quad.
 
-    A word has the scales of four places along K: place 3 is byte 3 of word 0, place 6 byte 2 of
-    word 1. Where TOKEN_LANES is 4, lane 1 of each quad has the scales of parts 1 and 5 of the
-    tokens, in two words. So the scale of part 5 at place 6 is chosen by {2, 1}.
+    A word has the scales of four places along K, and an instruction takes those of one, two or
+    four.
     """
     return "{" + f"{byte}, {lane}" + "}"
 
 
-def add_product(sums, part, weights, tokens, weight_scale, token_scale, *, is_first=False):
+def add_product(sums, part, weights, tokens, weight_scale, token_scale):
     """
-    Add the product of 16 weights and 8 tokens to the sums of a part, or start with it.
+    Add the product of 16 weights and 8 tokens to the sums of a part.
 
-    A scale is a register, the byte in it from which on it counts, and the lane of a quad that has
-    it: for weights the pair of lanes.
+    A scale is a register, its first byte that the instruction takes, and the lane of each quad that
+    has it; of weights, the pair of lanes.
     """
-    before = [Float32(0.0) if is_first else sums[(i, *part)] for i in range(4)]
+    before = [sums[(i, *part)] for i in range(4)]
     operands = ", ".join(
         (
             *(vector("w", 0, 4), vector("r", 0, 4), vector("r", 4, 2), vector("r", 6, 4)),
@@ -632,7 +635,6 @@ class Cta(NamedTuple):
     block: Int32
     num_blocks: Int32
     rank: Int32  # in its cluster
-    first_k_block: Int32
     num_k_blocks: Int32
 
 
@@ -648,9 +650,8 @@ class WorkTile(NamedTuple):
     tile_n: Int32  # its place along N
     group: Int32  # whose rows and weights it takes; -1 where nothing is left
     live_end: Int32 = 0  # the end of the group's rows
-    b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
-    block: Int32 = 0  # of 128 rows, each group counted from its own first row: where scales are
-    num_rows: Int32 = TILE_M  # that may be the group's
+    b_tile: Int32 = 0  # the place along N of the tile of b that is loaded
+    max_rows: Int32 = TILE_M  # how many of its rows may be the group's
     is_valid: Boolean = True  # there is something to do
 
 
@@ -659,26 +660,24 @@ class Schedule(NamedTuple):
     """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
 
     groups: cute.Tensor
-    num_rows: Int32  # of a, or of one of its matrices
+    num_rows: Int32  # of a matrix of a
     tiles_n: Int32  # cluster tiles along N
     order: "Order"  # what else the order of tiles depends on
-    begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
-    end: Int32
-    step: Int32
+    begin: Int32  # the first cluster tile of this cluster
+    end: Int32  # how many cluster tiles there are
+    step: Int32  # how many clusters there are: without a scheduler, from a tile to the next
     rank_m: Int32  # place of this CTA among those that share b
-    rank_n: Int32  # and among those that share a
-    first_k_block: Int32  # of this CTA's part of K
+    rank_n: Int32  # place of this CTA among those that share a
     num_k_blocks: Int32
 
 
 @cute.jit
 def make_schedule(groups, b, out, tiles_n, cta):
-    """Return the schedule of this CTA; takes all threads of it."""
+    """Return the schedule of this CTA; all of its threads call this."""
     num_rows = cute.size(out, mode=[0])
     order, tiles_m = make_order(b, num_rows)
     end = tiles_m * tiles_n
-    begin, step = cta.block // CLUSTER_SIZE, cta.num_blocks // CLUSTER_SIZE
-    rank_m, rank_n = ranks_of(cta.rank)
+    begin, step = cta.block, cta.num_blocks
     return Schedule(
         groups=groups,
         num_rows=num_rows,
@@ -687,9 +686,8 @@ def make_schedule(groups, b, out, tiles_n, cta):
         begin=begin,
         end=end,
         step=step,
-        rank_m=rank_m,
-        rank_n=rank_n,
-        first_k_block=cta.first_k_block,
+        rank_m=ranks_of(cta.rank)[0],
+        rank_n=ranks_of(cta.rank)[1],
         num_k_blocks=cta.num_k_blocks,
     )
 
@@ -705,18 +703,18 @@ class Order(NamedTuple):
 @cute.jit
 def make_order(b, num_rows):
     """Return the order of tiles, and how many there are along M."""
-    tiles_m = cute.ceil_div(num_rows, TILE_M * CLUSTER_M)
+    tiles_m = cute.ceil_div(num_rows, TILE_M)
     return Order(cute.size(b, mode=[2]), tiles_m), tiles_m
 
 
 def ranks_of(rank):
     """Return the places of a CTA among those of its cluster that share b, and that share a."""
-    return (rank % CLUSTER_M, rank // CLUSTER_M)
+    return (rank % CLUSTER_M, rank)
 
 
 @cute.jit
 def group_at(schedule, row):
-    """Return the group of GROUP_ROWS rows from `row` on, -1 if all is padding. Takes a warp."""
+    """Return the group of GROUP_ROWS rows from `row` on, -1 if all is padding, to a whole warp."""
     lane = cute.arch.lane_idx()
     group = Int32(-1)
     value = schedule.groups[cutlass.min(row + lane % GROUP_ROWS, schedule.num_rows - 1)]
@@ -729,20 +727,21 @@ def group_at(schedule, row):
 @cute.jit
 def measure(schedule, work):
     """
-    Return `work` with its ends: up to where its rows are known to be the group's, and its last one.
+    Return `work` with its ends; all lanes of a warp call this.
 
-    The first is the end of its last whole block of 64 rows without others: these may be stored as
-    they are, while the rows of other blocks are looked up one by one. Takes a warp.
+    One is where the blocks of 64 rows end that are all the group's: they may be stored as they are.
+    A row beyond the tensor counts as its last row, for the TMA unit stores none there. The rows of
+    other blocks are looked up one by one, up to the other end, behind the group's last row.
     """
     lane = cute.arch.lane_idx()
     filled = Int32(TILE_M)
     live = Int32(0)
     place = lane
     row = work.row + place
-    is_own = schedule.groups[cutlass.min(row, schedule.num_rows - 1)] == work.group
-    is_own = is_own & (place < work.num_rows)
-    filled = filled if is_own else cutlass.min(filled, place)
-    live = place + 1 if is_own & (row < schedule.num_rows) else live
+    belongs = schedule.groups[cutlass.min(row, schedule.num_rows - 1)] == work.group
+    belongs = belongs & (place < work.max_rows)
+    filled = filled if belongs else cutlass.min(filled, place)
+    live = place + 1 if belongs & (row < schedule.num_rows) else live
     for distance in (16, 8, 4, 2, 1):
         filled = cutlass.min(filled, cute.arch.shuffle_sync(filled, lane ^ distance))
         live = cutlass.max(live, cute.arch.shuffle_sync(live, lane ^ distance))
@@ -758,9 +757,9 @@ def find_tile(schedule, index):
     of b.
     """
     tile_m, tile_n = raster(index, schedule.order.tiles_m, schedule.tiles_n)
-    row = (tile_m * CLUSTER_M + schedule.rank_m) * TILE_M
+    row = (tile_m + schedule.rank_m) * TILE_M
     group = group_at(schedule, row)
-    tile_n = tile_n * CLUSTER_N + schedule.rank_n
+    tile_n = tile_n + schedule.rank_n
     return WorkTile(row, tile_n, group, b_tile=tile_n, is_valid=group >= 0)
 
 
@@ -826,12 +825,12 @@ class Copies(NamedTuple):
 
 
 @cute.jit
-def copies_of(source, matrix, tile, tile_index, rank=0, num_ranks=1):
-    """Return a tile's copies: of its k-blocks, what one of `num_ranks` CTAs copies for all."""
+def copies_of(source, matrix, tile, tile_index):
+    """Return a tile's copies: of each k-block the part that this CTA loads."""
     stages, blocks = cpasync.tma_partition(
         source.tma,
-        rank,
-        cute.make_layout(num_ranks),
+        0,
+        cute.make_layout(1),
         cute.group_modes(source.smem, 0, 2),
         cute.group_modes(cute.local_tile(matrix, tile, (tile_index, None)), 0, 2),
     )
@@ -852,7 +851,7 @@ def groups_last(tensor):
 
 # shared/modes.py.jinja
 def modes(size_m):
-    """Return the modes of rows in a and out, and those of the groups."""
+    """Return the modes of rows in tensors, and those of the groups."""
     return (size_m,), (size_m,)
 
 

@@ -25,14 +25,14 @@ The tensor cores sum one block of K. This partial sum is then promoted: scaled a
 float32 total in registers.
 
 Rows are contiguous: `groups` (M,) holds the group of each row, -1 for padding. A group's rows start
-at a multiple of 128, so a tile meets one group at most. Padding may stand anywhere in it and is
+at a multiple of 128, so a tile meets one group at most. Any of its rows may be padding; padding is
 never written.
 
-A CTA walks over many tiles of TILE_M x TILE_N, and its warps over them with different tasks:
+A CTA takes many tiles of TILE_M x TILE_N, one after the other. Its warps have different tasks:
 
     load warp        brings a, b and a_scale to shared memory by TMA, NUM_STAGES k-blocks ahead
-    tile warp        finds the next tile and hands it, then its scales, to the math warpgroups
-    math warpgroups  multiply, promote, round and store; a store overlaps the next tile
+    tile warp        tells the math warpgroups where the next tile is, then its scales
+    math warpgroups  multiply, promote and store; a store overlaps the next tile
 
 The two CTAs of a cluster take neighbouring tiles along M. Where both belong to one group they need
 the same tile of b: each loads half of it and multicasts that to both.
@@ -41,7 +41,7 @@ Warps wait for each other at pairs of mbarriers, one pair for each stage of a pi
 has the number of arrivals after which a stage is full, and after which it is free again:
 
     pipeline  stages  full after                         free after
-    load         5     1  the load warp, and all bytes     16  math warps of CTAs that share operands
+    load         5     1  the load warp, and all bytes     16  math warps of CTAs that share loads
     plan         2    32  lanes of the tile warp            8  math warps
     scale        2    32  lanes of the tile warp            8  math warps
 
@@ -52,7 +52,7 @@ To see it, check it and run it:
     jitgen show $NAME --ptx  # and --sass, --resources: what the compiler makes of it
     jitgen verify $NAME  # compile it and run it without a GPU, checked against float32 arithmetic
 
-    kernel = jitgen.get_kernel(*jitgen.GroupedGemmConfig.parse(NAME))
+    kernel = jitgen.get_kernel(NAME)
     kernel(a, b, a_scale, b_scale, groups, out, num_ctas)  # see grouped_gemm(), at the end
 
 To change all kernels of this kind, not just a copy of one, edit sm90/grouped_gemm.py.jinja or what
@@ -79,13 +79,12 @@ TILE_N = 128
 TILE_K = 128
 CLUSTER_M = 2  # CTAs that share a tile of b
 CLUSTER_N = 1  # CTAs that share a tile of a
-SPLIT_K = 1  # CTAs that take a part of K of a tile each
 RASTER = 8  # cluster tiles along M that take one tile of b before the next one
 USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
 MATH_WARPGROUPS = 2
-M_BLOCKS = 1  # blocks of 64 rows that each math warpgroup takes, one after the other
+M_BLOCKS = 1  # blocks of 64 rows that each math warpgroup takes of a tile
 THREADS = 384
 LOAD_REGISTERS = 40
 MATH_REGISTERS = 232
@@ -97,13 +96,13 @@ SCALE_COLUMNS = 128  # columns of a tile that certainly share a weight scale
 SCALE_VALUES = 1  # weight scales stored per k-block, one for each SCALE_COLUMNS
 SCALE_BOX = 128  # a_scales that one copy loads: those of M_STEP rows
 SCALE_PITCH = 128  # the same, rounded up so that copies start at whole 128 bytes
-CLUSTER_TILE_N = TILE_N * CLUSTER_N  # columns that a cluster takes at once
+CLUSTER_TILE_N = TILE_N  # columns that a cluster takes at once
 GROUP_ROWS = 128  # rows that certainly have one group
 
-CLUSTER_SIZE = CLUSTER_M * CLUSTER_N * SPLIT_K
-M_STEP = 64 * MATH_WARPGROUPS  # rows of one M block of each math warpgroup
+CLUSTER_SIZE = CLUSTER_M
+M_STEP = 64 * MATH_WARPGROUPS  # rows of an M block of all math warpgroups together
 AB_VECTOR = 128 // AB_DTYPE.width  # values of a or b in 16 bytes: the grain of the TMA unit
-OUT_VECTOR = 128 // OUT_DTYPE.width  # and of out
+OUT_VECTOR = 128 // OUT_DTYPE.width  # values of out in 16 bytes
 MMA_K = 2 * AB_VECTOR
 ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + M_BLOCKS * SCALE_BOX * 4
@@ -111,8 +110,8 @@ STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES + M_BLOCKS * SCALE_BOX * 4
 
 # sm90/grouped_gemm.py.jinja
 PLAN_SLOTS = 2  # tiles that the tile warp may hand over before one is taken
-TILE_WORDS = 8  # words of a tile that is handed over
-SCALE_SLOTS = 2  # the same of their scales, of a whole tile or in chunks
+TILE_WORDS = 8  # words of a slot, of which a tile takes the first five
+SCALE_SLOTS = 2  # chunks whose scales the tile warp may hand over before they are taken
 
 
 # sm90/grouped_gemm/storage.py.jinja
@@ -178,10 +177,10 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
         storage.load_barriers,
         NUM_STAGES,
         1,
-        math_warps * CLUSTER_M * CLUSTER_N,
+        math_warps * CLUSTER_M,
         tx_count=STAGE_BYTES,
         cta_layout_vmnk=cute.make_layout((1, CLUSTER_M, CLUSTER_N, 1)),
-    )  # the last one synchronises for all three
+    )  # which synchronises the CTA, for the pipelines above, too
     plans = Plans(plan_pipeline, sTile)
     scales = make_scales(scale_pipeline, storage, scales)
 
@@ -191,7 +190,7 @@ def grouped_gemm_kernel(a, b, scales, groups, out):
 
     num_k_blocks = cute.ceil_div(cute.size(a[1], mode=[1]), TILE_K)
     tiles_n = cute.ceil_div(cute.size(b[1], mode=[0]), CLUSTER_TILE_N)
-    first_k_block, rank = 0, Int32(0)
+    first_k_block = 0
     rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
     cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
     cta = Cta(block, num_blocks, rank, first_k_block, num_k_blocks)
@@ -247,7 +246,7 @@ def stage_block(sOut, sums, first_box, thread):
 # sm90/grouped_gemm/bring_tiles.py.jinja
 @cute.jit
 def bring_tiles(warp, schedule, plans, loads, sources):
-    """Run the task of warp `warp` of the loading warpgroup; the last warps have none."""
+    """Run the task of warp `warp` of the loading warpgroup, if it has one."""
     a, b, scales = sources
     if warp == 0:
         load_tiles(schedule, loads, a, b, scales)
@@ -348,7 +347,7 @@ class Scales(NamedTuple):
     pipeline: pipeline.PipelineAsync
     b_scale: cute.Tensor
     sBScale: cute.Tensor
-    a_scale: NamedTuple  # how the TMA unit loads it
+    a_scale: NamedTuple  # as the TMA unit loads it
     sAScale: cute.Tensor
 
 
@@ -378,7 +377,7 @@ def make_scales(scale_pipeline, storage, maps):
 
 @cute.jit
 def first_scale(work):
-    """Return the first row of a tile's scales that is loaded."""
+    """Return the first row whose scales are loaded for a tile."""
     return work.row
 
 
@@ -393,7 +392,7 @@ def boxes_in(scales):
 
 
 def source_of_scales(maps, sAScale):
-    """Return where the load warp takes them from, and where to."""
+    """Return a_scale as the load warp reads it, and its stages."""
     return Source(*maps, sAScale)
 
 
@@ -460,17 +459,18 @@ def multiply(mmas, operands, acc, m_block, stage):
 
 
 @cute.jit
-def promote(total, acc, m_block, a_scales, b_scales):
+def promote(total, acc, m_block, row_scales, b_scales):
     """
     Add the partial sums of one M block to their totals, scaled.
 
-    A thread has two rows of an M block, 8 apart, and of every 8 columns two.
+    A thread has two rows of an M block, 8 apart, for which `row_scales` are, and of every 8 columns
+    two; `b_scales` has one for each SCALE_COLUMNS.
     """
     factors = [None, None]
     for j in cutlass.range_constexpr(TILE_N // 8):
         if cutlass.const_expr(j * 8 % SCALE_COLUMNS == 0):
             for i in cutlass.range_constexpr(2):
-                factors[i] = a_scales[i] * b_scales[j * 8 // SCALE_COLUMNS]
+                factors[i] = row_scales[i] * b_scales[j * 8 // SCALE_COLUMNS]
         for v in cutlass.range_constexpr(2):
             for i in cutlass.range_constexpr(2):
                 total[(v, i, j), m_block, 0] += factors[i] * acc[(v, i, j), 0, 0]
@@ -509,7 +509,7 @@ def load_tiles(schedule, loads, a, b, scales):
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
-        state = load_tile(schedule, loads, state, (a, b, scales), work)
+        state = load_tile(schedule, loads, state, a, b, scales, work)
         position = next_position(schedule, position)
     # All loads are on their way: the next kernel may start, up to its own griddepcontrol_wait.
     cute.arch.griddepcontrol_launch_dependents()
@@ -517,25 +517,18 @@ def load_tiles(schedule, loads, a, b, scales):
 
 
 # sm90/grouped_gemm/load_tile.py.jinja
-def b_policy():
-    """Return how L2 keeps b; None where it keeps it as usual."""
-    return None
-
-
 @cute.jit
-def load_tile(schedule, loads, state, sources, work):
+def load_tile(schedule, loads, state, a, b, scales, work):
     """Load a tile k-block by k-block; return the state of the pipeline."""
-    a, b, scales = sources
     num_blocks = schedule.num_k_blocks if work.is_valid else 0
     a_copies = copies_of_a(schedule, a, work)
     b_copies = copies_of_b(schedule, b, work)
     scale_copies = copies_of_scales(scales, work)
     for k in cutlass.range(num_blocks, unroll=1):
         full = open_stage(loads, state)
-        copy_b(b_copies, k, state.index, full, b_policy())
+        copy_b(b_copies, k, state.index, full)
         copy_a(a_copies, k, state.index, full)
         copy_scales(scale_copies, k, state.index, full)
-        loads.producer_commit(state)
         state.advance()
     return state
 
@@ -608,17 +601,19 @@ def copies_of_b(schedule, b, work):
 
 
 @cute.jit
-def copy_b(copies, k, stage, full, policy):
+def copy_b(copies, k, stage, full):
     """Start to copy k-block `k` of b."""
     if copies.shares_b:
         cute.copy(
             *k_block(copies.shared, k, stage),
             tma_bar_ptr=full,
             mcast_mask=copies.shared.receivers,
-            cache_policy=policy,
         )
     else:
-        cute.copy(*k_block(copies.alone, k, stage), tma_bar_ptr=full, cache_policy=policy)
+        cute.copy(
+            *k_block(copies.alone, k, stage),
+            tma_bar_ptr=full,
+        )
 
 
 # shared/plan.py.jinja
@@ -646,7 +641,7 @@ def hand_over_tile(plans, state, work):
 
 @cute.jit
 def give_back(read_pipeline, state):
-    """Give a slot back to the tile warp, once all lanes of this warp have read it."""
+    """Give a slot of a pipeline back, once all lanes of this warp have read it."""
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
         read_pipeline.consumer_release(state)
@@ -692,10 +687,10 @@ class Store(NamedTuple):
 @cute.jit
 def store_tile(store, total, m_block_layout, work):
     """
-    Store the 64-row blocks of one math warpgroup.
+    Store what a math warpgroup has of a tile, in blocks of 64 rows.
 
     Whole blocks leave through the TMA unit while the next tile is computed; only what writes to
-    shared memory next waits for them. Blocks with rows of others are copied row by row.
+    shared memory next waits for them. Of other blocks the rows of the group are copied one by one.
     """
     thread, _, _ = cute.arch.thread_idx()
     math_warpgroup = cute.arch.make_warp_uniform(thread // 128)
@@ -747,9 +742,9 @@ def store_rows(store, first_box, row, work, thread):
     for i in cutlass.range(thread, rows * vectors, 128, unroll=1):
         r = i // vectors
         column = i % vectors * OUT_VECTOR
-        is_own = work.tile_n * OUT_N + column < num_columns
-        is_own = is_own & (store.groups[row + r] == work.group)
-        if is_own:
+        is_stored = work.tile_n * OUT_N + column < num_columns
+        is_stored = is_stored & (store.groups[row + r] == work.group)
+        if is_stored:
             box = store.smem[None, None, first_box + column // EPILOGUE_N]
             place = (r, column % EPILOGUE_N // OUT_VECTOR)
             source = cute.local_tile(box, (1, OUT_VECTOR), place)[0, None]
@@ -782,11 +777,10 @@ class WorkTile(NamedTuple):
     row: Int32  # its first row
     tile_n: Int32  # its place along N
     group: Int32  # whose rows and weights it takes; -1 where nothing is left
-    row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
+    row_end: Int32 = 0  # blocks of rows that end up to here may be stored as they are
     live_end: Int32 = 0  # the end of the group's rows
-    b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
-    block: Int32 = 0  # of 128 rows, each group counted from its own first row: where scales are
-    num_rows: Int32 = TILE_M  # that may be the group's
+    b_tile: Int32 = 0  # the place along N of the tile of b that is loaded
+    max_rows: Int32 = TILE_M  # how many of its rows may be the group's
     is_valid: Boolean = True  # there is something to do
     shares_b: Boolean = True  # the CTAs of the cluster that share b need the same tile of it
 
@@ -796,26 +790,25 @@ class Schedule(NamedTuple):
     """Which tiles a CTA takes, and what of them; every warp of it sees the same."""
 
     groups: cute.Tensor
-    num_rows: Int32  # of a, or of one of its matrices
+    num_rows: Int32  # of a matrix of a
     tiles_n: Int32  # cluster tiles along N
     order: "Order"  # what else the order of tiles depends on
-    begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
-    end: Int32
-    step: Int32
+    begin: Int32  # the first cluster tile of this cluster
+    end: Int32  # how many cluster tiles there are
+    step: Int32  # how many clusters there are: without a scheduler, from a tile to the next
     rank_m: Int32  # place of this CTA among those that share b
-    rank_n: Int32  # and among those that share a
+    rank_n: Int32  # place of this CTA among those that share a
     first_k_block: Int32  # of this CTA's part of K
     num_k_blocks: Int32
 
 
 @cute.jit
 def make_schedule(groups, b, out, tiles_n, cta):
-    """Return the schedule of this CTA; takes all threads of it."""
+    """Return the schedule of this CTA; all of its threads call this."""
     num_rows = cute.size(out, mode=[0])
     order, tiles_m = make_order(b, num_rows)
     end = tiles_m * tiles_n
     begin, step = cta.block // CLUSTER_SIZE, cta.num_blocks // CLUSTER_SIZE
-    rank_m, rank_n = ranks_of(cta.rank)
     return Schedule(
         groups=groups,
         num_rows=num_rows,
@@ -824,8 +817,8 @@ def make_schedule(groups, b, out, tiles_n, cta):
         begin=begin,
         end=end,
         step=step,
-        rank_m=rank_m,
-        rank_n=rank_n,
+        rank_m=ranks_of(cta.rank)[0],
+        rank_n=ranks_of(cta.rank)[1],
         first_k_block=cta.first_k_block,
         num_k_blocks=cta.num_k_blocks,
     )
@@ -853,7 +846,7 @@ def ranks_of(rank):
 
 @cute.jit
 def group_at(schedule, row):
-    """Return the group of GROUP_ROWS rows from `row` on, -1 if all is padding. Takes a warp."""
+    """Return the group of GROUP_ROWS rows from `row` on, -1 if all is padding, to a whole warp."""
     lane = cute.arch.lane_idx()
     group = Int32(-1)
     for i in cutlass.range_constexpr(GROUP_ROWS // 32):
@@ -867,10 +860,11 @@ def group_at(schedule, row):
 @cute.jit
 def measure(schedule, work):
     """
-    Return `work` with its ends: up to where its rows are known to be the group's, and its last one.
+    Return `work` with its ends; all lanes of a warp call this.
 
-    The first is the end of its last whole block of 64 rows without others: these may be stored as
-    they are, while the rows of other blocks are looked up one by one. Takes a warp.
+    One is where the blocks of 64 rows end that are all the group's: they may be stored as they are.
+    A row beyond the tensor counts as its last row, for the TMA unit stores none there. The rows of
+    other blocks are looked up one by one, up to the other end, behind the group's last row.
     """
     lane = cute.arch.lane_idx()
     filled = Int32(TILE_M)
@@ -878,10 +872,10 @@ def measure(schedule, work):
     for i in cutlass.range_constexpr(TILE_M // 32):
         place = i * 32 + lane
         row = work.row + place
-        is_own = schedule.groups[cutlass.min(row, schedule.num_rows - 1)] == work.group
-        is_own = is_own & (place < work.num_rows)
-        filled = filled if is_own else cutlass.min(filled, place)
-        live = place + 1 if is_own & (row < schedule.num_rows) else live
+        belongs = schedule.groups[cutlass.min(row, schedule.num_rows - 1)] == work.group
+        belongs = belongs & (place < work.max_rows)
+        filled = filled if belongs else cutlass.min(filled, place)
+        live = place + 1 if belongs & (row < schedule.num_rows) else live
     for distance in (16, 8, 4, 2, 1):
         filled = cutlass.min(filled, cute.arch.shuffle_sync(filled, lane ^ distance))
         live = cutlass.max(live, cute.arch.shuffle_sync(live, lane ^ distance))
@@ -895,17 +889,16 @@ def find_tile(schedule, index):
 
     M runs fastest, over RASTER cluster tiles, so that clusters at work at the same time share tiles
     of b.
-    Where one of a pair of tiles is padding, it is computed with the group of the other,
-    which waits for its half of the loads. Pairs of two groups do not share b.
+    Where one tile of a pair is all padding, its CTA loads b for the group of the other tile, for
+    the other CTA waits for its half. Two tiles of two groups do not share b.
     """
     tile_m, tile_n = raster(index, schedule.order.tiles_m, schedule.tiles_n)
     row = (tile_m * CLUSTER_M + schedule.rank_m) * TILE_M
     group = group_at(schedule, row)
-    shares_b = True
     other = group_at(schedule, (tile_m * CLUSTER_M + 1 - schedule.rank_m) * TILE_M)
     shares_b = (group == other) | (group < 0) | (other < 0)
     group = other if group < 0 else group
-    tile_n = tile_n * CLUSTER_N + schedule.rank_n
+    tile_n = tile_n + schedule.rank_n
     return WorkTile(row, tile_n, group, b_tile=tile_n, is_valid=group >= 0, shares_b=shares_b)
 
 
@@ -973,7 +966,7 @@ class Copies(NamedTuple):
 
 @cute.jit
 def copies_of(source, matrix, tile, tile_index, rank=0, num_ranks=1):
-    """Return a tile's copies: of its k-blocks, what one of `num_ranks` CTAs copies for all."""
+    """Return a tile's copies: of each k-block the part that this CTA loads."""
     stages, blocks = cpasync.tma_partition(
         source.tma,
         rank,
@@ -997,13 +990,11 @@ def groups_last(tensor):
 
 
 # sm90/shared/load_map.py.jinja
-def load_map(tensor, stages, tile, num_ctas, *, is_multicast=None):
-    """Return how the TMA unit loads tiles, each in parts by `num_ctas` CTAs: on the host."""
+def load_map(tensor, stages, tile, num_ctas):
+    """Return how the TMA unit loads tiles, in as many parts as there are CTAs that share them."""
     multicast, load = cpasync.CopyBulkTensorTileG2SMulticastOp(), cpasync.CopyBulkTensorTileG2SOp()
-    if is_multicast is None:
-        is_multicast = num_ctas > 1
     tma, gmem = cpasync.make_tiled_tma_atom(
-        multicast if is_multicast else load,
+        multicast if num_ctas > 1 else load,
         tensor,
         cute.slice_(stages, (None, None, 0)),
         tile,
@@ -1027,7 +1018,7 @@ def ask_for(groups):
 
 # shared/modes.py.jinja
 def modes(size_m):
-    """Return the modes of rows in a and out, and those of the groups."""
+    """Return the modes of rows in tensors, and those of the groups."""
     return (size_m,), (size_m,)
 
 

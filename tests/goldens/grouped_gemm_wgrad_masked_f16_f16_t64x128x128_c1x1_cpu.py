@@ -20,7 +20,8 @@ Gradient of a grouped GEMM's weights on the host: the rows of each group, summed
 For y = a . b[g] transposed, that is the gradient of b where dy is that of y. A group without rows
 gets zeros.
 
-Rows are masked: dy and a have one matrix per group, of which the first groups[g] rows count.
+Rows are masked: dy and a have one matrix per group, of which the first groups[g] rows count;
+`groups` is (G,).
 
 One thread walks over the groups, cuts the columns of dy and a into tiles of TILE_M x TILE_N, and
 takes each tile through the group's rows in steps of TILE_K:
@@ -224,7 +225,7 @@ def decode(bits):
 
 # shared/modes.py.jinja
 def modes(num_groups, size_m):
-    """Return the modes of rows in a and out, and those of the groups."""
+    """Return the modes of rows in tensors, and those of the groups."""
     return (num_groups, size_m), (num_groups,)
 
 

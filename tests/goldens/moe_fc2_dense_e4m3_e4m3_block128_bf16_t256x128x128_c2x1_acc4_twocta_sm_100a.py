@@ -20,18 +20,18 @@ FC2 of an MoE layer as one dense GEMM, on Blackwell: all experts along K, weight
     out[t, n] = sum over e and kb of (a[t, e, kb] . b[e, n, kb])
                                      * alpha[t, e] * a_scale[e, t, kb] * b_scale[e, n // 128, kb]
 
-kb counts blocks of 128 along the K of expert e, which need not be a multiple of 128. Experts whose
-alpha is 0 for all tokens of a tile are left out.
+kb counts blocks of 128 along I, which need not be a multiple of 128. Experts whose alpha is 0 for
+all tokens of a tile are left out.
 
 The tensor core sums one block of K into one of NUM_ACC_STAGE stages of tensor memory. This partial
 sum is then promoted: update warps read it, scale it and add it to a float32 total in registers,
 while the tensor core fills the next stage.
 
-A CTA walks over many tiles of TILE_M x TILE_N, and its warps over them with different tasks:
+A CTA takes many tiles of TILE_M x TILE_N, one after the other. Its warps have different tasks:
 
     load warp      brings a, b, a_scale and alpha to shared memory by TMA, k-blocks ahead
     MMA warp       starts the matrix instructions of both CTAs; only that of the even CTA does
-    update warps   promote, round and store; a store overlaps the next tile
+    update warps   promote and store sums; a store overlaps the next tile
     tile warp      finds the experts that a tile needs and hands over their k-blocks, by chunks
 
 Two CTAs are a pair: one instruction of the even one multiplies 128 tokens in each. Each loads its
@@ -69,7 +69,7 @@ import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import cutlass.utils.blackwell_helpers as blackwell
 import cutlass.utils.hopper_helpers as hopper
-from cutlass import Boolean, Float32, Int32, Int64, Uint8
+from cutlass import Float32, Int32, Int64, Uint8
 from cutlass.cute.nvgpu import CopyUniversalOp, OperandMajorMode, cpasync, tcgen05
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 from cutlass.memory import SmemAllocator, TmemAllocator
@@ -84,7 +84,6 @@ TILE_K = 128
 NUM_ACC_STAGE = 4  # sums in tensor memory
 CLUSTER_M = 1  # pairs of CTAs that share a tile of b
 CLUSTER_N = 1  # pairs of CTAs that share a tile of a
-SPLIT_K = 1  # CTAs that take a part of the experts of a tile each
 RASTER = 8  # cluster tiles along M that take one tile of b before the next one
 USE_PDL = True  # start while the kernel before on the stream drains
 
@@ -112,33 +111,33 @@ SCALE_PITCH = 128  # the same, rounded up so that copies start at whole 128 byte
 
 # sm100/moe_fc2_dense.py.jinja
 SCANNED_EXPERTS = 4  # experts whose alpha is looked at at once
-LISTED_EXPERTS = 64  # that are found and not yet handed over: of a ring buffer
-FIRST_CHUNK = 8  # of a tile, so that work begins; then twice as many, up to SCALE_CHUNK
-PART_M = 32  # rows of a that one copy loads where a tile is not full
+LISTED_EXPERTS = 64  # places of a ring buffer of experts that were found and not yet handed over
+FIRST_CHUNK = 8  # k-blocks of a tile's first chunk; each later one has twice as many at most
+PART_M = 32  # rows of a that are loaded or left out together where a tile is not full
 A_PARTS = ROWS // PART_M
 
-CLUSTER_SIZE = CTAS * CLUSTER_M * CLUSTER_N * SPLIT_K
+CLUSTER_SIZE = CTAS
 AB_VECTOR = 128 // AB_DTYPE.width  # values of a or b in 16 bytes: the grain of the TMA unit
-OUT_VECTOR = 128 // OUT_DTYPE.width  # and of out
+OUT_VECTOR = 128 // OUT_DTYPE.width  # values of out in 16 bytes
 MMA_K = 2 * AB_VECTOR
 ROW_BYTES = TILE_K * AB_DTYPE.width // 8  # of a or b in a stage
 
 
 # sm100/shared/numbers_of_stages.py.jinja
 # A stage of operands.
-STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES  # at one barrier: of a pair, the even CTA's
+STAGE_BYTES = (TILE_M + TILE_N) * ROW_BYTES  # of a pair, at the even CTA
 
 
 # What update warps read and store, and the pipelines.
 HALF_N = TILE_N // 2  # columns of an update warp
-STORE_N = HALF_N // SPLIT_K  # and those of them that it stores
+STORE_N = HALF_N  # and those of them that it stores
 BOXES = STORE_N // EPILOGUE_N  # store boxes of an update warp, 32 rows each
 
 
 # sm100/moe_fc2_dense.py.jinja
 PLAN_SLOTS = 2  # tiles that the tile warp may hand over before one is taken
-TILE_WORDS = 8  # words of a tile that is handed over
-SCALE_SLOTS = 2  # chunks of k-blocks that it may be ahead
+TILE_WORDS = 8  # words of a slot, of which a tile takes the first five
+SCALE_SLOTS = 2  # chunks of k-blocks that the tile warp may hand over before they are taken
 
 
 # sm100/moe_fc2_dense/storage.py.jinja
@@ -231,8 +230,8 @@ def moe_fc2_dense_kernel(a, b, scales, out):
 
     cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
     num_tokens, columns = cute.size(mOut, mode=[0]), cute.size(b[1], mode=[0])
-    tiles_m = cute.ceil_div(num_tokens, TILE_M * CLUSTER_M)
-    tiles_n = cute.ceil_div(columns, TILE_N * CLUSTER_N)
+    tiles_m = cute.ceil_div(num_tokens, TILE_M)
+    tiles_n = cute.ceil_div(columns, TILE_N)
     first_expert, num_experts = Int32(0), cute.size(b[1], mode=[2])
     schedule = Schedule(
         num_tokens=num_tokens,
@@ -435,7 +434,7 @@ def update_tiles(plans, scales, sums, acc, store):
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     half, block_row = warp // 4, warp % 4 * 32
-    read = reader_of(acc, block_row)  # one address for the warp, in a uniform register
+    read = reader_of(acc, block_row)  # the same address in all lanes: a uniform register has it
     total = cute.make_rmem_tensor(HALF_N, Float32)
     states = first_states()
     plan = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, PLAN_SLOTS)
@@ -443,9 +442,9 @@ def update_tiles(plans, scales, sums, acc, store):
     while work.group >= 0:
         row = thread % 128
         states = accumulate(scales, sums, states, read, row, half, total)
-        row = first_row(work) + block_row
-        if row < work.live_end:
-            store_block(store, total, warp, row, half, work)
+        block = first_row(work) + block_row
+        if block < work.live_end:
+            store_block(store, total, warp, block, half, work)
         plan, work = take_tile(plans, plan)
     cute.arch.cp_async_bulk_wait_group(0, read=True)
 
@@ -627,7 +626,6 @@ def load_tiles(schedule, loads, a, b, scales):
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, NUM_STAGES)
     scale = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, SCALE_STAGES)
     chunk = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, SCALE_SLOTS)
-    b_policy = None
     rows = scales.rows
     position = first_position(schedule)
     while is_left(schedule, position):
@@ -644,7 +642,7 @@ def load_tiles(schedule, loads, a, b, scales):
                     cute.arch.make_warp_uniform(scales.sPlaces[j, i, chunk.index]) for j in range(2)
                 )
                 full = open_stage(loads, state, a_copies)
-                copy_b(b_copies, (k, expert), state.index, full, b_policy)
+                copy_b(b_copies, (k, expert), state.index, full)
                 copy_a(a_copies, (k, expert), state.index, full)
                 state.advance()
                 rows.producer_acquire(scale)
@@ -776,9 +774,9 @@ def copies_of_b(b, work):
 
 
 @cute.jit
-def copy_b(copies, k, stage, full, policy):
+def copy_b(copies, k, stage, full):
     """Start to copy k-block `k` of b."""
-    cute.copy(*k_block(copies, k, stage), tma_bar_ptr=full, cache_policy=policy)
+    cute.copy(*k_block(copies, k, stage), tma_bar_ptr=full)
 
 
 # shared/plan.py.jinja
@@ -806,7 +804,7 @@ def hand_over_tile(plans, state, work):
 
 @cute.jit
 def give_back(read_pipeline, state):
-    """Give a slot back to the tile warp, once all lanes of this warp have read it."""
+    """Give a slot of a pipeline back, once all lanes of this warp have read it."""
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
         read_pipeline.consumer_release(state)
@@ -830,10 +828,9 @@ def plan_tiles(schedule, plans, scales):
     position = first_position(schedule)
     while is_left(schedule, position):
         work = find_tile(schedule, position)
-        if work.is_valid:
-            work = measure(schedule, work)
-            plan = hand_over_tile(plans, plan, work)
-            scale = hand_over_scales(schedule, scales, scale, work)
+        work = measure(schedule, work)
+        plan = hand_over_tile(plans, plan, work)
+        scale = hand_over_scales(schedule, scales, scale, work)
         position = next_position(schedule, position)
     hand_over_tile(plans, plan, WorkTile(row=0, tile_n=0, group=-1))
 
@@ -850,7 +847,7 @@ class Store(NamedTuple):
 @cute.jit
 def store_block(store, total, warp, row, half, work):
     """
-    Store 32 rows of one warp, which the TMA unit clips at the end of out.
+    Store 32 rows of one warp; the TMA unit stores nothing beyond out.
 
     They leave while the next tile is computed; only what writes to shared memory next waits for
     them.
@@ -884,10 +881,9 @@ class WorkTile(NamedTuple):
     row: Int32  # its first row
     tile_n: Int32  # its place along N
     group: Int32  # whose rows and weights it takes; -1 where nothing is left
-    row_end: Int32 = 0  # whole blocks of 64 rows up to here may be stored as they are
+    row_end: Int32 = 0  # blocks of rows that end up to here may be stored as they are
     live_end: Int32 = 0  # the end of the group's rows
-    b_tile: Int32 = 0  # the tile of b to load: tile_n, or the last one where that lies beyond N
-    is_valid: Boolean = True  # there is something to do
+    b_tile: Int32 = 0  # the place along N of the tile of b that is loaded
 
 
 # shared/moe_fc2_dense/schedule.py.jinja
@@ -896,15 +892,15 @@ class Schedule(NamedTuple):
 
     num_tokens: Int32
     tiles_m: Int32  # cluster tiles along M
-    tiles_n: Int32  # and along N
-    last_tile_n: Int32  # that is not beyond N
-    begin: Int32  # this cluster takes the tiles begin, begin + step, ... before end
-    end: Int32
-    step: Int32
+    tiles_n: Int32  # cluster tiles along N
+    last_tile_n: Int32  # the last tile along N that has columns
+    begin: Int32  # the first cluster tile of this cluster
+    end: Int32  # how many cluster tiles there are
+    step: Int32  # how many clusters there are: from a tile to the next
     rank_m: Int32  # place of this CTA among those that share b
-    rank_n: Int32  # and among those that share a
-    first_expert: Int32  # of those that this CTA looks for tokens of
-    num_experts: Int32  # that it does so for
+    rank_n: Int32  # place of this CTA among those that share a
+    first_expert: Int32  # the first whose tokens this CTA looks for
+    num_experts: Int32  # how many experts' tokens it looks for
     num_k_blocks: Int32  # of an expert
 
 
@@ -917,8 +913,8 @@ def find_tile(schedule, index):
     of b.
     """
     tile_m, tile_n = raster(index, schedule.tiles_m, schedule.tiles_n)
-    row = (tile_m * CLUSTER_M + schedule.rank_m) * TILE_M
-    tile_n = tile_n * CLUSTER_N + schedule.rank_n
+    row = (tile_m + schedule.rank_m) * TILE_M
+    tile_n = tile_n + schedule.rank_n
     b_tile = cutlass.min(tile_n, schedule.last_tile_n)
     return WorkTile(row, tile_n, Int32(0), live_end=schedule.num_tokens, b_tile=b_tile)
 
@@ -955,7 +951,7 @@ def next_position(schedule, position):
 @cute.jit
 def list_experts(schedule, scales, work, first, end, found):
     """
-    Tile warp: add those of SCANNED_EXPERTS to the list that a token of the cluster's tiles has.
+    Tile warp: add to the list those of SCANNED_EXPERTS that have a token in the cluster's tiles.
 
     `found` counts the experts of the tile so far; return it with the new ones.
     """
@@ -964,15 +960,15 @@ def list_experts(schedule, scales, work, first, end, found):
     weights = []
     for i in cutlass.range_constexpr(SCANNED_EXPERTS):
         expert = cutlass.min(first + i, end - 1)
-        for j in cutlass.range_constexpr(TILE_M * CLUSTER_M // 32):
+        for j in cutlass.range_constexpr(TILE_M // 32):
             row = cutlass.min(first_row + j * 32 + lane, schedule.num_tokens - 1)
             weights.append(scales.weights[row, expert])
     cute.arch.sync_warp()  # all lanes have read the list of the tile before
     for i in cutlass.range_constexpr(SCANNED_EXPERTS):
         has_token = first + i < end
-        is_weighted = weights[i * (TILE_M * CLUSTER_M // 32)] != 0.0
-        for j in cutlass.range_constexpr(1, TILE_M * CLUSTER_M // 32):
-            is_weighted = is_weighted | (weights[i * (TILE_M * CLUSTER_M // 32) + j] != 0.0)
+        is_weighted = weights[i * (TILE_M // 32)] != 0.0
+        for j in cutlass.range_constexpr(1, TILE_M // 32):
+            is_weighted = is_weighted | (weights[i * (TILE_M // 32) + j] != 0.0)
         has_token = has_token & cute.arch.vote_any_sync(is_weighted)
         if lane == 0:
             scales.sExperts[found % LISTED_EXPERTS] = first + i
@@ -1067,12 +1063,12 @@ class Copies(NamedTuple):
 
 
 @cute.jit
-def copies_of(source, tensor, tile, tile_index, rank=0, num_ranks=1):
-    """Return a tile's copies: of all k-blocks, what one of `num_ranks` CTAs copies for all."""
+def copies_of(source, tensor, tile, tile_index):
+    """Return a tile's copies: of each k-block the part that this CTA loads."""
     stages, blocks = cpasync.tma_partition(
         source.tma,
-        rank,
-        cute.make_layout(num_ranks),
+        0,
+        cute.make_layout(1),
         cute.group_modes(source.smem, 0, 2),
         cute.group_modes(cute.local_tile(tensor, tile, (tile_index, None, None)), 0, 2),
     )
@@ -1103,14 +1099,12 @@ def first_row(work):
     return work.row + rank_of_pair() * ROWS
 
 
-def load_map(tensor, stages, tile, num_ctas, *, is_multicast=None):
-    """Return how the TMA unit loads tiles, each in parts by `num_ctas` CTAs: on the host."""
+def load_map(tensor, stages, tile, num_ctas):
+    """Return how the TMA unit loads tiles, in as many parts as there are CTAs that share them."""
     multicast = cpasync.CopyBulkTensorTileG2SMulticastOp(cta_group())
     load = cpasync.CopyBulkTensorTileG2SOp(cta_group())
-    if is_multicast is None:
-        is_multicast = num_ctas > 1
     tma, gmem = cpasync.make_tiled_tma_atom(
-        multicast if is_multicast else load,
+        multicast if num_ctas > 1 else load,
         tensor,
         cute.slice_(stages, (None, None, 0)),
         tile,

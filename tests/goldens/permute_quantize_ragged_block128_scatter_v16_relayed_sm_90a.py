@@ -13,15 +13,14 @@
 # config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
 # under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
-Rows of tokens, copied to the rows of their experts and quantised on the way: bf16 in,
-e4m3 out.
+Rows of tokens, copied to the rows of their experts and quantised on the way: bf16 in, e4m3 out.
 
     q[inverse[t, j]] = x[t], quantised
 
 inverse has the row of q for each of a token's places, or -1. A token is read and quantised once.
 
-A scale is max(abs(x)) / 448 over 128 neighbours, and 1 where all are zero; q is x / scale rounded
-to e4m3. An infinity or NaN makes all that share its scale NaN.
+128 neighbours of a row share a scale, max(abs(x)) / 448, or 1 where all are 0. q is x / scale
+rounded to e4m3. An infinity or NaN makes q * scale NaN for all that share its scale.
 
 To see it, check it and run it:
 
@@ -66,16 +65,15 @@ def tiles_along_k(num_vectors):
 
 
 @cute.kernel
-def permute_quantize_kernel(x, index, groups, q, scale, global_scale, top_k):  # noqa: ARG001
-    """Every warp walks over tiles of ROWS rows and 32 vectors."""
+def permute_quantize_kernel(x, index, q, scale, top_k):
+    """Every warp takes a tile of ROWS rows and 32 vectors."""
     cta, _, _ = cute.arch.block_idx()
-    num_ctas, _, _ = cute.arch.grid_dim()
     warp = cta * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
     cute.arch.griddepcontrol_wait()  # before the first read of what an earlier kernel wrote
     cute.arch.griddepcontrol_launch_dependents()  # they run up to their own wait
     num_vectors = q.shape[-2]
     work, tiles_k = open_work(x), tiles_along_k(num_vectors)
-    step_m, step_k = work.num_tiles, Int32(0)  # one tile, unless CTAs are persistent
+    step_m, step_k = work.num_tiles, Int32(0)  # beyond all tiles
     tile_m, tile_k = warp // tiles_k, warp % tiles_k
     cursor = first_cursor()
     while tile_m < work.num_tiles:
@@ -213,7 +211,7 @@ def launch_relay(permutation, inverse, by_token, scale, stream):
     relay_kernel(permutation, inverse, by_token, scale).launch(
         grid=[cutlass.max(cute.ceil_div(num_warps, RELAY_WARPS), 1), 1, 1],
         block=[32 * RELAY_WARPS, 1, 1],
-        preferred_smem_carveout=-1,  # the driver's choice; else the compiler asks a GPU
+        preferred_smem_carveout=-1,  # the driver's choice; without, the compiler would ask a GPU
         stream=stream,
         use_pdl=True,
     )
@@ -231,8 +229,9 @@ def scale_of(magnitude):
     """
     Return the scale of values up to `magnitude`: never 0, never subnormal.
 
-    It is magnitude / 448, rounded to nearest even: one correction of the product with 1 / 448 gives
-    that for every float32 (all of them were tried), and keeps neither infinity, which is put back.
+    It is magnitude / 448, rounded to nearest even, and no less than the smallest normal number: one
+    correction of the product with 1 / 448 gives that for every finite float32 (all were tried). Of
+    an infinity it makes a NaN, so an infinity is put back.
     """
     inverse = Float32(1.0 / E4M3_MAX)
     scale = magnitude * inverse
@@ -246,7 +245,7 @@ def scale_of(magnitude):
 @cute.jit
 def divide(values, scale):
     """
-    Return values / scale, each as if it were divided by itself, rounded to nearest even.
+    Return values / scale: each as a division would round it, to nearest even.
 
     Where nothing can overflow or lose bits a product with 1 / scale is corrected twice, each time
     by what it leaves of the value (Markstein, "Computation of elementary functions on the IBM RISC
@@ -270,7 +269,7 @@ def divide(values, scale):
 
 # shared/modes.py.jinja
 def modes(num_groups, size_m):
-    """Return the modes of rows in a and out, and those of the groups."""
+    """Return the modes of rows in tensors, and those of the groups."""
     return (size_m,), (num_groups,)
 
 
@@ -283,7 +282,12 @@ def scale_arguments(rows):
 
 
 # sm90/shared/vectors.py.jinja
-MAGNITUDES = 0x7FFF7FFF  # of the bits of two bf16
+MAGNITUDES = 0x7FFF7FFF  # of two bf16, all bits but the signs
+
+
+PRIORITY = cute.nvgpu.CacheEvictionPriority
+# What is loaded is read once, but two loads share the lines of L1.
+LOAD_PRIORITY = PRIORITY.EVICT_FIRST
 
 
 def parts_of(tensor, size, step):
@@ -295,16 +299,12 @@ def parts_of(tensor, size, step):
 
 
 def load_vector(x, row, vector, target):
-    """Load one vector into `target`: VECTOR registers."""
+    """Load one vector into `target`: VECTOR values."""
     load = cute.make_copy_atom(
         cute.nvgpu.CopyG2ROp(),
         cutlass.BFloat16,
         num_bits_per_copy=128,
-        l1c_evict_priority=(
-            cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE
-            if VECTOR == LOAD
-            else cute.nvgpu.CacheEvictionPriority.EVICT_FIRST  # two loads share the lines of L1
-        ),
+        l1c_evict_priority=LOAD_PRIORITY,
     )
     for part in range(VECTOR // LOAD):
         source = x[row, vector * (VECTOR // LOAD) + part, None]
@@ -317,10 +317,10 @@ def bits_of(loaded):
 
 
 def numbers_of(words):
-    """Return the values of `words`, without their signs unless q keeps them: VECTOR float32."""
+    """Return the values of `words`, of whose bits only VALUE_BITS count: VECTOR float32."""
     numbers = []
     for i in range(VECTOR // 2):
-        word = words[i] & Uint32(SIGNS)
+        word = words[i] & Uint32(VALUE_BITS)
         numbers += [(word << 16).bitcast(Float32), (word & Uint32(0xFFFF0000)).bitcast(Float32)]
     return numbers
 
@@ -355,7 +355,7 @@ def across_lanes(value, lanes):
 # sm90/shared/vectors.py.jinja
 Q_DTYPE = cutlass.Float8E4M3FN
 Q_STEP = 1  # values in an element of q
-SIGNS = 0xFFFFFFFF  # of the bits of two values: signs stay with them
+VALUE_BITS = 0xFFFFFFFF  # of two bf16: with their signs
 
 
 def rounded(quotients):
@@ -369,25 +369,24 @@ def rounded(quotients):
 
 
 # sm90/permute_quantize/launch.py.jinja
-def launch(x, index, groups, q, scale, global_scale, top_k, stream):
+def launch(x, index, q, scale, top_k, stream):
     """
-    Launch the kernel on `stream`. What a config does not have is None.
+    Launch the kernel on `stream`.
 
-    x: (T, K) bf16. q: (M, K) as its values are, of e2m1 two in a byte, with masked rows (G, M, K).
+    x: (T, K) bf16. q: (M, K) e4m3.
     index: (T, top_k) int32, the inverse.
-    scale: in atoms, or float32: (..., ceil(K / 128)) for blocks, with rows contiguous, (M,) for
-    rows, (1,) for a tensor, which is read. global_scale: (1,) or (G,) float32, for NVFP4.
+    scale: (M, ceil(K / 128)) float32, M contiguous.
     """
     x = parts_of(x, LOAD, LOAD)
     q = parts_of(q, VECTOR // Q_STEP, VECTOR // Q_STEP)
     tiles_k = tiles_along_k(q.shape[-2])
     num_tiles = cute.ceil_div(x.shape[0], ROWS) * tiles_k
     num_ctas = cute.ceil_div(num_tiles, TILES_PER_CTA)
-    permute_quantize_kernel(x, index, groups, q, scale, global_scale, top_k).launch(
+    permute_quantize_kernel(x, index, q, scale, top_k).launch(
         grid=[cutlass.max(num_ctas, 1), 1, 1],
         block=[THREADS, 1, 1],
         min_blocks_per_mp=CTAS_PER_SM,
-        preferred_smem_carveout=-1,  # the driver's choice; else the compiler asks a GPU
+        preferred_smem_carveout=-1,  # the driver's choice; without, the compiler would ask a GPU
         stream=stream,
         use_pdl=USE_PDL,
     )
@@ -430,5 +429,5 @@ def permute_quantize(x, inverse, q, scale, permutation, by_token, num_sms, strea
 
     permutation: (M,) int32. by_token: (T, at least ceil(K / 128)) float32, for a while.
     """
-    launch(x, inverse, None, q, by_token, None, inverse.shape[1], stream)
+    launch(x, inverse, q, by_token, inverse.shape[1], stream)
     launch_relay(permutation, inverse, by_token, scale, stream)

@@ -61,15 +61,14 @@ ATOM_WORDS = 128
 
 # sm90/quantize/entry.py.jinja
 @cute.kernel
-def quantize_kernel(x, groups, q, scale, global_scale):
-    """Every warp walks over tiles of ROWS rows and 32 vectors."""
+def quantize_kernel(x, q, scale):
+    """Every warp takes a tile of ROWS rows and 32 vectors."""
     cta, _, _ = cute.arch.block_idx()
-    num_ctas, _, _ = cute.arch.grid_dim()
     warp = cta * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
     num_rows = q.shape[-3]
     num_vectors = q.shape[-2]
     rows, tiles_k = open_rows(num_rows, q.shape[0]), tiles_along_k(num_vectors)
-    step_m, step_k = rows.num_tiles, Int32(0)  # one tile, unless CTAs are persistent
+    step_m, step_k = rows.num_tiles, Int32(0)  # beyond all tiles
     tile_m, tile_k = warp // tiles_k, warp % tiles_k
     cursor = first_cursor(rows)
     while tile_m < rows.num_tiles:
@@ -89,7 +88,7 @@ def quantize_kernel(x, groups, q, scale, global_scale):
             tile_k -= tiles_k
 
 
-def launch(x, groups, q, scale, global_scale, stream):
+def launch(x, q, scale, stream):
     """
     Launch the kernel on `stream`.
 
@@ -105,11 +104,11 @@ def launch(x, groups, q, scale, global_scale, stream):
     num_tiles = cute.ceil_div(num_rows, ROWS) * tiles_along_k(num_vectors)
     num_tiles *= q.shape[0]
     num_ctas = cute.ceil_div(num_tiles, TILES_PER_CTA)
-    quantize_kernel(x, groups, q, words, global_scale).launch(
+    quantize_kernel(x, q, words).launch(
         grid=[cutlass.max(num_ctas, 1), 1, 1],
         block=[THREADS, 1, 1],
         min_blocks_per_mp=CTAS_PER_SM,
-        preferred_smem_carveout=-1,  # the driver's choice; else the compiler asks a GPU
+        preferred_smem_carveout=-1,  # the driver's choice; without, the compiler would ask a GPU
         stream=stream,
         use_pdl=USE_PDL,
     )
@@ -149,12 +148,12 @@ def arguments():
 @cute.jit
 def quantize(x, q, scale, num_sms, stream):
     """Compute and store q and scales: see `launch`."""
-    launch(x, None, q, scale, None, stream)
+    launch(x, q, scale, stream)
 
 
 # sm90/shared/scales_mx32.py.jinja
 INFINITY = float("inf")
-EXPONENTS = 8  # of the largest value of the type
+EXPONENT = 8  # of the largest value of the type
 # A mantissa above that of the largest value carries into the exponent.
 CARRY = 0x1FFFFF
 
@@ -171,9 +170,9 @@ def scale_of(magnitude):
     """
     Return the scale of values up to `magnitude`.
 
-    A NaN's factor is 2**-128, a float32 without a leading bit, as if 255 were an exponent.
+    The factor of byte 255, a NaN, is 2**-128, as 255 would say of a number: a subnormal float32.
     """
-    exponent = Int32((magnitude.bitcast(Uint32) + Uint32(CARRY)) >> 23) - EXPONENTS
+    exponent = Int32((magnitude.bitcast(Uint32) + Uint32(CARRY)) >> 23) - EXPONENT
     byte = Uint32(cutlass.max(exponent, 0))
     is_finite = magnitude < INFINITY
     factor = ((Uint32(254) - byte) << 23) if is_finite else Uint32(1 << 21)
@@ -186,7 +185,12 @@ def quotients_of(numbers, scale):
 
 
 # sm90/shared/vectors.py.jinja
-MAGNITUDES = 0x7FFF7FFF  # of the bits of two bf16
+MAGNITUDES = 0x7FFF7FFF  # of two bf16, all bits but the signs
+
+
+PRIORITY = cute.nvgpu.CacheEvictionPriority
+# What is loaded is read once.
+LOAD_PRIORITY = PRIORITY.NO_ALLOCATE
 
 
 def parts_of(tensor, size, step):
@@ -198,16 +202,12 @@ def parts_of(tensor, size, step):
 
 
 def load_vector(x, row, vector, target):
-    """Load one vector into `target`: VECTOR registers."""
+    """Load one vector into `target`: VECTOR values."""
     load = cute.make_copy_atom(
         cute.nvgpu.CopyG2ROp(),
         cutlass.BFloat16,
         num_bits_per_copy=128,
-        l1c_evict_priority=(
-            cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE
-            if VECTOR == LOAD
-            else cute.nvgpu.CacheEvictionPriority.EVICT_FIRST  # two loads share the lines of L1
-        ),
+        l1c_evict_priority=LOAD_PRIORITY,
     )
     for part in range(VECTOR // LOAD):
         source = x[row, vector * (VECTOR // LOAD) + part, None]
@@ -220,10 +220,10 @@ def bits_of(loaded):
 
 
 def numbers_of(words):
-    """Return the values of `words`, without their signs unless q keeps them: VECTOR float32."""
+    """Return the values of `words`, of whose bits only VALUE_BITS count: VECTOR float32."""
     numbers = []
     for i in range(VECTOR // 2):
-        word = words[i] & Uint32(SIGNS)
+        word = words[i] & Uint32(VALUE_BITS)
         numbers += [(word << 16).bitcast(Float32), (word & Uint32(0xFFFF0000)).bitcast(Float32)]
     return numbers
 
@@ -258,7 +258,7 @@ def across_lanes(value, lanes):
 # sm90/shared/vectors.py.jinja
 Q_DTYPE = cutlass.Float8E4M3FN
 Q_STEP = 1  # values in an element of q
-SIGNS = 0xFFFFFFFF  # of the bits of two values: signs stay with them
+VALUE_BITS = 0xFFFFFFFF  # of two bf16: with their signs
 
 
 def rounded(quotients):
@@ -379,5 +379,5 @@ def matrix_of(tensor, matrix):
 
 
 def modes(num_groups, num_rows):
-    """Return the modes of rows in x and q, those in front of atoms, and those of the groups."""
+    """Return the modes of rows, those in front of atoms, and those of the groups."""
     return (num_groups, num_rows), (num_groups,), ()

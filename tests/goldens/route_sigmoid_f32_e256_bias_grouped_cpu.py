@@ -21,6 +21,7 @@ x are a token's logits. The k experts of the best score + bias are its own, of e
 number first; a NaN is below all numbers.
 Before, of `expert_groups` equal groups only `top_groups` are kept: those whose two best
 score + bias sum up to the most.
+
 A weight is the score, if asked divided by the sum of the token's, times `scale`.
 
 Pair t * k + j is slot j of token t.

@@ -13,15 +13,15 @@
 # config=jitgen.override(FILE), or with JITGEN_OVERRIDE=FOLDER every file of a folder. It is stored
 # under a key of its own, and stays on this machine. See docs/kernel-engineer.md.
 """
-Activation swiglu of a gate-up result on Hopper, and its quantisation: bf16 in, e4m3 out.
+Activation swiglu of a gate-up result on a GPU, and its quantisation: bf16 in, e4m3 out.
 
     y[m, i] = gate / (1 + exp(-gate)) * up
 
 gate is x[m, i] and up x[m, I + i]: the left and the right half of x.
 
 All sums and products are float32.
-A scale is max(abs(y)) / 448 over the values that share it, and 1 where all are zero; q is y / scale
-rounded to e4m3. An infinity or NaN makes all that share its scale NaN.
+128 neighbours of a row share a scale, max(abs(y)) / 448, or 1 where all are 0. q is y / scale
+rounded to e4m3. An infinity or NaN makes q * scale NaN for all that share its scale.
 
 To see it, check it and run it:
 
@@ -44,7 +44,6 @@ from cutlass import Float32, Int32
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 # The config.
-SCALE_GRANULARITY = "block128"
 ROWS = 4  # of a tile, whose loads are all under way at once
 THREADS = 128
 CTAS_PER_SM = 7  # that registers must suffice for
@@ -57,7 +56,7 @@ VECTOR = 8  # columns that a thread takes at once: 16 bytes of gates and 16 of u
 
 
 # sm90/silu_mul_quantize/walk_warps.py.jinja
-TILES_PER_CTA = WARPS
+TILES_PER_CTA = WARPS  # at once
 
 
 def tiles_along_n(num_vectors):
@@ -83,11 +82,11 @@ def silu_mul_quantize_kernel(
     walk = Walk(rows, tiles_n, num_warps // tiles_n, num_warps % tiles_n)
     tile_m, tile_n = warp // tiles_n, warp % tiles_n
     cursor, group, first_row = first_cursor(), Int32(0), Int32(0)
-    ahead = cute.make_rmem_tensor((2 * VECTOR, ROWS), cutlass.BFloat16)
+    arriving = cute.make_rmem_tensor((2 * VECTOR, ROWS), cutlass.BFloat16)
     while tile_m < rows.num_tiles:
-        group, first_row, cursor = load_tile(walk, x, tile_m, tile_n, num_vectors, cursor, ahead)
-        loaded = cute.make_rmem_tensor_like(ahead)
-        loaded.store(ahead.load())
+        group, first_row, cursor = load_tile(walk, x, tile_m, tile_n, num_vectors, cursor, arriving)
+        loaded = cute.make_rmem_tensor_like(arriving)
+        loaded.store(arriving.load())
         tile = (group, first_row, tile_n * 32 + cute.arch.lane_idx())
         tile_m, tile_n = next_tile(walk, tile_m, tile_n)
         quantize_rows(rows, loaded, q, scale, tile)
@@ -125,8 +124,8 @@ def load_tile(walk, x, tile_m, tile_n, num_vectors, cursor, loaded):
     """
     Load a tile, one vector of each row: all are under way before the first is used.
 
-    Return its group, its first row and the cursor of the search for the next one. What does not
-    exist stays undefined, and after the last tile nothing happens.
+    Return its group, its first row and where the search for the next tile starts. What does not
+    exist stays undefined; there may be no such tile.
     """
     group, first_row = Int32(0), Int32(0)
     if tile_m < walk.rows.num_tiles:
@@ -175,14 +174,14 @@ HIGH_LOG2_E = 47274 * 2.0**-15  # its first 16 bits
 LOW_LOG2_E = LOG2_E - HIGH_LOG2_E
 LN_2 = 0.6931471805599453
 LARGEST = 2.0**127
-# Gates and ups are read once; where they take turns, two loads share the lines of L1.
+# What is loaded is read once.
 PRIORITY = cute.nvgpu.CacheEvictionPriority
 LOAD_PRIORITY = PRIORITY.NO_ALLOCATE
 
 
 # sm90/shared/gates.py.jinja
 def load_vectors(x, row, vector, num_vectors, target):
-    """Load what the results of one vector are made of into `target`: 2 VECTOR registers."""
+    """Load what the results of one vector are made of into `target`: 2 VECTOR values of bf16."""
     first, second = vector, num_vectors + vector
     load = cute.make_copy_atom(
         cute.nvgpu.CopyG2ROp(),
@@ -255,8 +254,9 @@ def scale_of(magnitude):
     """
     Return the scale of values up to `magnitude`: never 0, never subnormal.
 
-    It is magnitude / 448, rounded to nearest even: one correction of the product with 1 / 448 gives
-    that for every float32 (all of them were tried), and keeps neither infinity, which is put back.
+    It is magnitude / 448, rounded to nearest even, and no less than the smallest normal number: one
+    correction of the product with 1 / 448 gives that for every finite float32 (all were tried). Of
+    an infinity it makes a NaN, so an infinity is put back.
     """
     inverse = Float32(1.0 / E4M3_MAX)
     scale = magnitude * inverse
@@ -270,7 +270,7 @@ def scale_of(magnitude):
 @cute.jit
 def divide(values, scale):
     """
-    Return values / scale, each as if it were divided by itself, rounded to nearest even.
+    Return values / scale: each as a division would round it, to nearest even.
 
     Where nothing can overflow or lose bits a product with 1 / scale is corrected twice, each time
     by what it leaves of the value (Markstein, "Computation of elementary functions on the IBM RISC
@@ -349,7 +349,7 @@ def of_group(tensor):
 
 # shared/modes.py.jinja
 def modes(num_groups, size_m):
-    """Return the modes of rows in a and out, and those of the groups."""
+    """Return the modes of rows in tensors, and those of the groups."""
     return (size_m,), (num_groups,)
 
 
@@ -358,11 +358,9 @@ def launch(x, groups, q, scale, stream):
     """
     Launch the kernel on `stream`.
 
-    With the masked layout every matrix has G in front. The last mode is contiguous, but M of block
-    scales.
-
-    x: (M, 2 I) bf16. groups: (G,) int32, with the contiguous layout (M,). q: (M, I) e4m3 or bf16.
-    scale: float32: (M, ceil(I / 128)) for blocks, (M,) for rows, (1,) for a tensor, which is read.
+    x: (M, 2 I) bf16. groups: (G,) int32. q: (M, I) e4m3.
+    The last mode is contiguous, of scale M.
+    scale: (M, ceil(I / 128)) float32.
     """
     x, q = vectors_of(x), vectors_of(q)
     num_rows = q.shape[-3]
@@ -378,7 +376,7 @@ def launch(x, groups, q, scale, stream):
         grid=[cutlass.max(num_ctas, 1), 1, 1],
         block=[THREADS, 1, 1],
         min_blocks_per_mp=CTAS_PER_SM,
-        preferred_smem_carveout=-1,  # the driver's choice; else the compiler asks a GPU
+        preferred_smem_carveout=-1,  # the driver's choice; without, the compiler would ask a GPU
         stream=stream,
         use_pdl=USE_PDL,
     )
@@ -405,18 +403,11 @@ def arguments():
     def floats(shape, stride, align=4):
         return make_fake_tensor(Float32, shape, stride, assumed_align=align)
 
-    scales = {
-        "block128": lambda: floats(
-            (*rows, cute.sym_int()), (*strides(len(rows) - 1, 4), 1, *strides(1, 4)), 16
-        ),
-        "row": lambda: floats(rows, (*strides(len(rows) - 1, 1), 1)),
-        "tensor": lambda: floats((1,), (1,)),
-    }
     return (
         matrix(cutlass.BFloat16, twice_i, 16),
         make_fake_tensor(Int32, entries, (1,), assumed_align=4),
         matrix(Q_DTYPE, i, VECTOR * Q_DTYPE.width // 8),
-        *([scales[SCALE_GRANULARITY]()] if SCALE_GRANULARITY in scales else []),
+        floats((*rows, cute.sym_int()), (*strides(len(rows) - 1, 4), 1, *strides(1, 4)), 16),
         Int32(1),
         make_fake_stream(use_tvm_ffi_env_stream=True),
     )

@@ -20,10 +20,11 @@ Prepacked MXFP4 weights (exact1) to e4m3 with one scale for each row, in one pas
 The largest exponent of a row is that of all of its K. Nothing is rounded where exponents of a row
 differ by at most 14. Where one is 255, a NaN, so are its values.
 
-Weights lie in blocks of 64 rows x 128 of K (jitgen/formats/prepacked_blocks.py), in the order of the
-tensor cores' operand. A CTA has 64 rows, and a thread two neighbours of these and 16 columns: it
-looks for their largest exponents, together with 7 others, and then takes block after block. Its
-words of a block come from four threads' places; whole lines are stored.
+Weights lie in blocks of 64 rows x 128 of K (jitgen/formats/prepacked_blocks.py), in the order of
+the tensor cores' operand. A CTA has 64 rows, and a thread two neighbours of these and 16 columns:
+it looks for their largest exponents, together with 7 others, and then takes block after block.
+There it reads the words that four threads of the tensor cores have for its columns, so that
+neighbouring threads store whole lines.
 
 To see it, check it and run it:
 
@@ -57,7 +58,7 @@ VALUE_WORDS = 1024  # of a block; a word for the scales of each row follows
 WORDS = VALUE_WORDS + ROWS
 LANES = 8  # threads that have the same rows, 16 columns each
 THREADS = ROWS // 2 * LANES
-TOP = 6  # e4m3 has 6 * 2**TOP
+TOP = 6  # 6 * 2**TOP, the largest magnitude, is an e4m3
 
 
 @cute.kernel
@@ -92,8 +93,8 @@ def unpack_block(pairs, column, pair, lane, largest, table, b, first_row):
     """
     Unpack 16 columns, those of `lane`, of two rows of a block: `first_row` of b and the next.
 
-    They are half of 32 columns, of which four threads of the tensor cores' operand have a word for
-    each row: the words of both rows are neighbours.
+    They are half of 32 columns, for which each of four threads of the tensor cores has a word of a
+    row. The words of both rows are neighbours.
     """
     half = Uint32(lane) & Uint32(1)
     run = Uint32(lane) >> 1
@@ -113,17 +114,17 @@ def unpack_block(pairs, column, pair, lane, largest, table, b, first_row):
             cute.autovec_copy(cute.recast_tensor(result, cutlass.Float8E4M3FN), b[n, segment, None])
 
 
-SHIFT = 139  # kept exponents are 127 at most about, of values times 2**-6; those of b times 2**TOP
+SHIFT = 133 + TOP  # kept exponents have a bias of 133, and values of b have 2**TOP more
 
 
 def exponent_of(word, run):
-    """Return the exponent of 32 along K, `run` of four; NAN for a NaN."""
+    """Return the exponent of 32 values along K, number `run` of a word's four; NAN for a NaN."""
     return Int32((word >> (8 * run)) & Uint32(255))
 
 
 @cute.jit
 def largest_of(word):
-    """Return the largest exponent of 128 along K; of a NaN and of nothing 0."""
+    """Return the largest exponent of 128 values along K; where all are NaNs or padding, 0."""
     largest = Int32(0)
     for run in cutlass.range_constexpr(4):
         exponent = exponent_of(word, Uint32(run))
@@ -134,10 +135,11 @@ def largest_of(word):
 @cute.jit
 def four_codes(word, half):
     """
-    Return the first or last four of a word's codes: magnitudes as nibbles, signs in bits 7.
+    Return the first or last four of a word's codes: magnitudes as nibbles, signs in bits 7 of
+    bytes.
 
-    Of the first ones sign and rest are in each byte at bits {7} and {4, 3, 2}, of the last ones at
-    {5} and {6, 1, 0}.
+    A byte has one of the first, its sign in bit 7 and its magnitude in bits 4, 3 and 2, and one of
+    the last, in bit 5 and in bits 6, 1 and 0.
     """
     first = (word >> 2) & Uint32(0x07070707)
     last = (word & Uint32(0x03030303)) | ((word >> 4) & Uint32(0x04040404))
@@ -150,7 +152,7 @@ def four_codes(word, half):
 NAN = 255  # as an exponent
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FAR = 19  # a distance from which on all magnitudes are rounded to 0
-IS_NAN = FAR + 1  # the entry behind
+IS_NAN = FAR + 1  # the table's entry for a NaN, behind those of distances
 
 
 def as_e4m3(value):
@@ -246,7 +248,7 @@ def unpack_weights(values, factor, b, b_scale, num_sms, stream):  # noqa: ARG001
         grid=[num_ctas, 1, 1],
         block=[THREADS, 1, 1],
         min_blocks_per_mp=CTAS_PER_SM,
-        preferred_smem_carveout=-1,  # the driver's choice; else the compiler asks a GPU
+        preferred_smem_carveout=-1,  # the driver's choice; without, the compiler would ask a GPU
         stream=stream,
         use_pdl=USE_PDL,
     )
