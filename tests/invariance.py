@@ -116,7 +116,7 @@ class Pool:
     def batch(self, layout: Layout, lists: Lists) -> Batch:
         """Return a batch of these rows, with padding rows between and behind."""
         counts = tuple(map(len, lists))
-        lead, owners = samples._rows(layout, counts, None, has_spare=True)
+        lead, owners = samples._rows(layout, counts, None, has_spare=True, has_end=True)
         device = self.call.a.device
         groups = torch.tensor(owners, dtype=torch.int32, device=device)
         out = torch.full((*lead, self.n), float("nan"), dtype=self.call.out.dtype, device=device)

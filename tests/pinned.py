@@ -25,8 +25,10 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 
 from jitgen.codegen.render import render
@@ -111,9 +113,12 @@ def members(family: str) -> dict[str, str]:
 def accept(names: Iterable[str] = ()) -> None:
     """Write the digests and the whole files anew; `names` are pinned from now on."""
     texts = {name: text_of(name) for name in dict.fromkeys([*NAMES, *names])}
+    every = [*families()]
+    with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:
+        digests = [*pool.map(_digest_of_family, every)]
     record = {
         "kernels": {name: of_kernel(text) for name, text in texts.items()},
-        "families": {family: of_family(members(family)) for family in families()},
+        "families": dict(zip(every, digests, strict=True)),
     }
     parts = [
         f' "{part}": {{\n'
@@ -126,6 +131,10 @@ def accept(names: Iterable[str] = ()) -> None:
     written.replace(DIGESTS)  # processes that run tests side by side each accept
     for name in WHOLE:
         (FOLDER / f"{name}.py").write_text(texts[name], encoding="utf-8")
+
+
+def _digest_of_family(family: str) -> list[int | str]:
+    return of_family(members(family))
 
 
 @cache

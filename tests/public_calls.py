@@ -260,7 +260,8 @@ CALLS = (
 
 OF_TORCH: Mapping[str, str] = dict.fromkeys(
     (
-        *("from_atoms", "from_torch", "from_trtllm", "from_words", "is_kernel_layout"),
+        *("from_atoms", "from_torch", "from_trtllm", "from_words", "int4_from_awq"),
+        *("int4_from_gptq", "is_kernel_layout", "prepack_int4", "prepack_mxfp8", "prepack_nvfp4"),
         *("kernel_layout", "load_prepacked", "per_block", "per_matrix", "per_row", "per_tensor"),
         *("per_token_group", "prepack_mxfp4", "prepack_mxfp4_from", "save_prepacked", "split_bf16"),
         *("spread", "to_atoms", "to_torch", "to_trtllm", "to_words"),

@@ -250,6 +250,9 @@ def _alike(places: Sequence[_Place], keys: Sequence[tuple[str, str]]) -> list[_P
 def _likeness(place: _Place, key: tuple[str, str]) -> float:
     if place.section != key[0]:
         return 0.0
+    name, is_set, _ = key[1].partition(" = ")
+    if is_set and place.text.startswith(f"{name} = "):
+        return 1.0  # whatever is left of its value
     ratio = difflib.SequenceMatcher(None, place.text, key[1], autojunk=False).ratio()
     return ratio if ratio >= _LIKE else 0.0
 

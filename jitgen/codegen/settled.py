@@ -41,19 +41,17 @@ def settled(text: str, plain: str, records: Iterable[str], kept: frozenset[str])
         records: Named tuples whose fields are read by their names alone.
         kept: Names of functions that callers of the module use: they stay as they are.
     """
-    while (found := next(_parameters(text, plain, kept), None)) is not None:
-        text = _with(text, *found)
+    while found := [*_parameters(text, plain, kept)]:
+        text = _with(text, found)
         plain = masked(text)
     for record in records:
-        for reads, value in _fields(plain, record):
-            text = _with(text, reads, value)
+        if found := [*_fields(plain, record)]:
+            text = _with(text, found)
             plain = masked(text)
     return text
 
 
-def _parameters(
-    text: str, plain: str, kept: frozenset[str]
-) -> Iterator[tuple[list[tuple[int, int]], str]]:
+def _parameters(text: str, plain: str, kept: frozenset[str]) -> Iterator[tuple[int, int, str]]:
     """Yield where parameters are read that have the same constant in every call, and this."""
     names = uses_of(plain)
     for function in functions_in(text, plain, kept):
@@ -69,7 +67,6 @@ def _parameters(
             if match is None:
                 continue  # a star
             name, default = match[1], (match[2] or "").strip()
-            reads = _reads(plain, names.get(name, ()), name, function)
             handed = [argument_for(plain, parts, k, name) for parts in given]
             values = {
                 default if each is None else text[slice(*each)].strip().removeprefix(f"{name}=")
@@ -77,8 +74,9 @@ def _parameters(
             }
             value = values.pop()
             is_constant = _CONSTANT.fullmatch(value) if {*handed} == {None} else value in _WORDS
-            if reads and is_constant and not values:
-                yield reads, value
+            if is_constant and not values:
+                reads = _reads(plain, names.get(name, ()), name, function)
+                yield from ((*read, value) for read in reads)
 
 
 def _reads(
@@ -99,19 +97,27 @@ def _reads(
     return [] if is_bound or any(plain[after] in ".[(" for _, after in found) else found
 
 
-def _fields(plain: str, record: str) -> Iterator[tuple[list[tuple[int, int]], str]]:
+def _fields(plain: str, record: str) -> Iterator[tuple[int, int, str]]:
     """Yield where a record's fields are read that keep a constant as their default, and this."""
     start = plain.find(f"\nclass {record}(NamedTuple):\n")
     if start < 0:
         return
     body = plain[start : plain.find("\n\n\n", start)]
     for name, value in _DEFAULT.findall(body):
-        reads = [match.span() for match in re.finditer(rf"\b\w+\.{name}\b", plain)]
+        ends = [match.span() for match in re.finditer(rf"(?<=\w)\.{name}\b", plain)]
+        reads = [(_start_of_word(plain, start), end) for start, end in ends]
         is_set = re.search(rf"\b{name}=[^=]", plain) is not None
         is_of_another = len(re.findall(rf"^    {name}: ", plain, re.MULTILINE)) > 1
         if reads and not is_set and not is_of_another and not _is_filled(plain, record, body, name):
-            yield reads, value
-            return  # places have moved
+            yield from ((*read, value) for read in reads)
+            return  # one field of a record at a time
+
+
+def _start_of_word(plain: str, end: int) -> int:
+    """Return where the word begins that ends at a place."""
+    while plain[end - 1].isalnum() or plain[end - 1] == "_":
+        end -= 1
+    return end
 
 
 def _is_filled(plain: str, record: str, body: str, name: str) -> bool:
@@ -130,9 +136,9 @@ def _is_filled(plain: str, record: str, body: str, name: str) -> bool:
     return False
 
 
-def _with(text: str, places: list[tuple[int, int]], value: str) -> str:
-    """Return `text` with `value` in some places, and conditions without what it decides alone."""
-    for start, end in sorted(places, reverse=True):
+def _with(text: str, places: list[tuple[int, int, str]]) -> str:
+    """Return `text` with values in some places, and conditions without what they decide alone."""
+    for start, end, value in sorted(places, reverse=True):
         text = text[:start] + value + text[end:]
     return _without(text, _NOTHING)
 

@@ -75,11 +75,11 @@ def test_select(jitgen: Jitgen) -> None:
     [
         (
             ("select", "--op", "silu", *SIZES),
-            "'silu' is not known; allowed: activation_backward, combine, grouped_gemm, grouped",
+            "'silu' is not known; allowed: activation_backward, combine, combine_ranks, dispatch",
         ),
         (
             ("select", *OP, *SIZES, "-k", "64"),
-            "has no field 'k': it belongs to grouped_gemm and grouped_gemm_wgrad and moe_fc2",
+            "has no field 'k': it belongs to dispatch and grouped_gemm and grouped_gemm_wgrad",
         ),
         (
             ("select", *SIZES, "-k", "64", "--set", "activation=swiglu"),

@@ -388,7 +388,7 @@ class TestEmulated:
     def test_a_call_on_hopper(self, tmp_path: Path) -> None:
         name = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t64x64x128_c1x1_acc1_sm_90a"
         config, _ = GroupedGemmConfig.parse(name)
-        before = "factors[i] = a_scales[i] *"
+        before = "factors[i] = row_scales[i] *"
         mine = edited(config, tmp_path / "h.py", before, f"{before} 2.0 *", arch="sm_90a")
         a = torch.randint(-2, 3, (70, 128)).to(torch.float8_e4m3fn)
         b = torch.randint(-2, 3, (2, 64, 128)).to(torch.float8_e4m3fn)

@@ -126,6 +126,7 @@ bar.warp.sync -1;
 ld.shared.b32 %r4, [%r3];
 bar.warp.sync -1;
 @!%p1 bra $WAIT;
+fence.proxy.async.shared::cta;
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [barrier], 128;
 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r20], [%rd1], 128, [barrier];
 $WAIT:

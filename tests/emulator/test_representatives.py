@@ -20,6 +20,7 @@ OTHERS = "xor.b32 %r4, %r1, 32;\nshl.b32 %r4, %r4, 2;\nadd.u32 %r4, %r4, %r20;"
 """%r4: the word of the same lane of the other warp."""
 
 COPY = """@!%p2 bra $END;
+fence.proxy.async.shared::cta;
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [again], 128;
 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes
  [%r20], [%rd1], 128, [again];

@@ -214,6 +214,7 @@ def arguments():
     )
 
 
+# sm90/combine_ranks/entry.py.jinja
 @cute.jit
 def combine_ranks(y, inbox, peers, state, shared, out, num_sms, stream):
     """

@@ -13,8 +13,8 @@ from jitgen.config import Config
 from jitgen.runtime.spec import spec_of
 from jitgen.runtime.tiers import record
 
-RIGHT = "factors[i] = a_scales[i] * b_scales[j * 8 // SCALE_COLUMNS]"
-WRONG = "factors[i] = a_scales[i]"
+RIGHT = "factors[i] = row_scales[i] * b_scales[j * 8 // SCALE_COLUMNS]"
+WRONG = "factors[i] = row_scales[i]"
 
 
 def compile_task(task: dict[str, Any]) -> dict[str, Any]:

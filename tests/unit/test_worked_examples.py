@@ -47,7 +47,7 @@ EXAMPLES = {
         ("0x3FA00000", (0x3A << 20) + (120 << 23), _float(0x3FA00000) == _e4m3(0x3A) == 1.25),
         ("0x3CC00000", (0x04 << 20) + (121 << 23), _float(0x3CC00000) - 2**-6 == _e4m3(0x04)),
     ],
-    "sm90/fp4_gemm/decode.py.jinja": [
+    "sm90/fp4_gemm/decode_mxfp4.py.jinja": [
         ("0x40000000", 0x00008000 << 15 & 0x7F800000, _float(0x40000000) == 2),
         ("0x0C", 0x0C & 0x9C, _e4m3(0x0C) == 1.5 * 2**-6),
         ("0x9C", _moved(0x63), _e4m3(0x9C) == -6 * 2**-6),
@@ -100,7 +100,7 @@ def test_examples_are_right(name: str) -> None:
 
 def test_the_table_of_folded_weights_is_that_of_the_example() -> None:
     said = "00 08 10 14 18 1C 20 24"
-    text = (ROOT / "sm90/fp4_gemm/decode.py.jinja").read_text(encoding="utf-8")
+    text = (ROOT / "sm90/fp4_gemm/decode_mxfp4.py.jinja").read_text(encoding="utf-8")
 
     assert said in text
     assert bytes.fromhex(said) == _table(0)

@@ -153,6 +153,7 @@ PASSED_OVER = {
     "plans/recorder.py:Recorder.write": "told; the calls are counted nevertheless",
     "plans/rebuild.py:_library": _ANSWER,
     "plans/rebuild.py:rebuilt": _ANSWER,
+    "runtime/settings_check.py:_refuse_folder": "told when the recording is written",
     "runtime/syntax.py:_look": _ANSWER,
     "plans/task.py:build_task": _ANSWER,
     "server/accept.py:Acceptor._accept": "a client that has gone, or room is made for the next one",

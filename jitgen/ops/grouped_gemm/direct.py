@@ -50,7 +50,8 @@ def check(config: GroupedGemmConfig, arch: Arch, arguments: tuple[Any, ...]) -> 
 def names_of(config: GroupedGemmConfig) -> tuple[str, ...]:
     """Return the names of an entry's tensors."""
     types = config.operands
-    has_alpha = types.scale_granularity is ScaleGranularity.NV16
+    is_prepacked = types.b_layout.is_prepacked  # whose factor is in the place of alpha
+    has_alpha = types.scale_granularity is ScaleGranularity.NV16 and not is_prepacked
     return (
         *("a", "b"),
         *([] if types.a_scale_granularity is ScaleGranularity.NONE else ["a_scale"]),
