@@ -51,6 +51,12 @@ def connect(
     Raises:
         InputError: An argument is wrong, or there are no windows and ``windows`` are asked for.
     """
+    if not isinstance(group, ProcessGroup):
+        raise InputError(
+            "group",
+            "must be a group of torch.distributed, such as torch.distributed.group.WORLD after "
+            f"init_process_group() (got {type(group).__name__})",
+        )
     _check(hidden, top_k, max_tokens, kind, limit_s)
     device = torch.empty(0, device=device).device  # with its number
     if kind != "collectives":

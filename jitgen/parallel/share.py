@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from jitgen.errors import InputError
+
 
 def share(experts: int, rank: int, ranks: int) -> tuple[int, int]:
     """
@@ -12,6 +14,13 @@ def share(experts: int, rank: int, ranks: int) -> tuple[int, int]:
 
         first, count = share(256, rank=1, ranks=4)
         # 64, 64
+
+    Raises:
+        InputError: There are fewer experts than ranks, or `rank` is none of them.
     """
+    if not 1 <= ranks <= experts:
+        raise InputError("ranks", f"must be 1 to experts, {experts} (got {ranks})")
+    if not 0 <= rank < ranks:
+        raise InputError("rank", f"must be 0 to {ranks - 1} (got {rank})")
     first = rank * experts // ranks
     return first, (rank + 1) * experts // ranks - first

@@ -12,7 +12,8 @@ import torch
 
 import jitgen
 from jitgen.config.dispatch import DispatchProblem
-from jitgen.parallel import share
+from jitgen.errors import InputError
+from jitgen.parallel import connect, share
 from tests import documents, needs, ranks
 from tests.moe_cases import make
 
@@ -54,6 +55,18 @@ def test_shares_have_every_expert_once() -> None:
 
             assert every == [*range(experts)]
             assert max(count for _, count in parts) - min(count for _, count in parts) <= 1
+
+
+@pytest.mark.parametrize(("experts", "rank", "number"), [(4, 5, 2), (4, -1, 2), (2, 0, 3)])
+def test_a_rank_that_is_not_there_has_no_share(experts: int, rank: int, number: int) -> None:
+    with pytest.raises(InputError, match=r"^ranks?: must be"):
+        share(experts, rank, number)
+
+
+def test_ranks_are_connected_by_a_group() -> None:
+    """None is what torch's group.WORLD is before init_process_group()."""
+    with pytest.raises(InputError, match=r"^group: must be a group of torch.distributed"):
+        connect(None, hidden=64, top_k=2, max_tokens=4, device="cpu")  # type: ignore[arg-type]
 
 
 class Two:
