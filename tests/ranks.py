@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -97,6 +98,22 @@ def several(rank: int, ranks: int) -> None:
     refused(rank, ranks)
     same_bits(rank, ranks)
     late(rank, ranks)
+    no_room(rank)
+
+
+def no_room(rank: int) -> None:
+    """Let the last rank's memory be full: no rank has windows, and each says why."""
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    sizes = {"hidden": 64, "top_k": 1, "max_tokens": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        if rank:
+            patch.setattr("jitgen.parallel.memory.os.posix_fallocate", full)
+        why = "No space left" if rank else "another rank cannot share its memory"
+        with pytest.raises(InputError, match=f"kind: windows cannot be had: .*{why}"):
+            connect(dist.group.WORLD, device="cpu", kind="windows", **sizes)  # type: ignore[arg-type]
 
 
 def same_bits(rank: int, ranks: int) -> None:

@@ -9,7 +9,7 @@ become normal ones. What the sign of a scale was is in its codes. A NaN is the b
 zero has codes of zero.
 
 ========  ======================================================================================
-layout    what becomes of scales
+layout    scales
 ========  ======================================================================================
 exact1    multiply sums of 16 along K in float32: exact
 wide1     become part of bfloat16 values, which have six significant bits of eight: exact

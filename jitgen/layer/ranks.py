@@ -62,9 +62,9 @@ def config_of(config: MoEConfig, wire: Wire) -> MoEConfig:
         )
     if wire.ranks == 1 or config.groups < config.experts:
         return config
-    first, count = share(config.experts, wire.rank, wire.ranks)
-    if not count:
+    if wire.ranks > config.experts:
         raise InputError("group", f"must have at most {config.experts} ranks, one for each expert")
+    first, count = share(config.experts, wire.rank, wire.ranks)
     return replace(config, first_expert=first, local_experts=count)
 
 

@@ -6,6 +6,7 @@ processes map on a CPU.
 
 from __future__ import annotations
 
+import os
 import secrets
 import tempfile
 from collections.abc import Callable
@@ -88,7 +89,11 @@ def _of_files(nbytes: int, group: ProcessGroup, device: torch.device) -> Shared 
         return torch.from_file(str(path), shared=True, size=nbytes, dtype=torch.uint8)
 
     def make() -> None:
-        mine.touch(mode=0o600, exist_ok=False)
+        file = os.open(mine, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:  # an error where there is no room: a page that cannot be had would end the process
+            os.posix_fallocate(file, 0, nbytes)
+        finally:
+            os.close(file)
         map_one(mine)
 
     def map_all() -> list[Tensor]:

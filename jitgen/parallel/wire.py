@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a layer needs of ranks that reach each other, by whatever they do."""
+"""The interface by which a layer reaches other ranks: windows and collectives have it."""
 
 from __future__ import annotations
 

@@ -277,8 +277,8 @@ def sigmoid(x):
 @cute.jit
 def with_derivatives(gate, up):
     """
-    Return y of vectors of gates and ups, and its derivatives with respect to both; without a gate,
-    y of the first alone, and its derivative twice.
+    Return y of two vectors, and its derivatives with respect to both: of gates and ups, or of
+    values twice where there is no gate.
     """
     left, slope = of_silu(gate, 1.0)
     y, by_gate, by_up = left * up, slope * up, left

@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Uint32
+from cutlass import Float32, Int32
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 # The config.
@@ -98,7 +98,7 @@ def places_of(y, inverse, weights, token):
     if (token < inverse.shape[0]) & (lane < inverse.shape[1]):
         row = inverse[token, lane]
         weight = weights[token, lane]
-    row = row if Uint32(row) < Uint32(y.shape[0]) else Int32(-1)
+    row = row if row < y.shape[0] else Int32(-1)  # below 0 it counts as none, too
     return Places(row, weight)
 
 

@@ -16,15 +16,19 @@ The sum of what each rank has for a token, bf16, on the rank that the token is f
 
     out[t] = sum over r of y[rank * room + t] of rank r + shared[t]
 
-Sums are float32, in the order of ranks, and rounded once. A rank has room for as many rows on each
-rank as on any other; rows of no token are sent, too, and not added. A vector of four columns
-travels as two elements of 8 bytes, each 4 of data and the number of the round, so that whoever
-reads the number has the data: no fence, no flag.
+Sums are float32, in the order of ranks, and rounded once. Every rank sends `room` rows to every
+rank; rows without a token are sent, too, and not added. A vector is four columns.
 
-Who may write when: `inbox` of a rank has a place for each vector of each rank, which that rank alone
-writes, here. Its next call comes after its next dispatch, which waited for that of the rank that
-reads; and that one began when the rank had read everything here. `state` has the round of dispatch,
-read here, and that of combine_ranks, written here: each kernel writes the one that the other reads.
+`inbox` of a rank has a place for each vector of each rank. Rank r writes its places in the inbox of
+rank s in combine_ranks, and again in its next combine_ranks. Between the two is dispatch of r: it
+waits for tokens of s. Rank s sends these in its own dispatch, after its combine_ranks has read the
+places: so no place is written before it was read.
+
+A vector travels as two elements of 8 bytes. Each holds 4 bytes of data and the number of the round,
+and arrives whole: a thread that reads the number has the data. There is no fence and no flag.
+
+`state` holds the round of the last dispatch and that of the last combine_ranks. Each kernel writes
+its own and reads the other's, so no CTA reads what another CTA of its kernel writes.
 
 To see it, check it and run it:
 
@@ -53,7 +57,7 @@ USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
 VECTOR = 4  # columns: 8 bytes, and in an inbox 16
-STEP = 16  # what a late rank is noted for
+STEP = 16  # added to the number of a late rank: this kernel waited for it
 MOST_RANKS = 8  # a vector of each is under way at once
 
 
@@ -100,7 +104,7 @@ def combine_ranks_kernel(y, inbox, peers, state, shared, out):
 
 @cute.jit
 def send(y, inbox, peers, own, item):
-    """Send a vector. Items are those for one rank after the other, the one behind this one first."""
+    """Send a vector. Items are all vectors for the next rank, then all for the one behind it."""
     rank, number = own
     ranks = cute.size(peers)
     every = y.shape[0] // ranks * y.shape[1]
@@ -115,10 +119,10 @@ def send(y, inbox, peers, own, item):
 @cute.jit
 def take(y, inbox, state, wait, ranks, vector):
     """Wait for one vector of each rank; return the two elements of each, its own among them."""
-    rank, number = ranks
+    rank, num_ranks = ranks
     elements = cute.make_rmem_tensor((2, MOST_RANKS), Int64)
     words = cute.make_rmem_tensor(2, Uint32)
-    own = vector + rank * (y.shape[0] // number * y.shape[1])
+    own = vector + rank * (y.shape[0] // num_ranks * y.shape[1])
     cute.autovec_copy(y[own // y.shape[1], own % y.shape[1], None], words)
     is_waiting = True
     while is_waiting:
@@ -127,7 +131,7 @@ def take(y, inbox, state, wait, ranks, vector):
         for source in cutlass.range_constexpr(MOST_RANKS):
             elements[0, source] = Int64(wait.number) << 32 | Int64(words[0])
             elements[1, source] = Int64(wait.number) << 32 | Int64(words[1])
-            if (source < number) & (source != rank):
+            if (source < num_ranks) & (source != rank):
                 places = cute.size(inbox, mode=[1])
                 address = address_of(inbox.iterator.toint(), places, source, vector)
                 elements[0, source], elements[1, source] = load_vector(address)
@@ -281,7 +285,7 @@ def has_come(elements, number):
 
 @cute.jit
 def begin_wait(state, number):
-    """Return what to wait for: without patience once a wait has come to its limit."""
+    """Return what to wait for; the limit is 0 once an earlier wait has come to its own."""
     failed = cute.arch.load(state.iterator + FAILED, Int32, sem="relaxed", scope="gpu")
     limit = Int64(state[LIMIT_MS]) * 1_000_000
     return Wait(number, cute.arch.globaltimer(), limit if failed == 0 else Int64(0))

@@ -13,18 +13,21 @@
 """
 Tokens of each rank to every rank, bf16, with their experts and weights, in one launch.
 
-    out_x[r * room + t], out_ids[...], out_weights[...] = x[t], topk_ids[t], topk_weights[t] of rank r
+    out_x[r * room + t] = x[t] of rank r, and so out_ids of topk_ids, out_weights of topk_weights
 
-A rank has room for as many rows on each rank as on any other. Rows that it has no tokens for are
-zeros, with the expert -1. Each token is a record of vectors: four columns, or an expert and its
-weight. A vector travels as two elements of 8 bytes, each 4 of data and the number of the round, so
-that whoever reads the number has the data: no fence, no flag.
+Every rank sends `room` rows to every rank. Rows without a token are zeros, with the expert -1. A
+token is a record of vectors: each is four columns, or an expert and its weight.
 
-Who may write when: `inbox` of a rank has a place for each vector of each rank, which that rank alone
-writes, in its dispatch. Its next one comes after its combine_ranks, which waited for that of the
-rank that reads; and that one began when the rank had read everything here. `state` has the round of
-dispatch, written here, and that of combine_ranks, read here: each kernel writes the one that the
-other reads.
+`inbox` of a rank has a place for each vector of each rank. Rank r writes its places in the inbox of
+rank s in dispatch, and again in its next dispatch. Between the two is combine_ranks of r, which
+waits for sums of s. Rank s sends these in its own combine_ranks, after its dispatch has read the
+places: so no place is written before it was read.
+
+A vector travels as two elements of 8 bytes. Each holds 4 bytes of data and the number of the round,
+and arrives whole: a thread that reads the number has the data. There is no fence and no flag.
+
+`state` holds the round of the last dispatch and that of the last combine_ranks. Each kernel writes
+its own and reads the other's, so no CTA reads what another CTA of its kernel writes.
 
 To see it, check it and run it:
 
@@ -53,7 +56,7 @@ USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
 VECTOR = 4  # columns: 8 bytes, and in an inbox 16
-STEP = 0  # what a late rank is noted for
+STEP = 0  # added to the number of a late rank: this kernel waited for it
 
 
 # shared/rounds.py.jinja
@@ -109,8 +112,8 @@ def dispatch_kernel(given, inbox, peers, state, received):
 @cute.jit
 def send(given, received, inbox, peers, record, own, item):
     """
-    Send a vector. Items are the vectors for one rank after the other, this one first, whose vectors
-    go where the others' will.
+    Send a vector to one rank. Items are all vectors for this rank, then all for the next rank, and
+    so on; those for this rank are stored where vectors of peers will be stored.
     """
     rank, number = own
     ranks, every = cute.size(peers), record.room * record.length
@@ -153,10 +156,10 @@ def keep_words(received, record, source, vector, words):
 
 @cute.jit
 def take(received, inbox, state, wait, record, ranks, item):
-    """Wait for a vector of a peer and store it; items are those of `send`, as peers count them."""
-    rank, number = ranks
+    """Wait for a vector of a peer and store it; items are numbered as in `send` of that peer."""
+    rank, num_ranks = ranks
     every = record.room * record.length
-    vector, source = item % every, (rank + item // every) % number
+    vector, source = item % every, (rank + item // every) % num_ranks
     places = cute.size(inbox, mode=[1])
     address = address_of(inbox.iterator.toint(), places, source, vector)
     elements = cute.make_rmem_tensor(2, Int64)
@@ -289,7 +292,7 @@ def has_come(elements, number):
 
 @cute.jit
 def begin_wait(state, number):
-    """Return what to wait for: without patience once a wait has come to its limit."""
+    """Return what to wait for; the limit is 0 once an earlier wait has come to its own."""
     failed = cute.arch.load(state.iterator + FAILED, Int32, sem="relaxed", scope="gpu")
     limit = Int64(state[LIMIT_MS]) * 1_000_000
     return Wait(number, cute.arch.globaltimer(), limit if failed == 0 else Int64(0))

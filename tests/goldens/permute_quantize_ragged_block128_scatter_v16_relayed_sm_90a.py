@@ -143,7 +143,7 @@ def copies_of(x, index, q, token, top_k):
     exists = token < x.shape[0]
     if exists & (lane < top_k):
         row = index[token, lane]
-    row = row if Uint32(row) < Uint32(q.shape[0]) else Int32(-1)
+    row = row if row < q.shape[0] else Int32(-1)  # below 0 it counts as none, too
     exists = cute.arch.vote_any_sync(row >= 0)
     return Copies(token, row, exists, top_k)
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jitgen.config import Layout
 from jitgen.config.activation_backward import (
     ActivationBackwardConfig,
     ActivationBackwardProblem,
@@ -21,6 +20,7 @@ from jitgen.ops.activation_backward.validate import (
     validate,
 )
 from jitgen.ops.call import Call
+from jitgen.ops.expected_rows import mean_of, rows_of
 from jitgen.ops.launch import AnyLaunch, Family
 from jitgen.ops.tensors import groups_of
 from jitgen.ops.values import check_values
@@ -64,13 +64,8 @@ class ActivationBackward(Call[Arguments, Validated, Results]):
         check_values(valid.layout, groups_of(args), valid.rows, start=1)
 
     def problem(self, args: Arguments, valid: Validated) -> ActivationBackwardProblem:
-        """
-        Return the problem that the selector gets. Without `expected_m`, groups share the rows, and
-        masked matrices are full.
-        """
-        rows = valid.rows * valid.groups if valid.layout is Layout.MASKED else valid.rows
-        if (mean := _mean(args, valid)) is not None:
-            rows = mean * valid.groups
+        """Return the problem that the selector gets."""
+        rows = rows_of(args, valid)
         return ActivationBackwardProblem(
             groups=valid.groups, m=rows, n=valid.n, **self.kind(args, valid)
         )
@@ -83,7 +78,7 @@ class ActivationBackward(Call[Arguments, Validated, Results]):
         }
 
     def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
-        return Family.of(problem, valid, _mean(args, valid))
+        return Family.of(problem, valid, mean_of(args, valid))
 
     def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
         return Launch(**kernel | {"tail": (*args.numbers, *valid.device.tail)})
@@ -100,11 +95,3 @@ class ActivationBackward(Call[Arguments, Validated, Results]):
 
     def out_of(self, tensors: tuple[Tensor, ...]) -> Any:
         return tensors
-
-
-def _mean(args: Arguments, valid: Validated) -> int | None:
-    """
-    Return the expected rows of a group, if the caller gives them; contiguous calls do not know
-    their groups.
-    """
-    return None if valid.layout is Layout.CONTIGUOUS else args.expected_m

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from jitgen.config import Layout
 from jitgen.config.format import Format
 from jitgen.config.silu_mul_quantize import (
     Activation,
@@ -16,6 +15,7 @@ from jitgen.config.silu_mul_quantize import (
     SiluMulQuantizeProblem,
 )
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
+from jitgen.ops.expected_rows import mean_of, rows_of
 from jitgen.ops.launch import AnyLaunch, Family
 from jitgen.ops.scaled import Scaled, ScaledCall
 from jitgen.ops.silu_mul_quantize.validate import Arguments, Validated, form_of, validate
@@ -90,13 +90,8 @@ class SiluMulQuantize(ScaledCall[Arguments, Validated]):
         check_values(valid.layout, groups_of(args), valid.rows, start=1)
 
     def problem(self, args: Arguments, valid: Validated) -> SiluMulQuantizeProblem:
-        """
-        Return the problem that the selector gets. Without `expected_m`, groups share the rows, and
-        masked matrices are full.
-        """
-        rows = valid.rows * valid.groups if valid.layout is Layout.MASKED else valid.rows
-        if (mean := _mean(args, valid)) is not None:
-            rows = mean * valid.groups
+        """Return the problem that the selector gets."""
+        rows = rows_of(args, valid)
         return SiluMulQuantizeProblem(
             groups=valid.groups, m=rows, n=valid.n, **self.kind(args, valid)
         )
@@ -111,7 +106,7 @@ class SiluMulQuantize(ScaledCall[Arguments, Validated]):
         }
 
     def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
-        return Family.of(problem, valid, _mean(args, valid))
+        return Family.of(problem, valid, mean_of(args, valid))
 
     def launch(self, args: Arguments, valid: Validated, kernel: dict[str, Any]) -> Launch:
         scales = valid.scale_granularity
@@ -131,11 +126,3 @@ class SiluMulQuantize(ScaledCall[Arguments, Validated]):
 
     def finds_scales(self, args: Arguments) -> bool:
         return Format(args.format).has_float_scales
-
-
-def _mean(args: Arguments, valid: Validated) -> int | None:
-    """
-    Return the expected rows of a group, if the caller gives them; contiguous calls do not know
-    their groups.
-    """
-    return None if valid.layout is Layout.CONTIGUOUS else args.expected_m
