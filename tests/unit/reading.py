@@ -70,6 +70,7 @@ READS = {
     "layer/checkpoints/files.py:_indexed": "which file of a checkpoint has which tensor",
     "layer/checkpoints/files.py:opened": "weights: numbers, in a format without code",
     "layer/checkpoints/model_config.py:said": "what a checkpoint says of its layer: numbers, names",
+    "parallel/memory.py:_of_files.make": "made anew, under a name that no other user can guess",
     "plans/plan.py:load": "a list of problems: it decides what is compiled, not what code that is",
     "plans/recording.py:Recording.save": _WRITES,
     "plans/recording.py:read": _CHOICE,
