@@ -12,6 +12,7 @@ import pytest
 
 from jitgen.config import Config
 from jitgen.emulator import Artifact, Coverage, Program, Report, Run, parse_modes
+from jitgen.emulator.report import Observation
 from jitgen.errors import MachineFault
 from jitgen.verify import verification
 from jitgen.verify.verification import verify
@@ -49,6 +50,7 @@ class Emulated:
         self.unknown: list[list[str]] = []
         self.seeds: list[int] = []
         self.edges: tuple[Any, ...] = ()
+        self.observed: tuple[Observation, ...] = ()
 
     def emulate(
         self, _: Artifact, *arguments: Any, modes: Any, unknown: list[str], **__: Any
@@ -60,9 +62,8 @@ class Emulated:
             raise MachineFault("ended")
         counts = np.array(self.blocks[call % len(self.blocks)])
         coverage = {"k": Coverage.of(PROGRAM, counts, set())}
-        return Report(
-            name="k", arch="sm_90a", runs=(Run(mode="eager", seconds=0, coverage=coverage),)
-        )
+        run = Run(mode="eager", seconds=0, coverage=coverage, observed=self.observed)
+        return Report(name="k", arch="sm_90a", runs=(run,))
 
 
 @pytest.fixture
@@ -161,6 +162,7 @@ def test_a_run_that_ended_early_says_nothing_of_the_rest(emulated: Emulated) -> 
 def test_which_modes_run_which_problem(emulated: Emulated) -> None:
     """Random modes are slow: the wide problem alone has them."""
     emulated.blocks = [[1] * 5]
+    emulated.observed = (Observation(what="peek", place="ptx:1"),)
 
     found = verify(CONFIG, ARCH, modes="quick", artifact=ARTIFACT)
 
@@ -175,3 +177,15 @@ def test_which_modes_run_which_problem(emulated: Emulated) -> None:
     emulated.calls.clear()
     verify(CONFIG, ARCH, modes="random-1,random-2", artifact=ARTIFACT)
     assert [len(modes) for _, modes in emulated.calls] == [2, 1, 1, 1]
+
+
+def test_problems_of_a_kernel_that_observes_no_schedule_run_once(emulated: Emulated) -> None:
+    """All modes give the same then, unless more than `quick` was asked for."""
+    emulated.blocks = [[1] * 5]
+
+    verify(CONFIG, ARCH, modes="quick", artifact=ARTIFACT)
+
+    assert [len(modes) for _, modes in emulated.calls] == [3, 1, 1, 1]
+    emulated.calls.clear()
+    verify(CONFIG, ARCH, modes="all", artifact=ARTIFACT)
+    assert [len(modes) for _, modes in emulated.calls] == [9, 3, 3, 1]

@@ -136,8 +136,8 @@ class Sizes(AnySizes):
         k-blocks around the stages of the pipeline of operands and, exactly, those whose scales are
         handed over at once. Groups lie before, between and behind empty ones, and alone; as many as
         a warp has lanes, and more, and more than a table of tiles has entries, with few columns,
-        for their weights take long to draw. One has more tiles along M than take one tile of b in
-        turn.
+        for their weights take long to draw, and few of them with rows, for each takes a tile. One
+        has more tiles along M than take one tile of b in turn.
         """
         tile, cluster, split_k = config.tile, config.cluster, config.schedule.split_k
         derived = require(config, arch).derived
@@ -151,12 +151,12 @@ class Sizes(AnySizes):
         others = [(height, height), (1,), (0, 2), (1, 0), (0,)]
         few = each_once(
             [(height,), (height - 1, 1), (0, height + 1, 0), *others],
-            list(dict.fromkeys([broad, width, tail, width + tail, *narrow])),
+            list(dict.fromkeys([tail, broad, width, width + tail, *narrow])),
             [vector, *(count * tile.k for count in blocks)],
         )
         many = [
             ((*[0] * (WARP - 1), 1), tail, vector),
-            ((1,) * WARP, tail, vector),
+            ((1, *[0] * (WARP - 2), 1), tail, vector),
             ((1,) * (WARP + 1), tail, tile.k),
             (((config.schedule.raster + 1) * height - 1, 1), width + tail, vector),
         ]
