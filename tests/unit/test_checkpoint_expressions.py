@@ -26,7 +26,7 @@ PATHS = list(accumulate(MODULE.split("."), lambda path, word: f"{path}.{word}"))
         (rf"model.*layers\.({'|'.join(map(str, range(61)))})\.mlp\.experts.*", True),
         (r"model\.(?P<part>vision|language)_model.*", True),
         (r".*[)\]*+(]x", False),
-        (r".*\)*\(*+proj", False),
+        (r".*\)*\(*+proj", True),
     ],
 )
 def test_what_configs_have(expression: str, matches: bool) -> None:
