@@ -150,6 +150,9 @@ class Schedule(Part):
         early_b: Load weights before the previous kernel ended. A promise, which no selector makes:
             b and offs or masked_m were complete before that kernel let this one start. It holds
             where an earlier one wrote them, if kernels wait before they let others start.
+        swap_tail: Multiply the last rows of a group with swapped operands where they are few, with
+            the weights as M of the instructions, so that fewer rows that no group has are
+            multiplied.
     """
 
     raster: int = of(int, most=MAX_RASTER, default=8, word="raster")
@@ -159,11 +162,12 @@ class Schedule(Part):
     two_cta: bool = of(bool, default=False, word="twocta")
     safe_selectors: bool = of(bool, default=False, word="safesel")
     early_b: bool = of(bool, default=False, word="earlyb")
+    swap_tail: bool = of(bool, default=False, word="swaptail")
 
     def to_json(self) -> dict[str, Any]:
         """Return the exact JSON form, without rarely used fields that are off."""
-        document = Part.to_json(self)
-        return {n: v for n, v in document.items() if v or n not in {"safe_selectors", "early_b"}}
+        rare = {"safe_selectors", "early_b", "swap_tail"}
+        return {n: v for n, v in Part.to_json(self).items() if v or n not in rare}
 
 
 @frozen
@@ -207,6 +211,7 @@ class GroupedGemmConfig(Config):
         if schedule.raster != Schedule().raster:
             text += f" raster {schedule.raster}"
         text += " streaming b" * schedule.stream_b + " early b" * schedule.early_b
+        text += " swapped tail" * schedule.swap_tail
         return text if schedule.split_k == 1 else f"{text} split_k {schedule.split_k}"
 
     @property

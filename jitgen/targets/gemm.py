@@ -136,6 +136,16 @@ def refuse_early(config: GroupedGemmConfig, kernel: str) -> None:
     )
 
 
+def refuse_swap_tail(config: GroupedGemmConfig, kernel: str) -> None:
+    """Refuse `swap_tail` for kernels that multiply all rows alike."""
+    refuse_unless(
+        not config.schedule.swap_tail,
+        "E_SWAP_TAIL",
+        f"swap_tail: {kernel} multiplies all rows alike; those of grouped_gemm on sm_90a can swap "
+        "operands for the last rows, with weights as they were quantised (plain)",
+    )
+
+
 def refuse_scales(config: GroupedGemmConfig, space: Space, arch: str) -> None:
     """Refuse scales that a target has no kernels for, or that are not for such operands."""
     types = config.operands

@@ -46,6 +46,7 @@ ONLY: dict[str, dict[str, tuple[str, ...]]] = {
         "operands.b_layout": ("plain",),
         "schedule.early_b": ("False",),  # a is loaded row by row, by the same warps
         "schedule.safe_selectors": ("False",),
+        "schedule.swap_tail": ("False",),
     },
     "route": {"scores_dtype": ("None", "bf16", "f16", "f32")},
     "unpack_weights": {"b_layout": ("exact1", "folded1")},

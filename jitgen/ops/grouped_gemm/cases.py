@@ -80,7 +80,10 @@ class Sizes(AnySizes):
         in each part of K; their number is no multiple of any of these; and the last part of the
         tile's rows has none of the group's.
 
-        The third is flat, for kernels that split K: less than a k-block, so that parts are empty.
+        Where the last rows of a group are multiplied with swapped operands, a third has groups with
+        every number of such rows, by eights, in several warpgroups, and the first of more.
+
+        Another is flat, for kernels that split K: less than a k-block, so that parts are empty.
         For those that load weights early it is small: one tile for two CTAs, and fewer k-blocks
         than the pipeline of operands has stages.
 
@@ -117,6 +120,11 @@ class Sizes(AnySizes):
             num_sms=cluster.size * split_k,
         )
         more: list[Self] = []
+        if tail_m := getattr(derived, "tail_m", 0):
+            tails = [row + M_BLOCK_ROWS * (i % 2) for i, row in enumerate(range(3, tail_m, 7))]
+            rows = (*tails, 0, tile.m + tail_m + 1, tile.m - M_BLOCK_ROWS + tail_m)
+            odd = (stages + 1) // 2 * 2  # k-blocks ahead of the last one; loops do two in a pass
+            more.append(replace(wide, rows=rows, k=odd * tile.k + vector))
         if config.schedule.early_b:
             more.append(cls(rows=(3, 0), n=tile.n, k=tile.k + vector, num_sms=2))
         elif split_k > 1:

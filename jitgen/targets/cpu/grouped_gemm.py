@@ -23,6 +23,7 @@ from jitgen.targets.gemm import (
     refuse_prepacked,
     refuse_scales,
     refuse_selectors,
+    refuse_swap_tail,
     sizes,
 )
 from jitgen.targets.protocol import Template, legal_of, refuse_unless
@@ -96,6 +97,7 @@ class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_selectors(config, "cpu")
         refuse_early(config, "a kernel of cpu")
+        refuse_swap_tail(config, "a kernel of cpu")
         refuse_pairs(config, "cpu")
         space, tile, types = self.space, config.tile, config.operands
         if types.b_layout.is_prepacked:

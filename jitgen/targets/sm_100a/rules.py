@@ -20,6 +20,7 @@ from jitgen.targets.gemm import (
     refuse_prepacked,
     refuse_scales,
     refuse_selectors,
+    refuse_swap_tail,
 )
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_100a.sizes import (
@@ -136,6 +137,7 @@ class Sm100Rules(GemmRules):
         refuse_prepacked(config, self.arch)
         refuse_selectors(config, self.arch)
         refuse_early(config, f"a kernel of {self.arch}")
+        refuse_swap_tail(config, f"a kernel of {self.arch}")
         self._check_types(config)
         self._check_tile(config)
         self._check_pair(config)

@@ -21,6 +21,7 @@ from jitgen.targets.gemm import (
     refuse_pairs,
     refuse_prepacked,
     refuse_scales,
+    refuse_swap_tail,
 )
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_120a.sizes import (
@@ -120,6 +121,7 @@ class Sm120Rules(GemmRules):
         refuse_prepacked(config, self.arch, self.space.unscaled)
         refuse_pairs(config, self.arch)
         refuse_early(config, f"a kernel of {self.arch}")
+        refuse_swap_tail(config, f"a kernel of {self.arch}")
         if config.operands not in self.space.unscaled:
             self._check_types(config)
         self._check_schedule(config)

@@ -16,7 +16,7 @@ from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.config.prepacked import BLOCK_DEPTH
 from jitgen.support.frozen import frozen
 from jitgen.targets.fp4_space import OPERANDS, format_of, refuse_other_operands
-from jitgen.targets.gemm import GemmRules, Space, refuse_early, refuse_pairs
+from jitgen.targets.gemm import GemmRules, Space, refuse_early, refuse_pairs, refuse_swap_tail
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_90a.boxes import has_list
 from jitgen.targets.sm_90a.rules import MAX_ENTRIES, SMEM_BYTES
@@ -136,6 +136,7 @@ class Fp4Rules(GemmRules):
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         refuse_pairs(config, "sm_90a")
         refuse_early(config, "a kernel of prepacked weights")
+        refuse_swap_tail(config, "a kernel of prepacked weights")
         self._check_operands(config)
         self._check_tile(config)
         self._check_cluster(config)

@@ -11,7 +11,7 @@ from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.support.frozen import frozen
 from jitgen.targets import fc2_space
 from jitgen.targets.fc2_space import Fc2Rules
-from jitgen.targets.gemm import FREE_OF_FC2, refuse_early
+from jitgen.targets.gemm import FREE_OF_FC2, refuse_early, refuse_swap_tail
 from jitgen.targets.protocol import Candidate, Device, refuse_unless
 from jitgen.targets.sm_90a import fc2_cost
 from jitgen.targets.sm_90a.devices import fit_of
@@ -92,6 +92,7 @@ class _Parts(Sm90Rules):
         """Return the numbers that follow from `config`, or raise the first Refusal."""
         fc2_space.check_types(config, self.space, "sm_90a")
         refuse_early(config, "a kernel with experts along K")
+        refuse_swap_tail(config, "a kernel with experts along K")
         refuse_unless(
             config.tile.m in self.space.tile_m,
             "E_WGMMA_M",

@@ -26,6 +26,7 @@ from jitgen.targets.gemm import (
 from jitgen.targets.protocol import refuse_unless
 from jitgen.targets.sm_90a import boxes
 from jitgen.targets.sm_90a.early import check_early
+from jitgen.targets.sm_90a.tails import check_tail, tail_m
 
 SMEM_BYTES = 232_448
 """Shared memory that one CTA can have: 227 KiB of the SM's 228."""
@@ -92,6 +93,7 @@ class Sm90Derived:
             warpgroups.
         scale_pitch: `scale_box`, rounded up so that copies start at whole 128 bytes.
         short_scale_box: Activation scales that one copy loads of a short tile.
+        tail_m: Most rows of a block that are multiplied with swapped operands.
     """
 
     math_warpgroups: int
@@ -114,6 +116,7 @@ class Sm90Derived:
     scale_box: int
     scale_pitch: int
     short_scale_box: int
+    tail_m: int
 
 
 class Sm90Rules(GemmRules):
@@ -156,6 +159,7 @@ class Sm90Rules(GemmRules):
         self._check_cluster(config)
         self._check_split_k(config)
         check_early(config)
+        check_tail(config)
         tile = config.tile
         math_warpgroups, m_blocks = boxes.math_warpgroups(tile.m), boxes.m_blocks(tile.m)
         registers = boxes.REGISTERS[math_warpgroups]
@@ -184,6 +188,7 @@ class Sm90Rules(GemmRules):
             scale_box=boxes.scale_box(config) if has_blocks else 0,
             scale_pitch=boxes.align(boxes.scale_box(config), 32) if has_blocks else 0,
             short_scale_box=boxes.short_scale_box(config) if has_blocks else 0,
+            tail_m=tail_m(config),
         )
 
     def _check_instruction(self, config: GroupedGemmConfig) -> None:

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rule of kernels that multiply the last rows of a group with swapped operands."""
+
+from __future__ import annotations
+
+from jitgen.config.config import DType, ScaleGranularity
+from jitgen.config.grouped_gemm import GroupedGemmConfig
+from jitgen.targets.protocol import refuse_unless
+
+TAIL_M = 40
+"""
+Most rows of a block of 64 that are multiplied so. With 48 a k-block took longer than with all 64,
+on an H200: each row has a scale that a whole warpgroup reads.
+"""
+
+
+def tail_m(config: GroupedGemmConfig) -> int:
+    """Return the most rows of a block that are multiplied so; 0 in kernels that never do it."""
+    return TAIL_M if config.schedule.swap_tail else 0
+
+
+def check_tail(config: GroupedGemmConfig) -> None:
+    """Check the conditions of `swap_tail`; other configs pass."""
+    if not config.schedule.swap_tail:
+        return
+    tile, types = config.tile, config.operands
+    refuse_unless(
+        types.a_dtype is DType.E4M3 and types.scale_granularity is ScaleGranularity.BLOCK128,
+        "E_SWAP_TAIL",
+        f"swap_tail with {types.a_dtype} operands and {types.scale_granularity} scales: it is for "
+        "e4m3 operands with block128 scales",
+    )
+    refuse_unless(
+        types.out_dtype is not DType.F32,
+        "E_SWAP_TAIL",
+        "swap_tail with f32 results: matrices of 16 bits are transposed on the way to shared "
+        "memory; allowed: bf16, f16",
+    )
+    refuse_unless(
+        tile.m in {128, 192} and tile.n == 128,
+        "E_SWAP_TAIL",
+        f"swap_tail with a {tile.m}x{tile.n} tile: a warpgroup takes one block of 64 rows, and two "
+        "of 64 columns with one scale; allowed: 128x128, 192x128",
+    )
+    refuse_unless(
+        config.schedule.split_k == 1 and not config.epilogue.bias,
+        "E_SWAP_TAIL",
+        "swap_tail: sums of swapped operands lie in other threads than split_k and a bias expect "
+        "them; it needs split_k 1 and no bias",
+    )
