@@ -16,7 +16,7 @@ from jitgen.targets.sm_90a.devices import Fit, Speed
 
 COMMON = (
     *("call_us", "dram_bytes_per_us", "fill_bytes_per_us"),
-    *("cold_us", "unshared"),
+    *("cold_us", "unshared", "tail", "tail_row"),
 )
 OF_TILE = len(fields(Speed))
 """Constants of each tile."""
@@ -27,6 +27,8 @@ _WIDTHS = {
     "fill_bytes_per_us": 0.3,
     "cold_us": 1.0,
     "unshared": 1.0,
+    "tail": 0.5,
+    "tail_row": 0.3,
 }
 _OF_TILE = (1.0, 1.0, 1.0, 0.5, 0.15, 1.5, 0.7)
 _STEP = 1e-3
@@ -137,7 +139,8 @@ class Points:
 def _logarithms(columns: Any, speed: Speed, fit: Fit) -> Any:
     """Return the logarithms of what `cost.cost` returns, of columns that are the fields of Work."""
     asked = cost.Work(*columns)
-    k_block_us = speed.k_block_us * (1 - speed.skipped * (1 - asked.filled))
+    filled = asked.filled - (1 - fit.tail) * asked.tails + fit.tail_row * asked.tail_rows
+    k_block_us = speed.k_block_us * (1 - speed.skipped * (1 - filled))
     tile_us = speed.tile_us + asked.k_blocks * k_block_us * (1 + fit.unshared * asked.apart)
     busy_us = asked.clusters / asked.slots * tile_us
     doublings = np.log2(np.maximum(1.0, busy_us / fit.cold_us))

@@ -172,10 +172,10 @@ def main() -> int:
     given = parser.parse_args()
     if given.command == "run":
         return run(given.out)
-    configs = [each for layout in (Layout.RAGGED, Layout.MASKED) for each in kernels(layout)[1]]
-    plain = [replace(each, schedule=replace(each.schedule, swap_tail=False)) for each in configs]
-    for config in dict.fromkeys([*configs, *plain, *kernels(Layout.RAGGED)[0]]):
-        print(jitgen.get_kernel(config, Arch.SM_90A).name)
+    for layout in (Layout.RAGGED, Layout.MASKED):
+        menu = candidates(Arch.SM_90A, layout, Operands())  # all of it, for `jitgen tune`
+        for config in dict.fromkeys([*menu, *kernels(layout)[1]]):
+            print(jitgen.get_kernel(config, Arch.SM_90A).name)
     return 0
 
 

@@ -22,6 +22,7 @@ from jitgen.targets.sm_90a.rules import ROW_BYTES
 _STREAM = Schedule(raster=1, stream_b=True)
 _SPLIT = Schedule(raster=1, stream_b=True, split_k=2)
 _STRIPS = Schedule(raster=4)
+_TAIL = Schedule(swap_tail=True)
 
 _CONTIGUOUS = (
     (128, 112, Cluster(n=2), _STREAM),
@@ -41,13 +42,19 @@ _OWN_TILES = (
     (64, 112, Cluster(), _STREAM),
     (64, 128, Cluster(), _STREAM),
     (128, 128, Cluster(n=2), Schedule()),
+    (128, 128, Cluster(n=2), _TAIL),
     (128, 160, Cluster(), Schedule()),
     (128, 192, Cluster(), Schedule()),
     (192, 128, Cluster(), _STREAM),
     (192, 128, Cluster(n=2), Schedule()),
+    (192, 128, Cluster(n=2), _TAIL),
     (256, 128, Cluster(n=2), _STRIPS),
 )
-"""Candidates for layouts in which every group has tiles of its own."""
+"""
+Candidates for layouts in which every group has tiles of its own. Those that swap operands for the
+last rows of groups came later, beside those that do not: from 96 to 200 rows they took up to 10 %
+less, and never more.
+"""
 
 _FP8 = {
     Layout.CONTIGUOUS: _CONTIGUOUS,

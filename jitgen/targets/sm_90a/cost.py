@@ -11,10 +11,11 @@ takes as long as the slowest of three things, and a little of the others that do
     stream     the wave's share of the bytes that cross DRAM
 
 Padding shows in the number of tiles, but where those without rows are not dealt; rows that are left
-out in the time of a k-block. A last wave of few tiles fills and streams little and multiplies as
-long as any. How the rows are dealt is not known when a kernel is chosen, and with few groups it
-decides whether there is one more wave: a call takes the mean of two distributions. The constants
-are the device's, fitted to measurements.
+out in the time of a k-block, as do the last rows of groups where operands are swapped for them. A
+last wave of few tiles fills and streams little and multiplies as long as any. How the rows are
+dealt is not known when a kernel is chosen, and with few groups it decides whether there is one more
+wave: a call takes the mean of two distributions. The constants are the device's, fitted to
+measurements.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from jitgen.config.layouts import GROUP_ALIGNMENT
 from jitgen.targets.protocol import Candidate
 from jitgen.targets.sm_90a.boxes import has_list
 from jitgen.targets.sm_90a.devices import Fit, Speed
+from jitgen.targets.sm_90a.tails import tail_m
 
 _K_BYTES = 128
 """Bytes of a row of an operand in one k-block."""
@@ -106,15 +108,19 @@ class _Tiles(NamedTuple):
 
     Attributes:
         number: How many there are.
-        filled: What part of them has rows.
+        filled: What part of them has rows, in blocks of 64.
         passes: How often a tile goes over K: twice where it meets two groups.
         apart: Part of the pairs along M whose tiles are of different groups.
+        tails: What part of them are blocks whose rows are multiplied with swapped operands.
+        tail_rows: The part of these rows, rounded up to 8 in each block.
     """
 
     number: float
     filled: float
     passes: float = 1.0
     apart: float = 0.0
+    tails: float = 0.0
+    tail_rows: float = 0.0
 
 
 def _tiles(
@@ -134,14 +140,22 @@ def _tiles(
         count, passes = float(math.ceil(blocks * GROUP_ALIGNMENT / height)), 1 + apart
         filled = blocks * GROUP_ALIGNMENT * distribution.owned / (count * passes * height)
         return _Tiles(count, min(1.0, filled), passes, apart)
-    return _of_rows(distribution, height)
+    return _of_rows(distribution, height, tail_m(config))
 
 
 @lru_cache(maxsize=4096)
-def _of_rows(distribution: RowDistribution, height: int) -> _Tiles:
+def _of_rows(distribution: RowDistribution, height: int, most: int) -> _Tiles:
+    """Return the tiles of so many rows, whose tails of up to `most` rows are swapped."""
     count = sum(-(-rows // height) for rows in distribution.rows)
     parts = sum(-(-rows // 64) for rows in distribution.rows)
-    return _Tiles(count * distribution.times, min(1.0, parts * 64 / (count * height)))
+    tails = [rows % 64 for rows in distribution.rows if 0 < rows % 64 <= most]
+    all_rows = count * height
+    return _Tiles(
+        count * distribution.times,
+        min(1.0, parts * 64 / all_rows),
+        tails=len(tails) * 64 / all_rows,
+        tail_rows=sum(-(-rows // 8) * 8 for rows in tails) / all_rows,
+    )
 
 
 class Work(NamedTuple):
@@ -150,12 +164,14 @@ class Work(NamedTuple):
 
     Attributes:
         k_blocks: K-blocks of a tile.
-        filled: Part of the tiles that has rows.
+        filled: Part of the tiles that has rows, in blocks of 64.
         clusters: Tiles, counted by clusters.
         slots: Clusters at work at a time.
         crossing: Bytes that cross DRAM at least.
         loaded: Bytes of operands that all clusters load.
         apart: Part of the pairs along M whose tiles are of different groups.
+        tails: Part of the tiles that are blocks whose rows are multiplied with swapped operands.
+        tail_rows: The part of these rows, rounded up to 8 in each block.
     """
 
     k_blocks: float
@@ -165,6 +181,8 @@ class Work(NamedTuple):
     crossing: float
     loaded: float
     apart: float
+    tails: float = 0.0
+    tail_rows: float = 0.0
 
 
 class Cost(NamedTuple):
@@ -210,6 +228,8 @@ def work(
         crossing=_crossing(problem, len(distribution.rows) * distribution.times),
         loaded=clusters * problem.k * (of_a + of_b) / 8,
         apart=apart,
+        tails=tiles.tails,
+        tail_rows=tiles.tail_rows,
     )
 
 
@@ -222,7 +242,8 @@ def _crossing(problem: GroupedGemmProblem, used: float) -> float:
 
 def cost(asked: Work, speed: Speed, fit: Fit) -> Cost:
     """Return how long that takes with a tile that is so fast."""
-    k_block_us = speed.k_block_us * (1 - speed.skipped * (1 - asked.filled))
+    filled = asked.filled - (1 - fit.tail) * asked.tails + fit.tail_row * asked.tail_rows
+    k_block_us = speed.k_block_us * (1 - speed.skipped * (1 - filled))
     tile_us = speed.tile_us + asked.k_blocks * k_block_us * (1 + fit.unshared * asked.apart)
     doublings = math.log2(max(1.0, asked.clusters / asked.slots * tile_us / fit.cold_us))
     tile_us *= 1 + speed.throttled * min(1.0, doublings / fit.doublings)

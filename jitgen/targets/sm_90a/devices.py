@@ -63,6 +63,9 @@ class Fit:
             peak.
         speeds: By tile, cluster, whether b is streamed, and split_k.
         bf16: All of this for bf16 operands, whose sums need no promotion.
+        tail: What a block whose rows are multiplied with swapped operands takes at least, as a part
+            of a whole block.
+        tail_row: What each of these rows takes besides, as a part of a row of a whole block.
     """
 
     call_us: float
@@ -75,6 +78,8 @@ class Fit:
     flop_per_us: float
     speeds: dict[tuple[int, int, int, int, bool, int], Speed]
     bf16: Fit | None = None
+    tail: float = 0.26
+    tail_row: float = 1.02
 
 
 @frozen
