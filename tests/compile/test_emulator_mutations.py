@@ -22,6 +22,7 @@ from tests.compile.mutations_live_tiles import LIVE_TILES
 from tests.compile.mutations_order import FENCES, WAITS
 from tests.compile.mutations_resources import RESOURCES
 from tests.compile.mutations_split_k import EXCHANGE
+from tests.compile.mutations_tails import TAILS
 from tests.compile.mutations_values import ADDRESSES, ROWS, TRANSACTIONS
 from tests.compile.mutations_wgrad import GRADIENTS
 from tests.compile.programs import HAS_TWO_PLACES, Programs, assert_found
@@ -42,6 +43,7 @@ LISTS = (
     GRADIENTS,
     EARLY,
     LIVE_TILES,
+    TAILS,
 )
 MUTATIONS = [mutation for mutations in LISTS for mutation in mutations]
 
@@ -115,6 +117,10 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
     "live tiles, more than entries": (
         "grouped_gemm_contiguous_bf16_bf16_row_f32_t64x256x64_c1x1_acc1_sm_90a",
         Sizes(rows=(3, *[0] * 99, 66, 3), n=8, k=8, num_sms=2),
+    ),
+    "tails": (
+        "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_ab4_swaptail_sm_90a",
+        Sizes(rows=(9, 104, 41, 3, 40, 64), n=136, k=784, num_sms=1),
     ),
     "wgrad": (
         "grouped_gemm_wgrad_ragged_bf16_bf16_t128x128x64_c1x1_sm_90a",

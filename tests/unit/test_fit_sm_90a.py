@@ -18,7 +18,7 @@ from jitgen.targets.sm_90a import cost
 from jitgen.targets.sm_90a.devices import H200, Fit, fit_of
 from tests.fit_sm_90a import fitting
 from tests.fit_sm_90a.__main__ import regret
-from tests.fit_sm_90a.data import SURVEYS, Measured, measured
+from tests.fit_sm_90a.data import SURVEYS, Measured, measured, time_of
 from tests.fit_sm_90a.points import Constants, Points, key_of
 
 
@@ -106,8 +106,8 @@ def in_surveys(family: str) -> Iterator[tuple[GroupedGemmProblem, float | None]]
     for path in sorted(SURVEYS.glob(f"nvidia-h200-{family}-*.json")):
         for each in ChoiceReport.read(path).found:
             asked = each.case.asked
-            name = select(asked, Arch.SM_90A, device=H200.name).config.name("sm_90a")
-            us = each.times_us.get(name)
+            config = select(asked, Arch.SM_90A, device=H200.name).config
+            us = time_of(config, each.times_us)
             yield asked, us and us / each.times_us[each.best] - 1
 
 

@@ -42,14 +42,14 @@ def shape(config: GroupedGemmConfig) -> tuple[int, int, int, int]:
 def test_menu_is_short_and_legal(layout: Layout, scales: ScaleGranularity) -> None:
     configs = candidates(Arch.SM_90A, layout, Operands(scale_granularity=scales))
 
-    assert 6 <= len(configs) <= 10
+    assert 6 <= len(configs) <= 12
     assert len(set(configs)) == len(configs)
     assert all(check(config, Arch.SM_90A) for config in configs)
 
 
 def test_block_scaled_menus_are_short_together() -> None:
     """The menu is what prewarming compiles."""
-    assert sum(len(candidates(Arch.SM_90A, layout, Operands())) for layout in Layout) <= 30
+    assert sum(len(candidates(Arch.SM_90A, layout, Operands())) for layout in Layout) <= 34
 
 
 @pytest.mark.parametrize("layout", Layout)
