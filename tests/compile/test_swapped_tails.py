@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Kernels that multiply the last rows of groups with swapped operands: each row has the bits that it
+has without, and the assembler keeps WGMMAs in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+import jitgen
+from jitgen.codegen.render import render
+from jitgen.compile import compiler, inspect
+from jitgen.config import Arch
+from jitgen.config.grouped_gemm import Cluster, GroupedGemmConfig, Operands, Schedule, Tile
+from jitgen.verify import device
+from tests import needs
+from tests.problems import make_for, verify_exact
+
+pytestmark = [needs.compiler, needs.linker]
+
+TALL = GroupedGemmConfig(
+    layout="ragged",
+    tile=Tile(m=192, n=128, k=128),
+    cluster=Cluster(n=2),
+    schedule=Schedule(swap_tail=True),
+)
+SMALL = replace(TALL, layout="masked", tile=Tile(m=128, n=128, k=128), cluster=Cluster())
+HALF = replace(SMALL, operands=Operands(out_dtype="f16"))
+BLOCKS = replace(SMALL, layout="contiguous")
+NAMES = {"tall": TALL, "small": SMALL, "half": HALF, "blocks": BLOCKS}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=name, marks=() if name == "tall" else pytest.mark.nightly)
+        for name, config in NAMES.items()
+    ],
+)
+@pytest.mark.skipif(inspect._nvdisasm() is None, reason="needs nvdisasm: jitgen[inspect]")
+def test_nothing_spills_and_no_wgmma_waits_for_another(config: GroupedGemmConfig) -> None:
+    """A wait follows all WGMMAs of a k-block: four of a whole block, eight of a tail."""
+    made = compiler.compile_source(render(config, Arch.SM_90A), links=False)
+    library = made.files[made.library]
+    text = inspect.sass(library)
+    found = inspect.resources(library)
+
+    assert (found.stack_bytes, found.spill_instructions) == (0, 0)
+    assert inspect.count(text, "QGMMA") > 4 * inspect.count(text, "WARPGROUP.DEPBAR")
+
+
+@pytest.fixture
+def emulated_gpu(shared_cache: None) -> Iterator[None]:
+    with device("sm_90a", num_sms=2):
+        yield
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("config", NAMES.values(), ids=NAMES)
+def test_bits_are_those_of_whole_blocks(config: GroupedGemmConfig, emulated_gpu: None) -> None:
+    """Of random numbers, which show another order of additions."""
+    rows = [9, 104, 0, 81, 33, 40, 66, 41]
+    case = make_for(config, rows, 136, 272)
+    usual = replace(config, schedule=Schedule())
+    found, expected = (
+        jitgen.grouped_gemm(**case.arguments, config=each) for each in (config, usual)
+    )
+
+    owned = case.is_owned
+    assert torch.equal(found[owned], expected[owned])
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("rows", [[1, 200, 8], [137, 16, 72], [64, 193, 40], [41, 0, 24]])
+def test_rows(rows: list[int], emulated_gpu: None) -> None:
+    """A tail in each warpgroup, with one row and with as many as it may have, and none."""
+    case = make_for(TALL, rows, 200, 144, is_exact=True)
+
+    verify_exact(case, jitgen.grouped_gemm(**case.arguments, config=TALL))
