@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import click
 
+from jitgen.cache.entry import EDITED
 from jitgen.cli.kernels import document_of, entry_of, source_of
 from jitgen.cli.lookup import KernelId, Named, find
 from jitgen.cli.options import with_output
@@ -24,7 +25,8 @@ from jitgen.targets.legality import require, rules
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 if TYPE_CHECKING:
-    from jitgen.cache import Store
+    from jitgen.cache import Entry, Store
+    from jitgen.codegen.render import Source
 
 
 @frozen
@@ -304,14 +306,14 @@ def _sass_by_line(store: Store, named: Named, _: Output) -> tuple[_Sass, str]:
 def _resources(store: Store, named: Named, output: Output) -> tuple[_Resources, str]:
     from jitgen.compile import inspect
 
-    found = inspect.resources(entry_of(store, named, output).library)
-    derived = require(named.config, named.arch).derived
-    lines = inspect.spill_lines(source_of(store, named)) if found.spill_instructions else {}
+    entry, source = entry_of(store, named, output), source_of(store, named)
+    found = inspect.resources(entry.library)
+    lines = inspect.spill_lines(source) if found.spill_instructions else {}
     resources = {
         **asdict(found),
+        **inspect.wgmmas(entry.library),
         "spill_lines": {str(line): number for line, number in lines.items()},
-        # a property of the launch, which machine code does not hold
-        "dynamic_shared_bytes": getattr(derived, "smem_bytes", 0),
+        "dynamic_shared_bytes": _dynamic_shared_bytes(store, named, entry, source),
     }
     words = {
         **resources,
@@ -322,6 +324,15 @@ def _resources(store: Store, named: Named, output: Output) -> tuple[_Resources, 
     width = max(map(len, words))
     text = "\n".join(f"{name:<{width}}  {value}" for name, value in words.items())
     return _Resources(kernel=named.id, resources=resources), text
+
+
+def _dynamic_shared_bytes(store: Store, named: Named, entry: Entry, source: Source) -> int:
+    """Return a property of the launch, which machine code does not hold."""
+    if EDITED in document_of(store, named):
+        from jitgen.verify.launched import dynamic_shared_bytes
+
+        return dynamic_shared_bytes(entry, source)
+    return getattr(require(named.config, named.arch).derived, "smem_bytes", 0)
 
 
 def _key(store: Store, named: Named, _: Output) -> tuple[_KeyDocument, str]:

@@ -5,7 +5,8 @@ Reads an artifact: machine code, registers, stack, barriers; and compiles a sour
 The GPU code of an artifact is an ELF file (a cubin) that lies as it is inside the shared library.
 Reading it and its resources takes no tool; disassembling takes nvdisasm, which comes with
 ``pip install jitgen[inspect]``. Dynamic shared memory is an attribute of the launch and therefore
-not found here: it is the ``smem_bytes`` that `jitgen.targets.legality` derives.
+not found here: it is the ``smem_bytes`` that `jitgen.targets.legality` derives, and of an edited
+source what `jitgen.verify.launched` finds.
 """
 
 from __future__ import annotations
@@ -279,10 +280,29 @@ def wgmma_serialised(disassembly: str, *, chain: int = 4) -> bool:
         chain: MMAs that the source issues before it waits: for a scaled block of 128 along K in
             one-byte types, 4 of 32 each.
     """
+    num_mmas, num_waits = wgmma_counts(disassembly)
+    return (num_waits - 1) * chain > num_mmas
+
+
+def wgmma_counts(disassembly: str) -> tuple[int, int]:
+    """Return the number of warpgroup MMAs in `disassembly`, and of waits for them."""
     operations = [name.split(".") for name in mnemonics(disassembly)]
     num_mmas = sum(parts[0].endswith("GMMA") for parts in operations)
-    num_waits = sum(parts[:2] == ["WARPGROUP", "DEPBAR"] for parts in operations)
-    return (num_waits - 1) * chain > num_mmas
+    return num_mmas, sum(parts[:2] == ["WARPGROUP", "DEPBAR"] for parts in operations)
+
+
+def wgmmas(library: bytes) -> dict[str, int]:
+    """
+    Return ``wgmmas`` and ``wgmma_waits`` of the kernel in `library`: see `wgmma_serialised`; empty
+    where it has none, or where no disassembler is installed to count them.
+
+    Raises:
+        ArtifactError: There is no GPU code.
+    """
+    if _nvdisasm() is None:
+        return {}
+    num_mmas, num_waits = wgmma_counts(sass(library))
+    return {"wgmmas": num_mmas, "wgmma_waits": num_waits} if num_mmas else {}
 
 
 def _nvdisasm() -> str | None:

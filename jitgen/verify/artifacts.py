@@ -44,7 +44,7 @@ def of_entry(entry: Entry, source: Source) -> Artifact:
         CompileError: The compiler refused the source.
     """
     return Artifact(
-        library=_linked(entry.meta.library, entry.library),
+        library=linked(entry.meta.library, entry.library),
         symbol=entry.meta.symbol,
         ptx=_ptx(source),
         source=source.text,
@@ -69,7 +69,7 @@ def compiled(source: Source) -> Artifact:
         from jitgen.compile import compiler
 
         made = compiler.compile_source(source, wants_ptx=True, line_info=True)
-        library, ptx = _linked(made.library, made.files[made.library]), made.ptx.encode()
+        library, ptx = linked(made.library, made.files[made.library]), made.ptx.encode()
         if not made.why_private:
             cached.store(f"{name}.so", library)
             cached.store(f"{name}.ptx", ptx)
@@ -120,7 +120,8 @@ def _name(source: Source) -> str:
     return f"kernel-{hashlib.sha256(canonical_json(document).encode('ascii')).hexdigest()}"
 
 
-def _linked(name: str, library: bytes) -> bytes:
+def linked(name: str, library: bytes) -> bytes:
+    """Return a library that is called `name`, or raise the EmulationError of one not linked."""
     if not name.endswith(".so"):
         raise EmulationError(
             f"{name} was kept unlinked, and the emulator needs a shared library; install gcc and "

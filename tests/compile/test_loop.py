@@ -11,6 +11,7 @@ import pytest
 from jitgen import get_kernel, override
 from jitgen.cache import Store
 from jitgen.cli.diff_sides import counts, fields, text
+from jitgen.compile import inspect
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import GroupedGemmConfig
 from jitgen.runtime.spec import spec_of
@@ -326,6 +327,22 @@ class TestShow:
         assert "override" in key["key_document"]
         assert again["key_document"] == key["key_document"]
         assert entry["edited"] is True
+
+    @pytest.mark.nightly
+    def test_resources_of_a_file(self, tmp_path: Path, jitgen: Jitgen) -> None:
+        """Its own shared memory, not its config's, and how many WGMMAs wait for each other."""
+        config, _ = GroupedGemmConfig.parse(HOPPER)
+        mine = edited(config, tmp_path / "h.py", "NUM_STAGES = 10", "NUM_STAGES = 3", "sm_90a")
+        own, original = (
+            jitgen(f"show {each} --resources --json").document["resources"]
+            for each in (mine.path, HOPPER)
+        )
+        saved = original["dynamic_shared_bytes"] - own["dynamic_shared_bytes"]
+
+        assert 7 * 128 * 128 < saved < 8 * 128 * 128
+        if inspect._nvdisasm() is None:
+            pytest.skip("nvdisasm is not installed")
+        assert own["wgmmas"] >= 3 * own["wgmma_waits"] > 0
 
     @pytest.mark.parametrize(
         ("words", "complaint"),

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the host part of a kernel asks for when it launches, without running the kernel."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from jitgen.cache import Entry
+from jitgen.codegen.render import Source
+from jitgen.emulator.host.launch import Device, launches
+from jitgen.verify.artifacts import linked
+from jitgen.verify.host import HOST
+from jitgen.verify.verification import samples_of
+
+
+def dynamic_shared_bytes(entry: Entry, source: Source) -> int:
+    """
+    Return the most bytes of dynamic shared memory of a CTA in the launches of one small call.
+
+    Raises:
+        EmulationError: The library was not linked, or cannot be loaded.
+        UnsupportedPtx: Its host part asks for properties of the device that are unknown.
+        ToolchainError: There is no C compiler to make the stub runtime.
+        ConfigError: Kernels of its operation cannot be verified.
+    """
+    config, arch = source.config, source.arch
+    samples = samples_of(config)
+    sizes = samples.Sizes.of(config, arch)[0]
+    call = samples.make(config, sizes, is_exact=True)
+    found = launches(
+        linked(entry.meta.library, entry.library),
+        entry.meta.symbol,
+        (*call.tensors, sizes.num_sms),
+        device=Device(arch=str(arch), num_sms=sizes.num_sms),
+        params=_AnyKernel(tuple),  # what kernels are given does not matter
+        host=HOST,
+    )
+    return max((launch.shared_bytes for _, launch in found), default=0)
+
+
+class _AnyKernel(defaultdict[str, tuple[int, ...]]):
+    """Sizes of the parameters of kernels, of which all are known and none is read."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
