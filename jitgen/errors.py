@@ -26,6 +26,7 @@ Every error that jitgen raises on purpose.
     ├── CacheError
     │   └── UnsafeCacheRoot (PermissionError)
     ├── SigningError                      a key, an envelope or a trust document cannot be used
+    ├── LockError                         a lock of kernels cannot be read, or does not hold here
     ├── KernelMiss (LookupError)          the kernel is not compiled and may not be compiled now
     │   └── CaptureMiss                   ... because a CUDA graph is being captured
     └── InternalError                     an unexpected error: a mistake in jitgen, or below
@@ -199,6 +200,19 @@ class UnsafeCacheRoot(CacheError, PermissionError):
 
 class SigningError(JitgenError):
     """A key, an envelope of signatures or a trust document is not what it should be."""
+
+
+class LockError(JitgenError):
+    """
+    A lock cannot be read, or this machine would not run what it locks.
+
+    Attributes:
+        differences: What differs from the lock, a sentence each; none if the file cannot be read.
+    """
+
+    def __init__(self, message: str, differences: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.differences = differences
 
 
 class KernelMiss(JitgenError, LookupError):

@@ -90,6 +90,7 @@ def export(
     store: Store,
     *,
     devices: Sequence[str] = (),
+    specs: Iterable[KernelSpec] | None = None,
     signer: PrivateKey | None = None,
     builder: str = "",
 ) -> image.Bundle:
@@ -104,6 +105,7 @@ def export(
         path: The file; an existing one is replaced.
         store: The store with the kernels.
         devices: See `wanted`.
+        specs: The kernels, which a lock names; None: those of `wanted`.
         signer: Key that adds a signature to each entry; None: no signature is added.
         builder: Name of the signer in the statements.
 
@@ -113,11 +115,14 @@ def export(
             cannot be read.
         SigningError: It cannot be signed.
     """
-    specs = wanted(asked, archs, store, devices)
+    found = wanted(asked, archs, store, devices) if specs is None else specs
+    specs = sorted(found, key=lambda spec: spec.name)
     entries = [store.read(spec.key) for spec in specs]
     missing = [spec.name for spec, entry in zip(specs, entries, strict=True) if entry is None]
     if missing:
-        command = f"jitgen prewarm {' '.join(plan.name for plan in asked)} --arch {','.join(archs)}"
+        command = (
+            f"jitgen prewarm {' '.join(plan.argument for plan in asked)} --arch {','.join(archs)}"
+        )
         names = "".join(f" --device '{device}'" for device in devices)
         raise MissingKernels(tuple(missing), command + names)
     for entry in entries:

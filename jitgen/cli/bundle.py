@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 from jitgen.cli.lazy import LazyGroup
+from jitgen.cli.lock import LOCKED, read_lock
 from jitgen.cli.lookup import KernelId
 from jitgen.cli.options import ARCHS, DEVICES, with_output
 from jitgen.cli.output import ExitCode, Output, counted, human_size, human_time
@@ -26,9 +27,13 @@ from jitgen.support import vocabulary as v
 from jitgen.support.codec import inline, like
 from jitgen.support.frozen import frozen
 from jitgen.targets.devices import default_arch
+from jitgen.targets.legality import target as target_of
 
 if TYPE_CHECKING:
     from jitgen.bundle.image import Bundle
+    from jitgen.cache import Store
+    from jitgen.runtime.locked import Difference
+    from jitgen.runtime.spec import KernelSpec
     from jitgen.signing.keys import PrivateKey
 
 _HERE = "jitgen.cli.bundle"
@@ -115,9 +120,10 @@ def bundle() -> None:
 
 
 @click.command(epilog=f"Shipped plans: {', '.join(plan_names())}.")
-@click.argument("names", metavar="PLAN...", nargs=-1, required=True)
+@click.argument("names", metavar="[PLAN]...", nargs=-1)
 @click.option("--arch", "archs", type=ARCHS, help="Targets of the plans: A,B.")
 @DEVICES
+@LOCKED
 @click.option("--output", "-o", "path", type=TO_WRITE, required=True, help="The file to write.")
 @click.option(
     "--sign", "key", type=PRIVATE_KEY, help="Sign each kernel with the private key in this file."
@@ -130,6 +136,7 @@ def export(
     names: tuple[str, ...],
     archs: tuple[Arch, ...] | None,
     devices: tuple[str, ...],
+    lock_file: Path | None,
     path: Path,
     key: Path | None,
     builder: str,
@@ -138,16 +145,24 @@ def export(
     Write every kernel that the selector can choose for plans to one file, and no other.
 
     The cache must hold them: `jitgen prewarm` compiles them. If one is missing nothing is written,
-    and the exit code is 3.
+    and the exit code is 3. --locked takes plans, targets, devices and kernels from a lock.
     """
     from jitgen.bundle import export as exporting
     from jitgen.cache import Store
 
+    if lock_file is None and not names:
+        raise click.UsageError(f"name a plan ({', '.join(plan_names())}) or a lock with --locked")
+    if lock_file is not None and (archs or devices):
+        raise click.UsageError("--locked takes targets and devices from the lock alone")
     store, signer = Store.open(), _signer(key, builder)
     if signer is not None:
         warn_of_key(output, signer.keyid, store)
     start = time.perf_counter()
-    asked = [load_plan(name) for name in names]
+    specs = None
+    if lock_file is None:
+        asked = [load_plan(name) for name in names]
+    else:
+        asked, archs, devices, specs = _locked(lock_file, store, names)
     try:
         made = exporting.export(
             asked,
@@ -155,6 +170,7 @@ def export(
             path,
             store,
             devices=devices,
+            specs=specs,
             signer=signer,
             builder=builder,
         )
@@ -289,6 +305,36 @@ def verify(output: Output, path: Path, names: tuple[str, ...]) -> int:
 
     output.report("bundle verify", document, human)
     return ExitCode.OK if document.ok else ExitCode.FAILED
+
+
+def _locked(
+    path: Path, store: Store, names: Sequence[str]
+) -> tuple[list[Plan], tuple[Arch, ...], tuple[str, ...], list[KernelSpec]]:
+    """
+    Return the plans, targets, devices and kernels of a lock that holds here.
+
+    Raises:
+        LockError: Something differs, a kernel is missing, or has other bytes.
+    """
+    from jitgen.plans.lock import plans_of
+    from jitgen.runtime.locked import kernel_differences, require, specs
+
+    lock = read_lock(path, store, names)
+    found: dict[str, KernelSpec] = {}
+    told: list[Difference] = []
+    for target in lock.targets:
+        mine = specs(target)
+        found |= {spec.key: spec for spec in mine.values()}
+        told += kernel_differences(target, path, store, mine)
+    require(told, path)
+    known = {device.name for each in lock.targets for device in target_of(each.arch).devices}
+    devices = tuple(name for each in lock.targets for name in each.devices if name in known)
+    return (
+        plans_of(lock),
+        tuple(Arch.parse(t.arch) for t in lock.targets),
+        devices,
+        [*found.values()],
+    )
 
 
 def _content(loaded: Bundle) -> _Content:

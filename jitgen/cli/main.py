@@ -41,6 +41,7 @@ _HELP = frozenset({"-h", "--help"})
 _COMMANDS = {
     "demo": ("jitgen.cli.demo:demo", "Multiply a small MoE layer and show what was compiled."),
     "prewarm": ("jitgen.cli.prewarm:prewarm", "Compile every kernel that plans can ask for."),
+    "lock": ("jitgen.cli.lock:lock", "Fix which kernels a service runs, for hosts to compare."),
     "plan": ("jitgen.cli.plan:plan", "Look at plans, and make them of calls, or of a model."),
     "show": ("jitgen.cli.show:show", "Show a kernel: source, PTX, SASS, resources, key."),
     "inspect": ("jitgen.cli.inspect:inspect_command", "Make a page about a kernel, or two."),

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from jitgen.cli.lock import LOCKED, read_lock
 from jitgen.cli.lookup import parse_configs
 from jitgen.cli.options import ARCHS, DEVICES, SHARD, with_output
 from jitgen.cli.output import ExitCode, Output, counted, human_size, human_time
@@ -26,6 +29,7 @@ from jitgen.targets.devices import arch_of, default_arch, require
 if TYPE_CHECKING:
     from jitgen.cache import Store
     from jitgen.plans.prewarm import PrewarmReport, PrewarmRow, Wanted
+    from jitgen.runtime.lock import Lock
 
 
 @frozen
@@ -101,6 +105,7 @@ class _How:
 @click.option(
     "--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster, whose workers compile."
 )
+@LOCKED
 @click.option("--dry-run", is_flag=True, help="List the kernels; compile nothing.")
 @click.option("--check", is_flag=True, help="Exit 3 if a kernel is missing; compile nothing.")
 @with_output
@@ -111,6 +116,7 @@ def prewarm(
     config_names: tuple[str, ...],
     archs: tuple[Arch, ...] | None,
     devices: tuple[str, ...],
+    lock_file: Path | None,
     **options: Any,
 ) -> int:
     """
@@ -123,9 +129,10 @@ def prewarm(
 
     Machines that share the work take a --shard each: the key of a kernel decides in which of n
     parts it is. A --budget counts the kernels of all shards, targets and devices.
+
+    --locked takes plans, targets and devices from a lock, and fails where this machine would choose
+    or compile anything else than it says.
     """
-    if not names and not config_names:
-        raise click.UsageError(f"name a plan ({', '.join(plan_names())}) or a --config")
     from jitgen.cache import Store
     from jitgen.plans.prewarm import in_shard, note
 
@@ -134,9 +141,8 @@ def prewarm(
         raise click.UsageError(
             "--jobs is for this machine; of a cluster the workers' threads count"
         )
-    archs = _archs(archs, devices)
     store = Store.open()
-    wanted = _wanted(names, config_names, archs, devices, store)
+    wanted, lock = _asked(names, config_names, archs, devices, lock_file, store)
     if store.mode != "rw" and not how.is_dry:
         raise CacheError(
             f"prewarming writes the cache, which it may not now: JITGEN_CACHE={store.mode}"
@@ -148,12 +154,60 @@ def prewarm(
     every = {arch: list(in_shard(configs, arch, how.shard)) for arch, configs in every.items()}
     start = time.perf_counter()
     reports = _run(output, store, every, how)
+    if lock is not None:
+        reports = _as_locked(output, lock, reports, store)
     wall_s = time.perf_counter() - start
     if not how.dry_run:
         for report in reports:
             for asked in wanted[report.arch]:
                 note(asked, store, report.there)
     return _tell(output, reports, _devices(wanted), wall_s, how)
+
+
+def _asked(
+    names: tuple[str, ...],
+    config_names: tuple[str, ...],
+    archs: tuple[Arch, ...] | None,
+    devices: tuple[str, ...],
+    lock_file: Path | None,
+    store: Store,
+) -> tuple[dict[Arch, list[Wanted]], Lock | None]:
+    """Return the kernels that the arguments name, for each target, and the lock if there is one."""
+    if lock_file is None:
+        if not names and not config_names:
+            raise click.UsageError(f"name a plan ({', '.join(plan_names())}) or a --config")
+        return _wanted(names, config_names, plan_archs(archs, devices), devices, store), None
+    from jitgen.plans.lock import wanted_of
+
+    if config_names or archs or devices:
+        raise click.UsageError("--locked takes targets, devices and kernels from the lock alone")
+    lock = read_lock(lock_file, store, names)
+    return wanted_of(lock), lock
+
+
+def _as_locked(
+    output: Output, lock: Lock, reports: list[PrewarmReport], store: Store
+) -> list[PrewarmReport]:
+    """Return the reports, in which kernels of other bytes than the locked ones have failed."""
+    from jitgen.plans.prewarm import PrewarmState
+    from jitgen.runtime.locked import REBUILT, other_files, specs
+    from jitgen.runtime.tiers import Tiers, readable
+
+    tiers, found = Tiers(store), []
+    files = {(each.arch, one.key): one.files for each in lock.targets for one in each.kernels}
+    mine = {(each.arch, s.key): s for each in lock.targets for s in specs(each).values()}
+    for report in reports:
+        rows = []
+        for row in report.rows:
+            place = str(report.arch), row.key
+            entry = readable(tiers, mine[place], tells_miss=False)
+            told = "" if entry is None else other_files(entry[0].meta, files[place])
+            if told:
+                output.warn(f"{row.name} {told}; {REBUILT}")
+                row = replace(row, state=PrewarmState.FAILED, error=f"it {told}")  # noqa: PLW2901
+            rows.append(row)
+        found.append(replace(report, rows=tuple(rows)))
+    return found
 
 
 def _devices(wanted: dict[Arch, list[Wanted]]) -> dict[str, list[str]]:
@@ -237,7 +291,7 @@ def _word(state: str) -> str:
     return state.replace(" ", "_")
 
 
-def _archs(archs: tuple[Arch, ...] | None, devices: tuple[str, ...]) -> tuple[Arch, ...] | None:
+def plan_archs(archs: tuple[Arch, ...] | None, devices: tuple[str, ...]) -> tuple[Arch, ...] | None:
     """Return the targets of plans, those of `devices` if none is named; None: the usual one."""
     if devices:
         archs = archs or tuple(dict.fromkeys(map(arch_of, devices)))

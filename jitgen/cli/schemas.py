@@ -46,6 +46,7 @@ DOCUMENTS: dict[str, str] = {
     "run": "run:_Ran",
     "verify": "verify:_Verified verify_rebuild:_Rebuilt",
     "prewarm": "prewarm:_Prewarmed prewarm:_BeyondBudget",
+    "lock": "lock:_Locked lock:_Unlocked",
     "plan ls": "plan:_Plans",
     "plan show": "plan:_ShownPlan",
     "plan from-recording": "plan:_RecordedPlan",

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import field
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from jitgen.config import Arch, Config
-from jitgen.config.operation import operation
 from jitgen.config.problem import Problem
 from jitgen.errors import PlanError, UnsupportedConfig
 from jitgen.plans.read import read_sweeps
@@ -18,11 +19,11 @@ from jitgen.plans.sweep import Sweep
 from jitgen.runtime.session import current
 from jitgen.selection.choice import Chooser, buckets
 from jitgen.selection.device import asking, covered
+from jitgen.selection.launched import launched
 from jitgen.support.documents import BadDocument, canonical_json, parse_toml, read_bounded
 from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 from jitgen.targets import legality
-from jitgen.targets.early import early
 
 _SHIPPED = Path(__file__).resolve().parent
 _KEYS = {"description", "problems"}
@@ -39,11 +40,18 @@ class Plan:
         name: Name of a shipped plan, or of the file without its ending.
         description: One sentence, may be empty.
         sweeps: Its problems: fixed sizes with a range of rows each.
+        origin: The path of its file, as it was loaded; empty: it is a shipped one, or made here.
     """
 
     name: str
     description: str
     sweeps: tuple[Sweep, ...]
+    origin: str = field(default="", compare=False)
+
+    @property
+    def argument(self) -> str:
+        """The argument that names it on a command line."""
+        return shlex.quote(self.origin or self.name)
 
     @property
     def digest(self) -> str:
@@ -145,7 +153,8 @@ def load(name_or_path: str | Path) -> Plan:
     if not isinstance(description, str):
         raise PlanError(f"{path}: description must be a string (got {shown(description)})")
     sweeps = tuple(read_sweeps(document.get("problems"), str(path)))
-    return Plan(name=path.stem, description=description, sweeps=sweeps)
+    origin = "" if path.parent == _SHIPPED else str(path)
+    return Plan(name=path.stem, description=description, sweeps=sweeps, origin=origin)
 
 
 def configs(
@@ -223,10 +232,8 @@ def launches(
         for each in who.with_and_without():
             for name in names:
                 device = asking(arch, name)
-                choice = each.select(problem, arch, device=device)
-                usual = early(choice.config, arch) if is_early else choice.config
-                beside = operation(problem.op).launched_beside(problem, arch, each.select, device)
-                for config in (usual, *beside):
+                choice, found = launched(problem, arch, each, device, is_early=is_early)
+                for config in found:
                     yield Launch(problem, is_early, calls, name, config, str(choice.source))
 
 

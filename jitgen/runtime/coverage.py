@@ -79,7 +79,7 @@ class Coverage:
             problems=plan.digest,
             arch=arch,
             devices=tuple(names),
-            conditions=_now(arch, ["jitgen", "kernels", *_settings_of(plan)]),
+            conditions=conditions_of(plan, arch),
         )
 
     @classmethod
@@ -141,7 +141,12 @@ def _settings_of(plan: Plan) -> Iterator[str]:
         yield "JITGEN_MAX_WORKSPACE"
 
 
-def _now(arch: Arch, names: Iterable[str]) -> dict[str, str]:
+def conditions_of(plan: Plan, arch: Arch) -> dict[str, str]:
+    """Return what the choices for a plan depend on besides devices and measurements, as it is."""
+    return now(arch, ["jitgen", "kernels", *_settings_of(plan)])
+
+
+def now(arch: Arch, names: Iterable[str]) -> dict[str, str]:
     """Return the present values of the conditions called `names`; others are left out."""
     found = {}
     for name in names:
@@ -195,7 +200,7 @@ def tell(store: Store) -> bool:
     Returns:
         Whether the device is known; if not, ask again later.
     """
-    place = _here()
+    place = here()
     if place is None:
         return False
     arch, names = place
@@ -209,7 +214,7 @@ def tell(store: Store) -> bool:
     ]
     if lacks:
         device = names[0] if len(names) == 1 else f"{names[1]} (chosen for as {names[0]})"
-        plans = dict.fromkeys(_argument(plan) for plan, _ in lacks)
+        plans = dict.fromkeys(argument(plan) for plan, _ in lacks)
         told = "; ".join(f"{plan} {why}" for plan, why in lacks[:_MOST_TOLD])
         more = len(lacks) - _MOST_TOLD
         warn_once(
@@ -226,7 +231,7 @@ def tell(store: Store) -> bool:
     return True
 
 
-def _here() -> tuple[Arch, tuple[str, ...]] | None:
+def here() -> tuple[Arch, tuple[str, ...]] | None:
     """
     Return this process's target and device names: the name that kernels are chosen for, and the
     device's own name if it differs. None without a GPU, or while CUDA is not initialised and no
@@ -275,15 +280,15 @@ def _is_earlier(records: list[Coverage]) -> bool:
 
 def _difference(record: Coverage, arch: Arch) -> str:
     """Return the conditions of a prewarm that differ here, in words; empty if none do."""
-    here = _now(arch, record.conditions)
+    values = now(arch, record.conditions)
     return ", ".join(
         f"{name} {record.conditions[name]}, here {value}"
-        for name, value in here.items()
+        for name, value in values.items()
         if record.conditions[name] != value
     )
 
 
-def _argument(plan: str) -> str:
+def argument(plan: str) -> str:
     """
     Return the argument that names a plan on a command line: a shipped plan's name, else its file.
     """

@@ -14,9 +14,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
+from jitgen.errors import SettingError
 from jitgen.runtime.loader import KernelLoader
 from jitgen.selection.choice import Choice, Chooser
 from jitgen.settings import settings
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from jitgen.errors import KernelMiss
     from jitgen.runtime.devices import Emulated
     from jitgen.runtime.kernel import Kernel
+    from jitgen.runtime.lock import Lock
     from jitgen.runtime.override import Override
 
 _sessions: WeakSet[Session] = WeakSet()
@@ -70,6 +73,7 @@ class Session:
         self._loader: KernelLoader | None = None
         self._chooser = Chooser(lambda: self.store)
         self._has_told_coverage = False
+        self._lock_to_check: tuple[Lock, Path] | None = None
         self._misses = 0
         self._lock = threading.Lock()
         _sessions.add(self)
@@ -135,19 +139,54 @@ class Session:
         with self.active():
             return self.loader.get(config, arch)
 
-    def freeze(self, mode: str = "error") -> None:
+    def freeze(self, mode: str = "error", *, lock: str | os.PathLike[str] | None = None) -> None:
         """
         End compiling (``error``) or allow it again (``off``); see `KernelLoader.freeze`.
 
-        Warn if plans were prewarmed, but none of them for the GPU of this process: now, or with the
-        first call if the process has not used its GPU yet.
+        With `lock`, the path of a file that ``jitgen lock`` wrote, first compare this process with
+        it: choices, keys, and the bytes of the kernels, of which missing ones are fetched. The
+        choices that were compared are those of later calls. If the process has not used its GPU
+        yet, all devices of the lock are compared, and its own with the first call.
+
+        Without, warn if plans were prewarmed, but none of them for the GPU of this process: now, or
+        with the first call if the process has not used its GPU yet.
+
+        Raises:
+            LockError: The lock cannot be read, or something differs; compiling has not ended.
+            SettingError: `mode` is not allowed, or is ``off`` with a lock.
         """
+        if lock is not None:
+            if mode != "error":
+                raise SettingError(f"freeze mode {mode!r} takes no lock: only error does")
+            from jitgen.runtime.lock import read
+
+            self._lock_to_check = (read(Path(lock)), Path(lock))
+            try:
+                self._check_lock()
+            except BaseException:
+                self._lock_to_check = None
+                raise
         self.loader.freeze(mode)
         with self.active():
             self.tell_coverage()
 
+    def _check_lock(self) -> None:
+        """Raise LockError if this process is not as the lock says."""
+        if self._lock_to_check is not None:
+            from jitgen.runtime.locked import check
+
+            lock, path = self._lock_to_check
+            with boundary("comparing with a lock"), self.active():
+                if check(lock, path, self._chooser, self.store):
+                    self._lock_to_check = None
+                    self._has_told_coverage = True  # a lock says all of that, and more
+
     def tell_coverage(self) -> None:
-        """Warn, once, if nothing compiles and no plan was prewarmed for the device of calls."""
+        """
+        Warn, once, if nothing compiles and no plan was prewarmed for the device of calls. With a
+        lock, raise LockError if the device, which was not known before, is not as it says.
+        """
+        self._check_lock()
         if self._has_told_coverage or not (self.loader.is_frozen or settings.on_miss == "error"):
             return
         from jitgen.runtime import coverage
@@ -171,6 +210,7 @@ class Session:
         with self._lock:
             forgotten, self._loader = self._loader, None
         self._has_told_coverage = False
+        self._lock_to_check = None
         self.forget()
         if forgotten is not None:
             forgotten.close()
@@ -290,12 +330,17 @@ def get_kernel(config: Config | Override | str, arch: Arch | str | None = None) 
     return current.get().loader.get(config, arch)
 
 
-def freeze(mode: str = "error") -> None:
+def freeze(mode: str = "error", *, lock: str | os.PathLike[str] | None = None) -> None:
     """
     End compiling in this session (``error``) or allow it again (``off``); see
     `KernelLoader.freeze`.
+
+    Args:
+        mode: ``error`` or ``off``.
+        lock: A file that ``jitgen lock`` wrote: this process must choose and have the same kernels,
+            else LockError says what differs. See `Session.freeze` and docs/plans.md.
     """
-    current.get().freeze(mode)
+    current.get().freeze(mode, lock=lock)
 
 
 def select(

@@ -11,6 +11,7 @@ ignored: then the model chooses.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Set
 from enum import StrEnum
 from functools import cache
@@ -299,6 +300,25 @@ def _shipped_devices(arch: Arch) -> tuple[str, ...]:
 def file_of(arch: Arch, name: str) -> Path:
     """Return where the shipped table of device `name` is, if there is one."""
     return TARGETS / arch / "tables" / f"{device.slug(name)}.json"
+
+
+def digests(store: Store, arch: Arch, asked: str = "") -> tuple[str, str]:
+    """
+    Return the SHA-256 of the shipped table that serves the device `asked` (empty: this machine's),
+    and that of everything that was measured on it here; each is empty where there is none.
+    """
+    path, shipped, measured = file_of(arch, shipped_device(arch, asked)), "", ""
+    if path.exists():
+        shipped = hashlib.sha256(path.read_bytes()).hexdigest()
+    if not store.tuned.is_empty:
+        folder = device.folder(arch, asked)
+        found = {
+            f"{kind}/{name}": store.tuned.read(folder, kind, name)
+            for kind in (_BUCKETS, _EXCLUDED)
+            for name in store.tuned.names(folder, kind)
+        }
+        measured = hashlib.sha256(canonical_json(found).encode("ascii")).hexdigest() * bool(found)
+    return shipped, measured
 
 
 @cache

@@ -16,10 +16,12 @@ from jitgen.cache import Store
 from jitgen.compile import children
 from jitgen.errors import JitgenError, SettingError
 from jitgen.ownership.files import read_trusted
+from jitgen.runtime.lock import read
 from jitgen.server.bucket import check_url
 from jitgen.server.certificates import check_certificates
 from jitgen.server.confine import asked, probe
 from jitgen.server.descriptors import FEW_DESCRIPTORS, max_connections
+from jitgen.server.lock import require_there
 from jitgen.server.pools import IMPORT_SUPERVISOR
 from jitgen.server.settings import ServiceSettings, Toolchain, read_settings
 from jitgen.server.signer_client import NO_TRUST, greeting
@@ -139,6 +141,17 @@ def _store(settings: ServiceSettings) -> Iterator[str]:
         yield f"store.root: {root} cannot be made or written, for {there} cannot be written by you"
 
 
+def _lock(settings: ServiceSettings) -> Iterator[str]:
+    file = settings.store.lock
+    if file is None:
+        return
+    try:
+        store = Store(settings.store.root, "ro")
+        require_there(read(file), file, store, ())
+    except JitgenError as error:
+        yield f"store.lock: {error}"
+
+
 def _shared(settings: ServiceSettings) -> Iterator[str]:
     try:
         check_url(settings.replicas.shared)
@@ -181,7 +194,7 @@ def _confinement(settings: ServiceSettings) -> Iterator[str]:
         yield f"toolchains: compile processes cannot be confined here: {reason}"
 
 
-_CHECKS = (_tokens, _key, _trust, _certificate, _store, _shared, _toolchains, _confinement)
+_CHECKS = (_tokens, _key, _trust, _certificate, _store, _lock, _shared, _toolchains, _confinement)
 
 
 _WARNINGS = (_ends_soon, _who_shares, _descriptors)

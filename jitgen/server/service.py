@@ -22,6 +22,7 @@ from jitgen.server.entry_store import EntryStore
 from jitgen.server.failures import Failures
 from jitgen.server.jobs import JobState, Queue
 from jitgen.server.leases import Leases
+from jitgen.server.lock import require_locked
 from jitgen.server.log import Log
 from jitgen.server.metrics import Metrics
 from jitgen.server.miss_log import MissLog
@@ -136,7 +137,11 @@ class Service:
         Raises:
             SigningError: The signing key cannot be used.
             ResourceError: There is no signer.
+            LockError: The store does not have a kernel of `store.lock`, or has another one.
         """
+        if self.settings.store.lock is not None:
+            lock = await require_locked(self.settings.store.lock, self.entry_store)
+            self.log.event("lock holds", digest=lock.digest)
         await self.signer.start()
         await self.failures.load()
         for pool in self.pools.values():

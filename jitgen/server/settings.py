@@ -66,6 +66,9 @@ class Storage:
     state: Path | None = of(
         path, None, "folder for the service's own files; default: the root's path with -service"
     )
+    lock: Path | None = of(
+        path, None, "lock (jitgen lock) whose kernels the store must have, else it does not start"
+    )
 
 
 @frozen

@@ -17,8 +17,8 @@ from jitgen.plans import read, recorder
 TEXT = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
 PLANS = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
 (PROGRAM,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-OF_A_MODEL, CONSOLE = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
-STARTED, *COMMANDS = [line.removeprefix("$ ") for line in CONSOLE.strip().splitlines()]
+OF_A_MODEL, CONSOLE, LOCKED = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
+STARTED, *COMMANDS = [line.removeprefix("$ ") for line in f"{CONSOLE}{LOCKED}".strip().splitlines()]
 SLOW = ("tune",)
 
 

@@ -89,6 +89,8 @@ READS = {
     "ownership/files.py:_opened_in": "the way to read what is trusted",
     "ownership/files.py:_step": "the way to read what is trusted",
     "selection/device.py:_text": _SYSTEM,
+    "runtime/lock.py:read": "what must be as it is, to be compared with: it can only refuse",
+    "selection/measurements.py:digests": _OWN,
     "selection/packed.py:read": _CHOICE,
     "verify/files.py:_brought": "named by the user of jitgen verify FILE, which runs it",
     "verify/files.py:_compiled": "named by the user of jitgen verify FILE, which runs it",

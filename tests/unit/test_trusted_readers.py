@@ -194,6 +194,7 @@ SERVICE = {
     "store.root": "jitgen.cache.root walks there",
     "store.bundles": "each file is named by its digest",
     "store.state": "revocations",
+    "store.lock": "a service only compares itself with it, and may refuse to start",
     "access.tokens": "tokens",
     "signing.key": "private key",
     "signing.socket": "a socket; what is signed there is checked by clients",
