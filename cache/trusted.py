@@ -26,6 +26,7 @@ from jitgen.cache.disk import cause
 from jitgen.cache.remembered import Remembered
 from jitgen.cache.root import Root
 from jitgen.errors import CacheError, SettingError, SigningError
+from jitgen.events import warn_once
 from jitgen.ownership.files import Stamp
 from jitgen.ownership.files import opened as opened_file
 from jitgen.settings import settings
@@ -94,6 +95,7 @@ class Trusted:
         with _lock:
             before = self._looked(path, configured, stamp)
             latest = newest(before, opened(data, before))
+            _tell_taken_back(before, latest)
             # This process uses it even if it cannot be stored; until it is stored, it looks each
             # time.
             name = (self._root.base, path)
@@ -195,6 +197,23 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _tell_taken_back(before: SealedTrust, latest: SealedTrust) -> None:
+    """Warn of revocations that a later document does not have any more: its signer said so."""
+    from jitgen.signing.edit import taken_back
+
+    if found := taken_back(before.trust, latest.trust):
+        told = ", ".join(
+            f"{digest[:12]} ({why or 'no reason given'})" for digest, why in found.items()
+        )
+        warn_once(
+            f"taken back {latest.digest}",
+            "trust document %d takes back what %d revoked: %s",
+            latest.version,
+            before.version,
+            told,
+        )
 
 
 def _path() -> Path:

@@ -12,16 +12,19 @@ import click
 from jitgen.cache.entry import is_key
 from jitgen.cli.cache import KEY_DIGITS, open_store
 from jitgen.cli.lookup import find_key
-from jitgen.cli.options import with_output
+from jitgen.cli.options import ARCHS, DEVICES, with_output
 from jitgen.cli.output import ExitCode, Output, counted
 from jitgen.cli.paths import PRIVATE_KEY
+from jitgen.cli.prewarm import plan_archs
 from jitgen.cli.signing import trust_of, warn_of_key
+from jitgen.config import Arch
 from jitgen.errors import CacheError, ConfigError, SettingError
 from jitgen.settings import settings
 from jitgen.support import vocabulary as v
 from jitgen.support.codec import named
 from jitgen.support.frozen import frozen
 from jitgen.support.values import remotes
+from jitgen.targets.devices import default_arch
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Store
@@ -43,6 +46,7 @@ class _Pushed:
     pushed: Sequence[v.Key]
     there: Sequence[v.Key]
     unsigned: Sequence[v.Key]
+    signed: Sequence[v.Key]
     failed: ByKey
 
 
@@ -126,7 +130,8 @@ def push(
     """
     Put entries into an object store, all of the own root where none is named.
 
-    Nothing that is there is overwritten: the first that published a key has it.
+    Nothing that is there is overwritten: the first that published a key has it. With --key, entries
+    that lie there get the signature of that key as well.
     """
     from jitgen.remote import layout
     from jitgen.remote.outcomes import RemoteError
@@ -138,6 +143,7 @@ def push(
     pushed: list[str] = []
     there: list[str] = []
     unsigned: list[str] = []
+    signed: list[str] = []
     failed: dict[str, str] = {}
     for entry in entries:
         if entry.unread:
@@ -145,6 +151,8 @@ def push(
             continue
         try:
             is_new = layout.push(backend, entry, replaces=replace)
+            if key_file is not None and not is_new and layout.sign(backend, entry):
+                signed.append(entry.key)
         except (RemoteError, CacheError) as error:
             failed[entry.key] = str(error)
             continue
@@ -154,25 +162,42 @@ def push(
 
     def human() -> None:
         _list(output, failed)
-        output.line(f"{len(pushed)} pushed to {backend.url}, {len(there)} were there")
+        also = f", {len(signed)} of them signed now" if signed else ""
+        output.line(f"{len(pushed)} pushed to {backend.url}, {len(there)} were there{also}")
         if unsigned:
             output.warn(
                 f"{counted(len(unsigned), 'of them is', 'of them are')} not signed, and will "
                 "be refused; sign with --key FILE"
             )
 
-    document = _Pushed(to=backend.url, pushed=pushed, there=there, unsigned=unsigned, failed=failed)
+    document = _Pushed(
+        to=backend.url, pushed=pushed, there=there, unsigned=unsigned, signed=signed, failed=failed
+    )
     output.report("cache push", document, human)
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
 @click.command()
-@_names
+@click.argument("names", metavar="[PLAN-or-CONFIG-or-KEY]...", nargs=-1)
+@click.option("--arch", "archs", type=ARCHS, help="Targets of plans: A,B.")
+@DEVICES
 @click.option("--from", "url", help="Where from; the first of JITGEN_REMOTE if nothing is named.")
 @click.option("--all", "everything", is_flag=True, help="Whatever lies there.")
 @with_output
-def pull(output: Output, names: tuple[str, ...], url: str | None, everything: bool) -> int:
-    """Take entries from an object store into the own root, as far as their signatures count."""
+def pull(
+    output: Output,
+    names: tuple[str, ...],
+    archs: tuple[Arch, ...] | None,
+    devices: tuple[str, ...],
+    url: str | None,
+    everything: bool,
+) -> int:
+    """
+    Take entries from an object store into the own root, as far as their signatures count.
+
+    A PLAN stands for every kernel that it can choose, for the targets and devices that are named,
+    as `jitgen prewarm` takes it.
+    """
     from jitgen.remote import layout
     from jitgen.remote.outcomes import RemoteError
     from jitgen.remote.request_policy import RequestPolicy
@@ -185,7 +210,7 @@ def pull(output: Output, names: tuple[str, ...], url: str | None, everything: bo
         keys = (
             list(backend.keys())
             if everything
-            else [name if is_key(name) else find_key(name, store) for name in names]
+            else list(dict.fromkeys(_keys(names, plan_archs(archs, devices), devices, store)))
         )
     except RemoteError as error:
         raise CacheError(f"{backend.url} does not say what it has: {error}") from None
@@ -213,6 +238,27 @@ def pull(output: Output, names: tuple[str, ...], url: str | None, everything: bo
     document = _Pulled(from_=backend.url, pulled=pulled, here=there, failed=failed)
     output.report("cache pull", document, human)
     return ExitCode.FAILED if failed else ExitCode.OK
+
+
+def _keys(
+    names: tuple[str, ...],
+    archs: tuple[Arch, ...] | None,
+    devices: tuple[str, ...],
+    store: Store,
+) -> Iterator[str]:
+    """Yield the keys that are named: of plans, of kernels, or as they are."""
+    from jitgen.plans.plan import load
+    from jitgen.plans.plan import names as shipped
+    from jitgen.plans.prewarm import wanted
+
+    for name in names:
+        if is_key(name):
+            yield name
+        elif name.endswith(".toml") or name in shipped():
+            for arch in archs or (default_arch(),):
+                yield from (spec.key for spec in wanted(load(name), arch, store, devices).specs)
+        else:
+            yield find_key(name, store)
 
 
 def verify_signatures(output: Output) -> int:

@@ -76,6 +76,8 @@ DOCUMENTS: dict[str, str] = {
     "trust add": "trust_document:_Written",
     "trust rotate": "trust_document:_Written",
     "trust revoke": "trust_document:_Written",
+    "trust unrevoke": "trust_document:_Written",
+    "trust public": "trust:_MadeKey",
     "trust adopt": "trust:_Adopted",
     "trust push": "trust:_Pushed",
     "trust show": "trust:_Shown",

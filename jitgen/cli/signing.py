@@ -25,9 +25,23 @@ def trust_of(store: Store) -> Trust | None:
 
 
 def warn_of_key(output: Output, keyid: str, store: Store) -> None:
-    """Warn if this machine's trust document refuses signatures of the key, or soon will."""
-    from jitgen.signing.standing import standing
+    """
+    Warn if this machine's trust document refuses signatures of the key, or soon will.
+
+    Raises:
+        SigningError: The document revokes the key: nothing that it signs will ever count.
+    """
+    from jitgen.signing.standing import SHOWN, standing
 
     trust = trust_of(store)
-    if trust is not None and (reason := standing(keyid, trust).reason):
+    if trust is None:
+        return
+    if keyid in trust.revoked_keys:
+        why = trust.revoked_keys[keyid] or "no reason given"
+        raise SigningError(
+            f"key {keyid[:SHOWN]} is revoked by trust document {trust.version}: {why}; nothing is "
+            "signed with it: take another key (jitgen trust rotate), or take the revocation back "
+            "(jitgen trust unrevoke)"
+        )
+    if reason := standing(keyid, trust).reason:
         output.warn(reason)

@@ -2,8 +2,8 @@
 """
 ``jitgen trust``: keys, and the document that says whose signatures count.
 
-The root key makes documents and nothing else: keep it where nothing runs. `init`, `add`, `rotate`
-and `revoke` write the next version of the document, signed by it.
+The root key makes documents and nothing else: keep it where nothing runs. `init`, `add`, `rotate`,
+`revoke` and `unrevoke` write the next version of the document, signed by it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import click
 
 from jitgen.cli.options import stacked, with_output
 from jitgen.cli.output import ExitCode, Output
-from jitgen.cli.paths import TO_WRITE, ToRead
+from jitgen.cli.paths import PRIVATE_KEY, TO_WRITE, ToRead
 from jitgen.cli.trust_document import document_path, is_there, read_document, write_document
 from jitgen.errors import CacheError, SigningError
 from jitgen.signing import edit, times
@@ -123,6 +123,16 @@ def key(output: Output, path: Path) -> None:
     made.save(path)
     document = _MadeKey(keyid=made.keyid, public=made.public.text, file=path)
     output.report("trust key", document, lambda: output.line(made.public.text))
+
+
+@trust.command()
+@click.argument("path", metavar="KEY", type=PRIVATE_KEY)
+@with_output
+def public(output: Output, path: Path) -> None:
+    """Print the public half of the private key in the file KEY, which `add` takes."""
+    found = PrivateKey.load(path)
+    document = _MadeKey(keyid=found.keyid, public=found.public.text, file=path)
+    output.report("trust public", document, lambda: output.line(found.public.text))
 
 
 @trust.command()
@@ -233,14 +243,44 @@ def revoke(
     if not digests and before is None:
         raise click.UsageError("name a DIGEST, or a time with --before")
     before_this = read_document(path)
+    found = tuple(_digest(text, before_this.trust) for text in digests)
     changed = edit.revoked(
         before_this.trust,
-        tuple(_digest(text, before_this.trust) for text in digests),
+        found,
         reason=_checked(reason),
         before=None if before is None else _moment(before),
         valid=timedelta(days=valid),
     )
-    write_document(output, "revoke", path, before_this, changed, PrivateKey.load(root_key))
+    why = dict.fromkeys(found, reason)
+    write_document(output, "revoke", path, before_this, changed, PrivateKey.load(root_key), why=why)
+
+
+@trust.command()
+@click.argument("digests", metavar="DIGEST...", nargs=-1, required=True)
+@stacked(_file, _root, _valid)
+@click.option("--reason", default="", help="Why, for the log beside the document.")
+@with_output
+def unrevoke(
+    output: Output,
+    digests: tuple[str, ...],
+    path: Path | None,
+    root_key: Path,
+    valid: int,
+    reason: str,
+) -> None:
+    """
+    Take back revocations: DIGEST is one that `show` prints, or how it begins.
+
+    What a key signed in its time counts again, and so do entries. Hosts that take the document warn
+    of what is no longer revoked; the file beside the document that ends in .log has the reason.
+    """
+    path = document_path(path)
+    before = read_document(path)
+    revoked = {**before.trust.revoked_keys, **before.trust.revoked}
+    found = tuple(_one_of(text, revoked) for text in digests)
+    changed = edit.restored(before.trust, found, timedelta(days=valid))
+    why = dict.fromkeys(found, _checked(reason))
+    write_document(output, "unrevoke", path, before, changed, PrivateKey.load(root_key), why=why)
 
 
 @trust.command()
@@ -354,6 +394,17 @@ def _digest(text: str, said: Trust) -> str:
             "of a key that jitgen trust show prints"
         )
     return known[0]
+
+
+def _one_of(text: str, known: Mapping[str, str]) -> str:
+    """Return the digest of `known` that `text` is, or begins; else `text`, if it is a digest."""
+    found = [digest for digest in known if digest.startswith(text)]
+    if len(text) >= _SHOWN and len(found) == 1:
+        return found[0]
+    if is_digest(text):
+        return text
+    listed = ", ".join(digest[:_SHOWN] for digest in known) or "nothing"
+    raise click.UsageError(f"{text!r} is not revoked, or too short; revoked is {listed}")
 
 
 def _keyid(text: str, said: Trust) -> str:

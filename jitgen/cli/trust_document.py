@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -73,9 +75,11 @@ def write_document(
     before: SealedTrust | None,
     made: Trust,
     *roots: PrivateKey,
+    why: Mapping[str, str] | None = None,
 ) -> None:
     """
-    Sign `made`, replace `before` at `path` by it atomically, and print which keys' ends change.
+    Sign `made`, replace `before` at `path` by it atomically, and print which keys' ends change. The
+    file ``<path>.log`` gets a line about it, with the reasons `why`, by digest.
     """
     data = made.sealed(*roots)
     if before is not None:
@@ -97,6 +101,10 @@ def write_document(
     finally:
         with suppress(OSError):
             draft.unlink()
+    try:
+        _log(path, command, made, data, why or {})
+    except OSError as error:
+        output.warn(f"the log {path}.log cannot be written: {error.strerror or error}")
     keys = counted(len(made.keys.keys() - made.revoked_keys.keys()), "key")
     text = f"{path}: version {made.version}, {keys}, until {times.text_of(made.expires)}"
     ends = _ends(made, {} if before is None else before.trust.keys)
@@ -113,6 +121,21 @@ def write_document(
 
     document = _Written(file=path, version=made.version, keys=[*made.keys], ends=ends)
     output.report(f"trust {command}", document, human)
+
+
+def _log(path: Path, command: str, made: Trust, data: bytes, why: Mapping[str, str]) -> None:
+    """Append a line of JSON about a change to the log beside the document."""
+    line = {
+        "at": times.text_of(made.issued),
+        "command": command,
+        "version": made.version,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "digests": dict(why),
+    }
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path.with_name(f"{path.name}.log"), flags, 0o644)
+    with os.fdopen(descriptor, "ab") as stream:
+        stream.write(f"{json.dumps(line)}\n".encode("ascii"))
 
 
 def _ends(made: Trust, before: Mapping[str, TrustedKey]) -> dict[str, str]:

@@ -121,9 +121,35 @@ def push(backend: Writable, entry: Entry, *, replaces: bool = False) -> bool:
     put = backend.replace if replaces else backend.create
     for name, content in entry.files.items():
         put(content_path(entry.meta.files[name]["sha256"]), wire.compress(content))
-    document = {"meta": record.decode("ascii"), "signatures": entry.signatures.decode("ascii")}
-    data = canonical_json(document).encode("ascii")
-    return put(record_path(entry.key), data)
+    return put(record_path(entry.key), _document(record, entry.signatures))
+
+
+def sign(backend: Writable, entry: Entry) -> bool:
+    """
+    Add the signatures of `entry` to those of the same entry in `backend`; returns whether that
+    lacked one. An entry of the same key with another record is left alone.
+
+    Raises:
+        Corrupt: The record in the backend cannot be read.
+        NotFound, Unreachable, LocalFailure: The backend cannot be read or written.
+    """
+    from jitgen.signing.dsse import merged
+
+    try:
+        path = record_path(entry.key)
+        record, before = _parsed(backend.read(path, MAX_RECORD_BYTES))
+    except Damaged as error:
+        raise Corrupt(f"{error}; overwrite it with --replace") from None
+    after = merged(before, entry.signatures)
+    if record != entry.meta.encode() or after == before:
+        return False
+    return backend.replace(path, _document(record, after))
+
+
+def _document(record: bytes, signatures: bytes) -> bytes:
+    """Return an object under ``v1/ac``."""
+    document = {"meta": record.decode("ascii"), "signatures": signatures.decode("ascii")}
+    return canonical_json(document).encode("ascii")
 
 
 def _parsed(data: bytes) -> tuple[bytes, bytes]:

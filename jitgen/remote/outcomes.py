@@ -77,6 +77,12 @@ class Untrusted(RemoteError):
     seconds = 3600.0
 
 
+class Revoked(Untrusted):
+    """The service says that the entry is revoked; its operator may take that back."""
+
+    seconds = 600.0
+
+
 class Corrupt(RemoteError):
     """The entry is damaged: some bytes are wrong, and may be right the next time."""
 

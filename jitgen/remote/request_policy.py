@@ -25,6 +25,7 @@ from jitgen.remote.outcomes import (
     NotFound,
     Rejected,
     RemoteError,
+    Revoked,
     Unauthorized,
     Unreachable,
     Untrusted,
@@ -127,7 +128,8 @@ class RequestPolicy:
             if not is_free and not isinstance(error, Rejected):
                 allowance.spend(spent)
             # It may contain text of the backend, and appears on terminals and in logs.
-            reason = printable(f"{self._url}: {error}")
+            is_revoked = isinstance(error, Revoked)
+            reason = printable(f"{self._url}: {'it is revoked: ' * is_revoked}{error}")
             miss = Miss(reason=reason, is_not_found=isinstance(error, NotFound))
             self._remember(spec, purpose, error, miss, trust)
             self._emit(EventKind.FETCH, spec, miss.reason, spent)
@@ -161,7 +163,17 @@ class RequestPolicy:
         if error.seconds:
             trust = trust if isinstance(error, Untrusted) else ""
             negatives.remember(name, miss, error.seconds, trust)
-        if isinstance(error, (Untrusted, Corrupt)):
+        if isinstance(error, Revoked):
+            warn_once(
+                f"revoked {self._url} {spec.key}",
+                "%s is revoked at %s: %s; this process compiles it again, unless compiling is off "
+                "(JITGEN_ON_MISS=error)",
+                spec.name,
+                self._url,
+                printable(str(error)),
+            )
+            self._emit(EventKind.REJECT, spec, miss.reason)
+        elif isinstance(error, (Untrusted, Corrupt)):
             warn_once(f"reject {name}", "%s is not taken from %s", spec.name, miss.reason)
             self._emit(EventKind.REJECT, spec, miss.reason)
         elif isinstance(error, (Unauthorized, Unreachable)):

@@ -27,6 +27,7 @@ from jitgen.remote.outcomes import (
     Miss,
     NotFound,
     Rejected,
+    Revoked,
     Unauthorized,
     Unreachable,
     Untrusted,
@@ -144,7 +145,7 @@ class Fetching:
         if status in (401, 403):
             raise Unauthorized(words)
         if status == 410:
-            raise Untrusted(words)
+            raise Revoked(said.removeprefix("it is revoked: ") or "no reason given")
         raise Rejected(words, FAILED_S if status == 424 else None)
 
     def _headers(self) -> dict[str, str]:
@@ -255,6 +256,10 @@ class Compiling(Fetching):
             if document.get("state") == "done":
                 return
             if document.get("state") == "failed":
+                if document.get("code") == "E_REVOKED":
+                    raise Revoked(
+                        _reason(answer, "no reason given").removeprefix("it is revoked: ")
+                    )
                 is_certain = document.get("code") in _CERTAIN
                 seconds = FAILED_S if is_certain else JOB_LOST_S
                 raise Rejected(_reason(answer, "the compile failed"), seconds)

@@ -26,6 +26,7 @@ _BODIES: dict[str, dict[str, object]] = {
     },
     "missing": {"keys": {"type": "array", "items": _HEX}},
     "revoke": {"revoked": _TEXTS},
+    "unrevoke": {"revoked": _TEXTS},
 }
 _QUERIES: dict[str, list[dict[str, object]]] = {
     "entry": [

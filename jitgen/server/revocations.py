@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from jitgen.cache.entry import Meta, is_key
@@ -133,6 +133,26 @@ class Revocations:
             self._write(both)
             self._own = both
         return len(new)
+
+    def remove(self, digests: Iterable[str]) -> dict[str, Revocation]:
+        """
+        Take back revocations of the service's own list; returns those that were in it.
+
+        Blocks, as `add`. What the trust document revokes stays revoked.
+
+        Raises:
+            OSError: The list cannot be written; nothing is taken back.
+        """
+        gone = {digest: self._own[digest] for digest in digests if digest in self._own}
+        if gone:
+            left = {digest: row for digest, row in self._own.items() if digest not in gone}
+            self._write(left)
+            self._own = left
+        return gone
+
+    def signed(self, digests: Iterable[str]) -> list[str]:
+        """Return those of `digests` that the trust document revokes."""
+        return [digest for digest in digests if digest in self._signed]
 
     def _read(self) -> dict[str, Revocation]:
         try:

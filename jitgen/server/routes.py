@@ -184,6 +184,20 @@ ROUTES: tuple[Route, ...] = (
         },
     ),
     Route(
+        name="unrevoke",
+        methods=("POST",),
+        path="/v1/revocations:remove",
+        scope="admin",
+        handler=status_handlers.unrevoke,
+        summary="Hand out again what this service revoked",
+        answers={
+            200: '{"removed": number of those that were revoked here}',
+            400: "malformed",
+            409: "the trust document revokes one of them",
+            507: "the disk is full",
+        },
+    ),
+    Route(
         name="revocations",
         path="/v1/revocations",
         scope="read",

@@ -37,6 +37,7 @@ from jitgen.server.uploads import Unattested
 from jitgen.server.validator import Validator
 from jitgen.server.vouching import Vouching
 from jitgen.server.work import Worker
+from jitgen.signing.edit import taken_back
 from jitgen.signing.standing import State
 
 _TOUCH_S = 1800.0
@@ -170,9 +171,12 @@ class Service:
         except SettingError as error:
             self.log.event("tokens not read", level="error", reason=str(error))
         try:
+            before = self.entry_store.revocations.trust
             self.entry_store.revocations.reload()
             trust = self.entry_store.revocations.trust
             self.log.event("trust read", version=trust.trust.version if trust else None)
+            if before and trust and (gone := taken_back(before.trust, trust.trust)):
+                self.log.event("revocations taken back", digests=gone, trust=trust.version)
         except SettingError as error:
             self.log.event("trust not read", level="error", reason=str(error))
         self.entry_store.invalidate()

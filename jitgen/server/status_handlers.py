@@ -110,10 +110,7 @@ async def trust(service: Service, request: Request) -> Response:
 
 async def revoke(service: Service, request: Request) -> Response:
     """Add digests to the service's own revocations."""
-    try:
-        digests = parse_revocations(parse_json(await request.body(), max_bytes=MAX_BODY))
-    except (BadDocument, ValueError, RecursionError) as error:
-        raise HTTPError(400, "E_FIELDS", f"the body is {error}") from None
+    digests = await _digests(request)
     try:
         async with service.revoking:
             add = service.entry_store.revocations.add
@@ -127,6 +124,42 @@ async def revoke(service: Service, request: Request) -> Response:
         "revoked", digests=sorted(digests), token=request.token.name, trace=request.trace
     )
     return JSONResponse({"revoked": number})
+
+
+async def unrevoke(service: Service, request: Request) -> Response:
+    """Take digests back from the service's own revocations."""
+    digests = await _digests(request)
+    own = service.entry_store.revocations
+    if signed := own.signed(digests):
+        raise HTTPError(
+            409,
+            "E_TRUST",
+            f"the trust document revokes {signed[0]}: take that back with jitgen trust unrevoke, "
+            "and install the document here",
+        )
+    try:
+        async with service.revoking:
+            gone = await asyncio.to_thread(own.remove, digests)
+    except OSError as error:
+        raise HTTPError(507, "E_DISK", f"it cannot be written down: {error.strerror}") from error
+    service.entry_store.invalidate()
+    service.log.event(
+        "revocations taken back",
+        digests={
+            digest: {"was": row.reason, "why": digests[digest]} for digest, row in gone.items()
+        },
+        token=request.token.name,
+        trace=request.trace,
+    )
+    return JSONResponse({"removed": len(gone)})
+
+
+async def _digests(request: Request) -> dict[str, str]:
+    """Return the reasons by digest in a request's body."""
+    try:
+        return parse_revocations(parse_json(await request.body(), max_bytes=MAX_BODY))
+    except (BadDocument, ValueError, RecursionError) as error:
+        raise HTTPError(400, "E_FIELDS", f"the body is {error}") from None
 
 
 async def revocations(service: Service, request: Request) -> Response:

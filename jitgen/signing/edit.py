@@ -2,13 +2,13 @@
 """
 Changes of a trust document: each returns the next version, which must be signed again.
 
-A change never removes a revocation. Each change also renews the document: it is valid for `valid`
+Only `restored` removes a revocation. Each change also renews the document: it is valid for `valid`
 from now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -139,3 +139,32 @@ def revoked(
         ),
         valid,
     )
+
+
+def restored(trust: Trust, digests: tuple[str, ...], valid: timedelta = VALID) -> Trust:
+    """
+    Return the next version, in which `digests` are not revoked any more: keyids, keys of entries,
+    digests of a ``meta.json`` or of a file.
+
+    Raises:
+        SigningError: One of them is not revoked.
+    """
+    if strange := [d for d in digests if d not in trust.revoked_keys and d not in trust.revoked]:
+        raise SigningError(
+            f"{strange[0][:12]} is not revoked by trust document {trust.version}; jitgen trust "
+            "show lists what is"
+        )
+
+    def kept(rows: Mapping[str, str]) -> dict[str, str]:
+        return {digest: why for digest, why in rows.items() if digest not in digests}
+
+    return _next(
+        replace(trust, revoked_keys=kept(trust.revoked_keys), revoked=kept(trust.revoked)), valid
+    )
+
+
+def taken_back(before: Trust, after: Trust) -> dict[str, str]:
+    """Return what `before` revokes and `after` does not, with the reasons that it had."""
+    earlier = {**before.revoked_keys, **before.revoked}
+    later = after.revoked_keys.keys() | after.revoked.keys()
+    return {digest: why for digest, why in earlier.items() if digest not in later}

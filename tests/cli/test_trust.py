@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from jitgen import plans
 from jitgen.bench.processes import fabricate
 from jitgen.cache import Store
+from jitgen.runtime.spec import spec_of
 from jitgen.settings import settings
 from jitgen.signing import dsse
 from jitgen.signing.keys import PrivateKey
 from tests import toxic
 from tests.cli.conftest import Jitgen
+from tests.unit.coverage_fakes import GPU, H200, filled, small
 from tests.unit.remote_stand import forget
 
 
@@ -72,6 +75,97 @@ def test_what_is_revoked_is_neither_pulled_nor_good(
         done = jitgen(f"cache pull --all --from file://{place}/bucket --json")
     assert done.code == 1
     assert "is revoked: slow" in done.document["failed"][key]
+
+
+def test_a_revocation_is_taken_back(jitgen: Jitgen, place: Path, cache_root: Path) -> None:
+    """The next version of the document says so, signed by the root, and the log has the reason."""
+    fabricate(cache_root, 1)
+    (key,) = (info.key for info in Store.open().entries())
+    assert jitgen(f"cache sign --key {place}/ci.pem").code == 0
+    root = f"--root-key {place}/root.pem"
+    assert jitgen(f"trust revoke {key} --reason slow {root}").code == 0
+    forget()
+    assert jitgen("cache verify --signatures").code == 1
+    done = jitgen(f"trust unrevoke {key[:12]} --reason measured {root} --json")
+
+    assert (done.code, done.document["version"]) == (0, 4)
+    forget()
+    assert jitgen("cache verify --signatures").code == 0
+    assert jitgen("trust show --json").document["revoked"] == {}
+    *_, revoked, unrevoked = map(json.loads, (place / "trust.json.log").read_text().splitlines())
+    assert (revoked["command"], revoked["digests"]) == ("revoke", {key: "slow"})
+    assert (unrevoked["command"], unrevoked["digests"]) == ("unrevoke", {key: "measured"})
+    assert unrevoked["version"] == 4
+    done = jitgen(f"trust unrevoke {'ab' * 32} {root}")
+    assert done.code == 1
+    assert "is not revoked by trust document 4" in done.err
+    assert "is not revoked, or too short" in jitgen(f"trust unrevoke abc {root}").err
+
+
+def test_a_key_is_taken_back(jitgen: Jitgen, place: Path, cache_root: Path) -> None:
+    """What it signed counts again; until then nothing is signed with it."""
+    fabricate(cache_root, 1)
+    keyid = PrivateKey.load(place / "ci.pem").keyid
+    root = f"--root-key {place}/root.pem"
+    assert jitgen(f"cache sign --key {place}/ci.pem").code == 0
+    assert jitgen(f"trust revoke {keyid} --reason lost {root}").code == 0
+    for words in (
+        "cache push --to file://{0}/bucket --key {0}/ci.pem",
+        "cache sign --key {0}/ci.pem",
+    ):
+        done = jitgen(words.format(place))
+        assert done.code == 1
+        assert "is revoked by trust document 3: lost; nothing is signed with it" in done.err
+    assert not (place / "bucket").exists()
+    assert jitgen(f"trust unrevoke {keyid[:12]} {root}").code == 0
+    forget()
+
+    assert jitgen("cache verify --signatures").code == 0
+    assert jitgen(f"cache push --to file://{place}/bucket --key {place}/ci.pem").code == 0
+
+
+def test_the_public_half_of_a_key(jitgen: Jitgen, place: Path) -> None:
+    key = PrivateKey.load(place / "ci.pem")
+
+    assert jitgen(f"trust public {place}/ci.pem").out == f"{key.public.text}\n"
+    assert jitgen(f"trust public {place}/ci.pem --json").document["keyid"] == key.keyid
+    assert "there is no file" in jitgen("trust public none.pem").err
+
+
+def test_a_push_signs_what_lies_there_unsigned(
+    jitgen: Jitgen, place: Path, cache_root: Path
+) -> None:
+    """It used to say that the entry was there, and nobody took it."""
+    fabricate(cache_root, 2)
+    first, second = sorted(info.key for info in Store.open().entries())
+    url = f"file://{place}/bucket"
+    assert jitgen(f"cache push {first} --to {url}").code == 0
+    with settings.scope(cache_dir=place / "other", remote=url):
+        assert jitgen("cache pull --all").code == 1
+    done = jitgen(f"cache push --to {url} --key {place}/ci.pem --json")
+    assert done.code == 0
+    assert done.document["there"] == done.document["signed"] == [first]
+    assert done.document["pushed"] == [second]
+    assert jitgen(f"cache push --to {url} --key {place}/ci.pem --json").document["signed"] == []
+
+    forget()
+    with settings.scope(cache_dir=place / "other", remote=url):
+        assert jitgen("cache pull --all").code == 0
+
+
+def test_a_plan_is_pulled(jitgen: Jitgen, place: Path, cache_root: Path) -> None:
+    """Every kernel that it can choose on a device, and nothing else that lies there."""
+    plan = small(place)
+    configs = plans.configs(plan, GPU, devices=(H200,))
+    filled(Store.open(), configs)
+    fabricate(cache_root, 1)
+    url = f"file://{place}/bucket"
+    assert jitgen(f"cache push --to {url} --key {place}/ci.pem").code == 0
+    with settings.scope(cache_dir=place / "other", remote=url):
+        done = jitgen(f"cache pull {place}/small.toml --device h200 --json")
+
+    assert done.code == 0
+    assert set(done.document["pulled"]) == {spec_of(each, GPU).key for each in configs}
 
 
 def test_unsigned_entries_are_told(jitgen: Jitgen, place: Path, cache_root: Path) -> None:

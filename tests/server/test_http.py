@@ -291,3 +291,14 @@ class TestState:
         listed = service.request("GET", "/v1/revocations").json()["revoked"]
         assert listed[tag]["by"] == "all"
         assert service.request("POST", "/v1/revocations", json={"revoked": {"x": ""}}).status == 400
+        taken = service.request("POST", "/v1/revocations:remove", json={"revoked": {tag: "right"}})
+        assert taken.json() == {"removed": 1}
+        assert service.request("GET", f"/v1/entries/{key}").status == 200
+        assert tag not in service.request("GET", "/v1/revocations").json()["revoked"]
+
+    def test_what_the_trust_document_revokes_is_not_taken_back_here(self, service: Running) -> None:
+        body = {"revoked": {UNLOVED.key: "why not"}}
+        answer = service.request("POST", "/v1/revocations:remove", json=body)
+
+        assert (answer.status, answer.json()["code"]) == (409, "E_TRUST")
+        assert "jitgen trust unrevoke" in answer.json()["reason"]

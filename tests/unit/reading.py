@@ -45,6 +45,7 @@ READS = {
     "cache/scratch.py:sweep_scratch": "a folder, to lock and remove it",
     "cli/main.py:_discard_output": _SYSTEM,
     "cli/main.py:_open_streams": _SYSTEM,
+    "cli/trust_document.py:_log": _WRITES,
     "cli/trust_document.py:write_document": _WRITES,
     "cli/tune.py:_import": _CHOICE,
     "compile/capacity.py:_read": _SYSTEM,

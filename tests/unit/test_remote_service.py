@@ -205,6 +205,28 @@ def test_refusal_is_told_and_remembered(
         assert len(server.requests) == 2
 
 
+@pytest.mark.parametrize("by_job", [False, True])
+def test_what_the_service_revoked_is_one_warning_with_the_reason(
+    stand: Stand, caplog: pytest.LogCaptureFixture, by_job: bool
+) -> None:
+    """Each client used to compile it again, with nothing but the status in the way of a reason."""
+    said = b'{"code": "E_REVOKED", "reason": "it is revoked: sums were wrong"}'
+    gone = toxic.answer(410, said)
+    by_jobs = routes(
+        entries=MISSING,
+        compile=accepted(location=JOB),
+        jobs=state("failed", code="E_REVOKED", reason="it is revoked: sums were wrong"),
+    )
+    with toxic.toxic(by_jobs if by_job else routes(entries=gone)) as server:
+        for _ in range(3):
+            assert isinstance(found := stand.ask(server.url, ENTRY), Miss)
+
+    assert found.reason.endswith("it is revoked: sums were wrong")
+    (line,) = caplog.messages
+    assert line.startswith(f"{ENTRY.meta.name} is revoked at {server.url}: sums were wrong;")
+    assert "this process compiles it again, unless compiling is off" in line
+
+
 @pytest.mark.parametrize("status", [429, 503])
 def test_busy_service_is_left_alone_for_as_long_as_it_says(stand: Stand, status: int) -> None:
     busy = toxic.answer(status, b"", retry_after=7)
