@@ -19,6 +19,7 @@ from pathlib import Path
 from jitgen.cache.folder import Damaged, Folder, Untrusted
 from jitgen.errors import UnsafeCacheRoot
 from jitgen.ownership import distrust, distrust_parent, is_shared, shared_folders
+from jitgen.ownership.files import keep_private
 from jitgen.settings import settings
 
 _NETWORK = frozenset(
@@ -241,13 +242,23 @@ class Root:
         """
         reason = distrust(found) if is_inner else distrust_parent(found)
         if reason and settings.verify != "always":
-            raise self._unsafe(path, reason, is_inner=is_inner)
+            raise self._unsafe(path, reason, is_inner=is_inner, found=found)
         return bool(reason)
 
-    def _unsafe(self, path: Path, reason: str, *, is_inner: bool = True) -> UnsafeCacheRoot:
+    def _unsafe(
+        self,
+        path: Path,
+        reason: str,
+        *,
+        is_inner: bool = True,
+        found: os.stat_result | None = None,
+    ) -> UnsafeCacheRoot:
         remedy = "remove it" if is_inner else "give it back"
         if reason.startswith("can be"):
-            remedy = f"run: chmod {'700' if is_inner else 'o-w'} {path}"
+            command = f"chmod {'700' if is_inner else 'o-w'} {path}"
+            if is_inner and found is not None:
+                command = keep_private(path, found)
+            remedy = f"run: {command}"
         return UnsafeCacheRoot(
             f"cache root {self.path} is not safe: {path} {reason}; {remedy}, or choose another "
             "JITGEN_CACHE_DIR, or, if they may run code as you, name it in JITGEN_TRUST_SHARED; "

@@ -18,6 +18,7 @@ from jitgen._version import __version__
 # The name is a module and a public object as well. Binding the object here, once, is what makes
 # `jitgen.settings.on_miss = "error"` mean the object whatever is imported later.
 from jitgen.settings import settings
+from jitgen.support.lazy import without_numpy
 from jitgen.support.moved import MovedFinder, renamed
 
 if TYPE_CHECKING:
@@ -189,12 +190,11 @@ sys.meta_path.append(MovedFinder)
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOME:
-        value = getattr(importlib.import_module(_HOME[name]), name)
-    elif name in _MODULES:
-        value = importlib.import_module(f"jitgen.{name}")
-    else:
+    if name not in _HOME and name not in _MODULES:
         return renamed(__name__, name)
+    with without_numpy():
+        module = importlib.import_module(_HOME.get(name, f"jitgen.{name}"))
+    value = getattr(module, name) if name in _HOME else module
     globals()[name] = value
     return value
 

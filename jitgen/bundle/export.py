@@ -47,9 +47,10 @@ class MissingKernels(BundleError):
     """
 
     def __init__(self, names: tuple[str, ...], advice: str) -> None:
+        count = f"{len(names)} kernels of the plan are" if len(names) > 1 else "a kernel is"
         super().__init__(
-            f"{len(names)} kernels of the plan are not in the cache, and a bundle holds all or is "
-            f"none: {names[0]}{', ...' if len(names) > 1 else ''}; compile them with: {advice}"
+            f"{count} not in the cache, and a bundle holds all or is none: "
+            f"{names[0]}{', ...' if len(names) > 1 else ''}; compile them with: {advice}"
         )
         self.names = names
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, Type
 
 from jitgen.errors import ConfigError
 from jitgen.settings import settings
-from jitgen.support.text import shown
+from jitgen.support.text import nearest, shown
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
@@ -186,6 +186,7 @@ def _load(kind: PluginKind[Any], name: str, trusted: tuple[str, ...]) -> Any:
     if point is None:
         raise ConfigError(
             f"{kind.word} {shown(name)} is not known; allowed: {', '.join(kind.names())}"
+            f"{nearest(name, kind.names())}"
         )
     what = f"{kind.word} {name} of {point.dist.name if point.dist else 'another distribution'}"
     try:

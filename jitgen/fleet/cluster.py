@@ -44,6 +44,10 @@ RETRIES = 2
 """Retries of a kernel whose process died; a refusal of the compiler is final."""
 
 
+_SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")
+"""Of schedulers in other processes."""
+
+
 class ClusterError(JitgenError):
     """There is no cluster at an address, or it went away."""
 
@@ -81,6 +85,7 @@ def prewarm(
         ToolchainError: The package distributed is not installed.
     """
     start, jobs = time.perf_counter(), 0
+    _check_address(address)
     configs = tuple(configs)
     refuse_to_share(configs, arch)
     specs = {spec.key: spec for spec in (spec_of(config, arch) for config in configs)}
@@ -191,6 +196,28 @@ def _received(row: PrewarmRow, future: Future, store: Store) -> PrewarmRow:
     return replace(row, state=PrewarmState.COMPILED, bytes=size, seconds=seconds)
 
 
+def _check_address(address: str) -> None:
+    """
+    Raise ClusterError unless `address` can be one of a scheduler. Dask finds that out in a client
+    that is half made, and prints a traceback when that is collected.
+    """
+    scheme, separator, place = address.rpartition("://")
+    host, _, port = place.rpartition(":")
+    if not separator:
+        scheme = "tcp"
+    if scheme not in _SCHEMES:
+        raise _no_scheduler(address, f"the scheme {scheme!r} is not one of {', '.join(_SCHEMES)}")
+    if not host or not (port.isdecimal() and 0 < int(port) < 2**16):
+        raise _no_scheduler(address, "it must be a host and a port")
+
+
+def _no_scheduler(address: str, words: str) -> ClusterError:
+    return ClusterError(
+        f"there is no Dask scheduler at {address} ({words}); an address is, for example, "
+        "tcp://scheduler:8786"
+    )
+
+
 def _client(distributed: ModuleType, address: str) -> Client:
     try:
         return distributed.Client(
@@ -198,10 +225,7 @@ def _client(distributed: ModuleType, address: str) -> Client:
         )
     except (OSError, ValueError) as error:
         words = " ".join(str(error).split())
-        raise ClusterError(
-            f"there is no Dask scheduler at {address} ({words}); an address is, for example, "
-            "tcp://scheduler:8786"
-        ) from error
+        raise _no_scheduler(address, words) from error
 
 
 def _distributed() -> ModuleType:

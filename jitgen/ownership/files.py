@@ -250,10 +250,21 @@ def _check_file(found: os.stat_result, where: Path, *, is_secret: bool) -> None:
     if is_secret and found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise Unsafe(
             f"others can use {where}, which is a secret (mode {mode:04o}); unless it was copied, "
-            f"run: chmod 600 {where}"
+            f"run: {keep_private(where, found)}"
         )
     if (reason := distrust(found)) and (is_secret or not _is_free(where)):
         _refuse(where, reason, may_share=not is_secret)
+
+
+def keep_private(path: Path, found: os.stat_result) -> str:
+    """
+    Return the command that makes a file or folder this user's alone. One of another user, such as
+    root, which this user reads as a member of its group, would be lost to it by chmod alone.
+    """
+    mode = "700" if stat.S_ISDIR(found.st_mode) else "600"
+    user = os.geteuid()
+    owns = "" if found.st_uid == user else f"chown {user} {path} && "
+    return f"{owns}chmod {mode} {path}"
 
 
 def _refuse(where: Path, reason: str, *, may_share: bool = True) -> NoReturn:

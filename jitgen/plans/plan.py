@@ -22,7 +22,7 @@ from jitgen.selection.device import asking, covered
 from jitgen.selection.launched import launched
 from jitgen.support.documents import BadDocument, canonical_json, parse_toml, read_bounded
 from jitgen.support.frozen import frozen
-from jitgen.support.text import shown
+from jitgen.support.text import nearest, shown
 from jitgen.targets import legality
 
 _SHIPPED = Path(__file__).resolve().parent
@@ -139,6 +139,7 @@ def load(name_or_path: str | Path) -> Plan:
             raise PlanError(
                 f"no plan {name_or_path!r}; shipped plans: {', '.join(names())}; "
                 "a file of your own is named by its path, which ends in .toml"
+                f"{nearest(name_or_path, names())}"
             )
         path = _SHIPPED / f"{name_or_path}.toml"
     try:
@@ -232,9 +233,27 @@ def launches(
         for each in who.with_and_without():
             for name in names:
                 device = asking(arch, name)
-                choice, found = launched(problem, arch, each, device, is_early=is_early)
+                try:
+                    choice, found = launched(problem, arch, each, device, is_early=is_early)
+                except UnsupportedConfig as error:
+                    raise _of_entry(plan, problem, arch, is_early, error) from error
                 for config in found:
                     yield Launch(problem, is_early, calls, name, config, str(choice.source))
+
+
+def _of_entry(
+    plan: Plan, problem: Problem, arch: Arch, is_early: bool, error: UnsupportedConfig
+) -> UnsupportedConfig:
+    """Return the error of a problem, with the file and the entry that it is of."""
+    entries = (
+        sweep.entry
+        for sweep in plan.served(arch)
+        if sweep.is_early == is_early
+        and problem in set(buckets(sweep.problem, arch, (sweep.min_rows, sweep.max_rows)))
+    )
+    number = next(entries, 0)
+    where = f"{plan.origin or plan.name}{f': problem {number}' * bool(number)}"
+    return UnsupportedConfig(f"{where}: {error}", code=error.code, proposal=error.proposal)
 
 
 def _of_problem(launch: Launch) -> tuple[Problem, bool]:

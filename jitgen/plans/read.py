@@ -86,7 +86,7 @@ def read_sweeps(problems: Any, file: str) -> Iterator[Sweep]:
         )
     for number, entry in enumerate(entries, start=1):
         try:
-            yield from _sweeps(entry)
+            yield from _sweeps(entry, number)
         except ConfigError as error:  # fields that are right one by one
             raise PlanError(f"{file}: problem {number}: {error}") from None
 
@@ -150,7 +150,7 @@ def keys_of(op: str) -> dict[str, Key]:
     return found
 
 
-def _sweeps(entry: _Entry) -> Iterator[Sweep]:
+def _sweeps(entry: _Entry, number: int) -> Iterator[Sweep]:
     """Yield every combination of an entry's lists."""
     kind, keys = operation(entry.op).problem_type, keys_of(entry.op)
     values = dict(entry.values)
@@ -166,6 +166,7 @@ def _sweeps(entry: _Entry) -> Iterator[Sweep]:
             is_optional=entry.is_optional,
             calls=entry.calls,
             is_early=entry.is_early,
+            entry=number,
         )
 
 

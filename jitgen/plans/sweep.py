@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from jitgen.config.problem import Problem
 from jitgen.support.frozen import frozen
 
@@ -20,6 +22,7 @@ class Sweep:
         calls: Number of times they were called; 0 if that was not counted.
         is_early: Whether a chain of launches calls them, whose kernels start early: see
             `jitgen.targets.early`.
+        entry: Number of its entry in the plan's file, from 1; 0: it is of no file.
     """
 
     problem: Problem
@@ -28,3 +31,4 @@ class Sweep:
     is_optional: bool = False
     calls: int = 0
     is_early: bool = False
+    entry: int = field(default=0, compare=False)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from jitgen._version import __version__
 from jitgen.compile import toolchain
-from jitgen.errors import CompileError, RememberedFailure
+from jitgen.errors import CompileError, RememberedFailure, ToolchainError
 from jitgen.events import Event, EventKind, events, warn_once
 from jitgen.runtime import kernel
 from jitgen.runtime.spec import KernelSpec
@@ -302,6 +302,8 @@ def build(
             ttl_s = settings.failure_ttl if failure_ttl_s is None else failure_ttl_s
             store.index.remember_failure(name, spec.name, error.reason, ttl_s)
         raise
+    except ToolchainError as error:  # of a machine that only runs kernels, for example
+        raise ToolchainError(f"{spec.name}: {error}") from error
     events.emit(
         Event(
             kind=EventKind.COMPILE,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from jitgen.config import Arch
 from jitgen.support.documents import canonical_json
+from jitgen.support.lazy import without_numpy
 from jitgen.targets import devices as target
 from jitgen.targets import legality
 from jitgen.targets.protocol import Device
@@ -93,7 +94,8 @@ def gpu_at_hand(arch: Arch) -> str:
     """Return the name of this process's GPU if it runs kernels for `arch`, else an empty one."""
     if not target.has_gpu():
         return ""
-    import torch
+    with without_numpy():
+        import torch
 
     if not torch.cuda.is_available():
         return ""

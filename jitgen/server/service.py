@@ -13,6 +13,7 @@ from jitgen._version import __version__
 from jitgen.cache import Store
 from jitgen.cache.disk import cause
 from jitgen.errors import CacheError, JitgenError, SettingError
+from jitgen.ownership.files import keep_private
 from jitgen.server.bucket import open_bucket
 from jitgen.server.built import Built
 from jitgen.server.confine import Confinement, probe
@@ -311,7 +312,9 @@ def _private_folder(path: Path) -> None:
             f"store.state {path} cannot be made: {error.strerror or error}"
         ) from error
     if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022:
-        raise SettingError(f"store.state {path}: others may write to it; run: chmod 700 {path}")
+        raise SettingError(
+            f"store.state {path}: others may write to it; run: {keep_private(path, found)}"
+        )
 
 
 def _confinement(settings: ServiceSettings) -> tuple[Confinement, str]:

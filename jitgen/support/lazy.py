@@ -1,14 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of a package whose modules are imported when they are first asked for."""
+"""Imports when something is first asked for: names of a package, and torch."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+
+@contextmanager
+def without_numpy() -> Iterator[None]:
+    """
+    Keep torch silent about a missing NumPy while it is imported in the with block: jitgen needs
+    none, and a program that has imported torch itself has been told.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
+        yield
 
 
 def importing(

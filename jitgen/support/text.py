@@ -10,7 +10,17 @@ whatever Unicode counts as not printable is shown as an escape.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 _MOST = 120  # characters of a value in a message
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean ...?`` with the one of `known` that is like `name`; else nothing."""
+    import difflib
+
+    found = difflib.get_close_matches(name, list(known), 1, cutoff=0.7)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def printable(text: str, keep: str = "") -> str:

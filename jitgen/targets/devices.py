@@ -14,6 +14,7 @@ from jitgen.config import Arch
 from jitgen.errors import ConfigError, SettingError
 from jitgen.events import warn_once
 from jitgen.settings import settings
+from jitgen.support.lazy import without_numpy
 from jitgen.support.text import shown
 from jitgen.targets.legality import target
 from jitgen.targets.protocol import Device
@@ -43,7 +44,8 @@ def default_arch() -> Arch:
         return Arch.parse(settings.arch)
     if not has_gpu():
         return Arch.CPU
-    import torch
+    with without_numpy():
+        import torch
 
     if not torch.cuda.is_available():
         return Arch.CPU

@@ -40,7 +40,7 @@ ALL = commands(main.cli)
 
 def test_every_promised_command_is_there() -> None:
     promised = ["demo", "prewarm", "show", "verify", "configs", "select", "tune", "doctor"]
-    promised += ["inspect", "serve", "token", "signer", "run", "diff", "schema"]
+    promised += ["inspect", "serve", "token", "signer", "run", "diff", "schema", "lock"]
     cache = [
         "dir",
         "ls",
@@ -61,6 +61,7 @@ def test_every_promised_command_is_there() -> None:
     ]
     bundle = ["export", "import", "inspect", "verify"]
     trust = ["init", "key", "add", "rotate", "revoke", "adopt", "push", "show"]
+    trust += ["unrevoke", "public"]
     bench = [*SUITES, *REPORTS, *OWN, "all"]
     plan = ["ls", "show", "from-recording", "from-config"]
 
@@ -132,6 +133,8 @@ def test_version(jitgen: Jitgen) -> None:
         ("cache lst", "No such command 'lst'. Did you mean 'ls'? Commands: dir, ls, "),
         ("show", "Missing argument"),
         ("configs --arch sm_42", "'sm_42' is not known; allowed: cpu, sm_100a"),
+        ("configs --arch sm_90", "sm_120a, sm_121a, sm_90a; did you mean sm_90a?"),
+        ("prewarm deepseekv3", "which ends in .toml; did you mean deepseek-v3?"),
         ("configs --layout diagonal", "'diagonal' is not one of"),
         ("select -g 8 -m 8 -n 0 -k 8", "n must be an integer of at least 1 (got 0)"),
         ("show nonsense", "'nonsense' is no kernel name"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,7 +88,9 @@ def test_each_kernel_comes_back(compiles: Compiles, tmp_path: Path) -> None:
     assert report.rows[1].error == "ResourceError: crash!"
     assert (report.jobs, seen) == (4, [(1, 3), (2, 3), (3, 3)])
     assert {info.name for info in mine.entries()} == set(compiles.counts) - {bad}
-    assert cluster.prewarm(configs(1), arch=CPU, store=mine, address="nowhere").ok, "all cached"
+    assert cluster.prewarm(configs(1), arch=CPU, store=mine, address="tcp://nowhere:1").ok, (
+        "all cached"
+    )
 
 
 def test_a_refusal_is_no_reason_to_try_again(compiles: Compiles) -> None:
@@ -128,6 +131,25 @@ def test_no_scheduler_at_the_address(compiles: Compiles, tmp_path: Path) -> None
     store = Store.open(tmp_path / "mine", mode="rw")
     with pytest.raises(ClusterError, match=r"no Dask scheduler at tcp://nowhere:1 \(Timed out"):
         cluster.prewarm(configs(1), arch=CPU, store=store, address="tcp://nowhere:1")
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("foo", "it must be a host and a port"),
+        ("tcp://foo", "it must be a host and a port"),
+        ("foo:99999", "it must be a host and a port"),
+        ("", "it must be a host and a port"),
+        ("http://foo:1", "the scheme 'http' is not one of tcp, tls"),
+    ],
+)
+def test_what_is_no_address_is_refused_before_dask_has_it(
+    address: str, why: str, tmp_path: Path
+) -> None:
+    """Dask made half a client of it, whose end printed a traceback twenty seconds later."""
+    store = Store.open(tmp_path / "mine", mode="rw")
+    with pytest.raises(ClusterError, match=re.escape(why)):
+        cluster.prewarm(configs(1), arch=CPU, store=store, address=address)
 
 
 def test_without_the_extra(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch) -> None:

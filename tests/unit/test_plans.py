@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from jitgen import plans
+from jitgen.cache import Store
 from jitgen.config import Arch, Layout
 from jitgen.config.operation import operation
 from jitgen.errors import PlanError, UnsupportedConfig
@@ -359,3 +361,43 @@ def test_unknown_names_and_files(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(PlanError, match="is no TOML"):
         plans.load(tmp_path / "binary.toml")
+
+
+@pytest.mark.parametrize("device", [(), ("NVIDIA H20",)])
+def test_a_problem_without_a_kernel_is_named_by_file_and_entry(
+    device: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The sizes alone did not say which of fifty entries, of which of two plans, to correct."""
+    entry = (
+        '[[problems]]\nlayout = "ragged"\ngroups = 8\nrows_per_group = {{ min = 1, max = 64 }}\n'
+    )
+    entry += "matrix = {{ n = 128, k = {k} }}\n"
+    file = tmp_path / "mine.toml"
+    file.write_text(entry.format(k=128) + entry.format(k=77))
+
+    with pytest.raises(UnsupportedConfig, match="K a multiple of 16") as caught:
+        plans.configs(plans.load(file), "sm_90a", devices=device)
+    assert str(caught.value).startswith(f"{file}: problem 2: ragged_e4m3_block128_bf16")
+    assert caught.value.code == "E_SIZE"
+
+
+def test_a_missing_bundle_proposes_a_command_that_works(
+    tmp_path: Path, cache_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named the plan, and not its file: jitgen prewarm mine."""
+    pytest.importorskip("zstandard")
+    from jitgen.bundle.export import MissingKernels, export
+
+    file = tmp_path / "my plans" / "mine.toml"
+    file.parent.mkdir()
+    file.write_text(
+        '[[problems]]\nlayout = "ragged"\ngroups = 8\nrows_per_group = 4\n'
+        "matrix = { n = 128, k = 128 }\n"
+    )
+    plan = plans.load(file)
+    with pytest.raises(MissingKernels) as caught:
+        export([plan], [Arch.parse("cpu")], tmp_path / "x.tar", Store.open(cache_root))
+    words = shlex.split(str(caught.value).partition("compile them with: ")[2])
+
+    assert words[:3] == ["jitgen", "prewarm", str(file)]
+    assert plans.load(words[2]) == plan

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from jitgen.cache import Entry
 from jitgen.errors import SigningError
+from jitgen.ownership.files import keep_private
 from jitgen.signing import dsse
 from jitgen.signing.keys import PrivateKey, PublicKey
 from jitgen.signing.statement import Statement
@@ -50,6 +52,19 @@ def test_key_file_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> N
 
     with pytest.raises(SigningError, match=f"chmod 600 {path}"):
         PrivateKey.load(path)
+
+
+def test_advice_does_not_lock_out_the_user_of_another_users_file(tmp_path: Path) -> None:
+    """A service that reads root's key by its group could not read it after a chmod alone."""
+    path = tmp_path / "signer.pem"
+    KEY.save(path)
+    mine = path.stat()
+    theirs = os.stat_result((*mine[:4], mine.st_uid + 1, *mine[5:]))
+    folder = tmp_path.stat()
+
+    assert keep_private(path, mine) == f"chmod 600 {path}"
+    assert keep_private(path, theirs) == f"chown {os.geteuid()} {path} && chmod 600 {path}"
+    assert keep_private(tmp_path, folder) == f"chmod 700 {tmp_path}"
 
 
 @pytest.mark.parametrize("content", [b"", b"no key", b"\0" * 2**15])
