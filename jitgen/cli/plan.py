@@ -20,7 +20,7 @@ from jitgen.plans import recording as files
 from jitgen.plans.plan import launches as plan_launches
 from jitgen.plans.plan import load as load_plan
 from jitgen.plans.plan import names as plan_names
-from jitgen.plans.recorded import from_recording
+from jitgen.plans.recorded import between, from_recording
 from jitgen.plans.recording import Recording
 from jitgen.plans.write import text as plan_text
 from jitgen.selection.device import covered
@@ -214,9 +214,12 @@ def _print(
     show_default=True,
     help="Leave out what was called fewer times.",
 )
+@click.option(
+    "--fill", "fills", is_flag=True, help="Add the buckets of rows between those that were called."
+)
 @with_output
 def from_recording_command(
-    output: Output, paths: Sequence[Path], to: Path | None, least: int
+    output: Output, paths: Sequence[Path], to: Path | None, least: int, fills: bool
 ) -> None:
     """
     Make a plan from the calls of programs that ran with JITGEN_RECORD.
@@ -224,12 +227,16 @@ def from_recording_command(
     FILE is a file of one process, or what JITGEN_RECORD was, which stands for those of all
     processes. Calls are added up. Where calls fall into the same bucket of the selector, they are
     one entry of the plan, with the number of calls.
+
+    A longer run calls more sizes. With --fill the plan has the buckets between the smallest and the
+    largest that was called as well, of each problem.
     """
     if to is not None and to.suffix != ".toml":
         raise click.UsageError(f"{printable(str(to))}: the name of a plan file ends in .toml")
     found = _parts(paths)
     recording = files.added(files.read(path) for path in found)
-    made = from_recording(recording, to.stem if to else "recorded", least=least)
+    name = to.stem if to else "recorded"
+    made = from_recording(recording, name, least=least, fills=fills)
     text = plan_text(made)
     if to is not None:
         write_text(to, text)
@@ -248,6 +255,11 @@ def from_recording_command(
         "plan from-recording", document, lambda: output.text(text) if to is None else None
     )
     _tell(output, recording, kept)
+    if gaps := between(recording, made.sweeps):
+        output.note(
+            f"not called: {counted(len(gaps), 'bucket')} of rows between those that were; "
+            "--fill adds them"
+        )
     output.note(
         f"{counted(len(made.sweeps), 'problem')} of {counted(kept, 'call')} in "
         f"{counted(len(found), 'file')}" + ("" if to is None else f": wrote {printable(str(to))}")

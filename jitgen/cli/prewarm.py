@@ -38,7 +38,9 @@ class _PrewarmedKernel:
 
     name: v.Name
     key: v.Key
-    state: Annotated[str, one_of("cached", "fetched", "compiled", "failed", "would_compile")]
+    state: Annotated[
+        str, one_of("cached", "fetched", "compiled", "failed", "would_fetch", "would_compile")
+    ]
     seconds: v.Seconds
     bytes: v.Bytes
     error: v.Reason
@@ -106,8 +108,10 @@ class _How:
     "--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster, whose workers compile."
 )
 @LOCKED
-@click.option("--dry-run", is_flag=True, help="List the kernels; compile nothing.")
-@click.option("--check", is_flag=True, help="Exit 3 if a kernel is missing; compile nothing.")
+@click.option("--dry-run", is_flag=True, help="List the kernels; compile and fetch nothing.")
+@click.option(
+    "--check", is_flag=True, help="Exit 3 if a kernel would be compiled; compile and fetch nothing."
+)
 @with_output
 def prewarm(
     output: Output,
@@ -233,6 +237,8 @@ def _tell(
     def human() -> None:
         _print(output, rows, is_dry=how.is_dry)
         output.note(_summary(rows, wall_s, jobs))
+        if how.is_dry and is_missing and settings.service:
+            output.note(f"{settings.service} is asked to compile what is missing before this host")
         if devices:
             each = (f"{arch} on {', '.join(names)}" for arch, names in devices.items())
             output.note(f"chosen for {'; '.join(each)}")
@@ -245,7 +251,11 @@ def _tell(
         wall_s=wall_s,
         jobs=jobs,
         devices=devices,
-        counts={_word(state): count for state, count in counts.items()},
+        counts={
+            _word(state): count
+            for state, count in counts.items()
+            if count or state != "would fetch"  # which documents without remotes never had
+        },
         kernels=[like(_PrewarmedKernel, row, state=_word(row.state)) for row in rows],
     )
     output.report("prewarm", document, human)
@@ -283,7 +293,7 @@ def _tell_budget(
     )
 
 
-_STATES = ("cached", "fetched", "compiled", "failed", "would compile")
+_STATES = ("cached", "fetched", "compiled", "failed", "would fetch", "would compile")
 
 
 def _word(state: str) -> str:

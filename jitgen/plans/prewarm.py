@@ -27,7 +27,7 @@ from jitgen.runtime import coverage
 from jitgen.runtime.coverage import Coverage
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import KernelSpec, key, serving
-from jitgen.runtime.tiers import Tiers, fetch, readable
+from jitgen.runtime.tiers import COMPILED, Tiers, fetch, readable
 from jitgen.selection.choice import Chooser
 from jitgen.selection.device import covered
 from jitgen.settings import settings
@@ -46,6 +46,7 @@ class PrewarmState(StrEnum):
     FETCHED = "fetched"
     COMPILED = "compiled"
     FAILED = "failed"
+    WOULD_FETCH = "would fetch"
     WOULD_COMPILE = "would compile"
 
 
@@ -64,7 +65,8 @@ class PrewarmRow:
         config: Its config.
         name: Its name.
         key: Digest of its key document.
-        state: ``cached``, ``fetched``, ``compiled``, ``failed`` or ``would compile``.
+        state: ``cached``, ``fetched``, ``compiled``, ``failed``, ``would fetch`` or ``would
+            compile``.
         seconds: How long its process worked on it; 0 where there was none.
         bytes: Size of its files in the store; 0 where it has none.
         error: Why it failed; empty if it did not.
@@ -142,7 +144,8 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
         arch: The target; None for the one that this process would use itself.
         jobs: Compile processes at a time; None for JITGEN_JOBS, 0 for as many as cores and memory
             allow.
-        dry_run: Compile nothing, only report missing kernels.
+        dry_run: Compile and store nothing, only report missing kernels, and which of them
+            JITGEN_REMOTE or JITGEN_SERVICE has.
         on_progress: Called on this thread for every kernel as it is done; an exception from it ends
             the prewarm.
         timeout_s: Seconds that one compile may take; None for JITGEN_COMPILE_TIMEOUT.
@@ -176,8 +179,11 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
 
     missing = []
     for row in waiting:
-        if row.state is PrewarmState.CACHED or dry_run:
+        if row.state is PrewarmState.CACHED:
             done(row)
+        elif dry_run:
+            is_there = Tiers(where).elsewhere(specs[row.key])
+            done(replace(row, state=PrewarmState.WOULD_FETCH) if is_there else row)
         elif (brought := fetched(row, specs[row.key], where)) is not None:
             done(brought)
         else:
@@ -325,6 +331,14 @@ def _compile(
             )
 
 
+_STATES = {
+    COMPILED: PrewarmState.COMPILED,
+    "remote": PrewarmState.FETCHED,
+    "service": PrewarmState.FETCHED,
+}
+"""Outcomes by the tier that a worker had the kernel from; a service may have compiled it."""
+
+
 def _done(row: PrewarmRow, spec: KernelSpec, outcome: Outcome, store: Store) -> PrewarmRow:
     """Return the result for `row`, read back from the store rather than trusted from the worker."""
     row = replace(row, seconds=outcome.seconds)
@@ -332,7 +346,8 @@ def _done(row: PrewarmRow, spec: KernelSpec, outcome: Outcome, store: Store) -> 
     error = outcome.error or answer.get("error", "")
     found = None if error else readable(Tiers(store), spec)
     if found is not None:
-        return replace(row, state=PrewarmState.COMPILED, bytes=found[0].meta.size_bytes)
+        state = _STATES.get(answer.get("tier", COMPILED), PrewarmState.CACHED)
+        return replace(row, state=state, bytes=found[0].meta.size_bytes)
     why = answer.get("why_private")
     lost = f"it was compiled, but {store.root} cannot be written (mode {store.mode})"
     lost = f"it was compiled, but is not kept: {why}" if why else lost

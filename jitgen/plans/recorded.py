@@ -8,8 +8,9 @@ number of calls for each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from jitgen.config import Arch
 from jitgen.config.problem import Problem
 from jitgen.errors import PlanError
 from jitgen.plans.plan import Plan
@@ -18,7 +19,9 @@ from jitgen.plans.sweep import Sweep
 from jitgen.selection.choice import edge, edges_of
 
 
-def from_recording(recording: Recording, name: str = "recorded", *, least: int = 1) -> Plan:
+def from_recording(
+    recording: Recording, name: str = "recorded", *, least: int = 1, fills: bool = False
+) -> Plan:
     """
     Return the plan of the recorded calls, the most frequent ones first.
 
@@ -26,6 +29,8 @@ def from_recording(recording: Recording, name: str = "recorded", *, least: int =
         recording: Calls of one process, or of several; see `jitgen.plans.recording.added`.
         name: The plan's name.
         least: Calls that an entry must have; entries with fewer are left out.
+        fills: Whether buckets without a call between two with calls are entries, too, as the
+            last ones.
 
     Raises:
         PlanError: No call is left.
@@ -43,10 +48,35 @@ def from_recording(recording: Recording, name: str = "recorded", *, least: int =
     if not sweeps:
         some = f", which was called at least {least} times" if least > 1 and found else ""
         raise PlanError(f"nothing was recorded that makes a plan{some}")
+    if fills:
+        sweeps += between(recording, sweeps)
     sweeps.sort(key=lambda sweep: (-sweep.calls, sweep.problem.op, *map(str, sweep.problem.kind)))
     archs = ", ".join(sorted({str(calls.arch) for calls in recording.calls}))
     total = sum(sweep.calls for sweep in sweeps)
     return Plan(name=name, description=f"{total:,} calls on {archs}", sweeps=tuple(sweeps))
+
+
+def between(recording: Recording, sweeps: Iterable[Sweep]) -> list[Sweep]:
+    """
+    Return a sweep for each bucket in which none of `sweeps` is, although some of the same sizes are
+    in a lower one and in a higher one: calls that a longer recording would have had.
+    """
+    targets: dict[Problem, Arch] = {}
+    for calls in recording.calls:
+        targets.setdefault(calls.problem.with_mean(1), calls.arch)
+    seen: dict[Problem, set[int]] = {}
+    for sweep in sweeps:
+        alike = sweep.problem.with_mean(1)
+        ends = edges_of(alike, targets[alike])
+        seen.setdefault(alike, set()).add(ends.index(edge(ends, sweep.max_rows)))
+    found = []
+    for alike, places in seen.items():
+        ends = edges_of(alike, targets[alike])
+        for place in range(min(places) + 1, max(places)):
+            if place not in places:
+                low, high = ends[place - 1] + 1, ends[place]
+                found.append(Sweep(problem=alike.with_mean(low), min_rows=low, max_rows=high))
+    return found
 
 
 def _buckets(calls: Calls) -> Iterator[tuple[int, int, int]]:

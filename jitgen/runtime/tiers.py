@@ -162,6 +162,24 @@ class Tiers:
         """Whether the settings name places to fetch from."""
         return bool(settings.remote or settings.service)
 
+    def elsewhere(self, spec: KernelSpec) -> bool:
+        """
+        Return whether a place elsewhere has a good entry of `spec` for this CPU; stores nothing.
+        Raises as `fetch`.
+        """
+        if not self.has_elsewhere or spec.is_edited:
+            return False
+        from jitgen.cache import Entry
+        from jitgen.remote.outcomes import Miss
+        from jitgen.remote.tiers import backends
+
+        for backend in backends(self.store):
+            found = backend.probe(spec)
+            if not isinstance(found, Miss):
+                entry = Entry.of(found.meta, found.files)
+                return not kernel.unsupported_isa(entry)
+        return False
+
     def fetch(self, spec: KernelSpec, *, may_compile: bool) -> tuple[Entry, str] | str:
         """
         Return the entry of `spec` from the first place elsewhere that has one for this CPU, and its

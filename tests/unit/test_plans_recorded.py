@@ -154,3 +154,22 @@ def _is_served(problem: Any, arch: Arch) -> bool:
     return problem.op in legality.target(arch).operations and not legality.size_refusal(
         problem, arch
     )
+
+
+def test_fill_adds_the_buckets_between_those_that_were_called() -> None:
+    """And neither smaller nor larger ones; what was called keeps its calls and its place."""
+    target = Arch.SM_90A
+    rows = {3: 9, 700: 4, 4000: 2}
+    found = Recording(calls=(Calls(arch=target, problem=GEMM, rows=rows),), kernels={})
+    bare, full = plans.from_recording(found), plans.from_recording(found, fills=True)
+    device = legality.target(target).devices[0].name
+    every = {select(GEMM.with_mean(n), target, device=device).config for n in range(3, 4001, 11)}
+
+    assert full.sweeps[: len(bare.sweeps)] == bare.sweeps
+    assert all(sweep.calls == 0 for sweep in full.sweeps[len(bare.sweeps) :])
+    assert set(plans.configs(full, target, devices=[device])) >= every
+    spans = sorted((sweep.min_rows, sweep.max_rows) for sweep in full.sweeps)
+    assert (spans[0], spans[-1]) == ((3, 3), (4000, 4000))
+    assert all(low <= high for low, high in spans)
+    again = plans.from_recording(found, fills=True)
+    assert plans.text(again) == plans.text(full)
