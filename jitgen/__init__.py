@@ -18,7 +18,6 @@ from jitgen._version import __version__
 # The name is a module and a public object as well. Binding the object here, once, is what makes
 # `jitgen.settings.on_miss = "error"` mean the object whatever is imported later.
 from jitgen.settings import settings
-from jitgen.support.lazy import without_numpy
 from jitgen.support.moved import MovedFinder, renamed
 
 if TYPE_CHECKING:
@@ -192,6 +191,8 @@ sys.meta_path.append(MovedFinder)
 def __getattr__(name: str) -> object:
     if name not in _HOME and name not in _MODULES:
         return renamed(__name__, name)
+    from jitgen.support.lazy import without_numpy
+
     with without_numpy():
         module = importlib.import_module(_HOME.get(name, f"jitgen.{name}"))
     value = getattr(module, name) if name in _HOME else module

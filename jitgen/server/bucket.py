@@ -21,15 +21,25 @@ from jitgen.signing.policy import judge
 MAX_BYTES = 4096
 """Largest lease; an ordinary one has a hundred bytes."""
 
-_SCHEMES = ("s3", "gs", "az", "file")
-
 
 def check_url(url: str) -> None:
     """Raise SettingError unless `url` is the URL of an object store, or empty."""
+    if not url:
+        return
     parts = urlsplit(url)
-    if url and (parts.scheme not in _SCHEMES or (parts.scheme == "file" and parts.netloc)):
-        known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
+    path = parts.path.strip("/")
+    wrong = {
+        "s3": "it must name a bucket, as s3://bucket/prefix" * (not parts.netloc),
+        "gs": "it must name a bucket, as gs://bucket/prefix" * (not parts.netloc),
+        "az": "it must name a container, as az://account/container" * (not (parts.netloc and path)),
+        "file": "it must name a folder by its absolute path, as file:///shared/kernels"
+        * bool(parts.netloc or not path),
+    }
+    if parts.scheme not in wrong:
+        known = ", ".join(f"{scheme}://" for scheme in wrong)
         raise SettingError(f"replicas.shared: {url} is no URL of a store; allowed: {known}")
+    if wrong[parts.scheme]:
+        raise SettingError(f"replicas.shared: {url} is no store: {wrong[parts.scheme]}")
 
 
 class SharedBucket:

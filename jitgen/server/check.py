@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import ssl
 import subprocess
 import sys
@@ -17,8 +16,8 @@ from jitgen.compile import children
 from jitgen.errors import JitgenError, SettingError
 from jitgen.ownership.files import read_trusted
 from jitgen.runtime.lock import read
-from jitgen.server.bucket import check_url
 from jitgen.server.certificates import check_certificates
+from jitgen.server.check_places import address, open_tokens, stores
 from jitgen.server.confine import asked, probe
 from jitgen.server.descriptors import FEW_DESCRIPTORS, max_connections
 from jitgen.server.lock import require_there
@@ -27,7 +26,7 @@ from jitgen.server.settings import ServiceSettings, Toolchain, read_settings
 from jitgen.server.signer_client import NO_TRUST, greeting
 from jitgen.server.tokens import read_tokens
 from jitgen.signing.keys import PrivateKey
-from jitgen.signing.standing import standing
+from jitgen.signing.standing import SHOWN, standing
 from jitgen.signing.trust import MAX_BYTES, Trust, opened
 from jitgen.support.documents import BadDocument
 
@@ -62,6 +61,16 @@ def _tokens(settings: ServiceSettings) -> Iterator[str]:
     else:
         if not len(tokens) and not settings.access.anonymous:
             yield f"access.tokens: {settings.access.tokens} has no token: every request is refused"
+        elif len(tokens) and len(tokens.late()) == len(tokens) and not settings.access.anonymous:
+            yield "access.tokens: every token has ended, so every request is refused"
+
+
+def _late_tokens(settings: ServiceSettings) -> Iterator[str]:
+    with suppress(SettingError):  # reported as an error
+        tokens = read_tokens(settings.access.tokens, settings.access.anonymous)
+        late = tokens.late()
+        if late and (len(late) < len(tokens) or settings.access.anonymous):
+            yield f"access.tokens: these have ended, and are refused: {', '.join(late)}"
 
 
 def _keyid(settings: ServiceSettings) -> str:
@@ -87,7 +96,14 @@ def _key(settings: ServiceSettings) -> Iterator[str]:
         return
     with suppress(JitgenError, OSError, BadDocument):  # `_trust` reports these
         trust = _trust_of(settings)
-        if keyid and trust is not None and (found := standing(keyid, trust)).is_refused:
+        if not keyid or trust is None:
+            return
+        if keyid in {root.keyid for root in trust.roots}:
+            yield (
+                f"{where}: key {keyid[:SHOWN]} is a root key of the trust document, which signs no "
+                "entries and must lie where nothing runs; make another with jitgen trust key"
+            )
+        elif (found := standing(keyid, trust)).is_refused:
             yield f"{where}: {found.reason}"
 
 
@@ -131,14 +147,10 @@ def _certificate(settings: ServiceSettings) -> Iterator[str]:
 
 
 def _store(settings: ServiceSettings) -> Iterator[str]:
-    root = settings.store.root
     try:
-        Store(root, "rw")
+        Store(settings.store.root, "rw")
     except JitgenError as error:
         yield f"store.root: {error}"
-    there = next(folder for folder in (root, *root.parents) if folder.exists())
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        yield f"store.root: {root} cannot be made or written, for {there} cannot be written by you"
 
 
 def _lock(settings: ServiceSettings) -> Iterator[str]:
@@ -150,13 +162,6 @@ def _lock(settings: ServiceSettings) -> Iterator[str]:
         require_there(read(file), file, store, ())
     except JitgenError as error:
         yield f"store.lock: {error}"
-
-
-def _shared(settings: ServiceSettings) -> Iterator[str]:
-    try:
-        check_url(settings.replicas.shared)
-    except JitgenError as error:
-        yield str(error)
 
 
 def _toolchains(settings: ServiceSettings) -> Iterator[str]:
@@ -194,10 +199,21 @@ def _confinement(settings: ServiceSettings) -> Iterator[str]:
         yield f"toolchains: compile processes cannot be confined here: {reason}"
 
 
-_CHECKS = (_tokens, _key, _trust, _certificate, _store, _lock, _shared, _toolchains, _confinement)
+_CHECKS = (
+    _tokens,
+    _key,
+    _trust,
+    address,
+    _certificate,
+    stores,
+    _store,
+    _lock,
+    _toolchains,
+    _confinement,
+)
 
 
-_WARNINGS = (_ends_soon, _who_shares, _descriptors)
+_WARNINGS = (_ends_soon, _late_tokens, open_tokens, _who_shares, _descriptors)
 
 
 def main() -> None:

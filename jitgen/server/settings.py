@@ -290,7 +290,7 @@ _CONFLICTS: tuple[tuple[str, Callable[[ServiceSettings], object], str], ...] = (
     ),
     (
         "access.anonymous",
-        lambda s: {"write", "admin"} & set(s.access.anonymous) and not _is_loopback(s.listen.host),
+        lambda s: {"write", "admin"} & set(s.access.anonymous) and not is_loopback(s.listen.host),
         "write and admin are for tokens alone where other machines can connect",
     ),
     (
@@ -329,13 +329,15 @@ def _check_together(found: ServiceSettings, errors: ConfigErrors) -> None:
         "access.tokens": found.access.tokens,
         "signing.key": found.signing.key,
         "signing.trust": found.signing.trust,
+        "store.lock": found.store.lock,
     }
     for name, file in files.items():
         if file is not None and not file.is_file():
             errors.add(name, f"there is no file {file}")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can connect to `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -86,6 +86,15 @@ class Tokens:
     def __len__(self) -> int:
         return len(self._by_digest)
 
+    def late(self) -> list[str]:
+        """Return the names of the tokens that have ended."""
+        now = time.time()
+        return [
+            each.name
+            for each in self._by_digest.values()
+            if each.not_after is not None and now >= each.not_after
+        ]
+
     def of(self, secret: str | None) -> Token | None:
         """Return the token with this text, the anonymous one for None, or None if there is none."""
         if secret is None:

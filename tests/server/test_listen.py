@@ -63,7 +63,7 @@ def test_a_root_that_cannot_be_made_is_a_mistake(tmp_path: Path) -> None:
     config = tmp_path / "service.toml"
     config.write_text(f'[store]\nroot = "{tmp_path}/file/cache"\n[access]\nanonymous = ["read"]\n')
 
-    assert f"{tmp_path}/file cannot be written by you" in "\n".join(config_errors(config))
+    assert f"{tmp_path}/file is no folder" in "\n".join(config_errors(config))
 
 
 def test_a_signer_without_a_folder_for_its_socket_says_so(tmp_path: Path) -> None:
