@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from jitgen.cache.failures import Failure
     from jitgen.cache.rows import Change, IndexRow
     from jitgen.cache.textdisk import Table
+    from jitgen.cache.traffic import Traffic
 
 T = TypeVar("T")
 
@@ -44,6 +45,7 @@ _TIMEOUT_S = 2.0  # to wait for another process that writes
 _MOST_BYTES = 2**24  # of the database: some 60,000 entries, and seconds to read
 _REST_S = 30.0  # to leave an index alone that could not be used
 _FAILURE = "failure:"
+_TRAFFIC = "traffic"
 _JOURNAL = "journal"
 _MAX_LINE = 4096  # bytes of a line of the journal
 _MAX_RECORDS = 2**16  # read at once; further records are lost, as are those beyond its size
@@ -62,6 +64,18 @@ class NullIndex:
 
     def record_use(self, key: str, tier: str = "disk") -> None:
         """Note that `key` was loaded from `tier`."""
+
+    def record_miss(self, key: str, name: str, tier: str, seconds: float) -> None:
+        """
+        Note that kernel `name` was not on this machine: that it came from `tier` instead, after
+        `seconds`.
+        """
+
+    def traffic(self) -> Traffic:
+        """Return where kernels came from, day by day."""
+        from jitgen.cache.traffic import read
+
+        return read(None)
 
     def record_entry(self, key: str, row: IndexRow) -> None:
         """Note that `key` was published."""
@@ -144,6 +158,23 @@ class Index(NullIndex):
     def record_use(self, key: str, tier: str = "disk") -> None:
         """Note that `key` was loaded from `tier`. Costs one append; the database stays closed."""
         self._journal.append(("use", key, tier, round(time.time())))
+
+    def record_miss(self, key: str, name: str, tier: str, seconds: float) -> None:
+        """
+        Note that kernel `name` was not on this machine: that it came from `tier` instead, after
+        `seconds`. Costs one append.
+        """
+        ms = max(0, round(seconds * 1000))
+        self._journal.append(("miss", key, name, tier, ms, round(time.time())))
+
+    def traffic(self) -> Traffic:
+        """Return where kernels came from, day by day."""
+        from jitgen.cache.traffic import read
+
+        self.rows()  # takes the journal over
+        if not _exists(self._database):
+            return read(None)
+        return read(self._run(lambda table: table.get(_TRAFFIC), None))
 
     def record_entry(self, key: str, row: IndexRow) -> None:
         """Note that `key` was published. Costs one append."""
@@ -251,6 +282,10 @@ class Index(NullIndex):
                 changes.setdefault(key, []).append(change)
         if changes:
             change_rows(table, changes)
+        if records:
+            from jitgen.cache.traffic import counted
+
+            table.set(_TRAFFIC, counted(table.get(_TRAFFIC), records))
         return {key: row for shard in SHARDS for key, row in load_rows(table, shard).items()}
 
     def _run(self, operation: Callable[[Table], T], default: T) -> T:

@@ -67,6 +67,12 @@ def parse_record(record: list[object]) -> tuple[str, Change]:
             return key, lambda row: row._replace(
                 hits=row.hits + 1, last_use=max(row.last_use, float(when))
             )
+        case ["miss", str(key), str(), "remote" | "service", int(), int(when)] if (
+            0 <= when < _MOST
+        ):  # it lies here from now on, and was used
+            return key, lambda row: row._replace(
+                hits=row.hits + 1, last_use=max(row.last_use, float(when))
+            )
         case ["new", str(key), str(name), str(arch), int(size_bytes), int(disk_bytes)] if (
             0 <= size_bytes < _MOST and 0 <= disk_bytes < _MOST
         ):

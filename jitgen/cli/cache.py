@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 from jitgen.cache.inventory import EntryInfo, Stats
+from jitgen.cache.traffic import TIERS, Traffic
 from jitgen.cli.lazy import LazyGroup
 from jitgen.cli.options import ARCH, with_output
-from jitgen.cli.output import Output, counted, human_size
+from jitgen.cli.output import Output, counted, human_size, human_time
 from jitgen.config import Arch
 from jitgen.errors import CacheError
 from jitgen.settings import settings
@@ -30,6 +31,11 @@ from jitgen.support.text import printable
 if TYPE_CHECKING:
     from jitgen.cache import Store
     from jitgen.remote.probe import BackendStatus
+
+_NO_KEY = "0" * 64
+"""A key that no entry has."""
+
+_NO_FOLDER = "there is no such folder"
 
 KEY_DIGITS = 12
 """Digits of a key in tables: enough to name one among millions."""
@@ -88,12 +94,22 @@ class _Failures:
 
 
 @frozen
+class _LeftAlone:
+    """A place that is not read now, and why."""
+
+    place: str
+    reason: v.Reason
+
+
+@frozen
 class _Totals:
     root: v.File
     bases: Sequence[v.File]
     mode: Annotated[str, one_of("rw", "ro", "off")]
     totals: Stats = inline()
     elsewhere: Sequence[Annotated[object, "jitgen.remote.probe:BackendStatus"]]
+    traffic: Traffic
+    left_alone: Sequence[_LeftAlone]
 
 
 @click.group(cls=LazyGroup, commands_at=_COMMANDS)
@@ -191,10 +207,16 @@ def _list_failures(store: Store, output: Output) -> None:
 @click.command()
 @with_output
 def stats(output: Output) -> None:
-    """Print totals: entries, sizes, hits, failures."""
+    """
+    Print totals, where kernels came from in the last 30 days, and the misses that took longest.
+
+    A kernel counts once for each process, when it is first asked for. Hits came from this machine
+    (memory, disk, base); misses from a remote cache, the service, the compiler, or from nowhere.
+    """
     store = open_store(changes=False)
     totals = store.stats()
     elsewhere = _elsewhere(store)
+    traffic, alone = store.index.traffic(), _left_alone(store, elsewhere)
 
     def human() -> None:
         limit = output.size(totals.limit_bytes) if totals.limit_bytes else "none"
@@ -216,6 +238,9 @@ def stats(output: Output) -> None:
                 ("quarantined", str(totals.quarantined)),
             ]
         )
+        _print_traffic(output, traffic)
+        for each in alone:
+            output.note(f"left alone: {each.place}: {each.reason}")
 
     document = _Totals(
         root=store.root,
@@ -223,8 +248,59 @@ def stats(output: Output) -> None:
         mode=store.mode,
         totals=totals,
         elsewhere=elsewhere,
+        traffic=traffic,
+        left_alone=alone,
     )
     output.report("cache stats", document, human)
+
+
+_SHOWN_DAYS = 7
+
+
+def _print_traffic(output: Output, traffic: Traffic) -> None:
+    """Print the last days by tier, all of them together, and the worst misses."""
+    if not traffic.days:
+        return
+    rows = [(day.date, day) for day in traffic.days[:_SHOWN_DAYS]]
+    rows.append((f"{counted(len(traffic.days), 'day')}", traffic.total))
+    output.line()
+    output.table(
+        ["DAY", *(f">{tier.upper()}" for tier in TIERS), ">HIT RATE", ">LOST"],
+        [
+            (
+                name,
+                *(str(day.tiers[tier].kernels) if tier in day.tiers else "" for tier in TIERS),
+                "" if day.hit_rate is None else f"{day.hit_rate * 100:.1f} %",
+                human_time(day.lost_s) if day.lost_s else "",
+            )
+            for name, day in rows
+        ],
+    )
+    if traffic.worst:
+        output.line()
+        output.table(
+            [">WAITED", "FROM", "WHEN", "NAME"],
+            [
+                (human_time(miss.seconds), miss.tier, when(output, miss.at), miss.name)
+                for miss in traffic.worst
+            ],
+        )
+
+
+def _left_alone(store: Store, elsewhere: Sequence[BackendStatus]) -> list[_LeftAlone]:
+    """Return the places of the settings that are not read now, each with its reason."""
+    from jitgen.cache.absence import NOT_THERE
+
+    found = [
+        _LeftAlone(place=each.place, reason=each.reason)
+        for each in store.absences(_NO_KEY)
+        if each.reason != NOT_THERE
+        and not (each.reason == _NO_FOLDER and each.place.startswith("JITGEN_CACHE_DIR"))
+    ]
+    found += [
+        _LeftAlone(place=each.url, reason=each.state) for each in elsewhere if each.state != "asked"
+    ]
+    return found
 
 
 def _elsewhere(store: Store) -> list[BackendStatus]:

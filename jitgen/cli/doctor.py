@@ -18,6 +18,7 @@ from jitgen.cli.doctor_machine import (
     version_findings,
 )
 from jitgen.cli.doctor_remote import remote_findings, setup_findings
+from jitgen.cli.doctor_start import start_findings
 from jitgen.cli.findings import Finding, Health, about
 from jitgen.cli.options import with_output
 from jitgen.cli.output import ExitCode, Output, counted
@@ -56,13 +57,16 @@ def doctor(output: Output, remote: bool) -> int:
     """
     Report on the installation, for you and for bug reports.
 
+    Ends with what a program that serves would do if it started now: where it looks for kernels,
+    what a miss does, and which plans were prewarmed for its device.
+
     Exits 1 if something is broken; what only limits what jitgen can do is a warning.
     """
     heard = _Warnings(level=logging.WARNING)
     log = logging.getLogger("jitgen")
     log.addHandler(heard)
     try:
-        sections = (*_SECTIONS, remote_findings if remote else setup_findings)
+        sections = (*_SECTIONS, remote_findings if remote else setup_findings, start_findings)
         findings = [finding for section in sections for finding in section()]
     finally:
         log.removeHandler(heard)

@@ -231,6 +231,20 @@ def tell(store: Store) -> bool:
     return True
 
 
+def standing(store: Store, arch: Arch, names: tuple[str, ...]) -> dict[str, str]:
+    """
+    Return for each prewarmed plan why it is not for the device called `names` and the present
+    settings; an empty text if it is.
+    """
+    found: dict[str, str] = {}
+    for group in _by_plan(store, arch):
+        lack = _lack(group, arch, names)
+        plan = group[0].plan
+        if lack is None or found.get(plan) != "":
+            found[plan] = "" if lack is None else lack[1]
+    return found
+
+
 def here() -> tuple[Arch, tuple[str, ...]] | None:
     """
     Return this process's target and device names: the name that kernels are chosen for, and the

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from jitgen.runtime.spec import KernelSpec, Wanted
 
 
+_HERE = ("memory", "disk", "base")
+"""Tiers of this machine: what comes from another one was a miss."""
+
 _loaders: WeakSet[KernelLoader] = WeakSet()
 
 
@@ -212,6 +215,8 @@ class KernelLoader:
                 found = fetch(self.tiers, spec)
                 kernel = None if isinstance(found, str) else self._opened(spec, found, start)
                 if kernel is None:
+                    seconds = time.perf_counter() - start
+                    self.store.index.record_miss(spec.key, spec.name, "nowhere", seconds)
                     raise self._nowhere(wanted, spec, found if isinstance(found, str) else "")
             self._kernels[wanted, arch] = kernel
             return kernel
@@ -258,9 +263,12 @@ class KernelLoader:
             self.store.quarantine(entry, str(error))
             warn_once(f"load {entry.key}", "%s; compiling it again", error)
             return None
+        seconds = time.perf_counter() - start
+        if tier in _HERE:
+            self.store.index.record_use(entry.key, tier)
+        else:
+            self.store.index.record_miss(entry.key, kernel.name, tier, seconds)
         if tier != COMPILED:
-            self.store.index.record_use(entry.key)
-            seconds = time.perf_counter() - start
             events.emit(
                 Event(
                     kind=EventKind.HIT,
