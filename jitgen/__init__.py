@@ -21,6 +21,8 @@ from jitgen.settings import settings
 from jitgen.support.moved import MovedFinder, renamed
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from jitgen import metrics, parallel, quantize, reference, torch
     from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
     from jitgen.config.activation_backward import (
@@ -188,13 +190,20 @@ _HOME = {name: f"jitgen.{module}" for module, names in _NAMES.items() for name i
 sys.meta_path.append(MovedFinder)
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOME and name not in _MODULES:
-        return renamed(__name__, name)
+def _imported(name: str) -> ModuleType:
+    """Import a module; torch says nothing of NumPy if that imports it, see `without_numpy`."""
+    if "torch" in sys.modules:
+        return importlib.import_module(name)
     from jitgen.support.lazy import without_numpy
 
     with without_numpy():
-        module = importlib.import_module(_HOME.get(name, f"jitgen.{name}"))
+        return importlib.import_module(name)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME and name not in _MODULES:
+        return renamed(__name__, name)
+    module = _imported(_HOME.get(name, f"jitgen.{name}"))
     value = getattr(module, name) if name in _HOME else module
     globals()[name] = value
     return value

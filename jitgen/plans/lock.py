@@ -164,7 +164,8 @@ def plans_of(lock: Lock) -> list[Plan]:
     found = []
     for each in lock.plans:
         sweeps = tuple(
-            like(Sweep, sweep, problem=parse_problem(sweep.problem)) for sweep in each.sweeps
+            like(Sweep, sweep, problem=parse_problem(sweep.problem), entry=0)
+            for sweep in each.sweeps
         )
         plan = Plan(name=each.name, description=each.description, sweeps=sweeps)
         if plan.digest != each.digest:

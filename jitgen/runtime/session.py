@@ -160,33 +160,31 @@ class Session:
                 raise SettingError(f"freeze mode {mode!r} takes no lock: only error does")
             from jitgen.runtime.lock import read
 
-            self._lock_to_check = (read(Path(lock)), Path(lock))
-            try:
-                self._check_lock()
-            except BaseException:
-                self._lock_to_check = None
-                raise
+            self._check_lock(read(Path(lock)), Path(lock))
         self.loader.freeze(mode)
-        with self.active():
-            self.tell_coverage()
+        if lock is None:
+            with self.active():
+                self.tell_coverage()
 
-    def _check_lock(self) -> None:
-        """Raise LockError if this process is not as the lock says."""
-        if self._lock_to_check is not None:
-            from jitgen.runtime.locked import check
+    def _check_lock(self, lock: Lock, path: Path) -> None:
+        """
+        Raise LockError if this process is not as the lock says; check again with the first call if
+        the device is not known yet.
+        """
+        from jitgen.runtime.locked import check
 
-            lock, path = self._lock_to_check
-            with boundary("comparing with a lock"), self.active():
-                if check(lock, path, self._chooser, self.store):
-                    self._lock_to_check = None
-                    self._has_told_coverage = True  # a lock says all of that, and more
+        with boundary("comparing with a lock"), self.active():
+            is_known = check(lock, path, self._chooser, self.store)
+        self._lock_to_check = None if is_known else (lock, path)
+        self._has_told_coverage = is_known  # a lock says all of that, and more
 
     def tell_coverage(self) -> None:
         """
         Warn, once, if nothing compiles and no plan was prewarmed for the device of calls. With a
         lock, raise LockError if the device, which was not known before, is not as it says.
         """
-        self._check_lock()
+        if self._lock_to_check is not None:
+            self._check_lock(*self._lock_to_check)
         if self._has_told_coverage or not (self.loader.is_frozen or settings.on_miss == "error"):
             return
         from jitgen.runtime import coverage

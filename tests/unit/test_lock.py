@@ -17,10 +17,12 @@ from jitgen.compile import toolchain
 from jitgen.errors import KernelMiss, LockError, SettingError
 from jitgen.plans import Plan, configs
 from jitgen.plans.lock import MissingKernels, locked, plans_of, require_plans, wanted_of
+from jitgen.runtime import devices
 from jitgen.runtime import locked as checking
 from jitgen.runtime.lock import Lock, read
 from jitgen.runtime.session import Session
 from jitgen.runtime.spec import key, spec_of
+from jitgen.selection import device as tuning
 from jitgen.selection import measurements
 from jitgen.selection.choice import Chooser
 from jitgen.selection.record import TuningRecord
@@ -37,6 +39,7 @@ from tests.unit.coverage_fakes import (
     small,
     store,
 )
+from tests.unit.remote_stand import KEY, Stand, signatures_of
 from tests.unit.store_fakes import fake_files
 
 __all__ = ["device_of_this_machine", "plan", "store"]
@@ -90,6 +93,15 @@ def winning(plan: Plan, store: Store, device: str) -> str:
     measurements.record(store, GPU, found, device)
     assert sweep.min_rows == 1
     return names[-1]
+
+
+class _Served:
+    """A kernel that does nothing."""
+
+    config: object = None
+
+    def function(self, *_: object) -> None:
+        """Run."""
 
 
 class TestFile:
@@ -259,6 +271,51 @@ class TestRanks:
         store.clear()
         assert "cannot be found" in told(store.root, file)
         assert plan.sweeps
+
+    @pytest.mark.parametrize(("name", "is_told"), [(H20, True), (H100, False)])
+    def test_a_gpu_that_is_used_later(
+        self,
+        name: str,
+        is_told: bool,
+        plan: Plan,
+        file: Path,
+        store: Store,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The first call finds out which GPU it is, and raises before its launch."""
+        torch = pytest.importorskip("torch")
+        with rank(store.root) as session:
+            session.freeze(lock=file)
+            assert session._lock_to_check is not None
+            monkeypatch.setattr(tuning, "gpu_at_hand", lambda _: name)
+            tuning.device_name.cache_clear()
+            monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+            monkeypatch.setattr(session.loader, "get", lambda *_: _Served())
+            gpu = devices.Cuda(arch=GPU, tail=(132,), number=0, is_alone=True)
+            config = configs(plan, GPU, devices=(H200,))[0]
+            if is_told:
+                with pytest.raises(LockError, match=f"and this is {name}"):
+                    gpu.entry(session, config, ())
+            else:
+                gpu.entry(session, config, ())
+                assert session._lock_to_check is None
+
+    def test_a_missing_kernel_is_fetched(
+        self, lock: Lock, file: Path, store: Store, stand: Stand
+    ) -> None:
+        """With the locked bytes; it is here then, before the first call."""
+        kernel = next(
+            each for each in lock.targets[0].kernels if each.name in _of_device(lock, H200)
+        )
+        entry = store.read(kernel.key)
+        assert entry is not None
+        stand.push(replace(entry, signatures=signatures_of(entry.meta, KEY)))
+        store.remove(kernel.key)
+        with rank(store.root, H200, remote=stand.url) as session:
+            session.freeze(lock=file)
+
+        assert store.read(kernel.key) is not None
 
     def test_to_thaw_takes_no_lock(self, file: Path) -> None:
         with pytest.raises(SettingError, match="takes no lock"):
