@@ -13,6 +13,7 @@ PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "README.md",
             "docs/install.md",
+            "docs/compatibility.md",
             "docs/settings.md",
             "docs/costs.md",
             "docs/troubleshooting.md",

@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is uploaded to a package index: a source distribution and a wheel.
+What a release consists of: a source distribution, a wheel, and what `docs.site.provenance` writes.
 
 An index shows the README alone, so that its relative links would lead nowhere. They are rewritten
-in a copy of the tree, from which both are built by setuptools; no network is asked.
+in a copy of the tree, from which both are built by `release/backend.py`; no network is asked.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from docs.site import stage
+from docs.site import provenance, stage
 
 README = "README.md"
 
 _BUILD = """\
 import sys
-from setuptools import build_meta
+sys.path.insert(0, "release")
+import backend
 out = sys.argv[1]  # setuptools puts words of its own there
-build_meta.build_sdist(out)
-build_meta.build_wheel(out)
+backend.build_sdist(out)
+backend.build_wheel(out)
 """
 
 
@@ -39,11 +41,13 @@ def readme(home: str) -> str:
 
 def built(home: str, out: Path) -> list[Path]:
     """
-    Build both from the files that git knows, and return where they are.
+    Build all files of a release from the files that git knows, and return where they are.
 
     Raises:
         NotBuilt: This is no checkout of git, or the build failed; what it said.
     """
+    commit, time = _git("log", "-1", "--format=%H %ct").split()
+    at = os.environ.get("SOURCE_DATE_EPOCH") or time
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "jitgen"
@@ -54,15 +58,23 @@ def built(home: str, out: Path) -> list[Path]:
                 shutil.copy2(source, target, follow_symlinks=False)
         (copy / README).write_text(readme(home), encoding="utf-8")
         command = [sys.executable, "-c", _BUILD, str(out.resolve())]
-        done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+        environment = os.environ | {"SOURCE_DATE_EPOCH": at}
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, check=False
+        )
     if done.returncode:
         raise NotBuilt(done.stderr.strip())
-    return sorted([*out.glob("*.tar.gz"), *out.glob("*.whl")])
+    files = sorted([*out.glob("*.tar.gz"), *out.glob("*.whl")])
+    return [*files, *provenance.write(out, files, commit, int(at), home)]
 
 
 def _tracked() -> list[str]:
-    command = ["git", "-C", str(stage.ROOT), "ls-files", "-z"]
+    return [name for name in _git("ls-files", "-z").split("\0") if name]
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(stage.ROOT), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NotBuilt(f"a release is built from a checkout: {done.stderr.strip()}")
-    return [name for name in done.stdout.split("\0") if name]
+    return done.stdout
