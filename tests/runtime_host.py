@@ -32,11 +32,15 @@ def requirements() -> list[str]:
     return [name for name in names if name not in COMPILE_ONLY]
 
 
-def make(folder: Path) -> Path:
-    """Make the environment in `folder`; returns its Python."""
+def make(folder: Path, packages: list[str] | None = None) -> Path:
+    """
+    Make the environment in `folder`; returns its Python.
+
+    It has `packages`, by default the `requirements`, and what they require.
+    """
     venv.create(folder, symlinks=True, with_pip=False)
     (site,) = folder.glob("lib/python*/site-packages")
-    for name in _closure(requirements()):
+    for name in _closure(requirements() if packages is None else packages):
         for top in _top_level(metadata.distribution(name)):
             if not (site / top.name).exists():
                 (site / top.name).symlink_to(top)

@@ -280,7 +280,8 @@ def test_the_wheel_works_where_there_is_no_checkout(dist: Path, tmp_path: Path) 
         return done.stdout
 
     run("pip", "install", "-q", "--no-deps", wheel)
-    (site / "lent.pth").write_text(f"{lent}\n", encoding="utf-8")
+    lending = f"import site; site.addsitedir({lent!r})\n"  # with the paths that packages add
+    (site / "lent.pth").write_text(lending, encoding="utf-8")
     place = run("python", "-c", "import jitgen; print(jitgen.__file__)")
 
     assert Path(place.strip()).is_relative_to(tmp_path)
