@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from docs.site import release, stage, variables
+from docs.site import peers, release, stage, variables
 
 
 @click.group()
@@ -33,6 +33,12 @@ def arguments() -> None:
     from docs.site.arguments import page
 
     (stage.ROOT / "docs" / "arguments.md").write_text(page(), encoding="utf-8")
+
+
+@main.command()
+def plot() -> None:
+    """Write docs/plots/peers.svg anew, from the table of the README."""
+    (stage.ROOT / "docs" / "plots" / "peers.svg").write_text(peers.svg(), encoding="utf-8")
 
 
 @main.command()

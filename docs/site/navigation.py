@@ -16,6 +16,7 @@ PAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/compatibility.md",
             "docs/settings.md",
             "docs/costs.md",
+            "docs/comparison.md",
             "docs/troubleshooting.md",
         ),
     ),

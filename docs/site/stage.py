@@ -21,9 +21,12 @@ from typing import Any
 from docs.site import api, commands, navigation
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = "examples.md"
+EXAMPLES, STYLE = "examples.md", "site.css"
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 """A link to something that is no URL, in four parts; target and anchor are the middle ones."""
+
+_ALONE = "---\nhide: [navigation, toc]\n---\n"
+"""What mkdocs reads at the head of the first page: no menus beside it."""
 
 _FENCE = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"(?<!\[)`(jitgen(?:\.\w+)+)(?:\([^`\n]*\))?`")
@@ -66,9 +69,12 @@ def written(folder: Path) -> Path:
     for path in ("docs/index.md", *navigation.documents()):
         text = (ROOT / path).read_text(encoding="utf-8")
         text = relinked(text, path, _to_site(path, pages))
+        if path == "docs/index.md":
+            text = _ALONE + text
         _write(pages / place(path), crossed(text, place(path)))
     for where, text in generated().items():
         _write(pages / where, crossed(text, where))
+    shutil.copyfile(Path(__file__).with_name(STYLE), pages / STYLE)
     settings = {
         "INHERIT": str(Path(__file__).with_name("mkdocs.yml")),
         "docs_dir": str(pages),

@@ -49,9 +49,11 @@ def test_it_is_short() -> None:
     assert len(README.splitlines()) <= 120
 
 
-def test_the_kernel_that_it_shows_is_the_kernel() -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_kernel_that_it_shows_is_the_kernel(page: str) -> None:
     """Line by line; the excerpt is moved to the left as a whole."""
-    shown = re.search(r"<!-- excerpt: (\w+) -->\n\n```py\n(.*?)```", README, re.DOTALL)
+    text = (ROOT / page).read_text(encoding="utf-8")
+    shown = re.search(r"<!-- excerpt: (\w+) -->\n\n```py\n(.*?)```", text, re.DOTALL)
     assert shown is not None
     source = render(*Config.parse(shown[1])).text
     first = shown[2].splitlines()[0]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import jitgen
-from docs.site import api, commands, docstrings, navigation, stage, variables
+from docs.site import api, commands, docstrings, navigation, peers, stage, variables
 from jitgen import errors
 from jitgen.settings import TABLE
 from tests import documents
@@ -213,7 +213,6 @@ class TestTroubleshooting:
         assert [piece for piece in pieces if piece not in sources] == []
 
 
-@pytest.mark.nightly
 @pytest.mark.skipif(find_spec("material") is None, reason="needs pip install -e '.[docs]'")
 def test_mkdocs_builds_it_strictly(tmp_path: Path) -> None:
     out = tmp_path / "site"
@@ -224,6 +223,17 @@ def test_mkdocs_builds_it_strictly(tmp_path: Path) -> None:
     page = (out / "api" / "grouped_gemm.html").read_text(encoding="utf-8")
     assert "expected_m" in page
     assert "fonts.googleapis.com" not in page, "it is read without a network"
+
+
+def test_the_plot_shows_the_table_of_the_readme() -> None:
+    """If not: python -m docs.site plot."""
+    names, rows = peers.table()
+    plot = documents.text("docs/plots/peers.svg")
+
+    assert plot == peers.svg()
+    assert names == ["DeepGEMM", "cuBLASLt", "torch", "Triton"]
+    assert rows[-1] == ("geometric mean of 41", [1.114, 1.99, 1.40, 1.64])
+    assert len(rows) == 6
 
 
 def test_the_first_page_links_to_every_other() -> None:
