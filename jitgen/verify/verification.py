@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Verifies one config: compiles it, emulates it in several modes, compares it with float64 sums.
+
+A kernel for the CPU is not emulated: it runs on this machine, which checks its results alone.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jitgen.codegen.render import render, source_of
 from jitgen.config import Arch, Config
@@ -26,12 +28,17 @@ from jitgen.emulator import (
     parse_modes,
 )
 from jitgen.errors import ConfigError, Deadlock, JitgenError, MachineFault
+from jitgen.runtime.kernel import load
+from jitgen.runtime.session import current
 from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 from jitgen.targets.legality import require
 from jitgen.verify import places
 from jitgen.verify.artifacts import compiled, of_entry
 from jitgen.verify.emulation import emulate
+
+if TYPE_CHECKING:
+    from jitgen.cache import Entry
 
 _MOST_DIGITS = 7
 """Most digits of a size on a command line: each group becomes an item of a list."""
@@ -49,8 +56,10 @@ class Trial:
         places: Where, in words, and what they have in common.
         frobenius: Error relative to the right result, in the Frobenius norm.
         largest: Largest error over the largest value.
-        report: What was found, mode by mode; None if the kernel did not come to its end.
+        report: What was found, mode by mode; None if the kernel did not come to its end, and if it
+            ran on this CPU.
         fault: The fault that ended it.
+        is_native: Whether it ran on this CPU.
     """
 
     sizes: Any
@@ -61,11 +70,13 @@ class Trial:
     largest: float = 0.0
     report: Report | None = None
     fault: Finding | None = None
+    is_native: bool = False
 
     @property
     def is_right(self) -> bool:
         """Whether every value is right and no error was found."""
-        return self.wrong == 0 and self.report is not None and self.report.is_clean
+        is_clean = self.is_native if self.report is None else self.report.is_clean
+        return self.wrong == 0 and is_clean
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
@@ -142,21 +153,26 @@ def verify(
     """
     Run `config` in the emulator and compare its results with float64 sums.
 
-    Small integers run in every mode. Random modes are slow: they run with the first problem only,
-    and not at all if the modes before prove it for every schedule; in ``quick`` the further
-    problems then run in the first mode alone. Random numbers run in the first mode, for the numbers
-    do not decide whether a schedule is right, and so do further sizes, at the constants with which
-    the kernel compares its numbers. The problems together must execute every synchronisation,
-    copy, matrix and store instruction of the kernel, unless there is a reason why nothing can.
+    A kernel for ``cpu`` runs on this machine, once with each of the problems, and nothing is said
+    of its accesses: `modes` and `time_limit_s` do not apply. A wrong access may end the process.
+
+    Of a kernel for a GPU, small integers run in every mode. Random modes are slow: they run with
+    the first problem only, and not at all if the modes before prove it for every schedule; in
+    ``quick`` the further problems then run in the first mode alone. Random numbers run in the first
+    mode, for the numbers do not decide whether a schedule is right, and so do further sizes, at the
+    constants with which the kernel compares its numbers. The problems together must execute every
+    synchronisation, copy, matrix and store instruction of the kernel, unless there is a reason why
+    nothing can.
 
     Args:
         config: What to verify.
-        arch: A GPU target.
+        arch: The target.
         problem: Sizes, or ``G:M:N:K`` for M rows in G groups (``G:M:I`` for
             `silu_mul_quantize`), and then nothing is said of what it does not reach; None for sizes
             that wrap every pipeline, have every kind of edge and reach everything.
         modes: See `jitgen.emulate`.
-        artifact: The compiled kernel; None compiles it, into a folder that is removed again.
+        artifact: The compiled kernel for a GPU; None compiles it, into a folder that is removed
+            again. A kernel for the CPU is that of the session: from its cache, or compiled into it.
         time_limit_s: Seconds that one mode of one problem may take.
 
     Raises:
@@ -166,9 +182,12 @@ def verify(
         CompileError: The kernel does not compile.
     """
     target = Arch.parse(arch)
-    if not target.is_gpu:
-        raise ConfigError(f"{target} kernels run on this machine as they are: name a GPU target")
     require(config, target)
+    if not target.is_gpu:
+        from jitgen.verify.native import verified
+
+        function = current.get().loader.get(config, target).function
+        return verified(config, target, function, problem)
     samples = samples_of(config)
     given = sizes_of(problem, config) if isinstance(problem, str) else problem
     all_sizes, chosen = (given,) if given else samples.Sizes.of(config, target), parse_modes(modes)
@@ -312,6 +331,11 @@ def verify_task(task: dict[str, Any]) -> dict[str, Any]:
     config, arch = Config.from_json(task["config"]), Arch.parse(task["arch"])
     try:
         artifact = None
+        if task["key"] and not arch.is_gpu:
+            from jitgen.verify.native import verified
+
+            function = load(_entry(task["root"], task["key"]))
+            return verified(config, arch, function, task["problem"]).to_json()
         if task["key"]:
             artifact = _of_key(config, arch, task["root"], task["key"])
         elif text := task.get("text", ""):
@@ -330,9 +354,14 @@ def verify_task(task: dict[str, Any]) -> dict[str, Any]:
 
 def _of_key(config: Config, arch: Arch, root: str, key: str) -> Artifact:
     """Return the artifact of entry `key`: its own host part, and the PTX of its own source."""
+    entry = _entry(root, key)
+    return of_entry(entry, source_of(config, arch, entry.source))
+
+
+def _entry(root: str, key: str) -> Entry:
     from jitgen.cache import Store
 
     entry = Store.open(Path(root), mode="ro").read(key)
     if entry is None:
         raise ConfigError(f"entry {key[:12]} is not in {root} any more")
-    return of_entry(entry, source_of(config, arch, entry.source))
+    return entry

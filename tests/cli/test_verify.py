@@ -13,6 +13,7 @@ from jitgen.compile import workers
 from jitgen.compile.workers import Outcome, OutcomeKind
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import GroupedGemmConfig
+from jitgen.emulator import parse_modes
 from tests.cli.conftest import Jitgen
 
 NAME = "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c2x1_acc1_sm_90a"
@@ -196,6 +197,15 @@ def test_a_plan_stands_for_its_menu(jitgen: Jitgen, processes: Processes) -> Non
     assert len(document["modes"]) > 6
 
 
+def test_kernels_of_the_cpu_have_no_modes(jitgen: Jitgen, processes: Processes) -> None:
+    """They used to be refused; beside a kernel of a GPU its modes are named."""
+    alone = jitgen("verify", ON_CPU, "--json").document
+    beside = jitgen("verify", ON_CPU, NAME, "--json").document
+
+    assert alone["modes"] == ["native"]
+    assert beside["modes"] == [mode.name for mode in parse_modes("quick")]
+
+
 def test_names_are_taken_once(jitgen: Jitgen, processes: Processes) -> None:
     jitgen("verify", NAME, NAME, "--problem 2:300:128:256")
 
@@ -207,11 +217,9 @@ def test_names_are_taken_once(jitgen: Jitgen, processes: Processes) -> None:
     ("words", "complaint"),
     [
         ("", "Missing argument"),
-        (ON_CPU, "runs on this machine as it is"),
         (f"{NAME} --problem 1:2:3", "G:M:N:K"),
         (f"{NAME} --modes slow", "'slow' is not known"),
         (f"{NAME} --arch cpu", "is a kernel for sm_90a"),
-        ("deepseek-v3 --arch cpu", "runs on this machine as it is"),
         ("no_such_kernel", "is no kernel name"),
         (NAME.replace("128x128x128", "128x7x128"), "tile"),
     ],

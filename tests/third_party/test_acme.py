@@ -163,7 +163,7 @@ class TestCommands:
 
     def test_what_it_cannot_do(self, jitgen: Jitgen) -> None:
         for words, said in (
-            (f"verify {NAME}", "runs on this machine as it is: name a GPU kernel"),
+            (f"verify {NAME}", "kernels of scale_rows cannot be verified"),
             ("prewarm deepseek-v3 --arch acme_cpu", "acme_cpu has no kernel for grouped_gemm"),
             ("prewarm --config scale_rows_v3_acme_cpu", f"nearest legal config is {NAME}"),
             (f"show {NAME} --ptx", "it has a source, but no ptx"),
