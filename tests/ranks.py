@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 from collections.abc import Callable
 from datetime import timedelta
@@ -28,12 +29,17 @@ COUNTS = ((0, 3, 1, 6), (5, 0, 6, 2), (9, 14, 0, 1))
 
 
 def run(work: Callable[..., None], ranks: int, folder: Path, *arguments: Any) -> None:
-    """Let `work` run in so many processes; it takes its rank and the arguments."""
-    mp.spawn(_begin, (work, ranks, str(folder / "meeting"), *arguments), nprocs=ranks)
+    """Let `work` run in so many processes, one in this; it takes its rank and the arguments."""
+    given = (work, ranks, str(folder / "meeting"), *arguments)
+    if ranks == 1:
+        _begin(0, *given)
+    else:
+        mp.spawn(_begin, given, nprocs=ranks)
 
 
 def _begin(rank: int, work: Callable[..., None], ranks: int, meeting: str, *arguments: Any) -> None:
-    torch.set_num_threads(1)
+    if ranks > 1:
+        torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
         init_method=f"file://{meeting}",
@@ -93,9 +99,89 @@ def _layers(rank: int, ranks: int, form: str, kind: str) -> None:
     wire.check()
 
 
+def traced(rank: int, ranks: int) -> None:
+    """
+    Compile two layers that share a wire into one graph: two operations in their order, also where
+    a result is not used, and for other numbers of tokens, none included.
+    """
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    case = make("bf16", tokens=1)
+    wire = _connected(case, "windows")
+    mine = part_of(case, rank, ranks)
+    first, second = (
+        jitgen.MoELayer(case.config, mine, max_tokens=MOST, group=wire) for _ in range(2)
+    )
+    second = copy.deepcopy(second)
+
+    def model(x: Tensor, weights: Tensor, ids: Tensor, shared: Tensor) -> Tensor:
+        first(x * 2, weights, ids)
+        return second(x, weights, ids, shared=shared, rank_tokens=MOST) + 1
+
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+    with torch.no_grad():
+        for number, count in enumerate((3 - rank, 4 + rank, 2 * rank)):
+            x, weights, ids, shared, _ = given(case, rank, count, number)
+            assert torch.equal(compiled(x, weights, ids, shared), model(x, weights, ids, shared))
+        out = torch.empty_like(x)
+        into = torch.compile(first, fullgraph=True, backend="aot_eager")
+        assert into(x, weights, ids, out=out) is out
+        assert torch.equal(out, first(x, weights, ids))
+    nodes = [str(node.target) for node in counter.graphs[0].graph.nodes]
+    assert nodes.count("jitgen.moe_of_ranks.default") == 2, nodes
+
+
+def warm(rank: int, ranks: int, cache: str) -> None:
+    """Call layers in every way where only what was prewarmed can be loaded."""
+    case = make("bf16", tokens=1)
+    with jitgen.settings.scope(cache_dir=cache, on_miss="error"):
+        wire = _connected(case, "windows")
+        layer = jitgen.MoELayer(
+            case.config, part_of(case, rank, ranks), max_tokens=MOST, group=wire
+        )
+        for number, count in enumerate((rank, MOST, 2 * MOST + 1)):
+            x, weights, ids, shared, gate = given(case, rank, count, number)
+            layer(x, weights, ids, rank_tokens=2 * MOST + 1)
+            layer(x, weights, ids, shared=shared, rank_tokens=2 * MOST + 1)
+            layer(x, weights, ids, shared=shared, shared_weights=gate, rank_tokens=2 * MOST + 1)
+        wire.check()
+
+
+def calls(rank: int, ranks: int) -> None:
+    """Call `jitgen.moe` with what connects ranks, also without a token."""
+    case = make("bf16", tokens=1)
+    wire, mine = _connected(case, "windows"), part_of(case, rank, ranks)
+    layer = jitgen.MoELayer(case.config, mine, max_tokens=MOST, group=wire)
+    experts, named = case.config.experts, {"w13": mine.w13, "w2": mine.w2}
+    for number in range(2):
+        x, weights, ids, shared, _ = given(case, rank, 5 * ((rank + number) % 2), number)
+        pairs = {"topk_weights": weights, "topk_ids": ids, "shared": shared}
+        found = jitgen.moe(x, **named, **pairs, experts=experts, group=wire, rank_tokens=5)
+        assert torch.equal(found, layer(x, **pairs))
+    wrong: dict[str, Any]
+    for wrong, pattern in (
+        ({"group": dist.group.WORLD, "experts": experts}, "group: must be what jitgen.parallel"),
+        ({"group": wire}, "experts: must be given with a group"),
+        ({"group": wire, "experts": experts + 2}, "w13: must have 4 experts, which jitgen.par"),
+        ({"group": wire, "experts": experts, "numerics": "invariant"}, "numerics: must be fast"),
+        ({"experts": experts, "rank_tokens": 5}, "rank_tokens: must be None without a group"),
+    ):
+        with pytest.raises(InputError, match=pattern):
+            jitgen.moe(x, **named, **pairs, **wrong)
+
+
+def _connected(case: Case, kind: str) -> jitgen.parallel.Wire:
+    """Connect the ranks."""
+    config = case.config
+    sizes = {"hidden": config.hidden, "top_k": config.top_k, "max_tokens": MOST}
+    return connect(dist.group.WORLD, device="cpu", kind=kind, **sizes)
+
+
 def several(rank: int, ranks: int) -> None:
     """Do what needs no processes of its own: these take seconds to start."""
     refused(rank, ranks)
+    calls(rank, ranks)
     same_bits(rank, ranks)
     late(rank, ranks)
     no_room(rank)

@@ -82,6 +82,13 @@ def _counts(text: str) -> tuple[int, ...]:
 @click.option(
     "--dequantize", is_flag=True, help="Plan for weights of bfloat16 instead of the model's."
 )
+@click.option(
+    "--group",
+    "has_group",
+    is_flag=True,
+    help="Ranks of experts share layers by a group (docs/expert-parallel.md), each with "
+    "--max-tokens.",
+)
 @click.option("--no-router", is_flag=True, help="Leave the router out of the plan.")
 @with_output
 def from_config(  # noqa: PLR0913  # each is one option
@@ -96,6 +103,7 @@ def from_config(  # noqa: PLR0913  # each is one option
     masked: int | None,
     activation_format: str | None,
     dequantize: bool,
+    has_group: bool,
     no_router: bool,
 ) -> None:
     """
@@ -106,6 +114,8 @@ def from_config(  # noqa: PLR0913  # each is one option
     """
     from jitgen.layer.model_plan import of_model
 
+    if has_group and max_tokens is None:
+        raise click.UsageError("--group needs --max-tokens: the most tokens of each rank")
     if to is not None and to.suffix != ".toml":
         raise click.UsageError(f"{printable(str(to))}: the name of a plan file ends in .toml")
     try:
@@ -120,6 +130,7 @@ def from_config(  # noqa: PLR0913  # each is one option
             activation_format=activation_format,
             dequantize=dequantize,
             has_router=not no_router,
+            has_group=has_group,
         )
     except OSError as error:
         where = printable(str(error.filename or config))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from jitgen.ops.dispatcher import is_traced, require_apart
 from jitgen.ops.route.results import Routing, Sorting
 from jitgen.ops.route.validate import require_few
 from jitgen.support.moved import with_new_names
+
+if TYPE_CHECKING:
+    from jitgen.parallel import Wire
 
 
 def moe(  # noqa: PLR0913  # each is one thing to say
@@ -54,6 +57,8 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     numerics: str | None = None,
     zero_experts: int = 0,
     shared_weights: Tensor | None = None,
+    group: Wire | None = None,
+    rank_tokens: int | None = None,
     **old: Any,
 ) -> Tensor:
     """
@@ -109,6 +114,11 @@ def moe(  # noqa: PLR0913  # each is one thing to say
             experts). The rank with expert 0 adds them, in the place of `shared`.
         shared_weights: (T,) float32, what rows of `shared` are multiplied with: its gate, such as
             ``torch.sigmoid(gate(x)).float().flatten()`` (Qwen3-Next). None: 1.
+        group: What `jitgen.parallel.connect` returned: ranks that share the layer, each with the
+            share of `experts` that `jitgen.parallel.share` says, or from `first_expert` on. Every
+            rank calls this as often, also without tokens: docs/expert-parallel.md.
+        rank_tokens: With a group: the most tokens of any rank in this call, the same on all of
+            them; None: those that the group was connected for.
         **old: Arguments by names that they had before: docs/renamed.md.
 
     Returns:
@@ -133,6 +143,14 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     )
     common.require("topk_ids", topk_ids, rank=(2, "(T, k)"))
     require_few("topk_ids", topk_ids.shape[1])
+    if group is not None:
+        from jitgen.layer import ranks
+
+        if sorting is not None:
+            raise InputError("sorting", "must be None with a group: tokens of all are sorted")
+        group, first_expert = ranks.place_of(group, experts, first_expert, weights.groups)
+    elif rank_tokens is not None:
+        raise InputError("rank_tokens", "must be None without a group")
     config = MoEConfig(
         hidden=weights.hidden,
         intermediate=weights.intermediate,
@@ -154,6 +172,10 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     )
     require_gates(config, weights)
     chain = Chain(config=config, weights=weights)
+    if group is not None:
+        ranks.require_fast(config)
+        of_rank = (x, topk_weights, topk_ids, shared, out, workspace, shared_weights)
+        return ranks.run_on_ranks(chain, group, *of_rank, rank_tokens)
     given = (x, topk_weights, topk_ids, shared, out, workspace, sorting)
     return run(chain, *given, shared_weights=shared_weights)
 

@@ -33,6 +33,7 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
     activation_format: str | None = None,
     dequantize: bool = False,
     has_router: bool = True,
+    has_group: bool = False,
 ) -> Plan:
     """
     Return every kernel that a model's layers of experts and its router can ask for.
@@ -49,6 +50,9 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
         activation_format: As for `jitgen.moe`.
         dequantize: Whether weights are bfloat16 instead of as the model stores them.
         has_router: Whether the router is in the plan.
+        has_group: Whether ranks of experts share layers by a group, as ``MoELayer(..., group=)``
+            has it, and each has `max_tokens`: then each computes the tokens of all, and kernels
+            between ranks are in the plan.
 
     Raises:
         InputError: The config says too little, or what no layer or router computes.
@@ -57,11 +61,14 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
     arch = target(arch)
     sweeps: dict[Sweep, None] = {}
     described = ""
+    if has_group and max_tokens is None:
+        raise InputError("max_tokens", "must be given with a group: those of each rank")
     whole = MoELayer.from_config(config, device="meta", dequantize=dequantize).config
     layers = (None, 0) if has_router else ()  # the first may have a table of experts
     routers = dict.fromkeys(RouterConfig.from_config(config, layer) for layer in layers)
     for count in expert_ranks:
         local = _share(whole.experts, count)
+        num_ranks = count if has_group else None
         for cut in ranks:
             # A part of the columns may begin within a block of scales or not: sizes tell.
             parts = {
@@ -69,13 +76,13 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
                 for layer in _layers(config, cut, local, activation_format, dequantize)
             }
             for layer in parts.values():
-                found = layer.plan(max_tokens, arch, name=name, masked=masked)
+                found = layer.plan(max_tokens, arch, name=name, masked=masked, num_ranks=num_ranks)
                 described = described or found.description
                 sweeps |= dict.fromkeys(found.sweeps)
         most = min(max_tokens or whole.chunk_tokens, whole.chunk_tokens)
         for router in routers:
             for dtype in (DType.F32, DType.BF16):
-                problem = router.problem(dtype, local)
+                problem = router.problem(dtype, whole.experts if has_group else local)
                 sweeps[Sweep(problem=problem, min_rows=1, max_rows=most)] = None
     return Plan(name=name, description=described, sweeps=tuple(sweeps))
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -106,6 +106,7 @@ class MoELayer(nn.Module):
             else:
                 self.register_buffer(name, tensor)
         self._made = Chain(config=config, weights=weights)
+        self._number = None if self._wire is None else ranks.numbered(self)
         self.register_load_state_dict_post_hook(_look_again)  # type: ignore[no-untyped-call]
 
     @property
@@ -174,7 +175,7 @@ class MoELayer(nn.Module):
             from jitgen.layer import ranks
 
             of_rank = (x, topk_weights, topk_ids, shared, out, workspace, shared_weights)
-            return ranks.run_on_ranks(self._chain, self._wire, *of_rank, rank_tokens)
+            return ranks.run_on_ranks(self._chain, self._wire, *of_rank, rank_tokens, self._number)
         if rank_tokens is not None:
             raise InputError("rank_tokens", "must be None without a group")
         given = (x, topk_weights, topk_ids, shared, out, workspace, sorting)
@@ -218,6 +219,7 @@ class MoELayer(nn.Module):
         name: str = "moe-layer",
         masked: int | None = None,
         trains: bool = False,
+        num_ranks: int | None = None,
     ) -> Plan:
         """
         Return every kernel that the layer can ask for, as a plan for `jitgen.prewarm`.
@@ -230,7 +232,11 @@ class MoELayer(nn.Module):
                 the plan, too; None: those of `forward` alone.
             trains: Whether it is for calls that need gradients: their kernels, forwards and
                 backwards.
+            num_ranks: Ranks that will share it by a group, each with `max_tokens`, where it was
+                made without one, as on the device ``meta``; None: those of its group.
         """
+        if num_ranks is None and self._wire is not None:
+            num_ranks = self._wire.ranks
         tokens = self.max_tokens if max_tokens is None else max_tokens
         return plans.of(
             self._chain,
@@ -239,7 +245,7 @@ class MoELayer(nn.Module):
             name=name,
             masked=masked,
             trains=trains,
-            num_ranks=self.num_ranks,
+            num_ranks=num_ranks,
         )
 
     def problems(
@@ -510,6 +516,22 @@ class MoELayer(nn.Module):
         self._workspace = None
         self._made = replace(made, weights=made.weights.of(self._tensors(made.weights)))
         return self
+
+    def chain_of(self, tensors: Sequence[Tensor]) -> Chain:
+        """Return the chain over other values of its weights, in the order of their names."""
+        made = self._chain
+        named = dict(zip(made.weights.tensors, tensors, strict=True))
+        if all(named[name] is each for name, each in made.weights.tensors.items()):
+            return made
+        return replace(made, weights=made.weights.of(named))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Give a copy of a layer a number of its own."""
+        super().__setstate__(state)
+        if self._wire is not None:
+            from jitgen.layer import ranks
+
+            self._number = ranks.numbered(self)
 
     def _bind(self) -> Chain:
         """

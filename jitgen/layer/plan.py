@@ -32,7 +32,7 @@ def of(
     name: str,
     masked: int | None = None,
     trains: bool = False,
-    num_ranks: int = 1,
+    num_ranks: int | None = None,
 ) -> Plan:
     """
     Return the plan of `chain` on a target.
@@ -44,7 +44,8 @@ def of(
         name: What the plan is called.
         masked: Most rows of a matrix for each expert; None: there are no calls with such.
         trains: Whether calls need gradients, whose launches never start early.
-        num_ranks: Ranks that share the layer, each with `max_tokens`.
+        num_ranks: Ranks that share the layer by a group, each with `max_tokens`, which must be
+            given then; None: there is no group.
 
     Raises:
         InputError: `max_tokens` or `masked` is no such number, or the weights have no gradients.
@@ -55,7 +56,7 @@ def of(
         chain = replace(chain, starts_early=False)
     require_tokens(max_tokens)
     require_tokens(masked, "masked")
-    tokens = min(num_ranks * (max_tokens or config.chunk_tokens), config.chunk_tokens)
+    tokens = min((num_ranks or 1) * (max_tokens or config.chunk_tokens), config.chunk_tokens)
     by_token = tuple(of_tokens(config, weights, target(arch)))
     by_row = tuple(of_rows(config, weights))
     if trains:
@@ -99,10 +100,12 @@ def _masked(chain: Chain, most: int | None) -> Iterator[Sweep]:
         yield Sweep(problem=problem, min_rows=each, max_rows=each * most)
 
 
-def _of_ranks(chain: Chain, max_tokens: int | None, num_ranks: int) -> Iterator[Sweep]:
-    """Yield the problems of tokens and sums that travel between ranks."""
-    if num_ranks == 1 or max_tokens is None:
+def _of_ranks(chain: Chain, max_tokens: int | None, num_ranks: int | None) -> Iterator[Sweep]:
+    """Yield the problems of tokens and sums that travel between ranks, also between one."""
+    if num_ranks is None:
         return
+    if max_tokens is None:
+        raise InputError("max_tokens", "must be given with a group: those of each rank")
     for problem in between_ranks(chain.config, num_ranks):
         yield Sweep(problem=problem, min_rows=1, max_rows=max_tokens)
 

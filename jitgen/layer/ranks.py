@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -18,7 +21,23 @@ from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
 from jitgen.ops import tensors as common
+from jitgen.ops.dispatcher import is_traced
 from jitgen.parallel import Wire, connect, share
+
+if TYPE_CHECKING:
+    from jitgen.layer.module import MoELayer
+
+LAYERS: WeakValueDictionary[int, MoELayer] = WeakValueDictionary()
+"""Layers of several ranks by their numbers, by which graphs of torch's know them."""
+
+_numbers = itertools.count()
+
+
+def numbered(layer: MoELayer) -> int:
+    """Return a number for a layer."""
+    number = next(_numbers)
+    LAYERS[number] = layer
+    return number
 
 
 def wire_of(
@@ -56,16 +75,55 @@ def config_of(config: MoEConfig, wire: Wire) -> MoEConfig:
     Raises:
         InputError: It asks for what ranks do not promise.
     """
-    if config.numerics is not None and Numerics(config.numerics) is Numerics.INVARIANT:
-        raise InputError(
-            "numerics", "must be fast with a group: sums depend on which experts share a rank"
-        )
+    require_fast(config)
     if wire.ranks == 1 or config.groups < config.experts:
         return config
     if wire.ranks > config.experts:
         raise InputError("group", f"must have at most {config.experts} ranks, one for each expert")
     first, count = share(config.experts, wire.rank, wire.ranks)
     return replace(config, first_expert=first, local_experts=count)
+
+
+def require_fast(config: MoEConfig) -> None:
+    """
+    Require what ranks promise.
+
+    Raises:
+        InputError: Sums shall not depend on who else is there.
+    """
+    if config.numerics is not None and Numerics(config.numerics) is Numerics.INVARIANT:
+        raise InputError(
+            "numerics", "must be fast with a group: sums depend on which experts share a rank"
+        )
+
+
+def place_of(
+    group: object, experts: int | None, first_expert: int, local_experts: int
+) -> tuple[Wire, int]:
+    """
+    Return what a call reaches other ranks by, and the first expert of this rank.
+
+    Raises:
+        InputError: `group` is no wire, or the experts here are not this rank's.
+    """
+    if not isinstance(group, Wire):
+        raise InputError(
+            "group",
+            "must be what jitgen.parallel.connect(group, ...) returned, which all ranks call once "
+            f"(got {type(group).__name__})",
+        )
+    if experts is None:
+        raise InputError("experts", "must be given with a group: those of all ranks")
+    if first_expert:
+        return group, first_expert
+    first, count = share(experts, group.rank, group.ranks)
+    if count != local_experts:
+        raise InputError(
+            "w13",
+            f"must have {count} experts, which jitgen.parallel.share gives rank {group.rank} of "
+            f"{group.ranks} (got {local_experts}); other parts need first_expert",
+        )
+    return group, first
 
 
 def run_on_ranks(  # noqa: PLR0913, PLR0917  # each is one thing to say
@@ -79,27 +137,53 @@ def run_on_ranks(  # noqa: PLR0913, PLR0917  # each is one thing to say
     workspace: Workspace | None,
     shared_weights: Tensor | None,
     rank_tokens: int | None,
+    number: int | None = None,
 ) -> Tensor:
     """
-    Run a layer over all ranks, in as many passes as all need.
+    Run a layer over all ranks; where torch traces it, as one operation, which knows it by `number`.
 
     Raises:
         InputError: An argument is wrong.
     """
-    if is_compiling():
-        raise InputError("group", "must be None in what torch.compile compiles")
     check(chain, x, topk_weights, topk_ids, shared, out)
     check_weights(chain, x, shared, shared_weights)
     given = {"x": x, "topk_weights": topk_weights, "shared": shared, "out": out}
     given |= {"shared_weights": shared_weights, **chain.weights.tensors}
     common.refuse_gradients(given, "a layer of several ranks")
-    tokens, most = x.shape[0], wire.max_tokens
-    every = most if rank_tokens is None else rank_tokens
-    if type(every) is not int or every < tokens:
+    every = wire.max_tokens if rank_tokens is None else rank_tokens
+    if (not is_compiling() and type(every) is not int) or every < x.shape[0]:
         raise InputError(
             "rank_tokens",
-            f"must be at least {tokens}, the tokens of x, and the same on every rank (got {every})",
+            f"must be at least {x.shape[0]}, the tokens of x, and the same on every rank (got "
+            f"{every})",
         )
+    if is_compiling() or is_traced(given.values()):
+        if number is None:
+            raise InputError("group", "must be None where torch traces: trace a jitgen.MoELayer")
+        from jitgen.layer.ranks_compiled import layer
+
+        tensors = [*chain.weights.tensors.values()]
+        found = layer(
+            x, topk_weights, topk_ids, shared, shared_weights, tensors, number, rank_tokens
+        )
+        return found if out is None else out.copy_(found)
+    tensors = (x, topk_weights, topk_ids, shared, out, shared_weights)
+    return run_in_passes(chain, wire, tensors, workspace, every)
+
+
+def run_in_passes(
+    chain: Chain,
+    wire: Wire,
+    tensors: tuple[Any, ...],
+    workspace: Workspace | None,
+    every: int,
+) -> Tensor:
+    """
+    Run a layer whose `tensors` (x, topk_weights, topk_ids, shared, out, shared_weights) are
+    checked, in as many passes as `every`, the most tokens of a rank, needs.
+    """
+    x, topk_weights, topk_ids, shared, out, shared_weights = tensors
+    tokens, most = x.shape[0], wire.max_tokens
     ids = common.short_ids(topk_ids).contiguous()
     parts = []
     for first in range(0, every, most):

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from jitgen import plans
+from jitgen.config.combine_ranks import CombineRanksProblem
+from jitgen.config.dispatch import DispatchProblem
 from jitgen.config.grouped_gemm import GroupedGemmProblem
 from jitgen.config.route import RouteProblem
 from tests.cli.conftest import Jitgen
@@ -62,6 +64,29 @@ def test_the_plan_of_a_model(jitgen: Jitgen, tmp_path: Path) -> None:
     assert jitgen("prewarm --dry-run --arch sm_90a", str(to)).code == 0
 
 
+def test_the_plan_of_layers_that_ranks_share(jitgen: Jitgen, tmp_path: Path) -> None:
+    """Each rank computes the tokens of all; a router has those of its own, for all experts."""
+    to = tmp_path / "model.toml"
+    words = "--arch sm_90a --expert-ranks 4 --max-tokens 32 --group"
+    assert jitgen(f"plan from-config {words}", str(config(tmp_path)), "-o", str(to)).code == 0
+    sweeps = plans.load(to).sweeps
+    between = {
+        (each.problem.op, each.problem.ranks, each.max_rows)
+        for each in sweeps
+        if isinstance(each.problem, DispatchProblem | CombineRanksProblem)
+    }
+    routes = {
+        (str(each.problem.scoring) == "given", each.problem.local_experts, each.max_rows)
+        for each in sweeps
+        if isinstance(each.problem, RouteProblem)
+    }
+
+    assert between == {("dispatch", 4, 32), ("combine_ranks", 4, 32)}
+    assert (True, 8, 128) in routes
+    assert {each for each in routes if not each[0]} == {(False, 32, 32)}
+    assert jitgen("prewarm --dry-run --arch sm_90a", str(to)).code == 0
+
+
 def test_standard_output_and_json(jitgen: Jitgen, tmp_path: Path) -> None:
     path = config(tmp_path)
     done = jitgen("plan from-config --arch cpu --max-tokens 64", str(tmp_path))
@@ -83,6 +108,7 @@ def test_standard_output_and_json(jitgen: Jitgen, tmp_path: Path) -> None:
             {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}},
             "weights are nvfp4",
         ),
+        ("--group", {}, "--group needs --max-tokens"),
         ("--expert-ranks 5", {}, "must divide the 32 experts"),
         ("--expert-ranks 0", {}, "no list of numbers"),
         ("--ranks x", {}, "no list of numbers"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,11 @@ def test_windows_and_collectives_give_the_same_bits_and_a_late_rank_is_named(
 ) -> None:
     """What is wrong is refused first, by every rank before it sends anything."""
     ranks.run(ranks.several, 2, tmp_path)
+
+
+@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_torch_compile_has_a_layer_of_ranks_as_one_operation(number: int, tmp_path: Path) -> None:
+    ranks.run(ranks.traced, number, tmp_path)
 
 
 def test_the_page_shows_what_two_ranks_do(tmp_path: Path) -> None:
@@ -94,3 +100,17 @@ def test_a_plan_has_the_kernels_between_ranks() -> None:
     assert {"dispatch_bf16_sm_90a", "combine_ranks_bf16_sm_90a"} <= {*names}
     assert (sweep.problem.ranks, sweep.min_rows, sweep.max_rows) == (2, 1, 16)
     assert layer.workspace.max_tokens == 32  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_after_its_plan_was_prewarmed_a_layer_of_ranks_compiles_nothing(
+    number: int, tmp_path: Path
+) -> None:
+    case, cache = make("bf16", tokens=1), str(tmp_path / "cache")
+    config = replace(case.config, local_experts=share(case.config.experts, 0, number)[1])
+    layer = jitgen.MoELayer(config, ranks.part_of(case, 0, number))
+    plan = layer.plan(ranks.MOST, "cpu", num_ranks=number)
+    with jitgen.settings.scope(cache_dir=cache):
+        jitgen.prewarm(plan, arch="cpu")
+
+    ranks.run(ranks.warm, number, tmp_path, cache)

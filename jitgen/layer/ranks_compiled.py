@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A layer of several ranks where torch traces it: one operation in the graph.
+
+What connects ranks is no tensor, so the operation knows its layer by a number of this process. It
+has an effect on other ranks: torch neither leaves out a call nor changes the order of two.
+
+Nothing else imports this module at its beginning, because it imports the whole of torch.compile.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._higher_order_ops import effects
+from torch.compiler import is_dynamo_compiling
+from torch.fx.node import has_side_effect
+
+from jitgen.errors import InputError
+from jitgen.layer.ranks import LAYERS, run_in_passes
+from jitgen.ops.tracing.library import Operation, register
+
+_NAMES = (
+    *("x", "topk_weights", "topk_ids", "shared", "shared_weights"),
+    *("weights", "layer", "rank_tokens"),
+)
+_SCHEMA = (
+    "moe_of_ranks(Tensor x, Tensor topk_weights, Tensor topk_ids, Tensor? shared, "
+    "Tensor? shared_weights, Tensor[] weights, int layer, SymInt? rank_tokens) -> Tensor"
+)
+
+
+def layer(*values: Any) -> Tensor:
+    """Call the operation, whose arguments have been checked."""
+    if is_dynamo_compiling():
+        _is_registered()
+        traced: Tensor = torch.ops.jitgen.moe_of_ranks.default(*values)
+        return traced
+    found: Tensor = operation()(*values)
+    return found
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_registered() -> bool:
+    """Register the operation, which torch.compile then finds in ``torch.ops``."""
+    return operation() is not None
+
+
+@cache
+def operation() -> Any:
+    """Return torch's operation of a layer of several ranks, registered at the first call."""
+    found = register(Operation(schema=_SCHEMA, run=_run, fake=_fake, names=_NAMES))
+    effects._register_effectful_op(found, effects._EffectType.ORDERED)
+    has_side_effect(found)  # which graphs of torch before 2.13 ask
+    return found
+
+
+def _run(
+    x: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    shared: Tensor | None,
+    shared_weights: Tensor | None,
+    weights: list[Tensor],
+    number: int,
+    rank_tokens: int | None,
+) -> Tensor:
+    """
+    Run the layer of that number with other values of its weights.
+
+    Raises:
+        InputError: There is none any more.
+    """
+    found = LAYERS.get(number)
+    if found is None or found.wire is None:
+        raise InputError(
+            "layer", "must be alive, and of this process, where a graph of torch's runs it"
+        )
+    chain = found.chain_of(weights)
+    every = found.wire.max_tokens if rank_tokens is None else rank_tokens
+    tensors = (x, topk_weights, topk_ids, shared, None, shared_weights)
+    return run_in_passes(chain, found.wire, tensors, found.workspace, every)
+
+
+def _fake(x: Tensor, *_: Any) -> Tensor:
+    return x.new_empty(x.shape)
