@@ -18,7 +18,7 @@ from torch import Tensor
 
 import jitgen
 from jitgen.errors import InputError, PeerTimeout
-from jitgen.parallel import connect, share
+from jitgen.parallel import ExpertMap, balance, connect, share
 from tests.moe_cases import Case, make
 
 MOST = 6
@@ -130,6 +130,66 @@ def traced(rank: int, ranks: int) -> None:
         assert torch.equal(out, first(x, weights, ids))
     nodes = [str(node.target) for node in counter.graphs[0].graph.nodes]
     assert nodes.count("jitgen.moe_of_ranks.default") == 2, nodes
+
+
+def moves(rank: int, ranks: int, *forms: str) -> None:
+    """Let experts have other places, while the layer serves."""
+    for form in forms:
+        _moves(rank, ranks, form)
+
+
+def _moves(rank: int, ranks: int, form: str) -> None:
+    case = make(form, tokens=1)
+    experts = case.config.experts
+    maps = [
+        balance([*range(experts)], ranks, replicas=2),
+        balance([*range(experts, 0, -1)], ranks, replicas=2),
+    ]
+    layer = jitgen.MoELayer(
+        case.config,
+        part_of(case, rank, ranks),
+        max_tokens=MOST,
+        group=_connected(case, "windows"),
+        expert_map=maps[0],
+    )
+    whole = jitgen.MoELayer(case.config, case.weights)
+    addresses = [each.data_ptr() for each in layer.weights.tensors.values()]
+
+    def check(expert_map: ExpertMap, seed: int) -> None:
+        x, weights, ids, shared, _ = given(case, rank, 5 - rank, seed)
+        found = layer(x, weights, ids, shared=shared, rank_tokens=5)
+        wanted = whole(x, weights, ids, shared=shared).float()
+        assert (found.float() - wanted).norm() < 4e-3 * wanted.norm()
+        assert layer.expert_map == expert_map
+        for name, each in layer.weights.tensors.items():
+            for place, expert in enumerate(expert_map.of_rank(rank)):
+                mine, same = (_bits(t) for t in (each[place], case.weights.tensors[name][expert]))
+                assert torch.equal(mine, same), (name, place, expert)
+
+    check(maps[0], 0)
+    for number, expert_map in enumerate((maps[1], maps[1], maps[0]), start=1):
+        before = layer.expert_map
+        assert before is not None
+        move = layer.move(expert_map)
+        check(before, number)
+        with pytest.raises(InputError, match="finish\\(\\) the layer's last move first"):
+            layer.move(expert_map)
+        move.finish()
+        move.finish()
+        check(expert_map, number)
+    assert addresses == [each.data_ptr() for each in layer.weights.tensors.values()]
+    for wrong, pattern in (
+        (maps[rank], "must be the same on every rank"),
+        (balance([1] * experts, ranks, replicas=4), "must have experts, ranks, places"),
+        (7, "must be a jitgen.parallel.ExpertMap"),
+    ):
+        with pytest.raises(InputError, match=pattern):
+            layer.move(wrong)  # type: ignore[arg-type]
+    check(maps[0], 9)
+
+
+def _bits(values: Tensor) -> Tensor:
+    return values.contiguous().view(torch.uint8)
 
 
 def warm(rank: int, ranks: int, cache: str) -> None:
@@ -254,6 +314,19 @@ def refused(rank: int, ranks: int) -> None:
     alone = jitgen.MoELayer(case.config, case.weights)
     with pytest.raises(InputError, match="rank_tokens: must be None without a group"):
         alone(x, weights, ids, rank_tokens=4)
+    some = {"expert_map": balance([1] * case.config.experts, 2, 1)}
+    for config, options, pattern in (
+        (case.config, some, "expert_map: must be None without a group"),
+        (case.config, {"expert_map": 7, "group": group}, "expert_map: must be a jitgen.parallel"),
+        (case.config, {"expert_map": balance([1], 1), "group": group}, "expert_map: must be for"),
+        (layer.config, {**some, "group": group}, "config: must be of the whole layer"),
+    ):
+        with pytest.raises(InputError, match=pattern):
+            jitgen.MoELayer(config, mine, max_tokens=MOST, **options)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="weights: must be the 3 experts from"):
+        jitgen.MoELayer(case.config, case.weights, max_tokens=MOST, group=group, **some)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="expert_map: must be given to MoELayer first"):
+        layer.move(balance([1] * case.config.experts, 2))
     with pytest.raises(InputError, match="max_tokens: must be given with a group"):
         jitgen.MoELayer(case.config, mine, group=group)
     with pytest.raises(InputError, match="group: must be a group of"):

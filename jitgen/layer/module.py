@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -30,7 +31,8 @@ from jitgen.support.moved import with_new_names
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from jitgen.parallel import Wire
+    from jitgen.parallel import ExpertMap, Wire
+    from jitgen.parallel.moves import Move
 
 
 class MoELayer(nn.Module):
@@ -57,6 +59,9 @@ class MoELayer(nn.Module):
             stream may share. A config of the whole layer becomes this rank's share of its experts,
             `jitgen.parallel.share`. Every rank makes the layer, and calls it as often;
             `max_tokens`, which is needed, is of each rank, and the same on all of them.
+        expert_map: With a group: which rank has which experts, some of them several times, as
+            `jitgen.parallel.balance` proposes; the same on every rank. `weights` are this rank's
+            share all the same: ranks send each other what their places need.
 
     Raises:
         InputError: The weights do not fit the config.
@@ -77,6 +82,7 @@ class MoELayer(nn.Module):
         max_tokens: int | None = None,
         workspace: Workspace | None = None,
         group: ProcessGroup | Wire | None = None,
+        expert_map: ExpertMap | None = None,
     ) -> None:
         super().__init__()
         for name, given, kind in (
@@ -94,8 +100,10 @@ class MoELayer(nn.Module):
         if group is not None:
             from jitgen.layer import ranks
 
-            self._wire = ranks.wire_of(group, config, weights, max_tokens)
-            config = ranks.config_of(config, self._wire)
+            of_rank = ranks.shared(group, config, weights, max_tokens, expert_map)
+            self._wire, config, weights = of_rank
+        elif expert_map is not None:
+            raise InputError("expert_map", "must be None without a group")
         _require_fit(config, weights)
         self.config = config
         self.max_tokens = max_tokens
@@ -135,7 +143,28 @@ class MoELayer(nn.Module):
     @property
     def wire(self) -> Wire | None:
         """What it reaches the other ranks by; None if no others share it."""
-        return self._wire
+        return getattr(self._wire, "wire", self._wire)
+
+    @property
+    def expert_map(self) -> ExpertMap | None:
+        """Which ranks have which experts; None where each has its share."""
+        return getattr(self._wire, "expert_map", None)
+
+    def move(self, expert_map: ExpertMap) -> Move:
+        """
+        Begin to bring experts to the places of another map, of the same sizes, while calls go on
+        with the old one; all ranks call it between the same two calls. ``finish()`` of what it
+        returns lets the next call have the new map, also one that a CUDA graph has captured.
+
+        Until then a second copy of the weights that this rank gets takes memory.
+
+        Raises:
+            InputError: The layer was made without a map, the new one has other sizes or is not the
+                same on every rank, or the last move is not finished.
+        """
+        from jitgen.layer import ranks
+
+        return ranks.move(self._wire, expert_map, self.weights, partial(_look_again, self))
 
     @property
     def num_ranks(self) -> int:
@@ -527,7 +556,7 @@ class MoELayer(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Give a copy of a layer a number of its own."""
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         if self._wire is not None:
             from jitgen.layer import ranks
 

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.distributed import ProcessGroup
 
@@ -22,7 +23,10 @@ from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
 from jitgen.ops import tensors as common
 from jitgen.ops.dispatcher import is_traced
-from jitgen.parallel import Wire, connect, share
+from jitgen.parallel import ExpertMap, Wire, connect, share
+from jitgen.parallel.moves import Move, spread
+from jitgen.parallel.placed import Placed
+from jitgen.parallel.wire import group_of
 
 if TYPE_CHECKING:
     from jitgen.layer.module import MoELayer
@@ -40,15 +44,53 @@ def numbered(layer: MoELayer) -> int:
     return number
 
 
-def wire_of(
-    group: ProcessGroup | Wire, config: MoEConfig, weights: ExpertWeights, max_tokens: int | None
-) -> Wire:
+def shared(
+    group: ProcessGroup | Wire,
+    config: MoEConfig,
+    weights: ExpertWeights,
+    max_tokens: int | None,
+    expert_map: ExpertMap | None,
+) -> tuple[Wire, MoEConfig, ExpertWeights]:
     """
-    Return what ranks reach each other by: `group` itself, or one that is made for a layer.
+    Return what ranks reach each other by, `group` itself or one that is made for a layer, and the
+    layer that this rank has: its own, or of a whole layer its share of the experts; with a map of
+    these the experts in its places, whose weights come from other ranks.
 
     Raises:
-        InputError: It is neither, or `max_tokens` is missing.
+        InputError: An argument is wrong, or asks for what ranks do not promise.
     """
+    require_fast(config)
+    wire = _wire(group, config, weights, max_tokens)
+    is_whole = config.groups == config.experts
+    if expert_map is not None:
+        _require_map(expert_map, config, wire)
+    if is_whole and wire.ranks > config.experts:
+        raise InputError("group", f"must have at most {config.experts} ranks, one for each expert")
+    if is_whole:
+        config = _part(config, config.experts, wire)
+    if expert_map is None:
+        return wire, config, weights
+    if weights.groups != config.groups:
+        raise InputError(
+            "weights",
+            f"must be the {config.groups} experts from {config.first_expert} on, the rank's share, "
+            f"from which the places of expert_map are filled (got {weights.groups})",
+        )
+    placed = Placed(wire, expert_map, config.zero_experts, weights.device)
+    moved = {
+        name: nn.Parameter(each, given.requires_grad) if isinstance(given, nn.Parameter) else each
+        for (name, given), each in zip(
+            weights.tensors.items(),
+            spread(weights.tensors, expert_map, group_of(wire.group_name)).values(),
+            strict=True,
+        )
+    }
+    return placed, _part(config, len(expert_map.placed), wire), weights.replaced(moved)
+
+
+def _wire(
+    group: ProcessGroup | Wire, config: MoEConfig, weights: ExpertWeights, max_tokens: int | None
+) -> Wire:
     if isinstance(group, ProcessGroup):
         if max_tokens is None:
             raise InputError("max_tokens", "must be given with a group, the same on every rank")
@@ -68,20 +110,38 @@ def wire_of(
     return group
 
 
-def config_of(config: MoEConfig, wire: Wire) -> MoEConfig:
+def _require_map(expert_map: object, config: MoEConfig, wire: Wire) -> None:
+    """Require a map of the layer's experts for the ranks."""
+    if not isinstance(expert_map, ExpertMap):
+        kind = type(expert_map).__name__
+        raise InputError("expert_map", f"must be a jitgen.parallel.ExpertMap, or None (got {kind})")
+    if config.groups < config.experts:
+        raise InputError(
+            "config", f"must be of the whole layer with a map (got {config.groups} local experts)"
+        )
+    wanted, have = (config.experts, wire.ranks), (expert_map.experts, expert_map.ranks)
+    if wanted != have:
+        raise InputError("expert_map", f"must be for experts, ranks = {wanted} (got {have})")
+
+
+def _part(config: MoEConfig, experts: int, wire: Wire) -> MoEConfig:
+    """Return the config of a rank's share of `experts` of a layer, or places."""
+    first, count = share(experts, wire.rank, wire.ranks)
+    return replace(config, experts=experts, first_expert=first, local_experts=count)
+
+
+def move(
+    wire: Wire | None, expert_map: ExpertMap, weights: ExpertWeights, done: Callable[[], object]
+) -> Move:
     """
-    Return the config of this rank: its own, or of a whole layer its share of the experts.
+    Begin to bring weights to the places of another map: see `jitgen.MoELayer.move`.
 
     Raises:
-        InputError: It asks for what ranks do not promise.
+        InputError: The layer has no places, or the map is wrong.
     """
-    require_fast(config)
-    if wire.ranks == 1 or config.groups < config.experts:
-        return config
-    if wire.ranks > config.experts:
-        raise InputError("group", f"must have at most {config.experts} ranks, one for each expert")
-    first, count = share(config.experts, wire.rank, wire.ranks)
-    return replace(config, first_expert=first, local_experts=count)
+    if not isinstance(wire, Placed):
+        raise InputError("expert_map", "must be given to MoELayer first, for places")
+    return Move(wire, expert_map, weights.tensors, done)
 
 
 def require_fast(config: MoEConfig) -> None:
@@ -167,14 +227,14 @@ def run_on_ranks(  # noqa: PLR0913, PLR0917  # each is one thing to say
             x, topk_weights, topk_ids, shared, shared_weights, tensors, number, rank_tokens
         )
         return found if out is None else out.copy_(found)
-    tensors = (x, topk_weights, topk_ids, shared, out, shared_weights)
-    return run_in_passes(chain, wire, tensors, workspace, every)
+    of_call = (x, topk_weights, topk_ids, shared, out, shared_weights)
+    return run_in_passes(chain, wire, of_call, workspace, every)
 
 
 def run_in_passes(
     chain: Chain,
     wire: Wire,
-    tensors: tuple[Any, ...],
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None],
     workspace: Workspace | None,
     every: int,
 ) -> Tensor:
@@ -185,7 +245,7 @@ def run_in_passes(
     x, topk_weights, topk_ids, shared, out, shared_weights = tensors
     tokens, most = x.shape[0], wire.max_tokens
     ids = common.short_ids(topk_ids).contiguous()
-    parts = []
+    parts: list[Tensor] = []
     for first in range(0, every, most):
         part = slice(min(first, tokens), min(first + most, tokens))
         room = min(most, every - first)
@@ -202,6 +262,6 @@ def run_in_passes(
                 None if out is None else out[part],
             )
         )
-    if out is not None:
-        return out
-    return torch.cat([x.new_empty(0, x.shape[1]), *parts]) if len(parts) != 1 else parts[0]
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([x.new_empty(0, x.shape[1]), *parts]) if out is None else out

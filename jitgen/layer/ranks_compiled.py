@@ -75,14 +75,15 @@ def _run(
         InputError: There is none any more.
     """
     found = LAYERS.get(number)
-    if found is None or found.wire is None:
+    wire = None if found is None else found._wire
+    if found is None or wire is None:
         raise InputError(
             "layer", "must be alive, and of this process, where a graph of torch's runs it"
         )
     chain = found.chain_of(weights)
-    every = found.wire.max_tokens if rank_tokens is None else rank_tokens
+    every = wire.max_tokens if rank_tokens is None else rank_tokens
     tensors = (x, topk_weights, topk_ids, shared, None, shared_weights)
-    return run_in_passes(chain, found.wire, tensors, found.workspace, every)
+    return run_in_passes(chain, wire, tensors, found.workspace, every)
 
 
 def _fake(x: Tensor, *_: Any) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from jitgen.ops.dispatch.call import Tokens
+from jitgen.parallel.wire import group_of
 
 _ALIGNMENT = 16
 
@@ -30,9 +31,9 @@ class Collectives:
     """
 
     def __init__(self, group: ProcessGroup, max_tokens: int) -> None:
+        self.group_name = str(group.group_name)
         self.rank, self.ranks = group.rank(), group.size()
         self.max_tokens = max_tokens
-        self._group = group
 
     def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
         """Gather the tokens of all ranks, each one record of bytes, by one collective."""
@@ -46,7 +47,7 @@ class Collectives:
         weights = topk_weights.contiguous().view(torch.uint8)
         mine[:tokens, row + ids : row + 2 * ids] = weights
         every = mine.new_empty(self.ranks * room, length)
-        _gather(every, mine, group=self._group)
+        _gather(every, mine, group=group_of(self.group_name))
         return Tokens(
             every[:, :row].view(torch.bfloat16),
             every[:, row : row + ids].contiguous().view(torch.int32),
@@ -64,7 +65,7 @@ class Collectives:
         """Send each rank its rows by one collective, and add up in the order of ranks."""
         sent = y.contiguous().view(torch.uint8)
         every = torch.empty_like(sent)
-        dist.all_to_all_single(every, sent, group=self._group)
+        dist.all_to_all_single(every, sent, group=group_of(self.group_name))
         rows = every.view(torch.bfloat16).view(self.ranks, -1, y.shape[1])[:, :tokens]
         total = torch.zeros(rows.shape[1:], device=y.device)
         for each in rows:

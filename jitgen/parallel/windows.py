@@ -37,6 +37,7 @@ class Windows:
     def __init__(
         self, group: ProcessGroup, tokens: Shared, sums: Shared, max_tokens: int, limit_s: float
     ) -> None:
+        self.group_name = str(group.group_name)
         self.rank, self.ranks = group.rank(), group.size()
         self.max_tokens = max_tokens
         self._memory = (tokens, sums)

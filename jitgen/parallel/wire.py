@@ -3,11 +3,23 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
+from torch.distributed import ProcessGroup, distributed_c10d
 
 from jitgen.ops.dispatch.call import Tokens
+
+_resolved: Any = distributed_c10d._resolve_process_group  # type: ignore[attr-defined]
+
+
+def group_of(name: str) -> ProcessGroup:
+    """
+    Return the group of that name. What lives as long as a layer does not keep the group itself: the
+    threads of one that is there when the process ends may abort it.
+    """
+    found: ProcessGroup = _resolved(name)
+    return found
 
 
 @runtime_checkable
@@ -19,11 +31,13 @@ class Wire(Protocol):
     after the other on one stream share a wire.
 
     Attributes:
+        group_name: Torch's name of the group of ranks; see `group_of`.
         rank: The number of this one.
         ranks: How many there are.
         max_tokens: Most tokens of a rank in a call.
     """
 
+    group_name: str
     rank: int
     ranks: int
     max_tokens: int

@@ -40,6 +40,19 @@ def test_windows_and_collectives_give_the_same_bits_and_a_late_rank_is_named(
     ranks.run(ranks.several, 2, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("number", "forms"),
+    [
+        (2, ["block128"]),
+        pytest.param(4, ["bf16_bias", "exact1_row", "int4_wide1"], marks=pytest.mark.nightly),
+    ],
+)
+def test_experts_move_between_ranks_while_the_layer_serves(
+    number: int, forms: list[str], tmp_path: Path
+) -> None:
+    ranks.run(ranks.moves, number, tmp_path, *forms)
+
+
 @pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_torch_compile_has_a_layer_of_ranks_as_one_operation(number: int, tmp_path: Path) -> None:
     ranks.run(ranks.traced, number, tmp_path)
@@ -78,7 +91,7 @@ def test_ranks_are_connected_by_a_group() -> None:
 class Two:
     """What connects two ranks, of which a plan needs the number alone."""
 
-    rank, ranks, max_tokens = 0, 2, 16
+    group_name, rank, ranks, max_tokens = "", 0, 2, 16
 
     def dispatch(self, *_: torch.Tensor) -> None:
         """Not called."""

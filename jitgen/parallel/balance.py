@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A map of experts by which ranks have equally many tokens: replicas for the heaviest, then packing.
+
+The two greedy steps are those of DeepSeek's EPLB (github.com/deepseek-ai/EPLB), for one host: each
+replica goes to the expert with most tokens in one place; then places, the heaviest first, go to the
+rank with the fewest tokens that has room.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from jitgen.errors import InputError
+from jitgen.parallel.expert_map import ExpertMap
+
+
+def balance(counts: Sequence[float] | Tensor, ranks: int, replicas: int = 0) -> ExpertMap:
+    """
+    Return a map for experts that had so many tokens; equal arguments give equal maps.
+
+    Args:
+        counts: (E,) tokens of each expert, over all ranks: what ``jitgen.route(load=)`` counts,
+            added up. 0 for all, and the map is one for any tokens.
+        ranks: Ranks that share the layer.
+        replicas: Places beside one for each expert, at most ``E * (ranks - 1)``: no rank needs an
+            expert twice.
+
+    Raises:
+        InputError: A number is none that there can be.
+
+    Example::
+
+        expert_map = jitgen.parallel.balance([70, 10, 10, 10], ranks=2, replicas=2)
+        expert_map.placed
+        # (0, 1, 3, 0, 0, 2)
+    """
+    loads = [float(each) for each in (counts.tolist() if isinstance(counts, Tensor) else counts)]
+    if wrong := [each for each in loads if not 0 <= each < math.inf]:
+        raise InputError("counts", f"must be numbers of tokens, 0 or more (got {wrong[0]})")
+    experts = len(loads)
+    if type(replicas) is not int or not 0 <= replicas <= experts * (max(1, ranks) - 1):
+        raise InputError(
+            "replicas",
+            f"must be 0 to {experts * (max(1, ranks) - 1)}, for {experts} experts of {ranks} ranks "
+            f"(got {replicas!r})",
+        )
+    copies = _copies(loads, ranks, replicas)
+    empty = ExpertMap.plain(experts + replicas, ranks)  # for the rooms of ranks
+    room = [len(empty.part(rank)) for rank in range(ranks)]
+    held: list[list[int]] = [[] for _ in range(ranks)]
+    total = [0.0] * ranks
+    parts = [(loads[e] / copies[e], e) for e in range(experts) for _ in range(copies[e])]
+    for load, expert in sorted(parts, key=lambda part: (-part[0], part[1])):
+        free = (rank for rank in range(ranks) if len(held[rank]) < room[rank])
+        rank = min(free, key=lambda r: (held[r].count(expert), total[r], len(held[r]), r))
+        held[rank].append(expert)
+        total[rank] += load
+    placed = tuple(expert for each in held for expert in sorted(each))
+    return ExpertMap(experts=experts, ranks=ranks, placed=placed)
+
+
+def _copies(loads: Sequence[float], ranks: int, replicas: int) -> list[int]:
+    """Return how many places each expert has: one, and one more for the heaviest in turn."""
+    copies = [1] * len(loads)
+    for _ in range(replicas):
+        some = (expert for expert, count in enumerate(copies) if count < ranks)
+        heaviest = max(some, key=lambda e: (loads[e] / copies[e], -copies[e], -e))
+        copies[heaviest] += 1
+    return copies

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which expert is in which place of which rank, some of them in several."""
+
+from __future__ import annotations
+
+from jitgen.errors import InputError
+from jitgen.parallel.share import share
+from jitgen.support.frozen import frozen
+
+
+@frozen
+class ExpertMap:
+    """
+    Experts of a layer in places of ranks: rank r has the places that ``share(len(placed), r,
+    ranks)`` says. An expert with several places, replicas, has a part of its tokens in each.
+
+    Attributes:
+        experts: Experts of the layer, E.
+        ranks: Ranks that share it.
+        placed: The expert in each place, P numbers, of which each from 0 to E - 1 is one.
+
+    Raises:
+        InputError: An expert has no place, or there is none of that number.
+
+    Example::
+
+        expert_map = ExpertMap(experts=3, ranks=2, placed=(0, 1, 0, 2))
+        expert_map.of_rank(1)
+        # (0, 2)
+    """
+
+    experts: int
+    ranks: int
+    placed: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        share(len(self.placed), 0, self.ranks)
+        if missing := sorted({*range(self.experts)} - {*self.placed}):
+            raise InputError("placed", f"must have every expert (got no {missing[0]})")
+        if strange := sorted({*self.placed} - {*range(self.experts)}):
+            raise InputError(
+                "placed", f"must be experts from 0 to {self.experts - 1} (got {strange[0]})"
+            )
+
+    @classmethod
+    def plain(cls, experts: int, ranks: int) -> ExpertMap:
+        """Return the map of experts in their order, each in one place."""
+        return cls(experts=experts, ranks=ranks, placed=tuple(range(experts)))
+
+    def part(self, rank: int) -> range:
+        """Return the places of a rank."""
+        first, count = share(len(self.placed), rank, self.ranks)
+        return range(first, first + count)
+
+    def of_rank(self, rank: int) -> tuple[int, ...]:
+        """Return the experts in the places of a rank."""
+        places = self.part(rank)
+        return self.placed[places.start : places.stop]
+
+    @property
+    def places(self) -> tuple[tuple[int, ...], ...]:
+        """The places of each expert."""
+        found: list[list[int]] = [[] for _ in range(self.experts)]
+        for place, expert in enumerate(self.placed):
+            found[expert].append(place)
+        return tuple(map(tuple, found))
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The rank of each place."""
+        return tuple(rank for rank in range(self.ranks) for _ in self.part(rank))
