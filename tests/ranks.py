@@ -17,6 +17,8 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 import jitgen
+from jitgen.autotune.measure.errors import WrongResult
+from jitgen.bench.layer import ranks as bench
 from jitgen.errors import InputError, PeerTimeout
 from jitgen.parallel import ExpertMap, balance, connect, share
 from tests.moe_cases import Case, make
@@ -190,6 +192,20 @@ def _moves(rank: int, ranks: int, form: str) -> None:
 
 def _bits(values: Tensor) -> Tensor:
     return values.contiguous().view(torch.uint8)
+
+
+def measured(rank: int, ranks: int) -> None:
+    """Let a bench find wrong results before it times anything."""
+    right = torch.randn(2 * ranks, 8)
+    mine = right[2 * rank : 2 * rank + 2]
+    bench._check({"windows": mine, "collectives": mine}, right, rank, 2)
+    for found, pattern in (
+        ({"windows": mine, "collectives": mine + 1}, "windows and collectives differ"),
+        ({"windows": mine * 1.1, "collectives": mine * 1.1}, "are off by 1.00e-01"),
+    ):
+        with pytest.raises(WrongResult, match=pattern):
+            bench._check(found, right, rank, 2)
+    assert len(bench._times(lambda: None, 3, torch.device("cpu"))) == 3
 
 
 def warm(rank: int, ranks: int, cache: str) -> None:

@@ -104,6 +104,11 @@ def _measure(output: Output, suite: str, options: dict[str, Any]) -> int:
             if suite != _ALL:
                 raise
             output.note(f"skipped: {error}")
+    return _tell_rows(output, suite, rows)
+
+
+def _tell_rows(output: Output, suite: str, rows: list[Row]) -> int:
+    """Print figures and their budgets, and return the exit code."""
     where = conditions()
 
     def human() -> None:
@@ -211,6 +216,9 @@ def _options(suite: Suite) -> dict[str, Option]:
         "minutes": value("--minutes", minutes, "Begin no case after so many."),
         "experts": numbers("--experts", "Experts on the GPU: 8,32,256."),
         "tokens": numbers("--tokens", "Tokens at once: 1,2,4 to 16384."),
+        "ranks": value(
+            "--ranks", click.IntRange(2), "Processes that share a layer, with a GPU each."
+        ),
         "model": choice("--model names", "model", only_these, multiple=True),
         "side": choice("--side sides", "side", only_these, multiple=True),
         "routed": flag("--routed", "From logits of 256 experts, of which 32 are here."),
@@ -259,6 +267,8 @@ def _report(output: Output, suite: Suite, given: dict[str, Any]) -> int:
         if save_at or any(given[name] for name in suite.measuring):
             raise click.UsageError(suite.refusal)
         return _tell(output, suite, suite.read(read_at), given)
+    if given.get("ranks") is not None:
+        return _of_ranks(output, suite, given)
     steps = suite.steps(given)
     if given.get("kernels") and suite.kernels is not None:
         return _list(output, suite, suite.kernels(steps, given))
@@ -267,6 +277,24 @@ def _report(output: Output, suite: Suite, given: dict[str, Any]) -> int:
         for step in suite.measure(report, steps, given):
             progress.advance(str(step))
     return _tell(output, suite, report, given)
+
+
+def _of_ranks(output: Output, suite: Suite, given: dict[str, Any]) -> int:
+    """Measure a layer that ranks share, or list what kernels that needs."""
+    from jitgen.bench.layer import ranks
+    from jitgen.bench.layer.ours import ARCH as LISTED
+    from jitgen.bench.runner import of_every_device
+
+    count, experts, tokens = (given[name] for name in ("ranks", "experts", "tokens"))
+    if any(given[name] for name in ("sides", "routed", "quick", "save_at", "report_at", "seconds")):
+        raise click.UsageError("--ranks goes with --experts, --tokens, --rounds, --kernels, --json")
+    if given["kernels"]:
+        case, numbers = ranks.plan(count, experts, tokens, is_gpu=True)
+        most = max(numbers)
+        names = of_every_device(LISTED, lambda: ranks.kernel_names(case, count, most, LISTED))
+        return _list(output, suite, names)
+    output.note(f"measuring a layer of {count} ranks")
+    return _tell_rows(output, suite.name, [*ranks.rows(count, experts, tokens, given["rounds"])])
 
 
 def _list(output: Output, suite: Suite, names: Sequence[str]) -> int:

@@ -25,7 +25,7 @@ _OF_OWN = {
     "transformers": ("TransformersReport", "Listed"),
     "choice": ("ChoiceReport", "ChoiceListed"),
     "hopper-fp4": ("Fp4Report", "Listed"),
-    "layer": ("LayerReport", "Listed"),
+    "layer": ("LayerReport", "Suite", "Listed"),
     "plan": ("PlanReport",),
     "kernel": ("KernelReport",),
     "gradients": ("Suite",),

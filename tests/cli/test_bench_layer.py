@@ -51,6 +51,10 @@ def test_without_a_gpu(jitgen: Jitgen, options: str) -> None:
         "--tokens few",
         "--side vllm",
         "--from x.json --quick",
+        "--ranks 1",
+        "--ranks 2 --quick",
+        "--ranks 3 --kernels",
+        "--ranks 2 --experts 8,16",
     ],
 )
 def test_mistakes(jitgen: Jitgen, options: str) -> None:
@@ -111,3 +115,29 @@ def test_a_run_is_saved(jitgen: Jitgen, monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert count == 4
     assert "torch-inductor" not in how.sides
     assert how.seconds == 45.0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_layer_that_processes_share(jitgen: Jitgen) -> None:
+    done = jitgen("bench layer --ranks 2 --tokens 3 --rounds 2 --json")
+    rows = done.document["rows"]
+
+    assert done.code == 0, done.err
+    assert [row["what"].removeprefix("3 tokens of each of 2 ranks: ") for row in rows] == [
+        "windows alone",
+        "collectives alone",
+        "the layer by windows",
+        "the layer by collectives",
+        "the layer alone on the same rows",
+    ]
+    assert all(row["value"] > 0 and "in 2 rounds" in row["detail"] for row in rows)
+
+
+def test_the_kernels_of_a_layer_that_ranks_share(jitgen: Jitgen) -> None:
+    """Those of a share of the experts, and those between ranks."""
+    names = jitgen("bench layer --ranks 4 --tokens 8 --kernels --json").document["kernels"]
+
+    assert "dispatch_bf16_sm_90a" in names
+    assert any(name.startswith("combine_ranks_bf16") for name in names)
+    assert any(name.startswith("route_given_e64") for name in names)
+    assert not any(name.startswith("route_given_e256") for name in names)

@@ -23,7 +23,7 @@ from jitgen.bench.report import OURS
 from jitgen.config import Config
 from jitgen.errors import ConfigError
 from jitgen.layer.early import EARLY_TOKENS
-from tests import needs
+from tests import needs, ranks
 from tests.bench_layer import routed, small
 
 
@@ -231,3 +231,7 @@ class TestAReport:
         path.write_text("{}", encoding="utf-8")
         with pytest.raises(ConfigError, match="no report"):
             LayerReport.read(path)
+
+
+def test_a_layer_of_ranks_with_a_wrong_result_is_not_timed(tmp_path: Path) -> None:
+    ranks.run(ranks.measured, 1, tmp_path)

@@ -58,8 +58,9 @@ def test_torch_compile_has_a_layer_of_ranks_as_one_operation(number: int, tmp_pa
     ranks.run(ranks.traced, number, tmp_path)
 
 
-def test_the_page_shows_what_two_ranks_do(tmp_path: Path) -> None:
-    (snippet,) = documents.blocks("docs/expert-parallel.md", "python")
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.nightly)])
+def test_the_page_shows_what_two_ranks_do(number: int, tmp_path: Path) -> None:
+    snippet = documents.blocks("docs/expert-parallel.md", "python")[number]
     script = tmp_path / "layer.py"
     script.write_text(snippet, encoding="utf-8")
     command = (*(sys.executable, "-m", "torch.distributed.run"), "--standalone")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Layers that the GPUs of a host share: checked against one GPU with all experts, then timed.
+Layers that the GPUs of a host share: checked against one GPU with all experts; and the wire alone,
+by tilings. `jitgen bench layer --ranks N` times layers.
 
     python -m tests.gpu.expert_parallel prewarm --ranks 2          # anywhere: compiles the kernels
     JITGEN_GPU_CACHE=... python -m tests.gpu.expert_parallel run --ranks 2
@@ -25,11 +26,12 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 import jitgen
+from jitgen.bench.layer.ranks import _times as times_of
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import DispatchConfig, Tiling
 from jitgen.ops.combine_ranks.call import combine_ranks
 from jitgen.ops.dispatch.call import dispatch
-from jitgen.parallel import Wire, connect, share
+from jitgen.parallel import connect, share
 from jitgen.parallel.windows import Windows
 from jitgen.settings import settings
 
@@ -48,7 +50,7 @@ TILINGS = [
 ]
 """Of which the wire's times are compared."""
 
-CALLS, REPLAYS = 20, 15
+REPLAYS = 15
 
 
 def weights_of(config: jitgen.MoEConfig, device: str) -> jitgen.ExpertWeights:
@@ -116,19 +118,9 @@ def captured(call: Callable[[], object], calls: int) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def time_of(call: Callable[[], object], calls: int = CALLS) -> float:
+def time_of(call: Callable[[], object]) -> float:
     """Return the microseconds of a call."""
-    graph, times = captured(call, calls), []
-    for _ in range(REPLAYS):
-        dist.barrier()
-        torch.cuda.synchronize()
-        begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(1000 * begin.elapsed_time(end) / calls)
-    return slowest(statistics.median(times))
+    return 1e6 * statistics.median(times_of(call, REPLAYS, torch.device("cuda")))
 
 
 def check(config: jitgen.MoEConfig, rank: int, ranks: int, most: int, rounds: int) -> None:
@@ -209,43 +201,10 @@ def wire_of(rank: int, ranks: int) -> None:
         log(rank, f"wire {count}:", ", ".join(f"{k} {v:.1f}" for k, v in times.items()))
 
 
-def layers(rank: int, ranks: int) -> None:
-    """Time layers of DeepSeek-V3's sizes: over ranks, and alone on the same rows."""
-    first, count = share(EXPERTS, rank, ranks)
-    part = replace(LARGE, experts=count, local_experts=None)
-    mine = weights_of(part, "cuda")
-    most = max(TOKENS)
-    wires: dict[str, Wire] = {
-        kind: connect(
-            dist.group.WORLD, hidden=HIDDEN, top_k=TOP_K, max_tokens=most, device="cuda",
-            kind=kind, limit_s=10,
-        )
-        for kind in ("windows", "collectives")
-    }  # fmt: skip
-    over = {
-        kind: jitgen.MoELayer(LARGE, mine, max_tokens=most, group=wire)
-        for kind, wire in wires.items()
-    }
-    config = replace(LARGE, first_expert=first, local_experts=count)
-    alone = jitgen.MoELayer(config, mine, max_tokens=ranks * most)
-    for number in TOKENS:
-        given = tokens_of(LARGE, number, 77 + rank)
-        rows = wires["collectives"].dispatch(given[0], given[2], given[1], number)
-        x = rows.x.contiguous()
-        times = {"alone": time_of(lambda: alone(x, rows[2], rows[1]), 8)}  # noqa: B023
-        for kind, layer in over.items():
-            call = lambda: layer(*given, rank_tokens=number)  # noqa: B023, E731
-            times[kind] = time_of(call, 8)
-        times["alone again"] = time_of(lambda: alone(x, rows[2], rows[1]), 8)  # noqa: B023
-        wires["windows"].check()
-        log(rank, f"layer {number}:", ", ".join(f"{k} {v:.1f}" for k, v in times.items()))
-
-
 PARTS: dict[str, Callable[[int, int], None]] = {
     "check": lambda rank, ranks: check(SMALL, rank, ranks, 9, 24),
     "wire": wire_of,
     "check-large": lambda rank, ranks: check(LARGE, rank, ranks, 16, 4),
-    "layer": layers,
 }
 
 

@@ -61,7 +61,11 @@ KEPT = {
     "layer/module.py self._workspace": _LEASED,
     "layer/module.py self._wire": "memory that peers see, written in the order of a stream",
     "layer/module.py self.config": _NUMBERS,
+    "layer/module.py self._number": _NUMBERS,
     "layer/module.py self.max_tokens": _NUMBERS,
+    "layer/ranks.py LAYERS": "references that keep no layer: each knows its tensors",
+    "layer/ranks.py _numbers": _NUMBERS,
+    "layer/ranks_compiled.py operation()": "an operation of torch: no tensor",
     "layer/workspace.py NEW": "no memory",
     **{
         f"layer/workspace.py self.{name}": _LEASED

@@ -161,13 +161,14 @@ SUITE = Suite(
 Every side is checked against float32 before it is timed, captured in a CUDA graph; L2 is cold; all
 sides of a case take turns. Behind a time stands what it is of jitgen's, behind jitgen's what it is
 of the floor: the weights of the experts that are chosen, at the rate of a copy. Exits 1 if a
-target is missed or jitgen is left out. Sides: {", ".join(SIDES)}.
+target is missed or jitgen is left out. Sides: {", ".join(SIDES)}. With --ranks the layer is that of
+docs/expert-parallel.md, on so many GPUs, or without one in processes on the CPU.
 """,
     options=(
-        *("experts", "tokens", "side", "routed", "quick", "rounds", "seconds", "no_steps"),
+        *("experts", "tokens", "ranks", "side", "routed", "quick", "rounds", "seconds", "no_steps"),
         *("save", "from", "kernels", "report"),
     ),
-    measuring=("experts", "tokens", "sides", "routed", "quick", "seconds"),
+    measuring=("experts", "tokens", "ranks", "sides", "routed", "quick", "seconds"),
     steps=_steps,
     run=_run,
     choices={"side": SIDES},
