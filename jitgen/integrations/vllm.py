@@ -5,22 +5,27 @@ or for rows.
 
 vLLM finds `register` as an entry point of ``vllm.general_plugins``, and it does something only
 where ``VLLM_PLUGINS`` names ``jitgen``: to have both installed changes nothing. There is no
-interface for experts of others yet, so the lists that vLLM chooses from are extended.
+interface for experts of others yet, so the lists that vLLM chooses from are extended. Where
+``VLLM_PLUGINS`` names ``jitgen-ranks``, too, tokens travel to the experts of other ranks by jitgen.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import os
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-NAME = "jitgen"
+NAME, RANKS = "jitgen", "jitgen-ranks"
 
 _ORACLES = {"unquantized": ("CPU", "TRITON"), "fp8": ("TRITON",)}
 """Modules that choose experts, and the backends whose weights stay as checkpoints have them."""
+
+_MAKE = "maybe_make_prepare_finalize"
+"""What returns, for a layer, how tokens come to ranks."""
 
 _logger = logging.getLogger(__name__)
 
@@ -32,14 +37,21 @@ def register() -> None:
     Raises:
         ImportError: This vLLM has not the modules that this was written for.
     """
-    if NAME not in os.environ.get("VLLM_PLUGINS", "").split(","):
+    names = os.environ.get("VLLM_PLUGINS", "").split(",")
+    if NAME not in names:
         _logger.info("VLLM_PLUGINS does not name %s: vLLM keeps its own experts", NAME)
         return
-    for name, backends in _ORACLES.items():
-        oracle: Any = importlib.import_module(f"vllm.model_executor.layers.fused_moe.oracle.{name}")
+    package = "vllm.model_executor.layers.fused_moe"
+    oracles: list[Any] = [importlib.import_module(f"{package}.oracle.{name}") for name in _ORACLES]
+    for oracle, backends in zip(oracles, _ORACLES.values(), strict=True):
         choose = oracle.backend_to_kernel_cls
         if not hasattr(choose, NAME):
             oracle.backend_to_kernel_cls = extended(choose, backends)
+    if RANKS in names:
+        for module in (importlib.import_module(f"{package}.all2all_utils"), *oracles):
+            make = getattr(module, _MAKE, None)  # which oracles have under the same name
+            if make is not None and not hasattr(make, NAME):
+                setattr(module, _MAKE, between_ranks(make))
 
 
 def extended(
@@ -57,3 +69,18 @@ def extended(
 
     setattr(backend_to_kernel_cls, NAME, True)
     return backend_to_kernel_cls
+
+
+def between_ranks(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function like `make`, which lets tokens travel by jitgen where ranks gather them."""
+    signature = inspect.signature(make)
+
+    def maybe_make_prepare_finalize(*given: Any, **named: Any) -> Any:
+        from jitgen.integrations.vllm_ranks import made
+
+        asked = signature.bind(*given, **named).arguments
+        ours = made(asked["moe"], asked["quant_config"], asked)
+        return make(*given, **named) if ours is None else ours
+
+    setattr(maybe_make_prepare_finalize, NAME, True)
+    return maybe_make_prepare_finalize

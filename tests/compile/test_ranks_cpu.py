@@ -15,7 +15,7 @@ import jitgen
 from jitgen.config.dispatch import DispatchProblem
 from jitgen.errors import InputError
 from jitgen.parallel import connect, share
-from tests import documents, needs, ranks
+from tests import documents, needs, ranks, vllm_ranks
 from tests.moe_cases import make
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
@@ -51,6 +51,10 @@ def test_experts_move_between_ranks_while_the_layer_serves(
     number: int, forms: list[str], tmp_path: Path
 ) -> None:
     ranks.run(ranks.moves, number, tmp_path, *forms)
+
+
+def test_ranks_of_vllm_bring_tokens_to_each_other_as_jitgen_does(tmp_path: Path) -> None:
+    ranks.run(vllm_ranks.work, 2, tmp_path)
 
 
 @pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.nightly)])

@@ -29,6 +29,10 @@ KEPT = {
     "integrations/vllm_experts.py _told": "names of layers that the log has named: no tensor",
     "integrations/vllm_experts.py self._form": _NUMBERS,
     "integrations/vllm_experts.py self._gate": _NUMBERS,
+    "integrations/vllm_ranks.py _wires": "memory that peers see, in the order of a stream",
+    "integrations/vllm_ranks.py self._wires": "the same",
+    "integrations/vllm_ranks.py self.moe_config": _NUMBERS,
+    "integrations/vllm_ranks.py self.quant_config": "references of vLLM's, which are not read",
     "torch/operands.py _of_arch()": "a number of each target",
     "layer/checkpoints/encodings/protocol.py self.roles": _NUMBERS,
     **{

@@ -21,9 +21,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
-from torch.multiprocessing.spawn import ProcessException
+from torch.multiprocessing.spawn import ProcessException, spawn
 
 from jitgen.autotune.measure.errors import NoDevice, WrongResult
 from jitgen.bench.layer import NAME
@@ -103,7 +102,7 @@ def rows(ranks: int, experts: Sequence[int], tokens: Sequence[int], rounds: int)
     case, numbers = plan(ranks, experts, tokens, is_gpu=count > 0)
     with tempfile.TemporaryDirectory(prefix="jitgen-ranks-") as folder:
         try:
-            mp.spawn(_rank, (ranks, folder, case, numbers, rounds), nprocs=ranks)
+            spawn(_rank, (ranks, folder, case, numbers, rounds), nprocs=ranks)
         except ProcessException as error:
             raise WrongResult(str(error).strip()) from None
         for what, value, detail in parse_json(read_bounded(Path(folder) / "rows")):

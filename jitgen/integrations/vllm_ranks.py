@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What vLLM brings tokens to the experts of other ranks by, and their sums back: `jitgen.parallel`,
+in the place of its gather and its reduce-scatter, with data parallel ranks that share the experts.
+
+Importing this imports vLLM; `jitgen.integrations.vllm` does so when vLLM asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.distributed import get_ep_group
+from vllm.forward_context import get_forward_context
+from vllm.model_executor.layers.fused_moe import modular_kernel
+from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
+
+from jitgen.events import warn_once
+from jitgen.parallel import Wire, connect
+
+FEW_TOKENS = 256
+"""Of each rank, which travel by windows; more of them by collectives, which bytes decide."""
+
+_wires: dict[tuple[Any, ...], tuple[Wire, Wire]] = {}
+"""Of groups and sizes: layers run one after the other, so that those of one size share wires."""
+
+
+def made(moe: Any, quant_config: Any, asked: dict[str, Any]) -> Any:
+    """
+    Return what brings tokens to ranks, for a layer whose ranks would gather them; else None.
+
+    Args:
+        moe: vLLM's config of the layer.
+        quant_config: vLLM's config of its formats.
+        asked: Other arguments of vLLM's function by their names.
+    """
+    parallel = moe.moe_parallel_config
+    would_gather = parallel.use_all2all_kernels and moe.use_ag_rs_all2all_kernels
+    if not would_gather or not asked.get("allow_new_interface") or asked.get("use_monolithic"):
+        return None
+    why = ""
+    if parallel.is_sequence_parallel or parallel.ep_size != parallel.dp_size:
+        why = "ranks are not data parallel ranks alone"
+    elif moe.in_dtype is not torch.bfloat16:
+        why = f"tokens are {moe.in_dtype}, and kernels take bfloat16"
+    if why:
+        warn_once(f"ranks of vLLM: {why}", "vLLM brings tokens to other ranks itself: %s", why)
+        return None
+    return JitgenRanks(moe, quant_config, _connected(moe))
+
+
+def _connected(moe: Any) -> tuple[Wire, Wire]:
+    """Return the wires of a layer: for few tokens of each rank, and for any number."""
+    coordinator = get_ep_group()
+    key = coordinator.device_group.group_name, moe.hidden_dim, moe.experts_per_token
+    if key not in _wires:
+        few, many = (
+            connect(
+                coordinator.device_group,
+                hidden=moe.hidden_dim,
+                top_k=moe.experts_per_token,
+                max_tokens=FEW_TOKENS,
+                device=coordinator.device,
+                kind=kind,
+            )
+            for kind in ("auto", "collectives")
+        )
+        _wires[key] = few, many
+    return _wires[key]
+
+
+class JitgenRanks(modular_kernel.FusedMoEPrepareAndFinalizeModular):  # vLLM is untyped
+    """
+    The tokens of all ranks for the experts of this one, in vLLM's terms.
+
+    Args:
+        moe_config: vLLM's config of the layer.
+        quant_config: vLLM's config of its formats.
+        wires: For few tokens of each rank, and for any number.
+    """
+
+    def __init__(self, moe_config: Any, quant_config: Any, wires: tuple[Wire, Wire]) -> None:
+        self.moe_config, self.quant_config = moe_config, quant_config
+        self._wires = wires
+
+    @property
+    def activation_format(self) -> Any:
+        """Return vLLM's word for tokens that are not sorted yet."""
+        return modular_kernel.FusedMoEActivationFormat.Standard
+
+    def max_num_tokens_per_rank(self) -> int | None:
+        """Return that there may be any number."""
+        return None
+
+    def topk_indices_dtype(self) -> torch.dtype | None:
+        """Return the type of ids that travel."""
+        return torch.int32
+
+    def num_dispatchers(self) -> int:
+        """Return the ranks."""
+        return self._wires[0].ranks
+
+    def output_is_reduced(self) -> bool:
+        """Return that `finalize` adds up what all ranks have."""
+        return True
+
+    def _wire(self, room: int) -> Wire:
+        few, many = self._wires
+        return few if room <= few.max_tokens else many
+
+    def prepare(
+        self,
+        a1: Tensor,
+        topk_weights: Tensor,
+        topk_ids: Tensor,
+        num_experts: int,  # vLLM's own
+        expert_map: Tensor | None,
+        apply_router_weight_on_input: bool,
+        quant_config: Any,
+        defer_input_quant: bool = False,
+    ) -> tuple[Tensor, None, None, Tensor, Tensor]:
+        """
+        Return the tokens of all ranks, with the experts and weights of each; rows of no token have
+        experts of -1, and nothing reads what comes of them.
+
+        Raises:
+            ValueError: Experts want tokens that are quantised.
+        """
+        if quant_config.quant_dtype is not None and not defer_input_quant:
+            raise ValueError(
+                "jitgen-ranks brings bfloat16 tokens to experts, which have to quantise them "
+                "themselves, as jitgen's do: VLLM_PLUGINS=jitgen,jitgen-ranks"
+            )
+        if apply_router_weight_on_input:
+            a1 = a1 * topk_weights.to(a1.dtype)
+        counts = get_forward_context().dp_metadata.num_tokens_across_dp_cpu
+        room = max(1, int(counts.max()))
+        x, ids, weights = self._wire(room).dispatch(
+            a1.contiguous(), topk_ids.int().contiguous(), topk_weights.float().contiguous(), room
+        )
+        return x, None, None, ids, weights
+
+    def finalize(
+        self,
+        output: Tensor,
+        fused_expert_output: Tensor,
+        topk_weights: Tensor,  # vLLM's own
+        topk_ids: Tensor,
+        apply_router_weight_on_input: bool,
+        weight_and_reduce_impl: Any,
+    ) -> None:
+        """
+        Write the sum of what ranks have for this rank's tokens into `output`.
+
+        Raises:
+            ValueError: Experts left the sum over a token's places to this.
+        """
+        if not isinstance(weight_and_reduce_impl, TopKWeightAndReduceNoOP):
+            kind = type(weight_and_reduce_impl).__name__
+            raise ValueError(
+                f"jitgen-ranks needs experts that add up a token's places, as jitgen's do (got "
+                f"{kind}): VLLM_PLUGINS=jitgen,jitgen-ranks"
+            )
+        room = len(fused_expert_output) // self.num_dispatchers()
+        self._wire(room).combine(fused_expert_output, len(output), out=output)
