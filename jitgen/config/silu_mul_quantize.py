@@ -161,6 +161,7 @@ class SiluMulQuantizeConfig(TiledConfig):
         activation: Function of a gate and an up, or of a value without a gate.
         interleaved: Whether gates and ups take turns; else all gates come first.
         power_of_two: Whether scales are rounded up to powers of two.
+        per_group: Whether every group has numbers of its own for the activation.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -176,6 +177,7 @@ class SiluMulQuantizeConfig(TiledConfig):
     activation: Activation = of(Activation, default=Activation.SWIGLU)
     interleaved: bool = of(bool, default=False, word="interleaved")
     power_of_two: bool = of(bool, default=False, word="pow2")
+    per_group: bool = of(bool, default=False, word="pergroup")
     tiling: Tiling = of(Tiling, default=Tiling())
 
     @property
@@ -189,7 +191,8 @@ class SiluMulQuantizeConfig(TiledConfig):
     def arguments(self) -> tuple[str, ...]:
         """Names of the first arguments of the compiled function, for findings."""
         given = {Format.TENSOR: ("given",), Format.NONE: ()}
-        return ("x", "groups", "q", *given.get(self.scale_granularity, ("scale",)))
+        scales = given.get(self.scale_granularity, ("scale",))
+        return ("x", "groups", "q", *scales, *(["numbers"] if self.per_group else []))
 
 
 @frozen
@@ -207,6 +210,7 @@ class SiluMulQuantizeProblem(GroupedRows):
         activation: Function of a gate and an up, or of a value without a gate.
         interleaved: Whether gates and ups take turns.
         power_of_two: Whether scales are powers of two.
+        per_group: Whether every group has numbers of its own for the activation.
     """
 
     op: ClassVar[str] = "silu_mul_quantize"
@@ -218,6 +222,7 @@ class SiluMulQuantizeProblem(GroupedRows):
     activation: Activation = of(Activation, default=Activation.SWIGLU)
     interleaved: bool = of(bool, default=False)
     power_of_two: bool = of(bool, default=False)
+    per_group: bool = of(bool, default=False)
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
@@ -247,13 +252,14 @@ class SiluMulQuantizeProblem(GroupedRows):
         """A readable name, as a file may have it."""
         words = [str(self.layout), str(self.scale_granularity), str(self.activation)]
         words += ["interleaved"] * self.interleaved + ["pow2"] * self.power_of_two
+        words += ["pergroup"] * self.per_group
         return f"{'_'.join(words)}_g{self.groups}_m{self.m}_n{self.n}"
 
     @property
     def kind(self) -> tuple[object, ...]:
         """Sort key of problems: kind, columns, groups, rows."""
         kind = (self.layout, self.scale_granularity, self.activation, self.interleaved)
-        return (*kind, self.power_of_two, self.n, self.groups, self.m)
+        return (*kind, self.power_of_two, self.per_group, self.n, self.groups, self.m)
 
 
 if not TYPE_CHECKING:  # a type checker has the new names alone

@@ -46,6 +46,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     swiglu_beta: float | None = None,
     gate_softcap: float | None = None,
     up_softcap: float | None = None,
+    group_numbers: Tensor | None = None,
     experts: int | None = None,
     first_expert: int = 0,
     sorting: Routing | Sorting | None = None,
@@ -96,6 +97,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         swiglu_beta: Likewise.
         gate_softcap: Likewise.
         up_softcap: Likewise.
+        group_numbers: Likewise, of the experts here: (G, n) float32.
         experts: Experts of the whole layer; None: `first_expert` and those of `w13`.
         first_expert: The number of `w13`'s first expert: ranks that share a layer have parts of it,
             and add up their results.
@@ -140,6 +142,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         w13_bias=w13_bias,
         w2_bias=w2_bias,
         activation_format=activation_format,
+        group_numbers=group_numbers,
     )
     common.require("topk_ids", topk_ids, rank=(2, "(T, k)"))
     require_few("topk_ids", topk_ids.shape[1])
@@ -163,6 +166,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         swiglu_beta=swiglu_beta,
         gate_softcap=gate_softcap,
         up_softcap=up_softcap,
+        per_group=group_numbers is not None,
         first_expert=first_expert,
         local_experts=weights.groups,
         chunk_tokens=chunk_tokens,

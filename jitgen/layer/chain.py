@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.early import JOINED, SHARED, WEIGHTED, configs_of
@@ -29,6 +30,7 @@ from jitgen.ops.permute_quantize.sorting import sort_quantize
 from jitgen.ops.route.call import sort_pairs
 from jitgen.ops.route.results import Sorting
 from jitgen.ops.silu_mul_quantize.call import silu_mul_quantize
+from jitgen.ops.silu_mul_quantize.numbers import require_group_numbers
 from jitgen.support.frozen import frozen
 
 _PARTS = {"route", "permute_quantize"}
@@ -162,6 +164,7 @@ class Chain:
             config=self.configs.get("silu_mul_quantize"),
             **self._groups(pairs),
             **self.config.gate,
+            group_numbers=self.weights.group_numbers,
         )
 
     def down(self, rows: Rows, pairs: Sorting | Counts, into: Buffers = NEW) -> Tensor:
@@ -299,7 +302,8 @@ class Chain:
 
 def require_gates(config: MoEConfig, weights: ExpertWeights) -> None:
     """
-    Require weights with gates for an activation with gates, and without for one without.
+    Require weights with gates for an activation with gates, and without for one without; numbers of
+    each expert exactly where the config says that the weights have them.
 
     Raises:
         InputError: They have others.
@@ -310,3 +314,12 @@ def require_gates(config: MoEConfig, weights: ExpertWeights) -> None:
             for is_gated in (config.is_gated, weights.is_gated)
         )
         raise InputError("w13", f"must be {wanted}, for {config.activation} (got {given})")
+    numbers = weights.group_numbers
+    if config.per_group and numbers is None:
+        raise InputError("group_numbers", "is required for a config with per_group (got None)")
+    if numbers is not None:
+        if not config.per_group:
+            text = "belongs to a config with per_group=True, which has no numbers of its own"
+            raise InputError("group_numbers", text)
+        activation, like = Activation(config.activation), ("w13", weights.device)
+        require_group_numbers(numbers, activation, weights.groups, like)

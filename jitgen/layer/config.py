@@ -43,6 +43,8 @@ class MoEConfig:
         chunk_tokens: More tokens than these go through the chain in several passes.
         min_latency: As for `jitgen.grouped_gemm`.
         numerics: Likewise.
+        per_group: Every expert has numbers of the activation of its own, `group_numbers` of the
+            weights, in the place of those above.
 
     Raises:
         InputError: A value is not allowed.
@@ -65,6 +67,7 @@ class MoEConfig:
     min_latency: bool | None = None
     numerics: str | None = None
     zero_experts: int = 0
+    per_group: bool = False
 
     def __post_init__(self) -> None:
         for name in ("hidden", "intermediate", "experts", "top_k", "chunk_tokens"):
@@ -100,7 +103,9 @@ class MoEConfig:
             raise InputError(
                 "activation", f"must be one of {', '.join(Activation)} (got {self.activation!r})"
             )
-        require_numbers(Activation(self.activation), self._numbers)
+        if type(self.per_group) is not bool:
+            raise InputError("per_group", f"must be True or False (got {self.per_group!r})")
+        require_numbers(Activation(self.activation), self._numbers, per_group=self.per_group)
         if self.interleaved is True and not self.is_gated:
             raise InputError("interleaved", f"must be False for {self.activation}, without gates")
         for name, allowed in (("interleaved", (False, True)), ("min_latency", (None, False, True))):

@@ -48,6 +48,7 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
     swiglu_beta: float | None = None,
     gate_softcap: float | None = None,
     up_softcap: float | None = None,
+    group_numbers: Tensor | None = None,
     expected_m: int | None = None,
     out: Tensor | None = None,
     workspace: Workspace | None = None,
@@ -89,6 +90,7 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
         swiglu_beta: Likewise.
         gate_softcap: Likewise.
         up_softcap: Likewise.
+        group_numbers: Likewise.
         expected_m: How many rows an expert is expected to have, for choosing kernels; any value
             gives right results. None: all of them, so say it where M is room for the worst case.
         out: (G, M, H) bfloat16, H contiguous: where results go; it may be x, and shares memory with
@@ -119,6 +121,7 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
         w13_bias=w13_bias,
         w2_bias=w2_bias,
         activation_format=activation_format,
+        group_numbers=group_numbers,
     )
     config = MoEConfig(
         hidden=weights.hidden,
@@ -132,6 +135,7 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
         swiglu_beta=swiglu_beta,
         gate_softcap=gate_softcap,
         up_softcap=up_softcap,
+        per_group=group_numbers is not None,
         min_latency=min_latency,
         numerics=numerics,
     )

@@ -83,6 +83,9 @@ def require_differentiable(given: Mapping[str, object], weights: ExpertWeights) 
     if weights.is_quantised:
         why = "quantised experts have none"
         advice = "train with bfloat16 weights and quantise them for inference, "
+    elif weights.group_numbers is not None:
+        why = "activations with numbers of each group have none"
+        advice = "give all experts the same numbers, "
     elif given.get("out") is not None:
         why, advice = "what is written to out has none", "leave out `out`, "
     if why:

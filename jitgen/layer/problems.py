@@ -103,6 +103,7 @@ def of_rows(
         scale_granularity=Format(str(weights.activation_format)),
         activation=Activation(config.activation),
         interleaved=config.interleaved,
+        per_group=config.per_group,
     )
     yield _product(config, weights, "w2", layout)
 

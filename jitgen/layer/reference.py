@@ -86,7 +86,10 @@ def _expert(tokens: Tensor, weights: ExpertWeights, group: int, config: MoEConfi
     h = tokens @ matrix(weights.w13, weights.w13_scale, group).T
     if weights.w13_bias is not None:
         h += weights.w13_bias[group]
-    y = activated(h, **config.gate) @ matrix(weights.w2, weights.w2_scale, group).T
+    numbers = weights.group_numbers
+    of_rows = None if numbers is None else numbers[group].expand(len(h), -1)
+    y = activated(h, **config.gate, row_numbers=of_rows)
+    y = y @ matrix(weights.w2, weights.w2_scale, group).T
     if weights.w2_bias is not None:
         y += weights.w2_bias[group]
     return y

@@ -40,6 +40,9 @@ NONE, BLOCK128, ROW = "none", "block128", "row"
 
 _BLOCK = 128
 
+_BESIDE = ("w13_scale", "w2_scale", "w13_bias", "w2_bias", "group_numbers")
+"""Tensors beside the matrices, which weights may lack."""
+
 
 @with_old_fields
 @frozen
@@ -55,6 +58,8 @@ class ExpertWeights:
         w2_scale: Likewise.
         w13_bias: (G, 2 I) float32, without gates (G, I), added to the first product; None: nothing.
         w2_bias: (G, H) float32, likewise to the second.
+        group_numbers: (G, n) float32, the numbers of each expert's activation, as for
+            `jitgen.silu_mul_quantize`; None: all experts have those of the config.
         activation_format: What tokens are quantised to: ``none``, ``block128`` or ``row``; None:
             as the weights ask, and of two possibilities ``block128``.
 
@@ -69,6 +74,7 @@ class ExpertWeights:
     w13_bias: Tensor | None = None
     w2_bias: Tensor | None = None
     activation_format: str | None = None
+    group_numbers: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("w13", "w2"):
@@ -106,6 +112,11 @@ class ExpertWeights:
                     [torch.float32],
                     shape=((groups, columns), "a number for each column"),
                 )
+        if self.group_numbers is not None:
+            name, numbers = "group_numbers", self.group_numbers
+            common.require(name, numbers, [torch.float32], rank=(2, "(G, n)"))
+            shape = (groups, numbers.shape[1]), "the numbers of each expert"
+            common.require(name, numbers, shape=shape)
         for name, tensor in self.tensors.items():
             common.require(name, tensor, like=("w13", self.tensors["w13"].device))
 
@@ -160,7 +171,7 @@ class ExpertWeights:
                 found |= {name: each.values, f"{name}_factor": each.factor}
             else:
                 found[name] = each
-        for name in ("w13_scale", "w2_scale", "w13_bias", "w2_bias"):
+        for name in _BESIDE:
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
         return found
@@ -198,7 +209,7 @@ class ExpertWeights:
                 except InputError as error:
                     raise InputError(name, f"its {error}") from None
                 fields[name] = known(each, made)
-        for name in ("w13_scale", "w2_scale", "w13_bias", "w2_bias"):
+        for name in _BESIDE:
             fields[name] = tensors.get(name)
         return ExpertWeights(**fields)
 

@@ -19,23 +19,28 @@ SUMS = SumOrder(
     words="nothing: scales are maxima",
     free=(
         *("layout", "scale_granularity", "activation", "interleaved", "power_of_two"),
-        "tiling",
+        *("per_group", "tiling"),
     ),
 )
 
 
 def check_kind(config: SiluMulQuantizeConfig) -> None:
     """
-    Require that scales that are rounded are found by the kernel, and gates where they take turns
-    with ups.
+    Require that scales that are rounded are found by the kernel, gates where they take turns with
+    ups, and numbers where groups have their own.
 
     Raises:
-        Refusal: Others are, with the code ``E_POWER_OF_TWO`` or ``E_INTERLEAVED``.
+        Refusal: Others are, with the code ``E_POWER_OF_TWO``, ``E_INTERLEAVED`` or ``E_PER_GROUP``.
     """
     refuse_unless(
         config.activation.is_gated or not config.interleaved,
         "E_INTERLEAVED",
         f"interleaved: {config.activation} has no gates that take turns with ups",
+    )
+    refuse_unless(
+        bool(config.activation.numbers) or not config.per_group,
+        "E_PER_GROUP",
+        f"per_group: {config.activation} has no numbers that groups could have of their own",
     )
     refuse_unless(
         config.scale_granularity.has_float_scales or not config.power_of_two,
@@ -49,4 +54,5 @@ def legal_kind(config: SiluMulQuantizeConfig) -> SiluMulQuantizeConfig:
     """Return `config` with fields that go together."""
     is_rounded = config.power_of_two and config.scale_granularity.has_float_scales
     takes_turns = config.interleaved and config.activation.is_gated
-    return replace(config, power_of_two=is_rounded, interleaved=takes_turns)
+    is_per_group = config.per_group and bool(config.activation.numbers)
+    return replace(config, power_of_two=is_rounded, interleaved=takes_turns, per_group=is_per_group)

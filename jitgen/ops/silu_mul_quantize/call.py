@@ -34,6 +34,7 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
     swiglu_beta: float | None = None,
     gate_softcap: float | None = None,
     up_softcap: float | None = None,
+    group_numbers: Tensor | None = None,
     power_of_two: bool = False,
     out: tuple[Tensor, Tensor | None] | None = None,
     expected_m: int | None = None,
@@ -110,6 +111,10 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
         swiglu_beta: Likewise.
         gate_softcap: For ``situ``, which needs it; 1e-30 to 1e30, 4 of Kimi-K3.
         up_softcap: Likewise, 25 of Kimi-K3.
+        group_numbers: (G, n) float32, contiguous, on the same device: the n numbers that the
+            formula has, for each group, in the place of the arguments above and in their order:
+            of ``swiglu_oai`` limits and alphas, ``torch.stack((limits, alphas), 1)``. Values are
+            not checked.
         power_of_two: Round scales that the kernel finds up to powers of two.
         out: Where results go, a tuple in the order in which they are returned: q and scale, as
             described below. q has I contiguous, and on sm_90a address and strides that are
@@ -178,6 +183,7 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
                 swiglu_beta,
                 gate_softcap,
                 up_softcap,
+                None if group_numbers is None else group_numbers.shape,
                 expected_m,
                 None if config is None else id(config),
                 "silu_mul_quantize",  # other operations remember in the same place
@@ -188,14 +194,15 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
             )
             session = current.get()
             for launch in session.memo.get(key) or similar(session, key, x):
-                if global_scale is not None or scale is not None:
-                    is_for = launch.fits(*present(x, groups, global_scale, q, scale))
+                if not (global_scale is None and scale is None and group_numbers is None):
+                    given = (x, groups, global_scale, q, scale, group_numbers)
+                    is_for = launch.fits(*present(*given))
                 else:
                     is_for = launch.fits(x, groups) if q is None else launch.fits(x, groups, q)
                 if is_for:
                     if q is not None:
                         mark_written((q,) if scale is None else (q, scale))
-                    return launch.call(x, groups, global_scale, q, scale)  # type: ignore[no-any-return]
+                    return launch.call(x, groups, global_scale, q, scale, group_numbers)  # type: ignore[no-any-return]
         except Exception:  # noqa: S110  # a new key, or the entry refused: find out why below
             pass
     args = Arguments(
@@ -212,6 +219,7 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
         swiglu_beta=swiglu_beta,
         gate_softcap=gate_softcap,
         up_softcap=up_softcap,
+        group_numbers=group_numbers,
         power_of_two=power_of_two,
         out=out,
         expected_m=expected_m,

@@ -27,11 +27,13 @@ def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
             given.
     """
     session, scales = current.get(), config.scale_granularity
-    has_scale = scales.has_float_scales or scales is Format.TENSOR
+    scale = ["scale"] if scales.has_float_scales or scales is Format.TENSOR else []
+    numbers = ["group_numbers"] if config.per_group else []
+    of_call = () if config.per_group else config.activation.numbers
     found = direct.read(
         *(config, arch, session, arguments),
-        ("x", ARGUMENT[config.layout], "q", *(["scale"] if has_scale else [])),
-        config.activation.numbers,
+        ("x", ARGUMENT[config.layout], "q", *scale, *numbers),
+        of_call,
     )
     written = found.pop("scale") if scales.has_float_scales else None
     args = Arguments(
@@ -40,7 +42,7 @@ def check(config: SiluMulQuantizeConfig, arch: Arch, arguments: tuple[Any, ...])
         out=(found["q"], None),
         format=str(scales),
         global_scale=found.get("scale"),
-        **{name: found[name] for name in config.activation.numbers},
+        **{name: found[name] for name in (*of_call, *numbers)},
         activation=str(config.activation),
         interleaved=config.interleaved,
         power_of_two=config.power_of_two,

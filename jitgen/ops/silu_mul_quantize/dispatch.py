@@ -46,6 +46,7 @@ class Launch(AnyLaunch):
         scale: Tensor | None,
         q: Tensor | None,
         found: Tensor | None,
+        numbers: Tensor | None = None,
     ) -> Scaled:
         """Launch the kernel, into `q` and `found` if they are given; return q and its scales."""
         rows = x.shape[:-1]
@@ -53,7 +54,10 @@ class Launch(AnyLaunch):
             q = x.new_empty((*rows, self.columns), dtype=self.q_dtype)
         if self.form is not None:
             scale = self.form.new_a(x, Rows(rows), self.columns) if found is None else found
-        if scale is None:
+        if numbers is not None:
+            tensors = (x, groups, q, numbers) if scale is None else (x, groups, q, scale, numbers)
+            self.function(*tensors, *self.tail)
+        elif scale is None:
             self.function(x, groups, q, *self.tail)
         else:
             self.function(x, groups, q, scale, *self.tail)
@@ -103,6 +107,7 @@ class SiluMulQuantize(ScaledCall[Arguments, Validated]):
             "activation": valid.activation,
             "interleaved": args.interleaved,
             "power_of_two": args.power_of_two,
+            "per_group": args.group_numbers is not None,
         }
 
     def family(self, problem: Any, args: Arguments, valid: Validated) -> Family:
@@ -118,7 +123,9 @@ class SiluMulQuantize(ScaledCall[Arguments, Validated]):
         )
 
     def start(self, launch: Launch, args: Arguments) -> Scaled:
-        return launch.call(args.x, groups_of(args), args.global_scale, *(args.out or (None, None)))
+        q, scale = args.out or (None, None)
+        given = (args.x, groups_of(args), args.global_scale, q, scale, args.group_numbers)
+        return launch.call(*given)
 
     def new_results(self, args: Arguments, valid: Validated | None) -> tuple[Tensor, ...]:
         scales, inputs = Format(args.format), Activation(args.activation).inputs

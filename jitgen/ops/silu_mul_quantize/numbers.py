@@ -5,25 +5,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+from torch import Tensor
+
 from jitgen.config.silu_mul_quantize import NUMBERS, Activation
 from jitgen.errors import InputError
+from jitgen.ops import tensors as common
 from jitgen.ops.numbers import SOFTCAPS, is_number, is_softcap
 
 
-def require_numbers(activation: Activation, given: Mapping[str, object]) -> tuple[float, ...]:
+def require_numbers(
+    activation: Activation, given: Mapping[str, object], *, per_group: bool = False
+) -> tuple[float, ...]:
     """
     Require those numbers that the formula of `activation` has, and no others.
 
     Args:
         activation: Which formula.
         given: Arguments by their names; of `NUMBERS`, those that are left out are None.
+        per_group: Whether every group has numbers of its own, so that none is given here.
 
     Returns:
-        The numbers, in the order in which a kernel takes them.
+        The numbers, in the order in which a kernel takes them; none where groups have their own.
 
     Raises:
         InputError: One is missing, belongs to another activation, or has a wrong value.
     """
+    if per_group:
+        _require_none(activation, given)
+        return ()
     for name in NUMBERS:
         value, is_needed = given.get(name), name in activation.numbers
         if (value is not None) != is_needed:
@@ -40,3 +50,40 @@ def require_numbers(activation: Activation, given: Mapping[str, object]) -> tupl
             least, most = SOFTCAPS
             raise InputError(name, f"must be from {least:g} to {most:g} (got {value!r})")
     return tuple(float(given[name]) for name in activation.numbers)  # type: ignore[arg-type]
+
+
+def require_group_numbers(
+    given: Tensor, activation: Activation, groups: int | None, like: tuple[str, torch.device]
+) -> None:
+    """
+    Require numbers of an activation for each group.
+
+    Args:
+        given: They.
+        activation: Which formula.
+        groups: Number of groups; None where it is not known: then any, at least one.
+        like: Another argument, and the device that all are on.
+
+    Raises:
+        InputError: They have another type, shape, order or device.
+    """
+    name, count = "group_numbers", len(activation.numbers)
+    names = " and ".join(activation.numbers)
+    common.require(name, given, [torch.float32], rank=(2, f"(G, {count}): {names} of each group"))
+    groups = max(1, given.shape[0]) if groups is None else groups
+    shape = (groups, count), f"{names} of each group"
+    common.require(name, given, shape=shape, like=like)
+    if not given.is_contiguous():
+        raise InputError(name, f"must be contiguous (got strides {given.stride()})")
+
+
+def _require_none(activation: Activation, given: Mapping[str, object]) -> None:
+    """Require no number beside those of groups, and a formula that has numbers."""
+    if not activation.numbers:
+        of = ", ".join(each for each in Activation if each.numbers)
+        raise InputError("group_numbers", f"belongs to {of} (got it for {activation})")
+    for name in NUMBERS:
+        if given.get(name) is not None:
+            raise InputError(
+                name, f"must be left out beside group_numbers, which has it (got {given[name]!r})"
+            )

@@ -26,7 +26,7 @@ from jitgen.ops.tensors import owned_rows
 from jitgen.support.moved import with_new_names
 
 
-def activated(
+def activated(  # noqa: PLR0913  # the arguments of the real one
     x: Tensor,
     *,
     activation: str = "swiglu",
@@ -36,6 +36,7 @@ def activated(
     swiglu_beta: float | None = None,
     gate_softcap: float | None = None,
     up_softcap: float | None = None,
+    row_numbers: Tensor | None = None,
 ) -> Tensor:
     """
     Return the activated values of every row.
@@ -50,6 +51,7 @@ def activated(
         swiglu_beta: Likewise.
         gate_softcap: Likewise.
         up_softcap: Likewise.
+        row_numbers: (M, n) or (G, M, n) float32, the numbers of each row in the place of these.
 
     Returns:
         (M, I) or (G, M, I) float32.
@@ -68,7 +70,11 @@ def activated(
         "gate_softcap": gate_softcap,
         "up_softcap": up_softcap,
     }
-    numbers = require_numbers(Activation(activation), given)
+    numbers: tuple[Any, ...] = require_numbers(
+        Activation(activation), given, per_group=row_numbers is not None
+    )
+    if row_numbers is not None:
+        numbers = row_numbers.unsqueeze(-2).unbind(-1)
     if not Activation(activation).is_gated:
         if interleaved:
             raise InputError("interleaved", f"must be False for {activation}, which has no gate")
@@ -80,7 +86,7 @@ def activated(
 
 
 def of_gate(  # noqa: PLR0911  # one formula for each activation
-    activation: Activation, gate: Tensor, up: Tensor | None, *numbers: float
+    activation: Activation, gate: Tensor, up: Tensor | None, *numbers: Any
 ) -> Tensor:
     """
     Apply the activation to gates and ups, tensors of one shape and one float type, or to values
@@ -90,7 +96,8 @@ def of_gate(  # noqa: PLR0911  # one formula for each activation
         activation: How they are joined.
         gate: The gates; the values, where there are no gates.
         up: The ups; None without gates.
-        numbers: Those of the activation, in the order of its `numbers`.
+        numbers: Those of the activation, in the order of its `numbers`: of all values, or tensors
+            with one of each row.
     """
     if up is None:
         return _WITHOUT_GATE[activation](gate)
@@ -166,6 +173,7 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
     swiglu_beta: float | None = None,
     gate_softcap: float | None = None,
     up_softcap: float | None = None,
+    group_numbers: Tensor | None = None,
     power_of_two: bool = False,
     **old: Any,
 ) -> tuple[Tensor, Tensor | None]:
@@ -188,6 +196,7 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
         swiglu_beta: As for `activated`.
         gate_softcap: As for `activated`.
         up_softcap: As for `activated`.
+        group_numbers: (G, n) float32, the numbers of each group in the place of these.
         power_of_two: Round scales up to powers of two.
         **old: Arguments by names that they had before.
 
@@ -202,6 +211,9 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
     """
     if old:
         return silu_mul_quantize(**with_new_names(silu_mul_quantize, locals()))
+    row_numbers = None
+    if group_numbers is not None:
+        row_numbers = group_numbers[_groups_of_rows(x, offs, m_indices, masked_m)]
     y = activated(
         x,
         activation=activation,
@@ -211,6 +223,7 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
         swiglu_beta=swiglu_beta,
         gate_softcap=gate_softcap,
         up_softcap=up_softcap,
+        row_numbers=row_numbers,
     )
     if format not in IN_ROWS:
         allowed = ", ".join(IN_ROWS)
@@ -225,3 +238,15 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
     if global_scale is not None:
         return (y / global_scale).clamp(-MAX, MAX).to(torch.float8_e4m3fn), global_scale
     return y.to(torch.bfloat16), None
+
+
+def _groups_of_rows(
+    x: Tensor, offs: Tensor | None, m_indices: Tensor | None, masked_m: Tensor | None
+) -> Tensor:
+    """Return the group of each row, (M,), or of each matrix, (G, 1); some group if it has none."""
+    if masked_m is not None:
+        return torch.arange(len(masked_m), device=x.device)[:, None]
+    if m_indices is not None:
+        return m_indices.clamp(min=0)
+    rows = torch.arange(x.shape[-2], device=x.device)
+    return torch.searchsorted(offs, rows, right=True).clamp(max=len(offs) - 1)  # type: ignore

@@ -152,6 +152,9 @@ def make(
     x = joined(config, gate, up)
     is_given = config.scale_granularity is Format.TENSOR
     given = torch.tensor([0.0117], device=device) if is_given else None
+    of_groups: list[Tensor] = []
+    if config.per_group:
+        of_groups, numbers = [_of_groups(numbers, len(sizes.rows), device)], {}
     named: dict[str, Any] = {
         ARGUMENT[config.layout]: groups,
         "global_scale": given,
@@ -160,6 +163,7 @@ def make(
         "interleaved": config.interleaved,
         "power_of_two": config.power_of_two,
         **numbers,
+        **dict(zip(("group_numbers",), of_groups, strict=False)),
     }
     expected_q, expected_scale = reference.silu_mul_quantize(x, **named)
     owned = owned_rows(x.shape[-2], *(named.get(name) for name in ARGUMENT.values()))
@@ -181,11 +185,17 @@ def make(
             )
         )
     return Solved(
-        tensors=(x, groups, q, *scales, *numbers.values()),
+        tensors=(x, groups, q, *scales, *of_groups, *numbers.values()),
         arguments={"x": x, "out": (q, scale), **named},
         is_exact=is_exact,
         outputs=tuple(outputs),
     )
+
+
+def _of_groups(numbers: dict[str, float], groups: int, device: str) -> Tensor:
+    """Return the numbers of each group, (G, n) float32: twice as large for every second one."""
+    each = torch.tensor([*numbers.values()], device=device)
+    return each * torch.tensor([1.0, 2.0], device=device).repeat(groups)[:groups, None]
 
 
 def _small(chance: torch.Generator, x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from jitgen.formats import find_format
 from jitgen.formats.protocol import TORCH, Rows, ScaleFormat
 from jitgen.ops import tensors as common
 from jitgen.ops.scaled import Scaled, check_out
-from jitgen.ops.silu_mul_quantize.numbers import require_numbers
+from jitgen.ops.silu_mul_quantize.numbers import require_group_numbers, require_numbers
 from jitgen.ops.tensors import AnyValidated, Size, check_size, device_of
 from jitgen.runtime.override import Override
 from jitgen.runtime.session import Session
@@ -49,10 +49,16 @@ class Arguments(NamedTuple):
     swiglu_beta: float | None = None
     gate_softcap: float | None = None
     up_softcap: float | None = None
+    group_numbers: Tensor | None = None
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """Run-time numbers of the activation, in the order in which a kernel takes them."""
+        """
+        Run-time numbers of the activation, in the order in which a kernel takes them; none where
+        groups have their own.
+        """
+        if self.group_numbers is not None:
+            return ()
         given = (getattr(self, name) for name in Activation(self.activation).numbers)
         return tuple(float(number) for number in given)
 
@@ -139,6 +145,11 @@ def require_differentiable(given: Mapping[str, Any]) -> None:
         (
             (given.get("out") is not None, *common.OUT_HAS_NONE),
             (is_quantised, "quantised results have none", "activate by format='none', "),
+            (
+                given.get("group_numbers") is not None,
+                "activations with numbers of each group have none",
+                "call it for each group with its numbers, ",
+            ),
         ),
     )
 
@@ -164,7 +175,8 @@ def _check_options(args: Arguments, scales: Format, activation: Activation) -> N
         raise InputError(
             "power_of_two", f"is for block128 and row, whose scales are found here (got {scales})"
         )
-    require_numbers(activation, {name: getattr(args, name) for name in NUMBERS})
+    given = {name: getattr(args, name) for name in NUMBERS}
+    require_numbers(activation, given, per_group=args.group_numbers is not None)
     common.require_count("expected_m", args.expected_m)
 
 
@@ -182,6 +194,9 @@ def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> No
             shape=((1,), "for a scale of the whole tensor"),
             like=("x", x.device),
         )
+    if args.group_numbers is not None:
+        groups = None if valid.layout is Layout.CONTIGUOUS else valid.groups
+        require_group_numbers(args.group_numbers, valid.activation, groups, ("x", x.device))
     like, rows = ("x", x.device), x.shape[:-1]
     if out is not None:
         form = form_of(scales)
