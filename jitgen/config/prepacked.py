@@ -15,6 +15,9 @@ from jitgen.config.config import BLayout, DType, ScaleGranularity
 BLOCK_ROWS, BLOCK_DEPTH = 64, 128
 """Rows and values along K of a block: of one warpgroup's WGMMAs, and of one stage."""
 
+K_MULTIPLE = 16
+"""What K is a multiple of: rows of activations of one byte begin at 16 bytes."""
+
 
 class PrepackedFormat(StrEnum):
     """A format of prepacked weights, under the name that files, graphs and errors use."""
@@ -53,7 +56,7 @@ class Facts(NamedTuple):
     Attributes:
         b_dtype: Type of its values, as configs name it.
         scale_granularity: How many values share a scale.
-        values: The same as a number: neighbours along K. K is a multiple of it.
+        values: The same as a number: neighbours along K, of which the last may be fewer.
         scale_words: 32-bit words of scales of a row of a block.
         partials: For each layout that it may be prepacked as, the partial sums of a block, each
             promoted with its scale; 0 where one sum takes all of K, for scales are in the values.
@@ -64,6 +67,10 @@ class Facts(NamedTuple):
     values: int
     scale_words: int
     partials: dict[BLayout, int]
+
+    def scales_of(self, k: int) -> int:
+        """Return the scales of a row of `k` values."""
+        return -(-k // self.values)
 
     @property
     def value_words(self) -> int:

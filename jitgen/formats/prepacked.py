@@ -45,6 +45,7 @@ from jitgen.formats.prepacked_weights import (
     layout_of,
     spread_of_rows,
 )
+from jitgen.formats.protocol import ceil_div
 from jitgen.support.moved import renamed
 
 PrepackedLayout = Literal["exact1", "folded1", "wide1", "auto"]
@@ -62,9 +63,9 @@ def prepack_mxfp4(
     Args:
         packed: (G, N, K / 2) uint8 or float4_e2m1fn_x2, the first of two codes in the low half of a
             byte, as in the checkpoints of gpt-oss (blocks flattened) and of others. N is a multiple
-            of 8, K of 32.
-        scale: (G, N, K / 32) uint8 or float8_e8m0fnu, row by row. Scales in atoms become such by
-            `jitgen.quantize.from_atoms`.
+            of 8, K of 16.
+        scale: (G, N, ceil(K / 32)) uint8 or float8_e8m0fnu, row by row. Scales in atoms become such
+            by `jitgen.quantize.from_atoms`.
         layout: ``exact1``, ``folded1``, ``wide1``; or ``auto``: ``folded1`` where that is exact for
             all of these weights, else ``exact1``. ``wide1`` is for bfloat16 activations.
 
@@ -90,7 +91,7 @@ def prepack_mxfp4_from(
     Quantise weights to MXFP4 and prepack them.
 
     Args:
-        w: (G, N, K), any float type; N a multiple of 8, K of 32.
+        w: (G, N, K), any float type; N a multiple of 8, K of 16.
         layout: As for `prepack_mxfp4`, but for ``auto``.
         rounding: As for `jitgen.quantize.mxfp4`.
 
@@ -104,7 +105,7 @@ def prepack_mxfp4_from(
     def parts() -> Iterator[tuple[Tensor, Tensor]]:
         for each in w:
             packed, scale = mx32.mxfp4(each, rounding=rounding)
-            yield packed, atoms.plain(scale, k // VALUES)[:n].view(torch.uint8)
+            yield packed, atoms.plain(scale, ceil_div(k, VALUES))[:n].view(torch.uint8)
 
     return _prepacked(parts(), (groups, n, k), w.device, layout_of(layout))
 
@@ -124,7 +125,8 @@ def _prepacked(
     spare_n, spare_k = shape[1] * blocks.ROWS - n, shape[2] * blocks.DEPTH - k
     for group, (packed, scale) in enumerate(parts):
         codes = pad(e2m1.single(packed), (0, spare_k, 0, spare_n))
-        kept = scales.kept(codes, pad(scale, (0, spare_k // VALUES, 0, spare_n)), layout)
+        spare = blocks.spare_scales(shape, scale, VALUES)
+        kept = scales.kept(codes, pad(scale, (0, spare, 0, spare_n)), layout)
         blocks.blocked(blocks.joined(kept.codes, layout), kept.words, values[group])
         factor[group] = kept.factor
         spread_here = spread_here.maximum(scales.row_spread(kept.codes, kept.words, layout))
@@ -139,12 +141,12 @@ def _spread(packed: Tensor, scale: Tensor, group: int) -> Tensor:
 
 def _check(packed: Tensor, scale: Tensor) -> None:
     _require(packed, "packed", e2m1.is_packed, "uint8 or float4_e2m1fn_x2, (G, N, K / 2)")
-    _require(scale, "scale", _is_scale, "uint8 or float8_e8m0fnu, (G, N, K / 32)")
+    _require(scale, "scale", _is_scale, "uint8 or float8_e8m0fnu, (G, N, ceil(K / 32))")
     groups, n, half = packed.shape
     if not groups:
         raise InputError("packed", "must have at least one group (got none)")
     check_sizes(n, 2 * half)
-    wanted = (groups, n, 2 * half // VALUES)
+    wanted = (groups, n, ceil_div(2 * half, VALUES))
     if tuple(scale.shape) != wanted:
         raise InputError(
             "scale",

@@ -183,6 +183,11 @@ def scale_words(blocks: Tensor, value_words: int = VALUE_WORDS) -> Tensor:
     return of_rows.movedim(2, 1).reshape(size * ROWS, -1)
 
 
+def spare_scales(shape: tuple[int, ...], scale: Tensor, values: int) -> int:
+    """Return how many scales of so many values blocks have along K beyond those of `scale`."""
+    return shape[2] * DEPTH // values - scale.shape[-1]
+
+
 def shape_of(
     groups: int, n: int, k: int, form: PrepackedFormat = PrepackedFormat.MXFP4
 ) -> tuple[int, int, int, int]:

@@ -52,8 +52,8 @@ def prepack_int4(
     Args:
         packed: (G, N, K / 8) int32: eight values plus 8 along K, the first in the lowest bits, as
             compressed-tensors packs them (K2-Thinking). N is a multiple of 8.
-        scale: (G, N, K / 32) or (G, N, K / 128) bfloat16 or float16, whole numbers of groups of 32
-            or 128 along K.
+        scale: (G, N, ceil(K / 32)) or (G, N, ceil(K / 128)) bfloat16 or float16, for groups of 32
+            or 128 along K; K is a multiple of 16.
         layout: ``exact1`` for float8_e4m3fn activations, or bfloat16 ones that
             `jitgen.quantize.split_bf16` split; ``wide1`` for bfloat16 ones. See
             `jitgen.formats.int4`.
@@ -71,7 +71,7 @@ def prepack_int4(
     spare_n, spare_k = shape[1] * blocks.ROWS - n, shape[2] * blocks.DEPTH - k
     for group in range(groups):
         numbers = pad(int4.values_of(packed[group]), (0, spare_k, 0, spare_n))
-        scales = pad(scale[group], (0, spare_k // facts.values, 0, spare_n))
+        scales = pad(scale[group], (0, blocks.spare_scales(shape, scale, facts.values), 0, spare_n))
         kept = int4.kept(numbers, scales, found, form)
         joined = blocks.joined(kept.codes, found, facts.b_dtype)
         blocks.blocked(joined, kept.words, values[group])
@@ -135,17 +135,17 @@ def _check(packed: Tensor, scale: Tensor) -> PrepackedFormat:
             f"must be bfloat16 or float16, (G, N, K / 32) or (G, N, K / 128) (got {_kind(scale)})",
         )
     allowed: dict[tuple[int, ...], PrepackedFormat] = {
-        (groups, n, k // values): form for values, form in GROUPS.items() if k % values == 0
+        (groups, n, form.facts.scales_of(k)): form for form in reversed(GROUPS.values())
     }
     form = allowed.get(tuple(scale.shape))
     if form is None:
-        wanted = " or ".join(map(str, allowed)) or "one for K of a multiple of 32"
+        wanted = " or ".join(map(str, allowed))
         raise InputError(
             "scale",
             f"must have shape {wanted}, for packed of {tuple(packed.shape)} (got "
             f"{tuple(scale.shape)})",
         )
-    check_sizes(n, k, form)
+    check_sizes(n, k)
     if scale.device != packed.device:
         raise InputError("scale", f"must be on {packed.device}, as packed is (got {scale.device})")
     return form

@@ -29,10 +29,10 @@ def prepack_mxfp8(
     values at a time.
 
     Args:
-        b: (G, N, K) float8_e4m3fn; N a multiple of 8, K of 32.
-        scale: (G, N, K / 32) uint8 or float8_e8m0fnu, row by row; or (G, N / 32, K / 32), one for
-            each 32 x 32 (DeepSeek-V4.1), N then a multiple of 32. Scales in atoms become such by
-            `jitgen.quantize.from_atoms`.
+        b: (G, N, K) float8_e4m3fn; N a multiple of 8, K of 16.
+        scale: (G, N, ceil(K / 32)) uint8 or float8_e8m0fnu, row by row; or (G, N / 32,
+            ceil(K / 32)), one for each 32 x 32 (DeepSeek-V4.1), N then a multiple of 32. Scales in
+            atoms become such by `jitgen.quantize.from_atoms`.
         layout: ``exact1`` for float8_e4m3fn activations, or bfloat16 ones that
             `jitgen.quantize.split_bf16` split; ``wide1`` for bfloat16 ones.
 
@@ -50,7 +50,7 @@ def prepack_mxfp8(
     for group in range(groups):
         bits = pad(b[group].contiguous().view(torch.uint8), (0, spare_k, 0, spare_n))
         scales = scale[group].repeat_interleave(n // scale.shape[1], 0)
-        scales = pad(scales, (0, spare_k // VALUES, 0, spare_n))
+        scales = pad(scales, (0, blocks.spare_scales(shape, scale, VALUES), 0, spare_n))
         kept = mxfp8.kept(bits, scales, found)
         blocks.blocked(mxfp8.joined(kept.codes, found), kept.words, values[group])
         factor[group] = kept.factor
@@ -64,10 +64,12 @@ def _checked(b: Tensor, scale: Tensor) -> Tensor:
     groups, n, k = b.shape
     if not groups:
         raise InputError("b", "must have at least one group (got none)")
-    check_sizes(n, k, PrepackedFormat.MXFP8)
-    allowed = [(groups, n, k // VALUES)]
+    form = PrepackedFormat.MXFP8
+    check_sizes(n, k)
+    scales = form.facts.scales_of(k)
+    allowed = [(groups, n, scales)]
     if n % VALUES == 0:
-        allowed.append((groups, n // VALUES, k // VALUES))
+        allowed.append((groups, n // VALUES, scales))
     is_right = isinstance(scale, Tensor) and scale.dtype in _BYTES and scale.shape in allowed
     if not is_right:
         raise InputError(

@@ -71,7 +71,7 @@ def _check(packed: Tensor, scale: Tensor, global_scale: Tensor) -> None:
     groups, n, half = packed.shape
     if not groups:
         raise InputError("packed", "must have at least one group (got none)")
-    check_sizes(n, 2 * half, PrepackedFormat.NVFP4)
+    check_sizes(n, 2 * half)
     for name, each, dtype, shapes in (
         ("scale", scale, torch.float8_e4m3fn, [(groups, n, 2 * half // VALUES)]),
         ("global_scale", global_scale, torch.float32, [(groups,), (1,)]),

@@ -192,7 +192,7 @@ def spread(packed: Tensor, scale: Tensor) -> Tensor:
 
     Args:
         packed: (G, N, K / 2) uint8 or float4_e2m1fn_x2.
-        scale: (G, N, K / 32) uint8 or float8_e8m0fnu, row by row.
+        scale: (G, N, ceil(K / 32)) uint8 or float8_e8m0fnu, row by row.
 
     Returns:
         (G, N, ceil(K / 128)) int32. Blocks of 32 that are all zeros, or NaN, do not count. Up to 11
@@ -200,6 +200,7 @@ def spread(packed: Tensor, scale: Tensor) -> Tensor:
     """
     exponents = scale.view(torch.uint8).int()
     magnitudes = e2m1.as_bytes(packed) & 0x77
+    magnitudes = pad(magnitudes, (0, -magnitudes.shape[-1] % (VALUES // 2)))
     is_counted = (runs(magnitudes, VALUES // 2).amax(-1) != 0) & (exponents != NAN)
 
     def of_columns(fill: int) -> Tensor:

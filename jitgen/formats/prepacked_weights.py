@@ -12,7 +12,7 @@ from torch.compiler import is_compiling
 from torch.nn import Parameter
 
 from jitgen.config import BLayout
-from jitgen.config.prepacked import PrepackedFormat
+from jitgen.config.prepacked import K_MULTIPLE, PrepackedFormat
 from jitgen.errors import InputError
 from jitgen.formats import e2m1, int4, mxfp8, nvfp4
 from jitgen.formats import prepacked_blocks as blocks
@@ -34,7 +34,7 @@ class PrepackedWeights:
             int4_32 and nvfp4 1152 words, of mxfp8 2112.
         factor: (G,) float32: what every result of a group is multiplied with.
         n: N, rows of each matrix; a multiple of 8.
-        k: K; a multiple of 32, or of the values that share a scale.
+        k: K; a multiple of 16. Fewer values than elsewhere may share the last scale of a row.
         layout: The layout that they were prepacked for, with its version.
         row_spread: Largest difference of exponents within a row, over all of K, as `spread_of_rows`
             found it in `values`; None: unknown. Up to `jitgen.formats.unpacked.REACH` whole rows of
@@ -60,7 +60,7 @@ class PrepackedWeights:
     def __post_init__(self) -> None:
         object.__setattr__(self, "format", _format(self.format))
         object.__setattr__(self, "layout", layout_of(self.layout, self.format))
-        check_sizes(self.n, self.k, self.format)
+        check_sizes(self.n, self.k)
         groups = self.factor.shape[0] if self.factor.dim() == 1 else 0
         for name, tensor, dtype, shape in (
             ("factor", self.factor, torch.float32, (groups,)),
@@ -178,8 +178,8 @@ class PrepackedWeights:
             packed: Of mxfp4 (G, N, K / 2) uint8, the first of two codes in the low half of a byte;
                 of nvfp4 likewise; of int4 (G, N, K / 8) int32, eight values plus 8, the first in
                 the lowest bits; of mxfp8 (G, N, K) float8_e4m3fn.
-            scale: Of mxfp4 and mxfp8 (G, N, K / 32) uint8, UE8M0; of int4 (G, N, S) float32; of
-                nvfp4 (G, N, K / 16) float8_e4m3fn, with a global scale that is in `factor`.
+            scale: Of mxfp4 and mxfp8 (G, N, ceil(K / 32)) uint8, UE8M0; of int4 (G, N, S) float32;
+                of nvfp4 (G, N, K / 16) float8_e4m3fn, with a global scale that is in `factor`.
 
         They represent the numbers that kernels compute with: the original ones, except for those
         that are rounded or lost according to `jitgen.formats.prepacked_scales` and
@@ -194,12 +194,13 @@ class PrepackedWeights:
         """Return what a group has, as `unpack` does."""
         each, facts = self.values[group], self.format.facts
         words, factor = blocks.scale_words(each, facts.value_words), self.factor[group]
-        part = slice(self.n), slice(self.k // facts.values)
+        part = slice(self.n), slice(facts.scales_of(self.k))
         if self.format is PrepackedFormat.MXFP8:
             bits = mxfp8.separated(each[..., : facts.value_words], self.layout)
             values = bits[: self.n, : self.k].contiguous().view(torch.float8_e4m3fn)
             return values, mxfp8.restored(words, factor, self.layout)[part]
         codes = blocks.separated(each[..., : blocks.VALUE_WORDS], self.layout, facts.b_dtype)
+        is_zero = (blocks.runs(codes, facts.values) & 7).amax(-1)[part] == 0
         codes = codes[: self.n, : self.k]
         if self.format is PrepackedFormat.NVFP4:
             return e2m1.paired(codes), nvfp4.restored(words)[part]
@@ -208,7 +209,6 @@ class PrepackedWeights:
             found = int4.restored(words, factor, self.layout, self.format)
             return int4.packed_of(values), found[part]
         found = scales.restored(words, factor, self.layout)[part]
-        is_zero = (blocks.runs(codes, facts.values) & 7).amax(-1) == 0
         return e2m1.paired(codes), found.masked_fill(is_zero & (found != scales.NAN), 0)
 
     def weights(self, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -219,13 +219,13 @@ class PrepackedWeights:
             return mxfp8.numbers_of(packed, scale).to(dtype)
         if self.format is PrepackedFormat.NVFP4:
             overall = nvfp4.global_scale_of(self.factor.double(), self.layout)[:, None, None]
-            repeated = (scale.double() * overall).repeat_interleave(size, -1)
+            repeated = (scale.double() * overall).repeat_interleave(size, -1)[..., : self.k]
             return (e2m1.unpack(packed, torch.float64) * repeated).to(dtype)
         if self.format is not PrepackedFormat.MXFP4:
             values = int4.values_of(packed)
             return int4.numbers_of(values, scale, self.layout, self.format).to(dtype)
         factor = torch.exp2(scale.double() - 127).masked_fill(scale == scales.NAN, torch.nan)
-        repeated = factor.repeat_interleave(size, -1)
+        repeated = factor.repeat_interleave(size, -1)[..., : self.k]
         return (e2m1.unpack(packed, torch.float64) * repeated).to(dtype)
 
 
@@ -303,13 +303,13 @@ def _format(form: str) -> PrepackedFormat:
     return PrepackedFormat(form)
 
 
-def check_sizes(n: int, k: int, form: PrepackedFormat = PrepackedFormat.MXFP4) -> None:
+def check_sizes(n: int, k: int) -> None:
     """
     Require sizes of matrices that can be prepacked.
 
     Raises:
         InputError: N or K is not a multiple of what it must be.
     """
-    for name, size, multiple in (("N", n, _N_MULTIPLE), ("K", k, form.facts.values)):
+    for name, size, multiple in (("N", n, _N_MULTIPLE), ("K", k, K_MULTIPLE)):
         if type(size) is not int or size < 1 or size % multiple:
             raise InputError(name.lower(), f"{name} must be a multiple of {multiple} (got {size})")

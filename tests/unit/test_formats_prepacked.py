@@ -163,13 +163,29 @@ def test_parts_of_groups_share_memory() -> None:
     assert torch.equal(part.weights(), whole.weights()[1:])
 
 
+@pytest.mark.parametrize("layout", ["exact1", "folded1", "wide1"])
+def test_the_last_scale_of_a_row_may_be_for_fewer_values(layout: str) -> None:
+    chance = torch.Generator().manual_seed(0)
+    packed = torch.randint(256, (2, 16, 88), dtype=torch.uint8, generator=chance)
+    scale = torch.randint(120, 127, (2, 16, 6), dtype=torch.uint8, generator=chance)
+
+    found = prepack_mxfp4(packed, scale, layout=layout)  # type: ignore[arg-type]
+
+    assert found.k == 176
+    assert torch.equal(found.unpack()[0], packed)
+    assert torch.equal(found.unpack()[1], scale)
+    values = e2m1.unpack(packed).view(2, 16, 11, 16)
+    powers = torch.exp2(scale.float() - 127).repeat_interleave(2, -1)[..., :11, None]
+    assert torch.equal(found.weights(), (values * powers).flatten(-2))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"layout": "exact2"}, "must be one of exact1, folded1, wide1, which this jitgen reads"),
         ({"layout": "plain"}, "must be one of exact1"),
         ({"n": 60}, "N must be a multiple of 8"),
-        ({"k": 48}, "K must be a multiple of 32"),
+        ({"k": 40}, "K must be a multiple of 16"),
         ({"n": 136}, r"values: must be torch.int32 of shape \(1, 3, 1, 1088\)"),
         ({"factor": torch.ones(1, dtype=torch.float64)}, "factor: must be torch.float32"),
     ],
@@ -196,7 +212,7 @@ def test_what_does_not_fit_is_refused(change: dict[str, object], message: str) -
         (
             torch.zeros(1, 8, 20, dtype=torch.uint8),
             torch.zeros(1, 8, 1, dtype=torch.uint8),
-            "K must be a multiple of 32",
+            "K must be a multiple of 16",
         ),
     ],
 )

@@ -170,7 +170,7 @@ class TestRules:
             assert derived(each).num_ab_stage >= derived(ragged).num_ab_stage - fewer
 
     @pytest.mark.parametrize(
-        ("n", "k", "reason"), [(12, 64, "N a multiple of 8"), (16, 80, "K a multiple of 32")]
+        ("n", "k", "reason"), [(12, 64, "N a multiple of 8"), (16, 72, "K a multiple of 16")]
     )
     def test_sizes(self, n: int, k: int, reason: str) -> None:
         problem = of(operands(), 1, n=n, k=k)

@@ -11,7 +11,7 @@ from typing import Self
 from jitgen.config import Arch, BLayout, DType, Layout, ScaleGranularity
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
 from jitgen.config.operation import Excuse
-from jitgen.config.prepacked import PrepackedFormat
+from jitgen.config.prepacked import K_MULTIPLE
 from jitgen.formats import find_format
 from jitgen.formats.atoms import ROWS as ROWS_OF_ATOM
 from jitgen.ops.edges import each_once
@@ -189,8 +189,7 @@ def _steps(config: GroupedGemmConfig, arch: Arch) -> tuple[int, int]:
     if types.a_dtype is not types.b_dtype and getattr(space, "mixed_alignment", 1) > 1:
         vector = UNPACKED_K
     if types.b_layout.is_prepacked:
-        form = PrepackedFormat.of(types.b_dtype, types.scale_granularity)
-        return PREPACKED_N, max(vector, form.facts.values) if form else vector
+        return PREPACKED_N, max(vector, K_MULTIPLE)
     across = types.b_dtype.bits if types.b_layout is BLayout.N_MAJOR else VECTOR_BITS
     return VECTOR_BITS // min(types.out_dtype.bits, across), vector
 

@@ -87,7 +87,7 @@ def _quantised(
     draw: Draw, form: PrepackedFormat, sizes: tuple[int, int, int]
 ) -> tuple[Tensor, Tensor]:
     """Return values and scales as checkpoints have them, the scales of nvfp4 in float32."""
-    shape = (*sizes[:2], sizes[2] // form.facts.values)
+    shape = (*sizes[:2], form.facts.scales_of(sizes[2]))
     if form.facts.b_dtype is DType.INT4:
         values = draw.integers(0, 16, sizes).int() - int4.MIDDLE
         return int4.packed_of(values), draw.floats(*shape).bfloat16()

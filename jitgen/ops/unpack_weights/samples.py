@@ -8,6 +8,7 @@ from typing import Self
 import torch
 
 from jitgen.config import Arch
+from jitgen.config.prepacked import K_MULTIPLE
 from jitgen.config.unpack_weights import UnpackWeightsConfig
 from jitgen.formats import prepacked_blocks as blocks
 from jitgen.formats.mx32 import VALUES
@@ -41,7 +42,7 @@ class Sizes(AnySizes):
     numbers = (
         Number("G", "groups"),
         Number("N", "rows of each", multiple=_N_MULTIPLE),
-        Number("K", "columns", multiple=VALUES),
+        Number("K", "columns", multiple=K_MULTIPLE),
     )
     words = "{groups} groups, N {n}, K {k}"
 
@@ -96,12 +97,13 @@ def make(
     """
     chance = torch.Generator().manual_seed(seed)
     groups, n, k = sizes.groups, sizes.n, sizes.k
+    of_row = -(-k // VALUES)
     packed = torch.randint(256, (groups, n, k // 2), dtype=torch.uint8, generator=chance)
     reach = _NEAR if is_exact else _FAR
     spread = torch.randint(reach + 1, (groups, n, 1), generator=chance)
-    scale = 120 - (torch.rand((groups, n, k // VALUES), generator=chance) * (spread + 1)).int()
-    zeros = torch.rand((groups, n, k // VALUES), generator=chance) < 1 / 8
-    packed[zeros.repeat_interleave(VALUES // 2, -1)] = 0
+    scale = 120 - (torch.rand((groups, n, of_row), generator=chance) * (spread + 1)).int()
+    zeros = torch.rand((groups, n, of_row), generator=chance) < 1 / 8
+    packed[zeros.repeat_interleave(VALUES // 2, -1)[..., : k // 2]] = 0
     scale[:, 1::7, -1] = NAN
     scale[:, 3] = NAN
     packed[:, 5] = 0

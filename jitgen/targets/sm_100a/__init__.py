@@ -6,7 +6,10 @@ from __future__ import annotations
 from jitgen.targets.gpu import GpuTarget
 from jitgen.targets.sm_100a.devices import B200, GB200
 
-STREAMING = ("combine", "permute_quantize", "quantize", "route", "silu_mul_quantize")
+STREAMING = (
+    *("activation_backward", "combine", "permute_quantize", "quantize", "route"),
+    "silu_mul_quantize",
+)
 """Operations whose kernels have nothing of one generation: see `jitgen.targets.sm_90a.streams`."""
 
 
@@ -22,7 +25,7 @@ class Sm100a(GpuTarget):
     devices = (B200, GB200)
     operations = (
         *("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize"),
-        *("combine", "permute_quantize", "route"),
+        *("combine", "permute_quantize", "route", "activation_backward"),
     )
 
 

@@ -21,7 +21,7 @@ class Sm120a(GpuTarget):
     devices: tuple[Device, ...] = DEVICES
     operations = (
         *("grouped_gemm", "silu_mul_quantize", "quantize"),
-        *("combine", "permute_quantize", "route"),
+        *("combine", "permute_quantize", "route", "activation_backward"),
     )
 
 

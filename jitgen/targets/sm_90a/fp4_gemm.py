@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from jitgen.config import Layout
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem
-from jitgen.config.prepacked import PrepackedFormat
+from jitgen.config.prepacked import K_MULTIPLE, PrepackedFormat
 from jitgen.targets.fp4_space import format_of
 from jitgen.targets.protocol import Candidate, Device, Template, refuse_unless
 from jitgen.targets.sm_90a import fp4_candidates, fp4_cost
@@ -47,12 +47,11 @@ class Fp4Gemm(Fp4Rules):
         )
 
     def check_sizes(self, problem: GroupedGemmProblem) -> None:
-        """Raise a Refusal where K has no whole scales, or rows of out no whole vectors."""
+        """Raise a Refusal where rows of a or out have no whole vectors."""
         out_dtype = problem.operands.out_dtype
         multiple = 128 // out_dtype.bits
-        scaled = format_of(problem.operands).facts.values
         for name, size, step, why in (
-            ("K", problem.k, scaled, "the values of one scale"),
+            ("K", problem.k, K_MULTIPLE, "16 bytes of e4m3"),
             ("N", problem.n, multiple, f"16 bytes of {out_dtype}"),
         ):
             refuse_unless(

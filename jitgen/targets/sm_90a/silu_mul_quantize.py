@@ -46,6 +46,7 @@ _OF_WHOLE_ROWS = {
     (4, 1): 255,
     (4, 2): 255,
 }
+_OF_WHOLE_NUMBERED_ROWS = {**_OF_WHOLE_ROWS, (2, 1): 96}
 _GREEDY = {
     (Format.ROW, Layout.MASKED, Activation.SWIGLU, False, 1): 72,
     (Format.ROW, Layout.MASKED, Activation.SWIGLU_OAI, True, 2): 96,
@@ -246,7 +247,8 @@ def _needed(config: SiluMulQuantizeConfig) -> int | None:
     if tiling.held == 1 and kind in _GREEDY:
         return _GREEDY[kind]
     if is_row:
-        return _OF_WHOLE_ROWS.get((rows, tiling.held))
+        of_rows = _OF_WHOLE_NUMBERED_ROWS if config.per_group else _OF_WHOLE_ROWS
+        return of_rows.get((rows, tiling.held))
     return _of_tiles(config).get(rows)
 
 
@@ -257,6 +259,13 @@ def _of_wide(tiling: Tiling, *, is_row: bool) -> int | None:
 
 
 def _of_tiles(config: SiluMulQuantizeConfig) -> dict[int, int]:
+    found = _of_any_tiles(config)
+    if config.per_group:  # eight rows have numbers of as many groups
+        return {rows: needed for rows, needed in found.items() if rows < max(found)}
+    return found
+
+
+def _of_any_tiles(config: SiluMulQuantizeConfig) -> dict[int, int]:
     if _is_unscaled_contiguous(config):
         return _OF_UNSCALED_CONTIGUOUS
     if config.scale_granularity is Format.NONE:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jitgen.config import BLayout
+from jitgen.config.prepacked import K_MULTIPLE
 from jitgen.config.unpack_weights import Tiling, UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.support.frozen import frozen
 from jitgen.targets.base import Cost
@@ -17,9 +18,6 @@ from jitgen.targets.sums import SumOrder
 
 LAYOUTS = (BLayout.EXACT1, BLayout.FOLDED1)
 """What is unpacked to e4m3: wide1 is for bfloat16 activations, beside which that is of no use."""
-
-K_MULTIPLE = 32
-"""Values that share a scale: K ends with a whole one."""
 
 THREADS = 256
 """Of a CTA: 8 for each two of its 64 rows."""
@@ -65,7 +63,7 @@ class UnpackWeights(StreamRules[UnpackWeightsConfig, UnpackWeightsProblem]):
     usual = UnpackWeightsConfig(b_layout=BLayout.EXACT1)
     sides = span = _SIDES
     listed = _TILINGS
-    multiple = K_MULTIPLE  # a row ends with whole values of one scale
+    multiple = K_MULTIPLE
     note = "rates are those of silu_mul_quantize on an H200, not of unpack_weights"
 
     def derive(self, config: UnpackWeightsConfig) -> Sm90UnpackDerived:
