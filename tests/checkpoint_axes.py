@@ -85,7 +85,9 @@ def _packed(n: int, k: int) -> tuple[Tensor, Tensor]:
     return codes, CODES[torch.stack([codes & 15, codes >> 4], -1).flatten(-2).long()]
 
 
-def matrix(encoding: Encoding, n: int, k: int, group: int = GROUP) -> tuple[Roles, Tensor]:
+def matrix(  # noqa: PLR0911  # one for each encoding
+    encoding: Encoding, n: int, k: int, group: int = GROUP
+) -> tuple[Roles, Tensor]:
     """Return the tensors of a random matrix (N, K), and its numbers in float64."""
     roles = encoding.roles
     if encoding.name == "bf16":
@@ -127,15 +129,27 @@ def matrix(encoding: Encoding, n: int, k: int, group: int = GROUP) -> tuple[Role
         stored = whole if roles[2] == "weight_scale_2" else 1 / whole
         numbers = numbers * _wide(scale, 1, 16, n, k) * factor
         return dict(zip(roles, (codes, scale, stored.reshape(1)), strict=True)), numbers
-    assert encoding.name == "int4", encoding.name
+    assert encoding.name.startswith("int4"), encoding.name
     values = torch.randint(-8, 8, (n, k))
-    padded = torch.nn.functional.pad(values + 8, (0, -k % 8)).view(n, -1, 8)
-    words = (padded << torch.arange(0, 32, 4)).sum(-1)
-    words = torch.where(words >= 2**31, words - 2**32, words).int()
     scale = (torch.rand(n, k // group) / 10 + 0.01).bfloat16()
-    return dict(zip(roles, (words, scale, torch.tensor([n, k])), strict=True)), (
-        values.double() * _wide(scale, 1, group, n, k)
+    numbers = values.double() * _wide(scale, 1, group, n, k)
+    if encoding.name == "int4":
+        words = _words(torch.nn.functional.pad(values + 8, (0, -k % 8)))
+        return dict(zip(roles, (words, scale, torch.tensor([n, k])), strict=True)), numbers
+    is_gptq, groups = encoding.name == "int4_gptq", k // group
+    words = _words(values + 8).T if is_gptq else _words((values + 8).T, (0, 2, 4, 6, 1, 3, 5, 7))
+    zeros = _words(torch.full((groups, n), 7 if is_gptq else 8))
+    order = torch.arange(k, dtype=torch.int32) // group
+    return dict(zip(roles, (words, scale.half().T, zeros, order), strict=False)), (
+        values.double() * _wide(scale.half(), 1, group, n, k)
     )
+
+
+def _words(values: Tensor, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
+    """Return eight neighbours of the last dimension in an int32, in an order from its low bits."""
+    parts = values.unflatten(-1, (-1, 8))[..., list(order)]
+    words = (parts << torch.arange(0, 32, 4)).sum(-1)
+    return torch.where(words >= 2**31, words - 2**32, words).int().contiguous()
 
 
 def _like(

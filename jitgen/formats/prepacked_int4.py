@@ -118,8 +118,13 @@ def int4_from_awq(
     if qweight.shape[1] % IN_A_WORD:
         raise InputError("qweight", f"must have K a multiple of 8 (got {qweight.shape[1]})")
     _check_zeros(qzeros, MIDDLE)
+    return int4.packed_of(awq_values(qweight).mT), scales.mT.contiguous()
+
+
+def awq_values(qweight: Tensor) -> Tensor:
+    """Return the values of AWQ's words, (..., K, N / 8) int32 to (..., K, N) int8."""
     turns = int4.values_of(qweight).unflatten(-1, (-1, IN_A_WORD))[..., list(_AWQ_ORDER)]
-    return int4.packed_of(turns.flatten(-2).mT), scales.mT.contiguous()
+    return turns.flatten(-2)
 
 
 def _check(packed: Tensor, scale: Tensor) -> PrepackedFormat:

@@ -377,8 +377,8 @@ class MoELayer(nn.Module):
                 size of a kernel, the layer has zeros beside it.
             device: Where the weights go.
             activation_format: As for `jitgen.moe`.
-            dequantize: Read weights of every encoding as bfloat16. MXFP8, NVFP4 and INT4, which no
-                layer computes with, need it.
+            dequantize: Read weights of every encoding as bfloat16. INT4 in groups other than 32 and
+                128 needs it.
             ignore_input_scales: Leave out static scales of tokens, which are quantised with scales
                 that are found for them.
             activation: As for `jitgen.MoEConfig`, and so are those below; None: as the model's

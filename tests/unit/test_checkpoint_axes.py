@@ -219,6 +219,39 @@ class TestWhatNoLayerComputes:
 
         assert name in refused({**made.tensors, name: torch.tensor([320, 80])}, encoding)
 
+    @pytest.mark.parametrize(
+        ("encoding", "role", "change", "message"),
+        [
+            ("int4_gptq", "qzeros", 0x11111111, "must be 7 in every place"),
+            ("int4_awq", "qzeros", 1, "zero points are not read (got 9)"),
+            ("int4_gptq", "g_idx", 1, "0 to 4: weights that desc_act reordered are not read"),
+        ],
+    )
+    def test_int4_with_zero_points_or_in_another_order(
+        self, encoding: str, role: str, change: int, message: str
+    ) -> None:
+        first = by_name(encoding)[0]
+        made = make("deepseek_v3", first, INTERMEDIATE)
+        name = f"{PREFIX}.experts.1.up_proj.{role}"
+        text = refused({**made.tensors, name: made.tensors[name] + change}, first)
+
+        assert message in text
+        assert name in text
+
+    def test_zero_points_of_the_second_format_of_gptq(self) -> None:
+        """They are stored as they are, 8, if the config says so."""
+        first = by_name("int4_gptq")[0]
+        made = make("mixtral", first, INTERMEDIATE)
+        second = {
+            name: tensor + 0x11111111 if name.endswith("qzeros") else tensor
+            for name, tensor in made.tensors.items()
+        }
+        words = {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"}
+        config = {"num_local_experts": 3, "num_experts_per_tok": 2, "quantization_config": words}
+
+        assert torch.equal(result(load(second, first, config=config)), result(load(made, first)))
+        assert "must be 8 in every place" in refused(made.tensors, first, config=config)
+
     def test_an_activation_that_no_gate_is_for(self) -> None:
         """A checkpoint whose gates were lost is no model with SiLU between its products."""
         [encoding] = by_name("bf16")

@@ -59,6 +59,16 @@ FITS: list[tuple[str, dict[str, Any]]] = [
     ("mxfp4", compressed("float", 4, "group", group_size=32, tokens=None)),
     ("nvfp4", compressed("float", 4, "tensor_group", group_size=16)),
     ("int4", compressed("int", 4, "group", group_size=32, tokens=None)),
+    (
+        "int4_gptq",
+        {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
+        | {"checkpoint_format": "gptq", "damp_percent": 0.1},
+    ),
+    (
+        "int4_awq",
+        {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": False}
+        | {"version": "gemm"},
+    ),
     ("fp8_tensor", modelopt("FP8")),
     ("fp8_row", modelopt("FP8_PER_CHANNEL_PER_TOKEN")),
     ("fp8_block128", modelopt("FP8_PB_WO")),
@@ -134,8 +144,14 @@ def test_what_is_of_other_weights(name: str, words: dict[str, Any]) -> None:
         ("fp8_tensor", modelopt(""), "quant_algo"),
         ("fp8_tensor", modelopt(None), "quant_algo"),  # type: ignore[arg-type]
         ("nvfp4", modelopt("NVFP4", group_size=8), "group_size = 8"),
-        ("fp8_row", {"quant_method": "gptq", "bits": 4}, "quant_method = 'gptq'"),
-        ("fp8_row", {"quant_method": "awq"}, "quant_method = 'awq'"),
+        ("fp8_row", {"quant_method": "gptq", "bits": 4}, "quant_method = gptq, int4_gptq"),
+        ("int4_gptq", {"quant_method": "gptq", "bits": 8}, "bits = 8, and 4 is read"),
+        ("int4_gptq", {"quant_method": "gptq", "bits": 4, "sym": False}, "sym = False"),
+        ("int4_gptq", {"quant_method": "gptq", "desc_act": True}, "desc_act = True"),
+        ("int4_gptq", {"quant_method": "gptq", "checkpoint_format": "marlin"}, "'marlin'"),
+        ("int4_awq", {"quant_method": "awq", "zero_point": True}, "zero_point = True"),
+        ("int4_awq", {"quant_method": "awq", "version": "gemv"}, "version = 'gemv'"),
+        ("int4", {"quant_method": "bitsandbytes"}, "quant_method = 'bitsandbytes'"),
     ],
 )
 def test_what_is_not_read_is_refused_by_its_name(

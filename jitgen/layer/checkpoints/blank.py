@@ -110,7 +110,7 @@ def _kernel(said: Said, dequantize: bool) -> tuple[str, int]:
             f"says that weights are {encoding.name}, which no layer computes with as it is: give "
             "dequantize=True for bfloat16"
         )
-    if encoding.name != "int4":
+    if encoding.kernel != "int4":
         return encoding.kernel, encoding.unit
     values = quantised.group_size(said)
     if values not in GROUPS:

@@ -12,7 +12,7 @@ from jitgen.layer.checkpoints.part import Form, Matrix
 from jitgen.layer.checkpoints.source import Source
 from jitgen.support.text import printable, shown
 
-_VALUES = tuple(dict.fromkeys(encoding.roles[0] for encoding in ENCODINGS))
+_VALUES = tuple(dict.fromkeys(("weight", *(encoding.roles[0] for encoding in ENCODINGS))))
 _UNUSED = ("input_scale", "input_global_scale", "activation_scale")
 """Static scales of tokens, which are quantised with scales that are found for them."""
 
@@ -99,7 +99,7 @@ def form_of(
     raise InputError(
         "prefix",
         f"{prefix!r} of {source} {what}, and experts of {', '.join(FAMILIES)} can be read: "
-        f"{', '.join(modules)}, or {', '.join(_VALUES[:-1])} in its place; give what stands "
+        f"{', '.join(modules)}, or {', '.join(_VALUES[1:])} in its place; give what stands "
         "before '.experts'",
     )
 

@@ -12,6 +12,7 @@ fp8                 ``weight_block_size``, ``fmt``, ``scale_fmt``, ``activation_
 mxfp4               that it is MXFP4
 compressed-tensors  ``format``, ``config_groups``: type, bits, strategy, group or block of weights
 modelopt            ``quant_algo``, ``group_size``
+gptq, awq           ``bits``, ``group_size``; ``sym``, ``desc_act``; ``zero_point``, ``version``
 ==================  ===============================================================================
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.layer.checkpoints import expressions
+from jitgen.layer.checkpoints.encodings.int4_turned import GPTQ_V2
 from jitgen.layer.checkpoints.family import EXPERT, below
 from jitgen.layer.checkpoints.model_config import Said
 from jitgen.layer.checkpoints.part import Form
@@ -93,6 +95,22 @@ _ALGORITHMS = {
 }
 """What ModelOpt calls an encoding."""
 
+_GPTQ: dict[str, tuple[Any, ...]] = {
+    "bits": (4,),
+    "sym": (True,),
+    "checkpoint_format": ("gptq", GPTQ_V2),
+    "pack_dtype": ("int32",),
+}
+"""Allowed statements of GPTQ: weights whose columns were reordered (``desc_act``) are not read."""
+
+_OF_GPTQ = {
+    *("group_size", "damp_percent", "static_groups", "true_sequential", "meta", "dataset"),
+    *("model_name_or_path", "model_file_base_name", "quantizer", "use_exllama", "tokenizer"),
+}
+_AWQ: dict[str, tuple[Any, ...]] = {"bits": (4,)}
+_OF_AWQ = {"group_size", "backend"}
+"""Words that the tensors decide, or that do not affect how they are read."""
+
 
 @frozen
 class Asked:
@@ -149,6 +167,8 @@ def scale_format(said: Said | None, prefix: str, form: Form, asked: Asked) -> st
             f"says {says}, and {first} is of weights that are {have}; where it is not about these "
             "experts, give config= without it"
         )
+    if _lowered(found.get("checkpoint_format")) == GPTQ_V2:
+        return GPTQ_V2
     return _FORMATS.get(_lowered(found.get("scale_fmt")))
 
 
@@ -241,7 +261,10 @@ def _groups_of(
 
 
 def group_size(said: Said) -> int | None:
-    """Return how many weights of experts share a scale, as compressed-tensors says it."""
+    """Return how many INT4 weights of experts share a scale."""
+    if _method(said, said.quantised or {}) in ("gptq", "awq"):
+        found = (said.quantised or {}).get("group_size")
+        return found if isinstance(found, int) else None
     _, group = _groups_of(said, said.quantised or {}, _SOME_MODULES)[0]
     found = group["weights"].get("group_size")
     return found if isinstance(found, int) else None
@@ -296,6 +319,30 @@ def _compressed_group(said: Said, name: str, group: Mapping[str, Any], asked: As
     return encoding
 
 
+def _gptq(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:
+    """Read GPTQ's words; what says how weights were found does not affect how they are read."""
+    if found.get("sym") is False:
+        raise said.error(f"says {_WORD}.sym = False, and weights with zero points are not read")
+    _require_known(said, _without(found, _OF_GPTQ), _GPTQ)
+    return ("int4_gptq",)
+
+
+def _awq(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:
+    if found.get("zero_point"):
+        raise said.error(
+            f"says {_WORD}.zero_point = {shown(found['zero_point'])}, and weights with zero points "
+            "are not read"
+        )
+    _require_known(said, _without(found, _OF_AWQ), _AWQ)
+    if _lowered(found.get("version")) not in (None, "gemm"):
+        raise said.error(f"says {_WORD}.version = {shown(found['version'])}, and gemm is read")
+    return ("int4_awq",)
+
+
+def _without(found: Mapping[str, Any], names: set[str]) -> Mapping[str, Any]:
+    return {name: value for name, value in found.items() if name not in names}
+
+
 _Reader = Callable[[Said, Mapping[str, Any], set[str], Asked], tuple[str, ...]]
 
 _READERS: dict[str, _Reader] = {
@@ -303,6 +350,8 @@ _READERS: dict[str, _Reader] = {
     "mxfp4": _mxfp4,
     "compressed-tensors": _compressed,
     "modelopt": _modelopt,
+    "gptq": _gptq,
+    "awq": _awq,
 }
 """Who reads the words of each method."""
 

@@ -19,6 +19,9 @@ nvfp4         weight, weight_scale, weight_scale_2; or              it, prepacke
 int4          weight_packed (int32), weight_scale, weight_shape     it, prepacked, in groups
                                                                     of 32 or 128; others
                                                                     bfloat16, if asked to
+int4_gptq     qweight (int32), scales, qzeros, with or without      the same, symmetric alone
+              g_idx
+int4_awq      qweight (int32), scales, qzeros                       the same, symmetric alone
 ============  ====================================================  ==========================
 """
 
@@ -27,6 +30,7 @@ from __future__ import annotations
 from jitgen.layer.checkpoints.encodings.fp4 import Mxfp4, Nvfp4
 from jitgen.layer.checkpoints.encodings.fp8 import Fp8Block, Fp8Row, Fp8Square, Fp8Tensor, Mxfp8
 from jitgen.layer.checkpoints.encodings.int4 import Int4
+from jitgen.layer.checkpoints.encodings.int4_turned import Awq, Gptq
 from jitgen.layer.checkpoints.encodings.plain import Plain
 from jitgen.layer.checkpoints.encodings.protocol import Encoding
 
@@ -38,6 +42,9 @@ ENCODINGS: tuple[Encoding, ...] = (
     Nvfp4("weight_packed", "weight_scale", "weight_global_scale"),
     Nvfp4("weight", "weight_scale", "weight_scale_2"),
     Int4("weight_packed", "weight_scale", "weight_shape"),
+    Gptq("qweight", "scales", "qzeros", "g_idx"),
+    Gptq("qweight", "scales", "qzeros"),
+    Awq("qweight", "scales", "qzeros"),
     Mxfp4("weight_packed", "weight_scale"),
     *(
         kind("weight", scale)
