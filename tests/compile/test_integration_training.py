@@ -93,12 +93,14 @@ def test_every_class(name: str, dtype: torch.dtype) -> None:
     of = {each: errors(step(module, each, given), expected) for each in ("eager", "grouped_mm")}
     mine = errors(step(module, integration.IMPLEMENTATION, given), expected)
 
+    # This class computes in float32 what it gets in float64: eager's own error is 0 there.
+    slack = 2e-7 if name == "OpenAIPrivacyFilterExperts" else 1e-7
     for found, *others in zip(mine, *of.values(), strict=True):
-        assert found <= 1.5 * max(others) + 1e-7
+        assert found <= 1.5 * max(others) + slack
     with torch.no_grad():
         (alone,) = errors([module(*given)], expected[:1])
-    of_float32 = 1.5 * of["grouped_mm"][0] + 1e-7  # sums in another order, and nothing between
-    assert alone <= (of_float32 if dtype is torch.float32 else of["grouped_mm"][0])
+    is_float32 = of["eager"][0] == 0.0
+    assert alone <= of["grouped_mm"][0] + (slack if is_float32 else 0.0)
 
 
 def config() -> Any:

@@ -71,7 +71,7 @@ class GroupedGemm(CpuRules[GroupedGemmConfig, GroupedGemmProblem], GemmRules):
     alignment = 1
     row_edges: tuple[int, ...] = _ROWS
     sums = SumOrder(
-        words="k by k within 128 of K, then block by block",
+        words="k by k within 128 of K, of float32 within 16, then block by block",
         free=FREE,
     )
     space = Space(
