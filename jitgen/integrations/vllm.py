@@ -16,10 +16,14 @@ import inspect
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
 NAME, RANKS = "jitgen", "jitgen-ranks"
+
+_Choose = Callable[[Enum], list[type]]
+"""Lists the experts of a backend."""
 
 _ORACLES = {"unquantized": ("CPU", "TRITON"), "fp8": ("TRITON",)}
 """Modules that choose experts, and the backends whose weights stay as checkpoints have them."""
@@ -27,7 +31,11 @@ _ORACLES = {"unquantized": ("CPU", "TRITON"), "fp8": ("TRITON",)}
 _MAKE = "maybe_make_prepare_finalize"
 """What returns, for a layer, how tokens come to ranks."""
 
+_REPACKED = {"mxfp4": "MXFP4", "nvfp4": "NVFP4", "mxfp8": "MXFP8", "int_wna16": "INT4"}
+"""Modules that choose experts for weights which vLLM repacks for each of its kernels."""
+
 _logger = logging.getLogger(__name__)
+_for_users = logging.getLogger("vllm.jitgen")  # below vLLM's, whose handlers and level it has
 
 
 def register() -> None:
@@ -41,22 +49,32 @@ def register() -> None:
     if NAME not in names:
         _logger.info("VLLM_PLUGINS does not name %s: vLLM keeps its own experts", NAME)
         return
-    package = "vllm.model_executor.layers.fused_moe"
-    oracles: list[Any] = [importlib.import_module(f"{package}.oracle.{name}") for name in _ORACLES]
-    for oracle, backends in zip(oracles, _ORACLES.values(), strict=True):
-        choose = oracle.backend_to_kernel_cls
-        if not hasattr(choose, NAME):
-            oracle.backend_to_kernel_cls = extended(choose, backends)
+    for name, backends in _ORACLES.items():
+        _extend(_oracle(name), lambda choose, backends=backends: extended(choose, backends))
+    for name, form in _REPACKED.items():
+        with suppress(ImportError):  # not every vLLM has experts for every format
+            _extend(_oracle(name), lambda choose, form=form: telling(choose, form))
     if RANKS in names:
-        for module in (importlib.import_module(f"{package}.all2all_utils"), *oracles):
+        makers = importlib.import_module("vllm.model_executor.layers.fused_moe.all2all_utils")
+        for module in (makers, *map(_oracle, _ORACLES)):
             make = getattr(module, _MAKE, None)  # which oracles have under the same name
             if make is not None and not hasattr(make, NAME):
                 setattr(module, _MAKE, between_ranks(make))
 
 
-def extended(
-    choose: Callable[[Enum], list[type]], backends: tuple[str, ...]
-) -> Callable[[Enum], list[type]]:
+def _oracle(name: str) -> Any:
+    return importlib.import_module(f"vllm.model_executor.layers.fused_moe.oracle.{name}")
+
+
+def _extend(oracle: Any, around: Callable[[_Choose], _Choose]) -> None:
+    """Replace a module's function that lists experts, once."""
+    choose = oracle.backend_to_kernel_cls
+    if not hasattr(choose, NAME):
+        oracle.backend_to_kernel_cls = made = around(choose)
+        setattr(made, NAME, True)
+
+
+def extended(choose: _Choose, backends: tuple[str, ...]) -> _Choose:
     """Return a function like `choose`, which puts jitgen's experts first for some backends."""
 
     def backend_to_kernel_cls(backend: Enum) -> list[type]:
@@ -67,7 +85,23 @@ def extended(
 
         return [JitgenExperts, *found]
 
-    setattr(backend_to_kernel_cls, NAME, True)
+    return backend_to_kernel_cls
+
+
+def telling(choose: _Choose, form: str) -> _Choose:
+    """Return a function like `choose`, which says once that jitgen has none of these experts."""
+    told: list[str] = []
+
+    def backend_to_kernel_cls(backend: Enum) -> list[type]:
+        if not told:
+            told.append(form)
+            _for_users.warning(
+                "jitgen does not compute layers with %s weights: vLLM repacks them for kernels of "
+                "its own",
+                form,
+            )
+        return choose(backend)
+
     return backend_to_kernel_cls
 
 

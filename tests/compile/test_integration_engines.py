@@ -145,6 +145,27 @@ class TestVllm:
             assert oracle.backend_to_kernel_cls(Backend.TRITON) == [Ours, "TRITON"]
             assert oracle.backend_to_kernel_cls(Backend.MARLIN) == ["MARLIN"]
 
+    def test_formats_that_vllm_repacks_are_told_once(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Their layers had no line in the log. A vLLM without one of these formats is as good."""
+        oracle = "vllm.model_executor.layers.fused_moe.oracle"
+        found = {
+            name: stand_in(
+                monkeypatch, f"{oracle}.{name}", backend_to_kernel_cls=lambda each: [each.name]
+            )
+            for name in ("unquantized", "fp8", "mxfp4", "int_wna16")
+        }
+        monkeypatch.setenv("VLLM_PLUGINS", "jitgen")
+        vllm.register()
+        vllm.register()
+
+        for _ in range(2):
+            for name in ("mxfp4", "int_wna16"):
+                assert found[name].backend_to_kernel_cls(Backend.MARLIN) == ["MARLIN"]
+        told = [each.getMessage() for each in caplog.records if each.name == "vllm.jitgen"]
+        assert [line.split(" weights: ")[0].split()[-1] for line in told] == ["MXFP4", "INT4"]
+
 
 @pytest.fixture
 def vllm_experts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:

@@ -28,7 +28,7 @@ class GroupedGemmWgrad(CpuRules[GroupedGemmWgradConfig, GroupedGemmWgradProblem]
     """Rules of the kernels, their candidates and their cost model."""
 
     sums = SumOrder(
-        words="row by row of the group",
+        words="row by row of the group, of float32 within 16",
         free=wgrad_space.FREE,
     )
     space = WgradSpace(
