@@ -123,8 +123,8 @@ def int4_from_awq(
 
 def awq_values(qweight: Tensor) -> Tensor:
     """Return the values of AWQ's words, (..., K, N / 8) int32 to (..., K, N) int8."""
-    turns = int4.values_of(qweight).unflatten(-1, (-1, IN_A_WORD))[..., list(_AWQ_ORDER)]
-    return turns.flatten(-2)
+    parts: Tensor = int4.values_of(qweight).unflatten(-1, (-1, IN_A_WORD))
+    return parts[..., list(_AWQ_ORDER)].flatten(-2)
 
 
 def _check(packed: Tensor, scale: Tensor) -> PrepackedFormat:

@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from typing import Any
 
 NAME, RANKS = "jitgen", "jitgen-ranks"
@@ -50,10 +51,10 @@ def register() -> None:
         _logger.info("VLLM_PLUGINS does not name %s: vLLM keeps its own experts", NAME)
         return
     for name, backends in _ORACLES.items():
-        _extend(_oracle(name), lambda choose, backends=backends: extended(choose, backends))
+        _extend(_oracle(name), partial(extended, backends=backends))
     for name, form in _REPACKED.items():
         with suppress(ImportError):  # not every vLLM has experts for every format
-            _extend(_oracle(name), lambda choose, form=form: telling(choose, form))
+            _extend(_oracle(name), partial(telling, form=form))
     if RANKS in names:
         makers = importlib.import_module("vllm.model_executor.layers.fused_moe.all2all_utils")
         for module in (makers, *map(_oracle, _ORACLES)):

@@ -114,8 +114,8 @@ def of_gate(  # noqa: PLR0911  # one formula for each activation
             return _silu(gate) * up
         case Activation.SWIGLU_BIAS:
             limit, alpha, beta = numbers
-            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-            return gate / (1 + torch.exp(-alpha * gate)) * (up + beta)
+            gate, right = gate.clamp(max=limit), torch.add(up.clamp(-limit, limit), beta)
+            return gate / (1 + torch.exp(-alpha * gate)) * right
         case Activation.SWIGLU_STEP:
             (limit,) = numbers
             return _silu(gate).clamp(max=limit) * up.clamp(-limit, limit)
@@ -249,4 +249,4 @@ def _groups_of_rows(
     if m_indices is not None:
         return m_indices.clamp(min=0)
     rows = torch.arange(x.shape[-2], device=x.device)
-    return torch.searchsorted(offs, rows, right=True).clamp(max=len(offs) - 1)  # type: ignore
+    return torch.searchsorted(offs, rows, right=True).clamp(max=len(offs) - 1)  # type: ignore[arg-type]
