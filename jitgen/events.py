@@ -186,6 +186,11 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def warn(message: str) -> None:
+    """Log a warning."""
+    _log.warning("%s", printable(message, keep="\n"))
+
+
 def warn_once(topic: str, message: str, *arguments: object) -> None:
     """Log a warning the first time that `topic` comes up in this process."""
     with _warn_lock:

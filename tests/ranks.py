@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import copy
 import errno
-from collections.abc import Callable
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -261,6 +265,91 @@ def several(rank: int, ranks: int) -> None:
     same_bits(rank, ranks)
     late(rank, ranks)
     no_room(rank)
+
+
+def masking(rank: int, ranks: int) -> None:
+    """
+    Let the last rank be late: the others mask it, are told once, and wait no more. It is told, too,
+    has its own experts' share, and comes back with new windows.
+    """
+    case = make("bf16", tokens=1)
+    config, last = case.config, ranks - 1
+    sizes = {"hidden": config.hidden, "top_k": config.top_k, "max_tokens": MOST}
+    whole, mine = jitgen.MoELayer(config, case.weights), part_of(case, rank, ranks)
+    x, weights, ids, *_ = given(case, rank, 3 - rank % 2, 0)
+
+    def again(late: bool) -> jitgen.MoELayer:
+        wire = connect(
+            dist.group.WORLD, device="cpu", limit_s=2.0 if late else 30.0, late="mask", **sizes
+        )  # type: ignore[arg-type]
+        return jitgen.MoELayer(config, mine, max_tokens=MOST, group=wire)
+
+    def require(layer: jitgen.MoELayer, left_out: tuple[int, ...]) -> None:
+        homes = torch.empty(config.experts, dtype=torch.int64)
+        for each in range(ranks):
+            first, count = share(config.experts, each, ranks)
+            homes[first : first + count] = each
+        is_out = torch.isin(homes[ids.long()], torch.tensor(left_out, dtype=torch.int64))
+        wanted = whole(x, weights, ids.where(~is_out, -1)).float()
+        off = (layer(x, weights, ids).float() - wanted).norm() / wanted.norm().clamp_min(1e-9)
+        assert off < 4e-3, (rank, left_out, off)
+
+    again(late=False)(x, weights, ids)  # compiles
+    layer = again(late=True)
+    require(layer, ())
+    others = tuple(each for each in range(ranks) if each != last)
+    with told() as words:
+        if rank == last:
+            time.sleep(6.0)
+            require(layer, others)
+        for _ in range(3 * (rank != last)):
+            begin = time.monotonic()
+            require(layer, (last,))
+        assert rank == last or time.monotonic() - begin < 2.0  # nothing waits
+    (wire,) = (each for each in [layer.wire] if each is not None)
+    masked = {each.source: each for each in wire.check()}
+    assert {*masked} == ({*others} if rank == last else {last})
+    assert all((each.was_told, each.number) == (rank == last, 2) for each in masked.values())
+    assert len(words) == len(masked)
+    assert f"rank {rank} masks rank {min(masked)} from round 2 on" in words[0]
+    dist.barrier()
+    layer = again(late=False)
+    require(layer, ())
+    require(layer, ())
+
+
+@contextmanager
+def told() -> Iterator[list[str]]:
+    """Collect what is warned of."""
+    words: list[str] = []
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            words.append(record.getMessage())
+
+    handler = Collect()
+    logging.getLogger("jitgen").addHandler(handler)
+    yield words
+    logging.getLogger("jitgen").removeHandler(handler)
+
+
+def dying(rank: int, ranks: int, folder: str) -> None:
+    """Let the last rank end without a word after a round: the others go on without it."""
+    wire = connect(
+        dist.group.WORLD, hidden=64, top_k=1, max_tokens=2, device="cpu", limit_s=2.0, late="mask"
+    )
+    x = torch.full((2, 64), 1.0 + rank).bfloat16()
+    ids, ones = torch.zeros(2, 1, dtype=torch.int32), torch.ones(2, 1)
+    for number in range(1, 4):
+        if (rank, number) == (ranks - 1, 3):
+            os._exit(0)
+        tokens = wire.dispatch(x, ids, ones, 2)
+        found = wire.combine(tokens.x, 2)
+        count = ranks if number < 3 else ranks - 1
+        assert torch.equal(found, x * count), (rank, number, found)
+    assert [each.source for each in wire.check()] == [ranks - 1]
+    Path(folder, f"done-{rank}").touch()
+    os._exit(0)  # the group has lost a rank: a barrier of all would wait for it
 
 
 def no_room(rank: int) -> None:

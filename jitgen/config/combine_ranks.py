@@ -24,6 +24,7 @@ class CombineRanksConfig(TiledConfig):
     Attributes:
         has_shared: Whether a shared expert's rows are added.
         is_weighted: Whether each of these has a weight.
+        can_mask: Whether a rank that is late is left out from then on.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -37,6 +38,7 @@ class CombineRanksConfig(TiledConfig):
     prefix: ClassVar[str] = "bf16"
     has_shared: bool = of(bool, default=False, word="shared")
     is_weighted: bool = of(bool, default=False, word="weighted")
+    can_mask: bool = of(bool, default=False, word="mask")
     tiling: Tiling = of(Tiling, default=Tiling())
 
     @property
@@ -49,7 +51,8 @@ class CombineRanksConfig(TiledConfig):
         """Names of the first arguments of the compiled function, for findings."""
         shared = ("shared",) if self.has_shared else ()
         weights = ("shared_weights",) if self.is_weighted else ()
-        return ("y", "inbox", "peers", "state", *shared, *weights, "out")
+        link = ("inbox", "peers", "state", *(("notes",) if self.can_mask else ()))
+        return ("y", *link, *shared, *weights, "out")
 
 
 @frozen
@@ -63,6 +66,7 @@ class CombineRanksProblem(UngroupedTokens):
         ranks: Ranks.
         has_shared: Whether a shared expert's rows are added.
         is_weighted: Whether each of these has a weight.
+        can_mask: Whether a rank that is late is left out from then on.
     """
 
     op: ClassVar[str] = "combine_ranks"
@@ -71,6 +75,7 @@ class CombineRanksProblem(UngroupedTokens):
     ranks: int = of(int, most=MOST_RANKS, default=2)
     has_shared: bool = of(bool, default=False)
     is_weighted: bool = of(bool, default=False)
+    can_mask: bool = of(bool, default=False)
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
@@ -86,15 +91,16 @@ class CombineRanksProblem(UngroupedTokens):
     def types(self) -> str:
         """The types in words, for errors."""
         shared = ", with a shared expert's" * self.has_shared + ", weighted" * self.is_weighted
-        return f"bf16 sums{shared}"
+        return f"bf16 sums{shared}" + ", from ranks that can be masked" * self.can_mask
 
     @property
     def slug(self) -> str:
         """A readable name, as a file may have it."""
         words = "_shared" * self.has_shared + "_weighted" * self.is_weighted
+        words += "_mask" * self.can_mask
         return f"combine_ranks_m{self.m}_n{self.n}_ranks{self.ranks}{words}"
 
     @property
     def kind(self) -> tuple[object, ...]:
         """Sort key of problems: kind, columns, ranks, tokens."""
-        return (self.has_shared, self.is_weighted, self.n, self.ranks, self.m)
+        return (self.can_mask, self.has_shared, self.is_weighted, self.n, self.ranks, self.m)

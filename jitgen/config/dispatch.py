@@ -47,6 +47,7 @@ class DispatchConfig(TiledConfig):
     One kernel of `dispatch`, before its target is known.
 
     Attributes:
+        can_mask: Whether a rank that is late is left out from then on.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -58,12 +59,19 @@ class DispatchConfig(TiledConfig):
 
     op: ClassVar[str] = "dispatch"
     prefix: ClassVar[str] = "bf16"
+    can_mask: bool = of(bool, default=False, word="mask")
     tiling: Tiling = of(Tiling, default=Tiling())
 
     @property
     def short(self) -> str:
         """Short text, for readers, that tells this config from others for the same problem."""
         return self.tiling.short
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the first arguments of the compiled function, for findings."""
+        link = ("inbox", "peers", "state", *(("notes",) if self.can_mask else ()))
+        return ("x", "topk_ids", "topk_weights", *link, "out_x", "out_ids", "out_weights")
 
 
 @frozen
@@ -76,6 +84,7 @@ class DispatchProblem(UngroupedTokens):
         k: Columns.
         top_k: Experts of a token.
         ranks: Ranks.
+        can_mask: Whether a rank that is late is left out from then on.
     """
 
     op: ClassVar[str] = "dispatch"
@@ -83,6 +92,7 @@ class DispatchProblem(UngroupedTokens):
     k: int = of(int, most=MAX_SIZE)
     top_k: int = of(int, most=MOST_PLACES, default=8)
     ranks: int = of(int, most=MOST_RANKS, default=2)
+    can_mask: bool = of(bool, default=False)
 
     @property
     def traffic_bytes(self) -> int:
@@ -92,14 +102,15 @@ class DispatchProblem(UngroupedTokens):
     @property
     def types(self) -> str:
         """The types in words, for errors."""
-        return "bf16 tokens"
+        return "bf16 tokens" + ", from ranks that can be masked" * self.can_mask
 
     @property
     def slug(self) -> str:
         """A readable name, as a file may have it."""
-        return f"dispatch_m{self.m}_k{self.k}_top{self.top_k}_ranks{self.ranks}"
+        word = "_mask" * self.can_mask
+        return f"dispatch_m{self.m}_k{self.k}_top{self.top_k}_ranks{self.ranks}{word}"
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Sort key of problems: columns, places, ranks, tokens."""
-        return (self.k, self.top_k, self.ranks, self.m)
+        """Sort key of problems: kind, columns, places, ranks, tokens."""
+        return (self.can_mask, self.k, self.top_k, self.ranks, self.m)

@@ -275,6 +275,7 @@ class MoELayer(nn.Module):
             masked=masked,
             trains=trains,
             num_ranks=num_ranks,
+            can_mask=getattr(self._wire, "can_mask", False),
         )
 
     def problems(

@@ -33,6 +33,7 @@ def of(
     masked: int | None = None,
     trains: bool = False,
     num_ranks: int | None = None,
+    can_mask: bool = False,
 ) -> Plan:
     """
     Return the plan of `chain` on a target.
@@ -46,6 +47,7 @@ def of(
         trains: Whether calls need gradients, whose launches never start early.
         num_ranks: Ranks that share the layer by a group, each with `max_tokens`, which must be
             given then; None: there is no group.
+        can_mask: Whether ranks that are late are masked.
 
     Raises:
         InputError: `max_tokens` or `masked` is no such number, or the weights have no gradients.
@@ -86,7 +88,7 @@ def of(
         )
         + joining
         + tuple(_masked(chain, masked))
-        + tuple(_of_ranks(chain, max_tokens, num_ranks)),
+        + tuple(_of_ranks(chain, max_tokens, num_ranks, can_mask=can_mask)),
     )
 
 
@@ -100,13 +102,15 @@ def _masked(chain: Chain, most: int | None) -> Iterator[Sweep]:
         yield Sweep(problem=problem, min_rows=each, max_rows=each * most)
 
 
-def _of_ranks(chain: Chain, max_tokens: int | None, num_ranks: int | None) -> Iterator[Sweep]:
+def _of_ranks(
+    chain: Chain, max_tokens: int | None, num_ranks: int | None, *, can_mask: bool
+) -> Iterator[Sweep]:
     """Yield the problems of tokens and sums that travel between ranks, also between one."""
     if num_ranks is None:
         return
     if max_tokens is None:
         raise InputError("max_tokens", "must be given with a group: those of each rank")
-    for problem in between_ranks(chain.config, num_ranks):
+    for problem in between_ranks(chain.config, num_ranks, can_mask=can_mask):
         yield Sweep(problem=problem, min_rows=1, max_rows=max_tokens)
 
 

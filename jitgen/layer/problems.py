@@ -52,10 +52,11 @@ def of_tokens(config: MoEConfig, weights: ExpertWeights, arch: Arch) -> Iterator
     yield from (sums, shared, replace(shared, is_weighted=True))
 
 
-def between_ranks(config: MoEConfig, num_ranks: int) -> Iterator[Any]:
+def between_ranks(config: MoEConfig, num_ranks: int, *, can_mask: bool) -> Iterator[Any]:
     """Yield the problems of what travels between ranks, with one token of each."""
-    yield DispatchProblem(m=1, k=config.hidden, top_k=config.top_k, ranks=num_ranks)
-    sums = CombineRanksProblem(m=1, n=config.hidden, ranks=num_ranks)
+    both: dict[str, Any] = {"m": 1, "ranks": num_ranks, "can_mask": can_mask}
+    yield DispatchProblem(k=config.hidden, top_k=config.top_k, **both)
+    sums = CombineRanksProblem(n=config.hidden, **both)
     shared = replace(sums, has_shared=True)
     yield from (sums, shared, replace(shared, is_weighted=True))
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from jitgen.ops.dispatch.call import Tokens
+from jitgen.ops.dispatch.rounds import Masked
 from jitgen.parallel.wire import group_of
 
 _ALIGNMENT = 16
@@ -75,8 +76,9 @@ class Collectives:
             total += extra if shared_weights is None else extra * shared_weights[:, None]
         return total.bfloat16() if out is None else out.copy_(total)
 
-    def check(self) -> None:
-        """Nothing waits on the device without torch's own limits."""
+    def check(self) -> tuple[Masked, ...]:
+        """Return that no rank is masked: torch's own limits end what waits."""
+        return ()
 
     def __deepcopy__(self, _memo: object) -> Collectives:
         """Return itself: copies of a layer share it."""

@@ -21,6 +21,7 @@ LIMIT_S = 30.0
 """How long a rank waits for another one."""
 
 _KINDS = ("auto", "windows", "collectives")
+_LATE = ("fail", "mask")
 
 
 def connect(
@@ -32,6 +33,7 @@ def connect(
     device: torch.device | str,
     kind: str = "auto",
     limit_s: float = LIMIT_S,
+    late: str = "fail",
 ) -> Wire:
     """
     Return what this rank reaches the others by. All ranks of the group call it, with equal
@@ -47,6 +49,9 @@ def connect(
             ``ranks * max_tokens * (8 * hidden + 16 * top_k)`` bytes; ``collectives`` of torch;
             ``auto``: windows where ranks are on one host and can have them.
         limit_s: How long a rank waits for another one in its windows, in seconds.
+        late: What happens to a rank that is late by more. ``fail``: results mean nothing from then
+            on, and `check` raises `PeerTimeout`. ``mask``: the others go on without its tokens and
+            experts; needs windows.
 
     Raises:
         InputError: An argument is wrong, or there are no windows and ``windows`` are asked for.
@@ -58,13 +63,20 @@ def connect(
             f"init_process_group() (got {type(group).__name__})",
         )
     _check(hidden, top_k, max_tokens, kind, limit_s)
+    if late not in _LATE:
+        raise InputError("late", f"must be one of {', '.join(_LATE)} (got {late!r})")
+    if late == "mask" and kind == "collectives":
+        raise InputError("late", "must be fail with collectives, in which all ranks wait for all")
     device = torch.empty(0, device=device).device  # with its number
     if kind != "collectives":
-        made, why = _windows(group, (hidden, top_k, max_tokens), device, limit_s)
+        sizes = (hidden, top_k, max_tokens)
+        made, why = _windows(group, sizes, device, limit_s, can_mask=late == "mask")
         if made is not None:
             return made
         if kind == "windows":
             raise InputError("kind", f"windows cannot be had: {why}; use collectives")
+        if late == "mask":
+            raise InputError("late", f"must be fail, as windows cannot be had: {why}")
         warn_once("ranks without windows", "ranks are connected by collectives: %s", why)
     return Collectives(group, max_tokens)
 
@@ -84,7 +96,12 @@ def _check(hidden: int, top_k: int, max_tokens: int, kind: str, limit_s: float) 
 
 
 def _windows(
-    group: ProcessGroup, sizes: tuple[int, int, int], device: torch.device, limit_s: float
+    group: ProcessGroup,
+    sizes: tuple[int, int, int],
+    device: torch.device,
+    limit_s: float,
+    *,
+    can_mask: bool,
 ) -> tuple[Windows | None, str]:
     """Return windows, or why there are none, which all ranks find alike."""
     if group.size() > MOST_RANKS:
@@ -94,9 +111,10 @@ def _windows(
     if low != -high:
         return None, "ranks are on several hosts"
     made: list[Shared] = []
-    for nbytes in Windows.nbytes(group.size(), *sizes):
+    for nbytes in Windows.nbytes(group.size(), *sizes)[: 3 if can_mask else 2]:
         found = shared(nbytes, group, device)
         if isinstance(found, str):
             return None, found
         made.append(found)
-    return Windows(group, made[0], made[1], sizes[2], limit_s), ""
+    tokens, sums, *notes = made
+    return Windows(group, tokens, sums, sizes[2], limit_s, *notes), ""

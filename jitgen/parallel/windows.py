@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from jitgen.events import warn
 from jitgen.ops.combine_ranks.call import combine_ranks
 from jitgen.ops.dispatch import rounds
 from jitgen.ops.dispatch.call import Tokens, dispatch
 from jitgen.ops.dispatch.launch import require_in_time
-from jitgen.ops.dispatch.rounds import Link
+from jitgen.ops.dispatch.rounds import Link, Masked
 from jitgen.parallel.memory import Shared
 
 _VECTOR_BYTES = 16
@@ -32,35 +33,52 @@ class Windows:
         sums: Memory for sums.
         max_tokens: Most tokens of a rank in a call.
         limit_s: How long a rank waits for another one.
+        notes: Memory for what ranks note, where one that is late is masked; None: it is an error.
     """
 
     def __init__(
-        self, group: ProcessGroup, tokens: Shared, sums: Shared, max_tokens: int, limit_s: float
+        self,
+        group: ProcessGroup,
+        tokens: Shared,
+        sums: Shared,
+        max_tokens: int,
+        limit_s: float,
+        notes: Shared | None = None,
     ) -> None:
         self.group_name = str(group.group_name)
         self.rank, self.ranks = group.rank(), group.size()
-        self.max_tokens = max_tokens
-        self._memory = (tokens, sums)
+        self.max_tokens, self.can_mask = max_tokens, notes is not None
+        self._memory = (tokens, sums, notes)
         device = tokens.own.device
-        self._state = rounds.new_state(self.rank, max(1, round(1000 * limit_s)), device)
+        self._state = rounds.new_state(
+            self.rank, max(1, round(1000 * limit_s)), device, can_mask=notes is not None
+        )
+        self._told: set[int] = set()
+
+        def table(memory: Shared) -> Tensor:
+            return torch.tensor(memory.addresses, dtype=torch.int64, device=device)
+
         self._tokens, self._sums = (
             Link(
                 each.own.view(torch.int32).view(self.ranks, -1, 4),
-                torch.tensor(each.addresses, dtype=torch.int64, device=device),
+                table(each),
                 self._state,
+                None if notes is None else table(notes),
             )
-            for each in self._memory
+            for each in (tokens, sums)
         )
 
     @staticmethod
-    def nbytes(ranks: int, hidden: int, top_k: int, max_tokens: int) -> tuple[int, int]:
-        """Return the bytes of each window of a rank: for tokens, and for sums."""
+    def nbytes(ranks: int, hidden: int, top_k: int, max_tokens: int) -> tuple[int, int, int]:
+        """Return the bytes of each window of a rank: for tokens, for sums, and for notes."""
         rows = ranks * max_tokens * _VECTOR_BYTES
-        return rows * (hidden // 4 + top_k), rows * (hidden // 4)
+        return rows * (hidden // 4 + top_k), rows * (hidden // 4), ranks * _VECTOR_BYTES
 
     def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
         """See `jitgen.parallel.wire.Wire`."""
-        return dispatch(x, topk_ids, topk_weights, self._tokens, room=room)
+        tokens = dispatch(x, topk_ids, topk_weights, self._tokens, room=room)
+        self._tell_on_host()
+        return tokens
 
     def combine(
         self,
@@ -71,13 +89,33 @@ class Windows:
         out: Tensor | None = None,
     ) -> Tensor:
         """See `jitgen.parallel.wire.Wire`."""
-        return combine_ranks(
+        out = combine_ranks(
             y, self._sums, tokens=tokens, shared=shared, shared_weights=shared_weights, out=out
         )
+        self._tell_on_host()
+        return out
 
-    def check(self) -> None:
+    def check(self) -> tuple[Masked, ...]:
         """See `jitgen.parallel.wire.Wire`."""
-        require_in_time(self._state)
+        if not self.can_mask:
+            require_in_time(self._state)
+            return ()
+        found = rounds.masked(self._state)
+        for each in found:
+            if each.source not in self._told:
+                self._told.add(each.source)
+                why = "masked it before" if each.was_told else "was late"
+                warn(
+                    f"rank {self.rank} masks rank {each.source} from round {each.number} on "
+                    f"({each.step}): that rank {why}; results are without its experts until the "
+                    "ranks are connected again"
+                )
+        return found
+
+    def _tell_on_host(self) -> None:
+        """Warn, where this needs no wait for a device."""
+        if self.can_mask and not self._state.is_cuda and int(self._state[rounds.MASKED]):
+            self.check()
 
     def __deepcopy__(self, _memo: object) -> Windows:
         """Return itself: copies of a layer share it."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup, distributed_c10d
 
 from jitgen.ops.dispatch.call import Tokens
+from jitgen.ops.dispatch.rounds import Masked
 
 _resolved: Any = distributed_c10d._resolve_process_group  # type: ignore[attr-defined]
 
@@ -57,11 +58,12 @@ class Wire(Protocol):
         """Send y, (ranks * room, H), to the ranks of its rows; add up those of own tokens."""
         ...
 
-    def check(self) -> None:
+    def check(self) -> tuple[Masked, ...]:
         """
-        Wait for the device, and require that no rank waited too long.
+        Wait for the device, and require that no rank waited too long. Where ranks that are late are
+        masked, return those that are, and warn of each once.
 
         Raises:
-            PeerTimeout: One did.
+            PeerTimeout: This rank did, and ranks are not masked.
         """
         ...

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from itertools import combinations
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,6 +70,64 @@ ret;
 """The tokens of a round: `base`, and the number of the round in each mantissa."""
 
 
+STALL = """
+.version 8.8
+.target sm_90a
+.address_size 64
+.visible .entry stall(.param .u64 state, .param .u32 number, .param .u64 ns)
+{
+.reg .pred %p<3>;
+.reg .b32 %r<4>;
+.reg .b64 %rd<6>;
+ld.param.b64 %rd1, [state];
+ld.param.b32 %r1, [number];
+ld.param.b64 %rd2, [ns];
+ld.global.b32 %r2, [%rd1+4];
+add.u32 %r2, %r2, 1;
+setp.ne.u32 %p1, %r1, %r2;
+@%p1 bra $END;
+mov.u64 %rd3, %globaltimer;
+add.u64 %rd3, %rd3, %rd2;
+$AGAIN:
+ld.relaxed.gpu.global.b32 %r3, [%rd1+4];
+mov.u64 %rd4, %globaltimer;
+setp.lt.u64 %p2, %rd4, %rd3;
+@%p2 bra $AGAIN;
+$END:
+ret;
+}
+"""
+"""Nothing, until the time is over in one round."""
+
+
+class Stall(NamedTuple):
+    """
+    A device that does nothing for some time.
+
+    Attributes:
+        number: The round that it begins later.
+        ms: By how much.
+    """
+
+    number: int
+    ms: float
+
+
+class Whom(NamedTuple):
+    """
+    How a rank was masked.
+
+    Attributes:
+        step: The operation that waited for it.
+        number: The round.
+        was_told: Whether that rank had masked this one before.
+    """
+
+    step: str
+    number: int
+    was_told: bool = False
+
+
 @dataclass
 class Kernels:
     """
@@ -77,16 +136,30 @@ class Kernels:
     Attributes:
         dispatch, combine_ranks: Under test.
         edits: Texts of their sources and what stands there instead, by the operation.
+        edited: The device that has the edits; None: all have them.
+        pauses: A device that does nothing for a while when it has sent its tokens, before it takes
+            those of the others.
     """
 
     dispatch: DispatchConfig = field(default_factory=DispatchConfig)
     combine_ranks: CombineRanksConfig = field(default_factory=CombineRanksConfig)
     edits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    edited: int | None = None
+    pauses: int | None = None
 
-    def artifact(self, config: Config) -> Artifact:
+    def artifact(self, config: Config, device: int) -> Artifact:
         """Return a kernel with its edits."""
-        edit = self.edits.get(config.op)
+        if device == self.pauses and config.op == "dispatch":
+            return _edited(config, _TAKES, _PAUSE + _TAKES)
+        edit = self.edits.get(config.op) if self.edited in {None, device} else None
         return on_gpu(config) if edit is None else _edited(config, *edit)
+
+
+_TAKES = "    for item in cutlass.range(every + first"
+_PAUSE = """    until, looks = cute.arch.globaltimer() + 300_000, Int32(0)
+    while (cute.arch.globaltimer() < until) & (looks >= 0):
+        looks = cute.arch.load(state.iterator + RANK, Int32, sem="relaxed", scope="gpu")
+"""
 
 
 @cache
@@ -107,6 +180,8 @@ class Layer:
         limit_ms: How long waits last.
         room: Tokens that each device sends and takes; None: the most that any has.
         banks: Inboxes: one for each of the two kernels, or one for both.
+        stalls: When devices stall, by their numbers.
+        expected: Whom each device masks in the end, as `masked` returns it; None: not compared.
     """
 
     def __init__(
@@ -118,8 +193,11 @@ class Layer:
         limit_ms: int = 2000,
         room: int | None = None,
         banks: int = 2,
+        stalls: Mapping[int, Sequence[Stall]] | None = None,
+        expected: Sequence[Mapping[int, Whom]] | None = None,
     ) -> None:
-        self.kernels = kernels or Kernels()
+        self.kernels, self.stalls = kernels or Kernels(), stalls or {}
+        self.can_mask, self.expected = self.kernels.dispatch.can_mask, expected
         self.ranks, self.room = len(counts), max(counts) if room is None else room
         length = hidden // 4 + TOP_K
         places = self.room * length
@@ -129,9 +207,16 @@ class Layer:
             )
             for bank in range(banks)
         }
-        self.states = [rounds.new_state(rank, limit_ms, "cpu") for rank in range(self.ranks)]
+        if self.can_mask:
+            notes = [torch.zeros(self.ranks, 2, dtype=torch.int64) for _ in counts]
+            self.windows["notes"] = Window(notes)
+        self.states = [
+            rounds.new_state(rank, limit_ms, "cpu", can_mask=self.can_mask)
+            for rank in range(self.ranks)
+        ]
         self.calls: list[DeviceCall] = []
         self.checks: list[tuple[str, Tensor, Tensor]] = []
+        self.results: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
         chance = torch.Generator().manual_seed(0)
         self.ids = [
             torch.rand(count, 2 * self.ranks, generator=chance).argsort(-1)[:, :TOP_K].int()
@@ -158,8 +243,13 @@ class Layer:
         }
         y = torch.zeros(rows, hidden, dtype=torch.bfloat16)
         out = torch.zeros(count, hidden, dtype=torch.bfloat16)
-        tables = [window.table(on=rank) for window in self.windows.values()]
-        inboxes = [window.tensors[rank] for window in self.windows.values()]
+        links = [self._link(rank, name) for name in self.windows if name != "notes"]
+        for stall in self.stalls.get(rank, ()):
+            given = {"state": state, "number": stall.number, "ns": int(1e6 * stall.ms)}
+            one_warp = Launch(grid=(1, 1, 1), block=(32, 1, 1))
+            self.calls.append(
+                DeviceCall(device=rank, kernel=STALL, arguments=given, launch=one_warp)
+            )
         if count:
             words = {"base": self.bases[rank], "x": x, "state": state}
             self.calls.append(
@@ -177,9 +267,7 @@ class Layer:
                 "x": x,
                 "topk_ids": self.ids[rank],
                 "topk_weights": self.weights[rank],
-                "inbox": inboxes[0],
-                "peers": tables[0],
-                "state": state,
+                **links[0],
                 **received,
             },
         )
@@ -189,14 +277,23 @@ class Layer:
         given = {"y": received["out_x"], "inverse": inverse}
         sums = {"topk_weights": received["out_weights"], "out": y}
         self._call(rank, CombineConfig(), given | sums)
-        given = {"y": y, "inbox": inboxes[-1], "peers": tables[-1], "state": state, "out": out}
-        self._call(rank, kernels.combine_ranks, given)
+        self._call(rank, kernels.combine_ranks, {"y": y, **links[-1], "out": out})
+        self.results.append((*received.values(), out))
+        if self.can_mask:
+            return
         self.checks += [
             (f"out_ids of {rank}", received["out_ids"], ids),
             (f"out_weights of {rank}", received["out_weights"], weights),
             (f"out_x of {rank}", received["out_x"].view(torch.int16), expected),
             (f"out of {rank}", out.view(torch.int16), self.x[rank]),
         ]
+
+    def _link(self, rank: int, name: str) -> dict[str, Tensor]:
+        """Return what a device reaches its peers by, through a window."""
+        window = self.windows[name]
+        found = {"inbox": window.tensors[rank], "peers": window.table(on=rank)}
+        found["state"] = self.states[rank]
+        return found | ({"notes": self.windows["notes"].table(on=rank)} if self.can_mask else {})
 
     def _received(self, hidden: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return what each device must receive: experts, weights and bits of tokens."""
@@ -210,22 +307,82 @@ class Layer:
         return ids, weights, x
 
     def _call(self, rank: int, config: Config, arguments: dict[str, Any]) -> None:
-        kernel = self.kernels.artifact(config)
+        kernel = self.kernels.artifact(config, rank)
         given = {**arguments, "num_sms": 2}
         self.calls.append(DeviceCall(device=rank, kernel=kernel, arguments=given))
 
     def wrong(self) -> list[str]:
-        """Return the results that are not as expected, and the devices that noted a late peer."""
+        """
+        Return the results that are not as expected, and the devices that noted a late peer. Where
+        ranks can be masked, a result has the share of each rank that is not, and none of one that
+        was before the last round.
+        """
+        if self.can_mask:
+            found = self.masked()
+            wrong = [f"out of {rank}" for rank in range(self.ranks) if not self._is_told(rank)]
+            wrong += [f"rows of {rank}" for rank in range(self.ranks) if not self._has_rows(rank)]
+            is_expected = self.expected is None or found == [*self.expected]
+            return wrong if is_expected else [*wrong, f"masked: {found}"]
         differ = [name for name, found, wanted in self.checks if not torch.equal(found, wanted)]
         return differ + [
             f"late: {rounds.late(state)}" for state in self.states if rounds.late(state)
         ]
 
-    def found(self, modes: str = "quick", replays: int = ROUNDS) -> list[str]:
+    def masked(self) -> list[dict[int, Whom]]:
+        """Return whom each device has masked, by their numbers."""
+        return [
+            {each.source: Whom(each.step, each.number, each.was_told) for each in found}
+            for found in map(rounds.masked, self.states)
+        ]
+
+    def _has_rows(self, rank: int) -> bool:
+        """
+        Say whether a device has the rows of all that it has not masked, and none of those that it
+        had masked before the last round.
+        """
+        x, ids, weights, _ = self.results[rank]
+        wanted_ids, wanted_weights, wanted = self._received(x.shape[1])
+        masked = self.masked()[rank]
+        for source in range(self.ranks):
+            part = slice(source * self.room, (source + 1) * self.room)
+            pairs = [(x[part].view(torch.int16), wanted[part]), (ids[part], wanted_ids[part])]
+            pairs.append((weights[part], wanted_weights[part]))
+            if source in masked:
+                nothing = (0, -1, 0) if masked[source].number < ROUNDS else ()
+                pairs = [
+                    (found, torch.full_like(found, value))
+                    for (found, _), value in zip(pairs, nothing, strict=False)
+                ]
+            if not all(torch.equal(found, each) for found, each in pairs):
+                return False
+        return True
+
+    def _is_told(self, rank: int) -> bool:
+        """Say whether a device's result lacks only shares of ranks that it has masked."""
+        masked = self.masked()[rank]
+        last = [source for source, each in masked.items() if each.number == ROUNDS]
+        x = self.x[rank].view(torch.bfloat16).float()
+        shares = [(self.ids[rank] // 2 == source).sum(1) * 0.5 for source in range(self.ranks)]
+        certain = sum(
+            (share for source, share in enumerate(shares) if source not in masked),
+            start=torch.zeros(len(x)),
+        )
+        allowed = [
+            (certain + sum((shares[source] for source in some), start=torch.zeros(len(x))))[:, None]
+            * x
+            for count in range(len(last) + 1)
+            for some in combinations(last, count)
+        ]
+        found = self.results[rank][-1].float()
+        return bool(torch.stack([found == each for each in allowed]).any(0).all())
+
+    def found(
+        self, modes: str = "quick", replays: int = ROUNDS, time_limit_s: float = 120
+    ) -> list[str]:
         """Run it and return what is found, wrong results among it."""
         work = OnDevices(calls=self.calls, windows=self.windows, replays=replays)
         try:
-            report = emulate(work, modes=modes, num_sms=2, time_limit_s=120)
+            report = emulate(work, modes=modes, num_sms=2, time_limit_s=time_limit_s)
         except MachineFault as fault:
             kind = "deadlock" if isinstance(fault, Deadlock) else "fault"
             return [f"{kind}: {fault}"]

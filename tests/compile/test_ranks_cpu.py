@@ -62,6 +62,16 @@ def test_torch_compile_has_a_layer_of_ranks_as_one_operation(number: int, tmp_pa
     ranks.run(ranks.traced, number, tmp_path)
 
 
+def test_a_late_rank_is_masked_and_comes_back(tmp_path: Path) -> None:
+    ranks.run(ranks.masking, 3, tmp_path)
+
+
+def test_others_go_on_without_a_rank_that_died(tmp_path: Path) -> None:
+    ranks.run(ranks.dying, 3, tmp_path, str(tmp_path))
+
+    assert sorted(each.name for each in tmp_path.glob("done-*")) == ["done-0", "done-1"]
+
+
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_the_page_shows_what_two_ranks_do(number: int, tmp_path: Path) -> None:
     snippet = documents.blocks("docs/expert-parallel.md", "python")[number]

@@ -11,7 +11,7 @@ from jitgen.ops.call import calling
 from jitgen.ops.combine_ranks.validate import check_sums
 from jitgen.ops.dispatch.launch import exchange, launch_for
 from jitgen.ops.dispatch.rounds import Link
-from jitgen.ops.dispatch.validate import room_of
+from jitgen.ops.dispatch.validate import require_masking, room_of
 from jitgen.ops.dispatcher import mark_written, require_apart
 from jitgen.ops.explicit_config import explicit_config
 from jitgen.runtime.session import current
@@ -60,9 +60,11 @@ def combine_ranks(
         room = room_of("y", y, link, tokens, hidden // 4)
         common.refuse_gradients({**given, "shared_weights": shared_weights}, _OP)
         kind = {"has_shared": shared is not None, "is_weighted": shared_weights is not None}
+        kind["can_mask"] = link.can_mask
         problem = CombineRanksProblem(m=room, n=hidden, ranks=link.ranks, **kind)
         if config is not None:
             explicit_config(config, CombineRanksConfig, device.arch)
+            require_masking(config, link)
         launch = launch_for(session, device, problem, config, "y")
         if out is None:
             out = y.new_empty(tokens, hidden)
@@ -71,5 +73,5 @@ def combine_ranks(
             require_apart(tensors, ("out",), in_place=("shared",))
             mark_written((out,))
         extra = tuple(each for each in (shared, shared_weights) if each is not None)
-        exchange(launch, (y, *link, *extra, out), device, link)
+        exchange(launch, (y, *link.tensors, *extra, out), device, link)
         return out

@@ -27,7 +27,7 @@ def check(config: CombineRanksConfig, arch: Arch, arguments: tuple[Any, ...]) ->
         config, arch, current.get(), arguments, config.arguments, in_place=("shared",)
     )
     y, out = found["y"], found["out"]
-    link = Link(found["inbox"], found["peers"], found["state"])
+    link = Link(found["inbox"], found["peers"], found["state"], found.get("notes"))
     check_rows("out", out, ("y", y.device))
     check_sums(y, link, len(out), found.get("shared"), found.get("shared_weights"), out)
     direct.require_rows("out", len(out))

@@ -14,11 +14,11 @@ import torch
 from jitgen.config import Arch
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import MOST_RANKS
-from jitgen.config.operation import Excuse
 from jitgen.ops.combine_ranks import reference
 from jitgen.ops.dispatch import reference as of_dispatch
 from jitgen.ops.dispatch import rounds
-from jitgen.ops.dispatch.samples import COLUMNS, RANKS, ROOM, ROUND, VECTOR
+from jitgen.ops.dispatch import samples as of_tokens
+from jitgen.ops.dispatch.samples import COLUMNS, RANKS, ROOM, ROUND, VECTOR, link_of
 from jitgen.ops.edges import around, in_pairs
 from jitgen.ops.sizes import AnySizes
 from jitgen.ops.solved import Output, Solved, further_than, untouched
@@ -67,10 +67,7 @@ class Sizes(AnySizes):
         return cls(ranks=ranks, room=room, n=n)
 
 
-def unreachable(config: CombineRanksConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
-    """Return what no sample reaches: nothing is late, for all of it is there before."""
-    reason = "what peers send is in the inbox before the kernel begins"
-    return (Excuse(condition="over & (wait.limit > 0)", reason=reason),)
+unreachable = of_tokens.unreachable
 
 
 def tile(config: CombineRanksConfig) -> tuple[int, int]:
@@ -106,13 +103,10 @@ def make(
     wanted = torch.stack(
         [of_dispatch.tagged(of_dispatch.words(each), ROUND) for each in (*others, sent)]
     )
-    inbox = wanted.clone()
-    inbox[-1] = -1
-    state = rounds.new_state(sizes.ranks - 1, 1000, device)
+    state = rounds.new_state(sizes.ranks - 1, 1000, device, can_mask=config.can_mask)
     state[rounds.DISPATCHED] = ROUND
     now = torch.full_like(state[:1], ROUND)
-    addresses = [inbox.data_ptr()] * sizes.ranks
-    peers = torch.tensor(addresses, dtype=torch.int64, device=device)
+    link = link_of(wanted, state, can_mask=config.can_mask)
     extra = {}
     if config.has_shared:
         extra["shared"] = values(tokens, sizes.n)
@@ -126,12 +120,12 @@ def make(
     allowed = 0.0 if is_exact else expected.abs().float() * 2.0**-7 + lost
     out = untouched(torch.empty_like(expected))
     return Solved(
-        tensors=(y, inbox, peers, state, *extra.values(), out),
+        tensors=(y, *link.tensors, *extra.values(), out),
         arguments={},
         is_exact=is_exact,
         outputs=(
             Output(name="out", found=out, expected=expected, differ=further_than(allowed)),
-            Output(name="inbox", found=inbox, expected=wanted),
+            Output(name="inbox", found=link.inbox, expected=wanted),
             Output(name="state", found=state[1:2], expected=now),
         ),
     )

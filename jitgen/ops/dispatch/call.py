@@ -13,7 +13,12 @@ from jitgen.ops import tensors as common
 from jitgen.ops.call import calling
 from jitgen.ops.dispatch.launch import exchange, launch_for
 from jitgen.ops.dispatch.rounds import Link
-from jitgen.ops.dispatch.validate import check_link, check_tokens, require_places
+from jitgen.ops.dispatch.validate import (
+    check_link,
+    check_tokens,
+    require_masking,
+    require_places,
+)
 from jitgen.ops.explicit_config import explicit_config
 from jitgen.runtime.session import current
 
@@ -76,9 +81,12 @@ def dispatch(
             raise InputError("room", f"must be at least {max(tokens, 1)}, rows of x (got {room})")
         require_places(link, room, hidden // 4 + top_k)
         common.refuse_gradients({"x": x, "topk_weights": topk_weights}, _OP)
-        problem = DispatchProblem(m=room, k=hidden, top_k=top_k, ranks=link.ranks)
+        problem = DispatchProblem(
+            m=room, k=hidden, top_k=top_k, ranks=link.ranks, can_mask=link.can_mask
+        )
         if config is not None:
             explicit_config(config, DispatchConfig, device.arch)
+            require_masking(config, link)
         launch = launch_for(session, device, problem, config, "x")
         rows = link.ranks * room
         received = Tokens(
@@ -86,5 +94,5 @@ def dispatch(
             topk_ids.new_empty(rows, top_k),
             topk_weights.new_empty(rows, top_k),
         )
-        exchange(launch, (x, topk_ids, topk_weights, *link, *received), device, link)
+        exchange(launch, (x, topk_ids, topk_weights, *link.tensors, *received), device, link)
         return received

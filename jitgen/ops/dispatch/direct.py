@@ -7,7 +7,6 @@ from typing import Any
 
 from jitgen.config import Arch
 from jitgen.config.dispatch import DispatchConfig
-from jitgen.config.operation import operation
 from jitgen.errors import InputError
 from jitgen.ops import direct
 from jitgen.ops.dispatch.rounds import Link
@@ -24,11 +23,10 @@ def check(config: DispatchConfig, arch: Arch, arguments: tuple[Any, ...]) -> Non
         InputError: An argument is wrong; the message says which, what is required, and what was
             given.
     """
-    names = operation(config.op).arguments
-    found = direct.read(config, arch, current.get(), arguments, names)
+    found = direct.read(config, arch, current.get(), arguments, config.arguments)
     x, ids = found["x"], found["topk_ids"]
     check_tokens(x, ids, found["topk_weights"])
-    link = Link(found["inbox"], found["peers"], found["state"])
+    link = Link(found["inbox"], found["peers"], found["state"], found.get("notes"))
     check_link(link, ("x", x.device))
     out = found["out_x"], found["out_ids"], found["out_weights"]
     check_tokens(*out, "out_")

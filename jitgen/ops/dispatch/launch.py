@@ -43,22 +43,36 @@ def exchange(launch: AnyLaunch, tensors: tuple[Tensor, ...], device: Device, lin
     Send and take: on a GPU by one launch, which waits itself.
 
     Raises:
-        PeerTimeout: On a host, a wait came to its limit. On a GPU `require_in_time` tells.
+        PeerTimeout: On a host, a wait came to its limit, and ranks are not masked. On a GPU
+            `require_in_time` tells.
     """
     if device.arch.is_gpu:
         launch.function(*tensors, *launch.tail)
         return
-    require_in_time(link.state)
-    limit_s, begin = int(link.state[rounds.LIMIT_MS]) / 1000, time.monotonic()
+    state = link.state
+    if not link.can_mask:
+        require_in_time(state)
+    limit_s, begin, heard = int(state[rounds.LIMIT_MS]) / 1000, time.monotonic(), 0
     while True:
         launch.function(*tensors)
-        missing = int(link.state[rounds.MISSING])
+        missing = int(state[rounds.MISSING])
         if not missing:
             return
+        if link.can_mask and heard != (heard := int(state[rounds.HEARD])):
+            begin = time.monotonic()  # that rank waits in an earlier step
         if time.monotonic() - begin > limit_s:
-            _note_late(link.state, missing)
-            require_in_time(link.state)
+            if link.can_mask:
+                _mask(state, missing - 1)
+                continue
+            _note_late(state, missing)
+            require_in_time(state)
         time.sleep(0)
+
+
+def _mask(state: Tensor, source: int) -> None:
+    """Mask a rank, as kernels on a GPU do; the next call notes it in that rank's memory."""
+    state[rounds.MASKED] |= 1 << source
+    state[rounds.MASKED_AT + source] = 2 * int(state[rounds.SENT])
 
 
 def _note_late(state: Tensor, missing: int) -> None:

@@ -15,10 +15,12 @@ from typing import Self
 import torch
 
 from jitgen.config import Arch
+from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import MOST_PLACES, MOST_RANKS, DispatchConfig
 from jitgen.config.operation import Excuse
 from jitgen.ops.dispatch import reference, rounds
 from jitgen.ops.dispatch.call import Tokens
+from jitgen.ops.dispatch.rounds import Link
 from jitgen.ops.edges import around, in_pairs
 from jitgen.ops.sizes import AnySizes, Number
 from jitgen.ops.solved import Output, Solved, untouched
@@ -26,6 +28,7 @@ from jitgen.support.frozen import frozen
 
 VECTOR = 4
 ROUND = 7
+_NOTE = 4  # words
 
 RANKS = Number("R", "ranks", least=2, most=MOST_RANKS)
 ROOM = Number("T", "tokens of a rank")
@@ -78,10 +81,10 @@ class Sizes(AnySizes):
         return cls(ranks=ranks, room=room, k=k, top_k=top_k)
 
 
-def unreachable(config: DispatchConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
-    """Return what no sample reaches: nothing is late, for all of it is there before."""
+def unreachable(config: DispatchConfig | CombineRanksConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
+    """Return what no sample reaches: nothing waits, for all of it is there before."""
     reason = "what peers send is in the inbox before the kernel begins"
-    return (Excuse(condition="over & (wait.limit > 0)", reason=reason),)
+    return (Excuse(condition="is_waiting", reason=reason, function="is_over"),)
 
 
 def tile(config: DispatchConfig) -> tuple[int, int]:
@@ -90,7 +93,7 @@ def tile(config: DispatchConfig) -> tuple[int, int]:
 
 
 def make(
-    config: DispatchConfig,  # noqa: ARG001  # all do the same
+    config: DispatchConfig,
     sizes: Sizes,
     *,
     is_exact: bool,
@@ -107,16 +110,13 @@ def make(
     own = _tokens(sizes, sizes.room - 1, chance, device)
     wanted = reference.dispatch([*every, own], sizes.room)
     travelling = reference.tagged(reference.vectors(wanted), ROUND).view(sizes.ranks, -1, 4)
-    inbox = travelling.clone()
-    inbox[-1] = -1
-    state = rounds.new_state(sizes.ranks - 1, 1000, device)
+    state = rounds.new_state(sizes.ranks - 1, 1000, device, can_mask=config.can_mask)
     state[rounds.COMBINED] = ROUND - 1
     now = torch.full_like(state[:1], ROUND)
-    addresses = [inbox.data_ptr()] * sizes.ranks
-    peers = torch.tensor(addresses, dtype=torch.int64, device=device)
+    link = link_of(travelling, state, can_mask=config.can_mask)
     found = Tokens(*(untouched(torch.empty_like(each)) for each in wanted))
     return Solved(
-        tensors=(*own, inbox, peers, state, *found),
+        tensors=(*own, *link.tensors, *found),
         arguments={},
         is_exact=is_exact,
         outputs=(
@@ -124,10 +124,24 @@ def make(
                 Output(name=f"out_{name}", found=mine, expected=each)
                 for name, mine, each in zip(("x", "ids", "weights"), found, wanted, strict=True)
             ),
-            Output(name="inbox", found=inbox, expected=travelling),
+            Output(name="inbox", found=link.inbox, expected=travelling),
             Output(name="state", found=state[:1], expected=now),
         ),
     )
+
+
+def link_of(travelling: torch.Tensor, state: torch.Tensor, *, can_mask: bool) -> Link:
+    """
+    Return what the last rank reaches itself by in the place of its peers. Its own vectors have not
+    come to the inbox; notes, if ranks can be masked, are behind it.
+    """
+    ranks, length = len(travelling), travelling.numel()
+    memory = travelling.new_zeros(length + _NOTE * ranks)
+    inbox = memory[:length].view(travelling.shape)
+    inbox[:-1], inbox[-1] = travelling[:-1], -1
+    peers = torch.full((ranks,), inbox.data_ptr(), dtype=torch.int64, device=inbox.device)
+    notes = peers + inbox.element_size() * length if can_mask else None
+    return Link(inbox, peers, state, notes)
 
 
 def _tokens(sizes: Sizes, count: int, chance: torch.Generator, device: str) -> Tokens:

@@ -6,10 +6,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jitgen.config.dispatch import MOST_PLACES, MOST_RANKS
+from jitgen.config.combine_ranks import CombineRanksConfig
+from jitgen.config.dispatch import MOST_PLACES, MOST_RANKS, DispatchConfig
 from jitgen.errors import InputError
 from jitgen.ops import tensors as common
-from jitgen.ops.dispatch.rounds import WORDS, Link
+from jitgen.ops.dispatch.rounds import MASKING_WORDS, WORDS, Link
 
 ALIGNMENT = 8
 """Bytes of a vector's columns."""
@@ -59,8 +60,21 @@ def check_link(link: Link, like: tuple[str, torch.device]) -> None:
     if not inbox.is_contiguous():
         raise InputError("inbox", f"must be contiguous (got strides {inbox.stride()})")
     common.check_memory([("inbox", inbox, _INBOX_ALIGNMENT)], like, has_memory=True)
-    of_state = ((len(WORDS),), "its words")
+    if link.notes is not None:
+        of_notes = ((link.ranks,), "as peers")
+        common.require("notes", link.notes, [torch.int64], shape=of_notes, like=like, contiguous=-1)
+    of_state = ((MASKING_WORDS if link.can_mask else len(WORDS),), "its words")
     common.require("state", link.state, [torch.int32], shape=of_state, like=like, contiguous=-1)
+
+
+def require_masking(config: DispatchConfig | CombineRanksConfig, link: Link) -> None:
+    """Require a config that masks ranks, or not, as what this rank reaches its peers by."""
+    if config.can_mask != link.can_mask:
+        notes = "with" if link.can_mask else "without"
+        raise InputError(
+            "config",
+            f"must have can_mask={link.can_mask}, for a link {notes} notes (got {config.can_mask})",
+        )
 
 
 def room_of(name: str, rows: Tensor, link: Link, tokens: int, vectors: int) -> int:

@@ -15,7 +15,8 @@ class CombineRanks(CpuTiledRules[CombineRanksConfig, CombineRanksProblem]):
     """Rules of the kernels, their candidates and their cost model."""
 
     sums = SumOrder(
-        words="rank by rank; what is shared last", free=("has_shared", "is_weighted", "tiling")
+        words="rank by rank; what is shared last",
+        free=("has_shared", "is_weighted", "can_mask", "tiling"),
     )
     entry = "cpu/combine_ranks.py.jinja"
     usual = CombineRanksConfig()

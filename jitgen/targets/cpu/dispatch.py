@@ -16,7 +16,7 @@ VALUE_US = 1.5e-3
 class Dispatch(CpuTiledRules[DispatchConfig, DispatchProblem]):
     """Rules of the kernels, their candidates and their cost model."""
 
-    sums = SumOrder(words="nothing: tokens are copied", free=("tiling",))
+    sums = SumOrder(words="nothing: tokens are copied", free=("can_mask", "tiling"))
     entry = "cpu/dispatch.py.jinja"
     usual = DispatchConfig()
     alignment = 8

@@ -13,7 +13,8 @@ class CombineRanks(WireRules[CombineRanksConfig, CombineRanksProblem]):
     """Rules of the kernels, their candidates and their cost model."""
 
     sums = SumOrder(
-        words="rank by rank; what is shared last", free=("has_shared", "is_weighted", "tiling")
+        words="rank by rank; what is shared last",
+        free=("has_shared", "is_weighted", "can_mask", "tiling"),
     )
     entry = "sm90/combine_ranks.py.jinja"
     usual = CombineRanksConfig()

@@ -11,7 +11,7 @@ from jitgen.targets.sums import SumOrder
 class Dispatch(WireRules[DispatchConfig, DispatchProblem]):
     """Rules of the kernels, their candidates and their cost model."""
 
-    sums = SumOrder(words="nothing: tokens are copied", free=("tiling",))
+    sums = SumOrder(words="nothing: tokens are copied", free=("can_mask", "tiling"))
     entry = "sm90/dispatch.py.jinja"
     usual = DispatchConfig()
     columns = "k"

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Mistakes in the protocol of ranks, each one edit of a generated kernel, and by what they are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from jitgen.config.combine_ranks import CombineRanksConfig
+from jitgen.config.dispatch import DispatchConfig
+from tests.compile.ranks import WRONG, Kernels, Layer, Stall, Whom
+
+MASKING = Kernels(DispatchConfig(can_mask=True), CombineRanksConfig(can_mask=True))
+"""Kernels that mask ranks which are late."""
+
+
+def of_devices(counts: tuple[int, ...], devices: int) -> tuple[int, ...]:
+    """Return tokens of so many devices: a token of each one more."""
+    return counts + (1,) * (devices - len(counts))
+
+
+def one_is_late(devices: int, counts: tuple[int, ...] = (2, 2, 1)) -> dict[str, Any]:
+    """Device 1 comes to the second round when the others have masked it."""
+    told = Whom("combine_ranks", 2, was_told=True)
+    expected: list[dict[int, Whom]] = [{1: Whom("dispatch", 2)} for _ in range(devices)]
+    expected[1] = {each: told for each in range(devices) if each != 1}
+    return {
+        "counts": of_devices(counts, devices),
+        "kernels": MASKING,
+        "limit_ms": 1,
+        "stalls": {1: [Stall(2, 3)]},
+        "expected": expected,
+    }
+
+
+def one_waits(devices: int) -> dict[str, Any]:
+    """
+    Device 2 comes to the first round too late for all but device 1, which was late itself, and
+    still later to the second: device 1 waits for it longer than others may wait for device 1.
+    """
+    expected: list[dict[int, Whom]] = [{2: Whom("dispatch", 1)} for _ in range(devices)]
+    expected[1] = {2: Whom("dispatch", 2)}
+    expected[2] = {
+        each: Whom("combine_ranks", 1 + (each == 1), was_told=True)
+        for each in range(devices)
+        if each != 2
+    }
+    return {
+        "counts": of_devices((2, 2, 1), devices),
+        "kernels": MASKING,
+        "limit_ms": 1,
+        "stalls": {1: [Stall(1, 0.5)], 2: [Stall(1, 1.2), Stall(2, 5)]},
+        "expected": expected,
+    }
+
+
+def two_are_late(devices: int) -> dict[str, Any]:
+    """Devices 1 and 3 come late in different rounds."""
+    here = {1: Whom("dispatch", 2), 3: Whom("dispatch", 1)}
+    expected: list[dict[int, Whom]] = [here for _ in range(devices)]
+    expected[1] = {
+        each: Whom("combine_ranks", 2, was_told=True) for each in range(devices) if each not in here
+    }
+    expected[1] |= {3: Whom("dispatch", 1)}
+    expected[3] = {
+        each: Whom("combine_ranks", 1, was_told=True) for each in range(devices) if each != 3
+    }
+    return {
+        "counts": of_devices((2, 1, 0, 2), devices),
+        "kernels": MASKING,
+        "limit_ms": 1,
+        "stalls": {1: [Stall(2, 3)], 3: [Stall(1, 1.3)]},
+        "expected": [dict(sorted(each.items())) for each in expected],
+    }
+
+
+def chain(devices: int) -> dict[str, Any]:
+    """
+    Device 2 waits for device 3, device 1 for device 2 and all others for device 1, longer than the
+    limit: signs of life pass on from one to the next.
+    """
+    expected: list[dict[int, Whom]] = [
+        {2: Whom("dispatch", 1), 3: Whom("dispatch", 1)} for _ in range(devices)
+    ]
+    told = {each: Whom("combine_ranks", 1, was_told=True) for each in range(devices)}
+    expected[1] = {3: Whom("dispatch", 1)}
+    expected[2] = {each: told[each] for each in told if each not in {1, 2, 3}}
+    expected[2] |= {3: Whom("dispatch", 2)}
+    expected[3] = {each: told[each] for each in told if each not in {2, 3}}
+    expected[3] |= {2: Whom("combine_ranks", 2, was_told=True)}
+    return {
+        "counts": of_devices((1, 2, 1, 2), devices),
+        "kernels": MASKING,
+        "limit_ms": 1,
+        "stalls": {
+            1: [Stall(1, 0.5)],
+            2: [Stall(1, 1.2), Stall(2, 0.7)],
+            3: [Stall(1, 1.8), Stall(2, 6)],
+        },
+        "expected": expected,
+    }
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """
+    A mistake in the source of one kernel or both.
+
+    Attributes:
+        name: What it is.
+        old, new: The text, and what stands there instead.
+        found: What must be found: the beginning of a finding, and a part of it.
+        modes: That find it.
+        counts: Tokens of the devices.
+        ops: The kernels, one after the other.
+        scenario: What happens, of so many devices; None: none is late.
+        hidden: Columns.
+        pauses: A device that takes tokens late; None: none does.
+    """
+
+    name: str
+    old: str
+    new: str
+    found: tuple[str, str] = ("race", "inbox")
+    modes: str = "eager"
+    counts: tuple[int, ...] = (2, 1)
+    ops: tuple[str, ...] = ("dispatch", "combine_ranks")
+    scenario: Callable[[int], dict[str, Any]] | None = None
+    hidden: int = 64
+    pauses: int | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def found_in(self, op: str, devices: int | None = None) -> list[str]:
+        """Make it in a kernel, and return what is found on so many devices, or as few as do."""
+        edits = {op: (self.old, self.new)}
+        if self.scenario is None:
+            counts = of_devices(self.counts, devices or len(self.counts))
+            layer = Layer(
+                counts, Kernels(edits=edits, pauses=self.pauses), limit_ms=1, hidden=self.hidden
+            )
+            return layer.found(self.modes)
+        given = self.scenario(max(devices or 0, 4 if self.scenario in {two_are_late, chain} else 3))
+        kernels = Kernels(MASKING.dispatch, MASKING.combine_ranks, edits)
+        layer = Layer(**{**given, "kernels": kernels, "hidden": self.hidden})
+        return layer.found(self.modes, time_limit_s=20)
+
+    def is_in(self, found: list[str]) -> bool:
+        """Say whether it was found as it must be."""
+        kind, part = self.found
+        return any(text.startswith(kind) and part in text for text in found)
+
+
+def cases_of(mistakes: Iterable[Mistake]) -> list[tuple[Mistake, str]]:
+    """Return each mistake with each of its kernels."""
+    return [(mistake, op) for mistake in mistakes for op in mistake.ops]
+
+
+LATE = "late"
+
+_SENT = (
+    '"st.relaxed.sys.global.v2.b64 [{$r0}], { {$r1}, {$r2} };",\n'
+    "        read_only_args=[address, tag | Int64(words[0]), tag | Int64(words[1])],"
+)
+_FOUR = (
+    '"st.relaxed.sys.global.v4.b32 [{$r0}], { {$r1}, {$r2}, {$r3}, {$r2} };",\n'
+    "        read_only_args=[address, words[0], Uint32(number), words[1]],"
+)
+_TAGGED = "(Int32(elements[0] >> 32) == number) & (Int32(elements[1] >> 32) == number)"
+_WRONG = (WRONG, "")
+_HANGS = (WRONG, LATE)
+_DISPATCH, _COMBINE = ("dispatch",), ("combine_ranks",)
+_WAIT = (
+    "    cute.arch.griddepcontrol_wait()"
+    "  # before the first read of what an earlier kernel wrote\n"
+    "    cute.arch.griddepcontrol_launch_dependents()  # they run up to their own wait\n"
+    "    rank, ranks = state[RANK], cute.size(peers)\n"
+)
+
+_TAKES = """        elements = take(y, inbox, state, wait, (rank, ranks), vector)
+        token, column = vector // y.shape[1], vector % y.shape[1]
+        if token < out.shape[0]:
+"""
+_TAKES_FOR_TOKENS = """        token, column = vector // y.shape[1], vector % y.shape[1]
+        if token < out.shape[0]:
+            elements = take(y, inbox, state, wait, (rank, ranks), vector)
+"""
+
+MISTAKES = [
+    # PTX ISA, "Morally strong operations", "Data races"
+    Mistake("sent at .gpu", "st.relaxed.sys", "st.relaxed.gpu"),
+    Mistake("sent at .cta", "st.relaxed.sys", "st.relaxed.cta"),
+    Mistake("polled at .gpu", "ld.relaxed.sys", "ld.relaxed.gpu"),
+    Mistake("polled at .cta", "ld.relaxed.sys", "ld.relaxed.cta"),
+    Mistake("weak stores", "st.relaxed.sys.global", "st.global"),
+    Mistake("weak polls", "ld.relaxed.sys.global", "ld.global"),
+    # "Vector Data-types": elements are accessed each for itself, in any order
+    Mistake("a vector of words and rounds", _SENT, _FOUR, _WRONG, "slow-links,late-links"),
+    Mistake("the first element's round alone", _TAGGED, "Int32(elements[0] >> 32) == number",
+            _WRONG, "slow-links"),
+    Mistake("the second element's round alone", _TAGGED, "Int32(elements[1] >> 32) == number",
+            _WRONG, "late-links"),
+    Mistake("one element's round is enough", "== number) & (", "== number) | (", _WRONG,
+            "slow-links,late-links"),
+    # waits and rounds
+    Mistake("no wait", "    return over\n", "    return True\n", _WRONG, "eager,slow-links"),
+    Mistake("any round will do", "== number) & (", "!= 0) | (", _WRONG),
+    Mistake("older rounds will do", "== number", "<= number", _WRONG, "eager,slow-links"),
+    Mistake("no round is counted", "number = state[COMBINED] + 1", "number = Int32(1)", _WRONG,
+            ops=_DISPATCH),
+    Mistake("dispatch is not counted", "state[DISPATCHED] = number", "pass", _WRONG,
+            ops=_DISPATCH),
+    Mistake("combine is not counted", "state[COMBINED] = number", "pass", _WRONG, ops=_COMBINE),
+    Mistake("a number that its own kernel writes", "number = state[COMBINED] + 1",
+            "number = state[DISPATCHED] + 1", ("race", "state"), counts=(4, 4), ops=_DISPATCH),
+    Mistake("combine counts for itself", "number = state[DISPATCHED]",
+            "number = state[COMBINED] + 1", ("race", "state"), counts=(40, 40), ops=_COMBINE),
+    Mistake("each CTA counts tokens", "    if first == 0:", "    if thread == 0:",
+            ("race", "state"), counts=(8, 8), ops=_DISPATCH),
+    Mistake("each CTA counts sums", "    if first == 0:", "    if thread == 0:",
+            ("race", "state"), counts=(40, 40), ops=_COMBINE),
+    Mistake("each thread counts tokens", "    if first == 0:", "    if first >= 0:",
+            ("race", "state"), ops=_DISPATCH),
+    Mistake("each thread counts sums", "    if first == 0:", "    if first >= 0:",
+            ("race", "state"), counts=(20, 20), ops=_COMBINE),
+    Mistake("a round is skipped", "number = state[COMBINED] + 1", "number = state[COMBINED] + 2",
+            _WRONG, ops=_DISPATCH),
+    # places
+    Mistake("one place for all sources", "(Int64(source) * places + place)", "Int64(place)",
+            _WRONG, counts=(2, 1, 2)),
+    Mistake("beyond the inbox", "VECTOR_BYTES = 16", "VECTOR_BYTES = 32", ("fault", "inbox")),
+    Mistake("vectors that overlap", "VECTOR_BYTES = 16", "VECTOR_BYTES = 8", ("", "")),
+    Mistake("all is sent to the next rank", "peers[(rank + distance) % ranks]",
+            "peers[(rank + 1) % ranks]", _HANGS, counts=(1, 1, 1), ops=_DISPATCH),
+    Mistake("all sums are sent to the next rank", "peers[peer]", "peers[(rank + 1) % ranks]",
+            _HANGS, counts=(1, 1, 1), ops=_COMBINE),
+    Mistake("tokens to one rank too few", "(first, every * ranks, step",
+            "(first, every * (ranks - 1), step", _HANGS, ops=_DISPATCH),
+    Mistake("sums to one rank too few", "every * (ranks - 1), step", "every * (ranks - 2), step",
+            _HANGS, counts=(1, 1, 1), ops=_COMBINE),
+    Mistake("tokens of one rank too few", "every + first, every * ranks",
+            "every + first, every * (ranks - 1)", _WRONG, ops=_DISPATCH),
+    Mistake("sent to the place of the reader", "inbox, mode=[1]), rank, vector)",
+            "inbox, mode=[1]), (rank + 1) % ranks, vector)", _HANGS),
+    Mistake("tokens stand where the next rank's should", "row = source * record.room",
+            "row = (source + 1) % 2 * record.room", _WRONG, ops=_DISPATCH),
+    Mistake("sums of another rank's tokens are sent", "row = peer * (", "row = rank * (", _WRONG,
+            counts=(2, 1, 2), ops=_COMBINE),
+    Mistake("the own sum is rank 0's", "own = vector + rank * (", "own = vector + 0 * (", _WRONG,
+            ops=_COMBINE),
+    # data
+    Mistake("a word with its sign", "tag | Int64(words[0])", "tag | Int64(Int32(words[0]))",
+            _HANGS, ops=_DISPATCH),
+    Mistake("one word twice", "tag | Int64(words[1])", "tag | Int64(words[0])", _WRONG),
+    Mistake("words in another order", "tag | Int64(words[0]), tag | Int64(words[1])",
+            "tag | Int64(words[1]), tag | Int64(words[0])", _WRONG),
+    Mistake("rows without a token have expert 0", "is_row else Uint32(0xFFFFFFFF)",
+            "is_row else Uint32(0)", _WRONG, ops=_DISPATCH),
+    Mistake("rows without a token are not sent", "    words[1] = Uint32(0)\n",
+            "    words[1] = Uint32(7)\n", _WRONG, ops=_DISPATCH),
+    Mistake("weights as numbers", ".bitcast(Uint32)", ".to(Uint32)", _WRONG, ops=_DISPATCH),
+    Mistake("a sum without the last rank", "if source < ranks:", "if source < ranks - 1:", _WRONG,
+            ops=_COMBINE),
+    Mistake("a sum with the own rank's twice", "if source < ranks:", "if source <= ranks:", _WRONG,
+            ops=_COMBINE),
+    Mistake("the last rank's arrival alone", "                is_waiting = True\n",
+            "                is_waiting = source == num_ranks - 1\n", _WRONG, "late-device-0",
+            counts=(1, 1, 1), ops=_COMBINE),
+    Mistake("a rank without tokens does not wait for sums", _TAKES, _TAKES_FOR_TOKENS, _HANGS,
+            counts=(2, 0), ops=_COMBINE, pauses=0),
+    # limits
+    Mistake("a weak note of late tokens", 'word, sem="relaxed", scope="gpu")', "word)",
+            ("race", "state"), "lost-device-1", counts=(20, 20), ops=_DISPATCH),
+    Mistake("a weak note of late sums", 'word, sem="relaxed", scope="gpu")', "word)",
+            ("race", "state"), "lost-device-1-from-3", counts=(40, 40), ops=_COMBINE),
+    Mistake("a weak note of their round", 'wait.number, sem="relaxed", scope="gpu")',
+            "wait.number)", ("race", "state"), "lost-device-1", counts=(20, 20), ops=_DISPATCH),
+    Mistake("a weak note of the round of sums", 'wait.number, sem="relaxed", scope="gpu")',
+            "wait.number)", ("race", "state"), "lost-device-1-from-3", counts=(40, 40),
+            ops=_COMBINE),
+    Mistake("a failure is noted without its rank", "Int32(STEP) + source + 1", "Int32(STEP)",
+            _WRONG, "lost-device-1", ops=_DISPATCH),
+    # the kernel before
+    Mistake("no wait for the kernel before", "    cute.arch.griddepcontrol_wait()", "    pass",
+            ("race", "")),
+    Mistake("the round is read before the wait", _WAIT + "    number = state[COMBINED] + 1\n",
+            "    number = state[COMBINED] + 1\n" + _WAIT, ("race", ""), ops=_DISPATCH),
+    Mistake("the round is read before the wait", _WAIT + "    number = state[DISPATCHED]\n",
+            "    number = state[DISPATCHED]\n" + _WAIT, ("race", ""), ops=_COMBINE),
+]  # fmt: skip
+
+_NOTE = "now >= clock[1]"
+_RELAXED = 'sem="relaxed", scope="gpu"'
+
+MASKING_MISTAKES = [
+    # notes
+    Mistake("a note at .gpu", '"st.relaxed.sys.global.b64 [{$r0}], {$r1};",\n'
+            "        read_only_args=[address + NOTE", '"st.relaxed.gpu.global.b64 [{$r0}], {$r1};",'
+            "\n        read_only_args=[address + NOTE", ("race", "notes"), scenario=one_is_late,
+            ops=_DISPATCH),
+    Mistake("a weak note", '"st.relaxed.sys.global.b64 [{$r0}], {$r1};",\n'
+            "        read_only_args=[address + NOTE", '"st.global.b64 [{$r0}], {$r1};",'
+            "\n        read_only_args=[address + NOTE", ("race", "notes"), scenario=one_is_late,
+            ops=_DISPATCH),
+    Mistake("a sign at .gpu", "st.relaxed.sys.global.b64", "st.relaxed.gpu.global.b64",
+            ("race", "notes"), scenario=one_waits),
+    Mistake("a weak sign", "st.relaxed.sys.global.b64", "st.global.b64", ("race", "notes"),
+            scenario=one_waits),
+    Mistake("a masked rank is not told", "[address + NOTE_BYTES // 2, wait.step]",
+            "[address + NOTE_BYTES // 2, Int64(0)]", _WRONG, scenario=one_is_late, ops=_DISPATCH),
+    Mistake("a note where signs are", "address + NOTE_BYTES // 2", "address", _WRONG,
+            scenario=one_is_late, ops=_DISPATCH),
+    Mistake("a sign where notes are", "read_only_args=[address, wait.step <<",
+            "read_only_args=[address + 8, wait.step <<", _WRONG, scenario=one_waits),
+    Mistake("a note in the place of its reader", "notes[source] + rank * NOTE_BYTES",
+            "notes[source] + source * NOTE_BYTES", _WRONG, scenario=one_is_late, ops=_DISPATCH),
+    Mistake("a sign in the place of its reader", "notes[peer] + rank * NOTE_BYTES",
+            "notes[peer] + peer * NOTE_BYTES", _WRONG, scenario=one_waits, ops=_DISPATCH),
+    Mistake("what the reader itself noted is read", "notes[rank] + source * NOTE_BYTES",
+            "notes[rank] + rank * NOTE_BYTES", _WRONG, scenario=one_is_late, ops=_COMBINE),
+    # signs of life
+    Mistake("signs are not heard", "clock[0], clock[2] = now + wait.limit, note[0]",
+            "clock[2] = note[0]", _WRONG, scenario=one_waits, ops=_COMBINE),
+    Mistake("no sign is given", "now >= clock[1]", "now < 0", _WRONG, scenario=one_waits,
+            ops=_DISPATCH),
+    Mistake("one sign alone", "clock[1] = now + wait.limit // 4", "clock[1] = Int64(1) << 62",
+            _WRONG, scenario=chain, ops=_DISPATCH),
+    Mistake("signs of a later step", "[address, wait.step << 32", "[address, (wait.step + 2) << 32",
+            _WRONG, scenario=one_waits, ops=_DISPATCH),
+    Mistake("signs come too seldom", "clock[1] = now + wait.limit // 4",
+            "clock[1] = now + wait.limit * 4", _WRONG, scenario=chain, ops=_DISPATCH),
+    Mistake("a sign is taken for a note", "is_told = note[1] != 0",
+            "is_told = (note[0] | note[1]) != 0", _WRONG, scenario=one_waits, ops=_COMBINE),
+    # limits
+    Mistake("no limit", "over = is_told | (now >= clock[0])", "over = is_told", _WRONG,
+            scenario=one_is_late, ops=_DISPATCH),
+    Mistake("a limit that begins anew", "    is_told = note", "    clock[0] = now + wait.limit\n"
+            "    is_told = note", _WRONG, scenario=one_is_late, ops=_DISPATCH),
+    Mistake("a limit of nothing", "* 1_000_000", "* 0", _WRONG, scenario=one_is_late,
+            ops=_DISPATCH),
+    # whom a rank has masked
+    Mistake("the mask is not kept", "    cute.arch.atomic_or(", "    (lambda *_, **__: None)(",
+            _WRONG, scenario=one_is_late, ops=_DISPATCH),
+    Mistake("the mask is not read", "cute.arch.load(state.iterator + MASKED, Int32, " + _RELAXED
+            + ")", "Int32(0)", _WRONG, scenario=one_is_late),
+    Mistake("the mask is read weakly", "cute.arch.load(state.iterator + MASKED, Int32, " + _RELAXED
+            + ")", "state[MASKED]", ("race", "state"), "reversed", scenario=one_is_late,
+            ops=_DISPATCH, hidden=1600),
+    Mistake("the mask of one rank alone", "cute.arch.atomic_or(", "cute.arch.store(",
+            _WRONG, scenario=two_are_late, ops=_DISPATCH),
+    Mistake("the mask at .cta", "atomic_or(state.iterator + MASKED, Int32(1) << source, "
+            + _RELAXED, "atomic_or(state.iterator + MASKED, Int32(1) << source, "
+            + _RELAXED.replace("gpu", "cta"), ("race", "state"), scenario=one_is_late,
+            ops=_DISPATCH, hidden=1600),
+    Mistake("a weak word of the round", "MASKED_AT + source, at, " + _RELAXED,
+            "MASKED_AT + source, at", ("race", "state"), scenario=one_is_late, ops=_DISPATCH,
+            hidden=320),
+    Mistake("the next rank is masked", "Int32(1) << source, sem", "Int32(2) << source, sem", _WRONG,
+            scenario=one_is_late, ops=_DISPATCH),
+    Mistake("a thread forgets whom it masked", "    wait.masked[0] = wait.masked[0] |",
+            "    _ = wait.masked[0] |", ("fault", ""), "lost-device-1-from-3",
+            scenario=one_is_late, ops=_COMBINE),
+    # what is masked
+    Mistake("rows of a masked rank have expert 0", "Uint32(0) if is_row else Uint32(0xFFFFFFFF), ",
+            "Uint32(0), ", _WRONG, scenario=one_is_late, ops=_DISPATCH),
+    Mistake("rows of a masked rank stay", "    if not is_masked(wait, source):\n        words",
+            "    if wait.number > 0:\n        words", _WRONG, scenario=one_is_late, ops=_DISPATCH),
+    Mistake("one masked waits once more", "is_waiting = not is_masked(wait, source)",
+            "is_waiting = wait.number > 0", _WRONG, scenario=one_is_late, ops=_DISPATCH),
+    Mistake("sums of a masked rank are waited for",
+            "(source != rank) & (not is_masked(wait, source))", "(source != rank)", ("fault", ""),
+            scenario=one_is_late, ops=_COMBINE),
+    Mistake("sums of a masked rank are added", "(source < ranks) & (not is_masked(wait, source))",
+            "source < ranks", _WRONG, scenario=one_is_late, ops=_COMBINE),
+    Mistake("sums are sent to a masked rank", "    if not is_masked(wait, peer):\n        send",
+            "    if wait.number > 0:\n        send", _WRONG, scenario=one_is_late, ops=_COMBINE),
+]  # fmt: skip
+"""
+Of kernels that mask. Left out is what does no harm: tokens that are sent to a masked rank, which
+has read its note before it takes them, and signs that are given to one.
+"""
