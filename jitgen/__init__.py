@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ActivationBackwardConfig,
         ActivationBackwardProblem,
     )
+    from jitgen.config.add_lora import AddLoraConfig, AddLoraProblem
     from jitgen.config.combine import CombineConfig, CombineProblem
     from jitgen.config.grouped_gemm import (
         Cluster,
@@ -51,11 +52,13 @@ if TYPE_CHECKING:
     from jitgen.fleet.warm_up import warm_up
     from jitgen.layer.call import moe
     from jitgen.layer.config import MoEConfig
+    from jitgen.layer.lora import ExpertLora
     from jitgen.layer.module import MoELayer
     from jitgen.layer.router import RouterConfig
     from jitgen.layer.weights import ExpertWeights
     from jitgen.layer.workspace import Workspace
     from jitgen.ops.activation_backward.call import activation_backward
+    from jitgen.ops.add_lora.call import add_lora
     from jitgen.ops.combine.call import combine
     from jitgen.ops.grouped_gemm.call import grouped_gemm
     from jitgen.ops.grouped_gemm_wgrad.call import grouped_gemm_wgrad
@@ -73,6 +76,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ActivationBackwardConfig",
     "ActivationBackwardProblem",
+    "AddLoraConfig",
+    "AddLoraProblem",
     "Arch",
     "BLayout",
     "Cluster",
@@ -81,6 +86,7 @@ __all__ = [
     "DType",
     "Epilogue",
     "Event",
+    "ExpertLora",
     "ExpertWeights",
     "GroupedGemmConfig",
     "GroupedGemmProblem",
@@ -114,6 +120,7 @@ __all__ = [
     "Workspace",
     "__version__",
     "activation_backward",
+    "add_lora",
     "check",
     "combine",
     "emulate",
@@ -150,6 +157,7 @@ _NAMES = {
         "Cluster Epilogue GroupedGemmConfig GroupedGemmProblem Operands Pipeline Schedule Tile"
     ),
     "config.activation_backward": "ActivationBackwardConfig ActivationBackwardProblem",
+    "config.add_lora": "AddLoraConfig AddLoraProblem",
     "config.grouped_gemm_wgrad": "GroupedGemmWgradConfig GroupedGemmWgradProblem",
     "config.moe_fc2_dense": "MoEFc2DenseConfig MoEFc2DenseProblem",
     "config.combine": "CombineConfig CombineProblem",
@@ -159,6 +167,7 @@ _NAMES = {
     "config.silu_mul_quantize": "SiluMulQuantizeConfig SiluMulQuantizeProblem",
     "config.unpack_weights": "UnpackWeightsConfig UnpackWeightsProblem",
     "ops.activation_backward.call": "activation_backward",
+    "ops.add_lora.call": "add_lora",
     "ops.grouped_gemm.call": "grouped_gemm",
     "ops.grouped_gemm_wgrad.call": "grouped_gemm_wgrad",
     "ops.moe_fc2_dense.call": "moe_fc2_dense",
@@ -170,6 +179,7 @@ _NAMES = {
     "layer.call": "moe",
     "layer.experts": "moe_experts",
     "layer.config": "MoEConfig",
+    "layer.lora": "ExpertLora",
     "layer.module": "MoELayer",
     "layer.router": "RouterConfig",
     "layer.weights": "ExpertWeights",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """References of all operations in plain float32 torch, under the names of the operations."""
 
+from jitgen.ops.add_lora.reference import add_lora
 from jitgen.ops.combine.reference import combine
 from jitgen.ops.grouped_gemm.reference import grouped_gemm
 from jitgen.ops.grouped_gemm_wgrad.reference import grouped_gemm_wgrad
@@ -10,6 +11,7 @@ from jitgen.ops.route.reference import route, sort_pairs
 from jitgen.ops.silu_mul_quantize.reference import silu_mul_quantize
 
 __all__ = [
+    "add_lora",
     "combine",
     "grouped_gemm",
     "grouped_gemm_wgrad",

@@ -279,6 +279,21 @@ def backward_into(tensors: Tensors) -> Any:
     return jitgen.activation_backward(**given, out=out)  # type: ignore[arg-type]
 
 
+def adapted(device: str) -> Tensors:
+    rank, adapters = 8, 2
+    order = jitgen.sort_pairs(topk_ids(device), experts=EXPERTS)
+    return {
+        "y": normal(device, TOKENS * TOP_K, N),
+        "x": normal(device, TOKENS, K),
+        "a": normal(device, adapters, EXPERTS, rank, K),
+        "b": normal(device, adapters, EXPERTS, N, rank),
+        "scales": torch.ones(adapters, device=device),
+        "adapter_ids": torch.zeros(TOKENS, dtype=torch.int32, device=device),
+        "topk_ids": topk_ids(device),
+        "permutation": order.permutation,
+    }
+
+
 def plain_layer(device: str) -> Tensors:
     return {
         "x": normal(device, TOKENS, HIDDEN),

@@ -175,6 +175,14 @@ CALLS = (
         of_call.activated_out,
         ("out[0]", "out[1]", "out[2]"),
     ),
+    Call("add_lora", of_call.of(jitgen.add_lora), of_call.adapted),
+    Call(
+        "add_lora out",
+        of_call.of(jitgen.add_lora),
+        lambda d: of_call.with_out(of_call.adapted(d), TOKENS * TOP_K, N),
+        _OUT,
+        in_place=("y",),
+    ),
     Call(
         "combine",
         of_call.of(jitgen.combine),

@@ -235,7 +235,7 @@ def combine_sweep(arch: Arch) -> Iterator[CombineConfig]:
 
 
 def wire_sweep(op: str) -> Callable[[Arch], Iterator[Config]]:
-    """Return what yields legal configs of an operation between ranks, a thin sample on a GPU."""
+    """Return what yields legal configs of an operation with few words, a thin sample on a GPU."""
 
     def legal(arch: Arch) -> Iterator[Config]:
         if op not in target(arch).operations:

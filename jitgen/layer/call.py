@@ -14,6 +14,7 @@ from jitgen.errors import InputError
 from jitgen.layer import gradients
 from jitgen.layer.chain import Chain, require_gates
 from jitgen.layer.config import CHUNK_TOKENS, MoEConfig
+from jitgen.layer.lora import ExpertLora, adapters_of
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.layer.workspace import Lease, Workspace
 from jitgen.ops import tensors as common
@@ -60,6 +61,8 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     shared_weights: Tensor | None = None,
     group: Wire | None = None,
     rank_tokens: int | None = None,
+    lora: ExpertLora | None = None,
+    adapter_ids: Tensor | None = None,
     **old: Any,
 ) -> Tensor:
     """
@@ -121,6 +124,10 @@ def moe(  # noqa: PLR0913  # each is one thing to say
             rank calls this as often, also without tokens: docs/expert-parallel.md.
         rank_tokens: With a group: the most tokens of any rank in this call, the same on all of
             them; None: those that the group was connected for.
+        lora: Low-rank adapters of the experts, which have no gradients; two launches more, and a
+            third for quantised weights.
+        adapter_ids: (T,) int32 or int64: the adapter of each token; -1, and any number that is
+            none's, for none. Required with `lora`.
         **old: Arguments by names that they had before: docs/renamed.md.
 
     Returns:
@@ -175,13 +182,17 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         zero_experts=zero_experts,
     )
     require_gates(config, weights)
+    if lora is not None and adapter_ids is None:
+        raise InputError("adapter_ids", "is required with lora: the adapter of each token, or -1")
     chain = Chain(config=config, weights=weights)
     if group is not None:
         ranks.require_fast(config)
+        if lora is not None:
+            raise InputError("lora", "must be None with a group: adapters stay on a rank")
         of_rank = (x, topk_weights, topk_ids, shared, out, workspace, shared_weights)
         return ranks.run_on_ranks(chain, group, *of_rank, rank_tokens)
     given = (x, topk_weights, topk_ids, shared, out, workspace, sorting)
-    return run(chain, *given, shared_weights=shared_weights)
+    return run(chain, *given, shared_weights=shared_weights, lora=lora, adapter_ids=adapter_ids)
 
 
 def run(  # noqa: PLR0913, PLR0917  # each is one thing to say
@@ -194,6 +205,8 @@ def run(  # noqa: PLR0913, PLR0917  # each is one thing to say
     workspace: Workspace | None = None,
     sorting: Routing | Sorting | None = None,
     shared_weights: Tensor | None = None,
+    lora: ExpertLora | None = None,
+    adapter_ids: Tensor | None = None,
 ) -> Tensor:
     """
     Check the tensors of a call and run the chain.
@@ -204,11 +217,17 @@ def run(  # noqa: PLR0913, PLR0917  # each is one thing to say
     with calling("moe"):
         check(chain, x, topk_weights, topk_ids, shared, out)
         check_weights(chain, x, shared, shared_weights)
+        adapters = adapters_of(lora, adapter_ids, x, chain.config, chain.weights)
         pairs = None if sorting is None else _sorted(chain, sorting, topk_ids)
         ids = common.short_ids(topk_ids).contiguous()
         trains = torch.is_grad_enabled() and _trains(
             chain, x, topk_weights, shared, out, shared_weights
         )
+        if trains and adapters is not None:
+            raise InputError(
+                "adapter_ids",
+                "must be None where autograd needs gradients: there are none with adapters",
+            )
     if trains:  # outside: torch's checkpoints end a forward by an exception of their own
         return gradients.run(chain, x, topk_weights, ids, shared, pairs, shared_weights)
     with calling("moe"):
@@ -217,6 +236,9 @@ def run(  # noqa: PLR0913, PLR0917  # each is one thing to say
             given |= {} if shared is None else {"shared": shared}
             given |= {} if shared_weights is None else {"shared_weights": shared_weights}
             given |= {} if pairs is None else pairs._asdict()
+            given |= (
+                {} if adapters is None else {"adapter_ids": adapters.ids, **adapters.lora.tensors}
+            )
             # Launches read x, chunk by chunk, before they write the same rows of out.
             require_apart(given | chain.weights.tensors, ("out",), in_place=("x", "shared"))
         if workspace is not None:
@@ -225,7 +247,8 @@ def run(  # noqa: PLR0913, PLR0917  # each is one thing to say
             workspace = None if is_compiling() else workspace  # a view of each size is a graph
         counts = topk_weights.contiguous()
         with nullcontext(Lease()) if workspace is None else workspace.lease() as lease:
-            return chain.run_in_chunks(x, counts, ids, shared, out, lease, pairs, shared_weights)
+            more = lease, pairs, shared_weights, adapters
+            return chain.run_in_chunks(x, counts, ids, shared, out, *more)
 
 
 def _trains(

@@ -20,7 +20,8 @@ from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import InputError
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.early import JOINED, SHARED, WEIGHTED, configs_of
-from jitgen.layer.weights import ExpertWeights, Matrices
+from jitgen.layer.lora import Adapters, needs_activation
+from jitgen.layer.weights import NONE, ExpertWeights, Matrices
 from jitgen.layer.workspace import NEW, Buffers, Lease
 from jitgen.ops.combine.call import combine
 from jitgen.ops.dispatcher import is_traced, require_plain
@@ -167,6 +168,29 @@ class Chain:
             group_numbers=self.weights.group_numbers,
         )
 
+    def adapted(
+        self,
+        x: Tensor,
+        rows: Rows,
+        topk_ids: Tensor,
+        pairs: Sorting,
+        adapters: Adapters,
+        into: Buffers = NEW,
+    ) -> Tensor:
+        """
+        Return the second product of rows of the first, with adapters of x and of the activation
+        added to both: (T * k, H) bfloat16.
+        """
+        h = adapters.add("w13", self.gate_up(rows, pairs, into), x, topk_ids, pairs, self.config)
+        exact: Tensor | None = None
+        if needs_activation(self.weights, adapters.lora):
+            gate = self.config.gate
+            exact, _ = silu_mul_quantize(h, format=NONE, **self._groups(pairs), **gate)
+        active = self.activate(h, pairs, into)
+        y = self.down(active, pairs, into)
+        exact = active[0] if exact is None else exact
+        return adapters.add("w2", y, exact, topk_ids, pairs, self.config)
+
     def down(self, rows: Rows, pairs: Sorting | Counts, into: Buffers = NEW) -> Tensor:
         """Return the second product: (T * k, H) bfloat16, or (G, M, H) of matrices."""
         weights = self.weights
@@ -194,7 +218,7 @@ class Chain:
             shared_weights=shared_weights,
         )
 
-    def run(  # a token's way
+    def run(  # noqa: PLR0913, PLR0917  # a token's way
         self,
         x: Tensor,
         topk_weights: Tensor,
@@ -204,6 +228,7 @@ class Chain:
         into: Buffers = NEW,
         sorting: Sorting | None = None,
         shared_weights: Tensor | None = None,
+        adapters: Adapters | None = None,
     ) -> Tensor:
         """
         Run every launch for tokens that fit in one pass; `sorting` is the sorting of their pairs,
@@ -214,8 +239,11 @@ class Chain:
             pairs, rows = chain.sort_and_gather(x, topk_ids, into)
         else:
             pairs, rows = sorting, chain.gather(x, sorting, into)
-        h = chain.gate_up(rows, pairs, into)
-        y = chain.down(chain.activate(h, pairs, into), pairs, into)
+        if adapters is None:
+            h = chain.gate_up(rows, pairs, into)
+            y = chain.down(chain.activate(h, pairs, into), pairs, into)
+        else:
+            y = chain.adapted(x, rows, topk_ids, pairs, adapters, into)
         if self.config.adds_tokens:
             shared, shared_weights = x, self.token_weights(topk_weights, topk_ids)
         return chain.combine(y, pairs, topk_weights, shared, out, shared_weights)
@@ -229,7 +257,7 @@ class Chain:
         is_token = (topk_ids >= config.experts) & (topk_ids < config.every)
         return topk_weights.where(is_token, 0.0).sum(1, dtype=torch.float64).float()
 
-    def run_in_chunks(  # likewise
+    def run_in_chunks(  # noqa: PLR0913, PLR0917  # likewise
         self,
         x: Tensor,
         topk_weights: Tensor,
@@ -239,6 +267,7 @@ class Chain:
         lease: Lease,
         sorting: Sorting | None = None,
         shared_weights: Tensor | None = None,
+        adapters: Adapters | None = None,
     ) -> Tensor:
         """
         Run chunk after chunk, with as many tokens as the layer and its memory allow. A sorting of
@@ -249,7 +278,8 @@ class Chain:
             most = min(most, lease.tokens)
         if tokens and tokens <= most:  # without five views
             into = lease.buffers(tokens)
-            return self.run(x, topk_weights, topk_ids, shared, out, into, sorting, shared_weights)
+            more = into, sorting, shared_weights, adapters
+            return self.run(x, topk_weights, topk_ids, shared, out, *more)
         out = x.new_empty(x.shape) if out is None else out
         given = {"x": x, "topk_weights": topk_weights, "topk_ids": topk_ids, "out": out}
         if not (is_compiling() or is_traced(given.values())):
@@ -265,6 +295,7 @@ class Chain:
                 out[part],
                 lease.buffers(part.stop - part.start),
                 shared_weights=None if shared_weights is None else shared_weights[part],
+                adapters=None if adapters is None else adapters.part(part),
             )
         return out
 

@@ -20,6 +20,7 @@ from jitgen.layer.call import run
 from jitgen.layer.chain import Chain, require_gates
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.experts import run_experts
+from jitgen.layer.lora import ExpertLora, require_fit
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Workspace
 from jitgen.ops.route.results import Routing, Sorting
@@ -62,6 +63,9 @@ class MoELayer(nn.Module):
         expert_map: With a group: which rank has which experts, some of them several times, as
             `jitgen.parallel.balance` proposes; the same on every rank. `weights` are this rank's
             share all the same: ranks send each other what their places need.
+        lora: Low-rank adapters of the experts, for calls with `adapter_ids`. They move with the
+            module and are not in its state; a server may assign others to `lora`, or write to their
+            tensors in place.
 
     Raises:
         InputError: The weights do not fit the config.
@@ -83,6 +87,7 @@ class MoELayer(nn.Module):
         workspace: Workspace | None = None,
         group: ProcessGroup | Wire | None = None,
         expert_map: ExpertMap | None = None,
+        lora: ExpertLora | None = None,
     ) -> None:
         super().__init__()
         for name, given, kind in (
@@ -105,6 +110,9 @@ class MoELayer(nn.Module):
         elif expert_map is not None:
             raise InputError("expert_map", "must be None without a group")
         _require_fit(config, weights)
+        if lora is not None:
+            require_fit(lora, config, weights)
+        self.lora = lora
         self.config = config
         self.max_tokens = max_tokens
         self._workspace = workspace
@@ -171,7 +179,7 @@ class MoELayer(nn.Module):
         """How many ranks share it."""
         return 1 if self._wire is None else self._wire.ranks
 
-    def forward(
+    def forward(  # noqa: PLR0913  # each is one thing to say
         self,
         x: Tensor,
         topk_weights: Tensor,
@@ -182,6 +190,7 @@ class MoELayer(nn.Module):
         out: Tensor | None = None,
         shared_weights: Tensor | None = None,
         rank_tokens: int | None = None,
+        adapter_ids: Tensor | None = None,
     ) -> Tensor:
         """
         Send every token through its experts: see `jitgen.moe`.
@@ -196,9 +205,15 @@ class MoELayer(nn.Module):
             shared_weights: (T,) float32, what rows of `shared` are multiplied with: its gate.
             rank_tokens: With a group: the most tokens of any rank in this call, the same on all of
                 them; None: `max_tokens`.
+            adapter_ids: (T,) int32 or int64: which of the layer's adapters each token has; -1 for
+                none. None: no token has one.
         """
         workspace = None if is_compiling() else self.workspace
         if self._wire is not None:
+            if adapter_ids is not None:
+                raise InputError(
+                    "adapter_ids", "must be None with a group: adapters stay on a rank"
+                )
             if sorting is not None:
                 raise InputError("sorting", "must be None with a group: tokens of all are sorted")
             from jitgen.layer import ranks
@@ -208,7 +223,8 @@ class MoELayer(nn.Module):
         if rank_tokens is not None:
             raise InputError("rank_tokens", "must be None without a group")
         given = (x, topk_weights, topk_ids, shared, out, workspace, sorting)
-        return run(self._chain, *given, shared_weights=shared_weights)
+        more = {"shared_weights": shared_weights, "lora": self.lora, "adapter_ids": adapter_ids}
+        return run(self._chain, *given, **more)  # type: ignore[arg-type]
 
     def experts(
         self,
@@ -276,6 +292,7 @@ class MoELayer(nn.Module):
             trains=trains,
             num_ranks=num_ranks,
             can_mask=getattr(self._wire, "can_mask", False),
+            lora=self.lora,
         )
 
     def problems(
@@ -543,6 +560,8 @@ class MoELayer(nn.Module):
                     "build it from other weights",
                 )
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.lora is not None:
+            self.lora = self.lora.moved(fn)
         self._workspace = None
         self._made = replace(made, weights=made.weights.of(self._tensors(made.weights)))
         return self

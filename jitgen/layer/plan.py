@@ -10,6 +10,8 @@ from jitgen.config import Arch
 from jitgen.errors import InputError
 from jitgen.layer.chain import Chain
 from jitgen.layer.early import EARLY_TOKENS, joined_tokens, mean_rows
+from jitgen.layer.lora import ExpertLora, activation_problem, needs_activation
+from jitgen.layer.lora import problems as of_lora
 from jitgen.layer.problems import (
     between_ranks,
     joined_problem,
@@ -34,6 +36,7 @@ def of(
     trains: bool = False,
     num_ranks: int | None = None,
     can_mask: bool = False,
+    lora: ExpertLora | None = None,
 ) -> Plan:
     """
     Return the plan of `chain` on a target.
@@ -48,6 +51,7 @@ def of(
         num_ranks: Ranks that share the layer by a group, each with `max_tokens`, which must be
             given then; None: there is no group.
         can_mask: Whether ranks that are late are masked.
+        lora: Its adapters.
 
     Raises:
         InputError: `max_tokens` or `masked` is no such number, or the weights have no gradients.
@@ -88,7 +92,8 @@ def of(
         )
         + joining
         + tuple(_masked(chain, masked))
-        + tuple(_of_ranks(chain, max_tokens, num_ranks, can_mask=can_mask)),
+        + tuple(_of_ranks(chain, max_tokens, num_ranks, can_mask=can_mask))
+        + tuple(_of_lora(chain, tokens, lora)),
     )
 
 
@@ -112,6 +117,18 @@ def _of_ranks(
         raise InputError("max_tokens", "must be given with a group: those of each rank")
     for problem in between_ranks(chain.config, num_ranks, can_mask=can_mask):
         yield Sweep(problem=problem, min_rows=1, max_rows=max_tokens)
+
+
+def _of_lora(chain: Chain, tokens: int, lora: ExpertLora | None) -> Iterator[Sweep]:
+    """Yield the problems of adapters, whose launches are the selector's for few tokens, too."""
+    if lora is None:
+        return
+    for problem in of_lora(chain.config, chain.weights, lora):
+        yield Sweep(problem=problem, min_rows=1, max_rows=tokens)
+    if needs_activation(chain.weights, lora):
+        activation = activation_problem(chain.config, chain.weights)
+        least, most = (mean_rows(chain.config, each) for each in (1, tokens))
+        yield Sweep(problem=activation.with_mean(least), min_rows=least, max_rows=most)
 
 
 def _parts(tokens: int, starts_early: bool) -> Iterator[tuple[int, int, bool]]:

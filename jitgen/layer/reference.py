@@ -13,6 +13,7 @@ from torch import Tensor
 
 from jitgen.formats.prepacked import PrepackedWeights
 from jitgen.layer.config import MoEConfig
+from jitgen.layer.lora import Adapters
 from jitgen.layer.weights import ExpertWeights, Matrices
 from jitgen.ops.silu_mul_quantize.reference import activated
 
@@ -30,6 +31,7 @@ def moe(
     config: MoEConfig,
     shared: Tensor | None = None,
     shared_weights: Tensor | None = None,
+    adapters: Adapters | None = None,
 ) -> Tensor:
     """
     Compute the result of `jitgen.moe` expert by expert; this waits for the device.
@@ -42,6 +44,7 @@ def moe(
         config: The layer.
         shared: (T, H), added at the end.
         shared_weights: (T,) float32, what its rows are multiplied with; None: 1.
+        adapters: Low-rank adapters, and which of them each token has.
 
     Returns:
         (T, H) float32.
@@ -57,7 +60,7 @@ def moe(
     here = local[(local >= 0) & (local < weights.groups)]
     for group in sorted(set(here.tolist())):
         token, slot = (local == group).nonzero(as_tuple=True)
-        y = _expert(tokens[token], weights, group, config)
+        y = _expert(tokens[token], weights, group, config, adapters, token)
         total.index_add_(0, token, y * topk_weights[token, slot, None])
     return total
 
@@ -81,18 +84,46 @@ def moe_experts(x: Tensor, weights: ExpertWeights, masked_m: Tensor, config: MoE
     return total
 
 
-def _expert(tokens: Tensor, weights: ExpertWeights, group: int, config: MoEConfig) -> Tensor:
-    """Return the output of one expert for rows of float32: (R, H)."""
+def _expert(
+    tokens: Tensor,
+    weights: ExpertWeights,
+    group: int,
+    config: MoEConfig,
+    adapters: Adapters | None = None,
+    numbers: Tensor | None = None,
+) -> Tensor:
+    """Return the output of one expert for rows of float32: (R, H); their tokens' numbers."""
     h = tokens @ matrix(weights.w13, weights.w13_scale, group).T
     if weights.w13_bias is not None:
         h += weights.w13_bias[group]
-    numbers = weights.group_numbers
-    of_rows = None if numbers is None else numbers[group].expand(len(h), -1)
-    y = activated(h, **config.gate, row_numbers=of_rows)
-    y = y @ matrix(weights.w2, weights.w2_scale, group).T
+    if adapters is not None:
+        h += _adapted(tokens, adapters, "w13", group, numbers)
+    of_groups = weights.group_numbers
+    of_rows = None if of_groups is None else of_groups[group].expand(len(h), -1)
+    active = activated(h, **config.gate, row_numbers=of_rows)
+    y = active @ matrix(weights.w2, weights.w2_scale, group).T
     if weights.w2_bias is not None:
         y += weights.w2_bias[group]
-    return y
+    return y if adapters is None else y + _adapted(active, adapters, "w2", group, numbers)
+
+
+def _adapted(
+    rows: Tensor, adapters: Adapters, name: str, group: int, numbers: Tensor | None
+) -> Tensor | float:
+    """Return what the adapters of tokens with these numbers add to the product of their rows."""
+    tensors = adapters.lora.tensors
+    if f"{name}_a" not in tensors:
+        return 0.0
+    b = tensors[f"{name}_b"]
+    added = rows.new_zeros(len(rows), b.shape[2])
+    ids = adapters.ids[numbers]
+    for adapter in range(adapters.lora.adapters):
+        a_e, b_e = (tensors[f"{name}_{each}"][adapter, group].float() for each in "ab")
+        parts = b_e.unflatten(0, (len(a_e) // b_e.shape[1], -1))
+        between = (rows @ a_e.T).unflatten(1, (len(parts), -1))
+        product = torch.einsum("tpr,pnr->tpn", between, parts).flatten(1)
+        added += product * tensors["scales"][adapter] * (ids == adapter)[:, None]
+    return added
 
 
 def matrix(each: Matrices, scale: Tensor | None, group: int) -> Tensor:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from jitgen.ops.activation_backward.call import CALL as ACTIVATION_BACKWARD
+from jitgen.ops.add_lora.call import CALL as ADD_LORA
 from jitgen.ops.call import Call
 from jitgen.ops.combine.call import CALL as COMBINE
 from jitgen.ops.grouped_gemm.call import CALL as GROUPED_GEMM
@@ -21,6 +22,7 @@ from jitgen.ops.silu_mul_quantize.call import CALL as SILU_MUL_QUANTIZE
 CALLS: tuple[Call[Any, Any, Any], ...] = (
     *(
         ACTIVATION_BACKWARD,
+        ADD_LORA,
         COMBINE,
         GROUPED_GEMM,
         GROUPED_GEMM_PREPACKED,

@@ -23,6 +23,7 @@ pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cach
 
 NAMES = (
     "activation_backward_masked_swiglu_oai_cpu",
+    "add_lora_bf16_byrow_cpu",
     "combine_bf16_cpu",
     "grouped_gemm_ragged_f32_f32_tensor_f32_t8x16x128_c1x1_acc1_cpu",
     "grouped_gemm_wgrad_ragged_f32_f32_t64x128x128_c1x1_cpu",

@@ -86,6 +86,7 @@ def test_the_page_of_arguments_is_what_is_described() -> None:
 GEMM = "grouped_gemm_ragged_{}_t16x128x128_c1x1_acc1_{}cpu"
 KERNELS = (
     "activation_backward_masked_swiglu_cpu",
+    "add_lora_bf16_cpu",
     GEMM.format("e4m3_e4m3_block128_bf16", ""),
     GEMM.format("e2m1_e2m1_nv16_f32", "bias_"),
     "grouped_gemm_wgrad_masked_f16_f16_t64x128x128_c1x1_cpu",

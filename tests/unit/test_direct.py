@@ -29,6 +29,8 @@ from tests.cases import SIZES
 OTHERS = (
     "activation_backward_ragged_swiglu_oai_cpu",
     "activation_backward_ragged_swiglu_sm_90a",
+    "add_lora_bf16_cpu",
+    "add_lora_bf16_byrow_sm_90a",
     "route_given_e32_cpu",
     "route_given_e128_t512_c2_spread_sm_90a",
     "permute_quantize_ragged_none_gather_cpu",
@@ -43,6 +45,7 @@ FINE = {
     ("activation_backward", 3): {"more of 0", "one less of 0"},  # groups, whatever ragged rows do
     ("activation_backward", 7): {"huge"},  # limit
     ("activation_backward", 8): {"negative", "huge"},  # alpha
+    ("add_lora", 6): {"more of 1", "one less of 1"},  # experts of a token, which pairs name
     ("combine", 0): {"nothing", "more of 0", "one less of 0"},  # rows, of which inverse names some
     ("combine_ranks", 1): {"more of 1"},  # places of an inbox
     ("combine_ranks", 2): {"int64"},  # addresses, which are taken on trust

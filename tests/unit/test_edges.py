@@ -54,7 +54,15 @@ def test_each_value_occurs_once_at_least() -> None:
 
 
 @pytest.mark.parametrize(
-    "op", ["activation_backward", "combine", "permute_quantize", "route", "silu_mul_quantize"]
+    "op",
+    [
+        "activation_backward",
+        "add_lora",
+        "combine",
+        "permute_quantize",
+        "route",
+        "silu_mul_quantize",
+    ],
 )
 def test_samples_can_be_made_of_all(op: str) -> None:
     for kernel in covering(pool(ARCH, op), lambda kernel: kernel.values):

@@ -60,6 +60,7 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*backward_sweep(arch)],
         [*unpack_sweep(arch)],
         [*wire_sweep("dispatch")(arch)],
+        [*wire_sweep("add_lora")(arch)],
         [*wire_sweep("combine_ranks")(arch)],
     ]
     return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]

@@ -63,6 +63,12 @@ CALLS: dict[str, Call] = {
         offs=int32(2, 4, 6),
         **options,
     ),
+    "add_lora": lambda **options: jitgen.add_lora(
+        *(torch.ones(4, 16, dtype=BF16), torch.ones(2, 32, dtype=BF16)),
+        *(torch.ones(3, 2, 8, 32, dtype=BF16), torch.ones(3, 2, 16, 8, dtype=BF16)),
+        *(torch.ones(3), int32(0, 2), int32(1, 0, 1, 0).view(2, 2), int32(1, 3, 0, 2)),
+        **options,
+    ),
     "combine": lambda **options: jitgen.combine(
         torch.ones(4, 16, dtype=BF16), int32(2, 0, 3, 1).view(2, 2), torch.ones(2, 2), **options
     ),

@@ -28,7 +28,7 @@ class Cpu:
     operations = (
         *("grouped_gemm", "grouped_gemm_wgrad", "moe_fc2_dense", "silu_mul_quantize"),
         *("permute_quantize", "combine", "route", "activation_backward"),
-        *("dispatch", "combine_ranks"),
+        *("dispatch", "combine_ranks", "add_lora"),
     )
 
     def runs_on(self, major: int, minor: int) -> bool:  # whatever GPU it is

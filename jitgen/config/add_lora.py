@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Config and problem of `add_lora`. The config is what changes a kernel's source (which row of x a row
+is made from, how work is shared); the problem is the sizes of one call, for which a config is
+chosen.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jitgen.config.config import MAX_SIZE, Part, TiledConfig, of
+from jitgen.config.problem import UngroupedTokens
+from jitgen.errors import ConfigError
+from jitgen.support.frozen import frozen
+
+RANKS = (8, 16, 32, 64)
+"""Ranks that there are kernels for; an adapter of another rank is filled up with zeros."""
+
+MOST_PARTS = 2
+"""Parts of the columns, each with values of its own between a and b: gates and ups."""
+
+
+@frozen
+class Tiling(Part):
+    """
+    How a GPU's threads share the work; default values do not appear in a kernel's name.
+
+    Of 32 rows that follow each other, those with one adapter and one expert have a CTA.
+
+    Attributes:
+        rows: Rows that it computes at once, which share the loads of their matrices.
+        threads: Threads of a CTA.
+        ctas_per_sm: CTAs that one SM holds, for which registers must suffice.
+        use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
+            next one start.
+    """
+
+    rows: int = of(int, default=1, word="r")
+    threads: int = of(int, default=128, word="t")
+    ctas_per_sm: int = of(int, default=5, word="c")
+    use_pdl: bool = of(bool, default=True, word="nopdl")
+
+
+@frozen
+class AddLoraConfig(TiledConfig):
+    """
+    One kernel of `add_lora`, before its target is known.
+
+    Attributes:
+        by_row: Whether x has a row for each row of y; otherwise one for each token.
+        tiling: How a GPU's threads share the work.
+
+    Example::
+
+        config = AddLoraConfig(by_row=True, tiling=Tiling(rows=4))
+        config.name("sm_90a")
+        # 'add_lora_bf16_byrow_r4_sm_90a'
+    """
+
+    op: ClassVar[str] = "add_lora"
+    prefix: ClassVar[str] = "bf16"
+    by_row: bool = of(bool, default=False, word="byrow")
+    tiling: Tiling = of(Tiling, default=Tiling())
+
+    @property
+    def short(self) -> str:
+        """Short text, for readers, that tells this config from others for the same problem."""
+        tiling = self.tiling
+        return f"{tiling.rows} rows, {tiling.threads} threads x {tiling.ctas_per_sm}"
+
+
+@frozen
+class AddLoraProblem(UngroupedTokens):
+    """
+    One call of `add_lora`: (m * top_k, k) of x to as many rows of n, through `rank` values of each
+    part.
+
+    Attributes:
+        m: Tokens.
+        n: Columns of y.
+        k: Columns of x.
+        rank: Columns of b.
+        top_k: Rows of a token.
+        parts: Parts of y's columns; a has `parts` times `rank` rows.
+        adapters: Adapters that tokens may have.
+        experts: Experts that rows may have.
+        by_row: Whether x has a row for each row of y; otherwise one for each token.
+    """
+
+    op: ClassVar[str] = "add_lora"
+    m: int = of(int, least=0, most=MAX_SIZE)
+    n: int = of(int, most=MAX_SIZE)
+    k: int = of(int, most=MAX_SIZE)
+    rank: int = of(int, most=RANKS[-1])
+    top_k: int = of(int, most=MAX_SIZE, default=8)
+    parts: int = of(int, default=1, most=MOST_PARTS)
+    adapters: int = of(int, default=1, most=MAX_SIZE)
+    experts: int = of(int, default=1, most=MAX_SIZE)
+    by_row: bool = of(bool, default=False)
+
+    def __post_init__(self) -> None:
+        Part.__post_init__(self)
+        if self.rank not in RANKS:
+            allowed = ", ".join(map(str, RANKS))
+            raise ConfigError(f"rank must be one of {allowed} (got {self.rank})")
+
+    @property
+    def rows(self) -> int:
+        """Rows of y."""
+        return self.m * self.top_k
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes of the two matrices of one adapter and one expert."""
+        return 2 * self.rank * (self.parts * self.k + self.n)
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes of y, read and written, of x, and of the matrices that rows do not share."""
+        matrices = min(self.rows, self.adapters * self.experts)
+        x = self.rows if self.by_row else self.m
+        return 4 * self.rows * self.n + 2 * x * self.k + matrices * self.matrix_bytes
+
+    @property
+    def types(self) -> str:
+        """The types in words, for errors."""
+        return f"bf16 adapters of rank {self.rank}"
+
+    @property
+    def slug(self) -> str:
+        """A readable name, as a file may have it."""
+        words = f"{self.parts}x{self.rank}_l{self.adapters}_e{self.experts}"
+        words += "_byrow" * self.by_row
+        return f"add_lora_{words}_m{self.m}_n{self.n}_k{self.k}_top{self.top_k}"
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Sort key of problems: kind, sizes, tokens."""
+        ranks = self.rank, self.parts, self.adapters, self.experts
+        return (self.by_row, self.n, self.k, *ranks, self.top_k, self.m)

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Low-rank adapters (LoRA) of a layer's experts: a batch of them, of which each token has one or none.
+
+    h = w13[e] . x + scales[l] * w13_b[l, e] . (w13_a[l, e] . x)
+    y = w2[e] . act(h) + scales[l] * w2_b[l, e] . (w2_a[l, e] . act(h))
+
+Each line is one more launch, `add_lora`, behind the product with the weights; that kernel is the
+same with and without adapters. Weights may be quantised: the adapters multiply the token, and the
+activation, as they are before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from jitgen.config import Layout
+from jitgen.config.add_lora import AddLoraProblem
+from jitgen.config.format import Format
+from jitgen.config.silu_mul_quantize import Activation, SiluMulQuantizeProblem
+from jitgen.errors import InputError
+from jitgen.layer.config import MoEConfig
+from jitgen.layer.weights import NONE, ExpertWeights
+from jitgen.ops import tensors as common
+from jitgen.ops.add_lora.call import add_lora
+from jitgen.ops.add_lora.validate import check_matrices
+from jitgen.ops.route.results import Sorting
+from jitgen.support.frozen import frozen
+
+
+@frozen
+class ExpertLora:
+    """
+    Adapters of every expert on one rank, all of one rank of matrices.
+
+    A server keeps one object for as many adapters as a batch may have, and writes another adapter
+    into the tensors in place. Adapters of a smaller rank are filled up with zeros.
+
+    Attributes:
+        w13_a: (L, G, rank, H) bfloat16: of L adapters for G experts; or (L, G, 2 rank, H), where
+            gates and ups have adapters of their own, the gates' rows first. None: none for w13.
+        w13_b: (L, G, 2 I, rank) bfloat16, rows as in w13; (L, G, I, rank) without gates.
+        w2_a: (L, G, rank, I) bfloat16. None: none for w2.
+        w2_b: (L, G, H, rank) bfloat16.
+        scales: (L,) float32, what the products of each adapter are multiplied with, such as its
+            alpha over its rank; None: 1.
+
+    Raises:
+        InputError: They do not fit each other; the message says which.
+    """
+
+    w13_a: Tensor | None = None
+    w13_b: Tensor | None = None
+    w2_a: Tensor | None = None
+    w2_b: Tensor | None = None
+    scales: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        made = [self._check_pair(name) for name in ("w13", "w2")]
+        found = [each for each in made if each is not None]
+        if not found:
+            raise InputError("lora", "must have matrices for w13 or for w2 (got none)")
+        first, *others = found
+        if others and others[0].shape[:2] != first.shape[:2]:
+            raise InputError(
+                "w2_a",
+                f"must be of L, G = {tuple(first.shape[:2])} adapters and experts, as w13_a is "
+                f"(got {tuple(others[0].shape[:2])})",
+            )
+        if self.scales is None:
+            ones = torch.ones(first.shape[0], dtype=torch.float32, device=first.device)
+            object.__setattr__(self, "scales", ones)
+        common.require(
+            "scales",
+            self.scales,
+            [torch.float32],
+            shape=((first.shape[0],), "one for each adapter"),
+            contiguous=0,
+        )
+        for name, tensor in self.tensors.items():
+            common.require(name, tensor, like=("the first matrix", first.device))
+
+    def _check_pair(self, name: str) -> Tensor | None:
+        """Return the first of two matrices that belong together; None where there are none."""
+        names = f"{name}_a", f"{name}_b"
+        a, b = (getattr(self, each) for each in names)
+        if a is None and b is None:
+            return None
+        for each, tensor in zip(names, (a, b), strict=True):
+            common.require(each, tensor, [torch.bfloat16], rank=(4, "(L, G, ..., ...)"))
+        parts, rank = check_matrices(a, b, a.shape[3], b.shape[2], names)
+        if name == "w2" and parts > 1:
+            raise InputError("w2_a", f"must have {rank} rows, the rank of w2_b (got {a.shape[2]})")
+        return a  # type: ignore[no-any-return]
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by its name."""
+        names = ("w13_a", "w13_b", "w2_a", "w2_b", "scales")
+        found = {name: getattr(self, name) for name in names}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    @property
+    def adapters(self) -> int:
+        """Adapters, L."""
+        return len(self.tensors["scales"])
+
+    def moved(self, fn: Callable[[Tensor], Tensor]) -> ExpertLora:
+        """Return the same adapters elsewhere."""
+        return ExpertLora(**{name: fn(tensor) for name, tensor in self.tensors.items()})
+
+
+class Adapters(NamedTuple):
+    """
+    The adapters of a call.
+
+    Attributes:
+        lora: All of them.
+        ids: (T,) int32: the adapter of each token; -1, and any number that is none's, for none.
+    """
+
+    lora: ExpertLora
+    ids: Tensor
+
+    def part(self, tokens: slice) -> Adapters:
+        """Return those of some tokens."""
+        return self._replace(ids=self.ids[tokens])
+
+    def add(
+        self,
+        name: str,
+        y: Tensor,
+        x: Tensor,
+        topk_ids: Tensor,
+        pairs: Sorting,
+        config: MoEConfig,
+    ) -> Tensor:
+        """
+        Add the adapters of ``w13`` or ``w2`` to rows of its product; in place, but not in a graph
+        of torch's, which plans its memory itself.
+        """
+        tensors = self.lora.tensors
+        if f"{name}_a" not in tensors:
+            return y
+        return add_lora(
+            *(y, x, tensors[f"{name}_a"], tensors[f"{name}_b"], tensors["scales"]),
+            *(self.ids, topk_ids, pairs.permutation),
+            first_expert=config.first_expert,
+            by_row=name == "w2",
+            out=None if is_compiling() else y.view(y.shape),  # no guard takes one tensor twice
+        )
+
+
+def adapters_of(
+    lora: ExpertLora | None,
+    adapter_ids: Tensor | None,
+    x: Tensor,
+    config: MoEConfig,
+    weights: ExpertWeights,
+) -> Adapters | None:
+    """
+    Return the adapters of a call; None if its tokens have none.
+
+    Raises:
+        InputError: They do not fit the layer or the tokens, or only one of both is given.
+    """
+    if adapter_ids is None:
+        return None
+    if lora is None:
+        raise InputError("adapter_ids", "must be None for a layer without adapters: give lora")
+    require_fit(lora, config, weights)
+    common.require(
+        "adapter_ids",
+        adapter_ids,
+        [torch.int32, torch.int64],
+        shape=((x.shape[0],), "one for each token"),
+        like=("x", x.device),
+    )
+    return Adapters(lora, common.short_ids(adapter_ids).contiguous())
+
+
+def require_fit(lora: object, config: MoEConfig, weights: ExpertWeights) -> None:
+    """Require adapters for a layer."""
+    if not isinstance(lora, ExpertLora):
+        raise InputError("lora", f"must be a jitgen.ExpertLora (got {type(lora).__name__})")
+    size_h, size_i, between = weights.hidden, weights.intermediate, weights.between
+    for name, side, words, size in (
+        ("w13_a", 3, "columns, H", size_h),
+        ("w13_b", 2, "rows, those of w13", between),
+        ("w2_a", 3, "columns, I", size_i),
+        ("w2_b", 2, "rows, H", size_h),
+    ):
+        tensor = lora.tensors.get(name)
+        if tensor is None:
+            continue
+        if (tensor.shape[1], tensor.shape[side]) != (weights.groups, size):
+            raise InputError(
+                f"lora.{name}",
+                f"must be of {weights.groups} experts and {size} {words} (got shape "
+                f"{tuple(tensor.shape)})",
+            )
+        common.require(f"lora.{name}", tensor, like=("w13", weights.device))
+    first = lora.w13_a, lora.w13_b
+    if config.interleaved and None not in first and first[0].shape[2] != first[1].shape[3]:  # type: ignore[union-attr]
+        raise InputError(
+            "lora.w13_a",
+            "must have the rank's rows where gates and ups take turns: join both adapters into one "
+            "of twice the rank, with zeros in w13_b",
+        )
+
+
+def problems(
+    config: MoEConfig, weights: ExpertWeights, lora: ExpertLora
+) -> Iterator[AddLoraProblem]:
+    """Yield the problems of the launches that add adapters, with one token."""
+    tensors = lora.tensors
+    for name in ("w13", "w2"):
+        if f"{name}_a" not in tensors:
+            continue
+        a, b = tensors[f"{name}_a"], tensors[f"{name}_b"]
+        yield AddLoraProblem(
+            m=1,
+            n=b.shape[2],
+            k=a.shape[3],
+            rank=b.shape[3],
+            top_k=config.top_k,
+            parts=a.shape[2] // b.shape[3],
+            adapters=a.shape[0],
+            experts=weights.groups,
+            by_row=name == "w2",
+        )
+
+
+def needs_activation(weights: ExpertWeights, lora: ExpertLora) -> bool:
+    """Say whether the activation is computed a second time, as it is before it is quantised."""
+    return lora.w2_a is not None and weights.activation_format != NONE
+
+
+def activation_problem(config: MoEConfig, weights: ExpertWeights) -> SiluMulQuantizeProblem:
+    """Return the problem of the launch that does that, with one row for each expert."""
+    return SiluMulQuantizeProblem(
+        layout=Layout.RAGGED,
+        groups=weights.groups,
+        m=weights.groups,
+        n=weights.intermediate,
+        scale_granularity=Format.NONE,
+        activation=Activation(config.activation),
+        interleaved=config.interleaved,
+    )
