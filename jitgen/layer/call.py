@@ -158,6 +158,8 @@ def moe(  # noqa: PLR0913  # each is one thing to say
 
         if sorting is not None:
             raise InputError("sorting", "must be None with a group: tokens of all are sorted")
+        if lora is not None:
+            raise InputError("lora", "must be None with a group: adapters stay on a rank")
         group, first_expert = ranks.place_of(group, experts, first_expert, weights.groups)
     elif rank_tokens is not None:
         raise InputError("rank_tokens", "must be None without a group")
@@ -187,8 +189,6 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     chain = Chain(config=config, weights=weights)
     if group is not None:
         ranks.require_fast(config)
-        if lora is not None:
-            raise InputError("lora", "must be None with a group: adapters stay on a rank")
         of_rank = (x, topk_weights, topk_ids, shared, out, workspace, shared_weights)
         return ranks.run_on_ranks(chain, group, *of_rank, rank_tokens)
     given = (x, topk_weights, topk_ids, shared, out, workspace, sorting)

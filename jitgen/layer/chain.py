@@ -168,6 +168,11 @@ class Chain:
             group_numbers=self.weights.group_numbers,
         )
 
+    def activation(self, h: Tensor, pairs: Sorting) -> Tensor:
+        """Return gates times ups, or values without a gate, not quantised: (T * k, I) bfloat16."""
+        found, _ = silu_mul_quantize(h, format=NONE, **self._groups(pairs), **self.config.gate)
+        return found
+
     def adapted(
         self,
         x: Tensor,
@@ -182,10 +187,7 @@ class Chain:
         added to both: (T * k, H) bfloat16.
         """
         h = adapters.add("w13", self.gate_up(rows, pairs, into), x, topk_ids, pairs, self.config)
-        exact: Tensor | None = None
-        if needs_activation(self.weights, adapters.lora):
-            gate = self.config.gate
-            exact, _ = silu_mul_quantize(h, format=NONE, **self._groups(pairs), **gate)
+        exact = self.activation(h, pairs) if needs_activation(self.weights, adapters.lora) else None
         active = self.activate(h, pairs, into)
         y = self.down(active, pairs, into)
         exact = active[0] if exact is None else exact

@@ -26,7 +26,7 @@ from jitgen.plans.sweep import Sweep
 from jitgen.targets.devices import default_arch
 
 
-def of(
+def of(  # noqa: PLR0913  # each is one thing that decides about kernels
     chain: Chain,
     max_tokens: int | None,
     arch: Arch | str | None,

@@ -17,10 +17,14 @@ from jitgen.config import Arch, DType
 from jitgen.config.route import RouteProblem, Scoring
 from jitgen.layer import reference
 from jitgen.layer.config import MoEConfig
+from jitgen.layer.lora import Adapters, ExpertLora
 from jitgen.layer.weights import ExpertWeights
 from jitgen.ops.route.results import Routing
 from jitgen.quantize import per_block, per_row
 from jitgen.support.frozen import frozen
+
+ADAPTERS, RANK = 8, 16
+"""Adapters of a batch, and their rank."""
 
 CHECKED_TOKENS = 128
 """Tokens whose results are compared, spread over all: float32 sums of more would take seconds."""
@@ -36,12 +40,14 @@ class Ready:
         result: Returns what the last call, or replay of it, computed: (T, H) bfloat16.
         weights: What it multiplies with.
         note: Caveat for readers; empty if there is none.
+        adapters: What it adds to the products.
     """
 
     call: Callable[[], object]
     result: Callable[[], Tensor]
     weights: ExpertWeights
     note: str = ""
+    adapters: Adapters | None = None
 
 
 def config_of(case: Case) -> MoEConfig:
@@ -52,6 +58,16 @@ def config_of(case: Case) -> MoEConfig:
         experts=case.of or case.experts,
         local_experts=case.experts,
         top_k=case.top_k,
+    )
+
+
+def lora_of(case: Case, new: Callable[..., Tensor]) -> ExpertLora:
+    """Return adapters of a case; `new` makes a matrix of so many rows and columns for each."""
+    return ExpertLora(
+        w13_a=new(RANK, case.hidden),
+        w13_b=new(2 * case.intermediate, RANK),
+        w2_a=new(RANK, case.intermediate),
+        w2_b=new(case.hidden, RANK),
     )
 
 
@@ -147,7 +163,27 @@ class Operands:
         """Bytes of the weights that have to be read."""
         return self.active * self.case.expert_bytes
 
-    def check(self, side: str, found: Tensor, weights: ExpertWeights) -> float:
+    @cached_property
+    def adapters(self) -> Adapters:
+        """`ADAPTERS` adapters of rank `RANK`, which change the result as much as the weights do."""
+        case, device = self.case, self.x.device
+        generator = torch.Generator(device).manual_seed(2)
+
+        def normal(*shape: int) -> Tensor:
+            made = torch.empty(ADAPTERS, case.experts, *shape, dtype=torch.bfloat16, device=device)
+            return made.normal_(0, shape[-1] ** -0.5, generator=generator)
+
+        drawn = torch.randint(ADAPTERS, (case.tokens,), generator=generator, device=device)
+        lora = lora_of(case, normal)
+        return Adapters(lora, drawn.int())
+
+    def check(
+        self,
+        side: str,
+        found: Tensor,
+        weights: ExpertWeights,
+        adapters: Adapters | None = None,
+    ) -> float:
         """
         Return the error of a result of `side` with `weights`.
 
@@ -155,19 +191,23 @@ class Operands:
             WrongResult: It is beyond what FP8 rounds.
         """
         step = max(1, self.case.tokens // CHECKED_TOKENS)
-        expected = self.expected(weights, step)
+        expected = self.expected(weights, step, adapters)
         error = reference.relative_error(found[::step], expected)
         limit = reference.TOLERANCE[str(weights.activation_format)]
         if not error < limit:
             raise WrongResult(f"{side} is wrong for {self.case}: error {error:.3g} above {limit}")
-        if self.router is not None:
+        if self.router is not None and adapters is None:
             require_matched(side, found[::step], expected)
         return error
 
-    def expected(self, weights: ExpertWeights, step: int = 1) -> Tensor:
+    def expected(
+        self, weights: ExpertWeights, step: int = 1, adapters: Adapters | None = None
+    ) -> Tensor:
         """Return the results for every `step`-th token with `weights`, in float32."""
         given = (self.topk_weights[::step], self.topk_ids[::step], self.config)
-        return reference.moe(self.x[::step], weights, *given)
+        if adapters is not None:
+            adapters = adapters.part(slice(None, None, step))
+        return reference.moe(self.x[::step], weights, *given, adapters=adapters)
 
     def _part(self, weights: ExpertWeights) -> ExpertWeights:
         if weights.groups == self.case.experts:

@@ -11,13 +11,22 @@ import torch
 from torch import Tensor
 
 from jitgen.bench.layer.cases import Case
-from jitgen.bench.layer.operands import Operands, Ready, config_of, names_of_router
+from jitgen.bench.layer.operands import (
+    ADAPTERS,
+    Operands,
+    Ready,
+    config_of,
+    lora_of,
+    names_of_router,
+)
 from jitgen.config import Arch
 from jitgen.config.config import SCALE_BLOCK
 from jitgen.formats.protocol import ceil_div
+from jitgen.layer import lora
 from jitgen.layer import plan as plans
 from jitgen.layer.chain import Chain
 from jitgen.layer.early import EARLY_TOKENS, JOINED, joined_tokens, mean_rows
+from jitgen.layer.lora import Adapters
 from jitgen.layer.problems import joined_problem, of_rows
 from jitgen.layer.weights import ExpertWeights
 from jitgen.layer.workspace import Buffers, Workspace
@@ -25,7 +34,7 @@ from jitgen.ops.route.results import Sorting
 from jitgen.runtime.session import select
 from jitgen.targets.early import early
 
-APART, LATE = "jitgen-apart", "jitgen-late"
+APART, LATE, LORA = "jitgen-apart", "jitgen-late", "jitgen-lora"
 
 STEPS = ("sort", "gather", "gate and up", "swiglu", "down", "combine")
 """The launches of a chain, in their order; for few tokens one does what the first two do."""
@@ -51,6 +60,11 @@ def prepare_apart(operands: Operands) -> Ready:
     return _ready(operands, replace(chain(operands), joins=False))
 
 
+def prepare_lora(operands: Operands) -> Ready:
+    """Return the chain with adapters of the experts, of which each token has one."""
+    return _ready(operands, chain(operands), operands.adapters)
+
+
 def prepare_late(operands: Operands) -> Ready:
     """Return the chain whose launches are the selector's, however few tokens there are."""
     return _ready(operands, replace(chain(operands), starts_early=False))
@@ -60,7 +74,7 @@ ARCH = Arch.SM_90A
 """The target whose kernels the suite lists."""
 
 
-def kernel_names(case: Case, arch: Arch = ARCH) -> Iterator[str]:
+def kernel_names(case: Case, arch: Arch = ARCH, *, has_lora: bool = False) -> Iterator[str]:
     """Yield the kernels of our sides of a case, for its number of tokens."""
     weights = without_memory(case.experts, case.intermediate, case.hidden)
     usual = Chain(config=config_of(case), weights=weights, joins=not case.of)
@@ -75,6 +89,20 @@ def kernel_names(case: Case, arch: Arch = ARCH) -> Iterator[str]:
                 yield name
     if case.of:
         yield from names_of_router(case, arch)
+    if has_lora:
+        yield from names_of_lora(case, weights, arch)
+
+
+def names_of_lora(case: Case, weights: ExpertWeights, arch: Arch) -> Iterator[str]:
+    """Yield the kernels that a chain launches besides for adapters."""
+    config = config_of(case)
+    meta = partial(torch.empty, dtype=torch.bfloat16, device="meta")
+    for problem in lora.problems(
+        config, weights, lora_of(case, partial(meta, ADAPTERS, case.experts))
+    ):
+        yield select(problem.with_mean(case.tokens), arch).config.name(arch)
+    activation = lora.activation_problem(config, weights)
+    yield select(activation.with_mean(mean_rows(config, case.tokens)), arch).config.name(arch)
 
 
 def names_of(usual: Chain, tokens: int, arch: Arch = ARCH) -> Iterator[str]:
@@ -155,13 +183,29 @@ def steps(operands: Operands) -> dict[str, Callable[[], object]]:
     return found
 
 
-def _ready(operands: Operands, ours: Chain) -> Ready:
+def steps_of_lora(operands: Operands) -> dict[str, Callable[[], object]]:
+    """Return each launch that a chain has besides for adapters."""
+    ours, adapters = chain(operands).for_tokens(operands.case.tokens), operands.adapters
+    pairs = ours.sort(operands.topk_ids)
+    h = ours.gate_up(ours.gather(operands.x, pairs), pairs)
+    active = ours.activation(h, pairs)
+    y = ours.down(ours.activate(h, pairs), pairs)
+    more = operands.topk_ids, pairs, operands.config
+    return {
+        "adapters, up": partial(adapters.add, "w13", h, operands.x, *more),
+        "activation": partial(ours.activation, h, pairs),
+        "adapters, down": partial(adapters.add, "w2", y, active, *more),
+    }
+
+
+def _ready(operands: Operands, ours: Chain, adapters: Adapters | None = None) -> Ready:
     workspace = Workspace.of(operands.config, ours.weights, operands.case.tokens)
     out = torch.empty_like(operands.x)
 
     def run(topk_weights: Tensor, topk_ids: Tensor, sorting: Sorting | None = None) -> None:
         with workspace.lease() as lease:
-            ours.run_in_chunks(operands.x, topk_weights, topk_ids, None, out, lease, sorting)
+            more = lease, sorting, None, adapters
+            ours.run_in_chunks(operands.x, topk_weights, topk_ids, None, out, *more)
 
     call: Callable[[], object] = partial(run, operands.topk_weights, operands.topk_ids)
     if (router := operands.router) is not None:
@@ -171,4 +215,4 @@ def _ready(operands: Operands, ours: Chain) -> Ready:
             routing = router.route(into)
             run(routing.topk_weights, routing.topk_ids, Sorting(*routing[2:]))
 
-    return Ready(call=call, result=lambda: out, weights=ours.weights)
+    return Ready(call=call, result=lambda: out, weights=ours.weights, adapters=adapters)

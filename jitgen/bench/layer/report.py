@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from jitgen.bench.layer import NAME
 from jitgen.bench.layer.cases import Case
-from jitgen.bench.layer.ours import STEPS
+from jitgen.bench.layer.ours import LORA, STEPS
 from jitgen.bench.layer.peers import INDUCTOR as TORCH
 from jitgen.bench.protocol import Record, Row
 from jitgen.bench.report import OURS, Report, Table, counted_words
@@ -24,6 +24,10 @@ OVER_TORCH, OVER_PEERS = {True: 1.5, False: 1.2}, {True: 1.15, False: 1.03}
 ONE_TOKEN_US = 94.0
 OF_FLOOR = 1.02
 """The most that one token may take, and 4 to 64 tokens, as a part of the floor; of 32 and 256."""
+
+
+OF_BASE = 1.15
+"""The most that 64 tokens with adapters may take, as a part of the time without them."""
 
 
 @frozen
@@ -82,6 +86,8 @@ class LayerReport(Report):
                 yield _row(f"one token: {case}", ours, "us", ONE_TOKEN_US)
             if has_floor and 4 <= case.tokens <= 64:
                 yield _row(f"of the floor: {case}", ours / each.floor_us, "x", OF_FLOOR)
+            if LORA in each.times_us and case.tokens == 64:
+                yield _row(f"with adapters: {case}", each.times_us[LORA] / ours, "x", OF_BASE)
             if TORCH in each.times_us:
                 rate = each.times_us[TORCH] / ours
                 yield _row(

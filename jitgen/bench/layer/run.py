@@ -13,7 +13,7 @@ from jitgen.autotune.measure.clock import Batch, require_gpu
 from jitgen.bench import runner
 from jitgen.bench.layer import NAME, cases, ours, peers
 from jitgen.bench.layer.cases import Case
-from jitgen.bench.layer.operands import Experts, Operands, Ready
+from jitgen.bench.layer.operands import ADAPTERS, RANK, Experts, Operands, Ready
 from jitgen.bench.layer.report import LayerReport, Measured
 from jitgen.bench.peers import DISTRIBUTIONS
 from jitgen.bench.report import OURS
@@ -26,6 +26,7 @@ SIDES: dict[str, Callable[[Operands], Ready]] = {
     OURS: ours.prepare,
     ours.APART: ours.prepare_apart,
     ours.LATE: ours.prepare_late,
+    ours.LORA: ours.prepare_lora,
     peers.INDUCTOR: peers.prepare_inductor,
     peers.MASKED: peers.prepare_masked,
     peers.CONTIGUOUS: peers.prepare_contiguous,
@@ -33,11 +34,15 @@ SIDES: dict[str, Callable[[Operands], Ready]] = {
 }
 """Every side, ours first."""
 
+USUAL = tuple(side for side in SIDES if side != ours.LORA)
+"""The sides of one layer; one with adapters computes another."""
+
 _QUICK_S = 45.0
 
 NOTES = {
     ours.APART: "pairs are sorted and their rows gathered by two launches, however few there are",
     ours.LATE: "no launch starts earlier than the selector has it, and no weights are loaded early",
+    ours.LORA: f"with {ADAPTERS} adapters of rank {RANK}: each token has one of them",
     peers.INDUCTOR: peers.INDUCTOR_NOTE,
     peers.MASKED: peers.DEEP_GEMM_NOTE,
     peers.CONTIGUOUS: peers.DEEP_GEMM_NOTE,
@@ -58,7 +63,7 @@ class Method:
         has_steps: Whether the launches of ours are timed alone, too.
     """
 
-    sides: tuple[str, ...] = tuple(SIDES)
+    sides: tuple[str, ...] = USUAL
     rounds: int = 5
     repetitions: int = 5
     seconds: float | None = None
@@ -97,7 +102,10 @@ def measured(operands: Operands, how: Method, rate: float) -> Measured:
     times = contest.times(rounds=how.rounds, repetitions=how.repetitions)
     steps: dict[str, Batch] = {}
     if how.has_steps and OURS in contest.batches:
-        steps = {name: contest.batch([call]) for name, call in ours.steps(operands).items()}
+        calls = ours.steps(operands)
+        if ours.LORA in how.sides:
+            calls |= ours.steps_of_lora(operands)
+        steps = {name: contest.batch([call]) for name, call in calls.items()}
     alone = contest.timed(list(steps.values()), how.rounds, how.repetitions)
     return Measured(
         case=operands.case,
@@ -117,7 +125,7 @@ def _side(name: str, operands: Operands) -> runner.Ready:
     ready = SIDES[name](operands)
     return runner.Ready(
         calls=(ready.call,),
-        check=lambda: operands.check(name, ready.result(), ready.weights),
+        check=lambda: operands.check(name, ready.result(), ready.weights, ready.adapters),
         out=ready.result,
         note=ready.note,
     )
@@ -144,9 +152,9 @@ def _steps(given: Given) -> list[Case]:
 def _run(
     report: LayerReport, steps: Sequence[Case], given: Given, save: Callable[[], None]
 ) -> Iterator[Case]:
-    quick = tuple(side for side in SIDES if side != peers.INDUCTOR)
+    quick = tuple(side for side in USUAL if side != peers.INDUCTOR)
     how = Method(
-        sides=given["sides"] or (quick if given["quick"] else tuple(SIDES)),
+        sides=given["sides"] or (quick if given["quick"] else USUAL),
         rounds=given["rounds"],
         seconds=given["seconds"] or (_QUICK_S if given["quick"] else None),
         has_steps=not given["no_steps"],
@@ -161,8 +169,9 @@ SUITE = Suite(
 Every side is checked against float32 before it is timed, captured in a CUDA graph; L2 is cold; all
 sides of a case take turns. Behind a time stands what it is of jitgen's, behind jitgen's what it is
 of the floor: the weights of the experts that are chosen, at the rate of a copy. Exits 1 if a
-target is missed or jitgen is left out. Sides: {", ".join(SIDES)}. With --ranks the layer is that of
-docs/expert-parallel.md, on so many GPUs, or without one in processes on the CPU.
+target is missed or jitgen is left out. Sides: {", ".join(SIDES)}; {ours.LORA} only where it is
+asked for. With --ranks the layer is that of docs/expert-parallel.md, on so many GPUs, or without one
+in processes on the CPU.
 """,
     options=(
         *("experts", "tokens", "ranks", "side", "routed", "quick", "rounds", "seconds", "no_steps"),
@@ -173,7 +182,12 @@ docs/expert-parallel.md, on so many GPUs, or without one in processes on the CPU
     run=_run,
     choices={"side": SIDES},
     new=lambda _: LayerReport(),
-    kernels=lambda steps, _: of_every_device(
-        ours.ARCH, lambda: (name for case in steps for name in ours.kernel_names(case))
+    kernels=lambda steps, given: of_every_device(
+        ours.ARCH,
+        lambda: (
+            name
+            for case in steps
+            for name in ours.kernel_names(case, has_lora=ours.LORA in (given["sides"] or ()))
+        ),
     ),
 )
