@@ -63,6 +63,7 @@ CHUNK = LOADS * 32  # vectors of a warp
 # sm90/add_lora/kernel.py.jinja
 WINDOW = 32  # rows that are looked at together, one by each lane of a warp
 MOST_SUMS = 2048  # of a row, in shared memory
+LINE = 8  # vectors of 128 bytes
 NO_ADAPTER, NO_PAIR = -1, -2  # what stands for the matrices of such rows
 
 
@@ -121,6 +122,7 @@ def add_lora_kernel(y, x, a, b, scales, pairs, out):
     is_first = left & ((1 << own) - 1) == 0
     if (own_number >= 0) & is_first:
         found = matrices_of(y, a, b, scales, own_number)
+        prefetch(found)
         while left != 0:
             rows, sources, owned = next_rows(left, first, source)
             tile = Tile(rows, sources, owned, sums)
@@ -165,6 +167,22 @@ def matrices_of(y, a, b, scales, number):
         a.shape[2] // (lanes * VECTOR),
         lanes,
     )
+
+
+@cute.jit
+def prefetch(matrices):
+    """
+    Ask for all of both matrices at once, 128 bytes each time: few warps would not have as many
+    loads under way as memory answers.
+    """
+    a, b, lane = matrices.a, matrices.b, cute.arch.lane_idx()
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    for row in cutlass.range(warp, a.shape[0], WARPS, unroll=1):
+        for vector in cutlass.range(lane * LINE, a.shape[1], 32 * LINE, unroll=1):
+            cute.arch.prefetch(a[row, vector, None].iterator.llvm_ptr, cache_level="L2")
+    for vector in cutlass.range(thread * LINE, b.shape[0], THREADS * LINE, unroll=1):
+        cute.arch.prefetch(b[vector, None].iterator.llvm_ptr, cache_level="L2")
 
 
 def next_rows(left, first, source):
