@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jitgen.config import Arch, BLayout, Config, DType, Layout, ScaleGranularity
 from jitgen.config.activation_backward import ActivationBackwardConfig
 from jitgen.config.activation_backward import Tiling as BackwardTiling
+from jitgen.config.add_lora import AddLoraConfig
 from jitgen.config.combine import CombineConfig
 from jitgen.config.config import SCALES
 from jitgen.config.grouped_gemm import (
@@ -234,8 +235,19 @@ def combine_sweep(arch: Arch) -> Iterator[CombineConfig]:
             yield config
 
 
+def lora_sweep(arch: Arch) -> Iterator[AddLoraConfig]:
+    """Yield legal configs of `add_lora`: of every third tiling also the one that starts late."""
+    if "add_lora" not in target(arch).operations:
+        return
+    legal = (config for config in rules(arch, "add_lora").configs() if check(config, arch))
+    for number, config in enumerate(legal):
+        yield config
+        if arch.is_gpu and number % 3 == 0:
+            yield replace(config, tiling=replace(config.tiling, use_pdl=False))
+
+
 def wire_sweep(op: str) -> Callable[[Arch], Iterator[Config]]:
-    """Return what yields legal configs of an operation with few words, a thin sample on a GPU."""
+    """Return what yields legal configs of an operation between ranks, a thin sample on a GPU."""
 
     def legal(arch: Arch) -> Iterator[Config]:
         if op not in target(arch).operations:
@@ -266,6 +278,7 @@ def candidates_sweep(arch: Arch) -> Iterator[GroupedGemmConfig]:
 
 SWEEPS: dict[str, Callable[[Arch], Iterator[Config]]] = {
     "activation_backward": backward_sweep,
+    "add_lora": lora_sweep,
     "combine": combine_sweep,
     "combine_ranks": wire_sweep("combine_ranks"),
     "dispatch": wire_sweep("dispatch"),

@@ -27,6 +27,7 @@ from tests.strategies import (
     combine_sweep,
     fc2_sweep,
     legal_sweep,
+    lora_sweep,
     permute_sweep,
     prepacked_sweep,
     quantize_sweep,
@@ -60,7 +61,7 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*backward_sweep(arch)],
         [*unpack_sweep(arch)],
         [*wire_sweep("dispatch")(arch)],
-        [*wire_sweep("add_lora")(arch)],
+        [*lora_sweep(arch)],
         [*wire_sweep("combine_ranks")(arch)],
     ]
     return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]

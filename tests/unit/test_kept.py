@@ -66,6 +66,7 @@ KEPT = {
     "layer/module.py self._wire": "memory that peers see, written in the order of a stream",
     "layer/module.py self.config": _NUMBERS,
     "layer/module.py self._number": _NUMBERS,
+    "layer/module.py self.lora": "references: what is written to their tensors counts at once",
     "layer/module.py self.max_tokens": _NUMBERS,
     "layer/ranks.py LAYERS": "references that keep no layer: each knows its tensors",
     "layer/ranks.py _numbers": _NUMBERS,

@@ -322,7 +322,7 @@ def test_another_operation(tmp_path: Path) -> None:
         (
             "n = [2048, 1536]",
             "matrix = { n = 2048, k = 7168 }",
-            r"no key 'matrix' in one of silu_mul_quantize: it belongs to grouped_gemm and grouped",
+            r"no key 'matrix' in one of silu_mul_quantize: it belongs to add_lora and grouped",
         ),
         ("n = [", "nn = [", r"problem 1: no key 'nn'; allowed: layout"),
         ('"masked"', '"contiguous"', r"problem 1: groups must be 1 for contiguous rows"),
