@@ -75,11 +75,11 @@ def test_select(jitgen: Jitgen) -> None:
     [
         (
             ("select", "--op", "silu", *SIZES),
-            "'silu' is not known; allowed: activation_backward, combine, combine_ranks, dispatch",
+            "'silu' is not known; allowed: activation_backward, add_lora, combine, combine_ranks",
         ),
         (
             ("select", *OP, *SIZES, "-k", "64"),
-            "has no field 'k': it belongs to dispatch and grouped_gemm and grouped_gemm_wgrad",
+            "has no field 'k': it belongs to add_lora and dispatch and grouped_gemm and",
         ),
         (
             ("select", *SIZES, "-k", "64", "--set", "activation=swiglu"),
