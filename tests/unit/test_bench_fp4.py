@@ -107,9 +107,16 @@ def test_bad_cases_are_refused(tmp_path: Path) -> None:
     path.write_text("[]")
     with pytest.raises(ConfigError, match="needs an object with a list 'cases'"):
         run.load(path)
-    path.write_text(json.dumps({"cases": [good, {**good, "peers": True}]}))
 
-    assert [step.has_peers for step in run.load(path)] == [False, True]
+
+def test_peers_take_part_in_cases_of_ones_own(tmp_path: Path) -> None:
+    """They used to be left out of every case that did not ask for them, without a word."""
+    path = tmp_path / "cases.json"
+    good = {"layout": "ragged", "groups": 2, "rows_per_group": 3, "n": 128, "k": 128}
+    path.write_text(json.dumps({"cases": [good, {**good, "peers": False}]}))
+
+    assert [step.has_peers for step in run.load(path)] == [True, False]
+    assert {step.has_peers for step in run.load()} == {True, False}
 
 
 def test_weights_have_the_values_of_their_codes() -> None:
@@ -249,7 +256,22 @@ def test_a_run(tmp_path: Path) -> None:
     assert again.launching == "marlin"  # as a process that hung in it would have left it
     assert list(run.run(again, steps, peers, TWICE, lambda: None)) == [steps[1]]
     assert [list(each.sides) for each in again.found] == [["fp8", "marlin"], ["fp8"]]
+    assert "marlin" not in again.found[1].missing, "it is absent from all"
     assert "broke the device" in again.absent["marlin"]
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_a_peer_that_is_left_out_is_named() -> None:
+    found = Fp4Report()
+    peers = [Right("marlin")]
+    steps = (replace(TWO[0], has_peers=True), replace(TWO[1], has_peers=False))
+    assert list(run.run(found, steps, peers, TWICE, lambda: None)) == [*steps]
+
+    assert "marlin" not in found.found[0].missing
+    assert found.found[1].missing["marlin"] == run.LEFT_OUT
+    assert any(
+        run.LEFT_OUT in " ".join(map(str, row)) for each in found.tables() for row in each.rows
+    )
 
 
 class WithOthers(Right, Own):

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -42,6 +43,9 @@ LAUNCH_S = 90.0
 """Most seconds until a side's first result; some compile for half a minute."""
 
 PUBLIC = file_of(NAME)
+LEFT_OUT = "the file of cases leaves peers out of this one"
+"""Why a peer has no time where it was asked for, and is not asked."""
+
 _PEERS = "peers"
 _REPETITIONS = 3
 
@@ -72,16 +76,21 @@ class Step:
 
 
 def load(path: Path = PUBLIC) -> tuple[Step, ...]:
-    """Return the cases of a file in its order; raises as `jitgen.bench.cases.load`."""
-    return cases.load(path, _step)
+    """
+    Return the cases of a file in its order; raises as `jitgen.bench.cases.load`.
+
+    Peers take part in a case that does not say otherwise, but in the public file, which has many
+    cases, only in those that say so.
+    """
+    return cases.load(path, partial(_step, has_peers=path != PUBLIC))
 
 
-def _step(document: object) -> Step:
+def _step(document: object, *, has_peers: bool) -> Step:
     """Return the step of a case with or without a word on peers."""
     if not isinstance(document, dict):
         return Step(case=Case.from_json(document))
     sizes = dict(document)
-    has_peers = sizes.pop(_PEERS, False)
+    has_peers = sizes.pop(_PEERS, has_peers)
     if not isinstance(has_peers, bool):
         raise ConfigError(f"{_PEERS} must be true or false (got {has_peers!r})")
     return Step(case=Case.from_json(sizes), has_peers=has_peers)
@@ -182,7 +191,9 @@ def run(
         here = [side for side in sides if side.name not in not_here]
         tokens = Tokens(step.case, device())
         watch = partial(watched, report, save)
-        report.found.append(_measured(report, watch, weights, tokens, here, how))
+        measured = _measured(report, watch, weights, tokens, here, how)
+        unasked = {side.name: LEFT_OUT for side in others if side.name not in report.absent}
+        report.found.append(replace(measured, missing={**measured.missing, **unasked}))
         yield step
     report.conditions["warm"] = gpu.words([state for state in (gpu.look(),) if state])
 
