@@ -21,6 +21,10 @@ class Markup(str):
 
     __slots__ = ()
 
+    def __html__(self) -> str:
+        """Return itself: templates of Jinja do not escape it again."""
+        return self
+
 
 def escaped(value: object) -> Markup:
     """

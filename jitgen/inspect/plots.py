@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jitgen.inspect.measured import Measurement
     from jitgen.inspect.memory import MemoryMap
 
-_WIDTH = 720
+_WIDTH, _NARROW = 720, 420
 _BAR, _GAP = 18, 8
 _COLOURS = 8
 
@@ -58,6 +58,48 @@ def bars(label: str, rows: Sequence[tuple[str, int, str]]) -> Markup:
             _text(left + width + 6, top + 13, f"{count:,}", "label"),
         ]
     return svg(label, _WIDTH, max(1, len(rows)) * (_BAR + _GAP), *parts)
+
+
+def columns(label: str, rows: Sequence[tuple[str, str, Sequence[float]]], unit: str) -> Markup:
+    """
+    Return columns side by side, such as of a day's hours; the highest has the whole height.
+
+    Args:
+        label: What it shows.
+        rows: Of each column the name below it, which may be empty, the words that a reader gets for
+            it, and the parts that are stacked in it, in the colours of `key`.
+        unit: What is counted, as it stands at the top of the scale.
+    """
+    left, top, width, height = 52, 20, _NARROW, 100
+    most = max((sum(parts) for _, _, parts in rows), default=0.0)
+    step = (width - left) / max(1, len(rows))
+    found = [
+        _line(left, top, width, top, "grid"),
+        _line(left, top + height, width, top + height, "grid"),
+        _text(left - 6, top + 4, f"{most:,.3g}", "label end"),
+        _text(left - 6, top + height + 4, "0", "label end"),
+        _text(left, 12, unit, "label"),
+    ]
+    for at, (name, words, parts) in enumerate(rows):
+        x, foot = left + at * step, float(top + height)
+        if name:
+            found.append(_text(x, top + height + 18, name, "label"))
+        for number, part in enumerate(parts):
+            if part > 0:
+                tall = max(1.0, height * part / most)
+                foot -= tall
+                found.append(
+                    tag(
+                        "rect",
+                        tag("title", words),
+                        x=f"{x + 1:.1f}",
+                        y=f"{foot:.1f}",
+                        width=f"{step - 2:.1f}",
+                        height=f"{tall:.1f}",
+                        class_=f"c{number % _COLOURS}",
+                    )
+                )
+    return svg(label, width, top + height + 26, *found)
 
 
 def memory(label: str, found: MemoryMap) -> Markup:

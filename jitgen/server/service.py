@@ -21,6 +21,7 @@ from jitgen.server.connection_slots import ConnectionSlots
 from jitgen.server.descriptors import FEW_DESCRIPTORS, max_connections
 from jitgen.server.entry_store import EntryStore
 from jitgen.server.failures import Failures
+from jitgen.server.history import History
 from jitgen.server.jobs import JobState, Queue
 from jitgen.server.leases import Leases
 from jitgen.server.lock import require_locked
@@ -70,6 +71,7 @@ class Service:
         signer: Connection to its signer.
         leases: Leases and entries that it shares with other services.
         metrics, log: Its metrics and its log.
+        history: What the metrics did in the last day.
         unconfined: Why its compile processes are not confined; empty if they are.
         started: When it started, in seconds since 1970.
 
@@ -84,6 +86,7 @@ class Service:
         self.metrics = Metrics()
         self.miss_log = MissLog()
         self.started = time.time()
+        self.history = History(self.metrics, self.started)
         self.tokens: Tokens = read_tokens(settings.access.tokens, settings.access.anonymous)
         _private_folder(settings.state)
         store = Store(settings.store.root, "rw")
@@ -248,6 +251,10 @@ class Service:
         await asyncio.to_thread(self.unattested.close)
         self.log.event("ended")
 
+    def look(self, *, is_asked: bool = False) -> None:
+        """Let the history take over what the metrics counted, if it is time or `is_asked`."""
+        self.history.look(time.time(), self.queue.count(JobState.QUEUED), is_asked=is_asked)
+
     def count(self) -> None:
         """Update the gauges."""
         self.metrics.queued.set(self.queue.count(JobState.QUEUED))
@@ -288,6 +295,7 @@ class Service:
             try:
                 await self.signer.revive()
                 self._log_standing()
+                self.look()
                 if changed := await self.entry_store.drop_changed():
                     self.log.event("changed on the disk", entries=changed)
             except Exception as error:  # a bug must not end this loop

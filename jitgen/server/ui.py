@@ -2,7 +2,9 @@
 """
 Pages for people at ``/ui``: the queue, recent compiles, misses and their reasons, entries.
 
-The templates escape everything. The pages need no scripts, and their content security policy allows
+They look like the pages of `jitgen inspect`, whose style sheet they have, and the overview draws
+the last day (`jitgen.server.pictures`). The templates escape everything else. The pages need no
+scripts, and their content security policy allows
 none. Browsers send a token as the password of HTTP's basic scheme. The pages change nothing, so
 that another site cannot make a browser change anything (CSRF).
 """
@@ -23,7 +25,9 @@ from starlette.responses import Response
 from jitgen._version import __version__
 from jitgen.cache import Entry
 from jitgen.errors import SigningError
+from jitgen.inspect.document import asset
 from jitgen.server.compiles import state_of
+from jitgen.server.pictures import SOURCES, of_day
 from jitgen.server.request import HTTPError, Request
 from jitgen.signing.dsse import decode
 from jitgen.signing.statement import Statement
@@ -47,17 +51,19 @@ _HEADERS = {
 _FOLDER = Path(__file__).resolve().parent / "pages"
 _MOST = 200  # rows of a table
 _HOUR_S = 3600.0
-_SOURCES = ("memory", "disk", "shared", "unattested", "missing")
 
 
 async def overview(service: Service, request: Request) -> Response:
     """Show the queue, recent compiles, hit rates and misses."""
-    counts = {source: _count(service, source) for source in _SOURCES}
+    counts = {source: _count(service, source) for source in SOURCES}
     total = sum(counts.values())
+    service.look(is_asked=True)
+    recent = service.queue.recent(50)
     return _page(
         "overview.html",
         active=[(job, state_of(service, job)) for job in service.queue.active()[:_MOST]],
-        recent=service.queue.recent(50),
+        recent=recent,
+        pictures=of_day(service.history.spans(time.time()), recent),
         prewarms=[prewarm.to_json() for prewarm in service.prewarms.all()[:20]],
         rates=[(name, n, n / total if total else 0.0) for name, n in counts.items()],
         misses=service.miss_log.since(_HOUR_S)[:_MOST],
@@ -114,7 +120,7 @@ async def revocations(service: Service, request: Request) -> Response:
 
 async def style(service: Service, request: Request) -> Response:
     """Answer with the style sheet."""
-    text = (_FOLDER / "style.css").read_text(encoding="utf-8")
+    text = asset("page.css") + (_FOLDER / "style.css").read_text(encoding="utf-8")
     return Response(text, headers={**_HEADERS, "Content-Type": "text/css; charset=utf-8"})
 
 

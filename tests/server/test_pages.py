@@ -38,6 +38,22 @@ def test_pages_hold_what_they_promise_and_no_script(service: Running) -> None:
     assert "&lt;script&gt;" in texts["search"]
 
 
+def test_the_overview_draws_the_last_day(service: Running) -> None:
+    """In SVG with words for those who do not see it, without a script."""
+    assert service.compile(CONFIG).status == 200
+    assert service.request("GET", f"/v1/entries/{KEY}").status == 200
+    text = service.request("GET", "/ui").data.decode()
+    style = service.request("GET", "/ui/style.css").data.decode()
+
+    assert text.count("<svg viewBox=") >= 5
+    assert text.count('role="img"') == text.count("<svg ")
+    assert re.search(r'aria-label="Entries asked for, by source: [\d.]+ % of \d', text)
+    assert re.search(r'aria-label="Compiles: [1-9]\d* compiled', text)
+    assert CONFIG.name(Arch.CPU) in text.partition("The slowest of the recent compiles")[2]
+    assert ".plot {" in style
+    assert ".pictures {" in style
+
+
 def test_a_browser_sends_the_token_as_a_password(service: Running) -> None:
     """On pages alone, where nothing can be changed."""
     words = base64.b64encode(f"any:{service.tokens['read']}".encode()).decode()
