@@ -291,7 +291,7 @@ class MoELayer(nn.Module):
             masked=masked,
             trains=trains,
             num_ranks=num_ranks,
-            can_mask=getattr(self._wire, "can_mask", False),
+            can_mask=self._wire is not None and self._wire.can_mask,
             lora=self.lora,
         )
 

@@ -34,7 +34,7 @@ class Collectives:
     def __init__(self, group: ProcessGroup, max_tokens: int) -> None:
         self.group_name = str(group.group_name)
         self.rank, self.ranks = group.rank(), group.size()
-        self.max_tokens = max_tokens
+        self.max_tokens, self.can_mask = max_tokens, False
 
     def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
         """Gather the tokens of all ranks, each one record of bytes, by one collective."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from jitgen.errors import InputError
 from jitgen.ops.dispatch.call import Tokens
+from jitgen.ops.dispatch.rounds import Masked
 from jitgen.parallel.expert_map import ExpertMap
 from jitgen.parallel.wire import Wire
 
@@ -40,7 +41,7 @@ class Placed:
     ) -> None:
         self.wire = wire
         self.group_name, self.rank, self.ranks = wire.group_name, wire.rank, wire.ranks
-        self.max_tokens = wire.max_tokens
+        self.max_tokens, self.can_mask = wire.max_tokens, wire.can_mask
         self.is_moving = False
         self._others = others
         rows = expert_map.experts + others + 2  # and one on either side for any other number
@@ -86,9 +87,9 @@ class Placed:
         """See `jitgen.parallel.wire.Wire`."""
         return self.wire.combine(y, tokens, shared, shared_weights, out)
 
-    def check(self) -> None:
+    def check(self) -> tuple[Masked, ...]:
         """See `jitgen.parallel.wire.Wire`."""
-        self.wire.check()
+        return self.wire.check()
 
     def require_like(self, expert_map: object) -> None:
         """

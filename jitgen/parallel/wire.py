@@ -36,12 +36,14 @@ class Wire(Protocol):
         rank: The number of this one.
         ranks: How many there are.
         max_tokens: Most tokens of a rank in a call.
+        can_mask: Whether ranks that are late are masked.
     """
 
     group_name: str
     rank: int
     ranks: int
     max_tokens: int
+    can_mask: bool
 
     def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
         """Send the tokens of this rank to every rank; return those of all, `room` of each."""

@@ -160,7 +160,7 @@ def _measured(
     config, rank, ranks, most = _config(case), group.rank(), group.size(), max(numbers)
     first, count = share(case.experts, rank, ranks)
     weights = Experts(case, count, str(device)).by_block
-    sizes = {"hidden": case.hidden, "top_k": case.top_k, "max_tokens": most}
+    sizes: dict[str, Any] = {"hidden": case.hidden, "top_k": case.top_k, "max_tokens": most}
     wires: dict[str, Wire] = {
         kind: connect(group, device=device, kind=kind, limit_s=_LIMIT_S, **sizes)
         for kind in (WINDOWS, COLLECTIVES)

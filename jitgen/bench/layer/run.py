@@ -170,8 +170,8 @@ Every side is checked against float32 before it is timed, captured in a CUDA gra
 sides of a case take turns. Behind a time stands what it is of jitgen's, behind jitgen's what it is
 of the floor: the weights of the experts that are chosen, at the rate of a copy. Exits 1 if a
 target is missed or jitgen is left out. Sides: {", ".join(SIDES)}; {ours.LORA} only where it is
-asked for. With --ranks the layer is that of docs/expert-parallel.md, on so many GPUs, or without one
-in processes on the CPU.
+asked for. With --ranks the layer is that of docs/expert-parallel.md, on so many GPUs, or without
+one in processes on the CPU.
 """,
     options=(
         *("experts", "tokens", "ranks", "side", "routed", "quick", "rounds", "seconds", "no_steps"),
