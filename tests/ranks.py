@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import gc
 import logging
 import os
 import time
@@ -54,6 +55,7 @@ def _begin(rank: int, work: Callable[..., None], ranks: int, meeting: str, *argu
         timeout=timedelta(seconds=60),
     )
     work(rank, ranks, *arguments)
+    gc.collect()  # what caught errors keep of the group, whose threads must end here
     dist.barrier()
     dist.destroy_process_group()
 
@@ -263,6 +265,8 @@ def several(rank: int, ranks: int) -> None:
     refused(rank, ranks)
     calls(rank, ranks)
     same_bits(rank, ranks)
+    moves(rank, ranks, "block128")
+    vllm_ranks(rank, ranks)
     late(rank, ranks)
     no_room(rank)
 
@@ -383,6 +387,13 @@ def same_bits(rank: int, ranks: int) -> None:
         )
         found.append(second(first(x, weights, ids), weights, ids, shared=shared))
     assert torch.equal(*found)
+
+
+def vllm_ranks(rank: int, ranks: int) -> None:
+    """Let tokens travel as vLLM asks for it."""
+    from tests import vllm_ranks  # which imports this
+
+    vllm_ranks.work(rank, ranks)
 
 
 def late(rank: int, ranks: int) -> None:

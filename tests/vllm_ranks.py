@@ -46,6 +46,11 @@ def stand_in(patch: pytest.MonkeyPatch, name: str, **names: Any) -> ModuleType:
     return module
 
 
+def _coordinator() -> Any:
+    """Return what vLLM knows of the ranks; a group that is kept would outlive its threads."""
+    return SimpleNamespace(device_group=dist.group.WORLD, device=torch.device("cpu"))
+
+
 def theirs(
     moe: Any,
     quant_config: Any,
@@ -71,8 +76,7 @@ def work(rank: int, ranks: int) -> None:
             FusedMoEActivationFormat=format_of,
         )
         stand_in(patch, f"{PACKAGE}.topk_weight_and_reduce", TopKWeightAndReduceNoOP=NoOP)
-        group = SimpleNamespace(device_group=dist.group.WORLD, device=torch.device("cpu"))
-        stand_in(patch, "vllm.distributed", get_ep_group=lambda: group)
+        stand_in(patch, "vllm.distributed", get_ep_group=_coordinator)
         stand_in(patch, "vllm.forward_context", get_forward_context=lambda: context)
         utils = stand_in(patch, f"{PACKAGE}.all2all_utils", maybe_make_prepare_finalize=theirs)
         of_fp8 = {"backend_to_kernel_cls": lambda _: [], "maybe_make_prepare_finalize": theirs}

@@ -262,6 +262,6 @@ def run_in_passes(
                 None if out is None else out[part],
             )
         )
-    if len(parts) == 1:
-        return parts[0]
-    return torch.cat([x.new_empty(0, x.shape[1]), *parts]) if out is None else out
+    if out is not None:
+        return out
+    return parts[0] if len(parts) == 1 else torch.cat([x.new_empty(0, x.shape[1]), *parts])

@@ -15,7 +15,7 @@ import jitgen
 from jitgen.config.dispatch import DispatchProblem
 from jitgen.errors import InputError
 from jitgen.parallel import connect, share
-from tests import documents, needs, ranks, vllm_ranks
+from tests import documents, needs, ranks
 from tests.moe_cases import make
 
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
@@ -33,28 +33,18 @@ def test_they_give_what_one_gives(form: str, number: int, tmp_path: Path) -> Non
     ranks.run(ranks.layers, number, tmp_path, form)
 
 
-def test_windows_and_collectives_give_the_same_bits_and_a_late_rank_is_named(
-    tmp_path: Path,
-) -> None:
-    """What is wrong is refused first, by every rank before it sends anything."""
+def test_two_processes_share_a_layer_in_every_way(tmp_path: Path) -> None:
+    """
+    Windows and collectives give the same bits; `jitgen.moe` does as a layer does; experts move
+    while the layer serves; vLLM's tokens travel; a late rank is named. What is wrong is refused, by
+    every rank before it sends anything.
+    """
     ranks.run(ranks.several, 2, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("number", "forms"),
-    [
-        (2, ["block128"]),
-        pytest.param(4, ["bf16_bias", "exact1_row", "int4_wide1"], marks=pytest.mark.nightly),
-    ],
-)
-def test_experts_move_between_ranks_while_the_layer_serves(
-    number: int, forms: list[str], tmp_path: Path
-) -> None:
-    ranks.run(ranks.moves, number, tmp_path, *forms)
-
-
-def test_ranks_of_vllm_bring_tokens_to_each_other_as_jitgen_does(tmp_path: Path) -> None:
-    ranks.run(vllm_ranks.work, 2, tmp_path)
+@pytest.mark.nightly
+def test_experts_move_between_four_ranks_while_the_layer_serves(tmp_path: Path) -> None:
+    ranks.run(ranks.moves, 4, tmp_path, "bf16_bias", "exact1_row", "int4_wide1")
 
 
 @pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.nightly)])

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Layers that the GPUs of a host share: checked against one GPU with all experts; and the wire alone,
-by tilings. `jitgen bench layer --ranks N` times layers.
+Layers that the GPUs of a host share: checked against one GPU with all experts, also while experts
+move; the wire alone, by tilings; ranks with balanced experts. `jitgen bench layer --ranks N` times
+layers.
 
     python -m tests.gpu.expert_parallel prewarm --ranks 2          # anywhere: compiles the kernels
     JITGEN_GPU_CACHE=... python -m tests.gpu.expert_parallel run --ranks 2
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import statistics
 import tempfile
@@ -26,6 +28,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 import jitgen
+from jitgen.bench.layer.ours import without_memory
 from jitgen.bench.layer.ranks import _times as times_of
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import DispatchConfig, Tiling
@@ -205,7 +208,14 @@ PARTS: dict[str, Callable[[int, int], None]] = {
     "check": lambda rank, ranks: check(SMALL, rank, ranks, 9, 24),
     "wire": wire_of,
     "check-large": lambda rank, ranks: check(LARGE, rank, ranks, 16, 4),
+    "moves": lambda rank, ranks: _places().moves(rank, ranks),
+    "balance": lambda rank, ranks: _places().balanced(rank, ranks),
 }
+
+
+def _places() -> Any:
+    """Return the module of the last parts, which imports this one."""
+    return importlib.import_module("tests.gpu.expert_places")
 
 
 @contextlib.contextmanager
@@ -243,8 +253,10 @@ def prewarm(ranks: int) -> None:
             (0, config.experts)
         }:
             mine = replace(config, first_expert=first, local_experts=count)
-            blank = jitgen.MoELayer(mine, blank_weights(mine))
+            weights = without_memory(count, config.intermediate, config.hidden)
+            blank = jitgen.MoELayer(mine, weights)
             found |= dict.fromkeys(blank.configs("sm_90a", ranks * most))
+    found |= dict.fromkeys(_places().configs(ranks))
     for kind in (DispatchConfig(), CombineRanksConfig()):
         found |= dict.fromkeys(replace(kind, tiling=tiling) for tiling in TILINGS)
     shared = CombineRanksConfig(has_shared=True)
@@ -253,19 +265,6 @@ def prewarm(ranks: int) -> None:
     )
     report = jitgen.prewarm(list(found), arch="sm_90a")
     print(*(f"{row.state} {row.name} {row.error}" for row in report.rows), sep="\n")
-
-
-def blank_weights(config: jitgen.MoEConfig) -> jitgen.ExpertWeights:
-    """Return weights without memory."""
-    groups = config.groups
-
-    def pair(n: int, k: int) -> tuple[Tensor, Tensor]:
-        values = torch.empty(groups, n, k, dtype=torch.float8_e4m3fn, device="meta")
-        return values, torch.empty(groups, n // 128, k // 128, device="meta")
-
-    w13, w13_scale = pair(2 * config.intermediate, config.hidden)
-    w2, w2_scale = pair(config.hidden, config.intermediate)
-    return jitgen.ExpertWeights(w13=w13, w2=w2, w13_scale=w13_scale, w2_scale=w2_scale)
 
 
 def main() -> None:
