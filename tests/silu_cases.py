@@ -28,8 +28,8 @@ many lie so near to the middle of a step that they may fall to the other side.
 
 
 def numbers_of(kernel: SiluMulQuantizeConfig) -> dict[str, float]:
-    """Return what the activation of a kernel takes at run time."""
-    return samples.numbers_of(kernel.activation)
+    """Return what the activation of a kernel takes at run time, for all groups."""
+    return {} if kernel.per_group else samples.numbers_of(kernel.activation)
 
 
 def options_of(kernel: SiluMulQuantizeConfig) -> dict[str, Any]:
@@ -123,8 +123,10 @@ def of_input(kernel: SiluMulQuantizeConfig, x: Tensor, groups: dict[str, Tensor]
     """Return the problem of an `x`, and of what says which rows count, by its name."""
     granularity = kernel.scale_granularity
     static = torch.tensor([0.0117], device=x.device) if granularity == "tensor" else None
+    own = _own_numbers(kernel, groups)
+    named = options_of(kernel) | dict(zip(("group_numbers",), own, strict=False))
     expected_q, expected_scale = reference.silu_mul_quantize(
-        x, **groups, global_scale=static, **options_of(kernel)
+        x, **groups, global_scale=static, **named
     )
     q, scale = torch.empty_like(expected_q), static
     if expected_scale is not None and static is None:
@@ -135,6 +137,7 @@ def of_input(kernel: SiluMulQuantizeConfig, x: Tensor, groups: dict[str, Tensor]
         arguments=(
             *(x, *groups.values(), q),
             *([] if scale is None else [scale]),
+            *own,
             *numbers_of(kernel).values(),
         ),
         owned=owned_rows(x.shape[-2], *(groups.get(name) for name in ARGUMENT.values())),
@@ -145,6 +148,16 @@ def of_input(kernel: SiluMulQuantizeConfig, x: Tensor, groups: dict[str, Tensor]
     )
     case.reset()
     return case
+
+
+def _own_numbers(kernel: SiluMulQuantizeConfig, groups: dict[str, Tensor]) -> list[Tensor]:
+    """Return the numbers of each group, where a kernel takes them."""
+    if not kernel.per_group:
+        return []
+    ((name, counts),) = groups.items()
+    count = max(1, int(counts.max()) + 1) if name == "m_indices" else len(counts)
+    numbers = samples.numbers_of(kernel.activation)
+    return [samples.of_every_group(numbers, count, str(counts.device))]
 
 
 def _groups(layout: str, rows: Sequence[int]) -> tuple[tuple[int, ...], str, Tensor]:

@@ -154,7 +154,7 @@ def make(
     given = torch.tensor([0.0117], device=device) if is_given else None
     of_groups: list[Tensor] = []
     if config.per_group:
-        of_groups, numbers = [_of_groups(numbers, len(sizes.rows), device)], {}
+        of_groups, numbers = [of_every_group(numbers, len(sizes.rows), device)], {}
     named: dict[str, Any] = {
         ARGUMENT[config.layout]: groups,
         "global_scale": given,
@@ -192,7 +192,7 @@ def make(
     )
 
 
-def _of_groups(numbers: dict[str, float], groups: int, device: str) -> Tensor:
+def of_every_group(numbers: dict[str, float], groups: int, device: str) -> Tensor:
     """Return the numbers of each group, (G, n) float32: twice as large for every second one."""
     each = torch.tensor([*numbers.values()], device=device)
     return each * torch.tensor([1.0, 2.0], device=device).repeat(groups)[:groups, None]
