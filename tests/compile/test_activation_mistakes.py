@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from jitgen.config import Config
+from jitgen.config import Config, Layout
 from jitgen.config.silu_mul_quantize import Activation
 from jitgen.ops.silu_mul_quantize.samples import Sizes
 from tests import needs
@@ -78,15 +78,29 @@ EDITS: dict[Activation, dict[str, tuple[str, str]]] = {
 }
 """Of each activation with the formula of all targets, texts of a kernel and what stands there."""
 
+OF_GROUPS: dict[Layout, dict[str, tuple[str, str]]] = {
+    Layout.RAGGED: {
+        "a first row has the numbers of the group before": ("[middle] <= row", "[middle] < row"),
+        "rows of a tile have one group": ("tile[0], tile[1] + r", "tile[0], tile[1]"),
+        "numbers are in another order": ("numbers[group, i]", "numbers[group, 2 - i]"),
+        "every group has numbers of the first one": ("numbers[group, i]", "numbers[0, i]"),
+    },
+    Layout.MASKED: {"numbers of the next group": ("    return group\n", "    return group + 1\n")},
+    Layout.CONTIGUOUS: {
+        "numbers of the next row": ("groups[cutlass.min(row, ", "groups[cutlass.min(row + 1, ")
+    },
+}
+"""The same of kernels with numbers of each group."""
+
 MISTAKES = [
     Mutation(
-        name=f"{activation}: {name}",
-        program=str(activation),
+        name=f"{program}: {name}",
+        program=str(program),
         edit=rewrite(edit),
         kind="wrong",
         of_source=True,
     )
-    for activation, edits in EDITS.items()
+    for program, edits in (*EDITS.items(), *OF_GROUPS.items())
     for name, edit in edits.items()
 ]
 
@@ -94,6 +108,9 @@ MISTAKES = [
 @pytest.fixture(scope="module")
 def programs() -> Programs:
     names = {str(each): f"silu_mul_quantize_ragged_none_{each}_r2_c3_sm_90a" for each in EDITS}
+    for layout in OF_GROUPS:
+        kind = f"silu_mul_quantize_{layout}_none_swiglu_bias_pergroup"
+        names[str(layout)] = f"{kind}_r2_c3_sm_90a"
     return Programs({key: (name, _sizes(name)) for key, name in names.items()})
 
 
