@@ -19,7 +19,7 @@ from tests import needs
 pytestmark = [needs.compiler, needs.linker, pytest.mark.usefixtures("shared_cache")]
 
 PAGE = (Path(__file__).parents[2] / "docs/layer-operations.md").read_text(encoding="utf-8")
-LAYER, FORMATS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+LAYER, FORMATS, LORA = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.usefixtures("spoilt_memory")
@@ -39,6 +39,15 @@ def test_the_snippets() -> None:
     assert names["gate_up"].shape == (12, 256)
     assert names["out"].dtype is torch.bfloat16
     assert (names["out"].float() - expected).norm() < 0.1 * expected.norm()
+
+    exec(LORA, names)  # noqa: S102
+    pairs, of_token = names["permutation"].long(), names["adapter_ids"].long()
+    token, expert = pairs // 2, names["topk_ids"].long().flatten()[pairs]
+    owner = of_token[token].clamp(0)
+    a, b = (names[f"lora_{each}"][owner, expert].float() for each in "ab")
+    added = (b @ (a @ x[token, :, None])).squeeze(-1) * (of_token[token] >= 0)[:, None]
+    sums = names["gate_up"].float() + added
+    assert (names["adapted"].float() - sums).norm() < 0.01 * sums.norm()
 
     exec(FORMATS, names)  # noqa: S102
     assert names["a"].shape == (2, 6, 256)
