@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jitgen.emulator.artifact import Artifact
     from jitgen.emulator.devices import DeviceCall, OnDevices, emulate_devices
     from jitgen.emulator.document import read_document
+    from jitgen.emulator.host.launch import Device, launches
     from jitgen.emulator.host.native import Host, is_from_host_part
     from jitgen.emulator.host.runtime import compile_stub, stub_library
     from jitgen.emulator.host.tensors import ELEMENTS
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from jitgen.emulator.program.coverage import Coverage
     from jitgen.emulator.program.lines import source_file, source_lines
     from jitgen.emulator.program.translate import Program
-    from jitgen.emulator.report import Finding, Report, Run, merge_coverage
+    from jitgen.emulator.report import Finding, Observation, Report, Run, merge_coverage
 
 __all__ = [
     "ELEMENTS",
@@ -42,11 +43,13 @@ __all__ = [
     "TIME_LIMIT_S",
     "Artifact",
     "Coverage",
+    "Device",
     "DeviceCall",
     "Finding",
     "Host",
     "Launch",
     "Mode",
+    "Observation",
     "OnDevices",
     "Program",
     "Report",
@@ -57,6 +60,7 @@ __all__ = [
     "emulate_devices",
     "emulate_ptx",
     "is_from_host_part",
+    "launches",
     "merge_coverage",
     "parse_modes",
     "read_document",
@@ -75,11 +79,13 @@ _HOME = {
     "TIME_LIMIT_S": "api",
     "Artifact": "artifact",
     "Coverage": "program.coverage",
+    "Device": "host.launch",
     "DeviceCall": "devices",
     "Finding": "report",
     "Host": "host.native",
     "Launch": "machine.machine",
     "Mode": "modes",
+    "Observation": "report",
     "OnDevices": "devices",
     "Program": "program.translate",
     "Report": "report",
@@ -90,6 +96,7 @@ _HOME = {
     "emulate_devices": "devices",
     "emulate_ptx": "api",
     "is_from_host_part": "host.native",
+    "launches": "host.launch",
     "merge_coverage": "report",
     "parse_modes": "modes",
     "read_document": "document",

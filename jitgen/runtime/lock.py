@@ -24,7 +24,7 @@ from jitgen.support.frozen import frozen
 
 SCHEMA = 1
 MAX_BYTES = 2**24
-"""Largest lock that is read; that of deepseek-v3 for all devices of sm_90a has 90 KB."""
+"""Largest lock that is read; that of deepseek-v3 for all Hopper devices has 90 KB."""
 
 Sha256 = Annotated[str, Rule(pattern="^[0-9a-f]{64}$", description="SHA-256, in hexadecimal")]
 MaybeSha256 = Annotated[str, Rule(pattern="^([0-9a-f]{64})?$")]

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from jitgen.cache import Entry
 from jitgen.codegen.render import Source
-from jitgen.emulator.host.launch import Device, launches
+from jitgen.emulator import Device, launches
 from jitgen.verify.artifacts import linked
 from jitgen.verify.host import HOST
 from jitgen.verify.verification import samples_of

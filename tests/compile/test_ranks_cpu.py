@@ -96,7 +96,7 @@ def test_ranks_are_connected_by_a_group() -> None:
 class Two:
     """What connects two ranks, of which a plan needs the number alone."""
 
-    group_name, rank, ranks, max_tokens = "", 0, 2, 16
+    group_name, rank, ranks, max_tokens, can_mask = "", 0, 2, 16, False
 
     def dispatch(self, *_: torch.Tensor) -> None:
         """Not called."""

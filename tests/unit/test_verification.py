@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from jitgen.config import Config
-from jitgen.emulator import Artifact, Coverage, Program, Report, Run, parse_modes
-from jitgen.emulator.report import Observation
+from jitgen.emulator import Artifact, Coverage, Observation, Program, Report, Run, parse_modes
 from jitgen.errors import MachineFault
 from jitgen.verify import verification
 from jitgen.verify.verification import verify
