@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import errno
 import gc
 import logging
@@ -153,8 +154,9 @@ def _moves(rank: int, ranks: int, form: str) -> None:
         balance([*range(experts)], ranks, replicas=2),
         balance([*range(experts, 0, -1)], ranks, replicas=2),
     ]
+    first, count = share(experts, rank, ranks)
     layer = jitgen.MoELayer(
-        case.config,
+        dataclasses.replace(case.config, first_expert=first, local_experts=count),
         part_of(case, rank, ranks),
         max_tokens=MOST,
         group=_connected(case, "windows"),
@@ -435,7 +437,11 @@ def refused(rank: int, ranks: int) -> None:
         (case.config, some, "expert_map: must be None without a group"),
         (case.config, {"expert_map": 7, "group": group}, "expert_map: must be a jitgen.parallel"),
         (case.config, {"expert_map": balance([1], 1), "group": group}, "expert_map: must be for"),
-        (layer.config, {**some, "group": group}, "config: must be of the whole layer"),
+        (
+            dataclasses.replace(case.config, first_expert=1, local_experts=3),
+            {**some, "group": group},
+            "config: must be of the whole layer, or of the rank's share, 3 experts",
+        ),
     ):
         with pytest.raises(InputError, match=pattern):
             jitgen.MoELayer(config, mine, max_tokens=MOST, **options)  # type: ignore[arg-type]

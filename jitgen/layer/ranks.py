@@ -115,13 +115,16 @@ def _require_map(expert_map: object, config: MoEConfig, wire: Wire) -> None:
     if not isinstance(expert_map, ExpertMap):
         kind = type(expert_map).__name__
         raise InputError("expert_map", f"must be a jitgen.parallel.ExpertMap, or None (got {kind})")
-    if config.groups < config.experts:
-        raise InputError(
-            "config", f"must be of the whole layer with a map (got {config.groups} local experts)"
-        )
     wanted, have = (config.experts, wire.ranks), (expert_map.experts, expert_map.ranks)
     if wanted != have:
         raise InputError("expert_map", f"must be for experts, ranks = {wanted} (got {have})")
+    part = _part(config, config.experts, wire)
+    if config.groups < config.experts and config != part:
+        raise InputError(
+            "config",
+            f"must be of the whole layer, or of the rank's share, {part.groups} experts from "
+            f"{part.first_expert} on, with a map (got {config.groups} from {config.first_expert})",
+        )
 
 
 def _part(config: MoEConfig, experts: int, wire: Wire) -> MoEConfig:

@@ -36,7 +36,7 @@ def balance(counts: Sequence[float] | Tensor, ranks: int, replicas: int = 0) -> 
 
         expert_map = jitgen.parallel.balance([70, 10, 10, 10], ranks=2, replicas=2)
         expert_map.placed
-        # (0, 1, 3, 0, 0, 2)
+        # (0, 1, 2, 0, 1, 3)
     """
     loads = [float(each) for each in (counts.tolist() if isinstance(counts, Tensor) else counts)]
     if wrong := [each for each in loads if not 0 <= each < math.inf]:

@@ -101,6 +101,8 @@ def test_another_map_is_one_write_into_the_same_tensor() -> None:
 
 
 def test_a_balanced_map_has_what_was_asked_for() -> None:
+    """The first one is the example of `balance`."""
+    assert balance([70, 10, 10, 10], ranks=2, replicas=2).placed == (0, 1, 2, 0, 1, 3)
     for experts, ranks, replicas in ((1, 1, 0), (6, 2, 0), (5, 2, 3), (7, 3, 14), (256, 8, 32)):
         counts = [1000 // (1 + each) for each in range(experts)]
         found = balance(counts, ranks, replicas)
