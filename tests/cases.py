@@ -32,7 +32,7 @@ TRIED = 24
 
 SIZES = {
     "activation_backward": "3:20:256",
-    "add_lora": "5:24:264:16",
+    "add_lora": "5:32:264:16",
     "combine": "9:64:3",
     "combine_ranks": "3:2:72",
     "dispatch": "3:2:72:3",

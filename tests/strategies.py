@@ -236,7 +236,7 @@ def combine_sweep(arch: Arch) -> Iterator[CombineConfig]:
 
 
 def lora_sweep(arch: Arch) -> Iterator[AddLoraConfig]:
-    """Yield legal configs of `add_lora`: of every third tiling also the one that starts late."""
+    """Yield legal configs of `add_lora`: of every third one also that which starts late."""
     if "add_lora" not in target(arch).operations:
         return
     legal = (config for config in rules(arch, "add_lora").configs() if check(config, arch))

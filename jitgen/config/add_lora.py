@@ -29,16 +29,14 @@ class Tiling(Part):
     Of 32 rows that follow each other, those with one adapter and one expert have a CTA.
 
     Attributes:
-        rows: Rows that it computes at once, which share the loads of their matrices.
         threads: Threads of a CTA.
         ctas_per_sm: CTAs that one SM holds, for which registers must suffice.
         use_pdl: Start before the previous kernel ended (programmatic dependent launch), and let the
             next one start.
     """
 
-    rows: int = of(int, default=1, word="r")
     threads: int = of(int, default=128, word="t")
-    ctas_per_sm: int = of(int, default=5, word="c")
+    ctas_per_sm: int = of(int, default=4, word="c")
     use_pdl: bool = of(bool, default=True, word="nopdl")
 
 
@@ -53,9 +51,9 @@ class AddLoraConfig(TiledConfig):
 
     Example::
 
-        config = AddLoraConfig(by_row=True, tiling=Tiling(rows=4))
+        config = AddLoraConfig(by_row=True, tiling=Tiling(threads=256))
         config.name("sm_90a")
-        # 'add_lora_bf16_byrow_r4_sm_90a'
+        # 'add_lora_bf16_byrow_t256_sm_90a'
     """
 
     op: ClassVar[str] = "add_lora"
@@ -67,7 +65,7 @@ class AddLoraConfig(TiledConfig):
     def short(self) -> str:
         """Short text, for readers, that tells this config from others for the same problem."""
         tiling = self.tiling
-        return f"{tiling.rows} rows, {tiling.threads} threads x {tiling.ctas_per_sm}"
+        return f"{tiling.threads} threads x {tiling.ctas_per_sm}"
 
 
 @frozen

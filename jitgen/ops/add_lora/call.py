@@ -45,8 +45,8 @@ def add_lora(  # noqa: PLR0913  # each is one thing to say
     Args:
         y: (M, N) bfloat16, last dimension contiguous: the product with the weights.
         x: (T, K) bfloat16, what was multiplied with the weights, before it was quantised; (M, K)
-            with `by_row`. On sm_90a K is a multiple of 8, and addresses and strides of x, a and b
-            are multiples of 16 bytes.
+            with `by_row`. On sm_90a K, and N or its halves, are multiples of 8, and addresses and
+            strides of matrices are multiples of 16 bytes.
         a: (L, G, R, K) bfloat16: of L adapters for G experts, R the rank, or twice the rank.
         b: (L, G, N, rank) bfloat16, a contiguous matrix for each adapter and expert. The rank is 8,
             16, 32 or 64; adapters of a smaller one are filled up with zeros.

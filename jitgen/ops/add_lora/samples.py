@@ -18,7 +18,8 @@ from jitgen.support.frozen import frozen
 
 _WARP, _VECTOR = 32, 8
 _EXPERTS, _FIRST, _ADAPTERS, _TOP_K = 3, 2, 2, 2
-_COLUMNS = 4 * _WARP * _VECTOR  # of x, that a warp takes at once
+_SLICE = 128  # columns of x, of which every eighth ones are one sum
+_STEP = 64  # columns of y that a warp computes at once
 
 
 @frozen
@@ -28,7 +29,7 @@ class Sizes(AnySizes):
 
     Attributes:
         tokens: Tokens, of two experts each.
-        n: Columns of y; even, so that they have two parts.
+        n: Columns of y.
         k: Columns of x.
         rank: Columns of b.
         parts: Parts of y's columns.
@@ -36,7 +37,7 @@ class Sizes(AnySizes):
 
     numbers = (
         Number("T", "tokens"),
-        Number("N", "columns", multiple=2),
+        Number("N", "columns", multiple=2 * _VECTOR),
         Number("K", "K", multiple=_VECTOR),
         Number("R", "rank", most=RANKS[-1]),
     )
@@ -52,24 +53,23 @@ class Sizes(AnySizes):
     @classmethod
     def of(cls, config: AddLoraConfig, arch: Arch) -> tuple[Self, ...]:
         """
-        Return sizes that test `config`: more columns of x than a warp takes at once, with a tail of
-        one vector, and more columns of y than a CTA takes at once; several windows of rows, with
+        Return sizes that test `config`: slices of x with one chunk and with two, and a tail of one
+        vector, and more columns of y than a CTA computes at once; several windows of rows, with
         more rows of one adapter and expert than are computed at once, and two parts.
         """
-        tiling = config.tiling
-        wide = 4 * tiling.threads // 2 + 6  # of rank 16, whose columns have two lanes each
+        wide = _STEP * (config.tiling.threads // _WARP) + 2 * _VECTOR
         return (
-            cls(tokens=2, n=wide, k=_COLUMNS + _VECTOR, rank=16),
-            cls(tokens=_WARP + 2, n=12, k=_VECTOR, rank=64, parts=2),
+            cls(tokens=2, n=wide, k=8 * _SLICE + _VECTOR, rank=16),
+            cls(tokens=_WARP + 2, n=16, k=_VECTOR, rank=64, parts=2),
         )
 
     @classmethod
     def edges(cls, config: AddLoraConfig, arch: Arch) -> tuple[Self, ...]:
         tokens, columns, size_k, _ = cls.numbers
         sizes = in_pairs(
-            around(tokens, config.tiling.rows, _WARP // _TOP_K),
-            around(columns, 4 * config.tiling.threads),
-            around(size_k, _COLUMNS),
+            around(tokens, _WARP // _TOP_K),
+            around(columns, _STEP, _STEP * (config.tiling.threads // _WARP)),
+            around(size_k, _SLICE, 8 * _SLICE),
             RANKS,
             (1, 2),
         )
@@ -84,9 +84,9 @@ class Sizes(AnySizes):
 unreachable = nothing_unreachable
 
 
-def tile(config: AddLoraConfig) -> tuple[int, int]:
+def tile(config: AddLoraConfig) -> tuple[int, int]:  # noqa: ARG001
     """Return rows and columns of the tiles in which wrong results are reported."""
-    return config.tiling.rows, _WARP * _VECTOR
+    return _VECTOR, _STEP
 
 
 def make(

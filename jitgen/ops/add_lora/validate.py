@@ -114,8 +114,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     if args.out is not None:
         common.require("out", args.out, [torch.bfloat16], shape=(tuple(y.shape), "as y has"))
         common.require_rows_apart(args.out)
-    common.check_memory([("y", y, 2), ("out", args.out, 2)], like, has_memory=has_memory)
-    check_vectors(args, valid, ("x", "a", "b"), has_memory=has_memory)
+    check_vectors(args, valid, ("y", "x", "a", "b", "out"), has_memory=has_memory)
     common.refuse_gradients(common.tensors_of(args), Validated.op)
     return valid
 
