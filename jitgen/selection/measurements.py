@@ -78,20 +78,24 @@ class Measured(NamedTuple):
 
     def winner(self, usable: Set[str], first: Candidate, name: str) -> str | None:
         """
-        Return the kernel of `usable` that the measurements favour; None if they cover none.
+        Return the kernel of `usable` that the measurements favour; None if they cover none, or do
+        not put the model's choice right, which is younger than they are.
 
         Args:
-            usable: Names of kernels.
+            usable: Names of kernels, in the order of the model.
             first: What the model would choose, which a shipped table puts right where the fastest
-                is ahead by more than its margin.
+                is ahead by more than its margin. If it was not measured, the next that was stands
+                for it.
             name: The name of that.
         """
         fastest = self.record.fastest(usable)
         if fastest is None or self.source is not Source.SHIPPED or name not in usable:
             return fastest
-        time, margin = self.record.times_us.get(name), MARGINS[first.limiter]
-        is_close = time and time <= self.record.times_us[fastest] * (1 + margin)
-        return name if is_close else fastest
+        times, margin = self.record.times_us, MARGINS[first.limiter]
+        known = next(each for each in usable if each in times)
+        if times[known] > times[fastest] * (1 + margin):
+            return fastest
+        return name if name in times else None
 
     def reason(self, best: Candidate, first: Candidate, arch: Arch) -> str:
         """

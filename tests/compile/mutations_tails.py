@@ -111,9 +111,9 @@ TAILS = (
         "race",
     ),
     _tails(
-        "a tail is stored as it lies in registers",
-        "StMatrix8x8x16bOp(True, 2)",
-        "StMatrix8x8x16bOp(False, 2)",
+        "rows and columns of a tail change places",
+        "rounded[v + 2 * i]",
+        "rounded[i + 2 * v]",
         "wrong",
     ),
     _tails(

@@ -120,7 +120,7 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
     ),
     "tails": (
         "grouped_gemm_ragged_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc1_ab4_swaptail_sm_90a",
-        Sizes(rows=(9, 104, 41, 3, 40, 64), n=136, k=784, num_sms=1),
+        Sizes(rows=(9, 104, 41, 3, 64, 40), n=136, k=784, num_sms=1),
     ),
     "wgrad": (
         "grouped_gemm_wgrad_ragged_bf16_bf16_t128x128x64_c1x1_sm_90a",

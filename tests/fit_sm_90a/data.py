@@ -114,8 +114,8 @@ def _measured(
 
 def time_of(config: GroupedGemmConfig, times_us: Mapping[str, float]) -> float | None:
     """
-    Return the microseconds of a kernel, or what it takes at most: one that swaps operands for the
-    last rows of groups may be younger than a survey, and takes no longer than one that does not.
+    Return the microseconds of a kernel. One that swaps operands for the last rows of groups may be
+    younger than a survey, and is taken for as fast as the one that does not.
     """
     plain = replace(config, schedule=replace(config.schedule, swap_tail=False))
     found = times_us.get(config.name(Arch.SM_90A))

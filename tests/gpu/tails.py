@@ -135,15 +135,15 @@ def timed(
     return {config: statistics.median(times) for config, times in found.items()}
 
 
-def run(out: Path | None) -> int:
-    """Check, then time; return 1 if a result differs."""
+def run(even: list[int], uneven: list[int], out: Path | None) -> int:
+    """Check, then time means of so many rows; return 1 if a result differs."""
     torch.manual_seed(0)
     right, records = True, []
     for n, k in SHAPES:
         sets = [weights(n, k) for _ in range(2)]
         for layout in (Layout.RAGGED, Layout.MASKED):
             right = check(layout, n, k, sets[0]) and right
-        cases = [(mean, 0.0) for mean in EVEN] + [(mean, SPREAD) for mean in UNEVEN]
+        cases = [(mean, 0.0) for mean in even] + [(mean, SPREAD) for mean in uneven]
         for mean, spread in cases:
             rows = rows_of(mean, spread)
             times = timed(n, k, rows, sets)
@@ -168,10 +168,12 @@ def main() -> int:
     """Run the command of the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("command", choices=("prewarm", "run"))
+    parser.add_argument("--even", type=int, nargs="*", default=EVEN, help="rows of all groups")
+    parser.add_argument("--uneven", type=int, nargs="*", default=UNEVEN, help="means of rows")
     parser.add_argument("--out", type=Path, help="file for all times, as JSON")
     given = parser.parse_args()
     if given.command == "run":
-        return run(given.out)
+        return run(list(given.even), list(given.uneven), given.out)
     for layout in (Layout.RAGGED, Layout.MASKED):
         menu = candidates(Arch.SM_90A, layout, Operands())  # all of it, for `jitgen tune`
         for config in dict.fromkeys([*menu, *kernels(layout)[1]]):

@@ -91,7 +91,7 @@ def test_random_cases_fit_a_gpu_and_reach_all_ends() -> None:
     types = [case.problem.a_dtype + str(case.problem.b_dtype) for case in cases]
     assert 90 < types.count("e4m3None") < 135
     assert len(set(types)) == 3
-    assert len(kernels_of(cases, Arch.SM_90A)) <= 80  # not of each shape: a fixed menu
+    assert len(kernels_of(cases, Arch.SM_90A)) <= 84  # not of each shape: a fixed menu
 
 
 def test_layers_are_those_that_engines_serve() -> None:

@@ -52,8 +52,7 @@ _OWN_TILES = (
 )
 """
 Candidates for layouts in which every group has tiles of its own. Those that swap operands for the
-last rows of groups came later, beside those that do not: from 96 to 200 rows they took up to 10 %
-less, and never more.
+last rows of groups came later, beside those that do not: see docs/hopper.md.
 """
 
 _FP8 = {
