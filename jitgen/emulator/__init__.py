@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from jitgen.emulator.artifact import Artifact
     from jitgen.emulator.devices import DeviceCall, OnDevices, emulate_devices
     from jitgen.emulator.document import read_document
-    from jitgen.emulator.host.launch import Device, launches
     from jitgen.emulator.host.native import Host, is_from_host_part
     from jitgen.emulator.host.runtime import compile_stub, stub_library
     from jitgen.emulator.host.tensors import ELEMENTS
     from jitgen.emulator.host.windows import Window
+    from jitgen.emulator.launched import dynamic_shared_bytes
     from jitgen.emulator.machine.limits import target_of
     from jitgen.emulator.machine.machine import NUM_SMS, Launch
     from jitgen.emulator.modes import Mode, parse_modes
@@ -43,7 +43,6 @@ __all__ = [
     "TIME_LIMIT_S",
     "Artifact",
     "Coverage",
-    "Device",
     "DeviceCall",
     "Finding",
     "Host",
@@ -56,11 +55,11 @@ __all__ = [
     "Run",
     "Window",
     "compile_stub",
+    "dynamic_shared_bytes",
     "emulate",
     "emulate_devices",
     "emulate_ptx",
     "is_from_host_part",
-    "launches",
     "merge_coverage",
     "parse_modes",
     "read_document",
@@ -79,7 +78,6 @@ _HOME = {
     "TIME_LIMIT_S": "api",
     "Artifact": "artifact",
     "Coverage": "program.coverage",
-    "Device": "host.launch",
     "DeviceCall": "devices",
     "Finding": "report",
     "Host": "host.native",
@@ -92,11 +90,11 @@ _HOME = {
     "Run": "report",
     "Window": "host.windows",
     "compile_stub": "host.runtime",
+    "dynamic_shared_bytes": "launched",
     "emulate": "api",
     "emulate_devices": "devices",
     "emulate_ptx": "api",
     "is_from_host_part": "host.native",
-    "launches": "host.launch",
     "merge_coverage": "report",
     "parse_modes": "modes",
     "read_document": "document",

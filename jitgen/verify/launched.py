@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from jitgen.cache import Entry
 from jitgen.codegen.render import Source
-from jitgen.emulator import Device, launches
+from jitgen.emulator import dynamic_shared_bytes as of_call
 from jitgen.verify.artifacts import linked
 from jitgen.verify.host import HOST
 from jitgen.verify.verification import samples_of
@@ -27,19 +25,11 @@ def dynamic_shared_bytes(entry: Entry, source: Source) -> int:
     samples = samples_of(config)
     sizes = samples.Sizes.of(config, arch)[0]
     call = samples.make(config, sizes, is_exact=True)
-    found = launches(
+    return of_call(
         linked(entry.meta.library, entry.library),
         entry.meta.symbol,
         (*call.tensors, sizes.num_sms),
-        device=Device(arch=str(arch), num_sms=sizes.num_sms),
-        params=_AnyKernel(tuple),  # what kernels are given does not matter
+        arch=str(arch),
+        num_sms=sizes.num_sms,
         host=HOST,
     )
-    return max((launch.shared_bytes for _, launch in found), default=0)
-
-
-class _AnyKernel(defaultdict[str, tuple[int, ...]]):
-    """Sizes of the parameters of kernels, of which all are known and none is read."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
