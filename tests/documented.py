@@ -58,6 +58,7 @@ ENDS = {
     r"prewarm \S+ --arch sm_90a --check": (3, "would compile"),
     r"serve .*--check-config": (2, ""),
     r"diff A B": (1, ""),
+    r"trust unrevoke": (1, "is not revoked by trust document"),
     r"select --device none": (2, "is not known; allowed: "),
 }
 """How lines end, and what they say, that a CPU or an empty cache keeps from ending with 0."""

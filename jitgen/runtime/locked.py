@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from jitgen._version import __version__
 from jitgen.compile import toolchain
@@ -24,15 +24,18 @@ from jitgen.runtime.spec import KernelSpec, serving
 from jitgen.runtime.tiers import Tiers, fetch, readable
 from jitgen.selection import measurements
 from jitgen.selection.choice import Chooser, buckets
-from jitgen.selection.device import asking
+from jitgen.selection.device import asking, gpu_of_host
 from jitgen.selection.launched import launched
 from jitgen.selection.record import parse_problem
-from jitgen.targets import legality
+from jitgen.targets import devices, legality
 
 if TYPE_CHECKING:
     from jitgen.cache import Meta, Store
 
 _DIGITS = 12
+
+Place: TypeAlias = tuple[Arch, tuple[str, ...]]
+"""A target, and the names that a device of it is known by."""
 
 
 class Difference(NamedTuple):
@@ -111,29 +114,44 @@ def specs(target: LockedTarget) -> dict[str, KernelSpec]:
     return found
 
 
-def check(lock: Lock, path: Path, chooser: Chooser, store: Store) -> bool:
+def check(lock: Lock, path: Path, chooser: Chooser, store: Store) -> Place | None:
     """
     Compare this process with a lock; missing kernels are fetched, none is compiled.
 
-    Only the choices and kernels of this process's device are compared. While the device is not
-    known, because the GPU has not been used yet, those of all locked devices are.
+    Only the choices and kernels of this process's device are compared. Before the process has used
+    its GPU, the device is the one that the driver's files name; without one, all locked devices are
+    compared.
 
     Returns:
-        Whether the device is known; if not, call it again later.
+        The target and the names of the device that was compared; None: all were.
 
     Raises:
         LockError: Something differs; the message says what first, and how to mend it.
     """
-    place = coverage.here()
-    require(lock_differences(lock, path, chooser, store, place), path)
-    return place is not None
+    known = coverage.here()
+    place = known or _of_host(lock)
+    is_guess = known is None
+    require(lock_differences(lock, path, chooser, store, place, is_guess=is_guess), path)
+    return place
+
+
+def _of_host(lock: Lock) -> Place | None:
+    """Return the device of this host, if the lock has its target; None if it is not known."""
+    try:
+        name = gpu_of_host()
+        arch = devices.arch_of(name) if name else None
+    except ConfigError:  # a device that no target lists: it is looked at when it is used
+        return None
+    if arch is None or not any(each.arch == arch for each in lock.targets):
+        return None
+    return arch, (devices.find(arch, name).name,)
 
 
 def require(found: Iterable[Difference], path: Path) -> None:
     """Raise the LockError of the differences `found`; do nothing where there are none."""
     told = tuple(map(str, found))
     if told:
-        more = f" (and {len(told) - 1} more differences)" if len(told) > 1 else ""
+        more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
         raise LockError(f"this process is not as {path} locks it: {told[0]}{more}", told)
 
 
@@ -142,11 +160,14 @@ def lock_differences(
     path: Path,
     chooser: Chooser,
     store: Store,
-    place: tuple[Arch, tuple[str, ...]] | None,
+    place: Place | None,
+    *,
+    is_guess: bool = False,
 ) -> Iterator[Difference]:
     """
-    Yield what differs from a lock on the device of `place`: its target, and the names that it is
-    known by; None: on all devices of the lock.
+    Yield what differs from a lock on the device of `place`; None: on all devices of the lock.
+
+    If that `is_guess`, choices are made for the device by its name, which takes no GPU into use.
     """
     targets = [each for each in lock.targets if _is_asked(each, place)]
     if place is not None and not any(each.arch == place[0] for each in targets):
@@ -165,7 +186,8 @@ def lock_differences(
             continue
         of_device = [each for each in target.choices if each.device in names]
         # As calls choose, so that their choices are the ones that were compared.
-        asked = None if place is not None and place[0] == target.arch else ""
+        is_own = place is not None and place[0] == target.arch and not is_guess
+        asked = None if is_own else ""
         yield from choice_differences(lock, target, of_device, chooser, store, asked)
         wanted = {name for each in of_device for step in each.steps for name in step.kernels}
         keys = list(key_differences(lock, target, wanted))
@@ -346,10 +368,10 @@ def _arch(target: LockedTarget) -> Arch:
         raise LockError(f"the lock is for a target that is not known here: {error}") from None
 
 
-def _is_asked(target: LockedTarget, place: tuple[Arch, tuple[str, ...]] | None) -> bool:
+def _is_asked(target: LockedTarget, place: Place | None) -> bool:
     """Return whether a process with the device of `place` may use the kernels of `target`."""
     return place is None or target.arch == place[0] or not _arch(target).is_gpu
 
 
-def _is_named(target: LockedTarget, name: str, place: tuple[Arch, tuple[str, ...]] | None) -> bool:
+def _is_named(target: LockedTarget, name: str, place: Place | None) -> bool:
     return place is None or target.arch != place[0] or name in place[1]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from jitgen.runtime.devices import Emulated
     from jitgen.runtime.kernel import Kernel
     from jitgen.runtime.lock import Lock
+    from jitgen.runtime.locked import Place
     from jitgen.runtime.override import Override
 
 _sessions: WeakSet[Session] = WeakSet()
@@ -73,7 +74,7 @@ class Session:
         self._loader: KernelLoader | None = None
         self._chooser = Chooser(lambda: self.store)
         self._has_told_coverage = False
-        self._lock_to_check: tuple[Lock, Path] | None = None
+        self._lock_to_check: tuple[Lock, Path, Place | None] | None = None
         self._misses = 0
         self._lock = threading.Lock()
         _sessions.add(self)
@@ -146,7 +147,7 @@ class Session:
         With `lock`, the path of a file that ``jitgen lock`` wrote, first compare this process with
         it: choices, keys, and the bytes of the kernels, of which missing ones are fetched. The
         choices that were compared are those of later calls. If the process has not used its GPU
-        yet, all devices of the lock are compared, and its own with the first call.
+        yet, that of the host is compared, or all of the lock's; the first call looks again.
 
         Without, warn if plans were prewarmed, but none of them for the GPU of this process: now, or
         with the first call if the process has not used its GPU yet.
@@ -168,15 +169,29 @@ class Session:
 
     def _check_lock(self, lock: Lock, path: Path) -> None:
         """
-        Raise LockError if this process is not as the lock says; check again with the first call if
-        the device is not known yet.
+        Raise LockError if this process is not as the lock says; it is looked at again when its GPU
+        is used, if it has not been.
         """
+        from jitgen.runtime import coverage
         from jitgen.runtime.locked import check
 
         with boundary("comparing with a lock"), self.active():
-            is_known = check(lock, path, self._chooser, self.store)
-        self._lock_to_check = None if is_known else (lock, path)
-        self._has_told_coverage = is_known  # a lock says all of that, and more
+            place = check(lock, path, self._chooser, self.store)
+            is_known = coverage.here() is not None
+        self._lock_to_check = None if is_known else (lock, path, place)
+        self._has_told_coverage = True  # a lock says all of that, and more
+
+    def _check_locked_device(self) -> None:
+        """Raise LockError if the GPU in use is none that was compared with the lock."""
+        from jitgen.runtime import coverage
+
+        if self._lock_to_check is None or (found := coverage.here()) is None:
+            return
+        lock, path, place = self._lock_to_check
+        if place is not None and place[0] is found[0] and set(place[1]) & set(found[1]):
+            self._lock_to_check = None
+        else:
+            self._check_lock(lock, path)
 
     def tell_coverage(self) -> None:
         """
@@ -184,7 +199,7 @@ class Session:
         lock, raise LockError if the device, which was not known before, is not as it says.
         """
         if self._lock_to_check is not None:
-            self._check_lock(*self._lock_to_check)
+            self._check_locked_device()
         if self._has_told_coverage or not (self.loader.is_frozen or settings.on_miss == "error"):
             return
         from jitgen.runtime import coverage

@@ -19,6 +19,7 @@ from jitgen.targets import legality
 from jitgen.targets.protocol import Device
 
 _DIGITS = 12
+_GPUS = Path("/proc/driver/nvidia/gpus")
 
 _MEASURED = ("grouped_gemm",)
 """The operations that `jitgen tune` measures."""
@@ -102,6 +103,17 @@ def gpu_at_hand(arch: Arch) -> str:
     if Arch.of_capability(*torch.cuda.get_device_capability()) is not arch:
         return ""
     return torch.cuda.get_device_name()
+
+
+def gpu_of_host() -> str:
+    """
+    Return the name of this host's GPUs, by the driver's files, which takes no GPU into use; empty
+    without one, and where they are of several kinds.
+    """
+    files = sorted(_GPUS.glob("*/information"))
+    lines = (line for path in files for line in _text(path).splitlines())
+    names = {line.partition(":")[2].strip() for line in lines if line.startswith("Model:")}
+    return names.pop() if len(names) == 1 else ""
 
 
 def cpu_name() -> str:

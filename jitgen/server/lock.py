@@ -56,7 +56,7 @@ def require_there(lock: Lock, path: Path, store: Store, refused: Collection[str]
         elif other := other_files(entry.meta, kernel.files):
             told.append(f"{kernel.name} {other}")
     if told:
-        more = f" (and {len(told) - 1} more differences)" if len(told) > 1 else ""
+        more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
         raise LockError(
             f"the store is not as {path} locks it: {told[0]}{more}; run: "
             f"JITGEN_CACHE_DIR={store.root} jitgen prewarm --locked {path}",

@@ -166,6 +166,16 @@ class Soak:
                 self.revoked[digest] = time.time()
                 shutil.rmtree(self._entry(key), ignore_errors=True)  # so that a new one is built
 
+    def take_back(self) -> None:
+        """Take one revocation back: from now on its digest may be handed out again."""
+        if self.revoked:
+            digest = self.random.choice(list(self.revoked))
+            del self.revoked[digest]
+            body = {"revoked": {digest: "soak"}}
+            answer = self.service.request("POST", "/v1/revocations:remove", json=body)
+            if answer.status != 200 or answer.json()["removed"] != 1:
+                self.wrong.append(f"{digest[:12]}: not taken back ({answer.status})")
+
     def remove(self) -> None:
         for key in self.random.sample(self.keys, 4):
             shutil.rmtree(self._entry(key), ignore_errors=True)
@@ -201,6 +211,7 @@ class Soak:
         events: list[Callable[[], None]] = [
             *(self.kill_server, self.end_server, self.kill_signer, self.kill_foreman),
             *(self.kill_workers, self.rotate_key, self.reload, self.revoke, self.revoke),
+            self.take_back,
             *(self.remove, self.remove, self.fill_disk),
         ]
         self.service.start()

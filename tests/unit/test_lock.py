@@ -234,7 +234,7 @@ class TestRanks:
         assert "kernels for sm_90a have other keys here" in said
         assert f"nvidia-cutlass-dsl {locked} locked, here 4.9.0" in said
         assert f"pip install 'nvidia-cutlass-dsl=={locked}'" in said
-        assert "more differences" not in said
+        assert " more)" not in said
 
     def test_a_rank_without_a_kernel(self, lock: Lock, file: Path, store: Store) -> None:
         gone = next(each for each in lock.targets[0].kernels)
@@ -300,6 +300,41 @@ class TestRanks:
             else:
                 gpu.entry(session, config, ())
                 assert session._lock_to_check is None
+
+    @pytest.mark.parametrize(
+        ("models", "device"), [([H100], H100), ([H20], H20), ([H100, H200], ""), ([], "")]
+    )
+    def test_the_drivers_files_name_the_device(
+        self,
+        models: list[str],
+        device: str,
+        file: Path,
+        store: Store,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """No GPU is taken into use for it, and only that device's choices are compared."""
+        for number, model in enumerate(models):
+            folder = tmp_path / "gpus" / f"0000:{number:02}:00.0"
+            folder.mkdir(parents=True)
+            (folder / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 42\n")
+        monkeypatch.setattr(tuning, "_GPUS", tmp_path / "gpus")
+        assert tuning.gpu_of_host() == device
+        asked: set[str | None] = set()
+        select = Chooser.select
+
+        def noted(chooser: Chooser, *problem: Any, **more: Any) -> Any:
+            asked.add(more.get("device"))
+            return select(chooser, *problem, **more)
+
+        monkeypatch.setattr(Chooser, "select", noted)
+        if device == H20:
+            assert f"and this is {H20}" in told(store.root, file)
+            return
+        with rank(store.root) as session:
+            session.freeze(lock=file)
+
+        assert asked == ({device} if device else {H200, H100})
 
     def test_a_missing_kernel_is_fetched(
         self, lock: Lock, file: Path, store: Store, stand: Stand
