@@ -40,7 +40,7 @@ def of_day(spans: Sequence[Span], recent: Iterable[Job]) -> Iterator[Picture]:
     """Yield the pictures of `spans`; the last one, of kernels, shows `recent` jobs."""
     yield _sources(spans)
     yield _compiles(spans)
-    yield _means(spans, "queue", "Wait for a compile process", "s", 1.0)
+    yield _means(spans, "queue", "Wait for a compile process", "ms", 1e3)
     yield _means(spans, "request", "Time of a request, waits for compiles included", "ms", 1e3)
     seconds = _sum(spans, "arch")
     yield _ranking("Seconds of the compiler by target", seconds, "s")

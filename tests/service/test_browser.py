@@ -11,12 +11,14 @@ import pytest
 
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import GroupedGemmConfig, Tile
+from jitgen.runtime.spec import spec_of
 from tests.service.running import Running
 
 pytestmark = pytest.mark.service
 
 CHROMIUM = Path("/usr/bin/chromium")
 CONFIG = GroupedGemmConfig(layout="ragged", tile=Tile(m=16, n=64, k=128))
+KEY = spec_of(CONFIG, Arch.CPU).key
 EVIL = "<img src=x onerror=alert(1)>"
 
 
@@ -81,3 +83,22 @@ def test_from_the_queue_to_the_source(running: Running, page: Any) -> None:
     page.get_by_role("link", name="Revocations").click()
     assert EVIL in page.locator("#revocations").inner_text()
     assert page.locator("#revocations img").count() == 0
+
+
+def test_every_page_fits_every_screen(running: Running, page: Any) -> None:
+    """From a phone to a large screen, in both schemes; the first stop of the keyboard is a link."""
+    assert running.compile(CONFIG).status == 200
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for path in ("/ui", "/ui/entries", f"/ui/entries/{KEY}", "/ui/revocations"):
+            page.goto(running.url + path)
+            for width in (390, 1400, 2560):
+                page.set_viewport_size({"width": width, "height": 900})
+                html = page.locator("html")
+                assert html.evaluate("e => e.scrollWidth - e.clientWidth") == 0, (path, width)
+    page.goto(f"{running.url}/ui")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the page"
+    drawings = page.locator("svg[role=img]")
+    assert drawings.count() >= 5
+    assert all(drawings.nth(at).get_attribute("aria-label") for at in range(drawings.count()))

@@ -108,6 +108,26 @@ def test_hovering_links_source_ptx_and_sass(browse: Open, made: Path) -> None:
     assert any("wgmma.mma_async" in line for line in ptx)
 
 
+def test_lines_wrap_so_that_every_width_shows_them_whole(browse: Open, made: Path) -> None:
+    """Neither the page nor a pane scrolls sideways; the source has most of the room."""
+    opened = browse(made)
+    for width in (390, 1400, 2560):
+        opened.set_viewport_size({"width": width, "height": 900})
+        wide = "e => e.scrollWidth - e.clientWidth"
+        assert opened.locator("html").evaluate(wide) == 0, width
+        panes = opened.locator("#k0 .code")
+        assert [panes.nth(at).evaluate(wide) for at in range(3)] == [0, 0, 0]
+    first, second = (panes.nth(at).bounding_box()["width"] for at in (0, 1))
+    assert first > 1.5 * second
+
+
+def test_a_line_without_instructions_says_so(browse: Open, made: Path) -> None:
+    view = browse(made).locator("#k0 .viewer")
+    view.locator(".code.python p").nth(2).hover(position={"x": 80, "y": 5})
+
+    assert view.locator("output").inner_text() == "line 3: no instructions"
+
+
 def test_pinning_holds_still_and_shows_the_others(browse: Open, made: Path) -> None:
     view = browse(made).locator("#k0 .viewer")
     matrix = view.locator(".code.sass b", has_text="QGMMA").first

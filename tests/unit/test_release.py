@@ -280,6 +280,7 @@ def test_the_wheel_works_where_there_is_no_checkout(dist: Path, tmp_path: Path) 
         return done.stdout
 
     run("pip", "install", "-q", "--no-deps", wheel)
+    run("pip", "uninstall", "-q", "-y", "setuptools")  # that of the packages beside it is newer
     lending = f"import site; site.addsitedir({lent!r})\n"  # with the paths that packages add
     (site / "lent.pth").write_text(lending, encoding="utf-8")
     place = run("python", "-c", "import jitgen; print(jitgen.__file__)")

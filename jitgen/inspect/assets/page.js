@@ -50,7 +50,8 @@ class Viewer {
     this.lit = found.flat();
     for (const line of this.lit) line.classList.add(this.pinned === null ? "on" : "pin");
     const counts = found.map((lines, at) => `${lines.length} ${this.panes[at].dataset.title}`);
-    this.tell(`line ${key}: ${counts.slice(1).join(", ") || "no code"}`);
+    const has = found.slice(1).some((lines) => lines.length);
+    this.tell(`line ${key}: ${has ? counts.slice(1).join(", ") : "no instructions"}`);
   }
 
   click(pane, line) {
