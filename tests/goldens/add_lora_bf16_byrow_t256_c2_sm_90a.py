@@ -55,7 +55,7 @@ USE_PDL = True  # start while the kernel before on the stream drains
 WARPS = THREADS // 32
 VECTOR = 8  # values that a lane loads at once of a and x: 16 bytes
 QUARTER = 4  # likewise of b: a quarter of what an instruction multiplies
-TILE, ROWS = 16, 8  # rows of a or b, and of x, that an instruction multiplies
+TILE, ROWS = 16, 8  # rows of one factor, and of the other, that an instruction multiplies
 SLICES = 8  # parts of x's columns, each with sums of its own
 
 
@@ -269,7 +269,8 @@ def shrink(matrices, x, tile):
                         load(x[tile.source, vector, None], of_x[None, i], priority.EVICT_NORMAL)
             for i in cutlass.range_constexpr(LOADS):
                 for j in cutlass.range_constexpr(2):
-                    rows, columns = (each.iterator + 4 * j for each in (of_a[None, None, i], of_x[None, i]))
+                    rows = of_a[None, None, i].iterator + 4 * j
+                    columns = of_x[None, i].iterator + 4 * j
                     multiply(sums.iterator, rows, columns, VECTOR)
         store_sums(sums, tile, part, row, num_rows)
 
@@ -305,13 +306,14 @@ PAIR = 2  # columns of a tile whose sums a lane has
 
 def pairs_of(row):
     """Return a lane's pairs of a row, one of each tile: (tiles, PAIR)."""
-    pairs = cute.make_tensor(row.iterator, cute.make_layout((4, cute.size(row) // COLUMNS, PAIR), stride=(PAIR, COLUMNS, 1)))
+    shape = (4, cute.size(row) // COLUMNS, PAIR)
+    pairs = cute.make_tensor(row.iterator, cute.make_layout(shape, stride=(PAIR, COLUMNS, 1)))
     return pairs[cute.arch.lane_idx() % 4, None, None]
 
 
 @cute.jit
 def expand(matrices, y, out, tile):
-    """Multiply what `shrink` left with rows of b, one for each column, and add the products to y."""
+    """Multiply what `shrink` left with rows of b, one for each column; add the products to y."""
     num_parts = matrices.a.shape[0] // matrices.rank
     part_columns = y.shape[1] // num_parts
     y, out = pairs_of(y[tile.row, None]), pairs_of(out[tile.row, None])
