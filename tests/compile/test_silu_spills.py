@@ -27,12 +27,13 @@ SHARES = [
 ]
 """Threads and CTAs of an SM, from the fewest registers of a thread, 40, to the most."""
 
-KIND = ("layout", "scale_granularity", "activation", "interleaved", "power_of_two")
+KIND = ("layout", "scale_granularity", "activation", "interleaved", "power_of_two", "per_group")
 EXTREMES = [
     "masked_block128_swiglu_oai_interleaved_pow2_c6",
     "contiguous_none_swiglu_t256_c2",
     "masked_row_swiglu_oai_interleaved_pow2_r2_c5",
     "contiguous_block128_swiglu_oai_interleaved_pow2_r2_c5_ahead",
+    "masked_row_swiglu_bias_interleaved_pergroup_r2_c5",
 ]
 """Where the rules leave nothing over, of the kinds that take most."""
 

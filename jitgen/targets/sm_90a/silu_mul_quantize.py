@@ -47,6 +47,7 @@ _OF_WHOLE_ROWS = {
     (4, 2): 255,
 }
 _OF_WHOLE_NUMBERED_ROWS = {**_OF_WHOLE_ROWS, (2, 1): 96}
+_MANY_ROWS = 8
 _GREEDY = {
     (Format.ROW, Layout.MASKED, Activation.SWIGLU, False, 1): 72,
     (Format.ROW, Layout.MASKED, Activation.SWIGLU_OAI, True, 2): 96,
@@ -63,6 +64,7 @@ Registers of a thread below which the compiler spills, by rows, by rows and held
 kinds that take more, with interleaved gates or not; what is not listed spills always. Found by
 compiling with nvidia-cutlass-dsl 4.8.1: every kind with what may be chosen, the others a sample,
 with a step to spare. No formula gives them, for the compiler orders loads as it likes.
+Rows with numbers of their own need more: of whole rows a step; of eight in a tile some spill.
 """
 
 _WIDE = frozenset({Activation.SITU, Activation.GEGLU, Activation.GELU})
@@ -261,7 +263,7 @@ def _of_wide(tiling: Tiling, *, is_row: bool) -> int | None:
 def _of_tiles(config: SiluMulQuantizeConfig) -> dict[int, int]:
     found = _of_any_tiles(config)
     if config.per_group:  # eight rows have numbers of as many groups
-        return {rows: needed for rows, needed in found.items() if rows < max(found)}
+        return {rows: needed for rows, needed in found.items() if rows < _MANY_ROWS}
     return found
 
 
