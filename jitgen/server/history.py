@@ -8,8 +8,7 @@ empty after a restart.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from jitgen.support.frozen import frozen
@@ -41,7 +40,7 @@ class Span:
     """
 
     at: float
-    grown: Counter[str]
+    grown: Mapping[str, float]
     queued: int
 
     def of(self, kind: str) -> dict[str, float]:
@@ -54,7 +53,7 @@ class Span:
 
     def mean(self, kind: str) -> float:
         """Return the mean of ``KIND s`` over ``KIND n``; 0 where there was none."""
-        number = self.grown[f"{kind} n"]
+        number = self.grown.get(f"{kind} n", 0.0)
         return self.grown[f"{kind} s"] / number if number else 0.0
 
 
@@ -63,7 +62,7 @@ class History:
 
     def __init__(self, metrics: Metrics, now: float) -> None:
         self._metrics = metrics
-        self._grown: dict[int, Counter[str]] = {}
+        self._grown: dict[int, dict[str, float]] = {}
         self._queued: dict[int, int] = {}
         self._last = self._totals()
         self._looked = now
@@ -82,8 +81,8 @@ class History:
         self._looked = now
         span = int(now // SPAN_S)
         totals = self._totals()
-        grown = self._grown.setdefault(span, Counter())
-        grown.update({name: total - self._last[name] for name, total in totals.items()})
+        grown = ((name, total - self._last.get(name, 0.0)) for name, total in totals.items())
+        self._grown[span] = added((*self._grown.get(span, {}).items(), *grown))
         self._queued[span] = max(self._queued.get(span, 0), queued)
         self._last = totals
         for old in [each for each in self._grown if each <= span - SPANS]:
@@ -95,17 +94,14 @@ class History:
         return [
             Span(
                 at=float(span * SPAN_S),
-                grown=self._grown.get(span, Counter()),
+                grown=self._grown.get(span, {}),
                 queued=self._queued.get(span, 0),
             )
             for span in range(last - SPANS + 1, last + 1)
         ]
 
-    def _totals(self) -> Counter[str]:
-        totals: Counter[str] = Counter()
-        for name, value in self._read():
-            totals[name] += value  # type: ignore[assignment]  # seconds are no whole numbers
-        return totals
+    def _totals(self) -> dict[str, float]:
+        return added(self._read())
 
     def _read(self) -> Iterator[tuple[str, float]]:
         for _, labels, value in _samples(self._metrics.entries, "_total"):
@@ -122,6 +118,14 @@ class History:
             for part, ending in (("s", "_sum"), ("n", "_count")):
                 for _, _, value in _samples(metric, ending):
                     yield f"{kind} {part}", value
+
+
+def added(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the sum of the numbers of each name."""
+    total: dict[str, float] = {}
+    for name, value in pairs:
+        total[name] = total.get(name, 0.0) + value
+    return total
 
 
 def _samples(metric: object, ending: str) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jitgen.inspect import plots
 from jitgen.inspect.markup import Markup, joined, tag
-from jitgen.server.history import Span
+from jitgen.server.history import Span, added
 from jitgen.server.jobs import Job
 from jitgen.support.frozen import frozen
 
@@ -52,7 +51,7 @@ def of_day(spans: Sequence[Span], recent: Iterable[Job]) -> Iterator[Picture]:
 def _sources(spans: Sequence[Span]) -> Picture:
     total = _sum(spans, "source")
     asked = sum(total.values())
-    hits = asked - total["missing"]
+    hits = asked - total.get("missing", 0.0)
     rate = f"{100 * hits / asked:.1f} % of {asked:,.0f} were here" if asked else "nothing was asked"
     return _stacked(spans, "Entries asked for, by source", "source", SOURCES, f"{rate}.")
 
@@ -77,8 +76,8 @@ def _stacked(
 
 
 def _means(spans: Sequence[Span], kind: str, title: str, unit: str, scale: float) -> Picture:
-    number = sum(span.grown[f"{kind} n"] for span in spans)
-    seconds = sum(span.grown[f"{kind} s"] for span in spans)
+    total = _sum(spans, kind)
+    number, seconds = total.get("n", 0.0), total.get("s", 0.0)
     note = f"mean of the day: {scale * seconds / number:,.3g} {unit}" if number else "none"
 
     def parts(span: Span) -> list[float]:
@@ -101,9 +100,9 @@ def _rows(
 
 
 def _ranking(title: str, values: dict[str, float], unit: str) -> Picture:
-    largest = Counter({name: value for name, value in values.items() if value}).most_common(_MOST)
-    note = f"the {len(largest)} largest." if len(largest) == _MOST else ""
-    rows = [(name, value) for name, value in largest]
+    ranked = sorted(((value, name) for name, value in values.items() if value), reverse=True)
+    rows = [(name, value) for value, name in ranked[:_MOST]]
+    note = f"the {_MOST} largest of {len(ranked)}." if len(ranked) > _MOST else ""
     most = max((value for _, value in rows), default=0.0)
     items = [
         tag(
@@ -127,8 +126,5 @@ def _key(names: Sequence[str]) -> Markup:
     return tag("ul", *(tag("li", each) for each in plots.key(names)), class_="key")
 
 
-def _sum(spans: Sequence[Span], kind: str) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for span in spans:
-        total.update(span.of(kind))  # type: ignore[arg-type]  # seconds are no whole numbers
-    return total
+def _sum(spans: Sequence[Span], kind: str) -> dict[str, float]:
+    return added(pair for span in spans for pair in span.of(kind).items())
