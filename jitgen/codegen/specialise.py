@@ -58,6 +58,7 @@ _HARMLESS = frozenset(
 )
 """Functions without side effects: an unread call of them may go, as may any without arguments."""
 _UNUSED = "  # noqa: ARG001"
+_COMMENT = re.compile(r"^#[^\n]*", re.MULTILINE)
 _FIELD = re.compile(r"^    (\w+): [^\n]*\n", re.MULTILINE)
 _COVERED = re.compile(r"\*\(.* in range\((\d+)\)\)")
 _CHOICE = re.compile(r"(?<=[^\n ]) if ")
@@ -362,7 +363,7 @@ def _alone(plain: str, start: int, end: int) -> bool:
 def _without_definitions(text: str, plain: str, kept: frozenset[str]) -> tuple[str, str]:
     """Return `text` without constants, functions, classes and imports that nothing uses."""
     names = uses_of(plain)
-    quoted = set(_QUOTED.findall(text))
+    quoted = set(_QUOTED.findall(_COMMENT.sub("", text)))
     cuts: list[tuple[int, int]] = []
     for match in _TOP.finditer(plain):
         start, end = _span(text, plain, match)
