@@ -20,12 +20,17 @@ from jitgen.bench.runner import of_every_device
 from jitgen.bench.transformers.models import MODELS
 from jitgen.bench.transformers.run import WORKS, kernel_names
 from jitgen.config import Arch, BLayout, Config, DType, Layout, Numerics, ScaleGranularity
-from jitgen.config.format import IN_ATOMS
+from jitgen.config.format import IN_ATOMS, Format
 from jitgen.config.grouped_gemm import GroupedGemmConfig, GroupedGemmProblem, Operands
 from jitgen.config.grouped_gemm_wgrad import GroupedGemmWgradConfig, GroupedGemmWgradProblem
 from jitgen.config.moe_fc2_dense import MoEFc2DenseConfig, MoEFc2DenseProblem
 from jitgen.config.quantize import QuantizeConfig, QuantizeProblem
 from jitgen.config.route import RouteConfig
+from jitgen.config.silu_mul_quantize import (
+    Activation,
+    SiluMulQuantizeConfig,
+    SiluMulQuantizeProblem,
+)
 from jitgen.config.unpack_weights import UnpackWeightsConfig, UnpackWeightsProblem
 from jitgen.formats.unpacked import LAYOUTS
 from jitgen.layer import plan as layer_plan
@@ -314,6 +319,29 @@ def models(arch: Arch) -> list[Config]:
     return [Config.parse(name)[0] for name in names]
 
 
+def of_every_group(arch: Arch) -> list[SiluMulQuantizeConfig]:
+    """Return kernels of activations whose numbers differ from group to group."""
+    words = [
+        (Layout.RAGGED, Format.BLOCK128, Activation.SWIGLU_CLAMP),
+        (Layout.RAGGED, Format.NONE, Activation.SWIGLU_OAI),
+        (Layout.MASKED, Format.ROW, Activation.SWIGLU_BIAS),
+        (Layout.CONTIGUOUS, Format.BLOCK128, Activation.SWIGLU_STEP),
+    ]
+    problems = (
+        SiluMulQuantizeProblem(
+            layout=layout,
+            groups=1,
+            m=512,
+            n=2048,
+            scale_granularity=form,
+            activation=activation,
+            per_group=True,
+        )
+        for layout, form, activation in words
+    )
+    return [rules(arch, each.op).candidates(each)[0] for each in problems]
+
+
 def main() -> None:
     """Prewarm what the tests and the suites of `jitgen bench` run on a target."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -325,6 +353,7 @@ def main() -> None:
         *menu(arch).values(),
         *choices(arch),
         *prepacked(arch),
+        *of_every_group(arch),
         *fc2(arch),
         *wgrad(arch),
         *drop_ins(arch),

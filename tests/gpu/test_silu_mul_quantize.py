@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`silu_mul_quantize` on the GPU: every kernel of the shipped plan, and CUDA graphs."""
+"""`silu_mul_quantize` on the GPU: kernels of the shipped plan, numbers of each group, graphs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from jitgen.config.silu_mul_quantize import SiluMulQuantizeConfig
 from jitgen.errors import CaptureMiss
 from jitgen.ops.silu_mul_quantize.samples import Sizes, make
 from jitgen.runtime.session import current
-from tests.gpu.configs import ARCH
+from tests.gpu.configs import ARCH, of_every_group
 
 CONFIGS = [
     config
     for config in plans.configs(plans.load("swiglu"), ARCH)
     if isinstance(config, SiluMulQuantizeConfig)
 ]
+CONFIGS += of_every_group(ARCH)
 CONFIG = next(config for config in CONFIGS if config.layout == "ragged")
 
 of_cuda = partial(make, device="cuda")
