@@ -111,7 +111,7 @@ def test_on_the_cpu(by_row: bool, is_exact: bool) -> None:
 
 
 @pytest.mark.parametrize("config", KERNELS, ids=lambda config: config.to_name())
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_emulated(config: AddLoraConfig) -> None:
     """On sm_90a: rows of several adapters, and several of one."""
     for is_exact, sizes in (
@@ -138,6 +138,7 @@ def test_emulated_in_place() -> None:
     assert torch.equal(y, case.outputs[0].expected)
 
 
+@pytest.mark.nightly
 def test_every_kernel_of_a_target_gives_the_same_bits() -> None:
     """Whatever other rows of its adapter and expert a row is computed with."""
     found = []
