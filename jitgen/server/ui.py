@@ -71,6 +71,7 @@ async def overview(service: Service, request: Request) -> Response:
         unready=await service.unready(),
         warnings=service.warnings(),
         lru=service.entry_store.lru,
+        is_live=bool(request.query("live")),
     )
 
 

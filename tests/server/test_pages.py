@@ -50,6 +50,8 @@ def test_the_overview_draws_the_last_day(service: Running) -> None:
     assert re.search(r'aria-label="Entries asked for, by source: [\d.]+ % of \d', text)
     assert re.search(r'aria-label="Compiles: [1-9]\d* compiled', text)
     assert CONFIG.name(Arch.CPU) in text.partition("The slowest of the recent compiles")[2]
+    assert 'http-equiv="refresh"' not in text, "only if a reader asks for it"
+    assert 'http-equiv="refresh"' in service.request("GET", "/ui?live=1").data.decode()
     assert ".plot {" in style
     assert ".pictures {" in style
 
