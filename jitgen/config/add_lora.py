@@ -35,8 +35,8 @@ class Tiling(Part):
             next one start.
     """
 
-    threads: int = of(int, default=128, word="t")
-    ctas_per_sm: int = of(int, default=4, word="c")
+    threads: int = of(int, default=256, word="t")
+    ctas_per_sm: int = of(int, default=2, word="c")
     use_pdl: bool = of(bool, default=True, word="nopdl")
 
 
@@ -51,9 +51,9 @@ class AddLoraConfig(TiledConfig):
 
     Example::
 
-        config = AddLoraConfig(by_row=True, tiling=Tiling(threads=256))
+        config = AddLoraConfig(by_row=True, tiling=Tiling(threads=512, ctas_per_sm=1))
         config.name("sm_90a")
-        # 'add_lora_bf16_byrow_t256_sm_90a'
+        # 'add_lora_bf16_byrow_t512_c1_sm_90a'
     """
 
     op: ClassVar[str] = "add_lora"

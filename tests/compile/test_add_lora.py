@@ -26,9 +26,9 @@ KERNELS = [
     AddLoraConfig(by_row=by_row, tiling=tiling)
     for by_row, tiling in (
         (False, Tiling()),
-        (True, Tiling(threads=256, ctas_per_sm=2)),
-        (True, Tiling(ctas_per_sm=1, use_pdl=False)),
-        (False, Tiling(threads=256, ctas_per_sm=1)),
+        (True, Tiling(threads=512, ctas_per_sm=1)),
+        (True, Tiling(threads=128, ctas_per_sm=3, use_pdl=False)),
+        (False, Tiling(threads=128, ctas_per_sm=1)),
     )
 ]
 every_way = pytest.mark.parametrize("by_row", [False, True])
@@ -115,7 +115,7 @@ def test_on_the_cpu(by_row: bool, is_exact: bool) -> None:
 def test_emulated(config: AddLoraConfig) -> None:
     """On sm_90a: rows of several adapters, and several of one."""
     for is_exact, sizes in (
-        (True, samples.Sizes(tokens=6, n=32, k=1032, rank=8, parts=2)),
+        (True, samples.Sizes(tokens=6, n=32, k=2056, rank=8, parts=2)),
         (False, samples.Sizes(tokens=2, n=80, k=64, rank=32)),
     ):
         case = samples.make(config, sizes, is_exact=is_exact)
@@ -143,7 +143,7 @@ def test_every_kernel_of_a_target_gives_the_same_bits() -> None:
     """Whatever other rows of its adapter and expert a row is computed with."""
     found = []
     for config in (KERNELS[1], KERNELS[2]):
-        case = samples.make(config, samples.Sizes(tokens=3, n=32, k=1032, rank=8), is_exact=False)
+        case = samples.make(config, samples.Sizes(tokens=3, n=32, k=2056, rank=8), is_exact=False)
         y, x, a, b, *others, permutation, out, first = case.tensors
         jitgen.emulate(jitgen.get_kernel(config, Arch.SM_90A), *case.tensors, num_sms=1)
         found.append(out.clone())
@@ -206,7 +206,7 @@ class TestProblems:
             for m in (1, 64, 4096)
         }
 
-        assert chosen == {1: Tiling(threads=256, ctas_per_sm=2), 64: Tiling(), 4096: Tiling()}
+        assert chosen == {1: Tiling(threads=512, ctas_per_sm=1), 64: Tiling(), 4096: Tiling()}
 
     @pytest.mark.parametrize(
         ("sizes", "words"),
@@ -231,8 +231,8 @@ class TestProblems:
 def test_no_kernel_spills(by_row: bool) -> None:
     every = (
         AddLoraConfig(by_row=by_row, tiling=Tiling(threads=threads, ctas_per_sm=ctas))
-        for threads in (128, 256)
-        for ctas in (4, 2, 1)
+        for threads in (128, 256, 512)
+        for ctas in (3, 2, 1)
     )
     for config in (each for each in every if check(each, "sm_90a")):
         made = compiler.compile_source(render(config, Arch.SM_90A))

@@ -18,7 +18,7 @@ from jitgen.support.frozen import frozen
 
 _WARP, _VECTOR = 32, 8
 _EXPERTS, _FIRST, _ADAPTERS, _TOP_K = 3, 2, 2, 2
-_SLICE = 128  # columns of x, of which every eighth ones are one sum
+_SLICE, _SLICES = 128, 16  # columns of x: every 16th 128 of them are one sum
 _STEP = 64  # columns of y that a warp computes at once
 
 
@@ -59,7 +59,7 @@ class Sizes(AnySizes):
         """
         wide = _STEP * (config.tiling.threads // _WARP) + 2 * _VECTOR
         return (
-            cls(tokens=2, n=wide, k=8 * _SLICE + _VECTOR, rank=16),
+            cls(tokens=2, n=wide, k=_SLICES * _SLICE + _VECTOR, rank=16),
             cls(tokens=_WARP + 2, n=16, k=_VECTOR, rank=64, parts=2),
         )
 
@@ -69,7 +69,7 @@ class Sizes(AnySizes):
         sizes = in_pairs(
             around(tokens, _WARP // _TOP_K),
             around(columns, _STEP, _STEP * (config.tiling.threads // _WARP)),
-            around(size_k, _SLICE, 8 * _SLICE),
+            around(size_k, _SLICE, _SLICES * _SLICE),
             RANKS,
             (1, 2),
         )

@@ -21,9 +21,10 @@ ROWS = 8
 """Rows of x that an instruction multiplies."""
 
 _SIDES = {
-    "threads": (128, 256),
-    "ctas_per_sm": (1, 2, 3, 4, 5),
+    "threads": (128, 256, 512),
+    "ctas_per_sm": (1, 2, 3),
 }
+"""An SM has shared memory for three CTAs, of 64 KB each."""
 
 _NEEDED = 128
 """
@@ -31,7 +32,7 @@ Registers of a thread with which the compiler spills nothing. Found by compiling
 nvidia-cutlass-dsl 4.8.1.
 """
 
-_TILINGS = (Tiling(), Tiling(threads=256, ctas_per_sm=2))
+_TILINGS = (Tiling(), Tiling(threads=512, ctas_per_sm=1))
 
 _CALL_US, _LATENCY_US, _BYTES_PER_US, _WARP_BYTES_PER_US = 3.0, 0.7, 3.6e6, 4.5e3
 """
@@ -45,7 +46,7 @@ class AddLora(StreamRules[AddLoraConfig, AddLoraProblem]):
 
     row_edges: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
     sums = SumOrder(
-        words="16 columns in one instruction, every eighth 128 of x in turn, then these sums",
+        words="16 columns in one instruction, every sixteenth 128 of x in turn, then these sums",
         free=("by_row", "tiling"),
     )
     entry = "sm90/add_lora.py.jinja"
@@ -70,8 +71,8 @@ class AddLora(StreamRules[AddLoraConfig, AddLoraProblem]):
         self, problem: AddLoraProblem, config: AddLoraConfig, device: Device, num_sms: int
     ) -> Cost:
         """
-        Estimate the time of `config`, on paper: its launch, and bytes, at the rate of memory or of
-        the warps that there are, whose loads wait for each other three times.
+        Estimate the time of `config`, on paper: its launch, bytes at the rate of memory, and what
+        CTAs take one after the other, at the rate of their warps.
         """
         tiling, rows = config.tiling, problem.rows
         sharing = min(WINDOW, max(1.0, rows / (problem.adapters * problem.experts)))
@@ -81,7 +82,7 @@ class AddLora(StreamRules[AddLoraConfig, AddLoraProblem]):
         rate = _WARP_BYTES_PER_US * tiling.threads / WARP
         waves = ceil(ctas / (num_sms * tiling.ctas_per_sm))
         alone_us = waves * (3 * _LATENCY_US + bytes_of_cta / rate)
-        return Cost(_CALL_US + max(bytes_us, alone_us), waves)
+        return Cost(_CALL_US + bytes_us + alone_us, waves)
 
     def check_sizes(self, problem: AddLoraProblem) -> None:
         """Raise a Refusal where a row does not end with a whole vector."""
