@@ -18,6 +18,7 @@ from torch.compiler import is_compiling
 
 from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import InputError
+from jitgen.layer import one_launch as at_once
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.early import JOINED, SHARED, WEIGHTED, configs_of
 from jitgen.layer.lora import Adapters, needs_activation
@@ -67,6 +68,7 @@ class Chain:
         starts_early: Whether launches for few tokens start early, where that is faster: see
             `jitgen.layer.early`.
         joins: Whether one of these launches sorts and gathers, where that is faster.
+        one_launch: Whether calls of few tokens take one launch: see `jitgen.layer.MoELayer`.
     """
 
     config: MoEConfig
@@ -74,6 +76,7 @@ class Chain:
     configs: Mapping[str, Any] = field(default_factory=dict)
     starts_early: bool = True
     joins: bool = True
+    one_launch: bool | None = False
 
     def for_tokens(self, tokens: int, *, is_sorted: bool = False) -> Chain:
         """
@@ -275,6 +278,10 @@ class Chain:
         Run chunk after chunk, with as many tokens as the layer and its memory allow. A sorting of
         all tokens does not apply to a chunk.
         """
+        exchange, added = lease.exchange, (shared, shared_weights, out)
+        if exchange is not None and adapters is None and self._takes_one_launch(x, added):
+            first = self.config.first_expert
+            return at_once.run(self.weights, x, topk_weights, topk_ids, exchange, first, added)
         tokens, most = x.shape[0], self.config.chunk_tokens
         if lease.tokens is not None:
             most = min(most, lease.tokens)
@@ -300,6 +307,13 @@ class Chain:
                 adapters=None if adapters is None else adapters.part(part),
             )
         return out
+
+    def _takes_one_launch(self, x: Tensor, added: at_once.Added) -> bool:
+        """Say whether a call takes one launch."""
+        always = self.one_launch is True
+        return at_once.may_run(x, *added) and at_once.serves(
+            self.config, self.weights, x.shape[0], added, always=always
+        )
 
     def _multiply(
         self,

@@ -98,7 +98,7 @@ def _chosen(config: MoEConfig, weights: ExpertWeights, tokens: int, joins: bool)
         except UnsupportedConfig:  # which the launch says, of the argument that is to blame
             return
         chosen = early(usual, arch)
-        if chosen != usual and _may_be_asked_for(chosen, arch):
+        if chosen != usual and may_be_asked_for(chosen, arch):
             found[launch] = chosen
 
     for problem in of_tokens(config, weights, arch):
@@ -122,7 +122,7 @@ def _join(found: dict[str, Any], problem: Any, arch: Arch) -> None:
         joined = session.select(problem, arch).config
     except UnsupportedConfig:  # likewise
         return
-    if _may_be_asked_for(joined, arch):
+    if may_be_asked_for(joined, arch):
         found[JOINED] = joined
         found.pop("gate_up", None)
 
@@ -144,7 +144,7 @@ def joined_tokens(config: MoEConfig) -> int:
     return min(EARLY_TOKENS, JOINED_PAIRS // config.top_k)
 
 
-def _may_be_asked_for(config: Any, arch: Arch) -> bool:
+def may_be_asked_for(config: Any, arch: Arch) -> bool:
     """
     Say whether calls may have no other kernel than that of `config`. Where they are not to wait for
     the compiler, only if it is there: no neighbour replaces it, as one does the selector's.

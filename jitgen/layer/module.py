@@ -66,6 +66,11 @@ class MoELayer(nn.Module):
         lora: Low-rank adapters of the experts, for calls with `adapter_ids`. They move with the
             module and are not in its state; a server may assign others to `lora`, or write to their
             tensors in place.
+        one_launch: Whether calls of at most 8 tokens take one launch in the place of the chain,
+            where there is such a kernel: False, never; True, always; None, with at most 4 tokens,
+            with which it was faster wherever it was measured. With True or None no two of these
+            launches may run on a GPU at the same time, on two streams, for example: their CTAs
+            wait for each other. Layers that share a workspace share what it needs.
 
     Raises:
         InputError: The weights do not fit the config.
@@ -88,6 +93,7 @@ class MoELayer(nn.Module):
         group: ProcessGroup | Wire | None = None,
         expert_map: ExpertMap | None = None,
         lora: ExpertLora | None = None,
+        one_launch: bool | None = False,
     ) -> None:
         super().__init__()
         for name, given, kind in (
@@ -121,7 +127,13 @@ class MoELayer(nn.Module):
                 self.register_parameter(name, tensor)
             else:
                 self.register_buffer(name, tensor)
-        self._made = Chain(config=config, weights=weights)
+        if not any(one_launch is each for each in (False, True, None)):
+            raise InputError("one_launch", f"must be False, True or None (got {one_launch!r})")
+        if one_launch is not False and max_tokens is None and workspace is None:
+            raise InputError("one_launch", "must be False without max_tokens and workspace")
+        if one_launch is not False and group is not None:
+            raise InputError("one_launch", "must be False with a group: ranks wait for each other")
+        self._made = Chain(config=config, weights=weights, one_launch=one_launch)
         self._number = None if self._wire is None else ranks.numbered(self)
         self.register_load_state_dict_post_hook(_look_again)  # type: ignore[no-untyped-call]
 
@@ -222,6 +234,8 @@ class MoELayer(nn.Module):
             return ranks.run_on_ranks(self._chain, self._wire, *of_rank, rank_tokens, self._number)
         if rank_tokens is not None:
             raise InputError("rank_tokens", "must be None without a group")
+        if self._made.one_launch is not False and workspace is not None:
+            workspace.make_exchange()
         given = (x, topk_weights, topk_ids, shared, out, workspace, sorting)
         more = {"shared_weights": shared_weights, "lora": self.lora, "adapter_ids": adapter_ids}
         return run(self._chain, *given, **more)  # type: ignore[arg-type]

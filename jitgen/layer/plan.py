@@ -12,6 +12,7 @@ from jitgen.layer.chain import Chain
 from jitgen.layer.early import EARLY_TOKENS, joined_tokens, mean_rows
 from jitgen.layer.lora import ExpertLora, activation_problem, needs_activation
 from jitgen.layer.lora import problems as of_lora
+from jitgen.layer.one_launch import in_plan, most_tokens
 from jitgen.layer.problems import (
     between_ranks,
     joined_problem,
@@ -91,10 +92,19 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
             for each in problems
         )
         + joining
+        + tuple(_at_once(chain, tokens, target(arch)))
         + tuple(_masked(chain, masked))
         + tuple(_of_ranks(chain, max_tokens, num_ranks, can_mask=can_mask))
         + tuple(_of_lora(chain, tokens, lora)),
     )
+
+
+def _at_once(chain: Chain, tokens: int, arch: Arch) -> Iterator[Sweep]:
+    """Yield the problems of calls that take one launch."""
+    if chain.one_launch is not False:
+        most = min(tokens, most_tokens(chain.config))
+        for problem in in_plan(chain.config, chain.weights, arch):
+            yield Sweep(problem=problem, min_rows=1, max_rows=most, is_optional=True)
 
 
 def _masked(chain: Chain, most: int | None) -> Iterator[Sweep]:

@@ -23,9 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jitgen.config.moe_decode import MOST_PAIRS, MOST_TOKENS
 from jitgen.errors import InputError
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
+from jitgen.ops.moe_decode.exchange import Exchange
 from jitgen.support.frozen import frozen
 from jitgen.support.moved import with_new_names, with_old_fields
 
@@ -108,6 +110,7 @@ class Lease:
 
     Attributes:
         tokens: Most tokens at once; None: any number.
+        exchange: What CTAs of calls in one launch exchange h by; None: there are no such calls.
     """
 
     def __init__(
@@ -116,8 +119,10 @@ class Lease:
         tokens: int | None = None,
         top_k: int = 1,
         order: Tensor | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         self.tokens = tokens
+        self.exchange = exchange
         self._blocks = blocks
         self._top_k = top_k
         self._order = order
@@ -173,6 +178,7 @@ class Workspace:
         self._sizes = (hidden, intermediate, top_k, a_dtype, is_gated)
         self._lock = threading.Lock()
         self._order: Tensor | None = None
+        self._exchange: Exchange | None = None
         self._device = torch.empty(0, device=device).device
         self._of_stream: dict[int, _Blocks] = {}
         self._blocks()  # now, so that there is room for it or an error
@@ -219,7 +225,8 @@ class Workspace:
         """Bytes of the memory, of all streams together."""
         with self._lock:
             every = list(self._of_stream.values())
-        return sum(each.rows.nbytes + each.results.nbytes for each in every)
+        exchange = 0 if self._exchange is None else self._exchange.words.nbytes
+        return exchange + sum(each.rows.nbytes + each.results.nbytes for each in every)
 
     @contextmanager
     def lease(self) -> Iterator[Lease]:
@@ -231,7 +238,7 @@ class Workspace:
         if blocks is not None and not blocks.lock.acquire(blocking=False):
             blocks = None
         try:
-            yield Lease(blocks, self.max_tokens, self._sizes[2], self._order)
+            yield Lease(blocks, self.max_tokens, self._sizes[2], self._order, self._exchange)
         finally:
             if blocks is not None:
                 blocks.lock.release()
@@ -265,6 +272,19 @@ class Workspace:
             if self._device.type == "cuda":
                 torch.cuda.current_stream(self._device).synchronize()
             self._order = order
+
+    def make_exchange(self) -> None:
+        """
+        Make the memory of calls in one launch now, for all streams and graphs: such calls come one
+        after the other. While a CUDA graph is captured do nothing, as `number_rows`.
+        """
+        if self._exchange is None and not self._is_capturing():
+            _, intermediate, top_k, *_ = self._sizes
+            tokens = min(self.max_tokens, MOST_TOKENS, MOST_PAIRS // top_k)
+            exchange = Exchange.of(tokens, top_k, intermediate, self._device)
+            if self._device.type == "cuda":
+                torch.cuda.current_stream(self._device).synchronize()
+            self._exchange = exchange
 
     def require(self, config: MoEConfig, weights: ExpertWeights) -> None:
         """

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Rules of every target for `combine` and `combine_ranks`: which fields of a config go together.
+Rules of every target for `combine` and others that add a shared expert: which fields of a config go
+together.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from typing import TypeVar
 
 from jitgen.config.combine import CombineConfig
 from jitgen.config.combine_ranks import CombineRanksConfig
+from jitgen.config.moe_decode import MoeDecodeConfig
 from jitgen.targets.protocol import refuse_unless
 
-_Combining = TypeVar("_Combining", CombineConfig, CombineRanksConfig)
+_Combining = TypeVar("_Combining", CombineConfig, CombineRanksConfig, MoeDecodeConfig)
 
 
-def check_kind(config: CombineConfig | CombineRanksConfig) -> None:
+def check_kind(config: CombineConfig | CombineRanksConfig | MoeDecodeConfig) -> None:
     """
     Require what is weighted.
 

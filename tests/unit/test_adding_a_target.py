@@ -19,6 +19,7 @@ NAMED = {
     "jitgen/ops/grouped_gemm/call.py": "docstrings: which sizes a GPU takes",
     "jitgen/config/grouped_gemm_wgrad.py": "a docstring: an example",
     "jitgen/ops/grouped_gemm_wgrad/call.py": "a docstring: which sizes a GPU takes",
+    "jitgen/config/moe_decode.py": "a docstring: an example",
     "jitgen/config/moe_fc2_dense.py": "a docstring: an example",
     "jitgen/config/activation_backward.py": "a docstring: an example",
     "jitgen/config/add_lora.py": "a docstring: an example",

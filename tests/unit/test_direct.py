@@ -52,6 +52,9 @@ FINE = {
     ("dispatch", 3): {"more of 1"},
     ("dispatch", 4): {"int64"},
     ("grouped_gemm", 2): {"more of 0", "more of 1"},  # blocks of atoms more than are needed
+    ("moe_decode", 7): {"int64", "more of 0", "more of 1"},  # what CTAs exchange words in
+    ("moe_decode", 8): {"int64"},  # which it is
+    ("moe_decode", 10): {"huge"},  # an expert's number, as large as there are
     ("permute_quantize", 0): {"more of 0", "one less of 0"},  # tokens, of which permutation does
     ("permute_quantize", 2): {"more of 0", "one less of 0"},  # groups, whatever ragged rows do
     ("permute_quantize", 4): {"more of 0", "more of 1", "one less of 0"},  # atoms; groups to sort

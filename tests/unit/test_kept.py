@@ -77,6 +77,8 @@ KEPT = {
         for name in ("_blocks", "_of_stream", "_views", "lock", "_lock", "results")
     },
     "layer/workspace.py self._order": "numbers that are written once, and the device waited for",
+    "layer/workspace.py self._exchange": "written by launches alone, which count themselves in it",
+    "layer/workspace.py self.exchange": _LEASED,
     **{
         f"layer/workspace.py self.{name}": _NUMBERS
         for name in ("_device", "_sizes", "_top_k", "max_tokens", "tokens")

@@ -22,6 +22,9 @@ from jitgen.ops.activation_backward.call import activation_backward
 from jitgen.ops.combine_ranks.call import combine_ranks
 from jitgen.ops.dispatch.call import dispatch
 from jitgen.ops.dispatch.rounds import Link, new_state
+from jitgen.ops.moe_decode.call import moe_decode
+from jitgen.ops.moe_decode.exchange import Exchange
+from jitgen.ops.moe_decode.validate import Experts
 from jitgen.ops.moe_fc2_dense.samples import Sizes, make
 from jitgen.plans import recorder
 from jitgen.plans import recording as files
@@ -53,6 +56,15 @@ def dense(**options: Any) -> Any:
     sizes = Sizes(tokens=4, experts=2, n=128, k=128, top_k=1)
     case = make(MoEFc2DenseConfig(tile=Tile(m=64, n=128, k=128)), sizes, is_exact=True)
     return jitgen.moe_fc2_dense(**case.arguments | options)
+
+
+def decode(**options: Any) -> Any:
+    """Compute a layer of experts in one launch."""
+    values = torch.ones(2, 256, 128).to(torch.float8_e4m3fn)
+    experts = Experts(values, torch.ones(2, 2, 1), values[:, :128], torch.ones(2, 1, 1))
+    ids, exchange = int32(0, 1).view(2, 1), Exchange.of(2, 1, 128)
+    x = torch.ones(2, 128, dtype=BF16)
+    return moe_decode(x, ids, torch.ones(2, 1), experts, exchange, **options)
 
 
 CALLS: dict[str, Call] = {
@@ -87,6 +99,7 @@ CALLS: dict[str, Call] = {
     "grouped_gemm_wgrad": lambda **options: jitgen.grouped_gemm_wgrad(
         torch.ones(6, 8, dtype=BF16), torch.ones(6, 16, dtype=BF16), offs=int32(2, 6), **options
     ),
+    "moe_decode": decode,
     "moe_fc2_dense": dense,
     "permute_quantize": lambda **options: jitgen.permute_quantize(
         torch.ones(2, 256, dtype=BF16), int32(2, 0, 3, 1), top_k=2, offs=int32(1, 4), **options

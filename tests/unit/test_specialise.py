@@ -35,6 +35,7 @@ KERNELS = (
     "unpack_weights_exact1_sm_90a",
     "dispatch_bf16_sm_90a",
     "combine_ranks_bf16_shared_sm_90a",
+    "moe_decode_e4m3_block128_sm_90a",
     "moe_fc2_dense_e4m3_e4m3_block128_bf16_t64x128x128_c1x1_acc1_streamb_splitk2_sm_90a",
     "moe_fc2_dense_e4m3_e4m3_block128_bf16_t128x128x128_c1x1_acc4_streamb_splitk2_sm_100a",
 )

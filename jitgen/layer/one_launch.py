@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Calls of few tokens that take one launch in the place of a chain of them, where a layer asks for it.
+
+Its CTAs wait for each other. So no two such launches may run on a GPU at the same time, which no
+layer can know: that is why layers have to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from jitgen.config import Arch, Numerics
+from jitgen.config.moe_decode import MOST_PAIRS, MOST_TOKENS, MoeDecodeProblem
+from jitgen.config.silu_mul_quantize import Activation
+from jitgen.errors import UnsupportedConfig
+from jitgen.layer.config import MoEConfig
+from jitgen.layer.early import may_be_asked_for
+from jitgen.layer.weights import ExpertWeights
+from jitgen.ops.dispatcher import is_traced
+from jitgen.ops.moe_decode.call import moe_decode
+from jitgen.ops.moe_decode.exchange import Exchange
+from jitgen.ops.moe_decode.validate import COLUMNS_OF_CTA, Experts
+from jitgen.runtime import devices
+from jitgen.runtime.session import current
+from jitgen.settings import settings
+from jitgen.targets.legality import target
+
+FASTER_TOKENS = 4
+"""
+Most tokens with which one launch is chosen. On an H200, measured on 2026-11-28, it took 0.63 to
+0.96 of the chain's time for 1, 2 and 4 tokens of five layers, of 25 MB to 1.3 GB of chosen weights,
+and 0.91 to 1.10 of it for 8 tokens.
+"""
+
+
+def most_tokens(config: MoEConfig) -> int:
+    """Return the most tokens of a call that one launch takes: those of 64 pairs, at most 8."""
+    return min(MOST_TOKENS, MOST_PAIRS // config.top_k)
+
+
+def problem_of(config: MoEConfig, weights: ExpertWeights, tokens: int) -> MoeDecodeProblem | None:
+    """
+    Return the problem of a call in one launch; None where no kernel computes the layer so: it is
+    for FP8 weights with scales of blocks, gates before ups, and SwiGLU, without biases.
+    """
+    tensors = weights.tensors
+    is_plain = (
+        str(weights.activation_format) == "block128"
+        and tensors.keys() == set(Experts._fields)
+        and tensors["w13"].dtype is torch.float8_e4m3fn
+        and all(each.stride(-1) == 1 for each in tensors.values())
+    )
+    is_usual = config.activation == Activation.SWIGLU and not config.interleaved
+    is_fast = Numerics(config.numerics or settings.numerics) is Numerics.FAST
+    is_few = 0 < tokens <= most_tokens(config)
+    if not (is_plain and is_usual and is_fast and is_few) or config.zero_experts:
+        return None
+    return MoeDecodeProblem(
+        m=tokens,
+        experts=weights.groups,
+        top_k=min(config.top_k, weights.groups),
+        hidden=config.hidden,
+        intermediate=config.intermediate,
+    )
+
+
+Added = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""What a shared expert gave, its weights, and where the result goes."""
+
+
+def is_chosen(problem: MoeDecodeProblem, *, always: bool) -> bool:
+    """Say whether one launch is faster than the chain, or is taken anyway."""
+    return always or problem.m <= FASTER_TOKENS
+
+
+def serves(
+    config: MoEConfig, weights: ExpertWeights, tokens: int, added: Added, *, always: bool
+) -> bool:
+    """Say whether a call takes one launch on the device of the weights."""
+    problem = problem_of(config, weights, tokens)
+    if problem is None or not is_chosen(problem, always=always):
+        return False
+    problem = replace(problem, has_shared=added[0] is not None, is_weighted=added[1] is not None)
+    session = current.get()
+    device = devices.find(weights.device, session, "w13")
+    if problem.op not in target(device.arch).operations:
+        return False
+    if problem.hidden > COLUMNS_OF_CTA * device.tail[0]:
+        return False
+    try:
+        chosen = session.select(problem, device.arch).config
+    except UnsupportedConfig:  # sizes that no kernel takes
+        return False
+    return may_be_asked_for(chosen, device.arch)
+
+
+def run(
+    weights: ExpertWeights,
+    x: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    exchange: Exchange,
+    first_expert: int,
+    added: Added,
+) -> Tensor:
+    """Compute a call for which one launch `serves`."""
+    tensors = weights.tensors
+    experts = Experts(*(tensors[name] for name in Experts._fields))
+    shared, shared_weights, out = added
+    return moe_decode(
+        x,
+        topk_ids,
+        topk_weights,
+        experts,
+        exchange,
+        first_expert=first_expert,
+        shared=shared,
+        shared_weights=shared_weights,
+        out=out,
+    )
+
+
+def may_run(*given: Tensor | None) -> bool:
+    """Say whether a call is one that no tracer looks at: a tracer's graph has the chain."""
+    return not (is_compiling() or is_traced([each for each in given if each is not None]))
+
+
+def in_plan(config: MoEConfig, weights: ExpertWeights, arch: Arch) -> Iterator[MoeDecodeProblem]:
+    """Yield the problems for a plan, of one token, where a target has such kernels."""
+    problem = problem_of(config, weights, 1)
+    if problem is not None and problem.op in target(arch).operations:
+        shared = replace(problem, has_shared=True)
+        yield from (problem, shared, replace(shared, is_weighted=True))

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`moe_decode`: a layer of experts for few tokens, in one launch."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from jitgen.config.moe_decode import MoeDecodeConfig, MoeDecodeProblem
+from jitgen.ops import tensors as common
+from jitgen.ops.call import calling
+from jitgen.ops.dispatch.launch import launch_for
+from jitgen.ops.dispatcher import mark_written, require_apart
+from jitgen.ops.explicit_config import explicit_config
+from jitgen.ops.moe_decode.exchange import Exchange
+from jitgen.ops.moe_decode.validate import Experts, check_layer, require_room
+from jitgen.runtime.session import current
+
+_OP = MoeDecodeProblem.op
+
+
+def moe_decode(  # noqa: PLR0913  # each is one thing to say
+    x: Tensor,
+    topk_ids: Tensor,
+    topk_weights: Tensor,
+    experts: Experts,
+    exchange: Exchange,
+    *,
+    first_expert: int = 0,
+    shared: Tensor | None = None,
+    shared_weights: Tensor | None = None,
+    out: Tensor | None = None,
+    config: MoeDecodeConfig | None = None,
+) -> Tensor:
+    """
+    Compute a layer of experts for at most 8 tokens in one launch, on GPUs that have such a kernel.
+
+    ``out[t] = sum over j of topk_weights[t, j] * w2[e] . (silu(w13[e, :I] . x[t]) * (w13[e, I:] .
+    x[t]))`` with ``e = topk_ids[t, j] - first_expert``, for the experts that are here. Tokens and h
+    are quantised as `jitgen.quantize.per_token_group` does it; sums are float32, rounded once.
+
+    All CTAs of the launch, one on each SM, run at the same time and wait for each other. So no
+    other such launch may run on the GPU beside it, on another stream, for example: each may have
+    SMs that the other waits for.
+
+    Args:
+        x: (T, H) bfloat16, at most 8 tokens; H contiguous and a multiple of 128.
+        topk_ids: (T, k) int32, at most 64 in all.
+        topk_weights: (T, k) float32.
+        experts: The weights.
+        exchange: Memory that calls use one after the other, see `Exchange.of`.
+        first_expert: Number of the first of the E experts that are here.
+        shared: (T, H) bfloat16, what a shared expert gave, added at the end.
+        shared_weights: (T,) float32, what rows of `shared` are multiplied with; None: 1.
+        out: (T, H) bfloat16, where the result goes. It may be `shared`.
+        config: A config to use instead of the selector's.
+
+    Returns:
+        (T, H) bfloat16.
+
+    Raises:
+        InputError: An argument is wrong, or the device has no such kernel; the message says which,
+            what is required, and what came.
+        KernelMiss, CompileError: As `jitgen.grouped_gemm`.
+    """
+    with calling(_OP):
+        session = current.get()
+        device = common.device_of(_OP, "x", x, session)
+        num_ctas = device.tail[0]
+        tokens, added = (x, topk_ids, topk_weights), (shared, shared_weights, out)
+        problem = check_layer(*tokens, experts, exchange, first_expert, num_ctas, *added)
+        tensors = {"x": x, "topk_ids": topk_ids, "topk_weights": topk_weights, "out": out}
+        tensors |= {"shared": shared, "shared_weights": shared_weights}
+        common.refuse_gradients(tensors, _OP)
+        if config is not None:
+            require_room(explicit_config(config, MoeDecodeConfig, device.arch), problem.hidden)
+        launch = launch_for(session, device, problem, config, "x")
+        if out is None:
+            out = x.new_empty(x.shape)
+        else:
+            given = {name: each for name, each in tensors.items() if each is not None}
+            require_apart(given, ("out",), in_place=("shared",))
+            mark_written((out,))
+        extra = tuple(each for each in (shared, shared_weights) if each is not None)
+        layer = (*tokens, *experts, *exchange, *extra, out, first_expert)
+        launch.function(*layer, *launch.tail)
+        return out

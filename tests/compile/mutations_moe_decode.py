@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes in kernels that compute a layer of experts in one launch: edits of their source."""
+
+from __future__ import annotations
+
+from tests.compile.mutations import Mutation, rewrite
+
+_SYNC = "        sync_warpgroup(schedule.warpgroup)\n"
+
+EDITS: dict[str, tuple[str, str]] = {
+    # the list of experts
+    "an expert is listed as often as it is chosen": (
+        "(first[i] == lane + 32 * i)",
+        "(lane + 32 * i < num_pairs)",
+    ),
+    "experts of other ranks are listed": (" & (own[i] < num_experts)", ""),
+    "experts have the numbers of the whole layer": (
+        "topk_ids[token[i], place] - first_expert",
+        "topk_ids[token[i], place]",
+    ),
+    "pairs beyond the first 32 count as those": (
+        "pair = source + 32 * half",
+        "pair = source",
+    ),
+    "the places of later pairs begin anew": (
+        "place = before + cute.arch.popc(found[1] & below)",
+        "place = cute.arch.popc(found[1] & below)",
+    ),
+    "a token that chose an expert twice has the first weight": (
+        "weight[i] += of_other if is_own else Float32(0.0)",
+        "weight[i] = of_other if is_own & (pair == own_first[i]) else weight[i]",
+    ),
+    "a token has the weights of all": (
+        "is_own = is_same & (its_token == token[i])",
+        "is_own = is_same",
+    ),
+    "an expert's tokens are those of its first pair": (
+        "chosen[i] |= Int32(1) << its_token if is_same else Int32(0)",
+        "chosen[i] |= Int32(1) << token[i] if is_same else Int32(0)",
+    ),
+    "experts of later pairs are not counted": (
+        "lists.count[0] = before + cute.arch.popc(found[1])",
+        "lists.count[0] = before",
+    ),
+    "loads do not wait for the list": (
+        "cute.arch.barrier(barrier_id=LISTED, number_of_threads=32 * WARPGROUPS)",
+        "cute.arch.sync_warp()",
+    ),
+    # the launch
+    "launches have one number": ("return Int32(ticket >> 32) + 1", "return Int32(1)"),
+    "the launch before counts": ("return Int32(ticket >> 32) + 1", "return Int32(ticket >> 32)"),
+    "no launch is counted": ("if Int32(ticket) == num_ctas - 1:", "if Int32(ticket) == num_ctas:"),
+    "CTAs count on for ever": (
+        "step = (Int64(1) << 32) - Int64(num_ctas)",
+        "step = Int64(1) << 32",
+    ),
+    # stages
+    "stages are filled before they are free": (
+        "    cute.arch.mbarrier_wait(ring.empty + slot, state.phase)\n",
+        "",
+    ),
+    "stages are read before they are full": (
+        "    cute.arch.mbarrier_wait(ring.full + slot, load.phase)\n",
+        "",
+    ),
+    "half of the bytes are expected": (
+        "mbarrier_arrive_and_expect_tx(full, STAGE_BYTES)",
+        "mbarrier_arrive_and_expect_tx(full, STAGE_BYTES // 2)",
+    ),
+    "scales are not waited for": (
+        "cute.arch.mbarrier_init(ring.full + thread, 1 + 2 * BLOCKS)",
+        "cute.arch.mbarrier_init(ring.full + thread, 1)",
+    ),
+    "one warp frees a stage": (
+        "cute.arch.mbarrier_init(ring.empty + thread, 4)",
+        "cute.arch.mbarrier_init(ring.empty + thread, 1)",
+    ),
+    "a stage is free while it is multiplied": ("    warpgroup.wait_group(0)\n", ""),
+    "warpgroups share their stages": (
+        "slot = schedule.warpgroup * STAGES + load.index",
+        "slot = load.index",
+    ),
+    # weights
+    "ups are gates": ("rows = unit, unit + schedule.units_of_h", "rows = unit, unit"),
+    "both halves of a stage are one": (
+        "weights.halves[None, 2 * slot + half]",
+        "weights.halves[None, 2 * slot]",
+    ),
+    "columns of out are taken twice": (
+        "rows = unit, unit + schedule.num_ctas",
+        "rows = unit, unit",
+    ),
+    "all blocks have the first one's scale": (
+        "chunk * BLOCKS + lane % BLOCKS, last_block)",
+        "chunk * BLOCKS, last_block)",
+    ),
+    "ups have the scales of gates": (
+        "row = rows[0] if lane < BLOCKS else rows[1]",
+        "row = rows[0]",
+    ),
+    "pieces of h are taken by the wrong warpgroup": (
+        "return (schedule.warpgroup + WARPGROUPS - own % WARPGROUPS) % WARPGROUPS",
+        "return Int32(0)",
+    ),
+    # products
+    "sums of stages add up": ("cute.gemm(mmas[min(k, 1)], acc", "cute.gemm(mmas[1], acc"),
+    "the products of another block count": (
+        "value = high if is_odd == 1 else low",
+        "value = low if is_odd == 1 else high",
+    ),
+    "tokens have the factors of their neighbours": (
+        "factor = factors[token + v, block]",
+        "factor = factors[token, block]",
+    ),
+    "all blocks have the factors of the first chunk": (
+        "promote(total, acc, scales, tiles.factors, chunk * BLOCKS)",
+        "promote(total, acc, scales, tiles.factors, 0)",
+    ),
+    "units of h are sums of all before": ("        total.fill(0.0)\n", ""),
+    "half of the blocks are left out of gates": (
+        "gate = sums[row, token, 0, 0] + sums[row, token, 1, 0]",
+        "gate = sums[row, token, 0, 0]",
+    ),
+    "sums of a unit are read before all are there": (
+        f"        store_total(total, own)\n{_SYNC}",
+        "        store_total(total, own)\n",
+    ),
+    "one buffer serves all units": ("        buffer ^= 1", "        buffer ^= 0"),
+    "h is multiplied before all of it is there": (
+        f'        cute.arch.fence_proxy("async.shared", space="cta")\n{_SYNC}',
+        '        cute.arch.fence_proxy("async.shared", space="cta")\n',
+    ),
+    "h is multiplied without a fence": (
+        f'        cute.arch.fence_proxy("async.shared", space="cta")\n{_SYNC}',
+        _SYNC,
+    ),
+    "the next h comes while one is multiplied": (
+        f"{_SYNC[:-1]}  # all warps have multiplied: the next piece may come\n",
+        "",
+    ),
+    "no warpgroup waits for the sums of others": (
+        "    cute.arch.barrier(barrier_id=READY, number_of_threads=MATH_THREADS)\n    own",
+        "    own",
+    ),
+    "half of the sums are left out": (
+        "for part in cutlass.range_constexpr(2):",
+        "for part in (0,):",
+    ),
+    # the exchange
+    "h is sent without a gate": ("gate * sigmoid(alone(gate))[0] * up", "up"),
+    "words of another launch are taken": (
+        "while not has_come((first, second), launch):",
+        "while (first == 0) | (second == 0):",
+    ),
+    "words of one token are another's": (
+        "return cute.arch.popc((tokens & -tokens) - 1)",
+        "return 0",
+    ),
+    "a token's words are the next one's": (
+        "        left &= left - 1\n        first, second = ask_for_words",
+        "        left &= left - 1\n        ask_for_words",
+    ),
+    "h has no weight": ("factor = scales[0] * weight if", "factor = scales[0] if"),
+    "tokens that did not choose an expert have its factor": (
+        "    factor = Float32(0.0)  # of the token that has the lane's number\n",
+        "    factor = Float32(1.0)\n",
+    ),
+    "blocks beyond the last are waited for": (
+        "return lists.chosen[place] if block < schedule.blocks_of_h else Int32(0)",
+        "return lists.chosen[place]",
+    ),
+    "rows of h of two experts are one": (
+        "row = Int64(place * schedule.num_tokens + token)",
+        "row = Int64(token)",
+    ),
+    # tokens
+    "tokens are not swizzled": ("(lane ^ (token << 2))", "lane"),
+    "tiles are not cleared": ("    clear(x_tiles, chunks_of_x)\n", ""),
+    "sums lie where tokens are still read": (
+        "    cute.arch.barrier(barrier_id=READY, number_of_threads=MATH_THREADS)  # tokens",
+        "    # tokens",
+    ),
+    "quotients are products with a rounded inverse": (
+        "quotient = cute.math.fma(-excess, inverse, quotient)",
+        "quotient = quotient * Float32(1.0)",
+    ),
+    "the largest magnitude is the first lane's": (
+        "scale_of(across_lanes(scales[n], 32))",
+        "scale_of(across_lanes(scales[n], 16))",
+    ),
+    "negative numbers are no magnitudes": (
+        "bits = numbers[i, n].bitcast(Uint32) & Uint32(0x7FFFFFFF)",
+        "bits = numbers[i, n].bitcast(Uint32)",
+    ),
+    "tokens are read before the kernel before has ended": (
+        "    cute.arch.griddepcontrol_wait()  # before",
+        "    # before",
+    ),
+    "tokens are multiplied before they are there": (
+        "        cute.arch.barrier(barrier_id=READY, number_of_threads=THREADS)\n",
+        "",
+    ),
+}
+"""By what is wrong then, a text of a kernel that occurs once, and what stands there instead."""
+
+MISTAKES = [
+    Mutation(name=name, program="layer", edit=rewrite(edit), kind="wrong", of_source=True)
+    for name, edit in EDITS.items()
+]
