@@ -127,10 +127,7 @@ class MoELayer(nn.Module):
                 self.register_parameter(name, tensor)
             else:
                 self.register_buffer(name, tensor)
-        if not any(one_launch is each for each in (False, True, None)):
-            raise InputError("one_launch", f"must be False, True or None (got {one_launch!r})")
-        if one_launch is not False and max_tokens is None and workspace is None:
-            raise InputError("one_launch", "must be False without max_tokens and workspace")
+        _require_one_launch(one_launch, has_memory=max_tokens is not None or workspace is not None)
         if one_launch is not False and group is not None:
             raise InputError("one_launch", "must be False with a group: ranks wait for each other")
         self._made = Chain(config=config, weights=weights, one_launch=one_launch)
@@ -614,6 +611,13 @@ class MoELayer(nn.Module):
         for name, tensor in found.items():
             require(name, tensor)
         return found  # type: ignore[return-value]
+
+
+def _require_one_launch(one_launch: object, *, has_memory: bool) -> None:
+    if not any(one_launch is each for each in (False, True, None)):
+        raise InputError("one_launch", f"must be False, True or None (got {one_launch!r})")
+    if one_launch is not False and not has_memory:
+        raise InputError("one_launch", "must be False without max_tokens and workspace")
 
 
 def _require_fit(config: MoEConfig, weights: ExpertWeights) -> None:
