@@ -4,8 +4,8 @@
 #
 # It comes from this config, which always gives the same text:
 #
-#     {"has_shared":true,"is_weighted":false,"op":"combine_ranks","tiling":{"ctas":128,
-#     "threads":256,"use_pdl":true}}
+#     {"can_mask":false,"has_shared":true,"is_weighted":false,"op":"combine_ranks",
+#     "tiling":{"ctas":128,"threads":256,"use_pdl":true}}
 #
 # To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
 # `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
@@ -86,7 +86,7 @@ def combine_ranks_kernel(y, inbox, peers, state, shared, out):
     room = y.shape[0] // ranks
     first, step, every = cta * THREADS + thread, num_ctas * THREADS, room * y.shape[1]
     for item in cutlass.range(first, every * (ranks - 1), step, unroll=1):
-        send(y, inbox, peers, (rank, number), item)
+        send(y, inbox, peers, (rank, wait), item)
     for vector in cutlass.range(first, every, step, unroll=1):
         elements = take(y, inbox, state, wait, (rank, ranks), vector)
         token, column = vector // y.shape[1], vector % y.shape[1]
@@ -102,10 +102,11 @@ def combine_ranks_kernel(y, inbox, peers, state, shared, out):
         state[COMBINED] = number
 
 
+# sm90/combine_ranks/travel.py.jinja
 @cute.jit
 def send(y, inbox, peers, own, item):
     """Send a vector. Items are all vectors for the next rank, then all for the one behind it."""
-    rank, number = own
+    rank, wait = own
     ranks = cute.size(peers)
     every = y.shape[0] // ranks * y.shape[1]
     vector, peer = item % every, (rank + 1 + item // every) % ranks
@@ -113,9 +114,7 @@ def send(y, inbox, peers, own, item):
     row = peer * (y.shape[0] // ranks) + vector // y.shape[1]
     cute.autovec_copy(y[row, vector % y.shape[1], None], words)
     address = address_of(peers[peer], cute.size(inbox, mode=[1]), rank, vector)
-    send_vector(address, words, number)
-
-
+    send_vector(address, words, wait.number)
 @cute.jit
 def take(y, inbox, state, wait, ranks, vector):
     """Wait for one vector of each rank; return the two elements of each, its own among them."""
@@ -144,6 +143,7 @@ def take(y, inbox, state, wait, ranks, vector):
     return elements
 
 
+# sm90/combine_ranks/sums.py.jinja
 @cute.jit
 def add(sums, elements, weight):
     """Add the four columns of a vector's elements."""
@@ -176,6 +176,7 @@ def store_sums(sums, target):
     cute.autovec_copy(cute.recast_tensor(rounded, Uint32), target)
 
 
+# sm90/combine_ranks.py.jinja
 def launch(y, inbox, peers, state, shared, out, num_sms, stream):
     """Launch the kernel on `stream` for a GPU with `num_sms` SMs."""
     y, out = words_of(y), words_of(out)
@@ -218,7 +219,7 @@ def arguments():
     )
 
 
-# sm90/combine_ranks/entry.py.jinja
+# sm90/combine_ranks/entry_failing.py.jinja
 @cute.jit
 def combine_ranks(y, inbox, peers, state, shared, out, num_sms, stream):
     """
@@ -241,14 +242,6 @@ def words_of(tensor):
 
 # sm90/shared/wire.py.jinja
 VECTOR_BYTES = 16  # in an inbox
-
-
-class Wait(NamedTuple):
-    """What a thread waits for, and how long."""
-
-    number: Int32  # the round
-    begin: Int64  # nanoseconds
-    limit: Int64  # nanoseconds; 0 if an earlier wait came to its limit
 
 
 def address_of(base, places, source, place):
@@ -281,6 +274,15 @@ def load_vector(address):
 def has_come(elements, number):
     """Say whether both elements of a vector are of the round."""
     return (Int32(elements[0] >> 32) == number) & (Int32(elements[1] >> 32) == number)
+
+
+# sm90/shared/wait_failing.py.jinja
+class Wait(NamedTuple):
+    """What a thread waits for, and how long."""
+
+    number: Int32  # the round
+    begin: Int64  # nanoseconds
+    limit: Int64  # nanoseconds; 0 if an earlier wait came to its limit
 
 
 @cute.jit

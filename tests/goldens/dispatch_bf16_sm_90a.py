@@ -4,7 +4,7 @@
 #
 # It comes from this config, which always gives the same text:
 #
-#     {"op":"dispatch","tiling":{"ctas":128,"threads":256,"use_pdl":true}}
+#     {"can_mask":false,"op":"dispatch","tiling":{"ctas":128,"threads":256,"use_pdl":true}}
 #
 # To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
 # `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as
@@ -102,20 +102,21 @@ def dispatch_kernel(given, inbox, peers, state, received):
     first, step = cta * THREADS + thread, num_ctas * THREADS
     every = record.room * record.length
     for item in cutlass.range(first, every * ranks, step, unroll=1):
-        send(given, received, inbox, peers, record, (rank, number), item)
+        send(given, received, inbox, peers, record, (rank, wait), item)
     for item in cutlass.range(every + first, every * ranks, step, unroll=1):
         take(received, inbox, state, wait, record, (rank, ranks), item)
     if first == 0:
         state[DISPATCHED] = number
 
 
+# sm90/dispatch/travel.py.jinja
 @cute.jit
 def send(given, received, inbox, peers, record, own, item):
     """
     Send a vector to one rank. Items are all vectors for this rank, then all for the next rank, and
     so on; those for this rank are stored where vectors of peers will be stored.
     """
-    rank, number = own
+    rank, wait = own
     ranks, every = cute.size(peers), record.room * record.length
     vector, distance = item % every, item // every
     words = cute.make_rmem_tensor(2, Uint32)
@@ -125,9 +126,7 @@ def send(given, received, inbox, peers, record, own, item):
     else:
         peer = peers[(rank + distance) % ranks]
         address = address_of(peer, cute.size(inbox, mode=[1]), rank, vector)
-        send_vector(address, words, number)
-
-
+        send_vector(address, words, wait.number)
 @cute.jit
 def load_words(given, record, vector, words):
     """Load a vector of this rank's tokens; of rows without one zeros, and no expert."""
@@ -174,6 +173,7 @@ def take(received, inbox, state, wait, record, ranks, item):
     keep_words(received, record, source, vector, words)
 
 
+# sm90/dispatch.py.jinja
 def launch(given, inbox, peers, state, received, num_sms, stream):
     """Launch the kernel on `stream` for a GPU with `num_sms` SMs."""
     given = given._replace(x=words_of(given.x))
@@ -220,6 +220,7 @@ def arguments():
     )
 
 
+# sm90/dispatch/entry_failing.py.jinja
 @cute.jit
 def dispatch(
     x, topk_ids, topk_weights, inbox, peers, state, out_x, out_ids, out_weights, num_sms, stream
@@ -248,14 +249,6 @@ def words_of(tensor):
 
 # sm90/shared/wire.py.jinja
 VECTOR_BYTES = 16  # in an inbox
-
-
-class Wait(NamedTuple):
-    """What a thread waits for, and how long."""
-
-    number: Int32  # the round
-    begin: Int64  # nanoseconds
-    limit: Int64  # nanoseconds; 0 if an earlier wait came to its limit
 
 
 def address_of(base, places, source, place):
@@ -288,6 +281,15 @@ def load_vector(address):
 def has_come(elements, number):
     """Say whether both elements of a vector are of the round."""
     return (Int32(elements[0] >> 32) == number) & (Int32(elements[1] >> 32) == number)
+
+
+# sm90/shared/wait_failing.py.jinja
+class Wait(NamedTuple):
+    """What a thread waits for, and how long."""
+
+    number: Int32  # the round
+    begin: Int64  # nanoseconds
+    limit: Int64  # nanoseconds; 0 if an earlier wait came to its limit
 
 
 @cute.jit
