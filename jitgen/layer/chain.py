@@ -68,7 +68,7 @@ class Chain:
         starts_early: Whether launches for few tokens start early, where that is faster: see
             `jitgen.layer.early`.
         joins: Whether one of these launches sorts and gathers, where that is faster.
-        one_launch: Whether calls of few tokens take one launch: see `jitgen.layer.MoELayer`.
+        one_launch: Whether calls of few tokens take one launch: see `jitgen.MoELayer`.
     """
 
     config: MoEConfig
