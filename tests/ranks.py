@@ -26,7 +26,7 @@ import jitgen
 from jitgen.autotune.measure.errors import WrongResult
 from jitgen.bench.layer import ranks as bench
 from jitgen.errors import InputError, PeerTimeout
-from jitgen.parallel import ExpertMap, balance, connect, share
+from jitgen.parallel import ExpertMap, Wire, balance, connect, share
 from tests.moe_cases import Case, make
 
 MOST = 6
@@ -139,6 +139,10 @@ def traced(rank: int, ranks: int) -> None:
         assert torch.equal(out, first(x, weights, ids))
     nodes = [str(node.target) for node in counter.graphs[0].graph.nodes]
     assert nodes.count("jitgen.moe_of_ranks.default") == 2, nodes
+    config = dataclasses.replace(case.config, numerics="invariant")
+    layer = jitgen.MoELayer(config, mine, max_tokens=MOST, group=dist.group.WORLD)
+    found = torch.compile(layer, fullgraph=True, backend="aot_eager")(x, weights, ids)
+    assert torch.equal(found, jitgen.MoELayer(config, case.weights)(x, weights, ids))
 
 
 def moves(rank: int, ranks: int, *forms: str) -> None:
@@ -248,18 +252,71 @@ def calls(rank: int, ranks: int) -> None:
         ({"group": dist.group.WORLD, "experts": experts}, "group: must be what jitgen.parallel"),
         ({"group": wire}, "experts: must be given with a group"),
         ({"group": wire, "experts": experts + 2}, "w13: must have 4 experts, which jitgen.par"),
-        ({"group": wire, "experts": experts, "numerics": "invariant"}, "numerics: must be fast"),
+        (
+            {"group": wire, "experts": experts, "numerics": "invariant"},
+            "group: must be connected with",
+        ),
         ({"experts": experts, "rank_tokens": 5}, "rank_tokens: must be None without a group"),
     ):
         with pytest.raises(InputError, match=pattern):
             jitgen.moe(x, **named, **pairs, **wrong)
 
 
-def _connected(case: Case, kind: str) -> jitgen.parallel.Wire:
+def _connected(case: Case, kind: str) -> Wire:
     """Connect the ranks."""
     config = case.config
     sizes = {"hidden": config.hidden, "top_k": config.top_k, "max_tokens": MOST}
     return connect(dist.group.WORLD, device="cpu", kind=kind, **sizes)
+
+
+def invariant(rank: int, ranks: int, form: str) -> None:
+    """Compare layers of all ranks with one that has all experts, bit by bit."""
+    case = make(form, tokens=1)
+    config = dataclasses.replace(case.config, numerics="invariant", top_k=4)
+    case = dataclasses.replace(case, config=config)
+    sizes = {"hidden": config.hidden, "top_k": config.top_k, "max_tokens": MOST}
+    whole, mine = jitgen.MoELayer(config, case.weights), part_of(case, rank, ranks)
+    for kind in ("windows", "collectives"):
+        wire = connect(dist.group.WORLD, device="cpu", kind=kind, numerics="invariant", **sizes)  # type: ignore[arg-type]
+        layer = jitgen.MoELayer(config, mine, max_tokens=MOST, group=wire)
+        for number, counts in enumerate(COUNTS):
+            x, weights, ids, shared, gate = given(case, rank, counts[rank], number)
+            extra: dict[str, Tensor] = {} if number == 0 else {"shared": shared}
+            extra |= {"shared_weights": gate} if number == 2 else {}
+            found = layer(x, weights, ids, rank_tokens=max(counts), **extra)
+            wanted = whole(x, weights, ids, **extra)
+            assert torch.equal(found, wanted), (form, kind, number)
+            assert torch.equal(found[:1], whole(x[:1], weights[:1], ids[:1], **_first(extra)))
+            named = {n: getattr(mine, n) for n in ("w13", "w2", "w13_scale", "w2_scale")}
+            called = jitgen.moe(
+                x, **named, topk_weights=weights, topk_ids=ids, **extra, experts=config.experts,
+                numerics="invariant", group=wire, rank_tokens=max(counts),
+            )  # fmt: skip
+            assert torch.equal(called, wanted), (form, kind, number)
+        _in_places(rank, case, mine, wire)
+    wire = connect(dist.group.WORLD, device="cpu", **sizes)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="group: must be connected with numerics"):
+        jitgen.MoELayer(config, mine, max_tokens=MOST, group=wire)
+
+
+def _in_places(rank: int, case: Case, mine: jitgen.ExpertWeights, wire: Wire) -> None:
+    """Let experts have several places, and passes few tokens: bits are those of one rank still."""
+    config = dataclasses.replace(case.config, zero_experts=2)
+    whole = jitgen.MoELayer(config, case.weights)
+    experts, replicas = config.experts, 2 * wire.ranks - config.experts % wire.ranks
+    maps = [balance(loads, wire.ranks, replicas) for loads in ([*range(experts)], [1] * experts)]
+    few = dataclasses.replace(config, chunk_tokens=2 * wire.ranks)
+    layer = jitgen.MoELayer(few, mine, max_tokens=MOST, group=wire, expert_map=maps[0])
+    x, weights, ids, *_ = given(case, rank, 5 - rank % 2, 7)
+    ids[::2, 1] = experts + 1  # without weights
+    wanted = whole(x, weights, ids)
+    assert torch.equal(layer(x, weights, ids), wanted)
+    layer.move(maps[1]).finish()
+    assert torch.equal(layer(x, weights, ids), wanted)
+
+
+def _first(extra: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: each[:1] for name, each in extra.items()}
 
 
 def several(rank: int, ranks: int) -> None:
@@ -453,7 +510,13 @@ def refused(rank: int, ranks: int) -> None:
         jitgen.MoELayer(case.config, mine, group=group)
     with pytest.raises(InputError, match="group: must be a group of"):
         jitgen.MoELayer(case.config, mine, max_tokens=MOST, group=7)  # type: ignore[arg-type]
-    for name, value in (("kind", "tcp"), ("hidden", 6), ("top_k", 33), ("max_tokens", 0)):
+    wrongs = [("kind", "tcp"), ("hidden", 6), ("top_k", 33), ("max_tokens", 0)]
+    for name, value in [*wrongs, ("late", "wait"), ("numerics", "exact")]:
         sizes = {"hidden": 64, "top_k": 1, "max_tokens": 2, name: value}
         with pytest.raises(InputError, match=f"{name}: must be"):
             connect(group, device="cpu", **sizes)  # type: ignore[arg-type]
+    for name, value in (("kind", "collectives"), ("numerics", "invariant")):
+        with pytest.raises(InputError, match="late: must be fail with"):
+            connect(
+                group, hidden=64, top_k=1, max_tokens=2, device="cpu", late="mask", **{name: value}
+            )  # type: ignore[arg-type]

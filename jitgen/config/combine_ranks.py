@@ -25,6 +25,7 @@ class CombineRanksConfig(TiledConfig):
         has_shared: Whether a shared expert's rows are added.
         is_weighted: Whether each of these has a weight.
         can_mask: Whether a rank that is late is left out from then on.
+        of_experts: Whether ranks send the row of each expert, not the sum of those that they have.
         tiling: How a GPU's threads share the work.
 
     Example::
@@ -39,6 +40,7 @@ class CombineRanksConfig(TiledConfig):
     has_shared: bool = of(bool, default=False, word="shared")
     is_weighted: bool = of(bool, default=False, word="weighted")
     can_mask: bool = of(bool, default=False, word="mask")
+    of_experts: bool = of(bool, default=False, word="experts")
     tiling: Tiling = of(Tiling, default=Tiling())
 
     @property
@@ -52,7 +54,8 @@ class CombineRanksConfig(TiledConfig):
         shared = ("shared",) if self.has_shared else ()
         weights = ("shared_weights",) if self.is_weighted else ()
         link = ("inbox", "peers", "state", *(("notes",) if self.can_mask else ()))
-        return ("y", *link, *shared, *weights, "out")
+        places = ("inverse", "topk_weights") if self.of_experts else ()
+        return ("y", *places, *link, *shared, *weights, "out")
 
 
 @frozen
@@ -67,6 +70,7 @@ class CombineRanksProblem(UngroupedTokens):
         has_shared: Whether a shared expert's rows are added.
         is_weighted: Whether each of these has a weight.
         can_mask: Whether a rank that is late is left out from then on.
+        of_experts: Whether ranks send the row of each expert, not the sum of those that they have.
     """
 
     op: ClassVar[str] = "combine_ranks"
@@ -76,6 +80,7 @@ class CombineRanksProblem(UngroupedTokens):
     has_shared: bool = of(bool, default=False)
     is_weighted: bool = of(bool, default=False)
     can_mask: bool = of(bool, default=False)
+    of_experts: bool = of(bool, default=False)
 
     def __post_init__(self) -> None:
         Part.__post_init__(self)
@@ -91,16 +96,25 @@ class CombineRanksProblem(UngroupedTokens):
     def types(self) -> str:
         """The types in words, for errors."""
         shared = ", with a shared expert's" * self.has_shared + ", weighted" * self.is_weighted
-        return f"bf16 sums{shared}" + ", from ranks that can be masked" * self.can_mask
+        what = "rows of experts" if self.of_experts else "sums"
+        return f"bf16 {what}{shared}" + ", from ranks that can be masked" * self.can_mask
 
     @property
     def slug(self) -> str:
         """A readable name, as a file may have it."""
         words = "_shared" * self.has_shared + "_weighted" * self.is_weighted
-        words += "_mask" * self.can_mask
+        words += "_mask" * self.can_mask + "_experts" * self.of_experts
         return f"combine_ranks_m{self.m}_n{self.n}_ranks{self.ranks}{words}"
 
     @property
     def kind(self) -> tuple[object, ...]:
         """Sort key of problems: kind, columns, ranks, tokens."""
-        return (self.can_mask, self.has_shared, self.is_weighted, self.n, self.ranks, self.m)
+        return (
+            self.of_experts,
+            self.can_mask,
+            self.has_shared,
+            self.is_weighted,
+            self.n,
+            self.ranks,
+            self.m,
+        )

@@ -64,6 +64,7 @@ def _connected(moe: Any) -> tuple[Wire, Wire]:
                 max_tokens=FEW_TOKENS,
                 device=coordinator.device,
                 kind=kind,
+                numerics="fast",  # sums travel
             )
             for kind in ("auto", "collectives")
         )

@@ -186,9 +186,10 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     require_gates(config, weights)
     if lora is not None and adapter_ids is None:
         raise InputError("adapter_ids", "is required with lora: the adapter of each token, or -1")
+    if group is not None:
+        config = ranks.promised(config, group)
     chain = Chain(config=config, weights=weights)
     if group is not None:
-        ranks.require_fast(config)
         of_rank = (x, topk_weights, topk_ids, shared, out, workspace, shared_weights)
         return ranks.run_on_ranks(chain, group, *of_rank, rank_tokens)
     given = (x, topk_weights, topk_ids, shared, out, workspace, sorting)

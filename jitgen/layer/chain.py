@@ -240,18 +240,28 @@ class Chain:
         if known.
         """
         chain = self.for_tokens(x.shape[0], is_sorted=sorting is not None)
-        if sorting is None:
-            pairs, rows = chain.sort_and_gather(x, topk_ids, into)
-        else:
-            pairs, rows = sorting, chain.gather(x, sorting, into)
-        if adapters is None:
-            h = chain.gate_up(rows, pairs, into)
-            y = chain.down(chain.activate(h, pairs, into), pairs, into)
-        else:
-            y = chain.adapted(x, rows, topk_ids, pairs, adapters, into)
+        y, pairs = chain.expert_rows(x, topk_ids, into, sorting, adapters)
         if self.config.adds_tokens:
             shared, shared_weights = x, self.token_weights(topk_weights, topk_ids)
         return chain.combine(y, pairs, topk_weights, shared, out, shared_weights)
+
+    def expert_rows(
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        into: Buffers = NEW,
+        sorting: Sorting | None = None,
+        adapters: Adapters | None = None,
+    ) -> tuple[Tensor, Sorting]:
+        """Return what each expert here gives for each of its tokens, and which rows these are."""
+        if sorting is None:
+            pairs, rows = self.sort_and_gather(x, topk_ids, into)
+        else:
+            pairs, rows = sorting, self.gather(x, sorting, into)
+        if adapters is not None:
+            return self.adapted(x, rows, topk_ids, pairs, adapters, into), pairs
+        h = self.gate_up(rows, pairs, into)
+        return self.down(self.activate(h, pairs, into), pairs, into), pairs
 
     def token_weights(self, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
         """

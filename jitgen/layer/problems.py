@@ -26,6 +26,7 @@ from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import NONE, ExpertWeights, Matrices
 from jitgen.ops.grouped_gemm.gradients import BIAS_COLUMNS
 from jitgen.ops.permute_quantize.validate import walk_of
+from jitgen.selection.numerics import is_invariant
 from jitgen.targets.early import joins
 
 
@@ -56,7 +57,8 @@ def between_ranks(config: MoEConfig, num_ranks: int, *, can_mask: bool) -> Itera
     """Yield the problems of what travels between ranks, with one token of each."""
     both: dict[str, Any] = {"m": 1, "ranks": num_ranks, "can_mask": can_mask}
     yield DispatchProblem(k=config.hidden, top_k=config.top_k, **both)
-    sums = CombineRanksProblem(n=config.hidden, **both)
+    of_experts = is_invariant(config.numerics)
+    sums = CombineRanksProblem(n=config.hidden, of_experts=of_experts, **both)
     shared = replace(sums, has_shared=True)
     yield from (sums, shared, replace(shared, is_weighted=True))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -16,17 +17,20 @@ from torch.distributed import ProcessGroup
 
 from jitgen.config import Numerics
 from jitgen.errors import InputError
-from jitgen.layer.call import check, check_weights, run
+from jitgen.layer.call import check, check_weights, require_workspace, run
 from jitgen.layer.chain import Chain
 from jitgen.layer.config import MoEConfig
 from jitgen.layer.weights import ExpertWeights
-from jitgen.layer.workspace import Workspace
+from jitgen.layer.workspace import Lease, Workspace
 from jitgen.ops import tensors as common
+from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatcher import is_traced
 from jitgen.parallel import ExpertMap, Wire, connect, share
 from jitgen.parallel.moves import Move, spread
 from jitgen.parallel.placed import Placed
+from jitgen.parallel.windows import Windows
 from jitgen.parallel.wire import group_of
+from jitgen.selection.numerics import is_invariant
 
 if TYPE_CHECKING:
     from jitgen.layer.module import MoELayer
@@ -59,8 +63,8 @@ def shared(
     Raises:
         InputError: An argument is wrong, or asks for what ranks do not promise.
     """
-    require_fast(config)
     wire = _wire(group, config, weights, max_tokens)
+    config = promised(config, wire)
     is_whole = config.groups == config.experts
     if expert_map is not None:
         _require_map(expert_map, config, wire)
@@ -100,6 +104,7 @@ def _wire(
             top_k=config.top_k,
             max_tokens=max_tokens,
             device=weights.device,
+            numerics=config.numerics,
         )
     if not isinstance(group, Wire):
         raise InputError(
@@ -147,17 +152,22 @@ def move(
     return Move(wire, expert_map, weights.tensors, done)
 
 
-def require_fast(config: MoEConfig) -> None:
+def promised(config: MoEConfig, wire: Wire) -> MoEConfig:
     """
-    Require what ranks promise.
+    Return a config that says what its calls promise about bits, JITGEN_NUMERICS or not.
 
     Raises:
-        InputError: Sums shall not depend on who else is there.
+        InputError: The wire has no room for it.
     """
-    if config.numerics is not None and Numerics(config.numerics) is Numerics.INVARIANT:
+    if not is_invariant(config.numerics):
+        return config
+    if isinstance(wire, Windows) and not wire.is_invariant:
         raise InputError(
-            "numerics", "must be fast with a group: sums depend on which experts share a rank"
+            "group",
+            'must be connected with numerics="invariant" for a layer with these numerics: its '
+            "windows have no room for the rows of experts",
         )
+    return replace(config, numerics=Numerics.INVARIANT)
 
 
 def place_of(
@@ -247,6 +257,9 @@ def run_in_passes(
     """
     x, topk_weights, topk_ids, shared, out, shared_weights = tensors
     tokens, most = x.shape[0], wire.max_tokens
+    of_experts = chain.config.numerics is Numerics.INVARIANT
+    if of_experts:  # whose rows go to their ranks at once
+        most = max(1, min(most, chain.config.chunk_tokens // wire.ranks))
     ids = common.short_ids(topk_ids).contiguous()
     parts: list[Tensor] = []
     for first in range(0, every, most):
@@ -255,16 +268,44 @@ def run_in_passes(
         received = wire.dispatch(
             x[part].contiguous(), ids[part], topk_weights[part].contiguous(), room
         )
-        y = run(chain, received.x, received.topk_weights, received.topk_ids, workspace=workspace)
-        parts.append(
-            wire.combine(
-                y,
-                part.stop - part.start,
-                None if shared is None else shared[part],
-                None if shared_weights is None else shared_weights[part],
-                None if out is None else out[part],
-            )
+        own = (
+            part.stop - part.start,
+            None if shared is None else shared[part],
+            None if shared_weights is None else shared_weights[part],
+            None if out is None else out[part],
         )
+        if of_experts:
+            parts.append(_combine_rows(chain, wire, received, own, workspace))
+            continue
+        y = run(chain, received.x, received.topk_weights, received.topk_ids, workspace=workspace)
+        parts.append(wire.combine(y, *own))
     if out is not None:
         return out
     return parts[0] if len(parts) == 1 else torch.cat([x.new_empty(0, x.shape[1]), *parts])
+
+
+def _combine_rows(
+    chain: Chain,
+    wire: Wire,
+    received: Tokens,
+    own: tuple[int, Tensor | None, Tensor | None, Tensor | None],
+    workspace: Workspace | None,
+) -> Tensor:
+    """
+    Run the experts of this rank for the tokens of all, and send each row to the rank of its token,
+    which adds up those of its own: how many, shared, shared_weights, out.
+    """
+    count, shared, shared_weights, out = own
+    rows = len(received.x)
+    first = wire.rank * rows // wire.ranks
+    x, ids, weights = (each[first : first + count] for each in received)
+    if chain.config.zero_experts:
+        shared, shared_weights = x, chain.token_weights(weights, ids)
+    if workspace is not None:
+        require_workspace(workspace)
+        workspace.require(chain.config, chain.weights)
+        workspace = workspace if rows <= workspace.max_tokens else None
+    with nullcontext(Lease()) if workspace is None else workspace.lease() as lease:
+        into = lease.buffers(rows)
+        y, pairs = chain.for_tokens(rows).expert_rows(received.x, received.topk_ids, into)
+        return wire.combine(y, count, shared, shared_weights, out, pairs.inverse, weights)

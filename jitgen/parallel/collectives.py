@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from jitgen.ops.combine.call import combine
 from jitgen.ops.dispatch.call import Tokens
 from jitgen.ops.dispatch.rounds import Masked
 from jitgen.parallel.wire import group_of
@@ -62,8 +63,15 @@ class Collectives:
         shared: Tensor | None = None,
         shared_weights: Tensor | None = None,
         out: Tensor | None = None,
+        inverse: Tensor | None = None,
+        topk_weights: Tensor | None = None,
     ) -> Tensor:
         """Send each rank its rows by one collective, and add up in the order of ranks."""
+        if inverse is not None and topk_weights is not None:
+            rows, found = self._rows(y, inverse, tokens)
+            return combine(
+                rows, found, topk_weights, shared=shared, out=out, shared_weights=shared_weights
+            )
         sent = y.contiguous().view(torch.uint8)
         every = torch.empty_like(sent)
         dist.all_to_all_single(every, sent, group=group_of(self.group_name))
@@ -75,6 +83,24 @@ class Collectives:
             extra = shared.float()
             total += extra if shared_weights is None else extra * shared_weights[:, None]
         return total.bfloat16() if out is None else out.copy_(total)
+
+    def _rows(self, y: Tensor, inverse: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+        """
+        Send the rows of experts, with zeros where a rank has none, and which these are; return
+        those of own tokens, and the place of each.
+        """
+        is_here = (inverse >= 0) & (inverse < len(y))
+        sent = y.new_zeros(inverse.numel(), y.shape[1])
+        sent[is_here.view(-1)] = y[inverse[is_here].long()]
+        every, who = torch.empty_like(sent), torch.empty_like(inverse)
+        group = group_of(self.group_name)
+        dist.all_to_all_single(every.view(torch.uint8), sent.view(torch.uint8), group=group)
+        dist.all_to_all_single(who, is_here.int(), group=group)
+        who = who.view(self.ranks, -1, inverse.shape[1])[:, :tokens]
+        most, source = who.max(0)
+        count = len(inverse) // self.ranks * inverse.shape[1]
+        place = torch.arange(source.numel(), device=y.device).view(source.shape)
+        return every, (count * source + place).where(most > 0, -1).int()
 
     def check(self) -> tuple[Masked, ...]:
         """Return that no rank is masked: torch's own limits end what waits."""

@@ -16,6 +16,7 @@ from jitgen.parallel.collectives import Collectives
 from jitgen.parallel.memory import Shared, least, shared
 from jitgen.parallel.windows import Windows
 from jitgen.parallel.wire import Wire
+from jitgen.selection.numerics import is_invariant, require_word
 
 LIMIT_S = 30.0
 """How long a rank waits for another one."""
@@ -24,7 +25,7 @@ _KINDS = ("auto", "windows", "collectives")
 _LATE = ("fail", "mask")
 
 
-def connect(
+def connect(  # noqa: PLR0913  # each is one thing to say
     group: ProcessGroup,
     *,
     hidden: int,
@@ -34,6 +35,7 @@ def connect(
     kind: str = "auto",
     limit_s: float = LIMIT_S,
     late: str = "fail",
+    numerics: str | None = None,
 ) -> Wire:
     """
     Return what this rank reaches the others by. All ranks of the group call it, with equal
@@ -52,6 +54,10 @@ def connect(
         late: What happens to a rank that is late by more. ``fail``: results mean nothing from then
             on, and `check` raises `PeerTimeout`. ``mask``: the others go on without its tokens and
             experts; needs windows.
+        numerics: ``invariant``: windows have room for the row of each expert, as layers with these
+            numerics need: ``ranks * max_tokens * (8 * hidden + 16 * top_k)`` bytes become ``ranks *
+            max_tokens * (4 * hidden * (1 + top_k) + 16 * (1 + top_k))``. Not with ``late="mask"``.
+            None: as JITGEN_NUMERICS says.
 
     Raises:
         InputError: An argument is wrong, or there are no windows and ``windows`` are asked for.
@@ -63,14 +69,12 @@ def connect(
             f"init_process_group() (got {type(group).__name__})",
         )
     _check(hidden, top_k, max_tokens, kind, limit_s)
-    if late not in _LATE:
-        raise InputError("late", f"must be one of {', '.join(_LATE)} (got {late!r})")
-    if late == "mask" and kind == "collectives":
-        raise InputError("late", "must be fail with collectives, in which all ranks wait for all")
+    _check_kinds(late, numerics, kind)
     device = torch.empty(0, device=device).device  # with its number
     if kind != "collectives":
         sizes = (hidden, top_k, max_tokens)
-        made, why = _windows(group, sizes, device, limit_s, can_mask=late == "mask")
+        kinds = {"can_mask": late == "mask", "is_invariant": is_invariant(numerics)}
+        made, why = _windows(group, sizes, device, limit_s, **kinds)
         if made is not None:
             return made
         if kind == "windows":
@@ -95,6 +99,18 @@ def _check(hidden: int, top_k: int, max_tokens: int, kind: str, limit_s: float) 
         raise InputError("limit_s", f"must be more than 0 seconds, less than 1e6 (got {limit_s})")
 
 
+def _check_kinds(late: str, numerics: str | None, kind: str) -> None:
+    """Require kinds that go together."""
+    if late not in _LATE:
+        raise InputError("late", f"must be one of {', '.join(_LATE)} (got {late!r})")
+    if numerics is not None:
+        require_word(numerics)
+    if late == "mask" and kind == "collectives":
+        raise InputError("late", "must be fail with collectives, in which all ranks wait for all")
+    if late == "mask" and is_invariant(numerics):
+        raise InputError("late", "must be fail with invariant numerics: sums alone can be masked")
+
+
 def _windows(
     group: ProcessGroup,
     sizes: tuple[int, int, int],
@@ -102,6 +118,7 @@ def _windows(
     limit_s: float,
     *,
     can_mask: bool,
+    is_invariant: bool,
 ) -> tuple[Windows | None, str]:
     """Return windows, or why there are none, which all ranks find alike."""
     if group.size() > MOST_RANKS:
@@ -111,10 +128,11 @@ def _windows(
     if low != -high:
         return None, "ranks are on several hosts"
     made: list[Shared] = []
-    for nbytes in Windows.nbytes(group.size(), *sizes)[: 3 if can_mask else 2]:
+    every = Windows.nbytes(group.size(), *sizes, is_invariant=is_invariant)
+    for nbytes in every[: 3 if can_mask else 2]:
         found = shared(nbytes, group, device)
         if isinstance(found, str):
             return None, found
         made.append(found)
-    tokens, sums, *notes = made
-    return Windows(group, tokens, sums, sizes[2], limit_s, *notes), ""
+    notes = made[2] if can_mask else None
+    return Windows(group, made[0], made[1], sizes[2], limit_s, notes, is_invariant=is_invariant), ""

@@ -83,9 +83,12 @@ class Placed:
         shared: Tensor | None = None,
         shared_weights: Tensor | None = None,
         out: Tensor | None = None,
+        inverse: Tensor | None = None,
+        topk_weights: Tensor | None = None,
     ) -> Tensor:
         """See `jitgen.parallel.wire.Wire`."""
-        return self.wire.combine(y, tokens, shared, shared_weights, out)
+        given = (shared, shared_weights, out, inverse, topk_weights)
+        return self.wire.combine(y, tokens, *given)
 
     def check(self) -> tuple[Masked, ...]:
         """See `jitgen.parallel.wire.Wire`."""

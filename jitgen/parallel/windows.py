@@ -34,6 +34,7 @@ class Windows:
         max_tokens: Most tokens of a rank in a call.
         limit_s: How long a rank waits for another one.
         notes: Memory for what ranks note, where one that is late is masked; None: it is an error.
+        is_invariant: Whether `sums` has room for the rows of experts.
     """
 
     def __init__(
@@ -44,10 +45,13 @@ class Windows:
         max_tokens: int,
         limit_s: float,
         notes: Shared | None = None,
+        *,
+        is_invariant: bool = False,
     ) -> None:
         self.group_name = str(group.group_name)
         self.rank, self.ranks = group.rank(), group.size()
         self.max_tokens, self.can_mask = max_tokens, notes is not None
+        self.is_invariant = is_invariant
         self._memory = (tokens, sums, notes)
         device = tokens.own.device
         self._state = rounds.new_state(
@@ -69,10 +73,16 @@ class Windows:
         )
 
     @staticmethod
-    def nbytes(ranks: int, hidden: int, top_k: int, max_tokens: int) -> tuple[int, int, int]:
-        """Return the bytes of each window of a rank: for tokens, for sums, and for notes."""
-        rows = ranks * max_tokens * _VECTOR_BYTES
-        return rows * (hidden // 4 + top_k), rows * (hidden // 4), ranks * _VECTOR_BYTES
+    def nbytes(
+        ranks: int, hidden: int, top_k: int, max_tokens: int, *, is_invariant: bool = False
+    ) -> tuple[int, int, int]:
+        """
+        Return the bytes of each window of a rank: for tokens, for sums or rows of experts, and for
+        notes.
+        """
+        rows, vectors = ranks * max_tokens * _VECTOR_BYTES, hidden // 4
+        sums = 1 + top_k * vectors if is_invariant else vectors
+        return rows * (vectors + top_k), rows * sums, ranks * _VECTOR_BYTES
 
     def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
         """See `jitgen.parallel.wire.Wire`."""
@@ -87,10 +97,19 @@ class Windows:
         shared: Tensor | None = None,
         shared_weights: Tensor | None = None,
         out: Tensor | None = None,
+        inverse: Tensor | None = None,
+        topk_weights: Tensor | None = None,
     ) -> Tensor:
         """See `jitgen.parallel.wire.Wire`."""
         out = combine_ranks(
-            y, self._sums, tokens=tokens, shared=shared, shared_weights=shared_weights, out=out
+            y,
+            self._sums,
+            tokens=tokens,
+            shared=shared,
+            shared_weights=shared_weights,
+            out=out,
+            inverse=inverse,
+            topk_weights=topk_weights,
         )
         self._tell_on_host()
         return out

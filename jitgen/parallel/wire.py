@@ -56,8 +56,13 @@ class Wire(Protocol):
         shared: Tensor | None = None,
         shared_weights: Tensor | None = None,
         out: Tensor | None = None,
+        inverse: Tensor | None = None,
+        topk_weights: Tensor | None = None,
     ) -> Tensor:
-        """Send y, (ranks * room, H), to the ranks of its rows; add up those of own tokens."""
+        """
+        Send y, (ranks * room, H), to the ranks of its rows; add up those of own tokens. With
+        `inverse` y has rows of experts: see `jitgen.ops.combine_ranks.call`.
+        """
         ...
 
     def check(self) -> tuple[Masked, ...]:

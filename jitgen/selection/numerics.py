@@ -49,6 +49,11 @@ def require_word(numerics: object) -> None:
         raise InputError("numerics", f"must be one of {words}, or None (got {numerics!r})")
 
 
+def is_invariant(numerics: Numerics | str | None) -> bool:
+    """Say whether rows must not depend on the batch: by `numerics`, else by JITGEN_NUMERICS."""
+    return Numerics(numerics or settings.numerics) is Numerics.INVARIANT
+
+
 def regardless(problem: _Problem) -> _Problem:
     """Return `problem` with numerics that allow every kernel: all of them are measured."""
     return replace(problem, numerics=Numerics.FAST)  # a grouped GEMM's has it
@@ -75,7 +80,7 @@ def require_order(config: Config, arch: Arch, numerics: Numerics | str | None) -
         InputError: It adds up otherwise.
     """
     order = rules(arch, config.op).sums
-    if Numerics(numerics or settings.numerics) is Numerics.FAST:
+    if not is_invariant(numerics):
         return
     if not (departure := order.departure(config)):
         return

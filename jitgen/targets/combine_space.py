@@ -12,9 +12,18 @@ from typing import TypeVar
 from jitgen.config.combine import CombineConfig
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.moe_decode import MoeDecodeConfig
-from jitgen.targets.protocol import refuse_unless
+from jitgen.targets.protocol import Template, refuse_unless
+from jitgen.templates import ROOT
 
 _Combining = TypeVar("_Combining", CombineConfig, CombineRanksConfig, MoeDecodeConfig)
+
+
+def templates_of(of_sums: str, of_experts: str) -> tuple[Template, ...]:
+    """Return the templates of `combine_ranks`: of sums of ranks, and of rows of experts."""
+    return (
+        Template(root=ROOT, entry=of_sums, takes=lambda config: not config.of_experts),
+        Template(root=ROOT, entry=of_experts, takes=lambda config: config.of_experts),
+    )
 
 
 def check_kind(config: CombineConfig | CombineRanksConfig | MoeDecodeConfig) -> None:
@@ -29,6 +38,26 @@ def check_kind(config: CombineConfig | CombineRanksConfig | MoeDecodeConfig) -> 
         "E_WEIGHTED",
         "is_weighted is for a shared expert: set has_shared",
     )
+
+
+def check_ranks(config: CombineRanksConfig) -> None:
+    """
+    Require what is weighted, and ranks that cannot be masked where rows of experts travel.
+
+    Raises:
+        Refusal: There is no shared expert (``E_WEIGHTED``), or ranks can be masked (``E_MASK``).
+    """
+    check_kind(config)
+    refuse_unless(
+        not (config.can_mask and config.of_experts),
+        "E_MASK",
+        "can_mask is for sums of ranks: leave out of_experts",
+    )
+
+
+def legal_ranks(config: CombineRanksConfig) -> CombineRanksConfig:
+    """Return `config` with fields that go together."""
+    return replace(legal_kind(config), can_mask=config.can_mask and not config.of_experts)
 
 
 def legal_kind(config: _Combining) -> _Combining:

@@ -11,7 +11,7 @@ from typing import Any
 
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import DispatchConfig
-from tests.compile.ranks import WRONG, Kernels, Layer, Stall, Whom
+from tests.compile.ranks import ROUNDS, WRONG, Kernels, Layer, Stall, Whom
 
 MASKING = Kernels(DispatchConfig(can_mask=True), CombineRanksConfig(can_mask=True))
 """Kernels that mask ranks which are late."""
@@ -22,18 +22,23 @@ def of_devices(counts: tuple[int, ...], devices: int) -> tuple[int, ...]:
     return counts + (1,) * (devices - len(counts))
 
 
-def one_is_late(devices: int, counts: tuple[int, ...] = (2, 2, 1)) -> dict[str, Any]:
-    """Device 1 comes to the second round when the others have masked it."""
-    told = Whom("combine_ranks", 2, was_told=True)
-    expected: list[dict[int, Whom]] = [{1: Whom("dispatch", 2)} for _ in range(devices)]
+def one_is_late(devices: int, number: int = 2) -> dict[str, Any]:
+    """Device 1 comes to a round when the others have masked it."""
+    told = Whom("combine_ranks", number, was_told=True)
+    expected: list[dict[int, Whom]] = [{1: Whom("dispatch", number)} for _ in range(devices)]
     expected[1] = {each: told for each in range(devices) if each != 1}
     return {
-        "counts": of_devices(counts, devices),
+        "counts": of_devices((2, 2, 1), devices),
         "kernels": MASKING,
         "limit_ms": 1,
-        "stalls": {1: [Stall(2, 3)]},
+        "stalls": {1: [Stall(number, 3)]},
         "expected": expected,
     }
+
+
+def one_ends_late(devices: int) -> dict[str, Any]:
+    """Device 1 comes to the last round when the others have ended it."""
+    return one_is_late(devices, ROUNDS)
 
 
 def one_waits(devices: int) -> dict[str, Any]:
@@ -119,6 +124,9 @@ class Mistake:
         scenario: What happens, of so many devices; None: none is late.
         hidden: Columns.
         pauses: A device that takes tokens late; None: none does.
+        of_experts: Whether rows of experts travel.
+        replays: Rounds.
+        most_devices: On more the emulator takes minutes.
     """
 
     name: str
@@ -131,6 +139,9 @@ class Mistake:
     scenario: Callable[[int], dict[str, Any]] | None = None
     hidden: int = 64
     pauses: int | None = None
+    of_experts: bool = False
+    replays: int = ROUNDS
+    most_devices: int = 8
 
     def __str__(self) -> str:
         return self.name
@@ -140,14 +151,14 @@ class Mistake:
         edits = {op: (self.old, self.new)}
         if self.scenario is None:
             counts = of_devices(self.counts, devices or len(self.counts))
-            layer = Layer(
-                counts, Kernels(edits=edits, pauses=self.pauses), limit_ms=1, hidden=self.hidden
-            )
+            second = CombineRanksConfig(of_experts=self.of_experts)
+            kernels = Kernels(combine_ranks=second, edits=edits, pauses=self.pauses)
+            layer = Layer(counts, kernels, limit_ms=1, hidden=self.hidden, replays=self.replays)
             return layer.found(self.modes)
         given = self.scenario(max(devices or 0, 4 if self.scenario in {two_are_late, chain} else 3))
         kernels = Kernels(MASKING.dispatch, MASKING.combine_ranks, edits)
         layer = Layer(**{**given, "kernels": kernels, "hidden": self.hidden})
-        return layer.found(self.modes, time_limit_s=20)
+        return layer.found(self.modes, time_limit_s=20 if self.found[0] == "fault" else 120)
 
     def is_in(self, found: list[str]) -> bool:
         """Say whether it was found as it must be."""
@@ -158,6 +169,16 @@ class Mistake:
 def cases_of(mistakes: Iterable[Mistake]) -> list[tuple[Mistake, str]]:
     """Return each mistake with each of its kernels."""
     return [(mistake, op) for mistake in mistakes for op in mistake.ops]
+
+
+def cases_on_more(mistakes: Iterable[Mistake]) -> list[tuple[Mistake, str, int]]:
+    """Return these on 4 and on 8 devices."""
+    return [
+        (mistake, op, devices)
+        for mistake, op in cases_of(mistakes)
+        for devices in (4, 8)
+        if devices <= mistake.most_devices
+    ]
 
 
 LATE = "late"
@@ -197,7 +218,8 @@ MISTAKES = [
     Mistake("polled at .gpu", "ld.relaxed.sys", "ld.relaxed.gpu"),
     Mistake("polled at .cta", "ld.relaxed.sys", "ld.relaxed.cta"),
     Mistake("weak stores", "st.relaxed.sys.global", "st.global"),
-    Mistake("weak polls", "ld.relaxed.sys.global", "ld.global"),
+    Mistake("weak polls", "ld.relaxed.sys.global", "ld.global", replays=1,
+            most_devices=4),
     # "Vector Data-types": elements are accessed each for itself, in any order
     Mistake("a vector of words and rounds", _SENT, _FOUR, _WRONG, "slow-links,late-links"),
     Mistake("the first element's round alone", _TAGGED, "Int32(elements[0] >> 32) == number",
@@ -349,13 +371,13 @@ MASKING_MISTAKES = [
             + ")", "Int32(0)", _WRONG, scenario=one_is_late),
     Mistake("the mask is read weakly", "cute.arch.load(state.iterator + MASKED, Int32, " + _RELAXED
             + ")", "state[MASKED]", ("race", "state"), "reversed", scenario=one_is_late,
-            ops=_DISPATCH, hidden=1600),
+            ops=_DISPATCH, hidden=320),
     Mistake("the mask of one rank alone", "cute.arch.atomic_or(", "cute.arch.store(",
             _WRONG, scenario=two_are_late, ops=_DISPATCH),
     Mistake("the mask at .cta", "atomic_or(state.iterator + MASKED, Int32(1) << source, "
             + _RELAXED, "atomic_or(state.iterator + MASKED, Int32(1) << source, "
             + _RELAXED.replace("gpu", "cta"), ("race", "state"), scenario=one_is_late,
-            ops=_DISPATCH, hidden=1600),
+            ops=_DISPATCH, hidden=320),
     Mistake("a weak word of the round", "MASKED_AT + source, at, " + _RELAXED,
             "MASKED_AT + source, at", ("race", "state"), scenario=one_is_late, ops=_DISPATCH,
             hidden=320),
@@ -377,9 +399,68 @@ MASKING_MISTAKES = [
     Mistake("sums of a masked rank are added", "(source < ranks) & (not is_masked(wait, source))",
             "source < ranks", _WRONG, scenario=one_is_late, ops=_COMBINE),
     Mistake("sums are sent to a masked rank", "    if not is_masked(wait, peer):\n        send",
-            "    if wait.number > 0:\n        send", _WRONG, scenario=one_is_late, ops=_COMBINE),
+            "    if wait.number > 0:\n        send", _WRONG, scenario=one_ends_late, ops=_COMBINE),
 ]  # fmt: skip
 """
 Of kernels that mask. Left out is what does no harm: tokens that are sent to a masked rank, which
 has read its note before it takes them, and signs that are given to one.
 """
+
+_HEADS = """        heads = take_heads(rows, inbox, state, wait, (rank, ranks), token)
+        if token < out.shape[0]:
+"""
+_HEADS_OF_TOKENS = """        if token < out.shape[0]:
+            heads = take_heads(rows, inbox, state, wait, (rank, ranks), token)
+"""
+_OF_EXPERTS: dict[str, Any] = {"ops": _COMBINE, "of_experts": True}
+
+EXPERT_MISTAKES = [
+    Mistake("sent at .gpu", "st.relaxed.sys", "st.relaxed.gpu", **_OF_EXPERTS),
+    Mistake("polled at .gpu", "ld.relaxed.sys", "ld.relaxed.gpu", **_OF_EXPERTS),
+    Mistake("weak stores", "st.relaxed.sys.global", "st.global", **_OF_EXPERTS),
+    Mistake("weak polls", "ld.relaxed.sys.global", "ld.global", replays=1, **_OF_EXPERTS),
+    Mistake("a vector of words and rounds", _SENT, _FOUR, _WRONG, "slow-links,late-links",
+            counts=(6, 6), **_OF_EXPERTS),
+    Mistake("the second element's round alone", _TAGGED, "Int32(elements[1] >> 32) == number",
+            _WRONG, "late-links", counts=(6, 6), **_OF_EXPERTS),
+    Mistake("older rounds will do", "== number", "<= number", _WRONG, "eager,slow-links",
+            **_OF_EXPERTS),
+    Mistake("combine is not counted", "state[COMBINED] = number", "pass", _WRONG, **_OF_EXPERTS),
+    # heads
+    Mistake("no head is sent", "if column == 0:", "if column < 0:", _HANGS, **_OF_EXPERTS),
+    Mistake("a head of the last place alone", "head = head | Uint32(1)", "head = Uint32(1)", _WRONG,
+            counts=(6, 6), **_OF_EXPERTS),
+    Mistake("own places but the last are forgotten", "own = own | Uint32(1)", "own = Uint32(1)",
+            _WRONG, counts=(6, 6), **_OF_EXPERTS),
+    Mistake("heads are not waited for", "                is_waiting = True\n"
+            "                late = Int32(source)", "                late = Int32(source)", _WRONG,
+            "slow-links", replays=1, **_OF_EXPERTS),
+    Mistake("heads of tokens alone are waited for", _HEADS, _HEADS_OF_TOKENS, _HANGS, counts=(2, 0),
+            pauses=0, **_OF_EXPERTS),
+    Mistake("one head for all tokens", "places, rank, token), words", "places, rank, 0), words",
+            _HANGS, **_OF_EXPERTS),
+    # rows
+    Mistake("rows are not waited for", "                is_waiting = True\n"
+            "                late = sources[i]", "                late = sources[i]", _WRONG,
+            "late-links", **_OF_EXPERTS),
+    Mistake("rows lie over heads", "return rows.room + (token", "return (token", ("", ""),
+            **_OF_EXPERTS),
+    Mistake("one place for all rows of a token", "(token * top_k + place) * columns",
+            "token * top_k * columns", ("", ""), counts=(6, 6), **_OF_EXPERTS),
+    Mistake("one column for all", "* columns + column", "* columns", ("", ""), **_OF_EXPERTS),
+    Mistake("a row is looked for at the own rank's place", "                    sources[i],\n",
+            "                    rank,\n", _HANGS, **_OF_EXPERTS),
+    Mistake("own rows of rank 0's tokens", "rows.inverse[rank * rows.room + token, first + i]",
+            "rows.inverse[token, first + i]", ("", ""), counts=(6, 6), **_OF_EXPERTS),
+    Mistake("rows of the next rank's tokens are sent", "rows.inverse[peer * rows.room",
+            "rows.inverse[rank * rows.room", ("", ""), counts=(6, 6), **_OF_EXPERTS),
+    Mistake("a row that is none is sent", "(row >= 0) & (row < rows.y.shape[0])", "row < 99999",
+            ("", ""), **_OF_EXPERTS),
+    Mistake("a place without a row is added", "        if sources[i] >= 0:\n            add(",
+            "        if sources[i] >= -1:\n            add(", ("", ""), counts=(6, 6),
+            **_OF_EXPERTS),
+    Mistake("rows are added once more", "for place in cutlass.range(0, inverse.shape[1], LOADS",
+            "for place in cutlass.range(0, inverse.shape[1], LOADS // 4", _WRONG, counts=(6, 6),
+            **_OF_EXPERTS),
+]  # fmt: skip
+"""Of kernels of rows of experts, which have their own waits."""

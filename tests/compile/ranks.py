@@ -29,7 +29,6 @@ from jitgen.ops.dispatch import rounds
 from jitgen.verify import DeviceCall, OnDevices, Window
 from jitgen.verify.artifacts import compiled
 from jitgen.verify.emulation import emulate
-from tests.compile.kernels import on_gpu
 
 ROUNDS = 3
 TOP_K = 2
@@ -135,6 +134,7 @@ class Kernels:
 
     Attributes:
         dispatch, combine_ranks: Under test.
+        arch: What they are compiled for.
         edits: Texts of their sources and what stands there instead, by the operation.
         edited: The device that has the edits; None: all have them.
         pauses: A device that does nothing for a while when it has sent its tokens, before it takes
@@ -146,13 +146,14 @@ class Kernels:
     edits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     edited: int | None = None
     pauses: int | None = None
+    arch: Arch = Arch.SM_90A
 
     def artifact(self, config: Config, device: int) -> Artifact:
         """Return a kernel with its edits."""
         if device == self.pauses and config.op == "dispatch":
-            return _edited(config, _TAKES, _PAUSE + _TAKES)
+            return _edited(config, self.arch, _TAKES, _PAUSE + _TAKES)
         edit = self.edits.get(config.op) if self.edited in {None, device} else None
-        return on_gpu(config) if edit is None else _edited(config, *edit)
+        return _edited(config, self.arch, *(edit or ("", "")))
 
 
 _TAKES = "    for item in cutlass.range(every + first"
@@ -163,10 +164,10 @@ _PAUSE = """    until, looks = cute.arch.globaltimer() + 300_000, Int32(0)
 
 
 @cache
-def _edited(config: Config, old: str, new: str) -> Artifact:
-    source = render(config, Arch.SM_90A)
+def _edited(config: Config, arch: Arch, old: str, new: str) -> Artifact:
+    source = render(config, arch)
     assert old in source.text, old
-    return compiled(replace(source, text=source.text.replace(old, new)))
+    return compiled(replace(source, text=source.text.replace(old, new) if old else source.text))
 
 
 class Layer:
@@ -182,6 +183,7 @@ class Layer:
         banks: Inboxes: one for each of the two kernels, or one for both.
         stalls: When devices stall, by their numbers.
         expected: Whom each device masks in the end, as `masked` returns it; None: not compared.
+        replays: Rounds.
     """
 
     def __init__(
@@ -195,11 +197,14 @@ class Layer:
         banks: int = 2,
         stalls: Mapping[int, Sequence[Stall]] | None = None,
         expected: Sequence[Mapping[int, Whom]] | None = None,
+        replays: int = ROUNDS,
     ) -> None:
         self.kernels, self.stalls = kernels or Kernels(), stalls or {}
         self.can_mask, self.expected = self.kernels.dispatch.can_mask, expected
+        self.replays = replays
         self.ranks, self.room = len(counts), max(counts) if room is None else room
-        length = hidden // 4 + TOP_K
+        self.of_experts = self.kernels.combine_ranks.of_experts
+        length = 1 + TOP_K * hidden // 4 if self.of_experts else hidden // 4 + TOP_K
         places = self.room * length
         self.windows = {
             f"inbox {bank}": Window(
@@ -222,12 +227,15 @@ class Layer:
             torch.rand(count, 2 * self.ranks, generator=chance).argsort(-1)[:, :TOP_K].int()
             for count in counts
         ]
+        if self.of_experts:  # a token of each device with two experts of one
+            for ids in self.ids:
+                ids[:1] = torch.arange(TOP_K)
         self.weights = [torch.full((count, TOP_K), 0.5) for count in counts]
         self.bases = [
             (0x3F80 + torch.randint(100, (count, hidden), generator=chance)).short()
             for count in counts
         ]
-        self.x = [base + ROUNDS for base in self.bases]
+        self.x = [base + replays for base in self.bases]
         for rank in range(self.ranks):
             self._add(rank, hidden)
 
@@ -273,11 +281,19 @@ class Layer:
         )
         ids, weights, expected = self._received(hidden)
         row = torch.arange(rows, dtype=torch.int32)[:, None]
+        if self.of_experts:  # the second expert of a token gives the next one
+            row = (row + torch.arange(TOP_K, dtype=torch.int32)) % rows
         inverse = row.where((ids // 2 == rank) & (ids >= 0), -1).int().contiguous()
-        given = {"y": received["out_x"], "inverse": inverse}
-        sums = {"topk_weights": received["out_weights"], "out": y}
-        self._call(rank, CombineConfig(), given | sums)
-        self._call(rank, kernels.combine_ranks, {"y": y, **links[-1], "out": out})
+        rows_of = {"y": received["out_x"], "inverse": inverse}
+        if self.of_experts:
+            weights_of = {"topk_weights": self.weights[rank]}
+            self._call(
+                rank, kernels.combine_ranks, {**rows_of, **weights_of, **links[-1], "out": out}
+            )
+        else:
+            sums = {"topk_weights": received["out_weights"], "out": y}
+            self._call(rank, CombineConfig(), rows_of | sums)
+            self._call(rank, kernels.combine_ranks, {"y": y, **links[-1], "out": out})
         self.results.append((*received.values(), out))
         if self.can_mask:
             return
@@ -285,8 +301,16 @@ class Layer:
             (f"out_ids of {rank}", received["out_ids"], ids),
             (f"out_weights of {rank}", received["out_weights"], weights),
             (f"out_x of {rank}", received["out_x"].view(torch.int16), expected),
-            (f"out of {rank}", out.view(torch.int16), self.x[rank]),
+            (f"out of {rank}", out.view(torch.int16), self._sums(rank, expected)),
         ]
+
+    def _sums(self, rank: int, x: Tensor) -> Tensor:
+        """Return bits of the results of a device; x are those of the tokens of all."""
+        if not self.of_experts:
+            return self.x[rank]
+        values, first = x.view(torch.bfloat16).float(), rank * self.room
+        both = (values + values.roll(-1, 0)) / 2
+        return both[first : first + len(self.ids[rank])].bfloat16().view(torch.int16)
 
     def _link(self, rank: int, name: str) -> dict[str, Tensor]:
         """Return what a device reaches its peers by, through a window."""
@@ -376,11 +400,9 @@ class Layer:
         found = self.results[rank][-1].float()
         return bool(torch.stack([found == each for each in allowed]).any(0).all())
 
-    def found(
-        self, modes: str = "quick", replays: int = ROUNDS, time_limit_s: float = 120
-    ) -> list[str]:
+    def found(self, modes: str = "quick", time_limit_s: float = 120) -> list[str]:
         """Run it and return what is found, wrong results among it."""
-        work = OnDevices(calls=self.calls, windows=self.windows, replays=replays)
+        work = OnDevices(calls=self.calls, windows=self.windows, replays=self.replays)
         try:
             report = emulate(work, modes=modes, num_sms=2, time_limit_s=time_limit_s)
         except MachineFault as fault:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import pytest
 
+from jitgen.config import Arch
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import DispatchConfig, Tiling
 from jitgen.ops.dispatch import rounds
 from tests import needs
-from tests.compile.mistakes import MISTAKES, Mistake, cases_of
+from tests.compile.mistakes import EXPERT_MISTAKES, MISTAKES, Mistake, cases_of, cases_on_more
 from tests.compile.ranks import WRONG, Kernels, Layer
 
 pytestmark = [needs.compiler, needs.linker]
@@ -32,10 +33,42 @@ def test_it_is_right(counts: tuple[int, ...], modes: str) -> None:
     assert Layer(counts).found(modes) == []
 
 
+EXPERTS = CombineRanksConfig(of_experts=True)
+
+
+@pytest.mark.parametrize(
+    ("counts", "modes"),
+    [((3, 2), "quick"), ((3, 1, 0, 2), "eager,late-links"), ((2, 1, 0, 2, 1, 1, 2, 0), "eager")],
+    ids=str,
+)
+def test_rows_of_experts_are_right(counts: tuple[int, ...], modes: str) -> None:
+    assert Layer(counts, Kernels(combine_ranks=EXPERTS)).found(modes) == []
+
+
+@pytest.mark.parametrize("counts", [(3, 1), (3, 1, 0, 2), (2, 1, 0, 2, 1, 1, 2, 0)], ids=str)
+@pytest.mark.parametrize("kind", ["fast", "invariant", "mask"])
+def test_so_are_those_of_blackwell(kind: str, counts: tuple[int, ...]) -> None:
+    first = DispatchConfig(can_mask=kind == "mask")
+    second = EXPERTS if kind == "invariant" else CombineRanksConfig(can_mask=kind == "mask")
+    kernels = Kernels(first, second, arch=Arch("sm_100a"))
+
+    assert Layer(counts, kernels).found("eager,slow-links") == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["fast", "invariant", "mask"])
+def test_those_of_blackwell_are_right_in_all_modes(kind: str) -> None:
+    first = DispatchConfig(can_mask=kind == "mask")
+    second = EXPERTS if kind == "invariant" else CombineRanksConfig(can_mask=kind == "mask")
+
+    assert Layer((3, 1), Kernels(first, second, arch=Arch("sm_100a"))).found("all") == []
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("counts", [(3, 1), (3, 1, 0, 2), (2, 1, 0, 2, 1, 1, 2, 0)], ids=str)
 def test_it_is_right_in_all_modes(counts: tuple[int, ...]) -> None:
     assert Layer(counts).found("all") == []
+    assert Layer(counts, Kernels(combine_ranks=EXPERTS)).found("all") == []
 
 
 @pytest.mark.nightly
@@ -65,7 +98,7 @@ def test_a_wait_comes_to_its_limit(mode: str, step: str) -> None:
 
 
 @pytest.mark.sampled(9)
-@pytest.mark.parametrize(("mistake", "op"), cases_of(MISTAKES), ids=str)
+@pytest.mark.parametrize(("mistake", "op"), cases_of([*MISTAKES, *EXPERT_MISTAKES]), ids=str)
 def test_a_mistake_is_found(mistake: Mistake, op: str) -> None:
     found = mistake.found_in(op)
 
@@ -73,8 +106,9 @@ def test_a_mistake_is_found(mistake: Mistake, op: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("devices", [4, 8])
-@pytest.mark.parametrize(("mistake", "op"), cases_of(MISTAKES), ids=str)
+@pytest.mark.parametrize(
+    ("mistake", "op", "devices"), cases_on_more([*MISTAKES, *EXPERT_MISTAKES]), ids=str
+)
 def test_a_mistake_is_found_on_more_devices(mistake: Mistake, op: str, devices: int) -> None:
     found = mistake.found_in(op, devices)
 

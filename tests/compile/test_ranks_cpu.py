@@ -52,6 +52,14 @@ def test_torch_compile_has_a_layer_of_ranks_as_one_operation(number: int, tmp_pa
     ranks.run(ranks.traced, number, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("form", "number"), [("block128", 4), pytest.param("bf16", 3, marks=pytest.mark.nightly)]
+)
+def test_invariant_bits_are_those_of_one_rank(form: str, number: int, tmp_path: Path) -> None:
+    """Whatever the number of ranks, the rank of a token and the tokens beside it."""
+    ranks.run(ranks.invariant, number, tmp_path, form)
+
+
 def test_a_late_rank_is_masked_and_comes_back(tmp_path: Path) -> None:
     ranks.run(ranks.masking, 3, tmp_path)
 

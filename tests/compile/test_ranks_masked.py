@@ -18,6 +18,9 @@ from tests.compile.mistakes import (
     MASKING_MISTAKES,
     Mistake,
     cases_of,
+    cases_on_more,
+    chain,
+    one_ends_late,
     one_is_late,
     one_waits,
     two_are_late,
@@ -56,7 +59,7 @@ def test_one_comes_late_and_writes_while_others_go_on(scenario: Scenario, mode: 
 
 @pytest.mark.parametrize("mode", ["eager", pytest.param("slow-links", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("devices", [4, pytest.param(8, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("scenario", [one_is_late, one_waits, two_are_late])
+@pytest.mark.parametrize("scenario", [one_is_late, one_ends_late, one_waits, two_are_late, chain])
 def test_so_it_is_on_more_devices(scenario: Scenario, devices: int, mode: str) -> None:
     assert Layer(**scenario(devices)).found(mode) == []
 
@@ -96,8 +99,7 @@ def test_a_mistake_is_found(mistake: Mistake, op: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("devices", [4, 8])
-@pytest.mark.parametrize(("mistake", "op"), cases_of(MASKING_MISTAKES), ids=str)
+@pytest.mark.parametrize(("mistake", "op", "devices"), cases_on_more(MASKING_MISTAKES), ids=str)
 def test_a_mistake_is_found_on_more_devices(mistake: Mistake, op: str, devices: int) -> None:
     found = mistake.found_in(op, devices)
 

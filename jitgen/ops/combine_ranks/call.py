@@ -8,7 +8,7 @@ from torch import Tensor
 from jitgen.config.combine_ranks import CombineRanksConfig, CombineRanksProblem
 from jitgen.ops import tensors as common
 from jitgen.ops.call import calling
-from jitgen.ops.combine_ranks.validate import check_sums
+from jitgen.ops.combine_ranks.validate import check_places, check_sums, require_places_of
 from jitgen.ops.dispatch.launch import exchange, launch_for
 from jitgen.ops.dispatch.rounds import Link
 from jitgen.ops.dispatch.validate import require_masking, room_of
@@ -19,7 +19,7 @@ from jitgen.runtime.session import current
 _OP = CombineRanksProblem.op
 
 
-def combine_ranks(
+def combine_ranks(  # noqa: PLR0913  # each is one thing to say
     y: Tensor,
     link: Link,
     *,
@@ -27,6 +27,8 @@ def combine_ranks(
     shared: Tensor | None = None,
     shared_weights: Tensor | None = None,
     out: Tensor | None = None,
+    inverse: Tensor | None = None,
+    topk_weights: Tensor | None = None,
     config: CombineRanksConfig | None = None,
 ) -> Tensor:
     """
@@ -36,15 +38,23 @@ def combine_ranks(
     rounded once. Every call follows one of `dispatch` with the same room; launches and waits are as
     there.
 
+    With `inverse` ranks send the rows of experts, and ``out[t] = sum over j of topk_weights[t, j] *
+    row(t, j) + shared[t]``, j ascending, where ``row(t, j)`` is ``y[inverse[rank * room + t, j]]``
+    of the one rank where that is a row: bits depend neither on the number of ranks nor on the rank.
+
     Args:
         y: (ranks * room, H) bfloat16: row ``r * room + t`` is for token t of rank r; H contiguous
             and a multiple of 4, address and strides multiples of 8 bytes.
         link: What this rank reaches its peers by: another inbox than that of `dispatch`, with
-            ``H / 4`` places for each of `room` tokens, and its state.
+            ``H / 4`` places for each of `room` tokens, and its state; with `inverse`, which has no
+            notes, ``1 + top_k * H / 4`` places.
         tokens: T, tokens of this rank.
         shared: (T, H) bfloat16, what a shared expert gave, added at the end; memory as of y.
         shared_weights: (T,) float32, what rows of `shared` are multiplied with; None: 1.
         out: (T, H) bfloat16, where the result goes; memory as of y. It may be `shared`.
+        inverse: (ranks * room, top_k) int32, the row of y, (M, H) then, of each place of the tokens
+            of all ranks; other numbers are of no row. None: y has sums.
+        topk_weights: (T, top_k) float32, what rows are multiplied with; with `inverse` alone.
         config: A config to use instead of the selector's.
 
     Raises:
@@ -57,14 +67,20 @@ def combine_ranks(
         device = common.device_of(_OP, "y", y, session)
         check_sums(y, link, tokens, shared, shared_weights, out)
         hidden, given = y.shape[1], {"y": y, "shared": shared, "out": out}
-        room = room_of("y", y, link, tokens, hidden // 4)
-        common.refuse_gradients({**given, "shared_weights": shared_weights}, _OP)
+        if inverse is None:
+            room = room_of("y", y, link, tokens, hidden // 4)
+        else:
+            vectors = 1 + check_places(inverse, topk_weights, tokens, y, link) * hidden // 4
+            room = room_of("inverse", inverse, link, tokens, vectors)
+        weights = {"topk_weights": topk_weights, "shared_weights": shared_weights}
+        common.refuse_gradients(given | weights, _OP)
         kind = {"has_shared": shared is not None, "is_weighted": shared_weights is not None}
-        kind["can_mask"] = link.can_mask
+        kind |= {"can_mask": link.can_mask, "of_experts": inverse is not None}
         problem = CombineRanksProblem(m=room, n=hidden, ranks=link.ranks, **kind)
         if config is not None:
             explicit_config(config, CombineRanksConfig, device.arch)
             require_masking(config, link)
+            require_places_of(config, inverse)
         launch = launch_for(session, device, problem, config, "y")
         if out is None:
             out = y.new_empty(tokens, hidden)
@@ -73,5 +89,6 @@ def combine_ranks(
             require_apart(tensors, ("out",), in_place=("shared",))
             mark_written((out,))
         extra = tuple(each for each in (shared, shared_weights) if each is not None)
-        exchange(launch, (y, *link.tensors, *extra, out), device, link)
+        places = tuple(each for each in (inverse, topk_weights) if each is not None)
+        exchange(launch, (y, *places, *link.tensors, *extra, out), device, link)
         return out

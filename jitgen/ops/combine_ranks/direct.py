@@ -8,7 +8,7 @@ from typing import Any
 from jitgen.config import Arch
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.ops import direct
-from jitgen.ops.combine_ranks.validate import check_sums
+from jitgen.ops.combine_ranks.validate import check_places, check_sums
 from jitgen.ops.dispatch.rounds import Link
 from jitgen.ops.dispatch.validate import check_rows, room_of
 from jitgen.runtime.session import current
@@ -31,4 +31,10 @@ def check(config: CombineRanksConfig, arch: Arch, arguments: tuple[Any, ...]) ->
     check_rows("out", out, ("y", y.device))
     check_sums(y, link, len(out), found.get("shared"), found.get("shared_weights"), out)
     direct.require_rows("out", len(out))
-    room_of("y", y, link, len(out), y.shape[1] // 4)
+    vectors = y.shape[1] // 4
+    if not config.of_experts:
+        room_of("y", y, link, len(out), vectors)
+        return
+    inverse = found["inverse"]
+    vectors *= check_places(inverse, found["topk_weights"], len(out), y, link)
+    room_of("inverse", inverse, link, len(out), 1 + vectors)

@@ -14,7 +14,8 @@ import torch
 from jitgen.config import Arch
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import MOST_RANKS
-from jitgen.ops.combine_ranks import reference
+from jitgen.config.operation import Excuse
+from jitgen.ops.combine_ranks import reference, samples_experts
 from jitgen.ops.dispatch import reference as of_dispatch
 from jitgen.ops.dispatch import rounds
 from jitgen.ops.dispatch import samples as of_tokens
@@ -67,7 +68,12 @@ class Sizes(AnySizes):
         return cls(ranks=ranks, room=room, n=n)
 
 
-unreachable = of_tokens.unreachable
+def unreachable(config: CombineRanksConfig) -> tuple[Excuse, ...]:
+    """Return what no sample reaches: what none of `dispatch` does, and tokens without a place."""
+    found = of_tokens.unreachable(config)
+    if not config.of_experts:
+        return found
+    return (*found, Excuse(condition="column == 0", reason="a token has one place or more"))
 
 
 def tile(config: CombineRanksConfig) -> tuple[int, int]:
@@ -89,6 +95,10 @@ def make(
     This rank is the last one, and has a token less than there is room for, or one. What it sends to
     all others is the same, for they share an inbox here.
     """
+    if config.of_experts:
+        return samples_experts.make(
+            config, (sizes.ranks, sizes.room, sizes.n), is_exact=is_exact, seed=seed, device=device
+        )
     chance = torch.Generator(device).manual_seed(seed)
     rows = (sizes.room, sizes.n)
 

@@ -6,10 +6,47 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from jitgen.config.combine_ranks import CombineRanksConfig
+from jitgen.config.dispatch import MOST_PLACES
 from jitgen.errors import InputError
 from jitgen.ops import tensors as common
 from jitgen.ops.dispatch.rounds import Link
 from jitgen.ops.dispatch.validate import check_link, check_rows
+
+
+def check_places(
+    inverse: Tensor, topk_weights: Tensor | None, tokens: int, y: Tensor, link: Link
+) -> int:
+    """Require places of the tokens of all ranks, and weights of own ones; return top_k."""
+    like = ("y", y.device)
+    if link.can_mask:
+        raise InputError("inverse", "must be None for a link with notes: sums alone can be masked")
+    common.require(
+        "inverse", inverse, [torch.int32], rank=(2, "(rows, top_k)"), like=like, contiguous=-1
+    )
+    top_k = inverse.shape[1]
+    if not 1 <= top_k <= MOST_PLACES:
+        raise InputError("inverse", f"must have 1 to {MOST_PLACES} places (got {top_k})")
+    if topk_weights is None:
+        raise InputError("topk_weights", "must be given with inverse, whose rows they are for")
+    common.require(
+        "topk_weights",
+        topk_weights,
+        [torch.float32],
+        shape=((tokens, top_k), "for each token its places"),
+        like=like,
+        contiguous=-1,
+    )
+    return top_k
+
+
+def require_places_of(config: CombineRanksConfig, inverse: Tensor | None) -> None:
+    """Require a config for rows of experts, or for sums, as the call has them."""
+    if config.of_experts != (inverse is not None):
+        given = "None" if inverse is None else "given"
+        raise InputError(
+            "config", f"must have of_experts={inverse is not None}, as inverse is {given}"
+        )
 
 
 def check_sums(

@@ -8,6 +8,7 @@ from jitgen.targets import combine_space
 from jitgen.targets.base import Cost
 from jitgen.targets.cpu.dispatch import VALUE_US, require_vectors
 from jitgen.targets.cpu.rules import CpuTiledRules
+from jitgen.targets.protocol import Template
 from jitgen.targets.sums import SumOrder
 
 
@@ -15,15 +16,19 @@ class CombineRanks(CpuTiledRules[CombineRanksConfig, CombineRanksProblem]):
     """Rules of the kernels, their candidates and their cost model."""
 
     sums = SumOrder(
-        words="rank by rank; what is shared last",
-        free=("has_shared", "is_weighted", "can_mask", "tiling"),
+        words="rank by rank, or expert by expert; what is shared last",
+        free=("has_shared", "is_weighted", "can_mask", "of_experts", "tiling"),
     )
-    entry = "cpu/combine_ranks.py.jinja"
+    entry, of_experts = "cpu/combine_ranks.py.jinja", "cpu/combine_ranks_experts.py.jinja"
     usual = CombineRanksConfig()
     alignment = 8
     limiter = "stream"
-    check_kind = staticmethod(combine_space.check_kind)
-    legal_kind = staticmethod(combine_space.legal_kind)
+    check_kind = staticmethod(combine_space.check_ranks)
+    legal_kind = staticmethod(combine_space.legal_ranks)
+
+    def templates(self) -> tuple[Template, ...]:
+        """Return the template of kernels that add up sums, and that of those that add up rows."""
+        return combine_space.templates_of(self.entry, self.of_experts)
 
     def scratch_bytes(self, config: CombineRanksConfig) -> int:  # all are alike
         """Return the bytes of the sums of two columns."""

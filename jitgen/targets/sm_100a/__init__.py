@@ -12,6 +12,9 @@ STREAMING = (
 )
 """Operations whose kernels have nothing of one generation: see `jitgen.targets.sm_90a.streams`."""
 
+WIRE = ("combine_ranks", "dispatch")
+"""Those between the GPUs of a host, which have nothing of one generation, either."""
+
 
 class Sm100a(GpuTarget):
     """See `jitgen.targets.protocol.Target`."""
@@ -21,11 +24,12 @@ class Sm100a(GpuTarget):
     family = "sm100"
     capability = (10, 0)
     folder = "sm_100a"
-    borrowed = dict.fromkeys(STREAMING, "sm_90a")
+    borrowed = dict.fromkeys((*STREAMING, *WIRE), "sm_90a")
     devices = (B200, GB200)
     operations = (
         *("grouped_gemm", "moe_fc2_dense", "quantize", "silu_mul_quantize"),
         *("combine", "permute_quantize", "route", "activation_backward"),
+        *("dispatch", "combine_ranks"),
     )
 
 

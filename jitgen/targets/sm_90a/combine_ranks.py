@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from jitgen.config.combine_ranks import CombineRanksConfig, CombineRanksProblem
 from jitgen.targets import combine_space
+from jitgen.targets.protocol import Template
 from jitgen.targets.sm_90a.wire import WireRules
 from jitgen.targets.sums import SumOrder
 
@@ -13,14 +14,18 @@ class CombineRanks(WireRules[CombineRanksConfig, CombineRanksProblem]):
     """Rules of the kernels, their candidates and their cost model."""
 
     sums = SumOrder(
-        words="rank by rank; what is shared last",
-        free=("has_shared", "is_weighted", "can_mask", "tiling"),
+        words="rank by rank, or expert by expert; what is shared last",
+        free=("has_shared", "is_weighted", "can_mask", "of_experts", "tiling"),
     )
-    entry = "sm90/combine_ranks.py.jinja"
+    entry, of_experts = "sm90/combine_ranks.py.jinja", "sm90/combine_ranks_experts.py.jinja"
     usual = CombineRanksConfig()
-    check_kind = staticmethod(combine_space.check_kind)
-    legal_kind = staticmethod(combine_space.legal_kind)
+    check_kind = staticmethod(combine_space.check_ranks)
+    legal_kind = staticmethod(combine_space.legal_ranks)
     columns = "n"
+
+    def templates(self) -> tuple[Template, ...]:
+        """Return the template of kernels that add up sums, and that of those that add up rows."""
+        return combine_space.templates_of(self.entry, self.of_experts)
 
     def vectors(self, problem: CombineRanksProblem) -> int:
         """Return the vectors that a rank sends and takes."""
