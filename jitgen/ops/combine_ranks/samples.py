@@ -15,7 +15,7 @@ from jitgen.config import Arch
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import MOST_RANKS
 from jitgen.config.operation import Excuse
-from jitgen.ops.combine_ranks import reference, samples_experts
+from jitgen.ops.combine_ranks import experts_samples, reference
 from jitgen.ops.dispatch import reference as of_dispatch
 from jitgen.ops.dispatch import rounds
 from jitgen.ops.dispatch import samples as of_tokens
@@ -96,7 +96,7 @@ def make(
     all others is the same, for they share an inbox here.
     """
     if config.of_experts:
-        return samples_experts.make(
+        return experts_samples.make(
             config, (sizes.ranks, sizes.room, sizes.n), is_exact=is_exact, seed=seed, device=device
         )
     chance = torch.Generator(device).manual_seed(seed)
