@@ -126,7 +126,7 @@ class Mistake:
         pauses: A device that takes tokens late; None: none does.
         of_experts: Whether rows of experts travel.
         replays: Rounds.
-        most_devices: On more the emulator takes minutes.
+        most_devices: On more it is none, or the emulator takes minutes.
     """
 
     name: str
@@ -286,9 +286,11 @@ MISTAKES = [
             "    words[1] = Uint32(7)\n", _WRONG, ops=_DISPATCH),
     Mistake("weights as numbers", ".bitcast(Uint32)", ".to(Uint32)", _WRONG, ops=_DISPATCH),
     Mistake("a sum without the last rank", "if source < ranks:", "if source < ranks - 1:", _WRONG,
+            counts=(6, 6),
             ops=_COMBINE),
     Mistake("a sum with the own rank's twice", "if source < ranks:", "if source <= ranks:", _WRONG,
-            ops=_COMBINE),
+            counts=(6, 6),
+            ops=_COMBINE, most_devices=4),
     Mistake("the last rank's arrival alone", "                is_waiting = True\n",
             "                is_waiting = source == num_ranks - 1\n", _WRONG, "late-device-0",
             counts=(1, 1, 1), ops=_COMBINE),

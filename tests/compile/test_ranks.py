@@ -7,12 +7,17 @@ as they are, and wrong without any one of their scopes, waits, rounds and places
 from __future__ import annotations
 
 import pytest
+import torch
 
 from jitgen.config import Arch
+from jitgen.config.combine import CombineConfig
 from jitgen.config.combine_ranks import CombineRanksConfig
 from jitgen.config.dispatch import DispatchConfig, Tiling
 from jitgen.ops.dispatch import rounds
+from jitgen.verify import DeviceCall, OnDevices, Window
+from jitgen.verify.emulation import emulate
 from tests import needs
+from tests.compile.kernels import on_gpu
 from tests.compile.mistakes import EXPERT_MISTAKES, MISTAKES, Mistake, cases_of, cases_on_more
 from tests.compile.ranks import WRONG, Kernels, Layer
 
@@ -43,6 +48,43 @@ EXPERTS = CombineRanksConfig(of_experts=True)
 )
 def test_rows_of_experts_are_right(counts: tuple[int, ...], modes: str) -> None:
     assert Layer(counts, Kernels(combine_ranks=EXPERTS)).found(modes) == []
+
+
+def test_rows_of_experts_are_added_up_as_by_combine() -> None:
+    """Bit by bit, with a shared expert that is weighted: what one rank computes alone."""
+    tokens, hidden, top_k = 5, 64, 6
+    chance = torch.Generator().manual_seed(0)
+    inverse = torch.randperm(tokens * top_k, generator=chance).view(tokens, top_k).int()
+    inverse[1, 2] = -1
+    inbox = Window([torch.zeros(1, tokens * (1 + top_k * hidden // 4), 4, dtype=torch.int32)])
+    state = rounds.new_state(0, 1000, "cpu")
+    state[rounds.DISPATCHED] = 1
+    link = {"inbox": inbox.tensors[0], "peers": inbox.table(on=0), "state": state}
+    given = {
+        "y": torch.randn(tokens * top_k, hidden, generator=chance).bfloat16(),
+        "inverse": inverse,
+        "topk_weights": torch.rand(tokens, top_k, generator=chance),
+    }
+    extra = {
+        "shared": torch.randn(tokens, hidden, generator=chance).bfloat16(),
+        "shared_weights": torch.rand(tokens, generator=chance),
+    }
+    kind = {"has_shared": True, "is_weighted": True}
+    outs = [torch.zeros(tokens, hidden, dtype=torch.bfloat16) for _ in range(2)]
+    calls = [
+        DeviceCall(device=0, kernel=on_gpu(config), arguments={**arguments, "num_sms": 2})
+        for config, arguments in (
+            (CombineConfig(**kind), {**given, **extra, "out": outs[0]}),
+            (
+                CombineRanksConfig(**kind, of_experts=True),
+                {**given, **link, **extra, "out": outs[1]},
+            ),
+        )
+    ]
+    emulate(OnDevices(calls=calls, windows={"inbox": inbox}), modes="eager", num_sms=2)
+
+    assert outs[0].float().norm() > 1
+    assert torch.equal(*outs)
 
 
 @pytest.mark.parametrize("counts", [(3, 1), (3, 1, 0, 2), (2, 1, 0, 2, 1, 1, 2, 0)], ids=str)

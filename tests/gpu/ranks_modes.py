@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Ranks of GPUs that mask one which is late, and those with invariant numerics: checked, then timed
+beside the usual ones.
+
+    python -m tests.gpu.ranks_modes prewarm --ranks 2          # anywhere: compiles the kernels
+    JITGEN_GPU_CACHE=... python -m tests.gpu.ranks_modes run --ranks 2
+
+Times are medians of replays of CUDA graphs, of the slowest rank, in microseconds a call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import jitgen
+from jitgen.parallel import connect, share
+from jitgen.parallel.windows import Windows
+from tests.gpu.expert_parallel import (
+    HIDDEN,
+    LARGE,
+    SMALL,
+    TOKENS,
+    TOP_K,
+    blank_weights,
+    captured,
+    carried,
+    log,
+    part_of,
+    time_of,
+    tokens_of,
+    weights_of,
+)
+
+MOST = 9
+MODES: dict[str, dict[str, str]] = {
+    "usual": {},
+    "masking": {"late": "mask"},
+    "invariant": {"numerics": "invariant"},
+}
+
+
+def wire(hidden: int, top_k: int, most: int, limit_s: float = 10.0, **mode: Any) -> Windows:
+    """Return windows of all ranks."""
+    sizes = {"hidden": hidden, "top_k": top_k, "max_tokens": most}
+    found = connect(
+        dist.group.WORLD, device="cuda", kind="windows", limit_s=limit_s, **sizes, **mode
+    )  # type: ignore[arg-type]
+    assert isinstance(found, Windows)
+    return found
+
+
+def invariant(rank: int, ranks: int) -> None:
+    """Compare bits with those of one GPU that has all experts, eager and in graphs."""
+    config = replace(SMALL, numerics="invariant")
+    weights = weights_of(config, "cuda")
+    mine, whole = part_of(weights, rank, ranks), jitgen.MoELayer(config, weights)
+    way = wire(config.hidden, config.top_k, MOST, numerics="invariant")
+    layer = jitgen.MoELayer(config, mine, max_tokens=MOST, group=way)
+    for number in range(24):
+        given = tokens_of(config, (number * 5 + 3 * rank) % (MOST + 1), 100 * number + rank)
+        assert torch.equal(layer(*given), whole(*given)), number
+    given = tokens_of(config, MOST - rank % 2, 77 + rank)
+    out = torch.empty_like(given[0])
+    graph = captured(lambda: layer(*given, out=out), 3)
+    for number in range(24):
+        for old, new in zip(given, tokens_of(config, len(out), number), strict=True):
+            old.copy_(new)
+        graph.replay()
+        assert torch.equal(out, whole(*given)), number
+    way.check()
+    log(rank, "invariant: equal bits, 24 calls and 24 replays")
+
+
+def masking(rank: int, ranks: int) -> None:
+    """Let the last rank be late: the others go on without it; it comes back with new windows."""
+    config = SMALL
+    weights, last = weights_of(config, "cuda"), ranks - 1
+    mine, whole = part_of(weights, rank, ranks), jitgen.MoELayer(config, weights)
+    x, topk, ids = tokens_of(config, MOST, rank)
+    first, count = share(config.experts, last, ranks)
+    is_last = (ids >= first) & (ids < first + count)
+    alone = ids.where(is_last if rank == last else ~is_last, -1)
+
+    def require(layer: jitgen.MoELayer, wanted_ids: torch.Tensor) -> None:
+        wanted = whole(x, topk, wanted_ids).float()
+        off = (layer(x, topk, ids).float() - wanted).norm() / wanted.norm().clamp_min(1e-9)
+        assert off < 1e-2, (rank, off)
+
+    way = wire(config.hidden, config.top_k, MOST, limit_s=0.5, late="mask")
+    layer = jitgen.MoELayer(config, mine, max_tokens=MOST, group=way)
+    require(layer, ids)
+    torch.cuda.synchronize()
+    if rank == last:
+        time.sleep(2.0)
+    layer(x, topk, ids)  # some columns may have the share of the last rank, others not
+    torch.cuda.synchronize()
+    begin = time.monotonic()
+    for _ in range(3):
+        require(layer, alone)
+    spent = time.monotonic() - begin
+    assert spent < 0.5, spent
+    found = way.check()
+    assert {each.source for each in found} == ({*range(last)} if rank == last else {last}), found
+    log(rank, "masking:", found[0], f"3 calls since then {1e3 * spent:.1f} ms")
+    dist.barrier()
+    layer = jitgen.MoELayer(
+        config, mine, max_tokens=MOST, group=wire(config.hidden, config.top_k, MOST, late="mask")
+    )
+    require(layer, ids)
+    require(layer, ids)
+    log(rank, "masking: all ranks again, with new windows")
+
+
+def times(rank: int, ranks: int) -> None:
+    """Time dispatch and combine of each mode alone, with DeepSeek-V3's columns."""
+    most = max(TOKENS)
+    ways = {name: wire(HIDDEN, TOP_K, most, **mode) for name, mode in MODES.items()}
+    for count in TOKENS:
+        x, weights, ids = tokens_of(LARGE, count, rank)
+        first, local = share(LARGE.experts, rank, ranks)
+        y = torch.randn(ranks * count, HIDDEN, device="cuda").bfloat16()
+        rows = torch.randn(ranks * count * TOP_K, HIDDEN, device="cuda").bfloat16()
+        found = {}
+        for name, way in ways.items():
+            every = way.dispatch(x, ids, weights, count)
+            number = torch.arange(every.topk_ids.numel(), device="cuda", dtype=torch.int32)
+            is_here = (every.topk_ids >= first) & (every.topk_ids < first + local)
+            inverse = number.view_as(every.topk_ids).where(is_here, -1)
+            way.combine(y, count)
+
+            def both(way: Windows = way, name: str = name, inverse: Any = inverse) -> None:
+                way.dispatch(x, ids, weights, count)  # noqa: B023
+                if name == "invariant":
+                    way.combine(rows, count, inverse=inverse, topk_weights=weights)  # noqa: B023
+                else:
+                    way.combine(y, count)  # noqa: B023
+
+            found[name] = time_of(both)
+            way.check()
+        log(rank, f"wire {count}:", ", ".join(f"{k} {v:.1f}" for k, v in found.items()))
+
+
+PARTS = {"invariant": invariant, "masking": masking, "times": times}
+
+
+def work(rank: int, ranks: int, meeting: str, parts: list[str]) -> None:
+    """Do the work of one rank."""
+    torch.cuda.set_device(rank)
+    dist.init_process_group(
+        "nccl",
+        init_method=f"file://{meeting}",
+        rank=rank,
+        world_size=ranks,
+        device_id=torch.device("cuda", rank),
+    )
+    log(rank, torch.cuda.get_device_name(), "x", ranks, "torch", torch.__version__)
+    with carried(), torch.no_grad():
+        for name in parts:
+            PARTS[name](rank, ranks)
+    dist.barrier()
+    torch.cuda.synchronize()
+
+
+class Blank:
+    """What connects ranks, of which a plan needs the numbers and kinds alone."""
+
+    def __init__(self, rank: int, ranks: int, most: int, **mode: str) -> None:
+        self.rank, self.ranks, self.max_tokens = rank, ranks, most
+        self.can_mask = "late" in mode
+
+    def dispatch(self, *_: Any) -> Any:
+        """Not called."""
+
+    combine = check = dispatch
+
+
+def prewarm(ranks: int) -> None:
+    """Compile what `run` needs, on any machine."""
+    found: dict[Any, None] = {}
+    for config, most in ((SMALL, MOST), (LARGE, max(TOKENS))):
+        for mode in MODES.values():
+            asked = replace(config, numerics=mode.get("numerics"))
+            if config is SMALL:
+                alone = jitgen.MoELayer(asked, blank_weights(asked))
+                found |= dict.fromkeys(alone.configs("sm_90a", most))
+            for rank in range(ranks):
+                first, count = share(config.experts, rank, ranks)
+                part = replace(asked, first_expert=first, local_experts=count)
+                blank: Any = Blank(rank, ranks, most, **mode)
+                layer = jitgen.MoELayer(part, blank_weights(part), max_tokens=most, group=blank)
+                found |= dict.fromkeys(layer.configs("sm_90a"))
+    report = jitgen.prewarm(list(found), arch="sm_90a")
+    print(*(f"{row.state} {row.name} {row.error}" for row in report.rows), sep="\n")
+
+
+def main() -> None:
+    """Compile kernels, or check and time."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("action", choices=["prewarm", "run"])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--parts", default=",".join(PARTS), help="of the run")
+    asked = parser.parse_args()
+    if asked.action == "prewarm":
+        prewarm(asked.ranks)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        parts = asked.parts.split(",")
+        mp.spawn(work, (asked.ranks, f"{folder}/meeting", parts), nprocs=asked.ranks)
+
+
+if __name__ == "__main__":
+    main()
