@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import jitgen
+from jitgen.config.combine_ranks import CombineRanksProblem
 from jitgen.config.dispatch import DispatchProblem
 from jitgen.errors import InputError
 from jitgen.parallel import connect, share
@@ -126,6 +127,15 @@ def test_a_plan_has_the_kernels_between_ranks() -> None:
     assert {"dispatch_bf16_sm_90a", "combine_ranks_bf16_sm_90a"} <= {*names}
     assert (sweep.problem.ranks, sweep.min_rows, sweep.max_rows) == (2, 1, 16)
     assert layer.workspace.max_tokens == 32  # type: ignore[union-attr]
+
+
+def test_a_plan_of_invariant_ranks_has_kernels_for_rows_of_experts() -> None:
+    case = make("bf16", tokens=1)
+    layer = jitgen.MoELayer(replace(case.config, numerics="invariant"), case.weights)
+    problems = [each.problem for each in layer.plan(8, "sm_90a", num_ranks=2).sweeps]
+    sums = [each for each in problems if isinstance(each, CombineRanksProblem)]
+
+    assert [each.of_experts for each in sums] == [True] * 3
 
 
 @pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.nightly)])

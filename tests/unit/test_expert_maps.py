@@ -22,7 +22,7 @@ EXPERTS, TOP_K, RANKS, REPLICAS, TOKENS = 256, 8, 4, 64, 512
 class Alone:
     """What connects a rank to others, as far as choosing places asks."""
 
-    group_name = ""
+    group_name, can_mask = "", False
 
     def __init__(self, rank: int, ranks: int, max_tokens: int) -> None:
         self.rank, self.ranks, self.max_tokens = rank, ranks, max_tokens
