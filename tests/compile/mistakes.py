@@ -293,7 +293,7 @@ MISTAKES = [
             ops=_COMBINE, most_devices=4),
     Mistake("the last rank's arrival alone", "                is_waiting = True\n",
             "                is_waiting = source == num_ranks - 1\n", _WRONG, "late-device-0",
-            counts=(1, 1, 1), ops=_COMBINE),
+            counts=(6, 6, 6), ops=_COMBINE),
     Mistake("a rank without tokens does not wait for sums", _TAKES, _TAKES_FOR_TOKENS, _HANGS,
             counts=(2, 0), ops=_COMBINE, pauses=0),
     # limits

@@ -65,6 +65,7 @@ def test_a_late_rank_is_masked_and_comes_back(tmp_path: Path) -> None:
     ranks.run(ranks.masking, 3, tmp_path)
 
 
+@pytest.mark.nightly
 def test_others_go_on_without_a_rank_that_died(tmp_path: Path) -> None:
     ranks.run(ranks.dying, 3, tmp_path, str(tmp_path))
 
