@@ -158,7 +158,7 @@ def stamped(text: str) -> str:
         ("        buffer ^= 1", after.format(3) + before),
         ("        words = ahead\n", after.format(4) + before),
         (
-            "        add_up(schedule, sums, totals, out)\n",
+            "        add_up(schedule, sums_of_out, totals, out)\n",
             after.format(5) + before + after.format(6),
         ),
     )
