@@ -4,8 +4,8 @@
 #
 # It comes from this config, which always gives the same text:
 #
-#     {"can_mask":false,"has_shared":true,"is_weighted":false,"op":"combine_ranks",
-#     "tiling":{"ctas":128,"threads":256,"use_pdl":true}}
+#     {"can_mask":false,"has_shared":true,"is_weighted":false,"of_experts":false,
+#     "op":"combine_ranks","tiling":{"ctas":128,"threads":256,"use_pdl":true}}
 #
 # To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
 # `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as

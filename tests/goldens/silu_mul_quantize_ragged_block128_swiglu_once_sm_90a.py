@@ -5,8 +5,9 @@
 # It comes from this config, which always gives the same text:
 #
 #     {"activation":"swiglu","interleaved":false,"layout":"ragged","op":"silu_mul_quantize",
-#     "power_of_two":false,"scale_granularity":"block128","tiling":{"ctas_per_sm":7,"held":1,
-#     "is_persistent":false,"loads_ahead":false,"rows":4,"threads":128,"use_pdl":false}}
+#     "per_group":false,"power_of_two":false,"scale_granularity":"block128",
+#     "tiling":{"ctas_per_sm":7,"held":1,"is_persistent":false,"loads_ahead":false,"rows":4,
+#     "threads":128,"use_pdl":false}}
 #
 # To change this kernel edit a copy, FILE, below these lines, which say what it stands for:
 # `jitgen run FILE` compiles it, checks it and times it beside the original; calls take it as

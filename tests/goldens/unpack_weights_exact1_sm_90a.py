@@ -261,7 +261,7 @@ def arguments():
     At each call tvm-ffi checks types, ranks, that sizes agree, the divisors written here, and
     alignment. It cannot check that the blocks of values follow from N and K.
     """
-    groups, n, k = cute.sym_int(), cute.sym_int(divisibility=8), cute.sym_int(divisibility=32)
+    groups, n, k = cute.sym_int(), cute.sym_int(divisibility=8), cute.sym_int(divisibility=16)
 
     def tensor(dtype, *shape, divisor=1, align=4):
         stride = [cute.sym_int64(divisibility=divisor) for _ in shape[:-1]]
