@@ -246,8 +246,8 @@ def lora_sweep(arch: Arch) -> Iterator[AddLoraConfig]:
             yield replace(config, tiling=replace(config.tiling, use_pdl=False))
 
 
-def wire_sweep(op: str) -> Callable[[Arch], Iterator[Config]]:
-    """Return what yields legal configs of an operation between ranks, a thin sample on a GPU."""
+def thin_sweep(op: str) -> Callable[[Arch], Iterator[Config]]:
+    """Return what yields legal configs of an operation, a thin sample on a GPU."""
 
     def legal(arch: Arch) -> Iterator[Config]:
         if op not in target(arch).operations:
@@ -280,10 +280,11 @@ SWEEPS: dict[str, Callable[[Arch], Iterator[Config]]] = {
     "activation_backward": backward_sweep,
     "add_lora": lora_sweep,
     "combine": combine_sweep,
-    "combine_ranks": wire_sweep("combine_ranks"),
-    "dispatch": wire_sweep("dispatch"),
+    "combine_ranks": thin_sweep("combine_ranks"),
+    "dispatch": thin_sweep("dispatch"),
     "grouped_gemm": candidates_sweep,
     "grouped_gemm_wgrad": wgrad_sweep,
+    "moe_decode": thin_sweep("moe_decode"),
     "moe_fc2_dense": fc2_sweep,
     "permute_quantize": permute_sweep,
     "quantize": quantize_sweep,

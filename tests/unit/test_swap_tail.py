@@ -180,3 +180,14 @@ class TestCost:
         found = select(problem, Arch.SM_90A, device=H200.name, use_measured=False)
 
         assert found.config == config(layout=layout, cluster=Cluster(n=2))
+
+    @pytest.mark.parametrize("layout", [Layout.RAGGED, Layout.MASKED])
+    @pytest.mark.parametrize("rows", [1, 8, 32])
+    def test_groups_without_a_whole_block_take_kernels_as_before(
+        self, layout: Layout, rows: int
+    ) -> None:
+        """Their rows are all a tail, which was not measured; streamed weights decide there."""
+        problem = GroupedGemmProblem(layout=layout, groups=64, m=64 * rows, n=2816, k=2048)
+        found = select(problem, Arch.SM_90A, device=H200.name, use_measured=False)
+
+        assert not found.config.schedule.swap_tail

@@ -145,10 +145,13 @@ def _tiles(
 
 @lru_cache(maxsize=4096)
 def _of_rows(distribution: RowDistribution, height: int, most: int) -> _Tiles:
-    """Return the tiles of so many rows, whose tails of up to `most` rows are swapped."""
+    """
+    Return the tiles of so many rows, whose tails of up to `most` rows are swapped. Those of groups
+    without a whole block were not measured, and count as blocks.
+    """
     count = sum(-(-rows // height) for rows in distribution.rows)
     parts = sum(-(-rows // 64) for rows in distribution.rows)
-    tails = [rows % 64 for rows in distribution.rows if 0 < rows % 64 <= most]
+    tails = [rows % 64 for rows in distribution.rows if rows > 64 and 0 < rows % 64 <= most]
     all_rows = count * height
     return _Tiles(
         count * distribution.times,
