@@ -33,10 +33,10 @@ from tests.strategies import (
     quantize_sweep,
     route_sweep,
     silu_sweep,
+    thin_sweep,
     unpack_sweep,
     unscaled_sweep,
     wgrad_sweep,
-    wire_sweep,
 )
 from tests.targets import EACH
 from tests.templates import places
@@ -60,9 +60,9 @@ def _sample(arch: Arch, many: int) -> list[Config]:
         [*combine_sweep(arch)],
         [*backward_sweep(arch)],
         [*unpack_sweep(arch)],
-        [*wire_sweep("dispatch")(arch)],
+        [*thin_sweep("dispatch")(arch)],
         [*lora_sweep(arch)],
-        [*wire_sweep("combine_ranks")(arch)],
+        [*thin_sweep("combine_ranks")(arch)],
     ]
     return [config for configs in sweeps for config in configs[:: max(1, len(configs) // many)]]
 
