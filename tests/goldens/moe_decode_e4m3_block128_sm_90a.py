@@ -623,14 +623,9 @@ def down_product(schedule, lists, ring, mmas, weights, tokens, tiles, exchange, 
     tile = tokens[None, None, None, schedule.warpgroup]
     first = first_piece(schedule, lists)
     words = ask_for_h(schedule, lists, exchange, first, pieces)
-    ahead = ask_for_h(schedule, lists, exchange, first + WARPGROUPS, pieces)
     for piece in cutlass.range(first, pieces, WARPGROUPS, unroll=1):
-        beyond = ask_for_h(schedule, lists, exchange, piece + 2 * WARPGROUPS, pieces)
         bring_h(schedule, lists, exchange, tiles, piece, words)
-        words = ahead
-        if not has_come(ahead, lists.count[1]):
-            words = ask_for_h(schedule, lists, exchange, piece + WARPGROUPS, pieces)
-        ahead = beyond
+        words = ask_for_h(schedule, lists, exchange, piece + WARPGROUPS, pieces)
         cute.arch.fence_proxy("async.shared", space="cta")
         sync_warpgroup(schedule.warpgroup)
         for i in cutlass.range_constexpr(TILES):
@@ -704,11 +699,6 @@ def load_words(address):
     )
 
 
-def has_come(words, launch):
-    """Say whether two words of h are of a launch."""
-    return (Int32(words[0] >> 32) == launch) & (Int32(words[1] >> 32) == launch)
-
-
 @cute.jit
 def part_of(schedule, piece):
     """Return the expert's place in the list and the block that this warp has of a piece of h."""
@@ -769,7 +759,7 @@ def bring_h(schedule, lists, exchange, tiles, piece, words):
     left = tokens_of(schedule, lists, place, block)
     while left != 0:
         token = first_of(left)
-        while not has_come((first, second), launch):
+        while (Int32(first >> 32) != launch) | (Int32(second >> 32) != launch):
             first, second = ask_for_words(schedule, exchange, left, place, block)
         pair[0, 0], pair[1, 0] = Uint32(first), Uint32(second)
         left &= left - 1

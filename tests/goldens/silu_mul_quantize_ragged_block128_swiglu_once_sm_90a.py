@@ -414,6 +414,7 @@ def arguments():
     )
 
 
+# sm90/silu_mul_quantize/entries.py.jinja
 @cute.jit
 def silu_mul_quantize(x, groups, q, scale, num_sms, stream):
     """Compute and store q and scales: see `launch`."""

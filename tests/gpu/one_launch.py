@@ -156,7 +156,10 @@ def stamped(text: str) -> str:
         ("        start, go_on = tiled_mma(), tiled_mma()\n", after.format(1) + before),
         ("        own = sums[None, None, None, None, buffer,", after.format(2) + before),
         ("        buffer ^= 1", after.format(3) + before),
-        ("        words = ahead\n", after.format(4) + before),
+        (
+            "        words = ask_for_h(schedule, lists, exchange, piece + WARPGROUPS, pieces)\n",
+            after.format(4) + before,
+        ),
         (
             "        add_up(schedule, sums_of_out, totals, out)\n",
             after.format(5) + before + after.format(6),
