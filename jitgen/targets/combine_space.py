@@ -7,6 +7,7 @@ together.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import TypeVar
 
 from jitgen.config.combine import CombineConfig
@@ -18,6 +19,7 @@ from jitgen.templates import ROOT
 _Combining = TypeVar("_Combining", CombineConfig, CombineRanksConfig, MoeDecodeConfig)
 
 
+@cache
 def templates_of(of_sums: str, of_experts: str) -> tuple[Template, ...]:
     """Return the templates of `combine_ranks`: of sums of ranks, and of rows of experts."""
     return (

@@ -126,7 +126,7 @@ class Schedule(NamedTuple):
 
 
 @cute.kernel
-def moe_decode_kernel(x, routing, maps, exchange, state, shared, out):
+def moe_decode_kernel(x, routing, maps, exchange, state, out):
     """Compute some rows of h, and some columns of out."""
     thread, _, _ = cute.arch.thread_idx()
     cta, _, _ = cute.arch.block_idx()
@@ -285,11 +285,11 @@ def weights_of(source, boxes):
     return Weights(tma, units, halves, scale)
 
 
-def launch(x, routing, experts, exchange, state, shared, out, num_ctas, stream):
+def launch(x, routing, experts, exchange, state, out, num_ctas, stream):
     """Launch the kernel on `stream` with `num_ctas` CTAs."""
     w13, w13_scale, w2, w2_scale = experts
     maps = (*map_of(w13), w13_scale), (*map_of(w2), w2_scale)
-    moe_decode_kernel(words_of(x), routing, maps, exchange, state, shared, out).launch(
+    moe_decode_kernel(words_of(x), routing, maps, exchange, state, out).launch(
         grid=[num_ctas, 1, 1],
         block=[THREADS, 1, 1],
         min_blocks_per_mp=CTAS_PER_SM,
@@ -356,7 +356,7 @@ def moe_decode(
     first_expert: number of the first of the E experts.
     """
     routing, experts = (topk_ids, topk_weights, first_expert), (w13, w13_scale, w2, w2_scale)
-    launch(x, routing, experts, exchange, state, None, out, num_ctas, stream)
+    launch(x, routing, experts, exchange, state, out, num_ctas, stream)
 
 
 # sm90/moe_decode/experts.py.jinja
