@@ -135,7 +135,7 @@ def test_the_public_half_of_a_key(jitgen: Jitgen, place: Path) -> None:
 def test_a_push_signs_what_lies_there_unsigned(
     jitgen: Jitgen, place: Path, cache_root: Path
 ) -> None:
-    """It used to say that the entry was there, and nobody took it."""
+    """It used to say that the entry was there, and no client took it."""
     fabricate(cache_root, 2)
     first, second = sorted(info.key for info in Store.open().entries())
     url = f"file://{place}/bucket"

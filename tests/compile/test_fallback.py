@@ -66,11 +66,12 @@ class TestSwitch:
 
     def test_the_kernel_of_the_choice_is_published(self, fallback_root: Path) -> None:
         """What the worker compiled is there for the next process."""
+        before = children(os.getpid())  # other tests may have started some, as multiprocessing does
         call(MANY)
         settle()
 
         assert KernelLoader(Store.open(fallback_root)).get(WANTED, "cpu").tier == "disk"
-        assert not children(os.getpid()), "no process is left behind"
+        assert {*children(os.getpid())} <= {*before}, "no process is left behind"
 
     def test_the_best_compiled_candidate_serves(self, fallback_root: Path, patient: Path) -> None:
         """Not any that is compiled, but the first in the order of the selector."""
