@@ -51,7 +51,7 @@ def _places(store: Store) -> Iterator[str]:
 
 
 def _miss() -> Finding:
-    """Report what becomes of a kernel that is in none of these places."""
+    """Report what a call does if none of these places has its kernel."""
     from jitgen.compile import toolchain
 
     name, mode = "a missing one", settings.on_miss

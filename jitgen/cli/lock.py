@@ -120,7 +120,7 @@ def lock(
 def read_lock(path: Path, store: Store, names: Sequence[str]) -> Lock:
     """
     Return the lock in `path`, if this machine chooses as it says, with the same keys, on all of its
-    devices, and it is for the plans called `names` (none: whatever it is for).
+    devices, and it is for the plans called `names`; without names it may be for any.
 
     Raises:
         LockError: It is not.

@@ -41,7 +41,7 @@ def require_there(lock: Lock, path: Path, store: Store, refused: Collection[str]
         lock: The lock.
         path: Its file.
         store: The store.
-        refused: Keys that the service would not hand out, whatever the store has.
+        refused: Keys that the service would not hand out, also where the store has them.
     """
     told = []
     for kernel in (each for target in lock.targets for each in target.kernels):

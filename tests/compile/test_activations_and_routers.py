@@ -81,7 +81,7 @@ CASES = [*activations(), *routers()]
 
 
 def test_the_matrix_is_whole() -> None:
-    """Whatever an enumeration or a target is given later is in it, and no case is there twice."""
+    """New members of an enumeration or a target are in it by themselves; no case is there twice."""
     configs = {kernel.config for kernel in CASES}
 
     assert len(set(CASES)) == len(CASES)

@@ -140,7 +140,7 @@ def test_emulated_in_place() -> None:
 
 @pytest.mark.nightly
 def test_every_kernel_of_a_target_gives_the_same_bits() -> None:
-    """Whatever other rows of its adapter and expert a row is computed with."""
+    """The bits of a row do not depend on the rows that are computed with it."""
     found = []
     for config in (KERNELS[1], KERNELS[2]):
         case = samples.make(config, samples.Sizes(tokens=3, n=32, k=2056, rank=8), is_exact=False)

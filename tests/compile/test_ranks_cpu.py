@@ -57,7 +57,7 @@ def test_torch_compile_has_a_layer_of_ranks_as_one_operation(number: int, tmp_pa
     ("form", "number"), [("block128", 4), pytest.param("bf16", 3, marks=pytest.mark.nightly)]
 )
 def test_invariant_bits_are_those_of_one_rank(form: str, number: int, tmp_path: Path) -> None:
-    """Whatever the number of ranks, the rank of a token and the tokens beside it."""
+    """They depend on neither the number of ranks, the rank of a token nor the tokens beside it."""
     ranks.run(ranks.invariant, number, tmp_path, form)
 
 

@@ -251,8 +251,8 @@ def shrink(matrices, x, tile):
     Multiply TILE rows of a with the rows of x: a warp takes every SLICES-th chunk of both.
 
     Four lanes have a row, and in it VECTOR neighbouring values each. An instruction takes 16
-    columns of both, in whatever order: here four of each lane's. The chunk after the next is asked
-    for already.
+    columns of both, in any order: here four of each lane's. The chunk after the next is asked for
+    already.
     """
     a, lane = matrices.a, cute.arch.lane_idx()
     num_rows, num_vectors = a.shape[0], a.shape[1]

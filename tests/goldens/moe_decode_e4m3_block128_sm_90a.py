@@ -16,8 +16,9 @@ A layer of experts for at most 8 tokens in one launch, on Hopper: e4m3 weights, 
 
     h[e, t] = silu(w13[e, :I] . x[t]) * (w13[e, I:] . x[t])
     out[t] = sum over chosen e of topk_weights[t, e] * (w2[e] . h[e, t])
+
 Weights have a scale for each 128 x 128. Tokens and h are quantised to e4m3, with a scale for each
-128 columns; h is rounded to bf16 before.
+128 columns; h is rounded to bf16 first.
 
 Every CTA, one on each SM, finds the chosen experts itself. It computes some rows of h, 8 of an
 expert at a time, and sends them to all CTAs through global memory. Then it computes its columns of
@@ -67,7 +68,7 @@ USE_PDL = True  # start while the kernel before on the stream drains
 
 # What follows from it.
 THREADS = 640
-CTAS_PER_SM = 1  # that there is room for: one of them is of the next launch
+CTAS_PER_SM = 1  # that there is room for
 TILES = 4  # pairs of units of out that a CTA has sums for
 
 DTYPE = cutlass.Float8E4M3FN

@@ -18,7 +18,7 @@ import importlib
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -267,12 +267,17 @@ def prewarm(ranks: int) -> None:
     print(*(f"{row.state} {row.name} {row.error}" for row in report.rows), sep="\n")
 
 
-def main() -> None:
-    """Compile kernels, or check and time layers."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def command(
+    words: str | None,
+    prewarm: Callable[[int], None],
+    work: Callable[..., None],
+    every: Iterable[str],
+) -> None:
+    """Compile kernels for so many ranks, or run parts of `every` in a process for each of them."""
+    parser = argparse.ArgumentParser(description=words)
     parser.add_argument("action", choices=["prewarm", "run"])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--parts", default=",".join(PARTS), help="of the run")
+    parser.add_argument("--parts", default=",".join(every), help="of the run")
     asked = parser.parse_args()
     if asked.action == "prewarm":
         prewarm(asked.ranks)
@@ -283,4 +288,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(__doc__, prewarm, work, PARTS)

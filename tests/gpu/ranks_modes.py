@@ -11,17 +11,15 @@ Times are medians of replays of CUDA graphs, of the slowest rank, in microsecond
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 import time
 from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 import jitgen
+from jitgen.bench.layer.ours import without_memory
 from jitgen.parallel import connect, share
 from jitgen.parallel.windows import Windows
 from tests.gpu.expert_parallel import (
@@ -30,9 +28,9 @@ from tests.gpu.expert_parallel import (
     SMALL,
     TOKENS,
     TOP_K,
-    blank_weights,
     captured,
     carried,
+    command,
     log,
     part_of,
     time_of,
@@ -174,7 +172,7 @@ class Blank:
     """What connects ranks, of which a plan needs the numbers and kinds alone."""
 
     def __init__(self, rank: int, ranks: int, most: int, **mode: str) -> None:
-        self.rank, self.ranks, self.max_tokens = rank, ranks, most
+        self.group_name, self.rank, self.ranks, self.max_tokens = "", rank, ranks, most
         self.can_mask = "late" in mode
 
     def dispatch(self, *_: Any) -> Any:
@@ -190,32 +188,19 @@ def prewarm(ranks: int) -> None:
         for mode in MODES.values():
             asked = replace(config, numerics=mode.get("numerics"))
             if config is SMALL:
-                alone = jitgen.MoELayer(asked, blank_weights(asked))
+                weights = without_memory(asked.groups, asked.intermediate, asked.hidden)
+                alone = jitgen.MoELayer(asked, weights)
                 found |= dict.fromkeys(alone.configs("sm_90a", most))
             for rank in range(ranks):
                 first, count = share(config.experts, rank, ranks)
                 part = replace(asked, first_expert=first, local_experts=count)
                 blank: Any = Blank(rank, ranks, most, **mode)
-                layer = jitgen.MoELayer(part, blank_weights(part), max_tokens=most, group=blank)
+                weights = without_memory(count, part.intermediate, part.hidden)
+                layer = jitgen.MoELayer(part, weights, max_tokens=most, group=blank)
                 found |= dict.fromkeys(layer.configs("sm_90a"))
     report = jitgen.prewarm(list(found), arch="sm_90a")
     print(*(f"{row.state} {row.name} {row.error}" for row in report.rows), sep="\n")
 
 
-def main() -> None:
-    """Compile kernels, or check and time."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("action", choices=["prewarm", "run"])
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--parts", default=",".join(PARTS), help="of the run")
-    asked = parser.parse_args()
-    if asked.action == "prewarm":
-        prewarm(asked.ranks)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        parts = asked.parts.split(",")
-        mp.spawn(work, (asked.ranks, f"{folder}/meeting", parts), nprocs=asked.ranks)
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, prewarm, work, PARTS)

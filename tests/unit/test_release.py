@@ -88,7 +88,7 @@ def _tar(names: list[str], *, at: int, mode: int) -> bytes:
 
 
 def test_sources_are_packed_alike(backend: ModuleType, tmp_path: Path) -> None:
-    """Whatever the order of files, their times, their owner and the umask."""
+    """It depends on neither the order of files, their times, their owner nor the umask."""
     one, two = tmp_path / "one.tar.gz", tmp_path / "two.tar.gz"
     one.write_bytes(_tar(["a", "b"], at=1_800_000_000, mode=0o644))
     two.write_bytes(_tar(["b", "a"], at=1_700_000_000, mode=0o600))
