@@ -6,8 +6,8 @@ from __future__ import annotations
 from tests.compile.mutations import LOAD, Mutation, rewrite
 
 _OPEN = "open_stage(loads, state, a_copies)\n"
-_COPY = f"full = {_OPEN}            copy_b(b_copies, k, state.index, full, b_policy())\n"
-_COPY_LATER = "copy_b(b_copies, k, state.index, full, b_policy())"
+_COPY = f"full = {_OPEN}            copy_b(b_copies, k, state.index, full)\n"
+_COPY_LATER = "copy_b(b_copies, k, state.index, full)"
 _OF_A = "copies_of_a(a, work, False)"
 _GIVE_A = (
     ("def load_early(schedule, loads, b):", "def load_early(schedule, loads, a, b):"),

@@ -88,7 +88,7 @@ JUDGED = {
     "blocks of rows without any of the group's are stored": (
         ONE,
         (
-            "        if row < work.live_end:\n            store_block(",
+            "        if block < work.live_end:\n            store_block(",
             "        if True:\n            store_block(",
         ),
         "no row of such a block is the group's, and they are copied one by one",

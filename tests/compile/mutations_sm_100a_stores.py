@@ -92,15 +92,15 @@ STORES = (
         WIDE,
         "a row between a group's is stored with them",
         "wrong",
-        ("        is_own = is_own & (store.groups[row + r] == work.group)\n", ""),
+        ("        is_stored = is_stored & (store.groups[row + r] == work.group)\n", ""),
     ),
     source(
         ONE,
         "columns beyond the end are stored",
         "proxy",
         (
-            "is_own = first_column + column < num_columns",
-            "is_own = first_column + column < num_columns + TILE_N",
+            "is_stored = first_column + column < num_columns",
+            "is_stored = first_column + column < num_columns + TILE_N",
         ),
         names=("store_rows",),
     ),

@@ -52,7 +52,7 @@ TENSOR_MEMORY = (
         ONE,
         "a warp stores the rows of the next one",
         "wrong",
-        ("row = first_row(work) + block_row", "row = first_row(work) + (block_row + 32) % 128"),
+        ("first_row(work) + block_row", "first_row(work) + (block_row + 32) % 128"),
     ),
     source(
         ONE,
@@ -209,7 +209,7 @@ TENSOR_MEMORY = (
         PAIR,
         "the odd CTA stores to the even one's rows",
         "race",
-        ("        row = first_row(work) + block_row\n", "        row = work.row + block_row\n"),
+        ("first_row(work) + block_row", "work.row + block_row"),
         names=("store_block",),
     ),
     source(

@@ -187,7 +187,7 @@ SCALES = (
         MIXED,
         "all groups have the first group's scales",
         "wrong",
-        ("matrix, block = 0, work.block", "matrix, block = 0, 0"),
+        ("matrix, block = 0, work.scale_block", "matrix, block = 0, 0"),
     ),
     source(
         TWO_ATOMS,
@@ -244,7 +244,7 @@ SCALES = (
         ALPHA,
         "groups have no scale",
         "wrong",
-        ("            total.store(total.load() * scales.alpha[work.group])\n", ""),
+        ("        total.store(total.load() * scales.alpha[work.group])\n", ""),
     ),
     source(
         ALPHA,

@@ -57,7 +57,7 @@ PIPELINES = (
         MIXED,
         "the state of the pipeline does not outlive a tile",
         "deadlock",
-        ("            state = sum_tile(", "            sum_tile("),
+        ("        state = sum_tile(", "        sum_tile("),
     ),
     source(
         MIXED,

@@ -33,10 +33,7 @@ STORES = (
         PADDED,
         "rows of padding are stored",
         "wrong",
-        (
-            "is_own & (schedule.groups[cutlass.min(work.row + row, last_row)] == work.group)",
-            "is_own",
-        ),
+        ("is_stored & (group == work.group)", "is_stored"),
     ),
     source(
         MIXED,
@@ -54,7 +51,7 @@ STORES = (
         MIXED,
         "more rows are stored than a warp has turned",
         "race",
-        ("            is_own = is_own & (r < 8)\n", "            pass\n"),
+        ("            is_stored = is_stored & (r < 8)\n", "            pass\n"),
     ),
     source(
         WIDE,
@@ -175,7 +172,7 @@ TILES = (
         CONTIGUOUS,
         "lanes beyond a tile's rows end it",
         "wrong",
-        ("live = place + 1 if is_own", "live = place if is_own"),
+        ("live = place + 1 if belongs", "live = place if belongs"),
     ),
 )
 """Which tiles there are."""

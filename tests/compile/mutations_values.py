@@ -268,7 +268,7 @@ ROWS = (
         name="a row between a group's is stored with them",
         program="contiguous",
         edit=rewrite(
-            ("        is_own = is_own & (store.groups[row + r] == work.group)\n", ""),
+            ("        is_stored = is_stored & (store.groups[row + r] == work.group)\n", ""),
         ),
         kind="wrong",
         of_source=True,

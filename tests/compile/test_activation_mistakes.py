@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from jitgen.config import Config, Layout
@@ -87,7 +89,10 @@ OF_GROUPS: dict[Layout, dict[str, tuple[str, str]]] = {
     },
     Layout.MASKED: {"numbers of the next group": ("    return group\n", "    return group + 1\n")},
     Layout.CONTIGUOUS: {
-        "numbers of the next row": ("groups[cutlass.min(row, ", "groups[cutlass.min(row + 1, ")
+        "numbers of the next row": (
+            "return groups[cutlass.min(row, ",
+            "return groups[cutlass.min(row + 1, ",
+        )
     },
 }
 """The same of kernels with numbers of each group."""
@@ -105,17 +110,21 @@ MISTAKES = [
 ]
 
 
+def _program(name: str) -> tuple[str, Sizes]:
+    return name, Sizes.parse("3:20:256", Config.parse(name)[0])
+
+
+PROGRAMS: dict[str, tuple[str, Any]] = {
+    str(each): _program(f"silu_mul_quantize_ragged_none_{each}_r2_c3_sm_90a") for each in EDITS
+} | {
+    str(each): _program(f"silu_mul_quantize_{each}_none_swiglu_bias_pergroup_r2_c3_sm_90a")
+    for each in OF_GROUPS
+}
+
+
 @pytest.fixture(scope="module")
 def programs() -> Programs:
-    names = {str(each): f"silu_mul_quantize_ragged_none_{each}_r2_c3_sm_90a" for each in EDITS}
-    for layout in OF_GROUPS:
-        kind = f"silu_mul_quantize_{layout}_none_swiglu_bias_pergroup"
-        names[str(layout)] = f"{kind}_r2_c3_sm_90a"
-    return Programs({key: (name, _sizes(name)) for key, name in names.items()})
-
-
-def _sizes(name: str) -> Sizes:
-    return Sizes.parse("3:20:256", Config.parse(name)[0])
+    return Programs(PROGRAMS)
 
 
 def test_every_formula_has_mistakes() -> None:

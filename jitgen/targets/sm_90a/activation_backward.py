@@ -28,8 +28,8 @@ _NEEDED = {1: 96, 2: 128}
 _NEEDED_BY_FEW = {1: 128, 2: 168}
 """
 Registers of a thread with which the compiler spills nothing, by rows of a tile; more for SITU,
-which has two polynomials, and for contiguous rows with gates. Found by compiling every activation
-with nvidia-cutlass-dsl 4.8.1.
+which has two polynomials, for contiguous rows with gates, and for ragged rows with GEGLU. Found by
+compiling every activation with nvidia-cutlass-dsl 4.8.1.
 """
 
 _TILINGS = (Tiling(), Tiling(rows=1, threads=64, ctas_per_sm=10), Tiling(is_persistent=False))
@@ -102,4 +102,6 @@ def _is_greedy(of: ActivationBackwardConfig | ActivationBackwardProblem) -> bool
     """Say whether kernels need more registers than others."""
     if of.activation is Activation.SITU:
         return True
+    if of.layout is Layout.RAGGED:
+        return of.activation in {Activation.GEGLU, Activation.GEGLU_TANH}
     return of.layout is Layout.CONTIGUOUS and of.activation.is_gated
