@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,13 +30,13 @@ def file_of(suite: str) -> Path:
     return Path(__file__).with_name(f"{suite}.json")
 
 
-PUBLIC = file_of("hopper")
+PUBLIC, KNEE = file_of("hopper"), file_of("knee")
 
 MATRICES = UP, DOWN = ((4096, 7168), (7168, 2048))
 """N and K of the two projections of an expert of DeepSeek-V3."""
 
 _HEADER = {"dtype": "e4m3", "scale_granularity": "block128", "out_dtype": "bf16"}
-_SEED = 0
+_SEED, _MOST_ZIPF = 0, 4
 
 
 @frozen
@@ -51,6 +52,7 @@ class Case:
         k: Length of the sums.
         max_rows: Rows that a has for each group of the masked layout; None for the others.
         spread: How unequal groups are: each has from 1 - spread to 1 + spread times the mean.
+        zipf: How unequal groups are instead: the r-th largest has rows in proportion to r ** -zipf.
     """
 
     layout: Layout
@@ -60,12 +62,17 @@ class Case:
     k: int
     max_rows: int | None = None
     spread: float = 0.0
+    zipf: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.groups, self.rows_per_group, self.n, self.k) < 1:
             raise ConfigError(f"groups, rows_per_group, n and k must be at least 1 (got {self})")
         if not 0 <= self.spread <= 1:
             raise ConfigError(f"spread must be from 0 to 1 (got {self.spread})")
+        if not 0 <= self.zipf <= _MOST_ZIPF:
+            raise ConfigError(f"zipf must be from 0 to {_MOST_ZIPF} (got {self.zipf})")
+        if self.spread and self.zipf:
+            raise ConfigError("a case has a spread or a zipf, not both: leave one out")
         if (self.max_rows is not None) != (self.layout is Layout.MASKED):
             raise ConfigError(
                 f"max_rows is for the masked layout, which needs it (got {self.max_rows} for "
@@ -88,10 +95,11 @@ class Case:
         known = sorted(field.name for field in fields(cls))
         needed = ("layout", "groups", "rows_per_group", "n", "k")
         values = fields_of(document, "a case", known, needed)
-        for name in {*known} - {"layout", "spread"}:
+        for name in {*known} - {"layout", "spread", "zipf"}:
             if name in values and (name, values[name]) != ("max_rows", None):
                 _require(values[name], name, int)
-        _require(values.get("spread", 0), "spread", int, float)
+        for name in ("spread", "zipf"):
+            _require(values.get(name, 0), name, int, float)
         if values["layout"] not in [*Layout]:
             raise ConfigError(f"layout must be {', '.join(Layout)} (got {shown(values['layout'])})")
         return cls(**{**values, "layout": Layout(values["layout"])})
@@ -114,11 +122,15 @@ class Case:
     @property
     def row_counts(self) -> tuple[int, ...]:
         """Rows of each group; see the function of that name."""
+        if self.zipf:
+            return zipf_counts(self.groups, self.rows_per_group, self.zipf)
         return row_counts(self.groups, self.rows_per_group, self.spread)
 
     def __str__(self) -> str:
-        """Return the case as tables show it: ``masked 32 x 8 N4096 K7168``."""
-        return f"{self.layout} {self.groups} x {self.rows_per_group} N{self.n} K{self.k}"
+        """Return the case as tables show it: ``masked 32 x 8 N4096 K7168 +-30%``."""
+        uneven = f" +-{self.spread:.0%}" if self.spread else ""
+        uneven += f" Zipf {self.zipf:g}" if self.zipf else ""
+        return f"{self.layout} {self.groups} x {self.rows_per_group} N{self.n} K{self.k}{uneven}"
 
 
 ONE_TOKEN = tuple(
@@ -176,6 +188,18 @@ def row_counts(groups: int, mean: int, spread: float) -> tuple[int, ...]:
     chance = random.Random(_SEED)  # sizes, not secrets
     low, high = ((1 + sign * spread) * mean for sign in (-1, 1))
     return tuple(round(chance.uniform(low, high)) for _ in range(groups))
+
+
+def zipf_counts(groups: int, mean: int, exponent: float) -> tuple[int, ...]:
+    """
+    Return the rows of each group, always the same, ``groups * mean`` in all.
+
+    The r-th largest has rows in proportion to ``r ** -exponent``; which group that is was drawn.
+    """
+    weights = [rank**-exponent for rank in range(1, groups + 1)]
+    random.Random(_SEED).shuffle(weights)  # sizes, not secrets
+    ends = [round(groups * mean * sum_ / sum(weights)) for sum_ in accumulate(weights)]
+    return tuple(end - start for start, end in pairwise((0, *ends)))
 
 
 def fields_of(

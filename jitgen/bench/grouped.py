@@ -113,11 +113,12 @@ class Step:
         return f"{self.kind} {self.case}"
 
 
-def plan(cases: Sequence[Case], only: Sequence[str] = ()) -> list[Step]:
+def plan(cases: Sequence[Case], only: Sequence[str] = (), knee: Sequence[Case] = ()) -> list[Step]:
     """Return the steps to measure, most important first; raises as `jitgen.bench.cases.only`."""
     kinds: list[tuple[str, Sequence[Case]]] = [
         ("kernels", EDGES),
         (Section.PUBLIC, cases),
+        (Section.KNEE, knee),
         (Section.ONE_TOKEN, ONE_TOKEN),
         ("accuracy", _ACCURACY),
         (Section.HOST, (_HOST,)),
@@ -309,6 +310,14 @@ def _run(
     yield from run(report, steps, found)
 
 
+def _steps(name: str, given: Given) -> list[Step]:
+    """Return the steps of a suite; cases of one's own take the place of its own, and the knee's."""
+    if given["cases_at"]:
+        return plan(cases.load(given["cases_at"]), given["only"])
+    knee = cases.load(cases.KNEE) if name == "hopper" else ()
+    return plan(cases.load(cases.file_of(name)), given["only"], knee)
+
+
 def _suite(name: str) -> Suite:
     return Suite(
         name=name,
@@ -316,15 +325,13 @@ def _suite(name: str) -> Suite:
         about="""
 Every result is checked, and every kernel that may be chosen on small exact problems; L2 is cold.
 Exits 1 if a result is wrong or a target is missed. Steps are called for example "public masked 32 x
-8 N4096 K7168"; their first word is kernels, public, one_token, accuracy, host or sustained.
+8 N4096 K7168"; their first word is kernels, public, knee, one_token, accuracy, host or sustained.
 """,
         options=("peers", "cases", "only", "save", "from", "plot", "send"),
         step="step",
         measuring=("use_peers", "cases_at", "only"),
         refusal="--from measures nothing: leave out --peers, --cases, --only, --save",
-        steps=lambda given: plan(
-            cases.load(given["cases_at"] or cases.file_of(name)), given["only"]
-        ),
+        steps=lambda given: _steps(name, given),
         run=_run,
         new=lambda _: GroupedReport(suite=name),
     )

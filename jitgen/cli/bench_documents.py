@@ -60,6 +60,7 @@ class _Case:
     k: v.Count
     max_rows: v.Count | None
     spread: float
+    zipf: float
 
 
 @frozen
@@ -74,7 +75,7 @@ class _Refused:
 class _Measured:
     """Times of all sides of one case."""
 
-    section: Annotated[str, one_of("public", "one_token", "sustained", "host")]
+    section: Annotated[str, one_of("public", "knee", "one_token", "sustained", "host")]
     case: _Case
     kernel: v.Name
     flop: v.Count
@@ -108,6 +109,7 @@ class _Report:
     accuracy: Sequence[_Accuracy]
     notes: _Notes
     geometric_mean: _Ratios
+    share_of_limit: Annotated[Mapping[str, float], v.by("section")]
     noise: float | None
     targets: Sequence[_Row]
 

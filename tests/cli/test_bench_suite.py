@@ -111,7 +111,7 @@ def test_a_report_to_send(jitgen: Jitgen, tmp_path: Path) -> None:
     assert text.startswith("# jitgen bench blackwell: NVIDIA H200\n")
     assert "| good_one | right |" in text
     assert "| bad_one | 3 are / wrong |" in text
-    assert "| masked 32 x 8 N4096 K7168 | 100.0 |" in text
+    assert "| masked 32 x 8 N4096 K7168 +-30% | 100.0 |" in text
     assert "| torch | " in text
     assert "| cublaslt | 1 | RuntimeError: not here |" in text
     assert str(tmp_path) not in text

@@ -24,7 +24,7 @@ from jitgen.bench.peers import Peer
 from jitgen.bench.runner import Ready
 from jitgen.config import Layout
 from jitgen.errors import ConfigError
-from tests.bench_report import DECODE, PREFILL, SMALL, TINY, measured, report
+from tests.bench_report import DECODE, PREFILL, RAGGED, SMALL, TINY, measured, report
 
 
 def test_public_cases() -> None:
@@ -68,8 +68,19 @@ def test_rows_of_groups_vary_with_the_spread_and_never_between_runs() -> None:
     assert set(replace(DECODE, rows_per_group=1).row_counts) == {1}
 
 
+def test_rows_of_groups_by_rank() -> None:
+    """Their sum is exact, and their order is drawn once."""
+    rows = replace(RAGGED, spread=0, zipf=1.0).row_counts
+    ranked = sorted(rows, reverse=True)
+
+    assert sum(rows) == 32 * 150
+    assert list(rows) != ranked
+    assert ranked[0] == pytest.approx(2 * ranked[1], abs=1)
+    assert ranked[0] == pytest.approx(4 * ranked[3], abs=3)
+
+
 def test_a_case_survives_json() -> None:
-    for case in (*cases.load(), *cases.ONE_TOKEN):
+    for case in (*cases.load(), *cases.load(cases.KNEE), *cases.ONE_TOKEN):
         assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
 
 
@@ -87,6 +98,8 @@ def test_a_case_survives_json() -> None:
         ({"layout": "masked"}, "max_rows is for the masked layout, which needs it"),
         ({"spread": 1.5}, "spread must be from 0 to 1"),
         ({"spread": "much"}, "spread must be of type int or float"),
+        ({"zipf": 5}, "zipf must be from 0 to 4"),
+        ({"zipf": 1, "spread": 0.3}, "a spread or a zipf, not both"),
     ],
 )
 def test_bad_cases_are_refused(changes: dict[str, object], message: str) -> None:
@@ -126,8 +139,8 @@ def test_the_plan_and_what_only_leaves() -> None:
     assert kinds.count("sustained") == 5
     only = grouped.plan(found, ["masked", " 32 x 8 "])
     assert [str(step) for step in only] == [
-        "public masked 32 x 8 N4096 K7168",
-        "public masked 32 x 8 N7168 K2048",
+        "public masked 32 x 8 N4096 K7168 +-30%",
+        "public masked 32 x 8 N7168 K2048 +-30%",
     ]
 
 
@@ -189,21 +202,37 @@ def test_bad_reports_are_refused(tmp_path: Path) -> None:
             GroupedReport.read(path)
 
 
+def test_the_share_of_the_limit() -> None:
+    """The limit is that of bytes or of products, whichever takes longer."""
+    few, many = measured(DECODE, 100, 1, num_bytes=392_000_000), measured(RAGGED, 400, 1)
+
+    assert few.share(4e12) == pytest.approx(0.98)
+    assert replace(many, flop=290_000_000_000).share(4e12) == pytest.approx(0.5)
+    assert few.share(0) is None
+    assert report().share(Section.PUBLIC) == pytest.approx((0.98 * 0.95 * 0.9517) ** (1 / 3), 1e-3)
+    assert report().share(Section.KNEE) is None
+    assert replace(report(), suite="blackwell").share(Section.PUBLIC) is None
+    assert "OF LIMIT" in next(iter(report().tables())).columns
+
+
 def test_targets_take_the_worst_case() -> None:
     found = report()
-    found.found.append(measured(replace(SMALL, n=4096, k=7168), 100, 110))
+    for us in (100, 200):
+        one = measured(replace(RAGGED, zipf=0.6, spread=0), us, 110, section=Section.KNEE)
+        found.found.append(replace(one, flop=145_000_000_000))
     rows = {row.what: row for row in found.targets()}
 
-    assert rows["contiguous, 8 groups of 64"].value == pytest.approx(1.1)
-    assert not rows["contiguous, 8 groups of 64"].ok
+    assert rows["the knee"].value == pytest.approx(50)
+    assert rows["the knee"].detail == "worst of 2: ragged 32 x 150 N4096 K7168 Zipf 0.6"
+    assert not rows["the knee"].ok
+    assert rows["all cases, geometric mean of the share of the limit"].ok
     assert rows["decode of 32 groups, N4096 K7168"].value == pytest.approx(98)
     assert rows["decode of 32 groups, N4096 K7168"].ok
     assert rows["prefill, sustained"].value == pytest.approx(1.01)
-    assert rows["ragged groups beyond decode, the GEMM alone"].value == pytest.approx(1.25)
     assert rows["cases slower than DeepGEMM in every round"].ok
     assert rows["error over DeepGEMM's, ragged"].ok
     assert rows["host time of a warm grouped_gemm(..., out=out)"].value == pytest.approx(7)
-    assert "contiguous, 8 groups of 128" not in rows
+    assert "one token for each of 8 groups" not in rows
     assert not list(GroupedReport().targets())
 
 
@@ -212,6 +241,7 @@ def test_every_target_has_public_cases() -> None:
         Section.PUBLIC: cases.load(),
         Section.ONE_TOKEN: cases.ONE_TOKEN,
         Section.SUSTAINED: cases.load(),
+        Section.KNEE: cases.load(cases.KNEE),
     }
     for target in grouped_report.TARGETS:
         assert any(target.matches(case) for case in places[target.section]), target.what
@@ -342,7 +372,7 @@ def test_a_kernel_that_is_wrong_is_told_and_the_run_goes_on(
     assert {*found.times} == {"deep_gemm", "padding"}
     assert (found.kernel, found.seconds) == ("", None)
     [failure] = GroupedReport(found=[found]).failures
-    assert "ragged 3 x 6 N128 K256: WrongResult" in failure
+    assert "ragged 3 x 6 N128 K256 +-50%: WrongResult" in failure
 
 
 def test_prefill_is_what_the_sustained_steps_run() -> None:
