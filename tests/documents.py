@@ -57,16 +57,21 @@ def command_lines(page: str) -> Iterator[str]:
 
 def shell_lines(page: str) -> Iterator[str]:
     """Yield those in blocks of shells and in indented ones: what a reader copies."""
+    for line in copied_lines(page):
+        bare = re.sub(r"\[([^\]]*)\]", lambda found: found[1].replace(" | ", " "), line)
+        for part in _SPLITS.split(bare):
+            if found := _STARTS.match(part.strip()):
+                yield part.strip()[found.end() :]
+
+
+def copied_lines(page: str) -> Iterator[str]:
+    """Yield every line of blocks of shells and of indented ones, without its comment."""
     whole = text(page)
     plain = _FENCED.sub("\n", whole)
     shells = [code for name, code in _FENCED.findall(whole) if name in _SHELLS]
     for block in (*shells, *_INDENTED.findall(plain)):
         for line in block.replace("\\\n", " ").splitlines():
-            bare = re.sub(r"\[([^\]]*)\]", lambda found: found[1].replace(" | ", " "), line)
-            bare = re.sub(r"(^|\s)#.*$", "", bare)
-            for part in _SPLITS.split(bare):
-                if found := _STARTS.match(part.strip()):
-                    yield part.strip()[found.end() :]
+            yield re.sub(r"(^|\s)#.*$", "", line)
 
 
 def spoken_lines(page: str) -> Iterator[str]:

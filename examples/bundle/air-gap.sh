@@ -1,8 +1,10 @@
 #!/bin/sh
 # Kernels for machines without a network: made here, carried, taken in there.
 #
-#   air-gap.sh pack FILE      on a machine that compiles; signs with build.pem
-#   air-gap.sh unpack FILE    on a machine without a network; trusts who trust.json says
+#   air-gap.sh pack FILE      on a machine that compiles; signs with the key build.pem
+#   air-gap.sh unpack FILE    on a machine without a network; accepts the keys that trust.json names
+#
+# docs/signing.md says how to make both files.
 set -eu
 
 plan=deepseek-v3 targets=sm_90a

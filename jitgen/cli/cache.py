@@ -171,7 +171,7 @@ def ls(output: Output, arch: Arch | None, sort: str, failures: bool) -> None:
             where = f"{base}, which is only read" if base else str(store.root)
             output.note(f"{counted(len(here), 'entry', 'entries')}, {size}, in {where}")
         for place in _elsewhere(store):
-            output.note(f"what {place.url} has is not listed ({place.state})")
+            output.note(f"not listed: the kernels of {_standing(place)}")
 
     output.report("cache ls", _Entries(entries=found), human)
 
@@ -224,7 +224,7 @@ def stats(output: Output) -> None:
             [
                 ("root", str(store.root)),
                 *(("  only read", str(path)) for path in store.bases),
-                *((f"  {place.tier}", f"{place.url} ({place.state})") for place in elsewhere),
+                *((f"  {place.tier}", _standing(place)) for place in elsewhere),
                 ("mode", store.mode),
                 ("entries", f"{totals.entries:,}" if output.is_terminal else str(totals.entries)),
                 *((f"  {arch or 'damaged'}", str(n)) for arch, n in totals.by_arch.items()),
@@ -310,6 +310,11 @@ def _elsewhere(store: Store) -> list[BackendStatus]:
     from jitgen.remote.probe import statuses
 
     return statuses(store)
+
+
+def _standing(place: BackendStatus) -> str:
+    """Return a place's URL, and why it is not asked now."""
+    return place.url if place.state == "asked" else f"{place.url} ({place.state})"
 
 
 def open_store(*, changes: bool = True) -> Store:

@@ -104,7 +104,7 @@ def _packages() -> Iterator[Finding]:
     for package in sorted(needed | {"zstandard"} if places else needed):
         if find_spec(package) is None:
             yield about(
-                _SECTION, package, "not installed", Health.FAIL, "run: pip install 'jitgen[remote]'"
+                _SECTION, package, "not installed", Health.FAIL, f"run: pip install {package}"
             )
 
 

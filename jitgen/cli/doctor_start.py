@@ -23,6 +23,8 @@ _MISSES = {
     "error": "raises KernelMiss",
 }
 
+_UNRECORDED = "jitgen prewarm PLAN --arch {0} --check says if one is complete; {0} keeps no record"
+
 
 def start_findings() -> Iterator[Finding]:
     """Yield the places that a start would look into, what a miss would do, and what is ready."""
@@ -79,7 +81,7 @@ def _ready(store: Store) -> Iterator[Finding]:
 
     arch = default_arch()
     if not arch.is_gpu:
-        yield about(_SECTION, "plans", f"of {arch} none is recorded: jitgen prewarm PLAN --check")
+        yield about(_SECTION, "plans", _UNRECORDED.format(arch))
         return
     chosen, asked = chosen_for(arch)
     names = tuple(dict.fromkeys((chosen.name, asked or device_name(arch))))

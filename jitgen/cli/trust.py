@@ -140,7 +140,7 @@ def public(output: Output, path: Path) -> None:
 @with_output
 def init(output: Output, path: Path | None, root_key: Path, valid: int) -> None:
     """Make a trust document, and its root key where there is none yet; no key signs by it yet."""
-    path = document_path(path)
+    path = TO_WRITE.convert(document_path(path), None, None)  # of JITGEN_TRUST it was not checked
     if is_there(path):
         raise SigningError(f"{path} exists; a new document would forget what is revoked in it")
     if not is_there(root_key):

@@ -97,7 +97,8 @@ def write_document(
             raise SigningError(f"{path} was changed meanwhile; look at it, and do it again")
         draft.replace(path)
     except OSError as error:
-        raise SigningError(f"the trust document cannot be written: {error}") from error
+        why = error.strerror or error
+        raise SigningError(f"the trust document {path} cannot be written: {why}") from error
     finally:
         with suppress(OSError):
             draft.unlink()

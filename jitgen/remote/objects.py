@@ -129,7 +129,7 @@ class Objects:
             import obstore
         except ImportError as error:
             raise ToolchainError(
-                f"{self.url} needs the package obstore ({error}); run: pip install 'jitgen[remote]'"
+                f"{self.url} needs the package obstore ({error}); run: pip install obstore"
             ) from error
         if not _first_user:
             _first_user.append(os.getpid())

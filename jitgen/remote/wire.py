@@ -205,6 +205,6 @@ def _zstandard() -> ModuleType:
     except ImportError as error:
         raise ToolchainError(
             f"kernels travel packed, with the package zstandard ({error}); "
-            "run: pip install 'jitgen[remote]'"
+            "run: pip install zstandard"
         ) from error
     return zstandard

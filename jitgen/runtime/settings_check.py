@@ -78,7 +78,7 @@ def _check_trust() -> None:
         )
         raise SettingError(
             f"{what}, but JITGEN_TRUST does not say whose signatures count; name a trust document "
-            "(jitgen trust init makes one), or set JITGEN_VERIFY=off to load what anybody put there"
+            "(jitgen trust init makes one), or set JITGEN_VERIFY=off to load unsigned kernels, too"
         )
     try:
         _require_file("JITGEN_TRUST", settings.trust)

@@ -61,7 +61,7 @@ class Storage:
         20 * 2**30,
         "size above which least recently used entries are removed; 0: no limit",
     )
-    memory: int = of(parse_size, 128 * 2**20, "bytes of packed entries cached in memory")
+    memory: int = of(parse_size, 128 * 2**20, "size of the packed entries cached in memory")
     bundles: Path | None = of(path, None, "folder of bundles to serve, each a file DIGEST.tar")
     state: Path | None = of(
         path, None, "folder for the service's own files; default: the root's path with -service"

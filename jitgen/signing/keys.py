@@ -45,8 +45,7 @@ def _ed25519() -> ModuleType:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
         raise ToolchainError(
-            f"signatures need the package cryptography ({error}); "
-            "run: pip install 'jitgen[signing]'"
+            f"signatures need the package cryptography ({error}); run: pip install cryptography"
         ) from error
     return ed25519
 

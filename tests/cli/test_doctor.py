@@ -229,7 +229,7 @@ def test_it_says_without_asking_that_nothing_can_come_from_elsewhere(
 
     assert untrusted.code == 1
     assert "jitgen trust init" in findings(untrusted.document)["setup"]["value"]
-    assert bare["obstore"]["advice"] == bare["zstandard"]["advice"]
-    assert "pip install 'jitgen[remote]'" in bare["obstore"]["advice"]
+    for package in ("obstore", "zstandard"):  # jitgen[remote] would bring a compiler with it
+        assert bare[package]["advice"] == f"run: pip install {package}"
     assert (wrong.code, "[fail]" in wrong.out) == (1, True)
     assert not (tmp_path / "bucket").exists()

@@ -39,6 +39,16 @@ def place(tmp_path: Path, jitgen: Jitgen) -> Iterator[Path]:
     forget()
 
 
+def test_a_document_in_a_folder_that_is_missing(jitgen: Jitgen, tmp_path: Path) -> None:
+    """It made the root key all the same, and named a temporary file."""
+    with settings.scope(trust=tmp_path / "none" / "trust.json"):
+        done = jitgen(f"trust init --root-key {tmp_path}/root.pem")
+
+    assert done.code == 2
+    assert f"make it first: mkdir -p {tmp_path}/none\n" in done.err
+    assert not (tmp_path / "root.pem").exists()
+
+
 def test_entries_travel_signed(jitgen: Jitgen, place: Path, cache_root: Path) -> None:
     fabricate(cache_root, 2)
     url, keys = f"file://{place}/bucket", sorted(i.key for i in Store.open().entries())
@@ -53,7 +63,7 @@ def test_entries_travel_signed(jitgen: Jitgen, place: Path, cache_root: Path) ->
         assert (done.document["pulled"], done.document["here"]) == (keys[1:], keys[:1])
         assert jitgen("cache stats --json").document["elsewhere"][0]["state"] == "asked"
         assert url in jitgen("cache dir").err
-        assert f"what {url} has is not listed" in jitgen("cache ls").err
+        assert f"not listed: the kernels of {url}\n" in jitgen("cache ls").err
         assert "answers in" in jitgen("doctor --remote").out
 
 

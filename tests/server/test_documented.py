@@ -11,24 +11,33 @@ from typing import Any
 
 from jitgen.server.routes import ROUTES
 from jitgen.server.settings import SECTIONS, Toolchain
+from jitgen.support.values import parse_size
 
 GUIDE = Path(__file__).parents[2] / "docs/service.md"
 BEGIN, END = "<!-- table: settings -->\n", "<!-- end -->"
 
 
-def shown(default: Any) -> str:
+def shown(default: Any, *, is_size: bool = False) -> str:
+    """Return a default as the settings file may state it: a size in the unit that people read."""
     if default is None:
         return "none"
+    if is_size:
+        default = f"{default >> 20}MiB" if default % 2**30 else f"{default >> 30}GiB"
+        assert parse_size(default)
     if isinstance(default, Path):
         default = str(default)
     return f"`{json.dumps(default)}`"
+
+
+def _default(spec: dataclasses.Field[Any]) -> str:
+    return shown(spec.default, is_size=spec.metadata["read"] is parse_size)
 
 
 def table() -> str:
     kinds = {**SECTIONS, "toolchains": Toolchain}
     rows = ["| key | default | what it is |", "|---|---|---|"]
     rows += [
-        f"| `{section}.{spec.name}` | {shown(spec.default)} | {spec.metadata['help']} |"
+        f"| `{section}.{spec.name}` | {_default(spec)} | {spec.metadata['help']} |"
         for section, kind in kinds.items()
         for spec in dataclasses.fields(kind)
     ]

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from docs.site.commands import commands
+from jitgen.settings import settings
 from tests import documents
 
 PAGES = documents.pages()
@@ -23,6 +24,41 @@ def test_they_parse(page: str) -> None:
     ]
 
     assert wrong == []
+
+
+SET = re.compile(r"\b(JITGEN_[A-Z_]+)=(\S+)")
+
+
+def test_settings_have_values_that_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three pages set JITGEN_TRUST or JITGEN_CACHE_DIR to a relative path, which is refused."""
+    lines = [line for page in PAGES for line in documents.copied_lines(page)]
+    found = {pair for line in lines for pair in SET.findall(line)}
+    assert len(found) > 10
+    for name, value in found:
+        if value == "..." or name.startswith("JITGEN_GPU_"):  # of the tests on a GPU alone
+            continue
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value.replace("$PWD", "/home/reader"))
+            settings.check_environment()
+
+
+@pytest.mark.parametrize(
+    ("page", "command", "extra"),
+    [
+        ("docs/tutorial-serving.md", "jitgen bundle", "remote"),
+        ("docs/bundles.md", "jitgen bundle", "remote"),
+        ("docs/bundles.md", "jitgen bundle", "signing"),
+        ("docs/signing.md", "jitgen trust", "signing"),
+        ("docs/signing.md", "jitgen cache push", "remote"),
+        ("docs/service.md", "jitgen token", "server"),
+    ],
+)
+def test_extras_are_installed_before_their_commands(page: str, command: str, extra: str) -> None:
+    """The tutorial installed none, and its last commands failed."""
+    before, found, _ = documents.text(page).partition(f"{command} ")
+
+    assert found
+    assert re.search(rf"pip install .*\[[\w,]*\b{extra}\b[\w,]*\]", before)
 
 
 def test_they_are_found() -> None:

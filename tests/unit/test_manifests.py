@@ -188,6 +188,16 @@ def test_images_are_pinned_and_run_as_a_user_without_a_name(file: str) -> None:
     assert json.loads(last.last("CMD"))
 
 
+@pytest.mark.parametrize("folder", ["bundle", "service"])
+def test_the_image_that_is_built_is_the_one_that_runs(folder: str) -> None:
+    """It was built without a tag, and the manifests named one."""
+    built = re.search(r"docker build -t (\S+)", (EXAMPLES / folder / "Dockerfile").read_text())
+    pods = [spec for _, spec in _pods(f"{folder}/kubernetes.yaml")]
+
+    assert built is not None
+    assert {each["image"] for spec in pods for each in _containers(spec)} == {built[1]}
+
+
 def test_what_the_images_install_is_pinned() -> None:
     pins = {
         name.lower()
