@@ -311,7 +311,8 @@ def backend_of(url: str | None, *, is_written: bool = True) -> Objects:
     except ValueError as error:
         raise click.UsageError(f"{url!r} is not allowed: it must be {error}") from None
     if not places:
-        raise SettingError("JITGEN_REMOTE is not set; name a place such as s3://bucket/prefix")
+        option = "--to" if is_written else "--from"
+        raise SettingError(f"name a place, {option} s3://bucket/prefix; JITGEN_REMOTE is not set")
     if places[0].startswith("http"):
         raise click.UsageError(f"{places[0]} can only be read; name the bucket behind it")
     return Objects(places[0], is_patient=True, is_written=is_written)

@@ -106,9 +106,10 @@ def ls(output: Output) -> None:
 @with_output
 def show(output: Output, name: str, arch: Arch | None, devices: tuple[str, ...]) -> None:
     """
-    Show the kernels of a plan on a target: each problem that represents a bucket of the selector,
-    and each kernel that calls of it may launch, with the devices that choose it. Nothing is
-    compiled.
+    Show the kernels of a plan on a target. Nothing is compiled.
+
+    There is a line for each problem that represents a bucket of the selector and each kernel that
+    its calls may launch, with the devices that choose it.
     """
     loaded = load_plan(name)
     if arch is None:
@@ -222,7 +223,7 @@ def from_recording_command(
     output: Output, paths: Sequence[Path], to: Path | None, least: int, fills: bool
 ) -> None:
     """
-    Make a plan from the calls of programs that ran with JITGEN_RECORD.
+    Make a plan of calls that JITGEN_RECORD counted.
 
     FILE is a file of one process, or what JITGEN_RECORD was, which stands for those of all
     processes. Calls are added up. Where calls fall into the same bucket of the selector, they are

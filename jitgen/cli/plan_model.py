@@ -107,10 +107,10 @@ def from_config(  # noqa: PLR0913  # each is one option
     no_router: bool,
 ) -> None:
     """
-    Make the plan of a model out of its config.json: its sizes, formats, activation, router, and the
-    shares that ranks have.
+    Make the plan of a model from its config.json.
 
-    CONFIG is the file, or the folder that has it. What no layer computes is refused by its name.
+    CONFIG is the file, which states sizes, formats, activation and router, or its folder. What no
+    layer computes is refused by its name.
     """
     from jitgen.layer.model_plan import of_model
 

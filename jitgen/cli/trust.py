@@ -118,7 +118,7 @@ def trust() -> None:
 @click.argument("path", metavar="FILE", type=TO_WRITE)
 @with_output
 def key(output: Output, path: Path) -> None:
-    """Make a private key in FILE, and print its public half, which `add` takes."""
+    """Make a private key in FILE. Its public half, which `add` takes, is printed."""
     made = PrivateKey.generate()
     made.save(path)
     document = _MadeKey(keyid=made.keyid, public=made.public.text, file=path)
@@ -129,7 +129,7 @@ def key(output: Output, path: Path) -> None:
 @click.argument("path", metavar="KEY", type=PRIVATE_KEY)
 @with_output
 def public(output: Output, path: Path) -> None:
-    """Print the public half of the private key in the file KEY, which `add` takes."""
+    """Print the public half of a private key. KEY is its file; `add` takes what is printed."""
     found = PrivateKey.load(path)
     document = _MadeKey(keyid=found.keyid, public=found.public.text, file=path)
     output.report("trust public", document, lambda: output.line(found.public.text))
@@ -139,7 +139,7 @@ def public(output: Output, path: Path) -> None:
 @stacked(_new_file, _new_root, _valid)
 @with_output
 def init(output: Output, path: Path | None, root_key: Path, valid: int) -> None:
-    """Make a trust document, and its root key where there is none yet; no key signs by it yet."""
+    """Make a trust document, and a root key if there is none. `add` names the first signing key."""
     path = TO_WRITE.convert(document_path(path), None, None)  # of JITGEN_TRUST it was not checked
     if is_there(path):
         raise SigningError(f"{path} exists; a new document would forget what is revoked in it")
@@ -161,7 +161,7 @@ def add(
     signs: int,
     valid: int,
 ) -> None:
-    """Let KEY, a private key's file or a public key, sign entries from now on."""
+    """Let KEY sign entries from now on. It is a public key, or a private key's file."""
     path = document_path(path)
     before = read_document(path)
     changed = edit.added(
@@ -192,9 +192,10 @@ def rotate(
     **days: int,
 ) -> None:
     """
-    Let KEY take the place of the keys that sign now, or of those that --replaces names, and say
-    which end when. What they signed in their time goes on counting. With --root: of the root key;
-    both sign the document.
+    Let KEY take the place of those that sign now.
+
+    With --replaces of some of them; with --root of the root key, and both sign the document. The
+    replaced keys end, as is printed; what they signed in their time stays valid.
     """
     path, root = document_path(path), PrivateKey.load(root_key)
     before, lasts = read_document(path), timedelta(days=days["valid"])
@@ -233,8 +234,10 @@ def revoke(
     before: str | None,
 ) -> None:
     """
-    Take back keys and entries: DIGEST is a keyid (or how `show` begins it), an entry's key, or the
-    SHA-256 of a file.
+    Revoke keys and entries.
+
+    DIGEST is a keyid (or how `show` begins it), the SHA-256 of a file, or an entry's key, all 64
+    digits of it, which `jitgen cache explain NAME` prints.
 
     No signature of a revoked key counts, whatever its date: a thief of the key could have written
     any date.
@@ -269,7 +272,7 @@ def unrevoke(
     reason: str,
 ) -> None:
     """
-    Take back revocations: DIGEST is one that `show` prints, or how it begins.
+    Take back revocations. DIGEST is one that `show` prints, or how it begins.
 
     What a key signed in its time counts again, and so do entries. Hosts that take the document warn
     of what is no longer revoked; the file beside the document that ends in .log has the reason.
@@ -287,7 +290,7 @@ def unrevoke(
 @with_output
 def adopt(output: Output) -> None:
     """
-    Let the cache use the document of JITGEN_TRUST, and forget the one that it remembers.
+    Forget the document that the cache remembers. That of JITGEN_TRUST is used from then on.
 
     Use this to begin anew with other roots, or when the remembered document is lost. Running
     processes keep using the other document, and refuse fetched kernels, until they are restarted.
@@ -313,7 +316,7 @@ def adopt(output: Output) -> None:
 @click.option("--to", "url", help="Where to; the first of JITGEN_REMOTE where none is named.")
 @with_output
 def push(output: Output, path: Path | None, url: str | None) -> None:
-    """Put a trust document where kernels are fetched from, for every host that fetches there."""
+    """Put a trust document where hosts fetch kernels. Those take it that fetch there."""
     from jitgen.cli.cache_remote import backend_of
     from jitgen.remote.layout import TRUST_PATH
     from jitgen.remote.outcomes import RemoteError

@@ -78,6 +78,15 @@ def test_every_command_has_help_and_json(jitgen: Jitgen, words: tuple[str, ...])
     assert "--json" in done.out
 
 
+def test_lists_of_commands_say_what_they_do_in_whole_sentences(jitgen: Jitgen) -> None:
+    """Of long first sentences half was cut off."""
+    for group in {words[:-1] for words in ALL}:
+        _, _, listed = jitgen(*group, "--help").out.partition("Show this message")
+
+        assert listed
+        assert "..." not in listed
+
+
 def test_help_lists_commands_without_importing_them() -> None:
     script = (
         "import sys\nfrom jitgen.cli.main import run\nrun(['--help'])\n"
