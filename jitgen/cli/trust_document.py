@@ -97,8 +97,8 @@ def write_document(
             raise SigningError(f"{path} was changed meanwhile; look at it, and do it again")
         draft.replace(path)
     except OSError as error:
-        why = error.strerror or error
-        raise SigningError(f"the trust document {path} cannot be written: {why}") from error
+        said = error.strerror or error
+        raise SigningError(f"the trust document {path} cannot be written: {said}") from error
     finally:
         with suppress(OSError):
             draft.unlink()
