@@ -23,7 +23,7 @@ _MISSES = {
     "error": "raises KernelMiss",
 }
 
-_UNRECORDED = "jitgen prewarm PLAN --arch {0} --check says if one is complete; {0} keeps no record"
+_UNRECORDED = "not recorded for {0}: jitgen prewarm PLAN --arch {0} --check says if one is complete"
 
 
 def start_findings() -> Iterator[Finding]:
