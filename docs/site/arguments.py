@@ -15,9 +15,10 @@ from jitgen.ops.grouped_gemm.prepacked_call import CALL as PREPACKED
 _HEAD = """\
 # Arguments of the calls
 
-Names, types and defaults of every call, in the order in which graphs of torch hold them. What each
-means is the first sentence of its docstring, which has the rest. `out` is written; graphs have it
-first, or not at all. Graphs hold a config by its kernel's name.
+Names, types and defaults of the arguments of every operation, in the order in which graphs of torch
+hold them. What each means is the first sentence of its docstring, which has the rest. `out` is
+written; graphs have it first, or not at all. Graphs hold a config by its kernel's name. Those of
+`jitgen.moe` and `jitgen.MoELayer`, which call operations, are in their docstrings.
 """
 _TABLE = """
 ## {title}

@@ -97,7 +97,8 @@ class Operands(Part):
             object.__setattr__(self, "a_scale_granularity", None)
         if self.scale_granularity is ScaleGranularity.NONE:
             raise ConfigError(
-                "scale_granularity must be one of b's (got none, which a_scale_granularity may be)"
+                "scale_granularity must be one of b's, tensor where operands have no scales "
+                "(got none, which a_scale_granularity may be)"
             )
         for name in ("b_dtype", "out_dtype"):
             if getattr(self, name) is DType.E4M3X2:
@@ -246,6 +247,8 @@ class GroupedGemmConfig(Config):
 
 _operands = cache(Operands)  # a plan asks for them thousands of times
 
+_MAY_LACK_SCALES = (DType.BF16, DType.F16, DType.F32)
+
 _USUAL = {"b_layout": "plain", "bias": False} | dict.fromkeys(
     ("b_dtype", "a_scale_granularity", "min_latency", "numerics")
 )
@@ -339,7 +342,11 @@ class GroupedGemmProblem(GroupedRows):
     @property
     def types(self) -> str:
         """The types in words, for errors."""
-        return self.operands.text + " and a bias" * self.bias
+        text = self.operands.text + " and a bias" * self.bias
+        is_default = self.b_dtype is None and self.scale_granularity is ScaleGranularity.BLOCK128
+        if is_default and self.a_dtype in _MAY_LACK_SCALES:
+            text += " (where operands have no scales, say tensor)"
+        return text
 
     @property
     def slug(self) -> str:

@@ -81,8 +81,9 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     Args:
         x: (T, H) bfloat16, H contiguous.
         w13: (G, 2 I, H): rows of gates, then rows of ups; (G, I, H) where `activation` has no gate,
-            and so for scales and bias. bfloat16, or float8_e4m3fn with `w13_scale`, or MXFP4
-            weights that `jitgen.quantize.prepack_mxfp4` prepacked.
+            and so for scales and bias. bfloat16, or float8_e4m3fn with `w13_scale`, or weights that
+            `jitgen.quantize.prepack_mxfp4`, `prepack_int4`, `prepack_nvfp4` or `prepack_mxfp8`
+            prepacked.
         w2: (G, H, I), of the same format.
         topk_weights: (T, k) float32: weight of each expert.
         topk_ids: (T, k) int32 or int64: the experts of each token, numbers of the whole layer.

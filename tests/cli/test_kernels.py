@@ -189,6 +189,16 @@ def test_weights_may_have_another_type(jitgen: Jitgen) -> None:
     assert "sm_90a has no kernel for e4m3 x e2m1 -> bf16 with block128 scales" in refused.err
 
 
+def test_operands_without_scales_are_told_what_to_say(jitgen: Jitgen) -> None:
+    """The default is for FP8; what the error says works."""
+    words = "select -g 8 -m 64 -n 64 -k 64 --dtype bf16 --arch sm_90a"
+    refused = jitgen(words)
+
+    assert refused.code == 2
+    assert "block128 scales (where operands have no scales, say tensor)" in refused.err
+    assert jitgen(words, "--scales", "tensor").code == 0
+
+
 def test_show_summary_of_what_is_not_compiled(jitgen: Jitgen) -> None:
     done, document = jitgen("show", GPU), jitgen("show", GPU, "--json").document
 

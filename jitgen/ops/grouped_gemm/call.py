@@ -56,11 +56,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
     unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the current stream of the
     tensors' device, and nothing waits.
 
-    Autograd gets gradients of a and b where both are bfloat16 or float16, on a CPU also float32,
-    without scales, `out`, or a gradient of the gradient: see docs/gradients.md.
-
-    The result of float32 operands is rounded to bfloat16, too, where torch's would be float32, and
-    so is its gradient: ``out_dtype=torch.float32`` keeps both.
+    Autograd gets gradients of a, b and bias where a and b are bfloat16 or float16, on a CPU also
+    float32, without scales, `out`, or a gradient of the gradient: see docs/gradients.md.
 
     Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to which group. Their
     values are read on the device and not checked, unless JITGEN_CHECK is on: see docs/torch.md.
@@ -74,11 +71,11 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
             N, so that the transpose of (G, K, N) is no copy; with mx32 scales (G, N, K / 2) of e2m1
             beside float8_e4m3fn, too, and on sm_120a, sm_121a and cpu beside bfloat16, which has no
             scales and is multiplied as it is. On sm_90a N values of the output's type are a
-            multiple of 16 bytes. Or MXFP4 weights for sm_90a and cpu that
-            `jitgen.quantize.prepack_mxfp4` prepacked, which have their scales in them: leave out
-            `b_scale`. Beside those of layout
-            wide1 a is bfloat16 and has no scales. Beside others it is float8_e4m3fn with row or
-            block128 scales; or (M, 2, K) with (M, 2) scales, or both with G in front: bfloat16
+            multiple of 16 bytes. Or weights for sm_90a and cpu that
+            `jitgen.quantize.prepack_mxfp4` prepacked, or `prepack_int4`, `prepack_nvfp4` or
+            `prepack_mxfp8`. They have their scales in them: leave out `b_scale`. Beside those of
+            layout wide1 a is bfloat16 and has no scales. Beside others it is float8_e4m3fn with row
+            or block128 scales; or (M, 2, K) with (M, 2) scales, or both with G in front: bfloat16
             that `jitgen.quantize.split_bf16` split.
         a_scale: On the same device. Its shape follows from the granularity, which the type and the
             number of dimensions of `b_scale` name:
