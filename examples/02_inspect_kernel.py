@@ -20,7 +20,7 @@ def main() -> None:
     print(choice.config.name("sm_90a"))
     print(choice.why)
 
-    # legality.check says what a target cannot run before anything is compiled, and what would do
+    # jitgen.check says what a target cannot run before anything is compiled, and what would do
     refused = dataclasses.replace(choice.config, pipeline=Pipeline(num_ab_stage=40))
     verdict = jitgen.check(refused, "sm_90a")
     print(f"\n40 stages: {verdict.code}: {verdict.reason}")

@@ -2,7 +2,8 @@
 """
 Verify a GPU kernel without a GPU: run it in the emulator, on tensors of your own.
 
-The same on the command line, with problems made for the kernel: ``jitgen verify NAME``.
+The same on the command line, with problems made for the kernel: ``jitgen verify NAME``. Both need
+``pip install 'jitgen[emulator]'``.
 """
 
 from __future__ import annotations

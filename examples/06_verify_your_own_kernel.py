@@ -4,7 +4,7 @@ Verify a kernel of your own, one that jitgen has nothing to do with: ``y = facto
 
 A TMA copy brings a tile into shared memory, everybody waits for it, and stores it scaled. On the
 command line: ``jitgen verify examples/06_verify_your_own_kernel.py --arch sm_90a``. What it needs
-beside the kernel is `verify_cases`.
+beside the kernel is `verify_cases`, and ``pip install 'jitgen[emulator]'``.
 """
 
 from collections.abc import Iterator

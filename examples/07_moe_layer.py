@@ -2,7 +2,8 @@
 """
 A layer of experts in FP8: from a checkpoint to a result, with kernels that were compiled before.
 
-The checkpoint is a tiny random one with the names of DeepSeek-V3's tensors.
+The checkpoint is a tiny random one with the names of DeepSeek-V3's tensors; to write and read it
+takes ``pip install 'jitgen[safetensors]'``.
 """
 
 from __future__ import annotations

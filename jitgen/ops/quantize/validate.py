@@ -35,7 +35,7 @@ class Arguments(NamedTuple):
 
     Attributes:
         x: What is quantised.
-        format: Format of the result.
+        format: Format of the result: the name of the function, an argument only in graphs.
         offs: (G,) int32, for ragged rows.
         masked_m: (G,) int32, for masked ones.
         global_scale: (1,) or (G,) float32, for NVFP4.
