@@ -75,6 +75,11 @@ class Settings:
         default = setting.default
         return (default() if callable(default) else default), "default"
 
+    def place(self, name: str) -> str:
+        """Return what a user calls the origin of a value: its variable, or ``settings.<name>``."""
+        is_variable = self.origin(name)[1] in ("environment", "default")
+        return _BY_NAME[name].variable if is_variable else f"settings.{name}"
+
     def parsed(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """
         Return `values` as settings have them.

@@ -18,9 +18,10 @@ import click
 from jitgen.autotune.measure.errors import NoDevice
 from jitgen.bench import OWN, REPORTS, SUITES, find, run
 from jitgen.bench.protocol import Row, conditions
-from jitgen.cli.options import ARCH, SECONDS, NumberType, with_output
+from jitgen.cli.options import ARCH, SECONDS, NumberType, refuse, with_output
 from jitgen.cli.output import Column, ExitCode, Output
 from jitgen.cli.paths import TO_READ, TO_WRITE, ToRead
+from jitgen.config.dispatch import MOST_RANKS
 from jitgen.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -167,7 +168,9 @@ def _numbers(_context: click.Context, option: click.Parameter, text: str | None)
     except ValueError:
         found = ()
     if not found or min(found) < 1:
-        raise click.BadParameter("must be numbers such as 1,8,64", param=option)
+        raise click.BadParameter(
+            f"must be numbers of at least 1, such as 1,8,64 (got {text!r})", param=option
+        )
     return found
 
 
@@ -217,7 +220,9 @@ def _options(suite: Suite) -> dict[str, Option]:
         "experts": numbers("--experts", "Experts on the GPU: 8,32,256."),
         "tokens": numbers("--tokens", "Tokens at once: 1,2,4 to 16384."),
         "ranks": value(
-            "--ranks", click.IntRange(2), "Processes that share a layer, with a GPU each."
+            "--ranks",
+            click.IntRange(2, MOST_RANKS),
+            "Processes that share a layer, with a GPU each.",
         ),
         "model": choice("--model names", "model", only_these, multiple=True),
         "side": choice("--side sides", "side", only_these, multiple=True),
@@ -271,6 +276,7 @@ def _report(output: Output, suite: Suite, given: dict[str, Any]) -> int:
         return _of_ranks(output, suite, given)
     steps = suite.steps(given)
     if given.get("kernels") and suite.kernels is not None:
+        refuse("not with --kernels, which measures nothing", "save_at", "report_at", "resume")
         return _list(output, suite, suite.kernels(steps, given))
     report = suite.begin(save_at if given.get("resume") else None, given)
     with output.progress(len(steps), "measuring") as progress:
@@ -286,15 +292,17 @@ def _of_ranks(output: Output, suite: Suite, given: dict[str, Any]) -> int:
     from jitgen.bench.runner import of_every_device
 
     count, experts, tokens = (given[name] for name in ("ranks", "experts", "tokens"))
-    if any(given[name] for name in ("sides", "routed", "quick", "save_at", "report_at", "seconds")):
+    others = ("sides", "routed", "quick", "save_at", "report_at", "seconds", "no_steps")
+    if any(given[name] for name in others):
         raise click.UsageError("--ranks goes with --experts, --tokens, --rounds, --kernels, --json")
     if given["kernels"]:
         case, numbers = ranks.plan(count, experts, tokens, is_gpu=True)
         most = max(numbers)
         names = of_every_device(LISTED, lambda: ranks.kernel_names(case, count, most, LISTED))
         return _list(output, suite, names)
+    rows = ranks.rows(count, experts, tokens, given["rounds"])
     output.note(f"measuring a layer of {count} ranks")
-    return _tell_rows(output, suite.name, [*ranks.rows(count, experts, tokens, given["rounds"])])
+    return _tell_rows(output, suite.name, [*rows])
 
 
 def _list(output: Output, suite: Suite, names: Sequence[str]) -> int:

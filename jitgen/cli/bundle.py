@@ -301,7 +301,9 @@ def verify(output: Output, path: Path, names: tuple[str, ...]) -> int:
         output.note(f"{counted(len(loaded.entries), 'kernel')}: every digest is right; {state}")
         if missing:
             here = json.dumps(_toolchain(), sort_keys=True, separators=(",", ":"))
-            output.note(f"compiled with {loaded.annotations.get(image.TOOLCHAIN)}, here is {here}")
+            there = loaded.annotations.get(image.TOOLCHAIN)
+            if there != here:
+                output.note(f"compiled with {there}, here is {here}")
 
     output.report("bundle verify", document, human)
     return ExitCode.OK if document.ok else ExitCode.FAILED
@@ -360,7 +362,7 @@ def _keyids(signatures: bytes) -> list[str]:
 
 def _signer(key: Path | None, builder: str) -> PrivateKey | None:
     if (key is None) != (not builder):
-        raise click.UsageError("--sign and --builder are given together")
+        raise click.UsageError("--sign and --builder go together: give both, or none of them")
     if key is None:
         return None
     from jitgen.signing.keys import PrivateKey

@@ -18,7 +18,7 @@ import click
 from jitgen.cache.inventory import EntryInfo, Stats
 from jitgen.cache.traffic import TIERS, Traffic
 from jitgen.cli.lazy import LazyGroup
-from jitgen.cli.options import ARCH, with_output
+from jitgen.cli.options import ARCH, refuse, with_output
 from jitgen.cli.output import Output, counted, human_size, human_time
 from jitgen.config import Arch
 from jitgen.errors import CacheError
@@ -157,6 +157,7 @@ def ls(output: Output, arch: Arch | None, sort: str, failures: bool) -> None:
     """List the entries, or with --failures what did not compile and will not be tried for now."""
     store = open_store(changes=False)
     if failures:
+        refuse("not with --failures, which lists all that are remembered", "arch", "sort")
         _list_failures(store, output)
         return
     found = sorted((e for e in store.entries() if arch in (None, e.arch)), key=_ORDER[sort])

@@ -13,7 +13,7 @@ from jitgen.cache.disk import cause
 from jitgen.cache.inventory import Verification
 from jitgen.cli.cache import KEY_DIGITS, open_store
 from jitgen.cli.lookup import find_key
-from jitgen.cli.options import SIZE, confirm, with_output
+from jitgen.cli.options import SIZE, confirm, refuse, with_output
 from jitgen.cli.output import ExitCode, Output, counted, human_size
 from jitgen.errors import CacheError
 from jitgen.support import vocabulary as v
@@ -102,6 +102,7 @@ def verify(output: Output, rebuild: bool, signatures: bool, dry_run: bool) -> in
     With --signatures, check instead whether a trusted key has signed each entry, and move nothing.
     """
     if signatures:
+        refuse("not with --signatures, which changes nothing", "rebuild", "dry_run")
         from jitgen.cli.cache_remote import verify_signatures
 
         return verify_signatures(output)

@@ -12,13 +12,14 @@ import click
 from jitgen.cache.entry import is_key
 from jitgen.cli.cache import KEY_DIGITS, open_store
 from jitgen.cli.lookup import find_key
-from jitgen.cli.options import ARCHS, DEVICES, with_output
+from jitgen.cli.options import ARCHS, DEVICES, refuse, with_output
 from jitgen.cli.output import ExitCode, Output, counted
 from jitgen.cli.paths import PRIVATE_KEY
 from jitgen.cli.prewarm import plan_archs
 from jitgen.cli.signing import trust_of, warn_of_key
 from jitgen.config import Arch
 from jitgen.errors import CacheError, ConfigError, SettingError
+from jitgen.plans.plan import is_plan
 from jitgen.settings import settings
 from jitgen.support import vocabulary as v
 from jitgen.support.codec import named
@@ -136,6 +137,8 @@ def push(
     from jitgen.remote import layout
     from jitgen.remote.outcomes import RemoteError
 
+    if key_file is None:
+        refuse("only with --key", "builder")
     store, backend = open_store(), backend_of(url)
     entries = _entries(store, names)
     if key_file is not None:
@@ -204,8 +207,12 @@ def pull(
     from jitgen.remote.tiers import publish
 
     store, backend = open_store(), backend_of(url, is_written=False)
-    if bool(names) == everything:
+    if names and everything:
+        raise click.UsageError("--all takes whatever lies there: leave out the names, or --all")
+    if not names and not everything:
         raise click.UsageError("name what to pull, or say --all")
+    if not any(is_plan(name) for name in names):
+        refuse("for plans alone; the name of a kernel says its target", "archs", "devices")
     try:
         keys = (
             list(backend.keys())
@@ -248,13 +255,12 @@ def _keys(
 ) -> Iterator[str]:
     """Yield the keys that are named: of plans, of kernels, or as they are."""
     from jitgen.plans.plan import load
-    from jitgen.plans.plan import names as shipped
     from jitgen.plans.prewarm import wanted
 
     for name in names:
         if is_key(name):
             yield name
-        elif name.endswith(".toml") or name in shipped():
+        elif is_plan(name):
             for arch in archs or (default_arch(),):
                 yield from (spec.key for spec in wanted(load(name), arch, store, devices).specs)
         else:
@@ -312,7 +318,9 @@ def backend_of(url: str | None, *, is_written: bool = True) -> Objects:
         raise click.UsageError(f"{url!r} is not allowed: it must be {error}") from None
     if not places:
         option = "--to" if is_written else "--from"
-        raise SettingError(f"name a place, {option} s3://bucket/prefix; JITGEN_REMOTE is not set")
+        raise SettingError(
+            f"JITGEN_REMOTE is not set; name a place with {option}, such as s3://bucket/prefix"
+        )
     if places[0].startswith("http"):
         raise click.UsageError(f"{places[0]} can only be read; name the bucket behind it")
     return Objects(places[0], is_patient=True, is_written=is_written)

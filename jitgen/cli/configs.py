@@ -8,7 +8,7 @@ from typing import Annotated
 
 import click
 
-from jitgen.cli.options import ARCH, SCALES, Word, with_fields, with_output
+from jitgen.cli.options import ARCH, SCALES, Word, refuse_twice, with_fields, with_output
 from jitgen.cli.output import Output, counted
 from jitgen.config import Arch, Config, DType, Layout, Numerics
 from jitgen.errors import ConfigError
@@ -72,10 +72,11 @@ def configs(
     split_k and else the default schedule; other rasters and hints are legal wherever the same tile
     is. --set tile_m=64 keeps those whose parameter has this value.
     """
+    refuse_twice(fields)
     chosen = arch or default_arch()
     wanted = {name: str(value) for name, value in words.items() if value is not None} | fields
     rows, order = [], rules(chosen, op).sums
-    for config in _matching(wanted, rules(chosen, op).configs()):
+    for config in _matching(wanted, rules(chosen, op).configs(), set(fields)):
         if numerics is Numerics.INVARIANT and order.departure(config):
             continue
         verdict = check(config, chosen)
@@ -109,13 +110,17 @@ def configs(
     output.report("configs", _Configs(arch=chosen, configs=listed), human)
 
 
-def _matching(wanted: dict[str, str], configs: Iterator[Config]) -> Iterator[Config]:
+def _matching(
+    wanted: dict[str, str], configs: Iterator[Config], typed: set[str]
+) -> Iterator[Config]:
     """
     Yield the configs whose parameters have the `wanted` values.
 
     Raises:
-        ConfigError: _Configs of this operation have no such parameter.
+        ConfigError: Configs of this operation have no such parameter, or none of them has the value
+            of one that is `typed`, as a mistyped one.
     """
+    values: dict[str, dict[str, None]] = {name: {} for name in sorted(typed)}
     if not wanted:
         yield from configs
         return
@@ -125,5 +130,11 @@ def _matching(wanted: dict[str, str], configs: Iterator[Config]) -> Iterator[Con
             raise ConfigError(
                 f"{config.op} has no parameter {shown(unknown[0])}; it has: {', '.join(have)}"
             )
+        for name, seen in values.items():
+            seen[str(have[name]).lower()] = None
         if all(str(have[name]).lower() == value.lower() for name, value in wanted.items()):
             yield config
+    for name, seen in values.items():
+        if wanted[name].lower() not in seen:
+            listed = ", ".join(seen)
+            raise ConfigError(f"no config has {name}={shown(wanted[name])}; there are: {listed}")

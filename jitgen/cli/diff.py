@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from jitgen.cli.lookup import KernelId, find
-from jitgen.cli.options import with_output
+from jitgen.cli.options import with_output, with_stage
 from jitgen.cli.output import ExitCode, Output
 from jitgen.support import vocabulary as v
 from jitgen.support.codec import absent, inline
@@ -18,8 +18,6 @@ from jitgen.support.frozen import frozen
 if TYPE_CHECKING:
     from jitgen.cache import Store
     from jitgen.cli.diff_sides import Side
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _MOST_COUNTS = 12  # instructions that are shown; --json has all
 _MOST_VALUE = 40  # letters of a value
@@ -90,17 +88,15 @@ class _Diff:
     missing: Annotated[Mapping[str, v.Reason], v.by("part")]
 
 
-def _stage(name: str, what: str) -> Callable[[Decorated], Decorated]:
-    text = f"Print the lines of the {what} that differ, and nothing else."
-    return click.option(f"--{name}", "stage", flag_value=name, help=text)
+_LINES = "Print the lines of the {} that differ, and nothing else."
 
 
 @click.command()
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="[B]", required=False)
-@_stage("source", "source")
-@_stage("ptx", "PTX")
-@_stage("sass", "disassembly")
+@with_stage(
+    source=_LINES.format("source"), ptx=_LINES.format("PTX"), sass=_LINES.format("disassembly")
+)
 @click.option(
     "--templates",
     nargs=2,

@@ -14,6 +14,7 @@ from jitgen.cli.options import with_output
 from jitgen.cli.output import Output, counted, human_size
 from jitgen.cli.paths import TO_WRITE, write_text
 from jitgen.errors import ConfigError
+from jitgen.plans.plan import load as load_plan
 from jitgen.settings import settings
 from jitgen.support import vocabulary as v
 from jitgen.support.codec import like
@@ -84,6 +85,8 @@ def inspect_command(
     from jitgen.cache import Store
     from jitgen.inspect.page import page
 
+    for name in plan_names:
+        load_plan(name)  # a mistake is told before anything is compiled
     store = Store.open()
     every = [find(text, store) for text in (config_or_key, against) if text is not None]
     for named in every:

@@ -130,7 +130,7 @@ def _check_settings() -> None:
     Raise SettingError for a variable with a bad value, also one that this command does not read.
     """
     settings.check_environment()
-    if settings.plugins or settings.arch:
+    if settings.plugins or settings.arch or settings.device:
         from jitgen.runtime.settings_check import check_names
 
         check_names()

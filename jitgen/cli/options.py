@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import reduce, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -111,6 +111,23 @@ class NumberType(click.FloatRange):
         return number
 
 
+def with_stage(**texts: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Give a command flags, by their texts, of which one may be given: argument `stage`."""
+
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        @stacked(*(click.option(f"--{name}", is_flag=True, help=texts[name]) for name in texts))
+        @wraps(function)
+        def command(*arguments: Any, **options: Any) -> R:
+            chosen = [name for name in texts if options.pop(name)]
+            if len(chosen) > 1:
+                raise click.UsageError(f"--{' and --'.join(chosen)}: give one of them")
+            return function(*arguments, stage=chosen[0] if chosen else None, **options)
+
+        return command
+
+    return decorate
+
+
 def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Give a command an option for each field of a `GroupedGemmProblem`, under its name."""
     return stacked(
@@ -154,14 +171,40 @@ def with_fields(command: Callable[..., R]) -> Callable[..., R]:
     )(command)
 
 
+def given(*names: str) -> list[str]:
+    """Return those of the parameters `names` that the command line has, as it writes them."""
+    context = click.get_current_context()
+    return [
+        max(each.opts, key=len)
+        for each in context.command.params
+        if each.name in names
+        and context.get_parameter_source(each.name) is click.core.ParameterSource.COMMANDLINE
+    ]
+
+
+def refuse(why: str, *names: str) -> None:
+    """Raise click.UsageError if the command line has one of the options `names`."""
+    if found := given(*names):
+        raise click.UsageError(f"{', '.join(found)}: {why}")
+
+
+def refuse_twice(fields: Mapping[str, str]) -> None:
+    """Raise click.UsageError if a field of ``--set`` has an option of its own, which is given."""
+    for name in fields:
+        if found := given(name):
+            raise click.UsageError(f"{name} is given twice: {found[0]} and --set {name}; give one")
+
+
 def _read_fields(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for text in values:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
             raise click.BadParameter(f"{text!r} is not FIELD=VALUE", ctx, param)
+        if name in found:
+            raise click.BadParameter(f"{name} is given twice; give one value", ctx, param)
         found[name] = value
     return found
 
@@ -174,8 +217,9 @@ def problem_of(op: str, sizes: dict[str, Any], fields: dict[str, str]) -> Any:
 
     Raises:
         ConfigError: `op` has no such field, or a value is not allowed.
-        click.UsageError: A field is missing.
+        click.UsageError: A field is missing, or given twice.
     """
+    refuse_twice(fields)
     kind, specs = operation(op).problem_type, _fields(op)
     source = click.get_current_context().get_parameter_source
     needed = {name for name, spec in specs.items() if spec.default is dataclasses.MISSING}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -112,12 +113,17 @@ def from_config(  # noqa: PLR0913  # each is one option
     CONFIG is the file, which states sizes, formats, activation and router, or its folder. What no
     layer computes is refused by its name.
     """
-    from jitgen.layer.model_plan import of_model
-
     if has_group and max_tokens is None:
         raise click.UsageError("--group needs --max-tokens: the most tokens of each rank")
+    if has_group and max(expert_ranks) == 1:
+        raise click.UsageError("--group needs --expert-ranks: how many ranks share a layer")
     if to is not None and to.suffix != ".toml":
         raise click.UsageError(f"{printable(str(to))}: the name of a plan file ends in .toml")
+    file = config / "config.json" if config.is_dir() else config
+    if not os.path.lexists(file):  # importing torch takes seconds
+        raise click.UsageError(f"{printable(str(file))} cannot be read: No such file or directory")
+    from jitgen.layer.model_plan import of_model
+
     try:
         made = of_model(
             config,

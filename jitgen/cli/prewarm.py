@@ -13,7 +13,7 @@ import click
 
 from jitgen.cli.lock import LOCKED, read_lock
 from jitgen.cli.lookup import parse_configs
-from jitgen.cli.options import ARCHS, DEVICES, SHARD, with_output
+from jitgen.cli.options import ARCHS, DEVICES, SHARD, refuse, with_output
 from jitgen.cli.output import ExitCode, Output, counted, human_size, human_time
 from jitgen.config import Arch, Config
 from jitgen.errors import CacheError
@@ -180,6 +180,8 @@ def _asked(
     if lock_file is None:
         if not names and not config_names:
             raise click.UsageError(f"name a plan ({', '.join(plan_names())}) or a --config")
+        if not names:
+            refuse("for plans alone; the name of a kernel says its target", "archs", "devices")
         return _wanted(names, config_names, plan_archs(archs, devices), devices, store), None
     from jitgen.plans.lock import wanted_of
 
@@ -397,7 +399,7 @@ def _summary(rows: list[PrewarmRow], wall_s: float, jobs: int) -> str:
         for state in _STATES
         if (count := sum(row.state == state for row in rows))
     ]
-    text = f"{counted(len(rows), 'kernel')}: {', '.join(parts)}"
+    text = ": ".join(filter(None, (counted(len(rows), "kernel"), ", ".join(parts))))
     compiled = sum(row.state == "compiled" for row in rows)
     if compiled:
         rate = compiled / wall_s * 60

@@ -14,6 +14,7 @@ import click
 from jitgen.cache.entry import SOURCE
 from jitgen.cli.options import TIME_LIMIT, with_output
 from jitgen.cli.output import ExitCode, Output, human_time
+from jitgen.cli.paths import ToRead
 from jitgen.cli.verified import VerifiedParts
 from jitgen.errors import CompileError
 from jitgen.runtime.override import Override, override
@@ -118,7 +119,7 @@ class _Ran:
 
 
 @click.command()
-@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", metavar="FILE", type=ToRead("jitgen show NAME --source -o FILE makes one"))
 @click.option(
     "--problem",
     metavar="G:M:N:K",
@@ -140,11 +141,11 @@ def run(output: Output, file: Path, problem: str | None, modes: str, time_limit:
     The exit code is 1 if the kernel does not compile or is wrong, and 3 if it is not compiled and
     compiling is off. This runs the code in FILE.
     """
-    from jitgen.bench import kernel as trying
+    edited = override(file)
+    from jitgen.bench import kernel as trying  # which imports torch
     from jitgen.cache import Store
     from jitgen.emulator import parse_modes
 
-    edited = override(file)
     chosen = [mode.name for mode in parse_modes(modes)]
     spec = edited.spec
     if problem is not None:

@@ -100,7 +100,7 @@ def token(output: Output, name: str, scopes: str) -> int:
         from jitgen.server.tokens import new_token
     chosen = tuple(dict.fromkeys(part.strip() for part in scopes.split(",")))
     if unknown := [scope for scope in chosen if scope not in _SCOPES]:
-        raise InputError("scopes", f"must be some of {', '.join(_SCOPES)} (got {unknown[0]})")
+        raise InputError("scopes", f"must be some of {', '.join(_SCOPES)} (got {unknown[0]!r})")
     if not name.isprintable() or not name or '"' in name or "\\" in name:
         raise InputError("name", "must be printable and without quotes or backslashes")
     secret, table = new_token(name, chosen)
@@ -128,6 +128,10 @@ def signer(output: Output, key: Path, socket: Path) -> int:
     undumpable()
     loaded = PrivateKey.load(key)
     document = _Signer(keyid=loaded.keyid, socket=socket)
-    output.report("signer", document, lambda: output.line(f"key {loaded.keyid} signs at {socket}"))
-    listen(socket, loaded, Log())
+
+    def begun() -> None:
+        text = f"key {loaded.keyid} signs at {socket}"
+        output.report("signer", document, lambda: output.line(text))
+
+    listen(socket, loaded, Log(), begun=begun)
     return ExitCode.OK

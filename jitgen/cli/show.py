@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from jitgen.cache.entry import EDITED
 from jitgen.cli.kernels import document_of, entry_of, source_of
 from jitgen.cli.lookup import KernelId, Named, find
-from jitgen.cli.options import with_output
+from jitgen.cli.options import with_output, with_stage
 from jitgen.cli.output import Output, human_time
 from jitgen.cli.paths import TO_WRITE, write_text
 from jitgen.errors import ConfigError
@@ -21,8 +21,6 @@ from jitgen.support import vocabulary as v
 from jitgen.support.codec import absent, inline, like
 from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require, rules
-
-Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 if TYPE_CHECKING:
     from jitgen.cache import Entry, Store
@@ -124,18 +122,16 @@ class _KeyDocument:
     file: v.File | None = absent()
 
 
-def _stage(name: str, text: str) -> Callable[[Decorated], Decorated]:
-    return click.option(f"--{name}", "stage", flag_value=name, help=text)
-
-
 @click.command()
 @click.argument("config_or_key", metavar="CONFIG|KEY|FILE")
-@_stage("source", "The generated Python source.")
-@_stage("partials", "The templates that the source is made of, and the lines that each makes.")
-@_stage("ptx", "The PTX (GPU targets).")
-@_stage("sass", "The disassembly (GPU targets; needs jitgen[inspect]).")
-@_stage("resources", "Registers, stack, shared memory, barriers (GPU targets).")
-@_stage("key", "The key alone.")
+@with_stage(
+    source="The generated Python source.",
+    partials="The templates that the source is made of, and the lines that each makes.",
+    ptx="The PTX (GPU targets).",
+    sass="The disassembly (GPU targets; needs jitgen[inspect]).",
+    resources="Registers, stack, shared memory, barriers (GPU targets).",
+    key="The key alone.",
+)
 @click.option(
     "--line-info",
     is_flag=True,

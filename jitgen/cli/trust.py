@@ -15,7 +15,7 @@ from typing import Annotated, TypeVar
 
 import click
 
-from jitgen.cli.options import stacked, with_output
+from jitgen.cli.options import refuse, stacked, with_output
 from jitgen.cli.output import ExitCode, Output
 from jitgen.cli.paths import PRIVATE_KEY, TO_WRITE, ToRead
 from jitgen.cli.trust_document import document_path, is_there, read_document, write_document
@@ -200,9 +200,15 @@ def rotate(
     path, root = document_path(path), PrivateKey.load(root_key)
     before, lasts = read_document(path), timedelta(days=days["valid"])
     if is_root:
-        if replaces:
-            raise click.UsageError("--replaces is about keys that sign entries, not about roots")
+        refuse(
+            "not with --root, which is about root keys",
+            *("replaces", "comment", "signs", "overlap"),
+        )
         new = PrivateKey.load(Path(key))
+        if new.public in before.trust.roots:
+            raise click.UsageError(
+                f"{key} is a root key of {path} already; jitgen trust key makes the next one"
+            )
         changed = edit.with_root(before.trust, new.public, lasts)
         write_document(output, "rotate", path, before, changed, root, new)
         return
@@ -245,6 +251,8 @@ def revoke(
     path = document_path(path)
     if not digests and before is None:
         raise click.UsageError("name a DIGEST, or a time with --before")
+    if not digests:
+        refuse("needs a DIGEST, whose revocation it explains", "reason")
     before_this = read_document(path)
     found = tuple(_digest(text, before_this.trust) for text in digests)
     changed = edit.revoked(
@@ -380,7 +388,7 @@ def _public(text: str) -> PublicKey:
     try:
         return PublicKey.parse(text)
     except SigningError:
-        raise SigningError(
+        raise click.UsageError(
             f"{text!r} is neither a key's file nor a public key; jitgen trust key makes the one "
             "and prints the other"
         ) from None
@@ -406,8 +414,9 @@ def _one_of(text: str, known: Mapping[str, str]) -> str:
         return found[0]
     if is_digest(text):
         return text
-    listed = ", ".join(digest[:_SHOWN] for digest in known) or "nothing"
-    raise click.UsageError(f"{text!r} is not revoked, or too short; revoked is {listed}")
+    listed = ", ".join(digest[:_SHOWN] for digest in known)
+    revoked = f"revoked are {listed}" if known else "nothing is revoked"
+    raise click.UsageError(f"{text!r} is not revoked, or too short: {revoked}")
 
 
 def _keyid(text: str, said: Trust) -> str:
@@ -427,6 +436,11 @@ def _checked(text: str) -> str:
 
 def _moment(text: str) -> datetime:
     try:  # the first and the last year have times that no time zone can say
-        return datetime.fromisoformat(text).astimezone().replace(microsecond=0)
+        found = datetime.fromisoformat(text).astimezone().replace(microsecond=0)
     except (ValueError, OverflowError):
         raise click.UsageError(f"{text!r} is no time such as 2026-01-02T03:04:05+00:00") from None
+    if found > times.now():
+        raise click.UsageError(
+            f"--before {text} lies in the future: nothing that is signed until then would count"
+        )
+    return found

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from jitgen.cli import tune_space
-from jitgen.cli.options import ARCH, SECONDS, with_output, with_sizes
+from jitgen.cli.options import ARCH, SECONDS, refuse, with_output, with_sizes
 from jitgen.cli.output import ExitCode, Output, counted, human_time
 from jitgen.cli.paths import ToWrite
 from jitgen.config import Arch
@@ -168,11 +168,14 @@ def tune(
     if import_from is not None:
         if problems or export_to is not None or again:
             raise click.UsageError("--import goes alone: it measures and writes nothing")
+        refuse("not with --import, which measures nothing", "time_limit")
         return _import(output, import_from, arch)
     if problems is None and export_to is None:
         raise click.UsageError(
             f"name a plan ({', '.join(plan_names())}), or give --groups, --m, --n and --k"
         )
+    if problems is None:
+        refuse("not with --export alone, which measures nothing", "again", "time_limit")
     if output.is_json and export_to == _STANDARD_OUTPUT:
         raise click.UsageError("--json and --export - both print a document: choose one")
     from jitgen.cache import Store

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
-from jitgen.cli.options import SECONDS, NumberType, stacked
+from jitgen.cli.options import SECONDS, NumberType, refuse, stacked
 from jitgen.cli.output import ExitCode, Output, counted, human_time
 from jitgen.config import Arch
 from jitgen.config.grouped_gemm import GroupedGemmProblem
@@ -119,23 +119,27 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_space(*arguments: Any, is_space: bool, **values: Any) -> Any:
         own = {name: values.pop(name) for name in _NAMES}
         if is_space:
-            part = dict(_field(text) for text in own["fields"])
+            part = _part(own["fields"])
             space = Wanted(part, own["within"], own["budget"], own["dry_run"])
             return command(*arguments, space=space, **values)
-        if own["fields"] or own["dry_run"]:
-            raise click.UsageError("--set and --dry-run go with --space")
+        refuse("only with --space", *_NAMES)
         return command(*arguments, space=None, **values)
 
     made: Callable[..., Any] = _options(with_space)
     return made
 
 
-def _field(text: str) -> tuple[str, tuple[str, ...]]:
-    name, equals, values = text.partition("=")
-    found = tuple(value for value in values.split(",") if value)
-    if not (name and equals and found):
-        raise click.UsageError(f"{text!r} is not FIELD=VALUE[,VALUE...]")
-    return name, found
+def _part(fields: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    part: dict[str, tuple[str, ...]] = {}
+    for text in fields:
+        name, equals, values = text.partition("=")
+        found = tuple(value for value in values.split(",") if value)
+        if not (name and equals and found):
+            raise click.UsageError(f"{text!r} is not FIELD=VALUE[,VALUE...]")
+        if name in part:
+            raise click.UsageError(f"{name} is given twice; give all values at once, as 1,8")
+        part[name] = found
+    return part
 
 
 def run(

@@ -12,7 +12,7 @@ import click
 
 from jitgen.cli import verified_schedules, verify_files, verify_rebuild
 from jitgen.cli.lookup import find
-from jitgen.cli.options import TIME_LIMIT, with_output
+from jitgen.cli.options import TIME_LIMIT, refuse, with_output
 from jitgen.cli.output import ExitCode, Output, counted, human_time
 from jitgen.cli.verified import VerifiedParts
 from jitgen.config import Arch, Config
@@ -20,6 +20,7 @@ from jitgen.config.operation import operation
 from jitgen.emulator import PRELOAD as EMULATOR_PRELOAD
 from jitgen.errors import ConfigError
 from jitgen.plans.plan import configs as plan_configs
+from jitgen.plans.plan import is_plan
 from jitgen.plans.plan import load as load_plan
 from jitgen.plans.plan import names as plan_names
 from jitgen.settings import settings
@@ -161,6 +162,7 @@ def verify(
     if of_files.pop("rebuild"):
         if problem is not None or any(of_files.values()):
             raise click.UsageError("--rebuild runs nothing: it takes no sizes and no files")
+        refuse("not with --rebuild, which runs nothing", "modes", "time_limit")
         return verify_rebuild.run(output, names, None if arch is None else Arch.parse(arch), jobs)
     require_numpy()
     chosen = [mode.name for mode in parse_modes(modes)]
@@ -195,7 +197,7 @@ def _tasks(names: tuple[str, ...], arch: Arch | None) -> Iterator[dict[str, Any]
     seen = set()
     found: list[tuple[Config, Arch, str]]
     for name in names:
-        if name in plan_names() or name.endswith(".toml"):
+        if is_plan(name):
             target = arch or _default_gpu()
             found = [(config, target, "") for config in plan_configs(load_plan(name), target)]
         else:

@@ -13,8 +13,8 @@ from jitgen.cli.lookup import find
 from jitgen.cli.output import ExitCode, Output, counted, human_time
 from jitgen.config import Arch
 from jitgen.plans.plan import configs as plan_configs
+from jitgen.plans.plan import is_plan
 from jitgen.plans.plan import load as load_plan
-from jitgen.plans.plan import names as plan_names
 from jitgen.runtime.spec import key
 from jitgen.settings import settings
 from jitgen.support import vocabulary as v
@@ -84,7 +84,7 @@ def _wanted(names: tuple[str, ...], arch: Arch | None, store: Store) -> dict[str
     """Return the keys of the entries for `names`, and the name of each kernel."""
     found = {}
     for name in names:
-        if name in plan_names() or name.endswith(".toml"):
+        if is_plan(name):
             target = arch or default_arch()
             for config in plan_configs(load_plan(name), target):
                 found[key(config, target)] = config.name(target)

@@ -91,7 +91,9 @@ class _Answer(TypedDict, total=False):
 def _answer(name: str, outcome: Outcome) -> _Answer:
     """Return the answer of the process, or raise the error that its end means."""
     if outcome.kind is OutcomeKind.TIMEOUT:
-        raise CompileTimeout(f"compiling {name} took too long: {outcome.error}")
+        raise CompileTimeout(
+            f"compiling {name} took too long: {outcome.error} (JITGEN_COMPILE_TIMEOUT)"
+        )
     if outcome.kind is not OutcomeKind.OK:
         raise ResourceError(f"compiling {name}: {outcome.error}")
     answer: _Answer = outcome.result

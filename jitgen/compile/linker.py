@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from jitgen.compile.elf import exported
+from jitgen.events import warn_once
 
 _OPTIONS = ("-nostdlib", "-s", "-Wl,--build-id=none", "-Wl,-z,noseparate-code")
 """
@@ -37,8 +38,11 @@ def driver() -> str | None:
     Return the path of the system's compiler driver, which links: $CC, else the first of ``cc``,
     ``gcc`` and ``clang``.
     """
-    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+    wanted = os.environ.get("CC")
+    for name in (wanted, "cc", "gcc", "clang"):
         if name and (found := shutil.which(name)):
+            if wanted not in (None, "", name):
+                warn_once("CC", "CC=%s is no program that can be run, so %s links", wanted, found)
             return found
     return None
 

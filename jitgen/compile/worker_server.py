@@ -181,7 +181,7 @@ class Server:
             if child is None:
                 continue  # a process that a task had detached
             with child.result, child.log:
-                answer = _answer(child, os.waitstatus_to_exitcode(status))
+                answer = _answer(child, os.waitstatus_to_exitcode(status), self._timeout_s)
             answer["index"] = child.index
             answer["seconds"] = time.monotonic() - child.start
             self.say(json.dumps(answer).encode("ascii"))
@@ -192,10 +192,11 @@ class Server:
         self._client.sendall(line + b"\n")
 
 
-def _answer(child: _Child, code: int) -> dict[str, Any]:
+def _answer(child: _Child, code: int, limit_s: float) -> dict[str, Any]:
     log = _tail(child.log)
     if child.is_late:
-        return {"kind": "timeout", "error": "the time limit was reached", "log": log}
+        error = f"the time limit was reached, {limit_s:g} s"
+        return {"kind": "timeout", "error": error, "log": log}
     if code:
         return {"kind": "crash", "error": f"the process {_exit_text(code)}", "log": log}
     child.result.seek(0)

@@ -201,6 +201,8 @@ def modes_of_devices(modes: str | Mode | Sequence[str | Mode], devices: int) -> 
 def _named(word: str) -> tuple[Mode, ...]:
     if seeds := _RANDOM.fullmatch(word):
         first, last = int(seeds[1]), int(seeds[2] or seeds[1])
+        if last < first:
+            raise InputError("modes", f"{word!r} is no range of seeds: it ends before it begins")
         if last - first >= MOST_SEEDS:
             raise InputError("modes", f"{word!r} are more than {MOST_SEEDS:,} at once")
         return tuple(random_mode(seed) for seed in range(first, last + 1))
@@ -209,7 +211,10 @@ def _named(word: str) -> tuple[Mode, ...]:
     if found := _LOST.fullmatch(word):
         return (lost_device(int(found[1]), int(found[2])),)
     if word not in _NAMED:
-        numbered = ("random-<seed>", "last-<cluster>", "late-device-<n>", "lost-device-<n>")
+        numbered = (
+            *("random-<seed>", "random-<first>..<last>"),
+            *("last-<cluster>", "late-device-<n>", "lost-device-<n>"),
+        )
         allowed = ", ".join([*_NAMED, *numbered])
         raise InputError("modes", f"{word!r} is not known; allowed: {allowed}")
     return _NAMED[word]

@@ -45,7 +45,8 @@ class Number(NamedTuple):
         """Return what it counts, and its limits."""
         multiple = f"a multiple of {self.multiple}" if self.multiple > 1 else ""
         most = "" if self.most is None else f"at most {self.most}"
-        limits = ", ".join(filter(None, (multiple, most)))
+        least = f"at least {self.least}" if self.least else ""
+        limits = ", ".join(filter(None, (least, multiple, most)))
         return f"{self.words} ({limits})" if limits else self.words
 
 

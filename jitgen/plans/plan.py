@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jitgen.config import Arch, Config
 from jitgen.config.problem import Problem
-from jitgen.errors import PlanError, UnsupportedConfig
+from jitgen.errors import ConfigError, PlanError, UnsupportedConfig
 from jitgen.plans.read import read_sweeps
 from jitgen.plans.sweep import Sweep
 from jitgen.runtime.session import current
@@ -123,6 +123,22 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _SHIPPED.glob("*.toml")))
 
 
+def is_plan(name: str) -> bool:
+    """Return whether a command takes `name` for a plan: a shipped one's, or a file's."""
+    return name.endswith(".toml") or name in names()
+
+
+def _meant(name: str) -> str:
+    """Return a hint on what the name of no plan may stand for; empty if there is none."""
+    if name.endswith(".json"):
+        return "; jitgen plan from-config makes one of a model's config.json"
+    try:
+        Config.parse(name)
+    except ConfigError:
+        return nearest(name, names())
+    return "; it is a kernel's name, which jitgen prewarm takes with --config"
+
+
 def load(name_or_path: str | Path) -> Plan:
     """
     Return a shipped plan by its name, or one from a file by its path.
@@ -133,13 +149,15 @@ def load(name_or_path: str | Path) -> Plan:
         PlanError: There is no such plan, or it cannot be read; the message names file, key and what
             is allowed.
     """
+    if not isinstance(name_or_path, (str, Path)):
+        raise PlanError(f"a plan is a name or a path (got {type(name_or_path).__name__})")
     path = Path(name_or_path)
     if isinstance(name_or_path, str) and path.suffix != ".toml" and path.name == name_or_path:
         if name_or_path not in names():
             raise PlanError(
                 f"no plan {name_or_path!r}; shipped plans: {', '.join(names())}; "
                 "a file of your own is named by its path, which ends in .toml"
-                f"{nearest(name_or_path, names())}"
+                f"{_meant(name_or_path)}"
             )
         path = _SHIPPED / f"{name_or_path}.toml"
     try:

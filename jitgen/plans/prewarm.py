@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from jitgen.cache import Store
 from jitgen.config import Arch, Config
-from jitgen.errors import ConfigError
+from jitgen.errors import CacheError, ConfigError
 from jitgen.plans.plan import Plan
 from jitgen.plans.plan import configs as plan_configs
 from jitgen.plans.plan import load as load_plan
@@ -32,6 +32,8 @@ from jitgen.selection.choice import Chooser
 from jitgen.selection.device import covered
 from jitgen.settings import settings
 from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
+from jitgen.support.values import MAX_WAIT_S
 from jitgen.targets.devices import default_arch
 from jitgen.targets.legality import named, require
 
@@ -159,14 +161,16 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
 
     Raises:
         PlanError: The plan cannot be found or read.
-        ConfigError: `shard` is malformed, or a device is not known.
+        ConfigError: An argument has a value that is not allowed, or a device is not known.
         UnsupportedConfig: `arch` cannot run one of the configs; nothing was compiled.
     """
     start = time.perf_counter()
     target = default_arch() if arch is None else Arch.parse(arch)
+    part = Shard.parse(shard) if isinstance(shard, str) else shard
+    _require_numbers(jobs, timeout_s)
     where = current.get().store if store is None else store
     asked = wanted(what, target, where, devices)
-    mine = frozenset(in_shard(asked.configs, target, shard))
+    mine = frozenset(in_shard(asked.configs, target, part))
     specs = {spec.key: spec for spec in asked.specs if spec.config in mine}
     waiting = examine(specs.values(), where)
     rows: dict[str, PrewarmRow] = {}
@@ -205,6 +209,28 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
     if not dry_run:
         note(asked, where, report.there)
     return report
+
+
+def _require_numbers(jobs: int | None, timeout_s: float | None) -> None:
+    """Raise ConfigError if a number of processes or seconds is not allowed."""
+    if jobs is not None and (type(jobs) is not int or jobs < 0):
+        raise ConfigError(f"jobs must be None or an integer of at least 0 (got {shown(jobs)})")
+    if timeout_s is not None and not 0 <= timeout_s <= MAX_WAIT_S:
+        raise ConfigError(
+            f"timeout_s must be None or seconds, from 0 to {MAX_WAIT_S:.0f} (got {timeout_s!r})"
+        )
+
+
+def _unwritable(store: Store) -> str:
+    """Return why compiled kernels could not be stored; empty if they can be."""
+    if store.mode != "rw":
+        return f"{store.root} cannot be written (mode {store.mode})"
+    try:
+        store.probe()
+    except (OSError, CacheError) as error:
+        why = getattr(error, "strerror", None) or error
+        return f"{store.root} cannot be written: {why}; set JITGEN_CACHE_DIR"
+    return ""
 
 
 def in_shard(
@@ -256,6 +282,8 @@ def wanted(
         found = plan_configs(what, arch, Chooser(lambda: store), devices=devices)
         return Wanted(arch=arch, specs=_served(found, arch), plan=what, devices=names)
     given: dict[Config, None] = {}
+    if isinstance(what, Config) or not isinstance(what, Iterable):
+        raise ConfigError(f"prewarm takes a plan, or several configs (got {type(what).__name__})")
     for each in what:
         if not isinstance(each, (Config, str)):
             raise ConfigError(f"prewarm takes a plan or configs (got {type(each).__name__})")
@@ -316,8 +344,14 @@ def _compile(
     missing: Sequence[tuple[PrewarmRow, KernelSpec]], store: Store, jobs: int, timeout_s: float
 ) -> Iterator[PrewarmRow]:
     """Compile the missing kernels in processes, and yield their rows as they finish."""
-    from jitgen.compile import workers
+    from jitgen.compile import linker, workers
 
+    linker.driver()  # which warns if it is not CC; what processes log is not shown
+    if lost := _unwritable(store):
+        for row, _ in missing:
+            error = f"it would not be kept: {lost}"
+            yield replace(row, state=PrewarmState.FAILED, error=error)
+        return
     tasks = [compile_task(store, spec.config, spec.arch, spec.text) for _, spec in missing]
     waiting = dict(enumerate(missing))
     run = workers.run(TASK, tasks, jobs=jobs, timeout_s=timeout_s)
@@ -344,6 +378,8 @@ def _done(row: PrewarmRow, spec: KernelSpec, outcome: Outcome, store: Store) -> 
     row = replace(row, seconds=outcome.seconds)
     answer = outcome.result or {}
     error = outcome.error or answer.get("error", "")
+    if outcome.kind == "timeout":
+        error = f"{error}: raise JITGEN_COMPILE_TIMEOUT, or take fewer jobs"
     found = None if error else readable(Tiers(store), spec)
     if found is not None:
         state = _STATES.get(answer.get("tier", COMPILED), PrewarmState.CACHED)

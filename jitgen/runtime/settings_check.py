@@ -17,7 +17,7 @@ from jitgen.events import warn_once
 from jitgen.ownership.files import opened
 from jitgen.settings import settings
 from jitgen.support.documents import BadDocument
-from jitgen.targets.devices import arch_of, require_arch
+from jitgen.targets.devices import require_arch, require_device
 
 
 def check() -> None:
@@ -31,11 +31,6 @@ def check() -> None:
         OverrideError: A file of JITGEN_OVERRIDE is no edited kernel.
     """
     check_names()
-    if settings.device:
-        try:
-            arch_of(settings.device)
-        except ConfigError as error:
-            raise SettingError(f"JITGEN_DEVICE is not allowed: {error}") from None
     if settings.override is not None:
         from jitgen.runtime import override
 
@@ -49,11 +44,11 @@ def check() -> None:
 
 def check_names() -> None:
     """
-    Check that targets and distributions are known.
+    Check that targets, devices and distributions are known.
 
     Raises:
-        SettingError: JITGEN_ARCH is not the name of a target, or a distribution in JITGEN_PLUGINS
-            is not installed.
+        SettingError: JITGEN_ARCH is not the name of a target, JITGEN_DEVICE not that of a device,
+            or a distribution in JITGEN_PLUGINS is not installed.
     """
     if settings.plugins:
         try:
@@ -62,6 +57,7 @@ def check_names() -> None:
         except ConfigError as error:
             raise SettingError(f"JITGEN_PLUGINS is not allowed: {error}") from None
     require_arch()
+    require_device()
 
 
 def _check_trust() -> None:

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from jitgen.config import Arch
+from jitgen.errors import ConfigError
 from jitgen.support.documents import canonical_json
 from jitgen.support.lazy import without_numpy
 from jitgen.targets import devices as target
@@ -69,8 +70,11 @@ def covered(arch: Arch, names: Sequence[str] = ()) -> tuple[str, ...]:
     target's kernels everywhere.
 
     Raises:
-        ConfigError: A name of `names` or JITGEN_DEVICE is not a device of any target.
+        ConfigError: A name of `names` is not a device of any target.
+        SettingError: JITGEN_DEVICE is not.
     """
+    if isinstance(names, str):
+        raise ConfigError(f"devices must be a list of names, such as [{names!r}] (got {names!r})")
     asked = [target.find(arch, name) for name in names if target.arch_of(name) is arch]
     if not asked and (found := target.asked(arch)) is not None:
         asked = [found]

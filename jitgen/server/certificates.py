@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from jitgen.ownership.files import in_memory
 from jitgen.server.settings import Listen
+from jitgen.support.documents import BadDocument
 
 _MAX_BYTES = 2**22  # the authorities of a whole system have 250 KB
 
@@ -46,11 +47,20 @@ def check_certificates(listen: Listen) -> None:
     Check that a service could listen with the files that `listen` names.
 
     Raises:
-        OSError, ssl.SSLError, BadDocument: It could not.
+        OSError, BadDocument: It could not.
     """
     with certificate_files(listen) as files:
         if files.certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(files.certificate, files.certificate_key)
-            if files.client_ca is not None:
-                context.load_verify_locations(files.client_ca)
+            try:
+                context.load_cert_chain(files.certificate, files.certificate_key)
+            except ssl.SSLError as error:
+                raise BadDocument(
+                    f"{listen.certificate} and {listen.certificate_key} are no certificate and its "
+                    f"key in PEM ({error})"
+                ) from error
+            try:
+                if files.client_ca is not None:
+                    context.load_verify_locations(files.client_ca)
+            except ssl.SSLError as error:
+                raise BadDocument(f"{listen.client_ca} has no certificates ({error})") from error

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -142,7 +141,7 @@ def _descriptors(settings: ServiceSettings) -> Iterator[str]:
 def _certificate(settings: ServiceSettings) -> Iterator[str]:
     try:
         check_certificates(settings.listen)
-    except (OSError, ssl.SSLError, BadDocument) as error:
+    except (OSError, BadDocument) as error:
         yield f"listen: the certificate, its key or client_ca cannot be used: {error}"
 
 
@@ -190,7 +189,8 @@ def _described(toolchain: Toolchain) -> dict[str, object] | str:
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     except ValueError:
-        return (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        said = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        return f"{command[0]} is no Python with jitgen that works: {said}"
     return str(found["cannot"]) if found["cannot"] else found
 
 

@@ -19,7 +19,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -68,12 +68,15 @@ def _lines(connection: socket.socket) -> Iterator[bytes]:
         yield from lines
 
 
-def listen(path: Path, key: PrivateKey, log: Log) -> None:
+def listen(
+    path: Path, key: PrivateKey, log: Log, *, begun: Callable[[], None] = lambda: None
+) -> None:
     """
     Sign for clients that connect to the socket `path`, until interrupted.
 
     The file's group may connect: put `path` into a folder that only the service's group can enter.
     Each client has a thread, since services stay connected; a silent client delays no other.
+    `begun` is called once clients can connect.
 
     Raises:
         ResourceError: No socket can be created there.
@@ -100,6 +103,7 @@ def listen(path: Path, key: PrivateKey, log: Log) -> None:
             os.umask(before)
         server.listen(4)
         log.event("signer listens", socket=str(path), keyid=key.keyid)
+        begun()
         while True:
             connection, _ = server.accept()
             if slots.acquire(blocking=False):

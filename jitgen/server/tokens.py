@@ -150,6 +150,8 @@ def _parsed(document: dict[str, object], errors: ConfigErrors) -> dict[str, Toke
         for needed in ("name", "sha256", "scopes"):
             if isinstance(row, dict) and needed not in row:
                 errors.add(f"token[{index}].{needed}", "is missing")
+        if isinstance(row, dict) and row.get("scopes") == []:
+            errors.add(f"token[{index}].scopes", f"must have one at least of {', '.join(SCOPES)}")
         if token.sha256 and token.sha256 in found:
             errors.add(f"token[{index}]", "is the same token as an earlier one")
         if token.name in names:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 PUBLIC_BYTES = 32
 SIGNATURE_BYTES = 64
 _MAX_FILE_BYTES = 2**14
+_MARK = b"PRIVATE KEY-----"
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -182,6 +183,8 @@ Sign = Callable[[bytes], bytes]
 
 def _read_private(path: Path) -> bytes:
     try:
+        if _MARK not in read_trusted(path, _MAX_FILE_BYTES):  # a secret must be one
+            raise SigningError(f"{path} is no private key; jitgen trust key makes one")
         return read_trusted(path, _MAX_FILE_BYTES, is_secret=True)
     except Unsafe as error:
         raise SigningError(f"the private key {path} is not used: {error}") from None

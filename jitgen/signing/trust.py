@@ -169,9 +169,11 @@ class Trust:
             SigningError: None of them is an unrevoked root of this document, or it is too large.
         """
         if not {root.public for root in roots} & set(self.standing_roots):
+            named = ", ".join(root.keyid[:12] for root in self.standing_roots)
             raise SigningError(
                 "the trust document must be signed by one of the roots it names and does not "
-                "revoke; first give it another root, with a document that both sign"
+                f"revoke, {named}, not by {', '.join(root.keyid[:12] for root in roots)}; "
+                "first give it another root, with a document that both sign"
             )
         payload = canonical_json(self.to_json()).encode("ascii")
         envelope = dsse.seal(PAYLOAD_TYPE, payload, *roots)

@@ -48,7 +48,10 @@ def parse_size(value: Any) -> int:
     match = re.fullmatch(_SIZE, value.strip(), re.IGNORECASE) if isinstance(value, str) else None
     if match is None or len(match[1]) > _MAX_DIGITS:
         raise ValueError("a size such as 4GiB, 500MiB or 0")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    found = int(float(match[1]) * _UNITS[match[2].upper()])
+    if not found and float(match[1]):  # 0 often means no limit
+        raise ValueError("a size such as 4GiB, 500MiB or 0, and not a part of a byte")
+    return found
 
 
 def path(value: Any) -> Path:
@@ -171,13 +174,25 @@ def _url(text: str, *schemes: str) -> str:
     from urllib.parse import urlsplit
 
     allowed = f"a URL that begins with {', '.join(f'{scheme}://' for scheme in schemes)}"
+    if not text.isprintable() or " " in text:
+        raise ValueError(f"{allowed}, without blanks; commas separate several")
     try:
         parts = urlsplit(text)
-        is_good = parts.scheme in schemes and parts.port != 0 and text.isprintable()
     except ValueError:
         raise ValueError(allowed) from None
-    if not is_good or " " in text or not (parts.netloc or parts.scheme == "file"):
+    if parts.scheme not in schemes or "://" not in text:
         raise ValueError(allowed)
+    if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
+        raise ValueError("a folder by its absolute path, as in file:///shared/kernels")
+    if parts.scheme != "file" and not parts.netloc:
+        what = "host" if parts.scheme.startswith("http") else "bucket"
+        raise ValueError(f"{allowed} and a {what}")
+    try:
+        is_port = parts.port != 0
+    except ValueError:
+        is_port = False
+    if not is_port:
+        raise ValueError("a URL with a port from 1 to 65535, or without one")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError(f"{allowed}, without a user, a password, ? or #")
     return text.rstrip("/")

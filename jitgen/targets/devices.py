@@ -73,7 +73,7 @@ def require_arch() -> None:
         try:
             Arch.parse(settings.arch)
         except ConfigError as error:
-            raise SettingError(f"JITGEN_ARCH is not allowed: {error}") from None
+            raise SettingError(f"{settings.place('arch')} is not allowed: {error}") from None
 
 
 def find(arch: Arch, name: str | None = None) -> Device:
@@ -99,16 +99,31 @@ def asked(arch: Arch, name: str | None = None) -> Device | None:
     Raises:
         ConfigError: As `find`.
     """
+    if name is None:
+        require_device()
+        is_of_it = bool(settings.device) and arch_of(settings.device) is arch
+        return _called(settings.device, target(arch).devices) if is_of_it else None
     known = target(arch).devices
-    wanted = settings.device if name is None else name
-    if found := _called(wanted, known):
+    if found := _called(name, known):
         return found
-    if name is None and (not wanted or _is_anywhere(wanted)):
-        return None
     raise ConfigError(
-        f"device {shown(wanted)} of {arch} is not known; allowed: "
+        f"device {shown(name)} of {arch} is not known; allowed: "
         f"{', '.join(device.name for device in known)}"
     )
+
+
+def require_device() -> None:
+    """
+    Do nothing where JITGEN_DEVICE is not set, or names a device of any target.
+
+    Raises:
+        SettingError: It names none, or several.
+    """
+    if settings.device:
+        try:
+            arch_of(settings.device)
+        except ConfigError as error:
+            raise SettingError(f"{settings.place('device')} is not allowed: {error}") from None
 
 
 def arch_of(name: str) -> Arch:
@@ -154,11 +169,3 @@ def _short(name: str) -> str:
     """Return the letters and digits of a name, without the words for who made it."""
     letters = "".join(letter for letter in name.lower() if letter.isalnum())
     return letters.removeprefix("nvidia").removeprefix("geforce")
-
-
-def _is_anywhere(name: str) -> bool:
-    try:
-        arch_of(name)
-    except ConfigError:
-        return False
-    return True

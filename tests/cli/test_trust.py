@@ -234,7 +234,7 @@ def test_what_rotates_must_be_there(jitgen: Jitgen, place: Path) -> None:
     jitgen(f"trust key {place}/new.pem")
     for words, says in (
         (f"trust rotate {place}/new.pem {root} --replaces {'a' * 64}", f"it has {ci}"),
-        (f"trust rotate {place}/new.pem {root} --root --replaces {ci}", "not about roots"),
+        (f"trust rotate {place}/new.pem {root} --root --replaces {ci}", "--replaces: not with --root"),
     ):
         done = jitgen(words)
         assert (done.code, says in done.err) == (2, True), done
@@ -307,7 +307,7 @@ def test_mistakes_are_told(jitgen: Jitgen, place: Path) -> None:
     for words, code, text in (
         (f"trust init {root}", 1, "exists"),
         (f"trust add {place}/root.pem {root}", 1, "a root key does not sign entries"),
-        (f"trust add nonsense {root}", 1, "neither a key's file nor a public key"),
+        (f"trust add nonsense {root}", 2, "neither a key's file nor a public key"),
         (f"trust revoke xyz {root}", 2, "is no digest"),
         (f"trust revoke {root}", 2, "name a DIGEST"),
         (f"trust revoke --before yesterday {root}", 2, "is no time"),

@@ -84,7 +84,8 @@ def kernel_names(case: Case, ranks: int, most: int, arch: Arch) -> list[str]:
 
 def rows(ranks: int, experts: Sequence[int], tokens: Sequence[int], rounds: int) -> Iterator[Row]:
     """
-    Yield the figures of a layer that so many processes of this machine share, which this starts.
+    Return the figures of a layer that so many processes of this machine share, which the iterator
+    starts; arguments are checked at once.
 
     Args:
         ranks: How many; each has a GPU, where there is one.
@@ -93,13 +94,17 @@ def rows(ranks: int, experts: Sequence[int], tokens: Sequence[int], rounds: int)
         rounds: Turns of each side.
 
     Raises:
+        ConfigError: As `plan`.
         NoDevice: There are GPUs, and fewer than ranks.
         WrongResult: A rank failed, or found a wrong result.
     """
     count = torch.cuda.device_count()
     if 0 < count < ranks:
         raise NoDevice(f"{ranks} ranks need as many GPUs ({count} are here)")
-    case, numbers = plan(ranks, experts, tokens, is_gpu=count > 0)
+    return _measured(ranks, *plan(ranks, experts, tokens, is_gpu=count > 0), rounds)
+
+
+def _measured(ranks: int, case: Case, numbers: Sequence[int], rounds: int) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="jitgen-ranks-") as folder:
         try:
             spawn(_rank, (ranks, folder, case, numbers, rounds), nprocs=ranks)

@@ -266,8 +266,9 @@ def _of(document: Mapping[str, Any], what: str, prefix: str, *, is_file: bool) -
     if not found and is_file:
         raise InputError(
             "config",
-            f"{what} has none of {', '.join(_EXPERTS)}, so that it is not known what it says of "
-            "these experts; give config={} to go by the tensors alone, or what is right",
+            f"{what} has none of {', '.join(_EXPERTS)}, so it says nothing of experts: give the "
+            "config of a model that has some (from_checkpoint goes by tensors alone with "
+            "config={})",
         )
     if len(found) > 1:
         words = set(prefix.split("."))

@@ -150,7 +150,8 @@ def fields(said: Said, layer: int | None = None) -> dict[str, Any]:
     if renormalize is None:
         words = [section[name] for name in _RENORMALIZE if section.get(name) is not None]
         if len(words) != 1 or type(words[0]) is not bool:
-            raise said.error(f"must say {_RENORMALIZE[0]}, True or False (got {shown(words)})")
+            have = shown(words[0] if len(words) == 1 else words) if words else "nothing"
+            raise said.error(f"must say {_RENORMALIZE[0]}, True or False (got {have})")
         [renormalize] = words
     scales = {name for name in section if isinstance(name, str) and _ANY_SCALE.search(name)}
     for name in sorted(scales - {*_SCALES}):
