@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
+from jitgen.errors import InputError
 from jitgen.support.failing import is_passing
 from jitgen.support.frozen import frozen
 from jitgen.support.text import printable
@@ -169,7 +170,12 @@ events = EventBus()
 def on_event(listener: Listener) -> Callable[[], None]:
     """
     Call `listener` with every event of this process from now on; returns a function that ends this.
+
+    Raises:
+        InputError: `listener` cannot be called.
     """
+    if not callable(listener):
+        raise InputError("listener", f"must be a function (got {type(listener).__name__})")
     return events.listen(listener)
 
 

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jitgen._version import __version__
-from jitgen.errors import ToolchainError
+from jitgen.errors import InputError, ToolchainError
 from jitgen.events import Event, on_event
 from jitgen.settings import settings
 
@@ -145,7 +145,12 @@ def install(registry: CollectorRegistry | None = None) -> Metrics:
 
     Raises:
         ToolchainError: prometheus-client is not installed.
+        InputError: `registry` is none.
     """
+    if registry is not None and not hasattr(registry, "register"):
+        raise InputError(
+            "registry", f"must be a CollectorRegistry, or None (got {type(registry).__name__})"
+        )
     key = id(_client().REGISTRY if registry is None else registry)
     if key not in _installed:
         _installed[key] = Metrics(registry)

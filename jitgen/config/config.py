@@ -227,6 +227,13 @@ class Part:
             raise ConfigError(
                 f"{cls.__name__} has no field {shown(unknown[0])}; allowed: {', '.join(specs)}"
             )
+        required = {
+            spec.name
+            for spec in dataclasses.fields(cls)  # type: ignore[arg-type]
+            if spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
+        }
+        if missing := [name for name in specs if name in required - document.keys()]:
+            raise ConfigError(f"{cls.__name__} needs {', '.join(missing)}")
         values = {
             name: specs[name]["type"].from_json(value) if _is_part(specs[name]["type"]) else value
             for name, value in document.items()

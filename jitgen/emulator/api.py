@@ -17,6 +17,7 @@ from jitgen.emulator.modes import Mode, parse_modes
 from jitgen.emulator.prepared import Prepared, of_artifact, of_program
 from jitgen.emulator.program.translate import Program, translate
 from jitgen.emulator.report import Report
+from jitgen.errors import InputError
 
 TIME_LIMIT_S = 300.0
 """Seconds that one mode may take, unless the caller says otherwise."""
@@ -61,9 +62,11 @@ def emulate(
         UnsupportedPtx: It holds what the emulator does not know.
         EmulationError: It cannot be run for another reason.
         ToolchainError: A C compiler is missing.
-        InputError: `modes` is wrong, or a name in `unknown` or `settled`.
+        InputError: It is no kernel, `modes` is wrong, or a name in `unknown` or `settled`.
         Exception: Anything that the kernel's host part raises about its arguments.
     """
+    if not hasattr(artifact, "names"):
+        raise InputError("kernel", f"must be a compiled kernel (got {type(artifact).__name__})")
     chosen = parse_modes(modes)
     given = of_artifact(artifact, arguments, artifact.names, num_sms, host)
     call = _call(given, num_sms, unknown, settled)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jitgen.config import Arch, Config
-from jitgen.errors import CacheError
+from jitgen.errors import CacheError, ConfigError
 from jitgen.events import warn_once
 from jitgen.fleet.coordination import CoordinationError, CoordinationStore, KernelRecord, RankStore
 from jitgen.fleet.rank import Progress, Rank, RankInfo
@@ -29,6 +29,7 @@ from jitgen.runtime.override import refuse_to_share
 from jitgen.runtime.session import current
 from jitgen.runtime.spec import spec_of
 from jitgen.settings import settings
+from jitgen.support.values import MAX_WAIT_S
 from jitgen.targets.devices import default_arch
 
 if TYPE_CHECKING:
@@ -81,9 +82,16 @@ def warm_up(
         PlanError: The plan cannot be found or read.
         UnsupportedConfig: `arch` cannot run one of the configs; nothing was compiled.
         CacheError: The cache may not be written.
-        ConfigError: A device is not known.
+        ConfigError: A device is not known, or a number is not allowed.
         SettingError: JITGEN_OVERRIDE has one of the kernels, and several ranks would share it.
     """
+    if not 0 < patience_s <= MAX_WAIT_S:
+        raise ConfigError(
+            f"patience_s must be seconds, more than 0 and at most {MAX_WAIT_S:.0f} (got "
+            f"{patience_s!r})"
+        )
+    if jobs is not None and (type(jobs) is not int or jobs < 0):
+        raise ConfigError(f"jobs must be None or an integer of at least 0 (got {jobs!r})")
     start = time.perf_counter()
     target = default_arch() if arch is None else Arch.parse(arch)
     store = current.get().store

@@ -87,6 +87,9 @@ def from_atoms(
     Raises:
         InputError: `atoms` has fewer.
     """
+    for name, number in (("num_rows", num_rows), ("num_scales", num_scales)):
+        if number < 0:
+            raise InputError(name, f"must be at least 0 (got {number})")
     atoms = _atoms(atoms)
     rows = _rows((*atoms.shape[:-3], num_rows), offs)
     least = (num_blocks(rows), ceil_div(num_scales, PLACES))

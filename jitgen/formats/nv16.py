@@ -100,7 +100,8 @@ def _sixth(largest: Tensor) -> Tensor:
 def _given(global_scale: Tensor, x: Tensor, groups: int) -> Tensor:
     allowed = [(1,), (groups,)] if groups > 1 else [(1,)]
     if not isinstance(global_scale, Tensor) or global_scale.dtype is not torch.float32:
-        raise InputError("global_scale", "must be a float32 tensor")
+        got = getattr(global_scale, "dtype", type(global_scale).__name__)
+        raise InputError("global_scale", f"must be a float32 tensor (got {got})")
     if tuple(global_scale.shape) not in allowed:
         wanted = " or ".join(map(str, allowed))
         raise InputError(

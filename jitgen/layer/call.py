@@ -164,6 +164,12 @@ def moe(  # noqa: PLR0913  # each is one thing to say
         group, first_expert = ranks.place_of(group, experts, first_expert, weights.groups)
     elif rank_tokens is not None:
         raise InputError("rank_tokens", "must be None without a group")
+    if type(experts) is type(first_expert) is int and first_expert + weights.groups > experts:
+        raise InputError(
+            "experts",
+            f"must be at least {first_expert + weights.groups}, of the layer: the weights have "
+            f"{weights.groups} from first_expert on (got {experts!r})",
+        )
     config = MoEConfig(
         hidden=weights.hidden,
         intermediate=weights.intermediate,

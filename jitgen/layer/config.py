@@ -71,12 +71,12 @@ class MoEConfig:
 
     def __post_init__(self) -> None:
         for name in ("hidden", "intermediate", "experts", "top_k", "chunk_tokens"):
-            _require_count(name, getattr(self, name), least=1)
-        _require_count("zero_experts", self.zero_experts, least=0)
+            require_count(name, getattr(self, name), least=1)
+        require_count("zero_experts", self.zero_experts, least=0)
         if self.top_k > self.every:
             raise InputError("top_k", f"must be at most experts, {self.every} (got {self.top_k})")
         require_few("top_k", self.top_k)
-        _require_count("first_expert", self.first_expert, least=0)
+        require_count("first_expert", self.first_expert, least=0)
         if self.first_expert >= self.experts:
             raise InputError(
                 "first_expert",
@@ -86,12 +86,12 @@ class MoEConfig:
         if self.local_experts is None:
             said = "experts"
             object.__setattr__(self, "local_experts", self.experts - self.first_expert)
-        _require_count("local_experts", self.local_experts, least=1)
+        require_count("local_experts", self.local_experts, least=1)
         if self.first_expert + self.groups > self.experts:
             raise InputError(
                 "local_experts",
-                f"must end with the last of {self.experts} experts (got {self.local_experts} from "
-                f"{self.first_expert} on)",
+                f"must end at the last of {self.experts} experts, or before (got "
+                f"{self.local_experts} from {self.first_expert} on)",
             )
         require_room(said, self.groups)
         self._check_activation()
@@ -157,6 +157,7 @@ class MoEConfig:
         return {name: getattr(self, name) for name in NUMBERS}
 
 
-def _require_count(name: str, value: object, *, least: int) -> None:
+def require_count(name: str, value: object, *, least: int) -> None:
+    """Raise InputError unless an argument is a whole number of at least `least`."""
     if type(value) is not int or value < least:
         raise InputError(name, f"must be an integer of at least {least} (got {value!r})")

@@ -91,6 +91,9 @@ class ExpertLora:
         a, b = (getattr(self, each) for each in names)
         if a is None and b is None:
             return None
+        if a is None or b is None:
+            missing, there = names if a is None else names[::-1]
+            raise InputError(missing, f"is required with {there} (got None)")
         for each, tensor in zip(names, (a, b), strict=True):
             common.require(each, tensor, [torch.bfloat16], rank=(4, "(L, G, ..., ...)"))
         parts, rank = check_matrices(a, b, a.shape[3], b.shape[2], names)

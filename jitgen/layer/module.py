@@ -111,6 +111,8 @@ class MoELayer(nn.Module):
         if group is not None:
             from jitgen.layer import ranks
 
+            if lora is not None:
+                raise InputError("lora", "must be None with a group: adapters stay on a rank")
             of_rank = ranks.shared(group, config, weights, max_tokens, expert_map)
             self._wire, config, weights = of_rank
         elif expert_map is not None:

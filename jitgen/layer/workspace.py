@@ -25,7 +25,7 @@ from torch import Tensor
 
 from jitgen.config.moe_decode import MOST_PAIRS, MOST_TOKENS
 from jitgen.errors import InputError
-from jitgen.layer.config import MoEConfig
+from jitgen.layer.config import MoEConfig, require_count
 from jitgen.layer.weights import ExpertWeights
 from jitgen.ops.moe_decode.exchange import Exchange
 from jitgen.support.frozen import frozen
@@ -173,6 +173,12 @@ class Workspace:
         rows: int = 0,
         is_gated: bool = True,
     ) -> None:
+        counts = {"hidden": hidden, "intermediate": intermediate, "top_k": top_k}
+        for name, count in (*counts.items(), ("max_tokens", max_tokens)):
+            require_count(name, count, least=1)
+        require_count("rows", rows, least=0)
+        if not isinstance(a_dtype, torch.dtype):
+            raise InputError("a_dtype", f"must be a torch.dtype (got {a_dtype!r})")
         self.max_tokens = max_tokens
         self.rows = max(max_tokens * top_k, rows)
         self._sizes = (hidden, intermediate, top_k, a_dtype, is_gated)
@@ -199,6 +205,9 @@ class Workspace:
         """
         if old:
             return cls.of(**with_new_names(cls.of, locals()))
+        if max_tokens is not None:
+            require_count("max_tokens", max_tokens, least=1)
+        require_count("masked", masked, least=0)
         return cls(
             hidden=weights.hidden,
             intermediate=weights.intermediate,

@@ -293,6 +293,8 @@ def check_out(
     Raises:
         InputError: No kernel gives such a result, or `out` has another type or shape.
     """
+    if asked is not None and not isinstance(asked, torch.dtype):
+        raise InputError("out_dtype", f"must be a torch.dtype, or None (got {asked!r})")
     if asked is not None and asked not in allowed:
         raise InputError("out_dtype", f"must be {describe(allowed)} on {arch} (got {asked})")
     if out is None:

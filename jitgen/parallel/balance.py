@@ -16,6 +16,7 @@ from torch import Tensor
 
 from jitgen.errors import InputError
 from jitgen.parallel.expert_map import ExpertMap
+from jitgen.support.text import shown
 
 
 def balance(counts: Sequence[float] | Tensor, ranks: int, replicas: int = 0) -> ExpertMap:
@@ -38,14 +39,24 @@ def balance(counts: Sequence[float] | Tensor, ranks: int, replicas: int = 0) -> 
         expert_map.placed
         # (0, 1, 2, 0, 1, 3)
     """
-    loads = [float(each) for each in (counts.tolist() if isinstance(counts, Tensor) else counts)]
+    if isinstance(counts, Tensor) and counts.dim() != 1:
+        raise InputError("counts", f"must have 1 dimension, (E,) (got {tuple(counts.shape)})")
+    numbers = counts.tolist() if isinstance(counts, Tensor) else counts
+    try:
+        loads = [float(each) for each in numbers]
+    except (TypeError, ValueError):
+        raise InputError("counts", f"must be numbers of tokens (got {shown(numbers)})") from None
+    if not loads:
+        raise InputError("counts", "must have a number for each expert (got none)")
+    if type(ranks) is not int or not 1 <= ranks <= len(loads):
+        raise InputError("ranks", f"must be 1 to experts, {len(loads)} (got {ranks!r})")
     if wrong := [each for each in loads if not 0 <= each < math.inf]:
         raise InputError("counts", f"must be numbers of tokens, 0 or more (got {wrong[0]})")
     experts = len(loads)
-    if type(replicas) is not int or not 0 <= replicas <= experts * (max(1, ranks) - 1):
+    if type(replicas) is not int or not 0 <= replicas <= experts * (ranks - 1):
         raise InputError(
             "replicas",
-            f"must be 0 to {experts * (max(1, ranks) - 1)}, for {experts} experts of {ranks} ranks "
+            f"must be 0 to {experts * (ranks - 1)}, for {experts} experts of {ranks} ranks "
             f"(got {replicas!r})",
         )
     copies = _copies(loads, ranks, replicas)

@@ -70,7 +70,12 @@ def connect(  # noqa: PLR0913  # each is one thing to say
         )
     _check(hidden, top_k, max_tokens, kind, limit_s)
     _check_kinds(late, numerics, kind)
-    device = torch.empty(0, device=device).device  # with its number
+    try:
+        device = torch.empty(0, device=device).device  # with its number
+    except (RuntimeError, TypeError):
+        raise InputError(
+            "device", f"must be one that torch has here, such as cpu or cuda:0 (got {device!r})"
+        ) from None
     if kind != "collectives":
         sizes = (hidden, top_k, max_tokens)
         kinds = {"can_mask": late == "mask", "is_invariant": is_invariant(numerics)}
@@ -89,14 +94,14 @@ def _check(hidden: int, top_k: int, max_tokens: int, kind: str, limit_s: float) 
     """Require arguments that make sense."""
     if kind not in _KINDS:
         raise InputError("kind", f"must be one of {', '.join(_KINDS)} (got {kind!r})")
-    if hidden < 4 or hidden % 4:
-        raise InputError("hidden", f"must be a multiple of 4 (got {hidden})")
-    if not 1 <= top_k <= MOST_PLACES:
-        raise InputError("top_k", f"must be 1 to {MOST_PLACES} (got {top_k})")
+    if type(hidden) is not int or hidden < 4 or hidden % 4:
+        raise InputError("hidden", f"must be a multiple of 4 (got {hidden!r})")
+    if type(top_k) is not int or not 1 <= top_k <= MOST_PLACES:
+        raise InputError("top_k", f"must be 1 to {MOST_PLACES} (got {top_k!r})")
     if type(max_tokens) is not int or max_tokens < 1:
         raise InputError("max_tokens", f"must be an integer of at least 1 (got {max_tokens!r})")
-    if not 0 < limit_s < 1e6:
-        raise InputError("limit_s", f"must be more than 0 seconds, less than 1e6 (got {limit_s})")
+    if not isinstance(limit_s, (int, float)) or not 0 < limit_s < 1e6:
+        raise InputError("limit_s", f"must be more than 0 seconds, less than 1e6 (got {limit_s!r})")
 
 
 def _check_kinds(late: str, numerics: str | None, kind: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from jitgen.errors import InputError
 from jitgen.parallel.share import share
 from jitgen.support.frozen import frozen
+from jitgen.support.text import shown
 
 
 @frozen
@@ -34,6 +35,12 @@ class ExpertMap:
     placed: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        if type(self.experts) is not int or self.experts < 1:
+            raise InputError("experts", f"must be an integer of at least 1 (got {self.experts!r})")
+        if isinstance(self.placed, list):  # as JSON has it
+            object.__setattr__(self, "placed", tuple(self.placed))
+        if not isinstance(self.placed, tuple) or not all(type(each) is int for each in self.placed):
+            raise InputError("placed", f"must be a tuple of integers (got {shown(self.placed)})")
         share(len(self.placed), 0, self.ranks)
         if missing := sorted({*range(self.experts)} - {*self.placed}):
             raise InputError("placed", f"must have every expert (got no {missing[0]})")

@@ -18,9 +18,9 @@ def share(experts: int, rank: int, ranks: int) -> tuple[int, int]:
     Raises:
         InputError: There are fewer experts than ranks, or `rank` is none of them.
     """
-    if not 1 <= ranks <= experts:
-        raise InputError("ranks", f"must be 1 to experts, {experts} (got {ranks})")
-    if not 0 <= rank < ranks:
-        raise InputError("rank", f"must be 0 to {ranks - 1} (got {rank})")
+    if type(ranks) is not int or not 1 <= ranks <= experts:
+        raise InputError("ranks", f"must be 1 to experts, {experts} (got {ranks!r})")
+    if type(rank) is not int or not 0 <= rank < ranks:
+        raise InputError("rank", f"must be 0 to {ranks - 1} (got {rank!r})")
     first = rank * experts // ranks
     return first, (rank + 1) * experts // ranks - first

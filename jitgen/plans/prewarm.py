@@ -167,7 +167,7 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
     start = time.perf_counter()
     target = default_arch() if arch is None else Arch.parse(arch)
     part = Shard.parse(shard) if isinstance(shard, str) else shard
-    _require_numbers(jobs, timeout_s)
+    _require(jobs, timeout_s, on_progress)
     where = current.get().store if store is None else store
     asked = wanted(what, target, where, devices)
     mine = frozenset(in_shard(asked.configs, target, part))
@@ -211,8 +211,10 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
     return report
 
 
-def _require_numbers(jobs: int | None, timeout_s: float | None) -> None:
-    """Raise ConfigError if a number of processes or seconds is not allowed."""
+def _require(jobs: int | None, timeout_s: float | None, on_progress: Progress | None) -> None:
+    """Raise ConfigError if an argument is not allowed."""
+    if on_progress is not None and not callable(on_progress):
+        raise ConfigError(f"on_progress must be a function (got {type(on_progress).__name__})")
     if jobs is not None and (type(jobs) is not int or jobs < 0):
         raise ConfigError(f"jobs must be None or an integer of at least 0 (got {shown(jobs)})")
     if timeout_s is not None and not 0 <= timeout_s <= MAX_WAIT_S:

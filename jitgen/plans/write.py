@@ -19,8 +19,10 @@ def text(plan: Plan) -> str:
     values that are defaults. The file's name is the name of the plan.
 
     Raises:
-        PlanError: It has more sweeps, or makes more text, than `load` takes.
+        PlanError: It is no plan, or has more sweeps, or makes more text, than `load` takes.
     """
+    if not isinstance(plan, Plan):
+        raise PlanError(f"text takes a Plan, such as jitgen.plans.load gives (got {plan!r})")
     if len(plan.sweeps) > MAX_SWEEPS:
         raise PlanError(
             f"the plan {plan.name} has {len(plan.sweeps):,} problems, and {MAX_SWEEPS:,} are the "

@@ -157,6 +157,8 @@ class Session:
             SettingError: `mode` is not allowed, or is ``off`` with a lock.
         """
         if lock is not None:
+            if not isinstance(lock, (str, os.PathLike)):
+                raise SettingError(f"freeze takes the path of a lock (got {lock!r})")
             if mode != "error":
                 raise SettingError(f"freeze mode {mode!r} takes no lock: only error does")
             from jitgen.runtime.lock import read

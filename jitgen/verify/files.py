@@ -125,6 +125,8 @@ def verify_file(
         ToolchainError: A compiler is missing.
         CompileError: A kernel does not compile.
     """
+    if not Path(path).is_file():
+        raise ConfigError(f"there is no file {path}")
     path, chosen = Path(path).resolve(), parse_modes(modes)
     brought = None if compiled is None else _brought(compiled)
     if brought is None:

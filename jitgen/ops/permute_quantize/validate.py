@@ -222,8 +222,10 @@ def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> No
     """Require scale and out to fit, and memory that vectors can be read from."""
     x, out, scale, form = args.x, args.out, args.global_scale, valid.format
     if (scale is not None) != form.has_given_scale:
-        what = "is required for" if scale is None else "is found by the kernel, but for"
-        raise InputError("global_scale", f"{what} tensor and nvfp4 (got {args.format})")
+        what = f"is required for {args.format} (got None)"
+        if scale is not None:
+            what = f"belongs to tensor and nvfp4: leave it out with {args.format}"
+        raise InputError("global_scale", what)
     if scale is not None:
         is_each = form is Format.NVFP4 and valid.layout is Layout.MASKED
         length = valid.num_groups if is_each else 1

@@ -161,7 +161,8 @@ def validate(
         raise InputError(name, f"must have at least one column (got shape {tuple(like.shape)})")
     common.require(name, like, contiguous=1)
     if isinstance(args, SortArguments):
-        common.require(name, like, [torch.int32])
+        if like.dtype is not torch.int32:  # int64 ones are converted before
+            raise InputError(name, f"must be int32 or int64 (got {like.dtype})")
         if not like.is_contiguous():
             raise InputError(name, f"must be contiguous (got strides {like.stride()})")
         top_k, scoring = experts, Scoring.GIVEN
@@ -187,10 +188,12 @@ def validate(
     first = first_expert(args.first_expert)
     local = experts if args.local_experts is None else args.local_experts
     local = number("local_experts", local, 1)
+    if first and args.local_experts is None:
+        raise InputError("local_experts", f"is required with first_expert {first} (got None)")
     if first + local > experts:
         raise InputError(
             "local_experts",
-            f"must end with the last of {experts} experts (got {local} from {first} on)",
+            f"must end at the last of {experts} experts, or before (got {local} from {first} on)",
         )
     require_room("experts" if args.local_experts is None else "local_experts", local)
     choice: dict[str, Any] = {"bias": False, "expert_groups": 1}

@@ -184,8 +184,10 @@ def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> No
     """Require scale and out to fit, and memory that vectors can be read from."""
     x, out, scale, scales = args.x, args.out, args.global_scale, valid.scale_granularity
     if (scale is not None) != (scales is Format.TENSOR):
-        what = "is required for" if scale is None else "is found by the kernel, but for"
-        raise InputError("global_scale", f"{what} tensor (got {scales})")
+        what = f"is required for {scales} (got None)"
+        if scale is not None:
+            what = f"belongs to tensor: leave it out with {scales}"
+        raise InputError("global_scale", what)
     if scale is not None:
         common.require(
             "global_scale",
