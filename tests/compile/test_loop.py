@@ -270,6 +270,14 @@ class TestBenchKernel:
         assert re.search(r"1\.000 .*" + NAME, done.out)
 
     @pytest.mark.nightly
+    def test_an_operation_whose_calls_have_numbers(self, jitgen: Jitgen) -> None:
+        """Times of `route` ended in an AttributeError: its k is no tensor."""
+        done = jitgen("bench kernel route_softmax_bf16_e32_cpu --json")
+
+        assert done.code == 0, done
+        assert done.document["problems"][0]["times"]["bytes"] > 0
+
+    @pytest.mark.nightly
     def test_nothing_wrong_is_timed(self, tmp_path: Path, jitgen: Jitgen) -> None:
         path = edited(CONFIG, tmp_path / "my.py", ONCE, TWICE).path
         done = jitgen(f"bench kernel {NAME} {path} --problem {PROBLEM} --json")

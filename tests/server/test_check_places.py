@@ -12,7 +12,15 @@ import pytest
 
 from jitgen.server import check
 from jitgen.server.check_places import address, open_tokens, stores
-from jitgen.server.settings import Access, Listen, Replicas, ServiceSettings, Signing, Storage
+from jitgen.server.settings import (
+    Access,
+    Listen,
+    Replicas,
+    ServiceSettings,
+    Signing,
+    Storage,
+    Toolchain,
+)
 from jitgen.server.tokens import new_token
 from jitgen.signing.keys import PrivateKey
 from tests.service.trusting import ROOT, sealed
@@ -162,3 +170,22 @@ def test_a_root_key_signs_no_entries(tmp_path: Path) -> None:
 
     assert "is a root key of the trust document, which signs no entries" in line
     assert os.access(key, os.R_OK)
+
+
+def test_an_interpreter_without_jitgen_is_named(tmp_path: Path) -> None:
+    """What another program said on standard error was all that there was to read."""
+    (found,) = check._toolchains(
+        settings(tmp_path, toolchains=(Toolchain(python=Path("/bin/ls")),))
+    )
+
+    assert found.startswith("toolchains default: /bin/ls is no Python with jitgen that works: ")
+
+
+def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    text = tmp_path / "tls.pem"
+    text.write_text("none\n")
+    listen = Listen(port=0, certificate=text, certificate_key=text)
+    (found,) = check._certificate(settings(tmp_path, listen=listen))
+
+    assert f"{text} and {text} are no certificate and its key in PEM" in found

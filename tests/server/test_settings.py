@@ -106,6 +106,7 @@ class TestTokens:
             ('[[token]]\nname = "a"', "token[0].sha256: is missing"),
             ('[[token]]\nname = "a"\nsha256 = "1"\nscopes = []', "token[0].sha256: must be a SHA"),
             ('[[token]]\nname = ""\nsha256 = "1"\nscopes = []', "token[0].name: must be a text"),
+            ('[[token]]\nname = "a"\nscopes = []', "token[0].scopes: must have one at least of"),
         ],
     )
     def test_mistakes(self, tmp_path: Path, text: str, says: str) -> None:

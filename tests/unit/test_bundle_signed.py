@@ -132,6 +132,7 @@ def test_what_the_commands_refuse(jitgen: Jitgen, path: Path, tmp_path: Path, tr
     assert set(unsigned.document["refused"].values()) == {"it is not signed"}
     assert incomplete.code == 1
     assert "missing  grouped_gemm_masked" in incomplete.out
+    assert "compiled with" not in incomplete.err, "by the same toolchain as this one"
     assert (unknown.code, unknown.err.startswith("error: no plan 'none'")) == (2, True)
     assert (nameless.code, "name their files with --plan" in nameless.err) == (2, True)
     assert jitgen(f"bundle import {path}").code == 1
