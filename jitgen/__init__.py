@@ -3,7 +3,7 @@
 jitgen generates, compiles, caches and chooses GPU kernels for the grouped GEMMs of
 mixture-of-experts models.
 
-Importing it imports neither torch nor the compiler; public names are loaded when they are first
+Importing jitgen imports neither torch nor the compiler; public names are loaded when they are first
 used.
 """
 

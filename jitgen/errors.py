@@ -106,8 +106,9 @@ class CompileError(JitgenError):
     Attributes:
         kernel: Name of the kernel.
         reason: The compiler's own words, shortened.
-        is_certain: Whether a process that did nothing else was refused, too. Then it is remembered
-            for others; else it may have been this process: a deep stack, little memory.
+        is_certain: Whether the compiler also refused it in a process that did nothing else. Then
+            the failure is remembered for other processes. Otherwise the cause may be this process,
+            such as a deep stack or little memory.
     """
 
     def __init__(self, kernel: str, reason: str, *, is_certain: bool = False) -> None:
@@ -153,7 +154,7 @@ class PeerTimeout(JitgenError, TimeoutError):
 
 class ToolchainError(JitgenError):
     """
-    Something that has to be installed is not, or does not work: the compiler, a runtime library, a
+    A required tool is not installed or does not work: the compiler, a runtime library, a
     disassembler, a linker.
     """
 
@@ -181,13 +182,13 @@ class UnsupportedPtx(EmulationError):
 
 class MachineFault(EmulationError):
     """
-    An emulated kernel did what hardware would not survive: an address out of bounds, a barrier that
-    was never initialised. The message names instruction, CTA and threads.
+    An emulated kernel did what hardware would not allow, such as an access out of bounds or to a
+    barrier that was never initialised. The message names instruction, CTA and threads.
     """
 
 
 class Deadlock(MachineFault):
-    """Every thread of an emulated kernel waits; the message tells for what."""
+    """Every thread of an emulated kernel waits; the message says what each one waits for."""
 
 
 class CacheError(JitgenError):
@@ -199,15 +200,16 @@ class UnsafeCacheRoot(CacheError, PermissionError):
 
 
 class SigningError(JitgenError):
-    """A key, an envelope of signatures or a trust document is not what it should be."""
+    """A key, an envelope of signatures or a trust document is malformed, or cannot be used."""
 
 
 class LockError(JitgenError):
     """
-    A lock cannot be read, or this machine would not run what it locks.
+    A lock cannot be read, or this machine would not run the kernels that it lists.
 
     Attributes:
-        differences: What differs from the lock, a sentence each; none if the file cannot be read.
+        differences: The differences from the lock, one sentence each; empty if the file cannot be
+            read.
     """
 
     def __init__(self, message: str, differences: tuple[str, ...] = ()) -> None:
@@ -221,7 +223,8 @@ class KernelMiss(JitgenError, LookupError):
 
     Attributes:
         kernel: Name of the kernel that is missing.
-        is_passing: Whether a place could not be read just now that may have it.
+        is_passing: Whether a cache or service that may have the kernel could not be read at this
+            time.
     """
 
     def __init__(self, kernel: str, message: str, *, is_passing: bool = False) -> None:
@@ -231,12 +234,12 @@ class KernelMiss(JitgenError, LookupError):
 
 
 class CaptureMiss(KernelMiss):
-    """A kernel that is not loaded yet was asked for while a CUDA graph was being captured."""
+    """A call needed a kernel that is not loaded, while a CUDA graph was being captured."""
 
 
 class InternalError(JitgenError):
     """
     An unexpected error: a mistake in jitgen, or in a library that it uses.
 
-    The message says what was being done, and where; the cause is chained.
+    The message says what jitgen was doing, and where the error occurred; the cause is chained.
     """

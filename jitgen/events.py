@@ -4,9 +4,9 @@ Events of kernels: delivered to listeners, and counted.
 
 The warm path emits no event for a kernel that is in memory; the registry counts those itself.
 Listeners run on the thread that caused the event, after it has released every lock of jitgen's, so
-that a listener may ask for kernels itself. A listener that raises is dropped with a warning, since
-a broken monitor must not stop a server. Running out of memory or the like is tolerated for a while,
-since it may pass.
+that a listener may request kernels itself. A listener that raises is dropped with a warning, since
+a broken monitor must not stop a server. A listener may fail a few times in a row because memory or
+another resource ran out, since that may pass.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class Event:
 Listener = Callable[[Event], None]
 
 _MOST_MISSES = 3
-"""Events in a row that a listener may miss by passing errors before it is dropped."""
+"""
+Events in a row for which a listener may fail because a resource ran out, before it is dropped.
+"""
 
 
 class _Held(threading.local):
@@ -96,11 +98,13 @@ class EventBus:
         self._held = _Held()
 
     def renew_lock(self) -> None:
-        """Replace the lock: in a forked child its holder may not exist any more."""
+        """Replace the lock: the thread that holds it may not exist in a forked child."""
         self._lock = threading.Lock()
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every event from now on; returns a function that ends this."""
+        """
+        Call `listener` with every event from now on; return a function that removes the listener.
+        """
         with self._lock:
             self._listeners = (*self._listeners, listener)
         return lambda: self._drop(listener)
@@ -169,7 +173,8 @@ events = EventBus()
 
 def on_event(listener: Listener) -> Callable[[], None]:
     """
-    Call `listener` with every event of this process from now on; returns a function that ends this.
+    Call `listener` with every event of this process from now on; return a function that removes the
+    listener.
 
     Raises:
         InputError: `listener` cannot be called.

@@ -3,7 +3,7 @@
 FP8 and FP4 quantisation, with scales in the layout that kernels read.
 
 A float32 scale is ``s = max(abs(x)) / 448`` over the values that share it, and ``q = x / s``
-rounded to float8_e4m3fn, whose largest value 448 is (OCP 8-bit Floating Point Specification, E4M3);
+rounded to float8_e4m3fn, whose largest value is 448 (OCP 8-bit Floating Point Specification, E4M3);
 ``q * s`` gives x back to 1/16 of a value, or to s / 1024 where q is subnormal. Values that are all
 zero have scale 1. With ``power_of_two`` the scale is rounded up to a power of two, so that
 multiplying by it is exact. An infinity or NaN makes its whole block NaN.
@@ -13,13 +13,13 @@ multiplying by it is exact. An infinity or NaN makes its whole block NaN.
 order, and back: see `jitgen.formats.convert`.
 
 `prepack_mxfp4`, `prepack_nvfp4`, `prepack_int4` and `prepack_mxfp8` reorder weights for Hopper,
-which has no tensor cores for them, and `split_bf16` turns bfloat16 activations into what its
-kernels multiply with them: see `jitgen.formats.prepacked`. `unpack_mxfp4` turns prepacked weights
-into FP8 ones.
+which has no tensor cores for them, and `split_bf16` splits bfloat16 activations into the FP8 parts
+that kernels multiply with these weights: see `jitgen.formats.prepacked`. `unpack_mxfp4` turns
+prepacked weights into FP8 ones.
 
 Everything runs on the device of its input and does not wait for it. On GPUs that have a kernel for
-them, `mxfp8`, `mxfp4` and `nvfp4` launch it: one pass over bfloat16. What each function does, and
-what its scales look like, stands in the file of its format, in `jitgen.formats`.
+them, `mxfp8`, `mxfp4` and `nvfp4` launch it: one pass over bfloat16. The file of each format in
+`jitgen.formats` describes its functions and its scales.
 """
 
 from __future__ import annotations

@@ -2,11 +2,10 @@
 """
 Values of the JITGEN_* variables; `jitgen.support.variables` has their table.
 
-Values are read when they are asked for, never at import, and never on the warm path of a call. A
+A value is read when it is first needed, never at import and never on the warm path of a call. A
 program sets one with ``jitgen.settings.on_miss = "error"``, which wins over the environment; a bad
-value raises where it is read, naming the variable and what is allowed.
-`Settings.check_environment` reads all of them: the first session does so, and the command line
-before anything else.
+value raises where it is read, naming the variable and what is allowed. `Settings.check_environment`
+reads all of them: the first session does so, and the command line before anything else.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Settings:
         self._tell({name})
 
     def watch(self, name: str, call: Callable[[], object]) -> None:
-        """Let `call` know whenever the program sets `name`, or takes that back."""
+        """Run `call` whenever the program sets `name`, or removes its value."""
         self._watchers.setdefault(name, []).append(call)
 
     def _tell(self, names: set[str]) -> None:
@@ -91,7 +90,7 @@ class Settings:
 
     @contextmanager
     def inside(self, values: Mapping[str, Any]) -> Iterator[None]:
-        """Let what `parsed` returned hold in this context, for the length of a with block."""
+        """Apply values that `parsed` returned, in this context, for the length of a with block."""
         token = _inside.set(values)
         try:
             yield
@@ -100,8 +99,8 @@ class Settings:
 
     def check_environment(self) -> None:
         """
-        Look at every variable that is set, read or not, so that a mistake in one is told
-        when a program starts and not hours later. One whose name no setting has is warned of, once.
+        Check every variable that is set, so that a wrong value is reported when a program starts
+        and not hours later. A variable that is no setting gives a warning, once.
 
         Raises:
             SettingError: Values are not allowed; the message names all of them.

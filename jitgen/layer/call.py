@@ -129,7 +129,7 @@ def moe(  # noqa: PLR0913  # each is one thing to say
             third for quantised weights.
         adapter_ids: (T,) int32 or int64: the adapter of each token; -1, and any number that is
             none's, for none. Required with `lora`.
-        **old: Arguments by names that they had before: docs/renamed.md.
+        **old: Arguments by their old names: see docs/renamed.md.
 
     Returns:
         `out`, or a new tensor: (T, H) bfloat16.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users call with tensors: a folder for each operation."""
+"""The operations that users call with tensors, each in its own folder."""

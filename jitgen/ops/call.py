@@ -3,10 +3,10 @@
 The description of a public operation: one object of a subclass of `Call`.
 
 The arguments are a NamedTuple, whose names, types and defaults are written once. From it and the
-class come the operation of torch's dispatcher and its schema, what torch.compile and other tracers
-record (`jitgen.ops.tracing`), and how a call that is new becomes a launch. The public function with
-its warm path is in the module ``call`` of each operation. It is written out, because it is
-measured, and ends with ``CALL.run(Arguments(...), key)``.
+class follow the operation of torch's dispatcher and its schema, the operation that torch.compile
+and other tracers record (`jitgen.ops.tracing`), and the steps from a new call to a launch. The
+public function with its warm path is in the module ``call`` of each operation. It is written out,
+because its time on the host counts, and ends with ``CALL.run(Arguments(...), key)``.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ from jitgen.targets.legality import require
 
 
 class _OutOfMemory(ResourceError, torch.OutOfMemoryError):
-    """The device has no memory left for an output: an error of jitgen's, and of torch's."""
+    """The device has no memory left for an output; the error is one of jitgen and of torch."""
 
 
 @contextmanager
 def calling(op: str) -> Iterator[None]:
-    """Let only errors of jitgen's leave a call of `op`; out of memory is torch's as well."""
+    """
+    Convert errors that leave a call of `op` to errors of jitgen; out of memory is an error of torch
+    as well.
+    """
     try:
         with boundary(op):
             yield
@@ -60,7 +63,7 @@ Result = TypeVar("Result")
 
 class Call(Generic[Args, Validated, Result]):
     """
-    A public call, described.
+    The description of a public operation.
 
     Attributes:
         name: The operation in ``torch.ops.jitgen``.
@@ -68,22 +71,24 @@ class Call(Generic[Args, Validated, Result]):
         arguments: The class of its arguments. The field `out` has the output tensors, the field
             `config` the explicit config.
         config: The class of its configs.
-        like: Name of the tensor that decides the device and has the rows, unless `rows_of` does.
-        rows_of: The argument that has the rows; empty: `like`.
+        like: Name of the tensor that decides the device. Its rows are the rows of the call, unless
+            `rows_of` names another argument.
+        rows_of: The argument whose rows are those of the call; empty: `like`.
         outputs: Names of the results that `out` holds.
-        more_outputs: Names of the further results that `out` may hold as well; those that it does
-            not are new tensors.
+        more_outputs: Names of further results that `out` may hold; results that it does not hold
+            are new tensors.
         updated: Tensors besides `out` that are read and written.
         in_place: Tensors that `out` may be: see `jitgen.ops.dispatcher.require_apart`.
-        fixed: Tensors whose sizes and strides decide, and are not in keys: see `launch.new_launch`.
-        unguarded: Integer tensors that no guard looks at: see there.
-        graph_names: Of arguments, other names that graphs of torch's have for them; those do not
-            change, because a graph that was saved is read by them.
+        fixed: Tensors on whose sizes and strides the launch depends, although keys do not contain
+            them: see `launch.new_launch`.
+        unguarded: Integer tensors that guards do not check: see `launch.new_launch`.
+        graph_names: Names of arguments in torch's graphs, where these differ. They never change,
+            because saved graphs are read by them.
         gradients: Autograd of the operation, as ``MODULE:NAME``; empty if it has no gradient.
         tensors_of: Takes arguments; returns their tensors by name, in the order of `arguments`.
         validate: Takes arguments, the session that serves them, and `has_memory`: whether tensors
-            have addresses, which a tracer's have not. Returns what follows from them, or raises the
-            InputError of the first rule that is broken.
+            have addresses (those of a tracer have none). Returns the sizes, types and target of the
+            call, or raises an InputError for the first broken rule.
         without_rows: Function that is called instead of a kernel if there are no rows.
 
     Args:
@@ -115,8 +120,8 @@ class Call(Generic[Args, Validated, Result]):
         """
         Do the work of the public function, with every check, and cache the launch under `key`.
 
-        A call that torch traces becomes an operation in torch's hands instead, and is not
-        remembered; so does one that autograd asks a gradient of.
+        A call that torch traces, or of which autograd needs a gradient, goes through an operation
+        of torch instead, and its launch is not cached.
 
         Raises:
             InputError: An argument is wrong, or does not fit the explicit config.
@@ -141,7 +146,7 @@ class Call(Generic[Args, Validated, Result]):
             return self.launched(args, tensors, key)
 
     def launched(self, args: Args, tensors: dict[str, Tensor], key: Key) -> Result:
-        """Launch a kernel, and remember the launch under `key`; no tracer watches."""
+        """Launch a kernel, and cache the launch under `key`; the call is not traced."""
         session = current.get()
         launch = new_launch(
             session,
@@ -156,7 +161,10 @@ class Call(Generic[Args, Validated, Result]):
         return self.start(launch, args)
 
     def is_written(self, name: str) -> bool:
-        """Say whether a tensor, called as in `tensors_of`, is written: one of `out`, or updated."""
+        """
+        Say whether the call writes a tensor, named as in `tensors_of`: it belongs to `out` or to
+        `updated`.
+        """
         return name in self.updated or name.partition(".")[0].partition("[")[0] == "out"
 
     def prepare(self, args: Args, session: Session) -> tuple[AnyLaunch, Family, int]:
@@ -202,7 +210,7 @@ class Call(Generic[Args, Validated, Result]):
     # What each subclass overrides.
 
     def check_values(self, args: Args, valid: Validated) -> None:
-        """Look at values that kernels take on trust: with JITGEN_CHECK alone."""
+        """Check values on the device that kernels do not check, if JITGEN_CHECK is on."""
 
     def problem(self, args: Args, valid: Validated) -> Any:
         """Return the problem that the selector gets."""
@@ -213,7 +221,7 @@ class Call(Generic[Args, Validated, Result]):
         return Family(edges=edges_of(problem, valid.arch), arch=valid.arch, problem=problem)
 
     def rows(self, args: Args, valid: Validated) -> int:
-        """Return how many rows there are to compute; where it is 0 nothing is launched."""
+        """Return the number of rows to compute; if it is 0, nothing is launched."""
         rows: int = valid.rows
         return rows
 
@@ -236,10 +244,10 @@ class Call(Generic[Args, Validated, Result]):
 
     def require_fit(self, asked: object, args: Args, valid: Validated) -> Any:
         """
-        Return the config of the explicit `asked`, which must be legal and fit the call.
+        Return the config of the explicit config `asked`, which must be legal and fit the call.
 
         Raises:
-            InputError: It is no config, or one for another call.
+            InputError: `asked` is not a config of this operation, or does not fit the call.
             UnsupportedConfig: The target cannot run it.
         """
         config: Any = explicit_config(asked, self.config, valid.arch)
@@ -255,17 +263,20 @@ class Call(Generic[Args, Validated, Result]):
     # A call in its kernels are called with directly: see `jitgen.ops.direct`.
 
     def check_direct(self, config: Any, arch: Arch, given: tuple[Any, ...]) -> None:
-        """Require arguments that an entry of `config` can be trusted with."""
+        """
+        Check the arguments of a direct call of the entry of `config`: everything that the entry
+        does not check itself.
+        """
         from jitgen.ops import direct
 
         direct.check(self, config, arch, given)
 
     def entry_tensors(self, config: Any) -> tuple[str, ...]:
-        """Return what the tensors of an entry are called, which are arguments of this call."""
+        """Return the names of the tensors of an entry; each is an argument of this call."""
         raise NotImplementedError
 
     def check_entry(self, args: Args, valid: Validated) -> None:
-        """Require what entries ask for and the public call does without."""
+        """Check conditions that hold for entries only, not for the public call."""
 
     # What a graph of torch's.
 
@@ -299,22 +310,21 @@ class Call(Generic[Args, Validated, Result]):
 
     def new_results(self, args: Args, valid: Validated | None) -> tuple[Tensor, ...]:
         """
-        Return results of the right shapes and types without values: a tracer's.
-
-        `valid` is None where a rule hangs on a size that is known only once there are values.
+        Return results of the right shapes and types without values, for a tracer. `valid` is None
+        if a rule depends on a size that is known only when there are values.
         """
         raise NotImplementedError
 
     def to_results(self, args: Args, result: Any) -> tuple[Tensor, ...]:
-        """Return the tensors of a result, none of which may be an argument."""
+        """Return the tensors of a result; none of them may be an argument."""
         return (result,) if isinstance(result, Tensor) else tuple(result)
 
     def of_results(self, args: Args, tensors: tuple[Tensor, ...]) -> Result:
-        """Return the result that these are the tensors of."""
+        """Return the result that consists of these tensors."""
         return tensors[0]  # type: ignore[return-value]
 
     def out_of(self, tensors: tuple[Tensor, ...]) -> Any:
-        """Return `out` of these tensors, which are called `outputs`."""
+        """Return the argument `out` that consists of these tensors, in the order of `outputs`."""
         return tensors[0]
 
     def parts_of(self, out: Any) -> tuple[Tensor, ...]:
@@ -330,8 +340,8 @@ class Call(Generic[Args, Validated, Result]):
 
     def overload(self, args: Any) -> str:
         """
-        Return the name of the torch overload for a call with `args`: by which arguments it writes
-        to, none, `out` or those in `updated`.
+        Return the name of the torch overload for a call with `args`. It depends on which arguments
+        the call writes to: none, `out`, or those in `updated`.
         """
         found, _ = self.written(args.out)
         is_updating = any(getattr(args, name) is not None for name in self.updated)

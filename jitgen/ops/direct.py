@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Checks for kernels that are called directly, ``jitgen.get_kernel(config)(...)``: the properties that
-a compiled entry does not check, because public calls have checked them.
+a compiled entry does not check, because public calls check them before.
 
-An entry checks types, ranks, strides, and that sizes agree which are one size. It does not see what
-only its config says (at most 256 experts), what follows from other sizes (a scale for each 128
-columns), nor numbers. So the arguments of an entry become those of its public call, whose rules
-judge them: `check` does that where they have the same names, and a module ``direct`` of the
-operation where they have not.
+An entry checks types, numbers of dimensions, strides, and that sizes with one name agree. It does
+not check limits of its config (at most 256 experts), sizes that follow from others (a scale for
+each 128 columns), or values of numbers. So the arguments of an entry are converted to those of its
+public call and checked by its rules: by `check` where they have the same names, otherwise by the
+module ``direct`` of the operation.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def read(
 ) -> dict[str, Any]:
     """
     Return the arguments of a direct call of an entry, by name, after checking their number and
-    types, and that the tensors share a device of `arch`. torch's dispatcher would do nothing else
-    with them: see `jitgen.ops.dispatcher`.
+    types, that the tensors share a device of `arch`, and that torch's dispatcher would not treat
+    them specially: see `jitgen.ops.dispatcher`.
 
     Args:
         config: Config that the kernel was generated from.
@@ -54,8 +54,8 @@ def read(
         session: Session whose kernels and settings serve the call.
         given: The arguments.
         tensors: Names of the tensors; all are on the device of the first one.
-        numbers: Names of the numbers behind the tensors, without the number of CTAs.
-        in_place: Which of its tensors a result may be, as `require_apart` has it.
+        numbers: Names of the numbers that follow the tensors, without the number of CTAs.
+        in_place: Names of the tensors that a result may be: see `require_apart`.
 
     Raises:
         InputError: An argument is missing, or has another type or device.
@@ -100,11 +100,12 @@ def read(
 
 def check(call: Call[Any, Any, Any], config: Config, arch: Arch, given: tuple[Any, ...]) -> None:
     """
-    Require arguments of an entry that its public call would take for `config`, where they have the
-    names that they have there.
+    Require arguments of an entry that its public call would accept with `config`; for entries whose
+    arguments have the names of the public call.
 
     Raises:
-        InputError: One is wrong; the message says which, what is required, and what came.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
     """
     session = current.get()
     names = call.entry_tensors(config)
@@ -114,11 +115,11 @@ def check(call: Call[Any, Any, Any], config: Config, arch: Arch, given: tuple[An
 
 def judge(call: Call[Any, Any, Any], config: Config, args: Any, session: Session) -> Any:
     """
-    Let the rules of a public call judge arguments of an entry of `config`; return what follows from
-    them.
+    Check the arguments of an entry of `config` by the rules of its public call; return the sizes
+    and types that follow from them.
 
     Raises:
-        InputError: One is wrong, or is for another config, or there is nothing to do.
+        InputError: An argument is wrong, or is for another config, or there are no rows.
     """
     valid = call.validate(args, session)
     call.require_fit(config, args, valid)
@@ -129,7 +130,10 @@ def judge(call: Call[Any, Any, Any], config: Config, args: Any, session: Session
 
 
 def require_rows(name: str, count: int) -> None:
-    """Require something to do: public calls launch nothing for no rows, and no kernel is for it."""
+    """
+    Require at least one row: kernels do not support calls without rows, for which public calls
+    launch nothing.
+    """
     if not count:
         raise InputError(name, "must have at least one row: nothing is launched for none")
 
@@ -138,14 +142,16 @@ def require_scales(
     name: str, scale: Tensor, form: ScaleFormat, shape: tuple[int, ...], *, of_result: bool = True
 ) -> None:
     """
-    Require scales of `form` as kernels read and write them; atoms may be in more blocks.
+    Require scales of `form` in a layout that kernels read and write; there may be more blocks of
+    atoms than needed.
 
     Args:
-        name: What they are called.
-        scale: They.
+        name: Name of the argument in errors.
+        scale: The scales.
         form: Their format.
-        shape: What they must have, or more blocks.
-        of_result: Whether a kernel writes them: then other orders are no more copied than read.
+        shape: Their required shape; in atoms, the number of blocks may be larger.
+        of_result: Whether a kernel writes them. Then they must be contiguous, too, because results
+            are never copied.
     """
     common.require(name, scale, [form.dtype])
     if form.has_atoms and scale.dim() == len(shape) and scale.shape[-3] > shape[-3]:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The work of torch's dispatcher for an operation, and what a call does that bypasses it.
+The work of torch's dispatcher for an operation, and how a call that bypasses the dispatcher does
+it.
 
-An eager call of ours launches its kernel by itself, because the dispatcher would cost as much as
-the rest of the call. So everything that the dispatcher does is done here, or refused with advice.
-docs/torch.md has the table, and `tests/compile/test_dispatcher.py` drives every operation through
-every row of it.
+An eager call launches its kernel without torch's dispatcher, which would cost as much as the rest
+of the call. So everything that the dispatcher does is done here, or refused with advice.
+docs/torch.md has the table, and `tests/compile/test_dispatcher.py` tests every operation with every
+row of it.
 
-A call that is new asks `require_plain` and `require_apart`. A warm call asks a guard, which refuses
-tensors that the dispatcher would treat in another way (`jitgen.ops.guards`); it does not look at
-memory again, whose owners and ends would cost it half of its time: see JITGEN_CHECK.
+The first call with certain shapes runs `require_plain` and `require_apart`. A warm call runs a
+guard, which refuses tensors that the dispatcher would treat differently (`jitgen.ops.guards`). It
+does not check memory again, which would take half of its time: see JITGEN_CHECK.
 """
 
 from __future__ import annotations
@@ -61,11 +62,13 @@ def is_traced(tensors: Iterable[object]) -> bool:
 
 def require_plain(tensors: Mapping[str, Tensor]) -> None:
     """
-    Check that kernels may read the memory of `tensors`, given by name, as it is.
+    Check that the memory of `tensors`, given by name, contains their values, so that kernels may
+    read it.
 
     Raises:
-        InputError: One has a forward-mode derivative, a lazy sign, or a key of torch's dispatcher
-            that means something else; or its storage was freed or made smaller.
+        InputError: A tensor has a forward-mode derivative, a lazy sign, or another key of torch's
+            dispatcher that changes the meaning of its memory; or its storage was freed or made
+            smaller.
     """
     refuse_tangents(tensors)
     found: dict[str, Tensor] = {}
@@ -91,10 +94,10 @@ def require_plain(tensors: Mapping[str, Tensor]) -> None:
 
 def refuse_tangents(tensors: Mapping[str, object]) -> None:
     """
-    Do nothing where no tensor has a forward-mode derivative.
+    Require tensors without a forward-mode derivative.
 
     Raises:
-        InputError: One has, and the result would have none.
+        InputError: A tensor has one; the result would lack it.
     """
     if not _are_tangents_on():
         return
@@ -126,10 +129,10 @@ def _are_tangents_on() -> bool:
 
 def require_storage(tensors: Mapping[str, Tensor]) -> None:
     """
-    Do nothing where storages reach as far as the elements of `tensors`, which have these names.
+    Require storages that contain all elements of `tensors`, given by name.
 
     Raises:
-        InputError: One was freed or made smaller since its tensor was made.
+        InputError: A storage was freed or made smaller after its tensor was made.
     """
     for name, tensor in tensors.items():
         if not tensor.numel():
@@ -145,7 +148,9 @@ def require_storage(tensors: Mapping[str, Tensor]) -> None:
 
 
 def reach(tensor: Tensor) -> int:
-    """Return how many bytes lie from the first element of a tensor to the end of its last."""
+    """
+    Return the number of bytes from the first element of a tensor to the end of its last element.
+    """
     sides = zip(tensor.shape, tensor.stride(), strict=True)
     return (sum((size - 1) * step for size, step in sides) + 1) * tensor.element_size()
 
@@ -154,20 +159,20 @@ def require_apart(
     tensors: Mapping[str, Tensor], written: Collection[str], in_place: Collection[str] = ()
 ) -> None:
     """
-    Check that the tensors that a call writes share no memory that they must not.
+    Check that the tensors that a call writes do not overlap with others, or with themselves.
 
-    Tensors that are columns of one matrix, side by side, share no memory. Other ways to lie among
-    each other are refused, whether or not they share a byte.
+    Tensors that are different columns of one matrix do not overlap. All other interleaved tensors
+    are refused, even if they share no byte.
 
     Args:
-        tensors: Those of the call, by their names.
+        tensors: The tensors of the call, by name.
         written: Which of them it writes.
-        in_place: Tensors that the call reads element by element before it writes the same place: an
-            output may be one of these, but not a part of one.
+        in_place: Tensors of which the call reads each element before it writes the same place: an
+            output may be one of these tensors as a whole, but not a part of one.
 
     Raises:
-        InputError: What is written shares memory with another tensor or in itself, or is an
-            inference tensor outside of inference mode.
+        InputError: A written tensor overlaps with another tensor or with itself, or is an inference
+            tensor outside of inference mode.
     """
     names = [name for name in written if name in tensors]
     for place, name in enumerate(names):
@@ -192,7 +197,10 @@ def require_apart(
 
 
 def _overlaps_itself(tensor: Tensor) -> bool:
-    """Say whether elements may lie in one place; exactly for tensors that are not interleaved."""
+    """
+    Say whether several elements may lie in the same place; the answer is exact for tensors that are
+    not interleaved.
+    """
     inner = 1
     for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and step < inner:
@@ -202,10 +210,7 @@ def _overlaps_itself(tensor: Tensor) -> bool:
 
 
 def do_overlap(first: Tensor, second: Tensor) -> bool:
-    """
-    Say whether two tensors share memory, or lie among each other in a way that is not looked at
-    more closely.
-    """
+    """Say whether two tensors share memory, or may share it because they are interleaved."""
     if first.device != second.device or first.is_meta or not (first.numel() and second.numel()):
         return False
     (start, end), (other_start, other_end) = _storage(first), _storage(second)
@@ -222,13 +227,13 @@ def do_overlap(first: Tensor, second: Tensor) -> bool:
 
 
 def _storage(tensor: Tensor) -> tuple[int, int]:
-    """Return where the storage of a tensor begins and ends."""
+    """Return the addresses at which the storage of a tensor begins and ends."""
     start = tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
     return start, start + tensor.untyped_storage().nbytes()
 
 
 def _rows(tensor: Tensor) -> tuple[int, int]:
-    """Return the bytes from one row to the next, 0 where there is no such number, and of a row."""
+    """Return the distance of rows in bytes, 0 if it is not constant, and the bytes of a row."""
     size = tensor.element_size()
     *others, pitch, step = (0, 0, *tensor.stride())[-max(2, tensor.dim()) :]
     width = ((tensor.shape[-1] - 1) * step + 1) * size if tensor.dim() else size
@@ -248,6 +253,6 @@ def _extent(tensor: Tensor) -> str:
 
 mark_written: Callable[[Iterable[Tensor]], None] = torch._C._increment_version
 """
-Tell autograd that tensors are written, which it may have saved for a backward pass: their version
-counters go up, as by every in-place operation of torch.
+Increase the version counters of written tensors, as every in-place operation of torch does, so that
+autograd notices if it has saved one of them for a backward pass.
 """

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Sizes at which a kernel's code takes another way, and few problems that have them: each two
-together, or each once.
+Sizes at which the code of a kernel takes another branch, and a small set of problems that contain
+them: each pair of values together, or each value once.
 
 A kernel compares its run-time numbers with constants of its config: rows of a tile, columns of a
-CTA, loads at once. A wrong comparison shows at such a constant, or one step beside it.
+CTA, loads at once. A wrong comparison gives wrong results at such a constant, or one step below or
+above it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def around(number: Number, *constants: int) -> tuple[int, ...]:
 
 def rows_around(*constants: int) -> list[tuple[int, ...]]:
     """
-    Return rows of groups at each of `constants`, one below and one above, beside groups without
-    rows, one row, and a warp's lanes, or more, of groups.
+    Return rows of groups: at each of `constants`, one below and one above, beside groups without
+    rows; a group of one row; and as many groups as a warp has lanes, and more.
     """
     found = [(1,), (0, 2), (*[1] * (_WARP - 1), 2), (1,) * (_WARP + 1)]
     for constant in constants:
@@ -43,15 +44,18 @@ def rows_around(*constants: int) -> list[tuple[int, ...]]:
 
 
 def each_once(*axes: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield combinations of a value of each axis, as few as have every value of every axis."""
+    """
+    Yield combinations of one value of each axis: the fewest in which every value of every axis
+    occurs.
+    """
     for number in range(max(map(len, axes))):
         yield tuple(axis[number % len(axis)] for axis in axes)
 
 
 def in_pairs(*axes: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     """
-    Yield combinations of a value of each axis, such that each two values of two axes occur together
-    in one of them.
+    Yield combinations of one value of each axis, in which every two values of two axes occur
+    together at least once.
     """
     missing = {
         (one, first, other, second)

@@ -13,7 +13,7 @@ class Expecting(Protocol):
 
     @property
     def expected_m(self) -> int | None:
-        """Expected rows of a group; None where the caller does not say."""
+        """Expected rows of a group; None if the caller gives no number."""
 
 
 class OfGroups(Protocol):

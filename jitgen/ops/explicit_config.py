@@ -2,8 +2,9 @@
 """
 The values of `config=` in a call: a config of the operation, or an edited kernel of one.
 
-In a graph of torch's, which holds no objects of ours, the first is its kernel's name, and the
-second that with the digest of its source: only a process that has read the file can run it.
+A graph of torch holds no objects of jitgen. In a graph, a config is the name of its kernel, and an
+edited kernel is this name with the digest of its source; only a process that has read the file of
+the source can run it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _EDITED = "@"
 """Separator of name and digest."""
 
 _read: dict[str, Override] = {}
-"""Edited kernels in graphs of this process, by their names there."""
+"""Edited kernels in graphs of this process, by their names in graphs."""
 
 
 def explicit_config(
@@ -32,9 +33,9 @@ def explicit_config(
     kernel.
 
     Raises:
-        InputError: It is neither a `kind` nor the edited kernel of one, or for another target; or
-            it adds up in an order that `numerics`, of which None is JITGEN_NUMERICS, does not
-            allow. An edited kernel counts as the config that it was made of.
+        InputError: It is neither a `kind` nor an edited kernel of one, or is for another target; or
+            its order of sums is not allowed by `numerics` (None: JITGEN_NUMERICS). An edited kernel
+            counts as the config that it was made from.
     """
     plain = plain_of(config, kind, arch)
     require_order(plain, arch, numerics)
@@ -42,7 +43,7 @@ def explicit_config(
 
 
 def plain_of(config: object, kind: type[Config], arch: Arch) -> Any:
-    """Return the config of an explicit `config`, in whatever order it adds up."""
+    """Return the config of an explicit `config`, with any order of sums."""
     plain = config.on(arch) if isinstance(config, Override) else config
     if not isinstance(plain, kind):
         got = type(plain).__name__ + (f" in {config.path}" if isinstance(config, Override) else "")
@@ -61,7 +62,7 @@ def graph_name(config: object, kind: type[Config], arch: Arch) -> str:
     Return the text that names `config` in a graph for `arch`.
 
     Raises:
-        InputError: It is neither a `kind` nor the edited kernel of one, or for another target.
+        InputError: It is neither a `kind` nor an edited kernel of one, or is for another target.
     """
     name = str(plain_of(config, kind, arch).name(arch))
     if isinstance(config, Override):
@@ -78,7 +79,7 @@ def of_graph(name: str, kind: type[Config], arch: Arch) -> Any:
 
     Raises:
         InputError: It is for another target, or this process has not read the file.
-        ConfigError: `name` is no kernel's.
+        ConfigError: `name` is not the name of a kernel.
     """
     kernel, _, digest = name.partition(_EDITED)
     config, of_name = kind.parse(kernel)

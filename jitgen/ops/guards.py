@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether torch's dispatcher would treat the tensors of a call as those of an earlier one.
+Guards: whether torch's dispatcher treats the tensors of a call in the same way as those of an
+earlier call.
 
 A warm call bypasses the dispatcher, so it must not serve a tensor that the dispatcher would treat
-differently: a lazily negated view, a wrapper of torch.func, a tensor that requires a gradient, any
-tensor in inference mode or under autocast if the earlier call was not. A guard compares all of this
-in one call of C++: for each tensor its type, element type, device, number of dimensions, whether it
-requires a gradient, and its dispatch keys joined with those of this thread. torch.compile guards
-its graphs with the same class.
+differently: a lazily negated view, a wrapper of torch.func, a tensor that requires a gradient, or
+any tensor in inference mode or under autocast, if the earlier call was outside of it. A guard
+compares in one C++ call, for each tensor: its class, element type, device, number of dimensions,
+whether it requires a gradient, and its dispatch keys combined with those of this thread.
+torch.compile guards its graphs with the same class.
 
 Two properties are not dispatch keys and are part of the keys of calls: whether gradients are on,
 which decides whether `requires_grad` matters, and the level of forward-mode derivatives.
@@ -30,8 +31,8 @@ except ImportError:  # pragma: no cover  # torch promises nothing of it
 
 Guard = Callable[..., bool]
 """
-Returns whether tensors look the same to the dispatcher as those that the guard was made of, in the
-same order.
+Returns whether the dispatcher treats tensors in the same way as those from which the guard was
+made, in the same order.
 """
 
 
@@ -39,15 +40,15 @@ def guard(
     tensors: Sequence[Tensor], sizes: Collection[int] = (), strides: Collection[int] = ()
 ) -> Guard:
     """
-    Return a guard for tensors like these.
+    Return a guard that accepts tensors like these.
 
-    It says no, or raises TypeError, where there are more or fewer of them, and says no where one
-    tensor is given twice.
+    The guard returns False or raises TypeError if the number of tensors is different, and returns
+    False if one tensor is given twice.
 
     Args:
-        tensors: Tensors of a call; later ones must look the same to the dispatcher.
-        sizes: Places of those that must have the same sizes.
-        strides: Places of those that must have the same strides.
+        tensors: Tensors of a call; the dispatcher must treat later ones in the same way.
+        sizes: Indices of the tensors whose sizes must be the same.
+        strides: Indices of the tensors whose strides must be the same.
     """
     if _TensorGuards is None:  # pragma: no cover  # covered by a test that takes it away
         return InPython(tensors, sizes, strides).check
@@ -64,7 +65,7 @@ def guard(
 
 class InPython:
     """
-    The guard in Python, some microseconds slower, for a torch without such guards.
+    The guard in Python, some microseconds slower, for versions of torch without C++ guards.
 
     Args:
         tensors: As for `guard`.
@@ -81,7 +82,8 @@ class InPython:
 
     def check(self, *tensors: Any) -> bool:
         """
-        Return whether `tensors` look the same to the dispatcher, in this thread's present state.
+        Return whether the dispatcher treats `tensors` in the same way, in the present state of this
+        thread.
         """
         are_tensors = all(isinstance(each, Tensor) for each in tensors)
         are_distinct = len({id(each) for each in tensors}) == len(tensors)
@@ -101,13 +103,13 @@ class InPython:
 
 
 def _kind(tensor: Tensor) -> tuple[Any, ...]:
-    """Return the properties of a tensor that the dispatcher looks at."""
+    """Return the properties of a tensor that the dispatcher uses."""
     keys = torch._C._dispatch_keys(tensor).raw_repr()
     return type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, keys
 
 
 def _thread() -> tuple[Any, ...]:
-    """Return the properties of this thread that the dispatcher looks at."""
+    """Return the properties of this thread that the dispatcher uses."""
     return (
         torch.is_inference_mode_enabled(),
         torch._C._is_any_autocast_enabled(),

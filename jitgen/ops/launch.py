@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Cached launches: a launch for calls that look alike, and families of launches.
+Cached launches, each for calls with equal properties, and families of launches.
 
 A launch is cached under a small tuple of the properties that it depends on and that the compiled
 entry does not check, and with a guard against tensors that torch's dispatcher would treat
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from jitgen.plans.recorder import Tally
 
 MEMO_SIZE = 8192
-"""Launches that are remembered; one more forgets all of them, and each is soon found again."""
+"""
+Largest number of cached launches. When it is exceeded, all are dropped; later calls cache them
+again.
+"""
 
 KINDS = 16
 """Launches that one key may have, for tensors that differ in what their guards look at."""
@@ -46,24 +49,25 @@ Key = tuple[Any, ...]
 
 
 def never(*_: Tensor) -> bool:
-    """Fit no tensors: an uncached launch serves one call."""
+    """Return False for all tensors: an uncached launch serves one call."""
     return False
 
 
 @frozen
 class AnyLaunch:
     """
-    A cached launch, used again for all calls that look alike: all but the tensors.
+    A cached launch for all calls with equal properties: everything that a call needs except its
+    tensors.
 
     Attributes:
         function: The compiled entry.
-        tail: Arguments of the entry behind the tensors: on a GPU the number of SMs, for one CTA on
+        tail: Arguments of the entry after the tensors: on a GPU the number of SMs, for one CTA on
             each.
         config: The config that serves.
-        asked: The config that the caller asked for, whose identity the memo's key holds: this keeps
-            that object alive.
-        awaited: The config that was chosen, where another serves until its kernel is compiled.
-        fits: Returns whether it serves the given tensors, in the order of calls.
+        asked: The explicit config of the caller. The cache key holds the identity of this object,
+            so it must stay alive.
+        awaited: The chosen config, if another one serves until its kernel is compiled.
+        fits: Returns whether the launch may serve these tensors, given in the order of calls.
     """
 
     function: Callable[..., Any]
@@ -75,7 +79,7 @@ class AnyLaunch:
 
     @property
     def is_of_capture(self) -> bool:
-        """Whether it holds memory that the CUDA graph being captured fills."""
+        """Whether it holds memory that is filled by the CUDA graph which is being captured."""
         return False
 
 
@@ -85,14 +89,14 @@ Launch = TypeVar("Launch", bound=AnyLaunch)
 @frozen
 class Family:
     """
-    Launches that differ in their rows only.
+    Launches that differ only in their number of rows.
 
     Attributes:
         edges: Upper edges of the selector's buckets, in mean rows of a group.
         groups: Divisor that turns rows into mean rows of a group.
         mean: The mean, if the caller gives it (`expected_m`); 0: it follows from the rows.
         launches: Launches by the edges of their buckets.
-        arch: The target; None of calls that are not counted.
+        arch: The target; None for calls that are not counted.
         problem: A problem of the family; None for an explicit config.
         tally: Counter of the calls; None if calls are not recorded.
         fits: As in `AnyLaunch`.
@@ -126,7 +130,7 @@ class Family:
         return self.edges[min(bisect_left(self.edges, mean), len(self.edges) - 1)]
 
     def mean_of(self, rows: int) -> int:
-        """Return the mean of rows a group of a call with `rows` rows."""
+        """Return the mean rows per group of a call with `rows` rows."""
         return self.mean or -(-rows // self.groups)
 
     def recorded(self, config: Config) -> Family:
@@ -141,7 +145,10 @@ class Family:
         return replace(self, tally=tally)
 
     def counted(self, launch: Launch, rows: int) -> Launch:
-        """Return `launch` for calls with `rows` rows; with a tally, it counts them."""
+        """
+        Return `launch` for calls with `rows` rows; if the family has a tally, the launch counts its
+        calls.
+        """
         if self.tally is None or not rows:
             return launch
         return replace(launch, function=self.tally.counting(launch.function, self.mean_of(rows)))
@@ -185,7 +192,7 @@ def new_launch(
     unguarded: Collection[str] = (),
 ) -> Launch:
     """
-    Return a new launch, remembered under `key` if later calls may have it.
+    Return a new launch, cached under `key` if later calls may use it.
 
     Args:
         session: Session that caches the launch.
@@ -194,14 +201,17 @@ def new_launch(
         prepare: Checks the arguments; returns the launch, the family that it belongs to, and its
             rows; 0 where there is nothing to launch.
         written: Names of tensors that the call writes.
-        in_place: Names of tensors that these may be: see `jitgen.ops.dispatcher.require_apart`.
-        fixed: Names of tensors whose sizes and strides are not in the key, and decide.
-        unguarded: Names of integer tensors whose class is in the key, which has to do: they have
-            neither a gradient nor a lazy sign, and their device and type the entry sees.
+        in_place: Names of tensors that the written ones may be: see
+            `jitgen.ops.dispatcher.require_apart`.
+        fixed: Names of tensors whose sizes and strides the launch depends on, although they are not
+            in the key.
+        unguarded: Names of integer tensors without a guard. Their class is in the key, which is
+            enough: they have neither a gradient nor a lazy sign, and the entry checks their device
+            and type.
 
     Raises:
-        InputError: torch's dispatcher would treat a tensor in a way that kernels do not; or
-            `prepare` finds an argument wrong.
+        InputError: torch's dispatcher would treat a tensor specially; or `prepare` finds a wrong
+            argument.
     """
     epoch, doubts = session.epoch, session.doubts
     require_plain(tensors)
@@ -292,12 +302,14 @@ _Fitting = TypeVar("_Fitting", bound=AnyLaunch | Family)
 def _in_front(
     new: _Fitting, others: tuple[_Fitting, ...], given: tuple[Tensor, ...]
 ) -> tuple[_Fitting, ...]:
-    """Return `new` and the other launches that it does not replace, at most `KINDS` in all."""
+    """
+    Return `new`, followed by the other launches that it does not replace; at most `KINDS` in all.
+    """
     return (new, *(each for each in others[: KINDS - 1] if not each.fits(*given)))
 
 
 def _keep(memory: dict[Any, Any], key: Key, value: Any) -> None:
-    """Put `value` into a cache that is cleared when it is full."""
+    """Store `value` in a cache, which is cleared first if it is full."""
     if len(memory) >= MEMO_SIZE:
         memory.clear()
     memory[key] = value

@@ -16,17 +16,17 @@ from jitgen.support.moved import warn
 
 Scaled = tuple[Tensor, Tensor | None]
 """
-Values, and their scales, which some formats have none of. As `out` a scale of None means a new one,
-where the kernel finds scales.
+Values and their scales; None for formats without scales. In `out`, None means a new tensor for the
+scales that the kernel computes.
 """
 
 
 def with_scale(out: object, op: str) -> Scaled:
     """
-    Return `out` of a call of `op` where it is no tuple: q alone, as it was given before.
+    Return as a tuple an `out` that is q alone, which older versions of `op` took.
 
     Raises:
-        InputError: It is no tensor either.
+        InputError: It is neither a tuple nor a tensor.
     """
     if not isinstance(out, Tensor):
         text = f"must be a tuple of q and its scale, or of q and None (got {type(out).__name__})"
@@ -49,16 +49,16 @@ def check_out(
     Require tensors that q and its scales can be written to, or None for new scales.
 
     Args:
-        out: They.
-        types: What q may be.
-        shape: The shape of q, and why.
-        form: The format of the scales; None where the kernel finds none.
-        scale_shape: Their shape.
+        out: The tensors.
+        types: Allowed types of q.
+        shape: The shape of q, and the reason for it, in words.
+        form: The format of the scales; None if the kernel computes no scales.
+        scale_shape: The shape of the scales.
         like: Another argument, and the device that all are on.
         has_memory: Whether tensors have addresses; a tracer's have none.
 
     Raises:
-        InputError: Something is wrong with one of them.
+        InputError: One of them has a wrong type, shape, device or layout.
     """
     if len(out) != 2:
         raise InputError("out", f"must be two, q and its scale or None (got {len(out)})")
@@ -87,16 +87,17 @@ _ATOMS = 16
 
 class ScaledCall(Call[Args, Validated, Scaled]):
     """
-    A call that returns q and its scales; the caller may give the scale of a whole tensor.
+    A call that returns q and its scales. For the format with one scale for the whole tensor, the
+    caller gives the scale.
 
-    In a graph an empty tensor stands for scales that the kernel does not find, because results of
-    an operation are neither None nor one of its arguments.
+    In a graph, scales that the kernel does not compute are an empty tensor, because the result of
+    an operation may be neither None nor one of its arguments.
     """
 
     more_outputs = ("out_scale",)
 
     def finds_scales(self, args: Any) -> bool:
-        """Say whether the kernel finds the scales."""
+        """Say whether the kernel computes the scales."""
         raise NotImplementedError
 
     def to_results(self, args: Any, result: Scaled) -> tuple[Tensor, ...]:
@@ -107,7 +108,7 @@ class ScaledCall(Call[Args, Validated, Scaled]):
         return q, scale
 
     def of_results(self, args: Any, tensors: tuple[Tensor, ...]) -> Scaled:
-        """Return the result that these are the tensors of."""
+        """Return the result that consists of these tensors."""
         q, scale = tensors
         return q, scale if self.finds_scales(args) else args.global_scale
 

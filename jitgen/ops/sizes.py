@@ -15,7 +15,7 @@ from jitgen.config import Arch, Layout
 from jitgen.errors import ConfigError
 
 SPARE_ROWS = 5
-"""Rows behind those of the groups, which belong to none."""
+"""Number of rows after those of the groups, which belong to no group."""
 
 
 class Number(NamedTuple):
@@ -23,10 +23,10 @@ class Number(NamedTuple):
     One number of the text that stands for sizes.
 
     Attributes:
-        letters: What messages call it.
-        words: What it counts.
+        letters: Its name in messages.
+        words: What it counts, in words.
         least: The smallest that is allowed.
-        multiple: What it is a multiple of.
+        multiple: It must be a multiple of this.
         most: The largest that is allowed; None: any.
     """
 
@@ -37,7 +37,7 @@ class Number(NamedTuple):
     most: int | None = None
 
     def allows(self, value: int) -> bool:
-        """Say whether it may be `value`."""
+        """Say whether `value` is allowed."""
         is_small = self.most is None or value <= self.most
         return self.least <= value and value % self.multiple == 0 and is_small
 
@@ -71,11 +71,12 @@ def numbers_of(text: str, numbers: Sequence[Number]) -> tuple[int, ...]:
 
 class AnySizes:
     """
-    The sizes of a call that verifies a kernel; a subclass is a frozen dataclass with them.
+    The sizes of a call that verifies a kernel. Subclasses are frozen dataclasses with the sizes as
+    fields.
 
     Attributes:
-        numbers: What a text that stands for sizes has.
-        words: The sizes in words, with names of fields in braces.
+        numbers: The numbers in the text form of sizes, such as ``3:24:128``.
+        words: Format of the sizes in words, with the names of fields in braces.
         num_sms: SMs of the GPU: few, so that a warp or a CTA gets several tiles.
     """
 
@@ -86,29 +87,29 @@ class AnySizes:
 
     @classmethod
     def of(cls, config: Any, arch: Arch) -> tuple[Self, ...]:
-        """Return sizes that test `config`, which together execute all of a kernel."""
+        """Return sizes that test `config` and together execute all code of a kernel."""
         raise NotImplementedError
 
     @classmethod
     def edges(cls, config: Any, arch: Arch) -> tuple[Self, ...]:  # noqa: ARG003
         """
-        Return further sizes that test values alone: at, below and above every constant of `config`
-        with which its kernel compares a number. Each is run once, with a seed of its own.
+        Return further sizes, for which only values are checked: at, below and above every constant
+        of `config` that its kernel compares a number with. Each is run once, with its own seed.
         """
         return ()
 
     @classmethod
     def of_numbers(cls, config: Any, *numbers: int) -> Self:
-        """Return the sizes of a kernel of `config` that these values of `numbers` stand for."""
+        """Return the sizes for a kernel of `config` from these values of `numbers`."""
         raise NotImplementedError
 
     @classmethod
     def parse(cls, text: str, config: Any) -> Self:
         """
-        Return the sizes that a text such as ``3:24:128`` stands for.
+        Return the sizes that a text such as ``3:24:128`` describes.
 
         Raises:
-            ConfigError: `text` is something else.
+            ConfigError: `text` does not have the numbers of this class, or a value is not allowed.
         """
         return cls.of_numbers(config, *numbers_of(text, cls.numbers))
 
@@ -122,7 +123,7 @@ class AnySizes:
 
 
 def unequal_rows(rows: int, groups: int) -> tuple[int, ...]:
-    """Return how many of the rows each group has, as unequal as it goes."""
+    """Return very unequal numbers of rows for the groups, which add up to `rows`."""
     ends = [rows * (i * i) // (groups * groups) for i in range(1, groups + 1)]
     return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
 
@@ -135,8 +136,8 @@ def rows_in_words(rows: tuple[int, ...]) -> str:
 
 def grouped_rows(layout: Layout, rows: Sequence[int]) -> tuple[tuple[int, ...], Tensor]:
     """
-    Return the leading shape of a tensor with so many rows of each group, and the int32 tensor that
-    says whose they are. In every layout there are rows of no group.
+    Return the leading shape of a tensor with these rows of each group, and the int32 tensor that
+    gives groups their rows. In every layout there are rows of no group.
     """
     if layout is Layout.MASKED:
         return (len(rows), max(*rows, 1, 1) + SPARE_ROWS), torch.tensor(rows, dtype=torch.int32)

@@ -16,11 +16,14 @@ from jitgen.config.operation import Excuse, Result
 from jitgen.support.frozen import frozen
 
 UNTOUCHED = 77
-"""What bytes of results hold before."""
+"""Value of each byte of a result before a kernel runs."""
 
 
 def untouched(tensor: Tensor) -> Tensor:
-    """Fill the memory of a result with `UNTOUCHED`, that between its rows too; return it."""
+    """
+    Fill the memory of a result, including that between its rows, with `UNTOUCHED`; return the
+    tensor.
+    """
     tensor.untyped_storage().fill_(UNTOUCHED)  # type: ignore[attr-defined]
     return tensor
 
@@ -32,13 +35,15 @@ def bits_of(tensor: Tensor) -> Tensor:
 
 
 def bits_differ(found: Tensor, expected: Tensor) -> Tensor:
-    """Return which values differ in their bits; of NaNs, of which there are several, none does."""
+    """
+    Return which values differ in their bits; NaNs never differ, because there are several NaNs.
+    """
     both_nan = found.float().isnan() & expected.float().isnan()
     return (bits_of(found) != bits_of(expected)) & ~both_nan
 
 
 def further_than(allowed: Tensor | float) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return what says which values are further apart than is `allowed`; of NaNs none is."""
+    """Return a function that says which values differ by more than `allowed`; NaNs never do."""
 
     def differ(found: Tensor, expected: Tensor) -> Tensor:
         found, expected = found.double(), expected.double()
@@ -51,16 +56,16 @@ def further_than(allowed: Tensor | float) -> Callable[[Tensor, Tensor], Tensor]:
 @frozen
 class Output:
     """
-    A result of a call: what the kernel writes, and what it must write.
+    A result of a call: the values that the kernel writes, and the right ones.
 
     Attributes:
-        name: The argument that it is.
-        found: What the kernel writes; `untouched` before.
-        expected: What it must be.
-        owned: Which values, or which rows, belong to a group, bool of the first dimensions of
-            `found`: the others must stay as they are. None: all do.
-        differ: Says which values differ.
-        of_groups: Whether the first dimension is that of groups.
+        name: Name of the argument.
+        found: The tensor that the kernel writes; `untouched` before.
+        expected: The right values.
+        owned: Which values, or rows, belong to a group: bool, of the first dimensions of `found`.
+            The others must not be changed. None: all belong to a group.
+        differ: Function of found and expected values that says which of them differ.
+        of_groups: Whether the first dimension is the group.
     """
 
     name: str
@@ -77,7 +82,7 @@ class Output:
         mine[where] = theirs[where]
 
     def result(self) -> Result:
-        """Return it, value by value."""
+        """Return the result, compared value by value."""
         found, expected, owned = self.found, self.expected, self.owned
         is_wrong, group, row = self.differ(found, expected), None, None
         if owned is not None:
@@ -96,16 +101,16 @@ class Output:
 
 
 class Compared:
-    """A call whose results are compared with the right ones."""
+    """A call whose results are compared with the expected ones."""
 
     __slots__ = ()
 
     def results(self) -> list[Result]:
-        """Return the results, value by value."""
+        """Return the results, compared value by value."""
         raise NotImplementedError
 
     def wrong(self) -> int:
-        """Count wrong values; one in a row of no group is wrong if the kernel wrote it."""
+        """Count wrong values; a value in a row of no group is wrong if the kernel wrote it."""
         return sum(int(result.is_wrong.sum()) for result in self.results())
 
 
@@ -115,9 +120,9 @@ class Solved(Compared):
     A call with its answer.
 
     Attributes:
-        tensors: What kernels take, in order, without the number of SMs.
-        arguments: What the public function takes, by its names; empty where it is not called.
-        is_exact: Whether values are small integers, or otherwise such that results are exact.
+        tensors: The arguments of the kernel, in order, without the number of SMs.
+        arguments: The arguments of the public function, by name; empty if it is not called.
+        is_exact: Whether results are exact, because values are small integers or similar.
         outputs: The results, in the order in which the public function returns them.
     """
 
@@ -131,7 +136,7 @@ class Solved(Compared):
         return next(each for each in self.outputs if each.name == name)
 
     def solve(self, function: Callable[..., Any]) -> int:
-        """Let a function that takes `arguments` solve it; return `wrong`."""
+        """Run a function that takes `arguments`, and store its results; return `wrong`."""
         given = [value for name, value in self.arguments.items() if name != "out"]
         found = function(**self.arguments)
         new = [each for each in _tensors(found) if not any(each is value for value in given)]
@@ -142,14 +147,14 @@ class Solved(Compared):
         return self.wrong()
 
     def results(self) -> list[Result]:
-        """Return the results, value by value."""
+        """Return the results, compared value by value."""
         return [output.result() for output in self.outputs]
 
     def errors(self) -> tuple[float, float]:
         """
-        Return the relative errors of the first result that may have some, as `relative_errors`
-        does; where all must have the same bits, the part of the values that are wrong, and whether
-        one is.
+        Return the relative errors of the first result that may have rounding errors, as
+        `relative_errors` does. If all results must have the expected bits, return the fraction of
+        wrong values, and 1 if there are any.
         """
         for output in self.outputs:
             if output.differ is not bits_differ:
@@ -179,15 +184,15 @@ def compared(
     row: Tensor | None = None,
 ) -> Result:
     """
-    Return one result of a call, as rows by columns of float32.
+    Return one compared result of a call, as a float32 matrix of rows and columns.
 
     Args:
-        name: The argument that it is.
-        found: What the kernel wrote.
+        name: Name of the argument.
+        found: The values that the kernel wrote.
         expected: Right values of `out`.
         is_wrong: Which values are wrong, bool.
-        group: The group of each row, -1 for a row of none; None: all are of group 0.
-        row: Its number there; None: that of the row.
+        group: The group of each row, -1 for a row of no group; None: all rows are of group 0.
+        row: The index of each row within its group; None: the index of the row.
     """
     if group is None:
         group = torch.zeros(len(found), dtype=torch.int64)
@@ -206,8 +211,8 @@ def compared(
 
 def relative_errors(found: Tensor, expected: Tensor) -> tuple[float, float]:
     """
-    Return the error in the Frobenius norm as a part of the expected one, and the largest error as a
-    part of the largest expected value.
+    Return the error in the Frobenius norm, relative to the norm of the expected values, and the
+    largest error, relative to the largest expected value.
     """
     if not found.numel():
         return 0.0, 0.0
@@ -218,5 +223,5 @@ def relative_errors(found: Tensor, expected: Tensor) -> tuple[float, float]:
 
 
 def nothing_unreachable(config: Config) -> tuple[Excuse, ...]:  # noqa: ARG001
-    """Return no excuse: problems reach every branch of kernels of `config`."""
+    """Return no excuses: problems reach every branch of kernels of `config`."""
     return ()

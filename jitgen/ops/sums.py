@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products with their answers, and how far sums of rounded products may be from exact ones."""
+"""
+Products with their expected results, and the allowed difference between rounded and exact sums.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +16,22 @@ from jitgen.ops.solved import Compared, compared
 from jitgen.support.frozen import frozen
 
 ACCUMULATOR_BITS = 22
-"""Bits that sums keep: float32's 24, less its roundings."""
+"""Bits that sums keep: the 24 bits of float32, less the loss by rounding."""
 
 
 @frozen
 class SolvedSums(Compared):
     """
-    A call whose result is a matrix of sums, with its answer.
+    A call whose result is a matrix of sums, with the expected result.
 
     Attributes:
-        arguments: What the public function takes, by its names, in the order in which kernels take
-            tensors, which is all that there is; `out` is last.
+        arguments: The arguments of the public function, by name: tensors only, in the order in
+            which kernels take them, `out` last.
         is_exact: Whether every sum is exact, whatever its order.
         expected: The sums, in float64 or exact.
-        magnitude: Computes the same sums over absolute values, which rounding errors are relative
-            to.
-        of_groups: Whether the first dimension of the result is that of groups.
+        magnitude: Computes the same sums over absolute values, which bounds of rounding errors are
+            relative to.
+        of_groups: Whether the first dimension of the result is the group.
     """
 
     arguments: dict[str, Any]
@@ -40,12 +42,12 @@ class SolvedSums(Compared):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What kernels take, in order, without the number of SMs."""
+        """The arguments of the kernel, in order, without the number of SMs."""
         return tuple(self.arguments.values())
 
     @property
     def out(self) -> Tensor:
-        """Where the result goes."""
+        """The tensor for the result."""
         out: Tensor = self.arguments["out"]
         return out
 
@@ -59,8 +61,8 @@ class SolvedSums(Compared):
 
     def wrong(self, accumulator_bits: int = ACCUMULATOR_BITS) -> int:
         """
-        Return how many values of the result are wrong: exact problems want the rounded sum, bit for
-        bit, others what half a unit in the last place and the roundings of sums allow.
+        Return how many values of the result are wrong. Exact problems require the rounded sum, bit
+        for bit; others allow half a unit in the last place plus the rounding errors of the sums.
 
         Args:
             accumulator_bits: Bits that the accumulator keeps: 2.0**-bits of the sum of absolute
@@ -79,14 +81,14 @@ class SolvedSums(Compared):
         return [compared("out", self.out, self.expected, is_wrong, group, row)]
 
     def errors(self) -> tuple[float, float]:
-        """Return how far the result is from what is expected; see `distance`."""
+        """Return the difference between the result and the expected values; see `distance`."""
         return distance([(self.out.double(), self.expected.double())])
 
 
 def rounding(expected: Tensor, dtype: torch.dtype) -> Tensor:
     """
-    Return what `expected` may lose when it is rounded to `dtype`: half a unit in the last place,
-    which of a subnormal value is that of the smallest normal one.
+    Return the largest error of rounding `expected` to `dtype`: half a unit in the last place. For a
+    subnormal value, this is the unit of the smallest normal one.
     """
     info = torch.finfo(dtype)
     return expected.abs().clamp(min=info.smallest_normal) * (info.eps / 2 * 1.01)
@@ -94,12 +96,13 @@ def rounding(expected: Tensor, dtype: torch.dtype) -> Tensor:
 
 def distance(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:
     """
-    Return how far results are from what is wanted: in the Frobenius norm, as a part of the wanted
-    ones', and at most, as a part of the largest wanted value. 0 and 0 where there are none.
+    Return the difference between results and expected values: in the Frobenius norm, relative to
+    that of the expected values; and the largest difference, relative to the largest expected value.
+    0 and 0 if there are no values.
 
     Args:
-        parts: Results and what is wanted, pairs of one shape and type, on one device. Waits for it
-            once, at the end.
+        parts: Pairs of results and expected values, each of one shape and type, all on one device.
+            This function waits for the device once, at its end.
     """
     squares, largest = [], []
     for have, want in parts:

@@ -24,17 +24,17 @@ from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules, size_refusal, target
 
 Size = int
-"""A number of rows among arguments: while torch traces, it may be a symbol."""
+"""A number of rows as an argument; while torch traces, it may be a symbol."""
 
 
 @frozen
 class AnyValidated:
     """
-    What follows from valid arguments; a tracer's sizes may be symbols.
+    The facts that follow from valid arguments; sizes of a tracer may be symbols.
 
     Attributes:
         op: The operation.
-        device: What serves the tensors.
+        device: The device that runs the call.
     """
 
     op: ClassVar[str]
@@ -48,15 +48,15 @@ class AnyValidated:
 
 def tensors_of(args: NamedTuple) -> dict[str, Tensor]:
     """
-    Return every tensor among the arguments of a call, by the name that errors have for it, in the
-    order of the arguments. Tensors of an argument that is a tuple are ``out.offs`` or ``out[0]``.
+    Return every tensor among the arguments of a call, by its name in errors, in the order of the
+    arguments. Tensors in a tuple are called, for example, ``out.offs`` or ``out[0]``.
     """
     every = flat(args._asdict())
     return {name: value for name, value in every.items() if isinstance(value, Tensor)}
 
 
 def flat(given: Mapping[str, object]) -> dict[str, object]:
-    """Return arguments by their names; of those that are tuples the parts, as `tensors_of` does."""
+    """Return arguments by name; tuples are split into their parts, named as by `tensors_of`."""
     found: dict[str, object] = {}
     for name, value in given.items():
         if not isinstance(value, tuple):
@@ -75,7 +75,9 @@ def groups_of(args: object) -> Tensor | None:
 
 
 def short_ids(ids: Tensor) -> Tensor:
-    """Return ids of experts as int32; one that int32 lacks becomes -1, or no expert's."""
+    """
+    Return ids of experts as int32; an id outside of int32 becomes -1, or another id of no expert.
+    """
     return ids.clamp(-1, 2**31 - 1).to(torch.int32) if ids.dtype is torch.int64 else ids
 
 
@@ -86,7 +88,7 @@ def layout_of(
     Return the layout, and the tensor that says which rows belong to which group.
 
     Raises:
-        InputError: There is not exactly one.
+        InputError: Not exactly one of `offs`, `m_indices` and `masked_m` is given.
     """
     given = {"offs": offs, "m_indices": m_indices, "masked_m": masked_m}
     found = [
@@ -134,21 +136,21 @@ def require(
     contiguous: int | None = None,
 ) -> None:
     """
-    Require a dense tensor, then its further properties in this order.
+    Require a dense tensor, and then the further properties, in the order of the arguments.
 
     Args:
         name: The argument.
-        value: What was given for it.
-        dtypes: Types, of which it has one; empty: any.
-        arch: The target that has kernels for these alone, if it is that.
-        rank: Number of its dimensions, and their names, ``(M, K)``.
-        shape: Its shape, and why.
+        value: The given value.
+        dtypes: Allowed types; empty: any type.
+        arch: The target, if only the target limits the types; for the message.
+        rank: Number of dimensions, and their names, such as ``(M, K)``.
+        shape: Its shape, and the reason for it, in words.
         like: Another argument, and the device that both are on.
-        contiguous: The dimension along which elements are neighbours; strides of no elements mean
-            nothing.
+        contiguous: The dimension that must be contiguous. Strides of tensors without elements are
+            not checked.
 
     Raises:
-        InputError: It is another.
+        InputError: One of the properties does not hold.
     """
     if not isinstance(value, Tensor):
         raise InputError(name, f"must be a torch tensor (got {type(value).__name__})")
@@ -175,16 +177,16 @@ def require(
 
 def device_of(op: str, name: str, like: Tensor, session: Session) -> Device:
     """
-    Return what serves a call of `op` where `like` is.
+    Return the device that runs a call of `op` with the tensor `like`.
 
     Args:
         op: The operation.
-        name: The argument that `like` is.
+        name: Name of the argument `like`.
         like: A tensor of the call.
-        session: What serves calls.
+        session: The session of the call.
 
     Raises:
-        InputError: `like` is no tensor, or no kernel of `op` is for its device.
+        InputError: `like` is not a tensor, or `op` has no kernels for its device.
     """
     require(name, like)
     device = devices.find(like.device, session, name)
@@ -194,7 +196,10 @@ def device_of(op: str, name: str, like: Tensor, session: Session) -> Device:
 
 
 def check_groups(name: str, groups: Tensor, length: int, like: tuple[str, torch.device]) -> None:
-    """Require the tensor that gives groups their rows to be `length` int32 beside `like`."""
+    """
+    Require the tensor that gives groups their rows to have `length` int32 values on the device of
+    `like`.
+    """
     of = "(M,)" if name == "m_indices" else "(G,)"
     shape = ((length,), f"which is {of}")
     require(name, groups, [torch.int32], rank=(1, of), shape=shape, like=like, contiguous=-1)
@@ -213,13 +218,14 @@ def check_memory(
     across: str = "",
 ) -> None:
     """
-    Require rows of neighbours beside `like`, whose addresses are multiples of an alignment.
+    Require contiguous rows on the device of `like`, whose addresses are multiples of an alignment.
 
     Args:
-        tensors: Names, tensors, and the bytes that each is aligned to; None: there is none.
+        tensors: For each tensor its name, the tensor or None, and its alignment in bytes.
         like: Another argument, and the device that all are on.
         has_memory: Whether tensors have addresses; a tracer's have none.
-        across: The one whose columns are meant: it is a transposed view.
+        across: Name of a tensor that is a transposed view, whose columns are checked instead of
+            rows.
     """
     for name, given, alignment in tensors:
         if given is None:
@@ -245,19 +251,20 @@ def check_memory(
 
 
 def check_size(valid: Any, name: str) -> None:
-    """Require sizes that kernels serve; `name` is the argument whose sizes they are."""
+    """Require sizes that kernels support; `name` is the argument with these sizes."""
     if reason := size_refusal(valid, valid.arch):
         raise InputError(name, reason)
 
 
 def check_vectors(args: Any, valid: Any, names: Iterable[str], *, has_memory: bool) -> None:
     """
-    Require memory that kernels read and write vectors of, beside the first of the tensors.
+    Require memory that is aligned for vector loads and stores of kernels, on the device of the
+    first tensor.
 
     Args:
         args: The arguments of the call.
-        valid: What follows from them.
-        names: The tensors; one that is None counts as good.
+        valid: The validated form of the arguments.
+        names: Names of the tensors; None values pass.
         has_memory: Whether tensors have addresses; a tracer's have none.
     """
     alignment = rules(valid.arch, valid.op).alignment
@@ -267,7 +274,7 @@ def check_vectors(args: Any, valid: Any, names: Iterable[str], *, has_memory: bo
 
 
 def result_of(operands: torch.dtype) -> torch.dtype:
-    """Return the type of a product of such operands if the caller names none: torch's rule."""
+    """Return the default type of the product of such operands, as in torch."""
     return operands if operands in (torch.float16, torch.float32) else torch.bfloat16
 
 
@@ -283,15 +290,15 @@ def check_out(
     Return the type of a result.
 
     Args:
-        out: Where it goes; None: to a new tensor.
-        asked: Its type, as the caller says it.
+        out: The tensor for the result; None: a new tensor.
+        asked: The type that the caller requests, or None.
         allowed: The types that `arch` has kernels for.
         arch: The target.
-        shape: What `out` has, and why.
-        usual: Its type where nothing says it.
+        shape: The shape of `out`, and the reason for it, in words.
+        usual: The default type.
 
     Raises:
-        InputError: No kernel gives such a result, or `out` has another type or shape.
+        InputError: No kernel gives a result of this type, or `out` has another type or shape.
     """
     if asked is not None and not isinstance(asked, torch.dtype):
         raise InputError("out_dtype", f"must be a torch.dtype, or None (got {asked!r})")
@@ -304,7 +311,7 @@ def check_out(
 
 
 def require_rows_apart(out: Tensor | None) -> None:
-    """Require rows of a result that do not overlap."""
+    """Require that the rows of a result do not overlap."""
     if out is not None and out.shape[-2] > 1 and out.stride(-2) < out.shape[-1]:
         raise InputError("out", f"must not overlap itself (got strides {out.stride()})")
 
@@ -333,11 +340,11 @@ def refuse_gradients(
         tensors: Values by name; values that are not tensors are ignored.
         op: The operation.
         why: Why there is no gradient.
-        advice: What else to do about it, and a comma.
+        advice: What else the caller can do, followed by a comma.
 
     Raises:
-        InputError: A result would be one that autograd knows nothing of, and a layer would train
-            wrongly without a word.
+        InputError: A tensor requires a gradient. Autograd would not see the call, and a layer would
+            train wrongly without an error.
     """
     for name, value in tensors.items():
         if needs_gradient([value]):
@@ -360,11 +367,11 @@ def refuse_other_gradients(
     Args:
         given: Arguments by their names.
         op: The operation.
-        differentiable: Those that have a gradient.
-        wrong: Whether something keeps them from having one, why there is none then, and advice.
+        differentiable: Names of the arguments that have a gradient.
+        wrong: Whether these have no gradient in this call, the reason, and advice.
 
     Raises:
-        InputError: It needs one that does not exist.
+        InputError: Autograd needs a gradient that does not exist.
     """
     if not needs_gradient(given.values()):
         return
@@ -376,7 +383,7 @@ def refuse_other_gradients(
 
 
 OUT_HAS_NONE = "what is written to out has none", "leave out `out`, "
-"""Why there is no gradient, and what to do about it."""
+"""Why there is no gradient, and what to do."""
 
 
 def describe(dtypes: Iterable[torch.dtype]) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-JITGEN_CHECK=1: checks of values that kernels trust. The rows of groups are on the device, so that a
-check waits for it; and a checked call is never a cached one.
+JITGEN_CHECK=1: checks of values that kernels do not check. The rows of groups are on the device, so
+a check waits for the device; launches of checked calls are not cached.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ def check_values(
     start: int = GROUP_ALIGNMENT,
 ) -> None:
     """
-    Do nothing unless JITGEN_CHECK is on; then require values of `found` that kernels can serve.
+    If JITGEN_CHECK is on, require values of `found` that kernels support; otherwise do nothing.
 
     Waits for the device. While a CUDA graph is captured it does nothing, because values come when
     the graph runs.
 
     Args:
         layout: How rows belong to groups.
-        found: offs, m_indices or masked_m of the right type and shape; None: every row counts.
+        found: offs, m_indices or masked_m, of the right type and shape; None: every row is valid.
         rows: Rows of a; in the masked layout those of one group.
-        groups: Number of groups, where `found` does not tell: of the contiguous layout; None: any.
-        start: What rows of the contiguous layout a group starts at multiples of.
+        groups: Number of groups of the contiguous layout, where `found` does not give it; None: any
+            number.
+        start: In the contiguous layout, a group starts at a multiple of this number of rows.
 
     Raises:
         InputError: A value is wrong; it says which, and where.
@@ -50,14 +51,15 @@ def check_places(
     name: str, found: Tensor | None, count: int, what: str, *, owners: Tensor | None = None
 ) -> None:
     """
-    Do nothing unless JITGEN_CHECK is on; then require values that are places of something, or -1.
+    If JITGEN_CHECK is on, require values that are valid indices, or -1; otherwise do nothing.
 
     Args:
         name: The argument.
-        found: Its tensor, int32; None: nothing to look at.
-        count: How many places there are.
-        what: What is there.
-        owners: offs or masked_m: what lies in rows of no group does not count; None: all does.
+        found: Its tensor, int32; None: nothing is checked.
+        count: Number of valid indices.
+        what: What the indices refer to, for the message.
+        owners: offs or masked_m: values in rows of no group are not checked; None: all values are
+            checked.
 
     Raises:
         InputError: A value is wrong; it says which, and where.
@@ -78,7 +80,7 @@ def check_places(
 
 
 def _owned(values: Tensor, owners: Tensor) -> Tensor:
-    """Return which rows belong to a group: rows of (G, M) by masked_m, rows of (M,) by offs."""
+    """Return which rows belong to a group: of (G, M) values by masked_m, of (M,) values by offs."""
     rows = torch.arange(values.shape[-1])
     if values.dim() == 2:
         return rows < owners.unsqueeze(-1)

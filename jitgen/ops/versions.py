@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Detects whether tensors have changed since a value was made of them and kept.
+Detects whether tensors have changed since a cached value was made from them.
 
-A kept value refers to the memory of tensors, or copies their values. The first goes wrong if a
-tensor gets other memory, sizes, strides or another type: `Places` detects that. The second also
-goes wrong if the tensor is written to, which `Versions` detects as far as torch counts writes.
-Every value that is kept beyond a call and was made of tensors has one of the two; without them it
-is made anew at each call.
+A cached value refers to the memory of tensors, or copies their values. A reference becomes invalid
+if a tensor gets other memory, sizes, strides or another type: `Places` detects that. A copy also
+becomes invalid if the tensor is written to: `Versions` detects that as far as torch counts writes.
+Every value that is made from tensors and kept after a call has one of the two; without them it is
+made again at each call.
 
 torch does not count these writes: through ``.data`` or an earlier ``.detach()`` under inference
 mode, by kernels that got an address (some optimisers, the gathering of FSDP), and by a CUDA graph
-that is replayed. So a copy is kept only where its user asked for it.
+that is replayed. So a copy is cached only if the user requested it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Places:
     """
     Memory, shape and type of some tensors at one time.
 
-    A holder of this must also hold that memory (a ``detach()`` does), so that no other tensor gets
-    it and the address identifies it.
+    The object that stores this one must also keep that memory alive, for example by a ``detach()``,
+    so that the address identifies the memory.
 
     Args:
-        tensors: Tensors that something refers to; None for an absent one.
+        tensors: The tensors that the cached value refers to; None for an absent one.
     """
 
     __slots__ = ("_places",)
@@ -49,10 +49,10 @@ class Places:
 
 class Versions:
     """
-    Places of tensors that something was made of, and torch's count of writes to each.
+    Places of the tensors from which a value was made, and torch's count of writes to each.
 
-    It holds neither a tensor nor its memory, but weak references to both, with which
-    `torch.utils.swap_tensors` refuses a tensor.
+    It holds weak references to the tensors and their memory. Because of these,
+    `torch.utils.swap_tensors` refuses the tensors.
     """
 
     __slots__ = ("_marks", "_places")
@@ -67,9 +67,9 @@ class Versions:
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> Versions | None:
         """
-        Return that; None where nothing made of `tensors` may be kept: torch counts no writes to
-        tensors of inference mode, a tracer's have no values, and in the capture of a CUDA graph
-        nothing has its values before a replay.
+        Return the versions of `tensors`; None if a value made from them must not be cached: torch
+        counts no writes to tensors of inference mode, tensors of a tracer have no values, and while
+        a CUDA graph is captured, tensors get their values only at a replay.
         """
         if any(each.is_inference() for each in tensors) or is_traced(tensors):
             return None
@@ -79,7 +79,10 @@ class Versions:
         return None if is_capturing else cls(tensors)
 
     def hold(self, tensors: Sequence[Tensor]) -> bool:
-        """Say whether `tensors` are the same objects with the same values, as far as is counted."""
+        """
+        Say whether `tensors` are the same objects with the same values, as far as torch counts
+        writes.
+        """
         if len(tensors) != len(self._marks) or not self._places.hold(tensors):
             return False
         return all(

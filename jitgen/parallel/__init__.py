@@ -4,10 +4,10 @@ Expert parallel in one host: ranks that share a layer, each with some of its exp
 
     dispatch -> the layer's launches -> combine_ranks
 
-`connect` makes what ranks reach each other by: memory that all see, on GPUs of one host or in
-processes of one, or collectives of torch where there is none. `jitgen.MoELayer(..., group=)` uses
-it; `balance` proposes which ranks have which experts, some of them twice.
-Docs: docs/expert-parallel.md.
+`connect` makes the connection of the ranks: memory that all ranks see, on GPUs or in processes of
+one host, or collectives of torch where such memory is not available. `jitgen.MoELayer(..., group=)`
+uses it; `balance` proposes which ranks hold which experts; heavily loaded experts may be held
+twice. Docs: docs/expert-parallel.md.
 """
 
 from jitgen.parallel.balance import balance

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A map of experts by which ranks have equally many tokens: replicas for the heaviest, then packing.
+A map of experts that gives ranks about equally many tokens: the most loaded experts get replicas,
+then places are packed onto ranks.
 
 The two greedy steps are those of DeepSeek's EPLB (github.com/deepseek-ai/EPLB), for one host: each
-replica goes to the expert with most tokens in one place; then places, the heaviest first, go to the
-rank with the fewest tokens that has room.
+replica goes to the expert with the most tokens per place. Then places are assigned, those with the
+most tokens first, to the rank that has the fewest tokens and a free place.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from jitgen.support.text import shown
 
 def balance(counts: Sequence[float] | Tensor, ranks: int, replicas: int = 0) -> ExpertMap:
     """
-    Return a map for experts that had so many tokens; equal arguments give equal maps.
+    Return a map that balances ranks for these token counts; equal arguments give equal maps.
 
     Args:
-        counts: (E,) tokens of each expert, over all ranks: what ``jitgen.route(load=)`` counts,
-            added up. 0 for all, and the map is one for any tokens.
+        counts: (E,) tokens of each expert, summed over all ranks: the counts of
+            ``jitgen.route(load=)``. If all are 0, experts count as equally loaded.
         ranks: Ranks that share the layer.
-        replicas: Places beside one for each expert, at most ``E * (ranks - 1)``: no rank needs an
-            expert twice.
+        replicas: Further places, in addition to one for each expert; at most ``E * (ranks - 1)``,
+            because no rank needs an expert twice.
 
     Raises:
-        InputError: A number is none that there can be.
+        InputError: A count is negative or not finite, or `replicas` is out of range.
 
     Example::
 
@@ -75,7 +76,10 @@ def balance(counts: Sequence[float] | Tensor, ranks: int, replicas: int = 0) -> 
 
 
 def _copies(loads: Sequence[float], ranks: int, replicas: int) -> list[int]:
-    """Return how many places each expert has: one, and one more for the heaviest in turn."""
+    """
+    Return how many places each expert has: one, and each replica goes to the expert with the most
+    tokens per place.
+    """
     copies = [1] * len(loads)
     for _ in range(replicas):
         some = (expert for expert, count in enumerate(copies) if count < ranks)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Ranks that reach each other by collectives of torch alone: of other hosts, or without peer access.
+Ranks that exchange tokens by collectives of torch only: ranks on several hosts, or GPUs without
+peer access.
 
-Sums are those of `jitgen.parallel.windows`, bit by bit: in the order of ranks, rounded once.
+Sums have the same bits as those of `jitgen.parallel.windows`: added in the order of ranks, rounded
+once.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from jitgen.parallel.wire import group_of
 _ALIGNMENT = 16
 
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""Newer torch has another name for it, and warns of the old one."""
+"""Newer versions of torch renamed this function, and warn if the old name is used."""
 
 
 class Collectives:
@@ -38,7 +40,7 @@ class Collectives:
         self.max_tokens, self.can_mask = max_tokens, False
 
     def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
-        """Gather the tokens of all ranks, each one record of bytes, by one collective."""
+        """Gather the tokens of all ranks by one collective; each token is one record of bytes."""
         tokens, top_k = topk_ids.shape
         row, ids = 2 * x.shape[1], 4 * top_k
         length = -(-(row + 2 * ids) // _ALIGNMENT) * _ALIGNMENT
@@ -86,8 +88,8 @@ class Collectives:
 
     def _rows(self, y: Tensor, inverse: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
         """
-        Send the rows of experts, with zeros where a rank has none, and which these are; return
-        those of own tokens, and the place of each.
+        Send the rows of experts, zeros for missing ones, and which rows are present; return the
+        rows of this rank's tokens, and the index of each pair's row among them.
         """
         is_here = (inverse >= 0) & (inverse < len(y))
         sent = y.new_zeros(inverse.numel(), y.shape[1])
@@ -103,7 +105,7 @@ class Collectives:
         return every, (count * source + place).where(most > 0, -1).int()
 
     def check(self) -> tuple[Masked, ...]:
-        """Return that no rank is masked: torch's own limits end what waits."""
+        """Return no masked ranks: torch's own time limits end waits."""
         return ()
 
     def __deepcopy__(self, _memo: object) -> Collectives:

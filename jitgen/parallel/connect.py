@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connects the ranks of a group: by memory that they share, else by collectives."""
+"""Connects the ranks of a group: by shared memory if possible, otherwise by collectives."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ def connect(  # noqa: PLR0913  # each is one thing to say
     numerics: str | None = None,
 ) -> Wire:
     """
-    Return what this rank reaches the others by. All ranks of the group call it, with equal
-    arguments but for the device.
+    Return the connection of this rank to the others. All ranks of the group call it, with equal
+    arguments except for the device.
 
     Args:
         group: The ranks, such as ``torch.distributed.group.WORLD``.
         hidden: Columns of a token, a multiple of 4.
         top_k: Most experts of a token.
-        max_tokens: Most tokens of a rank in a call; layers take more of them in several passes.
+        max_tokens: Most tokens of a rank in a call; a layer computes more tokens in several passes.
         device: Where this rank's tokens are.
-        kind: ``windows``: memory that all ranks see, of which each has
-            ``ranks * max_tokens * (8 * hidden + 16 * top_k)`` bytes; ``collectives`` of torch;
-            ``auto``: windows where ranks are on one host and can have them.
+        kind: ``windows``: memory that all ranks see, of which each has ``ranks * max_tokens * (8 *
+            hidden + 16 * top_k)`` bytes; ``collectives`` of torch; ``auto``: windows where ranks
+            are on one host and can have them.
         limit_s: How long a rank waits for another one in its windows, in seconds.
-        late: What happens to a rank that is late by more. ``fail``: results mean nothing from then
-            on, and `check` raises `PeerTimeout`. ``mask``: the others go on without its tokens and
-            experts; needs windows.
-        numerics: ``invariant``: windows have room for the row of each expert, as layers with these
-            numerics need: ``ranks * max_tokens * (8 * hidden + 16 * top_k)`` bytes become ``ranks *
-            max_tokens * (4 * hidden * (1 + top_k) + 16 * (1 + top_k))``. Not with ``late="mask"``.
-            None: as JITGEN_NUMERICS says.
+        late: What happens if a rank is late by more than `limit_s`. ``fail``: results are invalid
+            from then on, and `check` raises `PeerTimeout`. ``mask``: the others go on without the
+            tokens and experts of the late rank; needs windows.
+        numerics: ``invariant``: windows have room for one row per expert of a token, which layers
+            with these numerics need: ``ranks * max_tokens * (8 * hidden + 16 * top_k)`` bytes
+            become ``ranks * max_tokens * (4 * hidden * (1 + top_k) + 16 * (1 + top_k))``. Not with
+            ``late="mask"``. None: as JITGEN_NUMERICS says.
 
     Raises:
-        InputError: An argument is wrong, or there are no windows and ``windows`` are asked for.
+        InputError: An argument is wrong, or `kind` is ``windows`` and windows are not possible.
     """
     if not isinstance(group, ProcessGroup):
         raise InputError(
@@ -91,7 +91,7 @@ def connect(  # noqa: PLR0913  # each is one thing to say
 
 
 def _check(hidden: int, top_k: int, max_tokens: int, kind: str, limit_s: float) -> None:
-    """Require arguments that make sense."""
+    """Require sizes, a kind and a limit in their allowed ranges."""
     if kind not in _KINDS:
         raise InputError("kind", f"must be one of {', '.join(_KINDS)} (got {kind!r})")
     if type(hidden) is not int or hidden < 4 or hidden % 4:
@@ -105,7 +105,7 @@ def _check(hidden: int, top_k: int, max_tokens: int, kind: str, limit_s: float) 
 
 
 def _check_kinds(late: str, numerics: str | None, kind: str) -> None:
-    """Require kinds that go together."""
+    """Require a combination of `late`, `numerics` and `kind` that is supported."""
     if late not in _LATE:
         raise InputError("late", f"must be one of {', '.join(_LATE)} (got {late!r})")
     if numerics is not None:
@@ -125,7 +125,9 @@ def _windows(
     can_mask: bool,
     is_invariant: bool,
 ) -> tuple[Windows | None, str]:
-    """Return windows, or why there are none, which all ranks find alike."""
+    """
+    Return windows, or the reason why they are not possible; all ranks come to the same answer.
+    """
     if group.size() > MOST_RANKS:
         return None, f"{group.size()} ranks are more than {MOST_RANKS}"
     host = zlib.crc32(socket.gethostname().encode())

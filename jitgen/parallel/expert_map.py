@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which expert is in which place of which rank, some of them in several."""
+"""Which expert each place of each rank holds; an expert may be in several places."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from jitgen.support.text import shown
 @frozen
 class ExpertMap:
     """
-    Experts of a layer in places of ranks: rank r has the places that ``share(len(placed), r,
-    ranks)`` says. An expert with several places, replicas, has a part of its tokens in each.
+    The experts of a layer, assigned to places of ranks. Rank r has the places that
+    ``share(len(placed), r, ranks)`` gives. If an expert has several places (replicas), each
+    computes a part of its tokens.
 
     Attributes:
         experts: Experts of the layer, E.
         ranks: Ranks that share it.
-        placed: The expert in each place, P numbers, of which each from 0 to E - 1 is one.
+        placed: The expert in each of the P places; every expert from 0 to E - 1 occurs.
 
     Raises:
-        InputError: An expert has no place, or there is none of that number.
+        InputError: An expert has no place, or a number in `placed` is not that of an expert.
 
     Example::
 
@@ -51,7 +52,7 @@ class ExpertMap:
 
     @classmethod
     def plain(cls, experts: int, ranks: int) -> ExpertMap:
-        """Return the map of experts in their order, each in one place."""
+        """Return the map with the experts in their order, each in one place."""
         return cls(experts=experts, ranks=ranks, placed=tuple(range(experts)))
 
     def part(self, rank: int) -> range:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Memory of each rank that all ranks of a host see: torch's symmetric memory on GPUs, files that
-processes map on a CPU.
+Memory of each rank that all ranks of a host can access: torch's symmetric memory on GPUs,
+memory-mapped files on a CPU.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _NAME_BYTES = 16
 
 class Shared(NamedTuple):
     """
-    A buffer of each rank.
+    One buffer on each rank, which all ranks can access.
 
     Attributes:
-        own: That of this rank: uint8, zeros.
-        addresses: Where this rank sees those of all, by rank.
-        keeps: What has to live as long.
+        own: The buffer of this rank: uint8, zeros.
+        addresses: Addresses of the buffers of all ranks in this process, by rank.
+        keeps: Object that must live as long as the buffers are used.
     """
 
     own: Tensor
@@ -38,12 +38,15 @@ class Shared(NamedTuple):
 
 
 def shared(nbytes: int, group: ProcessGroup, device: torch.device) -> Shared | str:
-    """Return memory of all ranks of a group, which all call this; or why there is none."""
+    """
+    Return a buffer of `nbytes` on every rank, or the reason why it cannot be had. All ranks of the
+    group call this.
+    """
     return (_of_gpus if device.type == "cuda" else _of_files)(nbytes, group, device)
 
 
 def least(numbers: list[int], group: ProcessGroup, device: torch.device) -> list[int]:
-    """Return the least of each of the numbers that ranks give."""
+    """Return the minimum over all ranks of each number."""
     found = torch.tensor(numbers, dtype=torch.int64, device=device)
     dist.all_reduce(found, op=dist.ReduceOp.MIN, group=group)
     result: list[int] = found.tolist()
@@ -51,7 +54,7 @@ def least(numbers: list[int], group: ProcessGroup, device: torch.device) -> list
 
 
 def _all_can(step: Callable[[], Any], group: ProcessGroup, device: torch.device) -> tuple[Any, str]:
-    """Do a step on each rank; return what it made, and why not all could do it, if so."""
+    """Do a step on each rank; return its result, and a reason if it failed on any rank."""
     made, trouble = None, ""
     try:
         made = step()
@@ -77,7 +80,10 @@ def _of_gpus(nbytes: int, group: ProcessGroup, device: torch.device) -> Shared |
 
 
 def _of_files(nbytes: int, group: ProcessGroup, device: torch.device) -> Shared | str:
-    """Map a file of each rank; its name, which no other user can guess, goes once all have it."""
+    """
+    Map one file per rank. Other users cannot guess its name, which is removed once all ranks have
+    mapped it.
+    """
     place = next(each for each in _PLACES if each.is_dir())
     name = torch.tensor(list(secrets.token_bytes(_NAME_BYTES)), dtype=torch.uint8)
     dist.broadcast(name, group_src=0, group=group)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that travel between ranks from the places of one map to those of another."""
+"""Sends weights between ranks, from the places of one expert map to those of another."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from jitgen.parallel.wire import group_of
 
 def transfers(old: ExpertMap, new: ExpertMap) -> list[tuple[int, int]]:
     """
-    Return which place of `new` gets its expert from which place of `old`: from the same rank where
-    that has it, else from its places in turn. A rank's n-th place that keeps its expert is left
+    Return pairs (place of `new`, place of `old`) of which the first gets its weights from the
+    second. The source is on the same rank if that rank holds the expert; otherwise the places of
+    the expert take turns. If the n-th place of a rank has the same expert in both maps, it is left
     out.
     """
     places, owners = old.places, old.owners
@@ -41,12 +42,13 @@ def transfers(old: ExpertMap, new: ExpertMap) -> list[tuple[int, int]]:
 
 class Travelling:
     """
-    Weights on their way, which all ranks of a group start together; it returns at once.
+    A transfer of weights. All ranks of a group start it together; the constructor does not wait for
+    it.
 
     Args:
-        tensors: The weights of this rank in the places of `old`, by names.
-        old: Where weights are.
-        new: Where they shall be.
+        tensors: The weights of this rank in the places of `old`, by name.
+        old: The map by which weights are placed now.
+        new: The map by which they are placed afterwards.
         group: The ranks.
 
     Raises:
@@ -82,11 +84,13 @@ class Travelling:
         self._work = dist.batch_isend_irecv(steps) if steps else []
 
     def has_come(self) -> bool:
-        """Return whether all of this rank has come and gone."""
+        """Return whether everything that this rank sends and receives has been transferred."""
         return all(each.is_completed() for each in self._work)
 
     def put(self, tensors: Mapping[str, Tensor]) -> None:
-        """Wait for the rest, and write what came to its places, on the current stream."""
+        """
+        Wait for the rest, and write the received weights to their places, on the current stream.
+        """
         for each in self._work:
             each.wait()
         with torch.no_grad():
@@ -99,8 +103,8 @@ def spread(
     tensors: Mapping[str, Tensor], expert_map: ExpertMap, group: ProcessGroup
 ) -> dict[str, Tensor]:
     """
-    Return the weights of this rank's places, out of those of each rank's share of the experts; all
-    ranks call it.
+    Return the weights for the places of this rank. Before, each rank has its share of the experts
+    in their order. All ranks call it.
     """
     plain = ExpertMap.plain(expert_map.experts, expert_map.ranks)
     travelling = Travelling(tensors, plain, expert_map, group)
@@ -120,13 +124,13 @@ def spread(
 
 class Move:
     """
-    A new map of a layer on its way: see `jitgen.MoELayer.move`.
+    A change of a layer to a new expert map, in progress: see `jitgen.MoELayer.move`.
 
     Args:
         placed: The layer's wire.
         expert_map: The new map.
-        tensors: The weights of this rank by names, which are written at the end.
-        done: Called then.
+        tensors: The weights of this rank by name; `finish` overwrites them.
+        done: Called by `finish` at its end.
     """
 
     def __init__(
@@ -146,13 +150,17 @@ class Move:
         self._placed, self._map, self._tensors, self._done = placed, expert_map, tensors, done
 
     def is_ready(self) -> bool:
-        """Return whether all that this rank sends and gets has come: `finish` waits for nothing."""
+        """
+        Return whether everything that this rank sends and receives has been transferred, so that
+        `finish` would not wait.
+        """
         return self._travelling.has_come()
 
     def finish(self) -> None:
         """
-        Let the layer's next call have the new map. Every rank calls it between the same two calls,
-        on the stream of these; it waits for weights that have not come.
+        Make the layer use the new map from its next call on. Every rank calls this between the same
+        two calls of the layer, on the stream of these calls; it waits for weights that have not
+        arrived.
         """
         if not self._placed.is_moving:
             return

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A wire by which experts have places: tokens come with experts of the layer, and travel with places.
+A wire that translates experts to places: callers give the experts of the layer, ranks exchange the
+places that an `ExpertMap` assigns.
 
-A token's number decides which replica it has, so that the same call has the same result. The table
-is a tensor: a new map is one copy, which captured graphs read without a new capture.
+The index of a token decides which replica it uses, so that equal calls have equal results. The
+table is a tensor: to change the map, one copy is enough, and captured graphs use the new map
+without a new capture.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from jitgen.parallel.expert_map import ExpertMap
 from jitgen.parallel.wire import Wire
 
 PERIOD = 64
-"""Tokens after which replicas take turns anew: of three, one has a token more of these than two."""
+"""
+Tokens after which the turns of replicas begin again. Of three replicas, one gets one token more in
+each period than the other two.
+"""
 
 
 class Placed:
@@ -26,13 +31,13 @@ class Placed:
     See `jitgen.parallel.wire.Wire`.
 
     Attributes:
-        expert_map: The experts in places.
-        is_moving: Whether another map is on its way.
+        expert_map: The map of experts to places.
+        is_moving: Whether weights are being moved to another map.
 
     Args:
-        wire: What the ranks reach each other by.
-        expert_map: The experts in places.
-        others: Numbers of experts without weights, behind those with.
+        wire: The connection of the ranks.
+        expert_map: The map of experts to places.
+        others: Number of experts without weights; their numbers follow those of the others.
         device: Where tokens are.
     """
 
@@ -51,7 +56,7 @@ class Placed:
         self.switch(expert_map)
 
     def switch(self, expert_map: ExpertMap) -> None:
-        """Let calls from now on have another map."""
+        """Use another map in all calls from now on."""
         self.expert_map = expert_map
         places = expert_map.places
         none, first = (-1,), len(expert_map.placed)
@@ -61,11 +66,11 @@ class Placed:
 
     def choose(self, topk_ids: Tensor) -> Tensor:
         """
-        Return the places of a call's experts: token t has replica ``(t + rank) % count`` of an
-        expert with so many, each `PERIOD` tokens anew.
+        Return the places of the experts of a call. Of an expert with `count` replicas, token t uses
+        replica ``(t + rank) % PERIOD % count``.
 
         Args:
-            topk_ids: (T, k) int32: experts of the layer; any other number has no place, -1.
+            topk_ids: (T, k) int32: experts of the layer; any other number gives place -1.
         """
         last = self._table.numel() // PERIOD - 2
         rows = topk_ids.clamp(-1, last)
@@ -96,10 +101,10 @@ class Placed:
 
     def require_like(self, expert_map: object) -> None:
         """
-        Require another map that these places can have.
+        Require a map with the same numbers of experts, ranks and places as the present one.
 
         Raises:
-            InputError: It is none, or has other sizes.
+            InputError: It is not an `ExpertMap`, or has other sizes.
         """
         if not isinstance(expert_map, ExpertMap):
             kind = type(expert_map).__name__

@@ -8,7 +8,8 @@ from jitgen.errors import InputError
 
 def share(experts: int, rank: int, ranks: int) -> tuple[int, int]:
     """
-    Return the first expert of a rank and how many follow it: parts that differ by one at most.
+    Return the first expert of a rank and the number of its experts; these numbers differ between
+    ranks by at most one.
 
     Example::
 
@@ -16,7 +17,7 @@ def share(experts: int, rank: int, ranks: int) -> tuple[int, int]:
         # 64, 64
 
     Raises:
-        InputError: There are fewer experts than ranks, or `rank` is none of them.
+        InputError: There are fewer experts than ranks, or `rank` is not from 0 to ranks - 1.
     """
     if type(ranks) is not int or not 1 <= ranks <= experts:
         raise InputError("ranks", f"must be 1 to experts, {experts} (got {ranks!r})")

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Ranks that write to each other's memory: one window for tokens and one for sums, and their rounds.
+Ranks that write directly to each other's memory. Each rank has two windows: one receives tokens
+(`dispatch`), the other receives sums (`combine_ranks`).
 
-The kernels say who may write which place when, and which wait allows it: see the beginning of a
-generated `dispatch`. Both windows have one bank.
+A *round* is one `dispatch` and the `combine_ranks` after it; every rank counts rounds. The
+beginning of a generated `dispatch` explains who may write to which place at which time, and which
+wait allows it. A window is one buffer, which every round uses again; there is no second buffer for
+alternate rounds.
 """
 
 from __future__ import annotations
@@ -25,16 +28,18 @@ _VECTOR_BYTES = 16
 
 class Windows:
     """
-    Memory of this rank that peers write, and where theirs is.
+    Memory of this rank to which its peers write, and the addresses of the peers' memory.
 
     Args:
         group: The ranks.
-        tokens: Memory for tokens, of all ranks.
-        sums: Memory for sums.
+        tokens: Buffers that receive the tokens of all ranks.
+        sums: Buffers that receive sums.
         max_tokens: Most tokens of a rank in a call.
         limit_s: How long a rank waits for another one.
-        notes: Memory for what ranks note, where one that is late is masked; None: it is an error.
-        is_invariant: Whether `sums` has room for the rows of experts.
+        notes: Buffers in which ranks note that they are waiting, or that they have masked a late
+            rank; None: a late rank is an error.
+        is_invariant: Whether `sums` has room for one row per expert of a token, which invariant
+            numerics need, instead of one sum.
     """
 
     def __init__(
@@ -132,7 +137,9 @@ class Windows:
         return found
 
     def _tell_on_host(self) -> None:
-        """Warn, where this needs no wait for a device."""
+        """
+        Warn of masked ranks if the state is in host memory, so that no wait for a device is needed.
+        """
         if self.can_mask and not self._state.is_cuda and int(self._state[rounds.MASKED]):
             self.check()
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface by which a layer reaches other ranks: windows and collectives have it."""
+"""
+The interface through which a layer exchanges rows with other ranks; `Windows` and `Collectives`
+implement it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ _resolved: Any = distributed_c10d._resolve_process_group  # type: ignore[attr-de
 
 def group_of(name: str) -> ProcessGroup:
     """
-    Return the group of that name. What lives as long as a layer does not keep the group itself: the
-    threads of one that is there when the process ends may abort it.
+    Return the group of that name. Objects that live as long as a layer keep the name, not the
+    group: if a group still exists when the process ends, its threads may abort the process.
     """
     found: ProcessGroup = _resolved(name)
     return found
@@ -26,15 +29,15 @@ def group_of(name: str) -> ProcessGroup:
 @runtime_checkable
 class Wire(Protocol):
     """
-    Ranks that reach each other.
+    The connection of a rank to the others.
 
     Every rank calls `dispatch` and `combine` in turn, with the same `room`. Layers that run one
     after the other on one stream share a wire.
 
     Attributes:
         group_name: Torch's name of the group of ranks; see `group_of`.
-        rank: The number of this one.
-        ranks: How many there are.
+        rank: The number of this rank.
+        ranks: Number of ranks.
         max_tokens: Most tokens of a rank in a call.
         can_mask: Whether ranks that are late are masked.
     """
@@ -46,7 +49,10 @@ class Wire(Protocol):
     can_mask: bool
 
     def dispatch(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, room: int) -> Tokens:
-        """Send the tokens of this rank to every rank; return those of all, `room` of each."""
+        """
+        Send the tokens of this rank to every rank; return the tokens of all ranks, `room` rows for
+        each.
+        """
         ...
 
     def combine(
@@ -60,8 +66,9 @@ class Wire(Protocol):
         topk_weights: Tensor | None = None,
     ) -> Tensor:
         """
-        Send y, (ranks * room, H), to the ranks of its rows; add up those of own tokens. With
-        `inverse` y has rows of experts: see `jitgen.ops.combine_ranks.call`.
+        Send each row of y, (ranks * room, H), to the rank of its token, and add up the rows
+        received for this rank's tokens. With `inverse`, y has one row for each pair of a token and
+        an expert: see `jitgen.ops.combine_ranks.call`.
         """
         ...
 
@@ -71,6 +78,6 @@ class Wire(Protocol):
         masked, return those that are, and warn of each once.
 
         Raises:
-            PeerTimeout: This rank did, and ranks are not masked.
+            PeerTimeout: This rank waited too long, and late ranks are not masked.
         """
         ...

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient of an activation whose rows have weights, beside the activation again."""
+"""The gradient of an activation whose rows have weights; the activation is computed again, too."""
 
 from jitgen.config.operation import Operation
 

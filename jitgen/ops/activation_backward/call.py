@@ -38,25 +38,27 @@ def activation_backward(  # noqa: PLR0913  # each is one thing to say
 ) -> Results:
     """
     Compute the gradient of ``weights[m] * act(x[m])`` for the rows of every group, and that product
-    again, which the gradient of the next weights is made of.
+    again: the gradient of the weights of the next GEMM needs it.
 
-    With ``g = dy[m, i]`` and the derivatives of act, dx is ``weights[m] * g * act'``, y is
-    ``weights[m] * act``, and a sum has ``g * act`` of 256 columns: the sums of a row add up to the
-    gradient of its weight. All in float32, dx and y rounded once. Beyond a limit a derivative is 0.
+    With ``g = dy[m, i]`` and the derivatives of act, dx is ``weights[m] * g * act'`` and y is
+    ``weights[m] * act``. Each value of sums is the sum of ``g * act`` over 256 columns; the sums of
+    a row add up to the gradient of its weight. All arithmetic is float32; dx and y are rounded
+    once. Where a gate or an up is beyond a limit, its derivative is 0.
 
     Args:
         dy: (M, I), or (G, M, I) with `masked_m`: bfloat16, last dimension contiguous. On sm_90a I
             is a multiple of 8, and addresses and strides are multiples of 16 bytes.
-        x: (M, 2 I) or (G, M, 2 I) bfloat16, what was activated; I columns where `activation` has no
-            gate.
+        x: (M, 2 I) or (G, M, 2 I) bfloat16, the input of the activation; I columns where
+            `activation` has no gate.
         weights: (M,) or (G, M) float32, last dimension contiguous.
-        offs: (G,) int32, the ragged layout: the row behind the last of each group. Exactly one of
-            these three is given.
+        offs: (G,) int32, the ragged layout: for each group, the index after its last row. Exactly
+            one of these three is given.
         m_indices: (M,) int32, the contiguous layout: the group of each row, -1 for padding.
-        masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
-        activation: As for `jitgen.silu_mul_quantize`, and so are those below.
+        masked_m: (G,) int32, the masked layout: for each group, how many of its M rows are valid.
+        activation: As for `jitgen.silu_mul_quantize`; the same holds for the numbers below.
         interleaved: Gates are in the even columns of x, ups in the odd ones.
-        swiglu_limit: For activations whose formula has it.
+        swiglu_limit: For activations with it in their formula; the same holds for the numbers
+            below.
         swiglu_alpha: Likewise.
         swiglu_beta: Likewise.
         gate_softcap: Likewise.
@@ -72,7 +74,8 @@ def activation_backward(  # noqa: PLR0913  # each is one thing to say
         sums: (M, ceil(I / 256)) or (G, M, ceil(I / 256)) float32.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.

@@ -29,7 +29,7 @@ from jitgen.support.frozen import frozen
 
 @frozen
 class Launch(AnyLaunch):
-    """A cached launch: all that a call needs but its tensors."""
+    """A cached launch: everything that a call needs except its tensors."""
 
     def call(
         self, dy: Tensor, x: Tensor, weights: Tensor, groups: Tensor | None, out: Results | None

@@ -42,7 +42,7 @@ def activation_backward(  # noqa: PLR0913  # the arguments of the real one
         offs: (G,) int32: where the rows of each group end. Exactly one of these three is given.
         m_indices: (M,) int32: the group of each row, -1 for padding.
         masked_m: (G,) int32: how many rows of each matrix count.
-        activation: As for `jitgen.silu_mul_quantize`, and so are those below.
+        activation: As for `jitgen.silu_mul_quantize`; the same holds for the numbers below.
         interleaved: Gates are in the even columns of x, ups in the odd ones.
         swiglu_limit: For activations that have it.
         swiglu_alpha: Likewise.
@@ -54,7 +54,8 @@ def activation_backward(  # noqa: PLR0913  # the arguments of the real one
         dx like x, y like dy, and sums, (M, ceil(I / 256)) or (G, M, ceil(I / 256)) float32.
 
     Raises:
-        InputError: The numbers are not those of the activation.
+        InputError: A number that the activation needs is missing, or one is given that it does not
+            have.
     """
     given = {
         "swiglu_limit": swiglu_limit,

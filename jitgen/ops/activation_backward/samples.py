@@ -30,13 +30,14 @@ from jitgen.support.frozen import frozen
 _WARP, _VECTOR = 32, 8
 
 _BITS = 18
-"""Bits that formulas keep of the largest of their terms, at least."""
+"""Least number of bits of the largest term of a formula that the result keeps."""
 
 
 _NOTHING = 2.0**-64
 """
-Exact results are 0 or larger by far; where a formula has a product of 0 and a gate that is shut, a
-kernel may have what its exponential is there.
+Absolute error that is allowed in exact problems. Their results are 0 or much larger than this;
+where a formula multiplies 0 by the value of a closed gate, a kernel may return the tiny value of
+its exponential instead of 0.
 """
 
 
@@ -84,15 +85,15 @@ unreachable = nothing_unreachable
 
 def numbers_of(activation: Activation, *, is_exact: bool) -> dict[str, float]:
     """
-    Return the numbers of an activation in samples, by the names of the arguments: in exact ones a
-    limit from where on silu(gate) is gate in float32.
+    Return the numbers of an activation in samples, by the names of the arguments: in exact
+    problems, a limit above which silu(gate) equals gate in float32.
     """
     found = of_activation.numbers_of(activation, is_exact=is_exact)
     return found | ({"swiglu_limit": 30.0} if is_exact and "swiglu_limit" in found else {})
 
 
 def tile(config: ActivationBackwardConfig) -> tuple[int, int]:
-    """Return rows and columns of the tiles in which wrong results are reported."""
+    """Return the rows and columns of the tiles by which wrong results are reported."""
     return config.tiling.rows, SUM_COLUMNS
 
 
@@ -108,9 +109,9 @@ def make(
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`. Every
     layout gets rows of no group.
 
-    Exact calls have gates that are open, shut or 0, small integers, and weights that are powers of
-    two, so that no sum is rounded. Results of others may be a step of bfloat16 from what they must
-    be, and what their formulas lose.
+    Exact calls have gates that are open, closed or 0, other values that are small integers, and
+    weights that are powers of two, so that no sum is rounded. Results of other calls may differ
+    from the right ones by one step of bfloat16 and by the rounding errors of their formulas.
     """
     activation = config.activation
     numbers = numbers_of(activation, is_exact=is_exact)
@@ -165,7 +166,10 @@ def make(
 
 
 def _joined(config: ActivationBackwardConfig, gate: Tensor, up: Tensor) -> Tensor:
-    """Return the x of gates and ups that a kernel takes apart; of gates alone without ups."""
+    """
+    Return x with these gates and ups in the order that the kernel expects; without ups, the gates
+    alone.
+    """
     if not config.activation.is_gated:
         return gate.bfloat16()
     return torch.stack((gate, up), -1 if config.interleaved else -2).flatten(-2).bfloat16()
@@ -179,7 +183,7 @@ def _allowed(
     weights: Tensor,
     expected: tuple[Tensor, Tensor, Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return by how much each result of a random call may differ from what is expected."""
+    """Return by how much each result of a random call may differ from the expected result."""
     dx, y, _ = expected
     size = (1 + gate.abs()) * (1 + up.abs()) * 2.0**-_BITS
     of_y = size * weights.unsqueeze(-1)

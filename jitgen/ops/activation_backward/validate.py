@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arguments of `activation_backward`: every rule, each with one error."""
+"""Checks the arguments of `activation_backward`: each rule has its own error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jitgen.support.frozen import frozen
 from jitgen.targets.legality import rules
 
 Results = tuple[Tensor, Tensor, Tensor]
-"""dx, y and sums."""
+"""The results: dx, y and sums."""
 
 
 class Arguments(NamedTuple):
@@ -79,7 +79,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: The first rule that is broken, in the order of this function.
+        InputError: An argument is wrong; the checks run in the order of this function.
     """
     dy, x = args.dy, args.x
     device = device_of(Validated.op, "dy", dy, session)
@@ -128,7 +128,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
 
 
 def sums_of(columns: int) -> int:
-    """Return the sums of a row of so many columns."""
+    """Return the number of sums of a row with this number of columns."""
     return -(-columns // SUM_COLUMNS)
 
 

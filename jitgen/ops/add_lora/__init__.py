@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Low-rank adapters of experts, added to the rows of a product: each row has one of a batch."""
+"""
+Low-rank adapters of experts, added to the rows of a product; each row uses one adapter of a batch
+of adapters.
+"""
 
 from jitgen.config.operation import Operation
 

@@ -33,32 +33,33 @@ def add_lora(  # noqa: PLR0913  # each is one thing to say
     config: AddLoraConfig | Override | None = None,
 ) -> Tensor:
     """
-    Add low-rank adapters (LoRA) to the rows of a grouped product, each row its token's adapter.
+    Add low-rank adapters (LoRA) to the rows of a grouped product; each row uses the adapter of its
+    token.
 
     Row m belongs to pair ``p = permutation[m]``: token ``t = p // top_k``, expert ``e`` of
     ``topk_ids`` for that pair, adapter ``l = adapter_ids[t]``. Then ``out[m] = y[m] + scales[l] *
-    b[l, e] . (a[l, e] . x[t])``, in float32, rounded once. Where a has twice as many rows as b has
-    columns, the first half of them is for the first half of y's columns, and the second for the
-    second: gates and ups with adapters of their own. Rows of tokens without an adapter are y's. The
-    same values always give the same bits.
+    b[l, e] . (a[l, e] . x[t])``, in float32, rounded once. If a has twice as many rows as b has
+    columns, the first half of these rows is for the first half of y's columns and the second half
+    for the second: so gates and ups have separate adapters. Rows of tokens without an adapter are
+    copied from y. Equal inputs always give equal bits.
 
     Args:
         y: (M, N) bfloat16, last dimension contiguous: the product with the weights.
-        x: (T, K) bfloat16, what was multiplied with the weights, before it was quantised; (M, K)
-            with `by_row`. On sm_90a K, and N or its halves, are multiples of 8, and addresses and
-            strides of matrices are multiples of 16 bytes.
-        a: (L, G, R, K) bfloat16: of L adapters for G experts, R the rank, or twice the rank.
+        x: (T, K) bfloat16, or (M, K) with `by_row`: the operand that was multiplied by the weights,
+            before its quantisation. On sm_90a, K and N (or each half of N) are multiples of 8, and
+            addresses and strides of matrices are multiples of 16 bytes.
+        a: (L, G, R, K) bfloat16: L adapters for G experts; R is the rank, or twice the rank.
         b: (L, G, N, rank) bfloat16, a contiguous matrix for each adapter and expert. The rank is 8,
-            16, 32 or 64; adapters of a smaller one are filled up with zeros.
+            16, 32 or 64; pad adapters of other ranks with zeros.
         scales: (L,) float32.
-        adapter_ids: (T,) int32: the adapter of each token; -1, and any number that is none's, for
-            none.
-        topk_ids: (T, top_k) int32: the experts of each token, numbers of the whole layer.
+        adapter_ids: (T,) int32: the adapter of each token; -1, or any number outside 0 to L - 1,
+            for no adapter.
+        topk_ids: (T, top_k) int32: the experts of each token, numbered over the whole layer.
         permutation: (M,) int32, as `jitgen.route` and `jitgen.sort_pairs` give it: the pair of each
             row. Rows of -1 are not written.
         first_expert: The number of the first of the G experts.
-        by_row: Whether x has a row for each row of y, as the second product's rows are; otherwise
-            it has one for each token.
+        by_row: Whether x has one row for each row of y, as for the second product of a layer;
+            otherwise it has one row for each token.
         out: (M, N) bfloat16, where the result goes, last dimension contiguous. It may be y.
         config: A config to use instead of the selector's, or an edited kernel.
 
@@ -66,7 +67,8 @@ def add_lora(  # noqa: PLR0913  # each is one thing to say
         (M, N) bfloat16: `out`, or a new tensor.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.

@@ -16,7 +16,7 @@ from jitgen.runtime.session import current
 
 def check(config: AddLoraConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
-    Check the arguments of a direct call: the tensors of the public one, out, and the number of the
+    Check the arguments of a direct call: the tensors of the public call, out, and the number of the
     first expert.
 
     Raises:

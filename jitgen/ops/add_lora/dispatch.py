@@ -18,7 +18,7 @@ from jitgen.support.frozen import frozen
 
 @frozen
 class Launch(AnyLaunch):
-    """A cached launch: all that a call needs but its tensors."""
+    """A cached launch: everything that a call needs except its tensors."""
 
     def call(self, y: Tensor, *others: Tensor, out: Tensor | None) -> Tensor:
         """Launch the kernel, into `out` if it is given; return the sums."""

@@ -30,8 +30,8 @@ def add_lora(  # noqa: PLR0913  # the arguments of the real one
         b: (L, G, N, rank) bfloat16.
         scales: (L,) float32.
         adapter_ids: (T,) int32: the adapter of each token, -1 for none.
-        topk_ids: (T, top_k) int32: its experts, numbers of the whole layer.
-        permutation: (M,) int32: the pair of each row, -1 for rows of none.
+        topk_ids: (T, top_k) int32: the experts of each token, numbered over the whole layer.
+        permutation: (M,) int32: the pair of each row, -1 for rows without a pair.
         first_expert: The number of a's first expert.
         by_row: Whether x has a row for each row of y.
 

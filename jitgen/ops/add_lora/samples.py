@@ -85,7 +85,7 @@ unreachable = nothing_unreachable
 
 
 def tile(config: AddLoraConfig) -> tuple[int, int]:  # noqa: ARG001
-    """Return rows and columns of the tiles in which wrong results are reported."""
+    """Return the rows and columns of the tiles by which wrong results are reported."""
     return _VECTOR, _STEP
 
 
@@ -100,11 +100,11 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    Rows come in the order of experts, with rows of no pair behind them. Every fifth token has no
-    adapter, and some have numbers that are no adapter's; some pairs have experts that are not
-    here. Values of x that no row has are NaN. Numbers of exact calls are small integers, and scales
-    powers of two. A result of others may be a step of bfloat16 from what it must be, and what
-    float32 sums lose.
+    Rows are in the order of experts; rows without a pair follow them. Every fifth token has no
+    adapter, and some tokens have a number that belongs to no adapter; some pairs have experts of
+    other devices. Values of x that no row uses are NaN. Values of exact calls are small integers,
+    and their scales powers of two. Results of other calls may differ from the right ones by one
+    step of bfloat16 and by the rounding errors of float32 sums.
     """
     chance = torch.Generator(device).manual_seed(seed)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arguments of `add_lora`: every rule, each with one error."""
+"""Checks the arguments of `add_lora`: each rule has its own error."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: The first rule that is broken, in the order of this function.
+        InputError: An argument is wrong; the checks run in the order of this function.
     """
     y, x, a = args.y, args.x, args.a
     device = device_of(Validated.op, "y", y, session)
@@ -123,17 +123,18 @@ def check_matrices(
     a: Tensor, b: Tensor, size_k: int, size_n: int, names: tuple[str, str] = ("a", "b")
 ) -> tuple[int, int]:
     """
-    Require the two matrices of adapters, and return the parts of the columns and the rank.
+    Check the two matrices of adapters; return the number of parts of y's columns (1 or 2) and the
+    rank.
 
     Args:
         a: (L, G, R, K) bfloat16.
         b: (L, G, N, rank).
         size_k: K.
         size_n: N.
-        names: What the two are called.
+        names: Names of the two arguments in errors.
 
     Raises:
-        InputError: They do not fit each other, or the sizes.
+        InputError: The matrices do not fit each other, or the sizes.
     """
     first, second = names
     adapters, experts, inner, _ = a.shape
@@ -175,7 +176,7 @@ def check_matrices(
 
 
 def _check_pairs(args: Arguments, rows: int) -> None:
-    """Require what says the adapter and the expert of each row."""
+    """Check the tensors that give the adapter and the expert of each row."""
     like = ("y", args.y.device)
     int32 = [torch.int32]
     common.require(

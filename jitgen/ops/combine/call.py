@@ -28,38 +28,38 @@ def combine(
     shared_weights: Tensor | None = None,
 ) -> Tensor:
     """
-    Add up the weighted rows of each token: what an MoE layer does behind its second GEMM.
+    Add up the weighted rows of each token: the step of an MoE layer after its second GEMM.
 
     ``out[t] = sum over j of topk_weights[t, j] * y[inverse[t, j]] + shared[t]`` in float32, j
     ascending, rounded once at the end; places whose row is -1 are left out, and `shared` may have a
-    weight for each token. On a GPU a product is
-    added by one fused operation. The same values always give the same bits, whatever else is in
-    the call. The kernel is compiled at the first call that needs it, unless it was prewarmed or
-    JITGEN_ON_MISS says otherwise; it runs on the current stream of the tensors' device, and nothing
-    waits.
+    weight for each token. On a GPU a product is added by one fused operation. The result of a token
+    depends on its own inputs alone, and equal inputs give equal bits. The kernel is compiled at the
+    first call that needs it, unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on
+    the current stream of the tensors' device, and the host does not wait for it.
 
     Args:
         y: (M, N) bfloat16, rows of the second GEMM's result, last dimension contiguous; or (G, M,
             N) of the masked layout, whose rows count one matrix after the other. On a GPU N is a
             multiple of 8, and address and strides are multiples of 16 bytes.
         inverse: (T, top_k) int32, as `jitgen.route` gives it: the row of each of a token's places,
-            -1 where it has none. At most 32 places. Read on the device and not checked; a row that
-            y has not counts as none.
+            -1 where it has none. `top_k` is at most 32. The values are read on the device and not
+            checked; an index outside of y counts as -1.
         topk_weights: (T, top_k) float32.
-        shared: (T, N) bfloat16, what a shared expert gave, added at the end; memory as of y.
-        out: (T, N) bfloat16, where the result goes; memory as of y. It may be `shared`.
-        config: A config to use instead of the selector's, or an edited kernel: see
-            `jitgen.override`.
-        shared_weights: (T,) float32, what rows of `shared` are multiplied with: the gate of a
-            shared expert (Qwen3-Next), or the weights of experts that give the token itself, which
-            is `shared` then (LongCat). None: 1.
+        shared: (T, N) bfloat16, the output of a shared expert, which is added at the end; layout as
+            that of y.
+        out: (T, N) bfloat16, where the result goes; layout as that of y. It may be `shared`.
+        config: A config to use instead of the one that the selector chooses, or an edited kernel:
+            see `jitgen.override`.
+        shared_weights: (T,) float32, factors of the rows of `shared`: the gate of a shared expert
+            (Qwen3-Next); or, where `shared` is the tokens themselves, the weights of identity
+            experts (LongCat). None: 1.
 
     Returns:
         (T, N) bfloat16: `out`, or a new tensor.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
-            With `out` a tensor that requires a gradient is wrong while autograd is on.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given. With `out` a tensor that requires a gradient is wrong while autograd is on.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.

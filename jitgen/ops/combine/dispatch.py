@@ -18,7 +18,7 @@ from jitgen.support.frozen import frozen
 
 @frozen
 class Launch(AnyLaunch):
-    """A cached launch: all that a call needs but its tensors."""
+    """A cached launch: everything that a call needs except its tensors."""
 
     def call(
         self,
@@ -33,7 +33,8 @@ class Launch(AnyLaunch):
         Launch the kernel, into `out` if it is given; return the sums.
 
         Raises:
-            RuntimeError: Matrices of y do not follow each other, which the entry does not see.
+            RuntimeError: The matrices of y do not follow each other in memory; the entry does not
+                check this.
         """
         if y.dim() == 3:
             y = y.view(-1, y.shape[-1])

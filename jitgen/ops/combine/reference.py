@@ -18,8 +18,9 @@ def combine(
     """
     Return the weighted sum of each token's rows, computed slowly and plainly.
 
-    A GPU adds each product with one rounding, here are two: sums differ in their last bits, results
-    in one bfloat16 step where a sum lies in the middle of two.
+    A GPU multiplies and adds with one rounding, this function with two. So sums differ in their
+    last bits, and a result differs by one step of bfloat16 if its sum lies about halfway between
+    two bfloat16 values.
 
     Args:
         y: (M, N) bfloat16 rows, or (G, M, N), whose rows are numbered one matrix after the other.

@@ -74,7 +74,7 @@ unreachable = nothing_unreachable
 
 
 def tile(config: CombineConfig) -> tuple[int, int]:
-    """Return rows and columns of the tiles in which wrong results are reported."""
+    """Return the rows and columns of the tiles by which wrong results are reported."""
     return config.tiling.rows, _WARP * _VECTOR
 
 
@@ -89,11 +89,12 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    Every fourth place has no row, the second token none at all; rows come in any order. Each place
-    of one token has the first row, of another one the last, and of three more rows that are not
-    there. Those of no token are NaN, which must not be read into a sum. Weights of exact calls are
-    powers of two. A result of others may be a step of bfloat16 from what it must be, and what
-    float32 sums lose.
+    Every fourth place has no row, and the second token has no rows at all; rows are in random
+    order. All places of one token have the first row, those of another token the last row, and
+    those of three more tokens have indices outside of y. Rows of y without a token are NaN, so that
+    a kernel that adds them is found. Weights of exact calls are powers of two. Results of other
+    calls may differ from the right ones by one step of bfloat16 and by the rounding errors of
+    float32 sums.
     """
     chance = torch.Generator(device).manual_seed(seed)
     shape = (sizes.tokens, sizes.top_k)

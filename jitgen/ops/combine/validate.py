@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arguments of `combine`: every rule, each with one error."""
+"""Checks the arguments of `combine`: each rule has its own error."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: The first rule that is broken, in the order of this function.
+        InputError: An argument is wrong; the checks run in the order of this function.
     """
     y, inverse = args.y, args.inverse
     device = device_of(Validated.op, "y", y, session)
@@ -111,7 +111,7 @@ def require_differentiable(given: Mapping[str, Any]) -> None:
         given: Arguments of `combine` by their names.
 
     Raises:
-        InputError: It needs one.
+        InputError: Autograd needs a gradient of `out`, or through it.
     """
     common.refuse_other_gradients(
         given,

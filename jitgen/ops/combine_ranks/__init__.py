@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sum of what each rank has for a token: the last step of a layer that ranks share."""
+"""
+The sum over ranks of their partial results for each token: the last step of a layer that ranks
+share.
+"""
 
 from jitgen.config.operation import Operation
 

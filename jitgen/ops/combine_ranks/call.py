@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`combine_ranks`: the sum of what ranks have for each token. `jitgen.parallel` calls it."""
+"""
+`combine_ranks`: the sum over ranks of their partial results for each token. `jitgen.parallel` calls
+it.
+"""
 
 from __future__ import annotations
 
@@ -32,33 +35,38 @@ def combine_ranks(  # noqa: PLR0913  # each is one thing to say
     config: CombineRanksConfig | None = None,
 ) -> Tensor:
     """
-    Send what this rank has for the tokens of each rank to that rank, and add up its own tokens'.
+    Send to each rank the partial results for its tokens, and add up those for the tokens of this
+    rank.
 
     ``out[t] = sum over r of y[rank * room + t] of rank r + shared[t]`` in float32, r ascending,
-    rounded once. Every call follows one of `dispatch` with the same room; launches and waits are as
-    there.
+    rounded once. Every call follows a call of `dispatch` with the same room; launches and waits are
+    those of `dispatch`.
 
     With `inverse` ranks send the rows of experts, and ``out[t] = sum over j of topk_weights[t, j] *
     row(t, j) + shared[t]``, j ascending, where ``row(t, j)`` is ``y[inverse[rank * room + t, j]]``
-    of the one rank where that is a row: bits depend neither on the number of ranks nor on the rank.
+    of the one rank where this index is that of a row. So the bits depend neither on the number of
+    ranks nor on the rank.
 
     Args:
         y: (ranks * room, H) bfloat16: row ``r * room + t`` is for token t of rank r; H contiguous
             and a multiple of 4, address and strides multiples of 8 bytes.
-        link: What this rank reaches its peers by: another inbox than that of `dispatch`, with
-            ``H / 4`` places for each of `room` tokens, and its state; with `inverse`, which has no
-            notes, ``1 + top_k * H / 4`` places.
-        tokens: T, tokens of this rank.
-        shared: (T, H) bfloat16, what a shared expert gave, added at the end; memory as of y.
-        shared_weights: (T,) float32, what rows of `shared` are multiplied with; None: 1.
-        out: (T, H) bfloat16, where the result goes; memory as of y. It may be `shared`.
-        inverse: (ranks * room, top_k) int32, the row of y, (M, H) then, of each place of the tokens
-            of all ranks; other numbers are of no row. None: y has sums.
-        topk_weights: (T, top_k) float32, what rows are multiplied with; with `inverse` alone.
+        link: The connection of this rank to its peers. Its state is that of the link of `dispatch`,
+            its inbox another one, with ``H / 4`` places for each of `room` tokens; with `inverse`,
+            ``1 + top_k * H / 4`` places, and no notes.
+        tokens: T, the number of tokens of this rank.
+        shared: (T, H) bfloat16, the output of a shared expert, which is added at the end; layout as
+            that of y.
+        shared_weights: (T,) float32, factors of the rows of `shared`; None: 1.
+        out: (T, H) bfloat16, where the result goes; layout as that of y. It may be `shared`.
+        inverse: (ranks * room, top_k) int32: for each place of the tokens of all ranks, its row of
+            y, which is (M, H) then; other numbers mean that this rank has no row for it. None: y
+            has sums.
+        topk_weights: (T, top_k) float32, factors of the rows; given only with `inverse`.
         config: A config to use instead of the selector's.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
         PeerTimeout: On a CPU, a rank did not send in time.
         KernelMiss, CompileError: As `jitgen.grouped_gemm`.
     """

@@ -16,8 +16,8 @@ from jitgen.runtime.session import current
 
 def check(config: CombineRanksConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
-    Require sums, what the rank reaches its peers by, and the result; what addresses lead to is
-    taken on trust.
+    Check sums, the connection of the rank to its peers, and the result; the memory behind addresses
+    is not checked.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was

@@ -17,7 +17,7 @@ from jitgen.ops.dispatch.samples import ROUND, VECTOR, link_of
 from jitgen.ops.solved import Output, Solved, further_than, untouched
 
 TOP_K = 5
-"""Places of a token: more than the loads of a thread that are under way at once."""
+"""Places of a token: more than a thread loads at once."""
 
 
 def make(
@@ -31,8 +31,9 @@ def make(
     """
     Return a call with (ranks, room, columns) of `sizes`.
 
-    This rank is the last one, and has a token less than there is room for, or one. Places are on
-    any rank or on none. What it sends to all others is the same, for they share an inbox here.
+    This rank is the last one, and has one token less than there is room for, but at least one. The
+    expert of a place is on any rank or on none. This rank sends the same rows to all others,
+    because here they share one inbox.
     """
     (ranks, room, n), chance = sizes, torch.Generator(device).manual_seed(seed)
     tokens, rank = max(1, room - 1), ranks - 1

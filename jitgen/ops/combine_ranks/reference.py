@@ -40,10 +40,10 @@ def combine_ranks(
     parts: Sequence[Tensor], shared: Tensor | None = None, shared_weights: Tensor | None = None
 ) -> Tensor:
     """
-    Return the sum of what each rank has for the tokens of one: (T, H) bfloat16.
+    Return the sum over ranks of their partial results for the tokens of one rank: (T, H) bfloat16.
 
     Args:
-        parts: Of each rank (T, H) bfloat16.
+        parts: The partial results of each rank, (T, H) bfloat16.
         shared: (T, H) bfloat16, added at the end.
         shared_weights: (T,) float32, what its rows are multiplied with; None: 1.
     """

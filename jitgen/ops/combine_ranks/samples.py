@@ -69,7 +69,10 @@ class Sizes(AnySizes):
 
 
 def unreachable(config: CombineRanksConfig) -> tuple[Excuse, ...]:
-    """Return what no sample reaches: what none of `dispatch` does, and tokens without a place."""
+    """
+    Return the branches that no sample reaches: those that samples of `dispatch` do not reach, and
+    that for tokens without a place.
+    """
     found = of_tokens.unreachable(config)
     if not config.of_experts:
         return found
@@ -77,7 +80,7 @@ def unreachable(config: CombineRanksConfig) -> tuple[Excuse, ...]:
 
 
 def tile(config: CombineRanksConfig) -> tuple[int, int]:
-    """Return rows and columns of the tiles in which wrong results are reported."""
+    """Return the rows and columns of the tiles by which wrong results are reported."""
     return 1, VECTOR * config.tiling.threads
 
 
@@ -92,8 +95,8 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    This rank is the last one, and has a token less than there is room for, or one. What it sends to
-    all others is the same, for they share an inbox here.
+    This rank is the last one, and has one token less than there is room for, but at least one. It
+    sends the same rows to all others, because here they share one inbox.
     """
     if config.of_experts:
         return experts_samples.make(

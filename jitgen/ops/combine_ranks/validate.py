@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the tensors of `combine_ranks`: every rule, each with one error."""
+"""Checks the tensors of `combine_ranks`: each rule has its own error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from jitgen.ops.dispatch.validate import check_link, check_rows
 def check_places(
     inverse: Tensor, topk_weights: Tensor | None, tokens: int, y: Tensor, link: Link
 ) -> int:
-    """Require places of the tokens of all ranks, and weights of own ones; return top_k."""
+    """
+    Check the places of the tokens of all ranks, and the weights of this rank's tokens; return
+    top_k.
+    """
     like = ("y", y.device)
     if link.can_mask:
         raise InputError("inverse", "must be None for a link with notes: sums alone can be masked")
@@ -41,7 +44,7 @@ def check_places(
 
 
 def require_places_of(config: CombineRanksConfig, inverse: Tensor | None) -> None:
-    """Require a config for rows of experts, or for sums, as the call has them."""
+    """Require a config of the kind that the call needs: for rows of experts, or for sums."""
     if config.of_experts != (inverse is not None):
         given = "None" if inverse is None else "given"
         raise InputError(
@@ -57,7 +60,7 @@ def check_sums(
     shared_weights: Tensor | None,
     out: Tensor | None,
 ) -> None:
-    """Require sums, what this rank reaches its peers by, and rows of its own tokens."""
+    """Check sums, the connection of this rank to its peers, and the rows of its own tokens."""
     common.require("y", y)
     like = ("y", y.device)
     check_rows("y", y, like)

@@ -27,12 +27,12 @@ _OP = DispatchProblem.op
 
 class Tokens(NamedTuple):
     """
-    Tokens of all ranks: row ``rank * room + t`` is token t of a rank.
+    Tokens of all ranks: row ``rank * room + t`` is token t of rank `rank`.
 
     Attributes:
-        x: (ranks * room, H) bfloat16; rows of no token are zeros.
-        topk_ids: (ranks * room, top_k) int32; -1 in rows of no token.
-        topk_weights: (ranks * room, top_k) float32; 0 in rows of no token.
+        x: (ranks * room, H) bfloat16; rows without a token are zeros.
+        topk_ids: (ranks * room, top_k) int32; -1 in rows without a token.
+        topk_weights: (ranks * room, top_k) float32; 0 in rows without a token.
     """
 
     x: Tensor
@@ -50,24 +50,26 @@ def dispatch(
     config: DispatchConfig | None = None,
 ) -> Tokens:
     """
-    Send the tokens of this rank to every rank, and take those of all.
+    Send the tokens of this rank to every rank, and receive the tokens of all ranks.
 
     All ranks call it with the same `room`, and call `combine_ranks` before they call it again. On a
-    GPU it is one launch on the current stream, which waits on the device; it may be captured in a
-    CUDA graph, once its kernel is loaded. On a CPU ranks are processes, and the call waits.
+    GPU this is one launch on the current stream; the kernel waits for the other ranks, the host
+    does not. It may be captured in a CUDA graph when its kernel is loaded. On a CPU, ranks are
+    processes, and the call waits.
 
     Args:
         x: (T, H) bfloat16, H contiguous and a multiple of 4; address and strides are multiples of 8
             bytes.
-        topk_ids: (T, top_k) int32: the experts of each token. At most 32.
+        topk_ids: (T, top_k) int32: the experts of each token; `top_k` is at most 32.
         topk_weights: (T, top_k) float32.
-        link: What this rank reaches its peers by; its inbox has ``H / 4 + top_k`` places for each
-            of `room` tokens.
+        link: The connection of this rank to its peers; its inbox has ``H / 4 + top_k`` places for
+            each of `room` tokens.
         room: Rows of each rank in the result, at least T.
         config: A config to use instead of the selector's.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
         PeerTimeout: On a CPU, a rank did not send in time.
         KernelMiss, CompileError: As `jitgen.grouped_gemm`.
     """

@@ -16,8 +16,8 @@ from jitgen.runtime.session import current
 
 def check(config: DispatchConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
-    Require tokens, what the rank reaches its peers by, and results; what addresses lead to is
-    taken on trust.
+    Check tokens, the connection of the rank to its peers, and results; the memory behind addresses
+    is not checked.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was

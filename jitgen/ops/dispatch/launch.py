@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches of kernels that send and wait: once on a GPU, on a host until all has come."""
+"""
+Launches of kernels that send and wait: on a GPU one launch, on a CPU repeated calls until
+everything has arrived.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,12 @@ def launch_for(
 
 def exchange(launch: AnyLaunch, tensors: tuple[Tensor, ...], device: Device, link: Link) -> None:
     """
-    Send and take: on a GPU by one launch, which waits itself.
+    Send and receive. On a GPU this is one launch, and the kernel waits; on a CPU this function
+    waits.
 
     Raises:
-        PeerTimeout: On a host, a wait came to its limit, and ranks are not masked. On a GPU
-            `require_in_time` tells.
+        PeerTimeout: On a CPU, a wait reached its limit, and ranks are not masked. On a GPU,
+            `require_in_time` raises it.
     """
     if device.arch.is_gpu:
         launch.function(*tensors, *launch.tail)
@@ -76,7 +80,9 @@ def _mask(state: Tensor, source: int) -> None:
 
 
 def _note_late(state: Tensor, missing: int) -> None:
-    """Note, as kernels on a GPU do, what a wait came to its limit for."""
+    """
+    Record in the state, as kernels on a GPU do, which rank and step a wait reached its limit for.
+    """
     number, is_of_sums = divmod(int(state[rounds.SENT]), 2)
     state[rounds.FAILED] = missing + (rounds.OF_SUMS if is_of_sums else 0)
     state[rounds.FAILED_ROUND] = number
@@ -84,10 +90,10 @@ def _note_late(state: Tensor, missing: int) -> None:
 
 def require_in_time(state: Tensor) -> None:
     """
-    Require that no wait has come to its limit; this waits for the device.
+    Require that no wait has reached its limit; this waits for the device.
 
     Raises:
-        PeerTimeout: One has.
+        PeerTimeout: A wait has reached its limit.
     """
     late = rounds.late(state)
     if late is not None:

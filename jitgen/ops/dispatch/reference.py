@@ -13,11 +13,11 @@ from jitgen.ops.dispatch.call import Tokens
 
 def dispatch(ranks: Sequence[Tokens], room: int) -> Tokens:
     """
-    Return what every rank receives of the tokens of all, `room` rows of each.
+    Return the tokens that every rank receives: those of all ranks, `room` rows for each.
 
     Args:
-        ranks: Of each rank x, (T, H) bfloat16, topk_ids, (T, top_k) int32, and topk_weights,
-            (T, top_k) float32, with T at most `room`.
+        ranks: For each rank x, (T, H) bfloat16, topk_ids, (T, top_k) int32, and topk_weights, (T,
+            top_k) float32, with T at most `room`.
         room: Rows of a rank.
     """
     return Tokens(
@@ -34,8 +34,8 @@ def _padded(tensor: Tensor, room: int, value: float) -> Tensor:
 
 def vectors(tokens: Tokens) -> Tensor:
     """
-    Return tokens as they travel: of each the vectors of its row, four columns each, then one for
-    each expert with its weight. (T * (H / 4 + top_k), 2) int32.
+    Return tokens in the form in which they are sent, (T * (H / 4 + top_k), 2) int32: for each token
+    the vectors of its row, of four columns each, then one vector for each expert with its weight.
     """
     pairs = torch.stack([tokens.topk_ids, tokens.topk_weights.view(torch.int32)], -1)
     rows = words(tokens.x).view(len(tokens.x), -1, 2)

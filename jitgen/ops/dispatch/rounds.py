@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a rank knows of its rounds: one small tensor, which kernels read and write.
+The state of a rank's rounds: one small tensor, which kernels read and write.
 
 `dispatch` and `combine_ranks` take turns. Each writes one of two numbers and reads the other, so
 that no CTA reads what another CTA of its kernel writes, and no number comes from the host: a
@@ -18,17 +18,20 @@ DISPATCHED, COMBINED, RANK, LIMIT_MS, FAILED, FAILED_ROUND, MISSING, SENT = WORD
 """Words of the state: see templates/shared/rounds.py.jinja."""
 
 MASKED, BEAT, HEARD, MASKED_AT = 8, 9, 10, 16
-"""Words of the state of a rank that can mask others; behind `MASKED_AT` is one of each rank."""
+"""
+Words of the state of a rank that can mask others; from `MASKED_AT` on, there is one word for each
+rank.
+"""
 
 MASKING_WORDS = 24
 
 OF_SUMS = 16
-"""What `combine_ranks` adds to the number of a late rank."""
+"""Number that `combine_ranks` adds to that of a late rank, to mark its own step."""
 
 
 class Late(NamedTuple):
     """
-    A wait that came to its limit.
+    A wait that reached its limit.
 
     Attributes:
         step: The operation that waited.
@@ -43,10 +46,10 @@ class Late(NamedTuple):
 
 class Masked(NamedTuple):
     """
-    A rank that this one neither sends to nor takes from any more.
+    A masked rank: this rank no longer sends to it or receives from it.
 
     Attributes:
-        source: Its number.
+        source: The number of the masked rank.
         step: The operation that waited for it.
         number: The round.
         was_told: Whether that rank had masked this one before.
@@ -61,14 +64,14 @@ class Masked(NamedTuple):
 def new_state(
     rank: int, limit_ms: int, device: torch.device | str, *, can_mask: bool = False
 ) -> Tensor:
-    """Return the state of a rank that has done no round: (8,) int32; (24,) if it can mask."""
+    """Return the state of a rank before its first round: (8,) int32; (24,) if it can mask ranks."""
     words = [0] * (MASKING_WORDS if can_mask else len(WORDS))
     words[RANK], words[LIMIT_MS] = rank, limit_ms
     return torch.tensor(words, dtype=torch.int32, device=device)
 
 
 def late(state: Tensor) -> Late | None:
-    """Return the wait that came to its limit, if one did; this waits for the device."""
+    """Return the wait that reached its limit, or None; this waits for the device."""
     words = state.tolist()
     if not words[FAILED]:
         return None
@@ -88,15 +91,16 @@ def masked(state: Tensor) -> tuple[Masked, ...]:
 
 class Link(NamedTuple):
     """
-    What a rank reaches its peers by.
+    The connection of a rank to its peers.
 
     Attributes:
-        inbox: (ranks, places, 4) int32, contiguous: what peers write, a place for each vector of
-            each rank.
+        inbox: (ranks, places, 4) int32, contiguous: memory that peers write to, with a place for
+            each vector of each rank.
         peers: (ranks,) int64, addresses of the inboxes of all ranks, its own among them.
-        state: (8,) int32, its rounds, for `dispatch` and `combine_ranks` one; (24,) with notes.
-        notes: (ranks,) int64, addresses of ranks * 16 bytes of each rank, where the others note
-            that they wait, or have masked it; None: a rank that is late is an error.
+        state: (8,) int32, the state of its rounds, which `dispatch` and `combine_ranks` share;
+            (24,) with notes.
+        notes: (ranks,) int64, for each rank the address of ranks * 16 bytes in which the others
+            note that they are waiting, or that they have masked it; None: a late rank is an error.
     """
 
     inbox: Tensor
@@ -106,7 +110,7 @@ class Link(NamedTuple):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Those that there are, as kernels take them."""
+        """The tensors that are not None, in the order in which kernels take them."""
         return tuple(each for each in self if each is not None)
 
     @property

@@ -2,9 +2,9 @@
 """
 Sample calls of `dispatch` that test a kernel, with their right results.
 
-One device stands for all ranks: what peers send is in its inbox already, and where they would see
-theirs it sees its own, in which the places of its own vectors are free. `tests/compile/ranks.py`
-has kernels on several devices.
+One device plays all ranks. The vectors of its peers are in its inbox from the start, and all
+addresses of inboxes are that of its own inbox, in which the places of its own vectors are free.
+`tests/compile/ranks.py` runs kernels on several devices.
 """
 
 from __future__ import annotations
@@ -82,13 +82,16 @@ class Sizes(AnySizes):
 
 
 def unreachable(config: DispatchConfig | CombineRanksConfig) -> tuple[Excuse, ...]:  # noqa: ARG001
-    """Return what no sample reaches: nothing waits, for all of it is there before."""
+    """
+    Return the branches that no sample reaches: those of waits, because all vectors are there from
+    the start.
+    """
     reason = "what peers send is in the inbox before the kernel begins"
     return (Excuse(condition="is_waiting", reason=reason, function="is_over"),)
 
 
 def tile(config: DispatchConfig) -> tuple[int, int]:
-    """Return rows and columns of the tiles in which wrong results are reported."""
+    """Return the rows and columns of the tiles by which wrong results are reported."""
     return 1, VECTOR * config.tiling.threads
 
 
@@ -103,7 +106,8 @@ def make(
     """
     Return a call with `sizes`, the same for the same `seed` on the same `device`.
 
-    This rank is the last one, and has a token less than there is room for. Tokens are any bits.
+    This rank is the last one, and has one token less than there is room for. Tokens have random
+    bits.
     """
     chance = torch.Generator(device).manual_seed(seed)
     every = [_tokens(sizes, sizes.room, chance, device) for _ in range(sizes.ranks - 1)]
@@ -132,8 +136,8 @@ def make(
 
 def link_of(travelling: torch.Tensor, state: torch.Tensor, *, can_mask: bool) -> Link:
     """
-    Return what the last rank reaches itself by in the place of its peers. Its own vectors have not
-    come to the inbox; notes, if ranks can be masked, are behind it.
+    Return a link of the last rank in which every peer is this rank itself. Its own vectors are not
+    in the inbox yet; if ranks can be masked, the notes lie after the inbox.
     """
     ranks, length = len(travelling), travelling.numel()
     memory = travelling.new_zeros(length + _NOTE * ranks)

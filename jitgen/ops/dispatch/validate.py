@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what `dispatch` and `combine_ranks` are called with: every rule, each with one error."""
+"""Checks the arguments of `dispatch` and `combine_ranks`: each rule has its own error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jitgen.ops import tensors as common
 from jitgen.ops.dispatch.rounds import MASKING_WORDS, WORDS, Link
 
 ALIGNMENT = 8
-"""Bytes of a vector's columns."""
+"""Bytes of the columns of one vector."""
 
 _INBOX_ALIGNMENT = 16
 
@@ -68,7 +68,7 @@ def check_link(link: Link, like: tuple[str, torch.device]) -> None:
 
 
 def require_masking(config: DispatchConfig | CombineRanksConfig, link: Link) -> None:
-    """Require a config that masks ranks, or not, as what this rank reaches its peers by."""
+    """Require a config that masks ranks if and only if the link does."""
     if config.can_mask != link.can_mask:
         notes = "with" if link.can_mask else "without"
         raise InputError(
@@ -79,14 +79,14 @@ def require_masking(config: DispatchConfig | CombineRanksConfig, link: Link) -> 
 
 def room_of(name: str, rows: Tensor, link: Link, tokens: int, vectors: int) -> int:
     """
-    Return how many rows of each rank there are in `rows`, of all ranks.
+    Return the number of rows of each rank in `rows`, which has those of all ranks.
 
     Args:
-        name: What they are called.
+        name: Name of the argument in errors.
         rows: (ranks * room, ...).
-        link: What this rank reaches its peers by, whose inbox has to have as many places.
-        tokens: Of this rank, at most as many.
-        vectors: Of a row.
+        link: The connection of this rank to its peers, whose inbox must have places for these rows.
+        tokens: Tokens of this rank: at most as many as rows of a rank.
+        vectors: Vectors of a row.
     """
     room = len(rows) // link.ranks
     if len(rows) != link.ranks * room or room < max(1, tokens):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The grouped GEMM: a linear layer of many experts."""
+"""The grouped GEMM: the linear layers of many experts in one call."""
 
 from jitgen.config.operation import Operation
 

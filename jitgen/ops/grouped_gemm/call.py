@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 _UNSCALED, _UNSCALED_OUT, _B_SCALED, _B_SCALED_OUT, _SCALED, _SCALED_OUT = range(6)
-"""Which of the usual tensors a call gives; one with more says it with a tuple."""
+"""
+Part of the key that says which of the usual optional tensors a call has; a call with further
+tensors has a tuple instead.
+"""
 
 
 def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a helper costs 0.06 us
@@ -48,37 +51,42 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
     config: GroupedGemmConfig | Override | None = None,
 ) -> Tensor:
     """
-    Multiply the rows of each group with the group's weights: a linear layer of many experts.
+    Multiply the rows of each group by the weights of the group: the linear layers of many experts
+    in one call.
 
     ``out[m, n] = sum over k of a[m, k] * b[g, n, k]``, times the scales (and, with nv16 ones, times
     ``alpha[g]``), where g is the group of row m. Products are added in float32, and with block128
     scales promoted once per 128 of K. The kernel is compiled at the first call that needs it,
     unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the current stream of the
-    tensors' device, and nothing waits.
+    tensors' device, and the host does not wait for it.
 
-    Autograd gets gradients of a, b and bias where a and b are bfloat16 or float16, on a CPU also
-    float32, without scales, `out`, or a gradient of the gradient: see docs/gradients.md.
+    Autograd gets gradients of a, b and bias if a and b are bfloat16 or float16 (on a CPU also float32)
+    without scales, and `out` is not given. Second derivatives are not supported: see
+    docs/gradients.md.
+
+    As in torch, float32 operands give a float32 result by default, and float16 operands a float16
+    result; results of other operands are bfloat16.
 
     Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to which group. Their
     values are read on the device and not checked, unless JITGEN_CHECK is on: see docs/torch.md.
 
     Args:
-        a: (M, K), or (G, M, K) with `masked_m`: float8_e4m3fn, bfloat16 or float16, on a CPU also
-            float32, or (M, K / 2) of e2m1 in pairs, the first in the low half of its byte: uint8 or
-            float4_e2m1fn_x2. K contiguous. On sm_90a K values are a multiple of 16 bytes, and so
-            are addresses and strides, as for b and out.
-        b: (G, N, K), type and device of `a`, K contiguous; of bfloat16, float16 and float32 K or
-            N, so that the transpose of (G, K, N) is no copy; with mx32 scales (G, N, K / 2) of e2m1
-            beside float8_e4m3fn, too, and on sm_120a, sm_121a and cpu beside bfloat16, which has no
-            scales and is multiplied as it is. On sm_90a N values of the output's type are a
-            multiple of 16 bytes. Or weights for sm_90a and cpu that
-            `jitgen.quantize.prepack_mxfp4` prepacked, or `prepack_int4`, `prepack_nvfp4` or
-            `prepack_mxfp8`. They have their scales in them: leave out `b_scale`. Beside those of
-            layout wide1 a is bfloat16 and has no scales. Beside others it is float8_e4m3fn with row
-            or block128 scales; or (M, 2, K) with (M, 2) scales, or both with G in front: bfloat16
-            that `jitgen.quantize.split_bf16` split.
-        a_scale: On the same device. Its shape follows from the granularity, which the type and the
-            number of dimensions of `b_scale` name:
+        a: (M, K), or (G, M, K) with `masked_m`, K contiguous: float8_e4m3fn, bfloat16 or float16;
+            on a CPU also float32. e2m1 is (M, K / 2) in pairs, the first value in the low half of a
+            byte: uint8 or float4_e2m1fn_x2. On sm_90a rows of K values, addresses and strides are
+            multiples of 16 bytes, as for b and out.
+        b: (G, N, K), type and device of `a`, K contiguous. With bfloat16, float16 and float32, N
+            may be contiguous instead, so that the transpose of (G, K, N) needs no copy. With mx32
+            scales, b may also be e2m1, (G, N, K / 2), while a is float8_e4m3fn; on sm_120a, sm_121a
+            and cpu also while a is bfloat16, which has no scales then. On sm_90a rows of N values
+            of the output's type are a multiple of 16 bytes. b may also be weights that
+            `jitgen.quantize.prepack_mxfp4` (or another ``prepack`` function) returned, for sm_90a
+            and cpu; these contain their scales, so leave out `b_scale`. With those of layout wide1,
+            a is bfloat16 without scales. With other layouts, a is float8_e4m3fn with row or
+            block128 scales; or it is bfloat16 that `jitgen.quantize.split_bf16` split: (M, 2, K)
+            with scales (M, 2), both with a leading G in the masked layout.
+        a_scale: The scales of a, on the same device. Their shape follows from the granularity,
+            which is given by the type and the number of dimensions of `b_scale`:
 
             =============  ==============================  ====================================
             granularity    a_scale                         b_scale
@@ -90,10 +98,11 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
                            or with G in front
             =============  ==============================  ====================================
 
-            The first three are float32, and KB = ceil(K / 128). So K up to 128 is not ambiguous:
-            block scales keep their last dimension of 1. Kernels read block scales of `a` with M
-            contiguous and the stride of KB a multiple of 4, which `jitgen.quantize` returns; any
-            other order costs a copy at each call, on the device and about 15 us on the host.
+            The first three are float32, and KB = ceil(K / 128). Block scales keep a last dimension
+            of 1, so that they differ from row scales for K up to 128. Kernels read block scales of
+            `a` with M contiguous and the stride of KB a multiple of 4, which `jitgen.quantize`
+            returns; any other order costs a copy at each call, on the device and about 15 us on the
+            host.
 
             mx32 is float8_e8m0fnu with S = ceil(K / 32), for float8_e4m3fn (MXFP8) and e2m1
             (MXFP4); nv16 is float8_e4m3fn with S = ceil(K / 16), for e2m1 (NVFP4). Both lie in
@@ -102,46 +111,51 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
 
             On sm_90a bfloat16 and float16 operands have scales of tensors or rows, and there are no
             kernels for mx32 and nv16.
-        b_scale: As `a_scale`, last dimension contiguous. Both scales may be left out for bfloat16,
-            float16 and float32 operands, where they count as 1.
-        offs: (G,) int32, the ragged layout: the row behind the last of each group, non-decreasing,
-            as torch's grouped GEMMs take it. Rows from ``offs[-1]`` on belong to no group.
+        b_scale: The scales of b, as `a_scale`, last dimension contiguous. Both scales may be left
+            out for bfloat16, float16 and float32 operands; then they are 1.
+        offs: (G,) int32, the ragged layout: for each group, the index after its last row;
+            non-decreasing, as torch's grouped GEMMs take it. Rows from ``offs[-1]`` on belong to no
+            group.
         m_indices: (M,) int32, the contiguous layout: the group of each row, -1 for padding. Each
             group starts at a multiple of 128 rows.
-        masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
-        alpha: (G,) float32, with nv16 scales and only with them: what each group's sums are
-            multiplied with, a's global scale times b's.
-        bias: (G, N) float32, N contiguous: what is added to each row of a group before it is
-            rounded, beside any operands. It may have a gradient where `a` and `b` may.
-        out: (M, N) or (G, M, N), N contiguous, on no memory of `a`: where the result goes. Rows of
-            no group are not written.
-        out_dtype: Type of the result where `out` is None: by default that of float16 and float32
-            operands, as torch has it, and bfloat16 of others; float16 or float32.
-        expected_m: How many rows a group is expected to have, for choosing a kernel; any value
-            gives right results. Without it groups count as equally large, and masked ones as full.
-        min_latency: Whether calls of at most 8 rows a group take the kernel of least latency, where
-            `config` names none; None: as JITGEN_MIN_LATENCY says. See docs/selection.md.
-        numerics: ``fast``, or ``invariant``: a row's bits then depend neither on the batch nor on
-            its layout, nor on the kernel that is chosen; None: as JITGEN_NUMERICS says. See
-            docs/numerics.md.
-        config: A config to use instead of the selector's, or an edited kernel: see
-            `jitgen.override`.
+        masked_m: (G,) int32, the masked layout: for each group, how many of its M rows are valid.
+        alpha: (G,) float32, with nv16 scales and only with them: a factor for the sums of each
+            group, a's global scale times b's.
+        bias: (G, N) float32, N contiguous, for operands of any type: it is added to each row of the
+            group before rounding. It may have a gradient if `a` and `b` may.
+        out: (M, N) or (G, M, N), N contiguous, not overlapping with `a`: where the result goes.
+            Rows of no group are not written.
+        out_dtype: Type of the result if `out` is None: bfloat16, float16 or float32. Default: that
+            of float16 and float32 operands, bfloat16 for other operands.
+        expected_m: Expected number of rows of a group, by which the kernel is chosen; results are
+            right for any value. If it is not given, groups are assumed to be equally large, and
+            masked groups to be full.
+        min_latency: Whether calls with at most 8 rows per group use the kernel with the least
+            latency, if `config` is not given; None: as JITGEN_MIN_LATENCY says. See
+            docs/selection.md.
+        numerics: ``fast`` or ``invariant``. With ``invariant``, the bits of a row depend neither on
+            the batch, nor on the layout, nor on the chosen kernel. None: as JITGEN_NUMERICS says.
+            See docs/numerics.md.
+        config: A config to use instead of the one that the selector chooses, or an edited kernel:
+            see `jitgen.override`.
 
     Returns:
         `out`, or a new tensor. Rows of no group are not written: those from ``offs[-1]`` on, where
-            `m_indices` is -1, from ``masked_m[g]`` on. A new tensor has there what was in memory,
-            infinities and NaN too, so leave such rows out of sums and of what indexes with -1.
+            `m_indices` is -1, from ``masked_m[g]`` on. In a new tensor they contain whatever was in
+            memory, such as infinities and NaN: leave them out of sums, and mask indices of -1,
+            which address the last row.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
-            A tensor that requires a gradient is wrong while autograd is on where there is none.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given. While autograd is on, so is a tensor that requires a gradient which does not
+            exist.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.
         CompileError: The kernel cannot be compiled.
 
-    Cost on the host: at most 2 us above the bare tvm-ffi call where `out` is given and shapes were
-    seen before; it is 0.4 us less under torch.no_grad(). Safe to call from any thread.
+    Cost on the host: at most 2 us more than the bare tvm-ffi call, if `out` is given and the shapes
+    were used before; 0.4 us less under torch.no_grad(). Safe to call from any thread.
 
     torch's tracers (torch.compile, torch.export, make_fx, fake tensors) see one operation,
     ``torch.ops.jitgen.grouped_gemm``; see `jitgen.ops.tracing`.
@@ -231,7 +245,10 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
 
 @cache
 def _with_prepacked() -> Callable[[Any], Tensor]:
-    """Return the calls with prepacked weights: most programs have none, and start without them."""
+    """
+    Return the calls with prepacked weights. They are imported here, because most programs do not
+    use them.
+    """
     from jitgen.ops.grouped_gemm.prepacked_call import grouped_gemm
 
     return grouped_gemm

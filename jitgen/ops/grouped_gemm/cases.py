@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Problems that test a kernel: large enough to wrap every pipeline, with every kind of edge.
+Problems that test a kernel: large enough to wrap around every pipeline, with every kind of edge.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ENTRIES = 512
 """Entries of a kernel's table of tiles, at most."""
 
 WARP = 32
-"""Lanes that look at groups together."""
+"""Lanes of a warp that read groups together."""
 
 
 @frozen
@@ -70,26 +70,27 @@ class Sizes(AnySizes):
         """
         Return the sizes that test `config`, which together execute all of a kernel.
 
-        The first is wide: two clusters share a dozen tiles, each deeper than the pipeline of
-        operands and than an unrolled loop over K; more groups than lanes, which are empty, tiny,
-        one row short of a tile and, the last one, one row beyond it; and tails of N and K, 16 bytes
-        each.
-        Where tiles with few rows are multiplied otherwise, one group has half a tile's.
+        The first is wide. Two clusters share a dozen tiles; each has more k-blocks than the
+        pipeline of operands has stages and than the loop over K unrolls. There are more groups than
+        lanes: empty ones, tiny ones, groups of one row less than a tile and, as the last one, one
+        row more. N and K have tails of 16 bytes. If the kernel multiplies tiles with few rows in
+        another way, one group has half the rows of a tile.
 
-        The second is deep: few tiles, with more k-blocks than are handed over scales for at once,
-        in each part of K; their number is no multiple of any of these; and the last part of the
-        tile's rows has none of the group's.
+        The second is deep: few tiles, in which each part of K has more k-blocks than the kernel
+        loads scales for at once. The number of k-blocks is not a multiple of that number or of the
+        stages. The last part of the tile's rows has no rows of the group.
 
-        Where the last rows of a group are multiplied with swapped operands, a third has groups with
-        every number of such rows, by eights, in several warpgroups, and the first of more.
+        If the last rows of a group are multiplied with swapped operands, a third has groups with
+        every number of such rows, in steps of eight, in several warpgroups, and with the smallest
+        number that is too large for this.
 
-        Another is flat, for kernels that split K: less than a k-block, so that parts are empty.
-        For those that load weights early it is small: one tile for two CTAs, and fewer k-blocks
+        Kernels that split K get a flat one: K is less than a k-block, so that parts of K are empty.
+        Kernels that load weights early get a small one: one tile for two CTAs, and fewer k-blocks
         than the pipeline of operands has stages.
 
-        Where scales lie in atoms, which are larger than small tiles are, a tall one has a group
-        that goes on behind its first atom, and another behind it, and a broad one has columns
-        behind theirs.
+        If scales lie in atoms, which are larger than small tiles, a tall one has a group with rows
+        beyond its first atom and another group after it, and a broad one has columns beyond the
+        first atom.
         """
         tile, cluster, types = config.tile, config.cluster, config.operands
         split_k = config.schedule.split_k
@@ -140,12 +141,13 @@ class Sizes(AnySizes):
     @classmethod
     def edges(cls, config: GroupedGemmConfig, arch: Arch) -> tuple[Self, ...]:
         """
-        Return few sizes: rows of groups around a tile's, columns around a tile's and a scale's,
-        k-blocks around the stages of the pipeline of operands and, exactly, those whose scales are
-        handed over at once. Groups lie before, between and behind empty ones, and alone; as many as
-        a warp has lanes, and more, and more than a table of tiles has entries, with few columns,
-        for their weights take long to draw, and few of them with rows, for each takes a tile. One
-        has more tiles along M than take one tile of b in turn.
+        Return a few sizes: rows of groups around those of a tile; columns around those of a tile
+        and of a scale; k-blocks around the stages of the pipeline of operands, and exactly as many
+        as the kernel loads scales for at once. Groups with rows are before, between and after empty
+        ones, and alone. There are as many groups as a warp has lanes, and more, and more than a
+        table of tiles has entries: these with few columns, because drawing weights takes long, and
+        with rows in few groups, because each takes a tile. One problem has more tiles along M than
+        the raster places one after another on the same tile of b.
         """
         tile, cluster, split_k = config.tile, config.cluster, config.schedule.split_k
         derived = require(config, arch).derived
@@ -182,7 +184,7 @@ class Sizes(AnySizes):
 
 
 def _steps(config: GroupedGemmConfig, arch: Arch) -> tuple[int, int]:
-    """Return what N and K are multiples of."""
+    """Return the numbers of which N and K must be multiples."""
     types = config.operands
     vector = VECTOR_BITS // min(types.a_dtype.bits, types.b_dtype.bits)
     space = getattr(rules(arch, config.op), "space", None)
@@ -214,8 +216,8 @@ def make(
 ) -> Solved:
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`. Every
-    layout gets rows of no group, and what belongs to groups without rows is NaN. Scales of random
-    numbers are far apart, but for the first seed's.
+    layout gets rows of no group, and weights and scales of groups without rows are NaN. The scales
+    of random numbers differ widely, except with the first seed.
     """
     types = config.operands
     problem = GroupedGemmProblem(

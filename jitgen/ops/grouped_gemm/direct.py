@@ -22,8 +22,8 @@ from jitgen.targets.fp4_space import format_of
 
 def check(config: GroupedGemmConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
-    Require a, b, scales as `config` has them, alpha, a bias, what says which rows belong to which
-    group, and out. Of prepacked weights b and b_scale are the values and the factor.
+    Check a, b, the scales that `config` needs, alpha, a bias, the tensor that gives groups their
+    rows, and out. For prepacked weights, b and b_scale are the values and the factor.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was
@@ -67,7 +67,7 @@ def _granularity_of_a(types: Operands) -> ScaleGranularity:
 
 
 def _prepacked(config: GroupedGemmConfig, found: dict[str, Any]) -> PrepackedArguments:
-    """Return the public arguments: N and K of the weights are those of out and a."""
+    """Return the arguments of the public call; N and K of the weights are those of out and a."""
     out, a = found["out"], found["a"]
     for name, tensor in (("out", out), ("a", a)):
         if tensor.dim() < 2:

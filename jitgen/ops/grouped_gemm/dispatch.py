@@ -26,23 +26,27 @@ from jitgen.support.frozen import frozen
 from jitgen.targets.legality import require
 
 SCALED, SCALED_ON_GPU, UNSCALED, ANY = range(4)
-"""Ways in which a warm call launches: the first three are written out there, the last is `run`."""
+"""
+Forms in which a warm call launches: the first three are written out in `call.py`, the last is
+`run`.
+"""
 
 
 @frozen
 class Launch(AnyLaunch):
     """
-    A cached launch: all that a call needs but its tensors.
+    A cached launch: everything that a call needs except its tensors.
 
     Attributes:
         way: Form of a warm call's launch.
-        copies_scales: Whether kernels cannot read a_scale with the strides that it has.
-        unit_scales: Scales of one, for operands that come without.
-        columns: N of an output that the caller leaves to us.
+        copies_scales: Whether a_scale must be copied, because kernels cannot read its strides.
+        unit_scales: Scales of 1, for operands without scales.
+        columns: N of the result that the call allocates if `out` is not given.
         out_dtype: Its type.
-        spare_rows: Rows that blocks of 128 have to have beyond those of a, for scales in atoms; 0
-            for others. Where a has no scales, it says only that b's are in atoms.
-        b_values: Values along K in an element of b, for each in one of a.
+        spare_rows: For scales in atoms, the number of rows beyond those of a that the blocks of 128
+            rows must cover; 0 for other scales. If a has no scales, it only says that b's scales
+            are in atoms.
+        b_values: Ratio of the values along K in an element of b to those in an element of a.
     """
 
     way: int
@@ -56,7 +60,7 @@ class Launch(AnyLaunch):
     @property
     def is_of_capture(self) -> bool:
         """
-        Whether its scales of one may belong to a CUDA graph, which fills them only when it is
+        Whether its scales of 1 may belong to a CUDA graph, which fills them only when it is
         replayed.
         """
         return bool(self.unit_scales)
@@ -77,10 +81,11 @@ class Launch(AnyLaunch):
         out: Tensor,
     ) -> None:
         """
-        Launch the kernel, whatever it takes.
+        Launch the kernel, with any set of optional tensors.
 
         Raises:
-            ValueError: Sizes do not fit each other, in the two ways that the entry does not see.
+            ValueError: Sizes do not fit each other, in one of the two ways that the entry does not
+                check.
         """
         more = () if bias is None else (bias,)
         if self.spare_rows:
@@ -100,7 +105,7 @@ class Launch(AnyLaunch):
         b_scale: Tensor | None,
         alpha: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
-        """Return operands and scales, which lie in atoms, as kernels take them."""
+        """Return operands, and scales in atoms, in the form in which kernels take them."""
         if a.shape[-1] != b.shape[-1] * self.b_values:
             raise ValueError("a has another K than b")
         if a_scale is None:
@@ -114,7 +119,7 @@ class Launch(AnyLaunch):
 
 
 _PAIRS = torch.float4_e2m1fn_x2
-"""Type whose tensors kernels take as bytes."""
+"""The type whose tensors are passed to kernels as bytes."""
 
 
 class AnyGroupedGemm(Call[Arguments[Weights], Validated, Tensor]):
@@ -223,19 +228,19 @@ class GroupedGemm(AnyGroupedGemm[Tensor]):
 
 
 def _form(config: Any) -> ScaleFormat:
-    """Return the format of the scales of b; a has the same, or none."""
+    """Return the format of the scales of b; a has the same format, or no scales."""
     return find_format(config.operands.scale_granularity)
 
 
 _unit_scales: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}
 """
-Scales of one by device and number of groups. They are never freed: kernels of any stream may still
-read them when the call that asked for them is long over, and its session gone.
+Scales of 1 by device and number of groups. They are never freed, because kernels of any stream may
+read them after the call, and the session, that made them has ended.
 """
 
 
 def _scales_of_one(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:
-    """Return scales of one. Calls share them, except a call that a CUDA graph captures."""
+    """Return scales of 1. Calls share them, except calls that a CUDA graph captures."""
     place = (device, groups)
     found = _unit_scales.get(place)
     if found is None:
@@ -249,7 +254,7 @@ def _scales_of_one(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:
 
 
 def _filled(device: torch.device, groups: int) -> tuple[Tensor, Tensor]:
-    """Return scales of one that every stream may read."""
+    """Return scales of 1 that every stream may read."""
     scales = _ones(device, groups)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()

@@ -3,8 +3,8 @@
 Random operands and scales of a grouped GEMM.
 
 Values are drawn from a normal distribution and rounded to the operands' type; scales lie between
-0.5 and 2.5, or are powers of two, so that a wrong one shows. Exact ones are integers from -2 to 2
-with scales that are powers of two from 1/4 to 4.
+0.5 and 2.5, or are powers of two, so that results with a wrong scale are wrong. Exact ones are
+integers from -2 to 2 with scales that are powers of two from 1/4 to 4.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jitgen.formats.atoms import PLACES, laid_out, swizzled
 from jitgen.formats.protocol import TORCH, Rows
 
 POISON = {torch.float8_e8m0fnu: 0xFF, torch.float8_e4m3fn: 0x7F}
-"""The NaN of each type that scales in atoms have: it stands where no scale is needed."""
+"""The NaN of each type of scales in atoms, which fills places where no scale is needed."""
 
 _WIDE, _NARROW = (-30, 30), (-10, 0)
 """Exponents that are added to those of extreme scales, for results of any type and of float16."""
@@ -42,8 +42,8 @@ class Draw:
         Args:
             chance: Where numbers come from.
             is_exact: Whether they are small integers, and scales powers of two.
-            extreme_for: The type of the result, where scales that are not exact are to be far
-                apart: as far as it and float32 hold what they multiply. None: they are near 1.
+            extreme_for: The type of the result. If it is given, scales that are not exact differ as
+                widely as this type and float32 can represent the results. None: scales are near 1.
         """
         self._options: dict[str, Any] = {"generator": chance, "device": chance.device}
         self.is_exact = is_exact
@@ -54,7 +54,7 @@ class Draw:
     def values(self, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """
         Return operands, drawn in chunks so that wide random numbers need little memory; `shape`
-        counts values. Of e2m1 two share a byte.
+        counts values. Two values of e2m1 share a byte.
         """
         device, of_torch = self._options["device"], TORCH[dtype]
         if dtype is DType.E2M1:
@@ -84,7 +84,7 @@ class Draw:
         return near * torch.exp2(torch.randint(low, high + 1, shape, **self._options).float())
 
     def integers(self, least: int, beyond: int, shape: tuple[int, ...]) -> Tensor:
-        """Return integers from `least` to below `beyond`, uint8."""
+        """Return integers from `least` to `beyond` - 1, uint8."""
         return torch.randint(least, beyond, shape, **self._options).to(torch.uint8)
 
     def _bytes(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
@@ -103,8 +103,9 @@ class Draw:
 
         Args:
             problem: The granularity and the sizes.
-            rows: Which rows belong together.
-            is_owned: (M,) or (G, M) bool: where atoms need scales of a; elsewhere they are NaN.
+            rows: The rows of the groups.
+            is_owned: (M,) or (G, M) bool: the rows whose scales of a, if in atoms, are needed;
+                other scales are NaN.
             is_idle: (G,) bool: groups whose scales of b are NaN if they lie in atoms; None: none.
         """
         form = find_format(problem.scale_granularity)
@@ -124,5 +125,5 @@ class Draw:
         return laid_out(a_scale, rows, fill=poison).view(form.dtype), of_b
 
     def alpha(self, granularity: ScaleGranularity, groups: int) -> Tensor | None:
-        """Return a factor for each group, float32 (G,); None where scales have none."""
+        """Return a factor for each group, (G,) float32; None for scales without such factors."""
         return self.floats(groups) if find_format(granularity).has_alpha else None

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The gradients of a grouped GEMM: of its rows a grouped GEMM with the weights turned, of its weights
-`grouped_gemm_wgrad`, and of a bias that, with ones in the place of a.
+The gradients of a grouped GEMM. That of its rows is a grouped GEMM with transposed weights, that of
+its weights is `grouped_gemm_wgrad`, and that of a bias is the same with ones in place of a.
 
     y = a . b[g] transposed + bias[g]     da = dy . b[g]     db[g] = (dy of g) transposed . (a of g)
     dbias[g] = the sum of the rows of dy that are g's
 
-They are for operands of bfloat16 and float16, and on a CPU of float32, without scales. What kernels
-cannot take as it comes is copied: a dy that is not dense or has another type than a; and, for
+They exist for operands of bfloat16 and float16, and on a CPU of float32, without scales. Operands
+that kernels cannot read are copied: a dy that is not dense or has another type than a; and, for
 contiguous rows, dy and a in the order of groups.
 """
 
@@ -32,14 +32,14 @@ def of_rows(
     numerics: str | None = None,
 ) -> Tensor:
     """
-    Return the gradient of a, with the type of b: 0 in rows of no group.
+    Return the gradient of a, in the type of b: 0 in rows of no group.
 
     Args:
         dy: The gradient of the result.
         b: (G, N, K), the weights.
         groups: The argument that says which rows belong to which group, by its name.
         expected_m: How many rows a group is expected to have.
-        numerics: Those of the product.
+        numerics: The numerics of the product: see `jitgen.grouped_gemm`.
     """
     da = dy.new_zeros((*dy.shape[:-1], b.shape[-1]), dtype=b.dtype)
     dy, turned = _readable(dy, b.dtype), b.transpose(1, 2)
@@ -65,7 +65,7 @@ def of_weights(
 
     Args:
         dy: The gradient of the result.
-        a: What the product was taken of.
+        a: The operand of the product.
         num_groups: G.
         groups: The argument that says which rows belong to which group, by its name.
         expected_m: How many rows a group is expected to have.
@@ -87,7 +87,7 @@ def of_weights(
 
 BIAS_COLUMNS = 8
 """
-Columns of ones, or of the weights of rows, that take the place of a for the gradient of a bias: the
+Number of columns of ones, or of weights of rows, that replace a for the gradient of a bias: the
 fewest that kernels accept, 16 bytes of bfloat16.
 """
 
@@ -106,7 +106,7 @@ def of_bias(
 
     Args:
         dy: The gradient of the result.
-        dtype: Type of the operands, to which dy is rounded as for their gradients.
+        dtype: Type of the operands; dy is rounded to it, as for their gradients.
         num_groups: G.
         groups: The argument that says which rows belong to which group, by its name.
         expected_m: How many rows a group is expected to have.
@@ -117,7 +117,7 @@ def of_bias(
 
 
 def _readable(dy: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return dy as kernels read it: dense, and of the type of the operands."""
+    """Return dy in the form that kernels read: dense, and of the type of the operands."""
     return dy.to(dtype).contiguous()
 
 

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Two algorithms for a grouped GEMM with prepacked MXFP4 weights, and their predicted times. Those of
-other formats have one.
+Two algorithms for a grouped GEMM with prepacked MXFP4 weights, and their predicted times. Weights
+of other formats have one algorithm.
 
-The kernels for prepacked weights decode each of them once for every tile of rows: little for few
-rows, most of the time for many. The other way unpacks all weights first (`unpack_weights`: e4m3
-with a scale for each row, into memory that it gives back) and multiplies those with the kernels for
-FP8 weights. It is taken by itself only where that loses nothing (`PrepackedWeights.has_near_rows`).
-Both kernels promote sums, that of FP8 weights and of folded1 once per 128 of K, that of exact1 once
-per 32.
+The kernels for prepacked weights decode each weight once for every tile of rows. That takes little
+time with few rows, and most of the time with many. The second algorithm first unpacks all weights
+(`unpack_weights`: e4m3 with a scale for each row, into temporary memory) and then multiplies them
+with the kernels for FP8 weights. A call uses it only if unpacking is exact
+(`PrepackedWeights.has_near_rows`). Both kernels promote sums: those for FP8 weights and folded1
+once per 128 of K, those for exact1 once per 32.
 
-All of the weights are unpacked at once: which rows belong to which group is known on the device
-alone, so that no call could multiply a part of the groups with a part of a. Where that takes more
-memory than JITGEN_MAX_WORKSPACE allows, weights are not unpacked. Nor are they with invariant
-numerics: the two ways differ in their sums, and the rows of a call decide between them.
+All weights are unpacked at once: only the device knows which rows belong to which group, so the
+host cannot split the call by groups. If unpacked weights take more memory than JITGEN_MAX_WORKSPACE
+allows, weights are not unpacked. They are not unpacked with invariant numerics either: the two
+algorithms add up differently, and the number of rows would decide between them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ class Algorithms:
         unpack: The kernel that unpacks them.
         gemm: The kernel that multiplies the unpacked weights.
         unpack_us: Predicted microseconds of unpacking.
-        workspace_bytes: Size of the unpacked weights, which exist while a call runs: G N (K + 4).
-        max_bytes: Largest size that they may have.
+        workspace_bytes: Size of the unpacked weights, which exist while a call runs: G N (K + 4)
+            bytes.
+        max_bytes: Largest size that the unpacked weights may have.
     """
 
     prepacked: Choice
@@ -66,7 +67,7 @@ class Algorithms:
     def times_us(self) -> tuple[float, float]:
         """
         Microseconds of the kernel for prepacked weights, and of that for unpacked ones: measured
-        where both were, else predicted.
+        times if both kernels were measured, otherwise predicted.
         """
         choices = (self.prepacked, self.gemm)
         measured = [choice.times_us.get(choice.config) for choice in choices]
@@ -88,7 +89,9 @@ class Algorithms:
 
     @property
     def is_unpacked(self) -> bool:
-        """Whether calls unpack the weights first, if the weights' rows allow it."""
+        """
+        Whether calls unpack the weights first, if the exponents of the weights' rows allow it.
+        """
         return self.has_room and self.is_unpacked_faster
 
     @property
@@ -131,8 +134,8 @@ def algorithms(
     Args:
         problem: The sizes, with prepacked weights.
         arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
-        device: Name of the device; None for JITGEN_DEVICE, else the GPU at hand, else the target's
-            first.
+        device: Name of the device; None for JITGEN_DEVICE, else the present GPU, else the first
+            device of the target.
         choose: Chooses kernels, as `jitgen.select` does.
 
     Raises:
@@ -165,7 +168,7 @@ def algorithms(
 
 
 def unpacked_problem(problem: GroupedGemmProblem) -> GroupedGemmProblem:
-    """Return the same sizes for unpacked weights."""
+    """Return the problem with the same sizes for unpacked weights."""
     return replace(
         problem,
         b_dtype=DType.E4M3,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`grouped_gemm` with prepacked weights: its own warm path, and the functions that it calls on a miss.
+`grouped_gemm` with prepacked weights: its warm path, and the functions that it calls on a miss.
 
 As in `jitgen.ops.grouped_gemm.call`, a launch is cached under a tuple of the properties that the
-compiled entry does not check: the entry sees blocks of weights, not the N and K of the matrices.
+compiled entry does not check: the entry gets blocks of weights, and not N and K of the matrices.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from jitgen.support.frozen import frozen
 @frozen
 class PrepackedLaunch(AnyLaunch):
     """
-    A cached launch: all that a call needs but its tensors.
+    A cached launch: everything that a call needs except its tensors.
 
     Attributes:
-        copies_scales: Whether kernels cannot read a_scale with the strides that it has.
-        front: Dimensions of a that out has, too.
-        columns: N of an output that the caller leaves to us.
+        copies_scales: Whether a_scale must be copied, because kernels cannot read its strides.
+        front: Number of leading dimensions of a that out has, too.
+        columns: N of the result that the call allocates if `out` is not given.
         out_dtype: Its type.
     """
 
@@ -91,9 +91,9 @@ class UnpackedLaunch(AnyLaunch):
     Attributes:
         unpack: The compiled entry that unpacks weights.
         unpack_config: Its config.
-        front: As of `PrepackedLaunch`, as are the others.
-        columns: See there.
-        out_dtype: See there.
+        front: As of `PrepackedLaunch`.
+        columns: As of `PrepackedLaunch`.
+        out_dtype: As of `PrepackedLaunch`.
     """
 
     unpack: Callable[..., Any]
@@ -114,8 +114,8 @@ class UnpackedLaunch(AnyLaunch):
         """
         Launch both kernels, and return the result.
 
-        Unpacked weights are memory of torch's allocator, which a later use of the same stream may
-        have as soon as this returns.
+        The memory of the unpacked weights returns to torch's allocator when this function returns;
+        later work on the same stream may use it.
 
         """
         if out is None:
@@ -135,7 +135,7 @@ def grouped_gemm(args: PrepackedArguments) -> Tensor:
 
     Raises:
         InputError: An argument is wrong, or does not fit the explicit config.
-        JitgenError: As there.
+        JitgenError: As `jitgen.grouped_gemm`.
     """
     key: Key = ()
     if not is_dynamo_compiling():
@@ -177,7 +177,7 @@ def grouped_gemm(args: PrepackedArguments) -> Tensor:
 
 
 def _rows(args: PrepackedArguments) -> Tensor:
-    """Return a tensor whose dimension -2 has the rows: of a in two parts that are its scales."""
+    """Return a tensor whose dimension -2 has the rows: a, or a_scale if a has two parts."""
     a, a_scale = args.a, args.a_scale
     has_parts = a.dim() > (2 if args.masked_m is None else 3)
     return a_scale if has_parts and a_scale is not None else a
@@ -187,9 +187,9 @@ class PrepackedGroupedGemm(AnyGroupedGemm[PrepackedWeights]):
     """
     Calls of `grouped_gemm`, with prepacked weights: arguments, validation, choice and launch.
 
-    In a graph the weights are their two tensors, N, their layout and format; K is a's. How far
-    exponents of a row differ is not in it, for that is known of values, and a graph outlives those.
-    So weights are not unpacked there.
+    In a graph the weights are given by their two tensors, N, their layout and format; K is that of
+    a. A graph does not hold how far the exponents of a row differ, because that depends on values,
+    which may change between runs of the graph. So graphs never unpack weights.
     """
 
     name = "grouped_gemm_prepacked"
@@ -227,7 +227,8 @@ class PrepackedGroupedGemm(AnyGroupedGemm[PrepackedWeights]):
 
     def in_graph(self) -> list[tuple[str, str, Any]]:
         """
-        Return the arguments in a graph. Saved graphs have the bias in another place, and no format.
+        Return the arguments in a graph. Graphs that older versions saved have the bias in another
+        place, and no format.
         """
         found = {name: (name, kind, default) for name, kind, default in super().in_graph()}
         weights = (("b_factor", "Tensor"), ("n", "int"), ("b_layout", "str"))
@@ -282,8 +283,9 @@ def _unpacked(
     """
     Return a launch of two kernels.
 
-    Where one of them is not compiled, it is one of the kernel for prepacked weights, which computes
-    the same: until it is, with JITGEN_ON_MISS=fallback, else for good.
+    If one of them is not compiled, return a launch of the kernel for prepacked weights, which
+    computes the same; with JITGEN_ON_MISS=fallback only until the two are compiled, otherwise
+    always.
     """
     device, prepacked_configs = valid.device, _in_order(found.prepacked)
     entries: list[Callable[..., Any]] = []

@@ -2,9 +2,9 @@
 """
 Random operands of grouped GEMMs with prepacked weights.
 
-Weights are drawn as checkpoints have them and then prepacked, so that the whole way is tested.
-Exact problems have exponents within what every layout keeps exactly; others differ by so much that
-folding rounds some.
+Weights are drawn in the form of checkpoints and then prepacked, so that prepacking is tested as
+well. Exponents of exact problems stay in the range that every layout keeps exactly; those of other
+problems differ so much that folding rounds some values.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from jitgen.formats.split import PARTS, split_bf16
 from jitgen.ops.grouped_gemm.draws import Draw
 
 _NEAR, _FAR = (125, 130), (118, 131)
-"""Exponents: of exact problems, and of others."""
+"""Ranges of exponents: of exact problems, and of others."""
 
 
 def activations(draw: Draw, problem: GroupedGemmProblem, rows: Rows) -> tuple[Tensor, Tensor]:
     """
     Return a and its scales, as kernels read them; no scales for an a without them.
 
-    The two parts of an exact e4m3x2 are drawn on their own, and so are their scales: a kernel that
-    mistakes one for the other is wrong by more than a rounding.
+    The two parts of an exact e4m3x2, and their scales, are drawn independently, so that a kernel
+    which confuses the parts is wrong by more than rounding.
     """
     granularity = problem.a_scale_granularity
     if granularity is ScaleGranularity.NONE:
@@ -60,8 +60,8 @@ def weights(draw: Draw, problem: GroupedGemmProblem, is_idle: Tensor | None) -> 
     Args:
         draw: Where values come from.
         problem: The sizes and the layout.
-        is_idle: (G,) bool: groups whose scales are NaN; None: none. Of the others one scale is NaN,
-            so that a column of theirs is, and what a block has beyond N is NaN.
+        is_idle: (G,) bool: groups whose scales are all NaN; None: no group. Each other group has
+            one NaN scale, which makes one column NaN, and blocks are NaN beyond N.
     """
     groups, n, k = problem.groups, problem.n, problem.k
     form = PrepackedFormat.of(problem.operands.b_dtype, problem.scale_granularity)

@@ -39,7 +39,9 @@ PrepackedArguments = Arguments[PrepackedWeights]
 
 
 def tensors_of(args: PrepackedArguments) -> dict[str, Tensor]:
-    """Return every tensor among the arguments, in their order; weights are two."""
+    """
+    Return every tensor among the arguments, in their order; prepacked weights are two tensors.
+    """
     found: dict[str, Any] = {}
     for name, value in zip(args._fields, args, strict=True):
         if isinstance(value, PrepackedWeights):
@@ -54,7 +56,7 @@ def validate(args: PrepackedArguments, session: Session, *, has_memory: bool = T
     Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: The first rule that is broken, in the order of this function.
+        InputError: An argument is wrong; the checks run in the order of this function.
     """
     a, b = args.a, args.b
     device = device_of(_OP, "a", a, session)
@@ -112,7 +114,7 @@ def _prepacked(arch: Arch) -> tuple[Operands, ...]:
 
 
 def _activations(args: PrepackedArguments, layout: Layout) -> tuple[DType, tuple[int, ...]]:
-    """Return the type of a, and its sizes in front of K and of parts."""
+    """Return the type of a, and its leading sizes, without K and the two parts."""
     a, b = args.a, args.b
     is_wide = b.layout is BLayout.WIDE1
     wanted = torch.bfloat16 if is_wide else torch.float8_e4m3fn
@@ -143,7 +145,9 @@ def _activations(args: PrepackedArguments, layout: Layout) -> tuple[DType, tuple
 
 
 def _a_scales(args: PrepackedArguments, a_dtype: DType, front: tuple[int, ...]) -> ScaleGranularity:
-    """Return how a is scaled, which its type and the dimensions of its scales tell."""
+    """
+    Return the scale granularity of a, from its type and the number of dimensions of its scales.
+    """
     scale = args.a_scale
     if a_dtype is DType.BF16:
         if scale is not None:

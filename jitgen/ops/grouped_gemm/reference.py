@@ -6,8 +6,8 @@ Reference for the kernels of `grouped_gemm`, in float32 torch.
 
 where g is the group of row m and each scale is repeated over the values that share it; with nv16
 scales the sum is multiplied by alpha[g], and bias[g, n] is added where there is one. Prepacked
-weights stand for numbers that have their scales in them, and a's two parts for their sum. Kernels
-add in another order and round once, at the end, to the type of `out`.
+weights are decoded with their scales, and the two parts of a are added. Kernels add in another
+order and round once, at the end, to the type of `out`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def grouped_gemm(  # noqa: PLR0913  # the arguments of the real one
     """
     Compute the result of `jitgen.grouped_gemm` for the same arguments, slowly and plainly.
 
-    Waits for the device, and checks less than the kernels do. Rows of no group are 0, or untouched
-    where `out` is given. `expected_m`, `min_latency`, `numerics` and `config`
+    This waits for the device, and checks less than `jitgen.grouped_gemm` does. Rows of no group are
+    0, or untouched where `out` is given. `expected_m`, `min_latency`, `numerics` and `config`
     change nothing.
     """
     groups = {"offs": offs, "m_indices": m_indices, "masked_m": masked_m}
@@ -71,7 +71,8 @@ def sums(
     Args:
         given: Arguments of `grouped_gemm` by their names.
         dtype: Type of the arithmetic: float32 or float64.
-        is_absolute: Take the absolute values of a and b: rounding errors are relative to such sums.
+        is_absolute: Use the absolute values of a and b; bounds of rounding errors are relative to
+            these sums.
 
     Returns:
         (M, N) or (G, M, N) of `dtype`, 0 in rows of no group.
@@ -144,7 +145,9 @@ def _biased(product: Tensor, bias: Tensor | None, group: int, *, is_absolute: bo
 
 
 def _has_parts(given: Mapping[str, Any]) -> bool:
-    """Say whether a has two rows for each token: one dimension more than the layout asks for."""
+    """
+    Say whether a has two rows for each token, and so one dimension more than the layout needs.
+    """
     return bool(given["a"].dim() > (2 if given.get("masked_m") is None else 3))
 
 

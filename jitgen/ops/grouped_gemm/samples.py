@@ -2,8 +2,8 @@
 """
 Random calls of the grouped GEMM, in any layout, with their right results.
 
-Measurements, `jitgen verify` and tests take their problems from here, and one rule of how far a
-result may be from float32 arithmetic.
+Measurements, `jitgen verify` and tests use these calls, and the same bound for the difference of a
+result from float32 arithmetic.
 """
 
 from __future__ import annotations
@@ -40,19 +40,20 @@ class Call:
 
     Attributes:
         layout: How rows belong to groups.
-        a: (M, K), or (G, M, K) for the masked layout; of e2m1 K / 2 bytes, of e4m3x2 two rows.
+        a: (M, K), or (G, M, K) for the masked layout; rows of e2m1 have K / 2 bytes, and e4m3x2 has
+            two rows for each row of the result.
         b: (G, N, K), likewise; or the values of prepacked weights.
         a_scale: In the layout that kernels read; type and shape follow from the granularity. In
-            atoms, what no row needs is a NaN. Empty where a has none.
+            atoms, scales that no row needs are NaN. Empty if a has no scales.
         b_scale: Likewise; or the factor of prepacked weights.
-        alpha: (G,) float32 of nv16 scales; None with others.
-        bias: (G, N) float32; None without.
-        b_layout: How b was prepacked, or lies.
+        alpha: (G,) float32 with nv16 scales; otherwise None.
+        bias: (G, N) float32, or None.
+        b_layout: The layout of prepacked weights, or the order of b in memory.
         b_format: The format of prepacked weights.
         has_a_scale: Whether a has scales.
         groups: int32; offs, m_indices or masked_m, by layout. In the contiguous layout groups start
             at multiples of 128, with -1 in the rows between.
-        out: (M, N) or (G, M, N), all NaN: unwritten values show.
+        out: (M, N) or (G, M, N), all NaN, so that unwritten values are found.
     """
 
     layout: Layout
@@ -95,7 +96,7 @@ class Call:
 
     @property
     def weights(self) -> PrepackedWeights:
-        """The prepacked weights, as the caller gives them."""
+        """The prepacked weights, as a caller passes them."""
         n, k = self.out.shape[-1], self.a.shape[-1]
         return PrepackedWeights(
             values=self.b,
@@ -108,7 +109,7 @@ class Call:
 
     @property
     def is_owned(self) -> Tensor:
-        """Shape of out, bool: false in rows that no group owns."""
+        """Which values of out belong to a group: bool, of the shape of out."""
         owned = _owned(self.layout, self.groups, self.out.shape[-2])
         return owned.unsqueeze(-1).expand(self.out.shape)
 
@@ -145,7 +146,7 @@ class Call:
 
 
 def _owned(layout: Layout, groups: Tensor, num_rows: int) -> Tensor:
-    """Return (M,) or (G, M) bool: false for rows that no group owns."""
+    """Return Which rows belong to a group: bool, (M,) or (G, M)."""
     if layout is Layout.CONTIGUOUS:
         return groups >= 0
     counts = groups.unsqueeze(-1) if layout is Layout.MASKED else groups[-1]
@@ -171,21 +172,22 @@ def random_call(  # noqa: PLR0913  # each is one thing to say
     `jitgen.ops.grouped_gemm.draws` describes how values are drawn.
 
     Args:
-        problem: The sizes; its m does not count.
+        problem: The sizes; its m is ignored.
         row_counts: Rows of each group.
         is_exact: Draw integers, and scales that are powers of two: every sum is exact in float32,
             whatever its order.
         is_extreme: Let scales that are not exact be far apart.
-        has_spare: Let there be rows that no group owns: behind the last group, in each group of the
-            masked layout, and in the contiguous layout in whole tiles between and behind groups,
-            and before the last row of the last group that has several and is padded.
-        has_end: Let rows of the contiguous layout go on behind the last group, to a multiple of
-            128.
-        spoils_idle: Let b be NaN for groups without rows: a kernel that reads it shows, and it need
-            not be drawn. Of e2m1, which has no NaN, the scales are; prepacked weights have more
-            NaNs: see `jitgen.ops.grouped_gemm.prepacked_draws`.
-        max_rows: Rows that a has for each group of the masked layout; None: as many as the largest
-            group has, and the spare ones. Other layouts have none.
+        has_spare: Add rows that belong to no group: after the last group; in each group of the
+            masked layout; and in the contiguous layout whole tiles between and after groups, and
+            one row before the last row of the last padded group with several rows.
+        has_end: Continue the rows of the contiguous layout after the last group, up to a multiple
+            of 128.
+        spoils_idle: Make b NaN for groups without rows, so that a kernel that reads it is found,
+            and these weights need not be drawn. If b is e2m1, which has no NaN, its scales are NaN
+            instead; prepacked weights have more NaNs: see
+            `jitgen.ops.grouped_gemm.prepacked_draws`.
+        max_rows: Rows of a for each group of the masked layout; None: those of the largest group,
+            and the spare ones. Not given for other layouts.
         device: Where the tensors are made.
         seed: The same seed gives the same values on the same kind of device.
 
@@ -286,14 +288,14 @@ def _rows(
 @frozen
 class Solved(Compared):
     """
-    A call with its answer.
+    A call with its expected results.
 
     Attributes:
         call: The arguments; results go into its out.
         is_exact: Whether every sum is exact, whatever its order.
         expected: Shape of out, float32: the sums, which were computed in float64 unless they are
             exact in float32, too.
-        is_owned: Shape of out, bool: false in rows that no group owns.
+        is_owned: Which values of out belong to a group: bool, of the shape of out.
     """
 
     call: Call
@@ -306,8 +308,8 @@ class Solved(Compared):
         """
         Return `call` with its answer, computed where its tensors are.
 
-        The roundings of a float32 reference are as large as those of a kernel: it would take up all
-        that `allowed` allows for a float32 result.
+        The reference is computed in float64, because the rounding errors of a float32 reference
+        would be as large as those of a kernel, and `allowed` does not allow for both.
         """
         dtype = torch.float32 if is_exact else torch.float64
         expected = reference.sums(call.arguments, dtype).float()
@@ -315,7 +317,10 @@ class Solved(Compared):
 
     @property
     def magnitude(self) -> Tensor:
-        """The same sums over absolute values, computed now: rounding errors are relative to it."""
+        """
+        The same sums over absolute values, which bounds of rounding errors are relative to;
+        computed at each access.
+        """
         return reference.sums(self.arguments, is_absolute=True)
 
     @property
@@ -335,8 +340,8 @@ class Solved(Compared):
 
     def allowed(self, accumulator_bits: int = ACCUMULATOR_BITS) -> Tensor:
         """
-        Return how far a result may be from `expected`: half a unit in the last place of the output,
-        and what rounding the sums can do.
+        Return the allowed difference from `expected`: half a unit in the last place of the output,
+        plus the rounding errors of the sums.
 
         Args:
             accumulator_bits: Bits that the accumulator keeps: 2.0**-bits of the sum of absolute
@@ -348,8 +353,9 @@ class Solved(Compared):
     @property
     def _is_wrong(self) -> Tensor:
         """
-        Shape of out, bool. Exact problems want the rounded sum, bit for bit, others what `allowed`
-        allows. Rows that no group owns stay as they were.
+        Which values of out are wrong: bool, of the shape of out. Exact problems require the rounded
+        sum, bit for bit; other problems allow the difference `allowed`. Rows of no group must be
+        unchanged.
         """
         out, owned = self.out, self.is_owned
         touched = ~out.isnan() & ~owned

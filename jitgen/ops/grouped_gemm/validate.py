@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Checks the tensors of `grouped_gemm`: every rule, each with one error.
+Checks the tensors of `grouped_gemm`: each rule has its own error.
 
-A message names the argument, says what is required, and then what was given. The compiled entry
-checks much of this by itself, so these rules run only for a new combination of shapes, and when the
-entry refuses.
+A message names the argument and says what is required and what was given. The compiled entry checks
+most of this itself, so these rules run only for a new combination of shapes, or if the entry raises
+an error.
 """
 
 from __future__ import annotations
@@ -51,15 +51,14 @@ _WITH_GRADIENTS = ("a", "b", "bias")
 
 
 Weights = TypeVar("Weights")
-"""A tensor, or `PrepackedWeights`."""
+"""Type of weights: a tensor, or `PrepackedWeights`."""
 
 
 class Arguments(NamedTuple, Generic[Weights]):
     """
     The arguments of one call of `grouped_gemm`, as the caller gave them.
 
-    Graphs of torch hold them in this order, and warm calls ask guards about tensors in it. So a new
-    one comes last.
+    Graphs of torch and guards of warm calls use this order. So a new argument is added at the end.
     """
 
     a: Tensor
@@ -86,7 +85,7 @@ class Validated(AnyValidated):
 
     Attributes:
         layout: How rows belong to groups.
-        operands: The types of its kernels.
+        operands: The types of the operands, as configs have them.
         groups: Number of groups.
         rows: Rows of a; in the masked layout, of one group.
         n: Columns of the output.
@@ -110,7 +109,7 @@ def validate(args: Arguments[Tensor], session: Session, *, has_memory: bool = Tr
     Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: The first rule that is broken, in the order of this function.
+        InputError: An argument is wrong; the checks run in the order of this function.
     """
     a, b = args.a, args.b
     device = device_of(_OP, "a", a, session)
@@ -214,7 +213,9 @@ def require_differentiable(given: Mapping[str, Any]) -> None:
 
 
 def _b_layout(b: Tensor, space: Space, of_a: DType) -> BLayout:
-    """Return the layout of b, by its strides; with one column or row, K counts as contiguous."""
+    """
+    Return the layout of b by its strides; if b has one column or one row, K counts as contiguous.
+    """
     _, n, k = b.shape
     if of_a not in space.n_major or b.stride(2) == 1 or k == 1:
         return BLayout.PLAIN
@@ -224,14 +225,16 @@ def _b_layout(b: Tensor, space: Space, of_a: DType) -> BLayout:
 
 
 def check_bias(bias: Tensor | None, groups: int, n: int) -> None:
-    """Require a vector of N for each group, or nothing."""
+    """Require a bias of shape (G, N), or None."""
     if bias is None:
         return
     require("bias", bias, [torch.float32], shape=((groups, n), "which is (G, N)"), contiguous=-1)
 
 
 def check_the_rest(args: Arguments[Any]) -> None:
-    """Require an out that does not overlap itself, and hints that choose a kernel."""
+    """
+    Check that out does not overlap with itself, and that the hints for choosing a kernel are valid.
+    """
     require_rows_apart(args.out)
     require_count("expected_m", args.expected_m)
     if args.min_latency is not None and type(args.min_latency) is not bool:
@@ -246,7 +249,7 @@ def _space(arch: Arch) -> Space:
 
 
 def _torch_types(dtypes: Sequence[DType]) -> list[torch.dtype]:
-    """Return every type of torch's that holds one of `dtypes`."""
+    """Return every type of torch that holds values of one of `dtypes`."""
     return [of_torch for of_torch, dtype in OF_TORCH.items() if dtype in dtypes]
 
 
@@ -261,7 +264,7 @@ def _hint(a: Tensor, b: Tensor) -> str:
 
 
 def _format(args: Arguments[Tensor], *, is_unscaled: bool) -> ScaleFormat | None:
-    """Return the format that the scales have, as b_scale names it; None where there are none."""
+    """Return the format of the scales, which follows from b_scale; None without scales."""
     a_scale, b_scale = args.a_scale, args.b_scale
     if is_unscaled:
         return _format_of_b(args)
@@ -286,7 +289,7 @@ def _format(args: Arguments[Tensor], *, is_unscaled: bool) -> ScaleFormat | None
 
 
 def _format_of_b(args: Arguments[Tensor]) -> ScaleFormat:
-    """Return the format of b's scales where a has none."""
+    """Return the format of b's scales if a has no scales."""
     b_scale, of_a, of_b = args.b_scale, OF_TORCH[args.a.dtype], OF_TORCH[args.b.dtype]
     if args.a_scale is not None:
         raise InputError(
@@ -306,7 +309,7 @@ def _format_of_b(args: Arguments[Tensor]) -> ScaleFormat:
 
 
 def _named_by(b_scale: Tensor) -> ScaleFormat:
-    """Return the format whose type and dimensions b_scale has."""
+    """Return the format that has the type and the number of dimensions of b_scale."""
     require("b_scale", b_scale)
     form = format_of_b(b_scale)
     if form is None or form.dtype is not b_scale.dtype:
@@ -322,7 +325,7 @@ def _named_by(b_scale: Tensor) -> ScaleFormat:
 
 
 def _check_scales(form: ScaleFormat, args: Arguments[Tensor], valid: Validated) -> None:
-    """Require the shapes, types and strides that `form` has."""
+    """Require scales with the shapes, types and strides of `form`."""
     a_scale, b_scale = args.a_scale, args.b_scale
     if b_scale is None:
         return
@@ -347,7 +350,10 @@ def _check_scales(form: ScaleFormat, args: Arguments[Tensor], valid: Validated) 
 
 
 def _check_alpha(form: ScaleFormat | None, args: Arguments[Tensor], groups: int) -> None:
-    """Require one factor for each group where the scales have one."""
+    """
+    Require `alpha`, one factor for each group, if and only if the format of the scales has such
+    factors.
+    """
     alpha = args.alpha
     if form is None or not form.has_alpha:
         if alpha is not None:

@@ -30,16 +30,18 @@ def grouped_gemm_wgrad(  # each is one thing to say
     config: GroupedGemmWgradConfig | Override | None = None,
 ) -> Tensor:
     """
-    Sum over the rows of each group: the gradient of a grouped GEMM's weights.
+    Compute the gradient of a grouped GEMM's weights: for each group, a product summed over its
+    rows.
 
     ``out[g] = dy[rows of g].T @ a[rows of g]``. For ``y = jitgen.grouped_gemm(a, b, offs=offs)`` it
-    is the gradient of b, where dy is that of y; autograd calls it by itself. Products are added in
-    float32 and rounded once, at the end. The kernel is compiled at the first call that needs it,
-    unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the current stream of the
-    tensors' device, and nothing waits.
+    is the gradient of b, if dy is the gradient of y; autograd calls it automatically. Products are
+    added in float32 and rounded once, at the end. The kernel is compiled at the first call that
+    needs it, unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the current
+    stream of the tensors' device, and the host does not wait for it.
 
     Exactly one of `offs` and `masked_m` says which rows belong to which group. Their values are
-    read on the device and not checked. Rows of no group are read and not used, whatever they hold.
+    read on the device and not checked. Rows of no group may be read, but do not change the result;
+    they may contain any values.
 
     Autograd gets gradients of dy and a, which are grouped GEMMs: see docs/gradients.md.
 
@@ -48,23 +50,24 @@ def grouped_gemm_wgrad(  # each is one thing to say
             contiguous. On sm_90a N and K are multiples of 8, and addresses and strides of 16 bytes,
             as for a and out.
         a: (M, K) or (G, M, K), type and device of `dy`, K contiguous.
-        offs: (G,) int32, the ragged layout: the row behind the last of each group, non-decreasing.
-            Rows from ``offs[-1]`` on belong to no group.
-        masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
+        offs: (G,) int32, the ragged layout: for each group, the index after its last row;
+            non-decreasing. Rows from ``offs[-1]`` on belong to no group.
+        masked_m: (G,) int32, the masked layout: for each group, how many of its M rows are valid.
         out: (G, N, K), K contiguous: where the result goes. Groups without rows get zeros.
-        out_dtype: Type of the result where `out` is None: by default that of float16 and float32
-            operands, as torch has it, and bfloat16 of others; float32, or that of the operands.
-        expected_m: How many rows a group is expected to have, for choosing a kernel; any value
-            gives right results. Without it groups count as equally large, and masked ones as full.
-        config: A config to use instead of the selector's, or an edited kernel: see
-            `jitgen.override`.
+        out_dtype: Type of the result if `out` is None: float32, or the type of the operands.
+            Default: the type of the operands, as in torch.
+        expected_m: Expected number of rows of a group, by which the kernel is chosen; results are
+            right for any value. If it is not given, groups are assumed to be equally large, and
+            masked groups to be full.
+        config: A config to use instead of the one that the selector chooses, or an edited kernel:
+            see `jitgen.override`.
 
     Returns:
         `out`, or a new tensor; all of it is written.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
-            With `out` a tensor that requires a gradient is wrong while autograd is on.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given. With `out` a tensor that requires a gradient is wrong while autograd is on.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.

@@ -26,10 +26,10 @@ from jitgen.targets.legality import require
 @frozen
 class Launch(AnyLaunch):
     """
-    A cached launch: all that a call needs but its tensors.
+    A cached launch: everything that a call needs except its tensors.
 
     Attributes:
-        columns: N and K of an output that the caller leaves to us.
+        columns: N and K of the result that the call allocates if `out` is not given.
         out_dtype: Its type.
     """
 
@@ -47,8 +47,8 @@ class Launch(AnyLaunch):
 
 def _zeros(_dy: Tensor, _a: Tensor, _groups: Tensor, out: Tensor, *_: Any) -> None:
     """
-    Fill the result with zeros instead of a kernel if there are no rows: the TMA unit cannot
-    describe an empty tensor.
+    Fill the result with zeros, without a kernel, if there are no rows: a tensor map of the TMA unit
+    cannot describe an empty tensor.
     """
     out.zero_()
 

@@ -49,7 +49,10 @@ def sums(
     masked_m: Tensor | None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Return the sums (G, N, K) in arithmetic of `dtype`, which a result is rounded from."""
+    """
+    Return the sums, (G, N, K), computed in `dtype`, before they are rounded to the type of the
+    result.
+    """
     if offs is not None and masked_m is None:
         ends = offs.tolist()
         rows = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]

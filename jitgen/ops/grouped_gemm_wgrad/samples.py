@@ -54,10 +54,10 @@ class Sizes(AnySizes):
         """
         Return the sizes that test `config`, which together execute all of a kernel.
 
-        Two clusters share several tiles of each group, with tails of N and K of 16 bytes each. The
-        groups are tiny, empty, of whole k-blocks, of more than the pipeline of operands has stages,
-        of which the unrolled loop leaves as many as it can behind the first, with a tail; the last
-        one ends a row behind a whole block.
+        Two clusters share several tiles of each group; N and K have tails of 16 bytes. There are
+        tiny and empty groups, groups of whole k-blocks, and a group with more k-blocks than the
+        pipeline of operands has stages, whose number leaves the largest remainder after the
+        unrolled loop, with a tail. The last group has one row more than whole blocks.
         """
         tile, cluster = config.tile, config.cluster
         stages = getattr(require(config, arch).derived, "num_ab_stage", 1)
@@ -72,7 +72,7 @@ class Sizes(AnySizes):
 
     @classmethod
     def edges(cls, config: GroupedGemmWgradConfig, arch: Arch) -> tuple[Self, ...]:
-        """Return a high result, of more strips of tiles than one, and a wide one."""
+        """Return sizes with a tall result, of more than one strip of tiles, and with a wide one."""
         tile, cluster = config.tile, config.cluster
         height = tile.m * cluster.m * (config.raster + 1)
         rows, sms = (tile.k, tile.k - 1, 1), _NUM_CLUSTERS * cluster.size
@@ -108,7 +108,7 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    Rows of no group are NaN, and so is `out`, so that unwritten values show.
+    Rows of no group are NaN, and so is `out`, so that unwritten values are found.
     """
     chance = torch.Generator(device).manual_seed(seed)
     lead, groups = grouped_rows(config.layout, sizes.rows)

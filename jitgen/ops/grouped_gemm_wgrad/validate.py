@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the tensors of `grouped_gemm_wgrad`: every rule, each with one error."""
+"""Checks the tensors of `grouped_gemm_wgrad`: each rule has its own error."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: The first rule that is broken, in the order of this function.
+        InputError: An argument is wrong; the checks run in the order of this function.
     """
     dy, a = args.dy, args.a
     device = device_of(Validated.op, "dy", dy, session)
@@ -130,7 +130,7 @@ def require_differentiable(given: Mapping[str, object]) -> None:
 
 
 def _check_types(dy: Tensor, a: Tensor, space: WgradSpace, arch: Arch) -> None:
-    """Require one type that there are kernels for."""
+    """Require that both operands have one type, for which there are kernels."""
     allowed = [each for each in OF_TORCH if OF_TORCH[each] in space.of_a]
     for name, tensor in (("dy", dy), ("a", a)):
         if tensor.dtype is torch.float8_e4m3fn:
@@ -145,7 +145,9 @@ def _check_types(dy: Tensor, a: Tensor, space: WgradSpace, arch: Arch) -> None:
 
 
 def _check_the_rest(args: Arguments, n: int, k: int) -> None:
-    """Require an out that does not overlap itself, and a hint that chooses a kernel."""
+    """
+    Check that out does not overlap with itself, and that the hint for choosing a kernel is valid.
+    """
     out = args.out
     if out is not None:
         is_dense = out.stride(1) >= k or n == 1

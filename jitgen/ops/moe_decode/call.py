@@ -35,22 +35,23 @@ def moe_decode(  # noqa: PLR0913  # each is one thing to say
     Compute a layer of experts for at most 8 tokens in one launch, on GPUs that have such a kernel.
 
     ``out[t] = sum over j of topk_weights[t, j] * w2[e] . (silu(w13[e, :I] . x[t]) * (w13[e, I:] .
-    x[t]))`` with ``e = topk_ids[t, j] - first_expert``, for the experts that are here. Tokens and h
-    are quantised as `jitgen.quantize.per_token_group` does it; sums are float32, rounded once.
+    x[t]))`` with ``e = topk_ids[t, j] - first_expert``, for the experts on this device. Tokens and
+    h are quantised as `jitgen.quantize.per_token_group` does it; sums are float32, rounded once.
 
-    All CTAs of the launch, one on each SM, run at the same time and wait for each other. So no
-    other such launch may run on the GPU beside it, on another stream, for example: each may have
-    SMs that the other waits for.
+    All CTAs of the launch, one on each SM, run at the same time and wait for each other. So two
+    such launches must not run on a GPU at the same time, for example on two streams: each might
+    occupy SMs that the other one waits for.
 
     Args:
         x: (T, H) bfloat16, at most 8 tokens; H contiguous and a multiple of 128.
         topk_ids: (T, k) int32, at most 64 in all.
         topk_weights: (T, k) float32.
-        experts: The weights.
-        exchange: Memory that calls use one after the other, see `Exchange.of`.
-        first_expert: Number of the first of the E experts that are here.
-        shared: (T, H) bfloat16, what a shared expert gave, added at the end.
-        shared_weights: (T,) float32, what rows of `shared` are multiplied with; None: 1.
+        experts: The weights of the experts on this device.
+        exchange: Memory in which CTAs exchange values, see `Exchange.of`; calls may share it only
+            if they run one after another.
+        first_expert: Number of the first of the E experts on this device.
+        shared: (T, H) bfloat16, the output of a shared expert, which is added at the end.
+        shared_weights: (T,) float32, factors of the rows of `shared`; None: 1.
         out: (T, H) bfloat16, where the result goes. It may be `shared`.
         config: A config to use instead of the selector's.
 
@@ -59,7 +60,7 @@ def moe_decode(  # noqa: PLR0913  # each is one thing to say
 
     Raises:
         InputError: An argument is wrong, or the device has no such kernel; the message says which,
-            what is required, and what came.
+            what is required, and what was given.
         KernelMiss, CompileError: As `jitgen.grouped_gemm`.
     """
     with calling(_OP):

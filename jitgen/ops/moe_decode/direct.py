@@ -17,7 +17,8 @@ _TOKENS = ("x", "topk_ids", "topk_weights")
 
 def check(config: MoeDecodeConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
-    Require a layer of experts for few tokens, and what its CTAs exchange.
+    Check the arguments of a layer of experts for few tokens, and the memory in which its CTAs
+    exchange values.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The memory in which CTAs of `moe_decode` exchange h, and what counts its launches.
+The memory in which CTAs of `moe_decode` exchange h, and the counter of its launches.
 
 A word has two columns of h and the number of the launch that wrote it, so nothing is cleared
-between launches. Both belong together: a word is taken for new if it has the number that `state`
-gives next. So launches that use the same memory must come one after the other, those of the replays
-of a CUDA graph too.
+between launches. `words` and `state` belong together: a word counts as new if its number is the
+next one of `state`. So launches that use the same memory must run one after another, including
+replays of CUDA graphs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch import Tensor
 
 class Exchange(NamedTuple):
     """
-    Memory for calls that come one after the other.
+    Memory for calls that run one after another.
 
     Attributes:
         words: (rows, at least I / 2) int64, each row contiguous: see `rows_for`.
-        state: (1,) int64: CTAs of this launch that have begun in the low half, launches in the
-            high one.
+        state: (1,) int64: in the low half the number of CTAs of this launch that have begun, in the
+            high half the number of launches.
     """
 
     words: Tensor
@@ -33,12 +33,17 @@ class Exchange(NamedTuple):
     def of(
         cls, tokens: int, top_k: int, intermediate: int, device: torch.device | str = "cpu"
     ) -> Self:
-        """Return memory for calls of at most so many tokens, experts of each, and columns of h."""
+        """
+        Return memory for calls with at most `tokens` tokens, `top_k` experts for each, and
+        `intermediate` columns of h.
+        """
         shape = (rows_for(tokens, top_k), -(-intermediate // 4) * 2)
         words = torch.zeros(shape, dtype=torch.int64, device=device)
         return cls(words, words.new_zeros(1))
 
 
 def rows_for(tokens: int, top_k: int) -> int:
-    """Return the rows that so many tokens may need: one of each expert that is chosen."""
+    """
+    Return the number of rows that these tokens may need: one for each chosen expert of a token.
+    """
     return tokens * tokens * top_k

@@ -18,7 +18,7 @@ from jitgen.ops.silu_mul_quantize.reference import activated
 
 class Parts(NamedTuple):
     """
-    What a layer gives, and how far a kernel may be from it.
+    The result of a layer, and the magnitudes that bound the error of a kernel.
 
     Attributes:
         out: (T, H) float64.
@@ -70,18 +70,18 @@ def moe_decode(
 
 
 def _pairs(topk_ids: Tensor, first: int, experts: int) -> list[tuple[int, int]]:
-    """Return tokens with the experts here that they chose, each once."""
+    """Return pairs of a token and a local expert that it chose, each once."""
     local = (topk_ids.long() - first).tolist()
     every = {(t, e) for t, chosen in enumerate(local) for e in chosen if 0 <= e < experts}
     return sorted(every)
 
 
 def _numbers(values: Tensor, scale: Tensor) -> Tensor:
-    """Return what quantised rows stand for: (M, K) float64."""
+    """Return quantised rows, dequantised: (M, K) float64."""
     columns = values.shape[-1]
     return values.double() * scale.double().repeat_interleave(SCALE_BLOCK, -1)[..., :columns]
 
 
 def _matrix(values: Tensor, scale: Tensor) -> Tensor:
-    """Return what one expert's weights stand for: (N, K) float64."""
+    """Return the weights of one expert, dequantised: (N, K) float64."""
     return _numbers(values, scale.repeat_interleave(SCALE_BLOCK, 0)[: len(values)])

@@ -22,7 +22,7 @@ _FIRST = 2
 """Number of the first expert here."""
 
 _LAUNCHES = 6
-"""Launches that there were before."""
+"""Launches before this one."""
 
 _COLUMNS_OF_CTA = 64
 
@@ -99,7 +99,7 @@ unreachable = nothing_unreachable
 
 
 def tile(config: MoeDecodeConfig) -> tuple[int, int]:  # noqa: ARG001
-    """Return rows and columns of the tiles in which wrong results are reported."""
+    """Return the rows and columns of the tiles by which wrong results are reported."""
     return 1, 8
 
 
@@ -114,9 +114,10 @@ def make(
     """
     Return a call with `sizes`, the same for the same `seed` on the same `device`.
 
-    Some chosen experts are not here, and the first token may have one twice. Gates of exact calls
-    are so large that silu() of one is itself, so that every kernel quantises the same h; then only
-    float32 sums differ. In others a value of h may be rounded to the next of e4m3.
+    Some chosen experts are on other devices, and the first token may have one expert twice. Gates
+    of exact calls are so large that silu(gate) equals gate. So every kernel quantises the same h,
+    and results differ only by float32 sums. In other calls a value of h may be rounded to the
+    neighbouring e4m3 value.
     """
     chance = torch.Generator(device).manual_seed(seed)
     tokens, experts, hidden, inner = sizes.tokens, sizes.experts, sizes.hidden, sizes.inner
@@ -158,8 +159,8 @@ def make(
 
 def _experts(shape: tuple[int, int], experts: int, chance: torch.Generator) -> Tensor:
     """
-    Return experts of tokens, some of which are not here; more than there are repeat themselves. The
-    last of several is that of the last pair alone.
+    Return experts of tokens, some of which are on other devices; experts repeat if there are fewer
+    than needed. If there are several, only the last pair has the last expert.
     """
     here = torch.arange(-1, experts + 1, device=chance.device)
     every = [
@@ -177,7 +178,7 @@ def _experts(shape: tuple[int, int], experts: int, chance: torch.Generator) -> T
 def _shared(
     config: MoeDecodeConfig, shape: tuple[int, int], chance: torch.Generator, size: float
 ) -> dict[str, Tensor]:
-    """Return what a shared expert gave, of some size, and its weights, by name."""
+    """Return the output of a shared expert, of magnitude `size`, and its weights, by name."""
     found: dict[str, Tensor] = {}
     if config.has_shared:
         rows = torch.randn(shape, generator=chance, device=chance.device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what `moe_decode` is called with: every rule, each with one error."""
+"""Checks the arguments of `moe_decode`: each rule has its own error."""
 
 from __future__ import annotations
 
@@ -60,10 +60,12 @@ def check_layer(  # noqa: PLR0913, PLR0917  # each is one thing to say
     out: Tensor | None = None,
 ) -> MoeDecodeProblem:
     """
-    Require a layer of experts for few tokens and what its CTAs exchange; return its sizes.
+    Check the arguments of a layer of experts for few tokens, and the memory for the exchange;
+    return the sizes.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
     """
     check_tokens(x, topk_ids, topk_weights)
     like = ("x", x.device)
@@ -113,7 +115,7 @@ def require_room(config: MoeDecodeConfig, hidden: int) -> None:
 def _check_weights(
     x: Tensor, given: Experts, top_k: int, like: tuple[str, torch.device]
 ) -> MoeDecodeProblem:
-    """Require weights of both products that belong together, and their scales."""
+    """Check that the weights of both products, and their scales, fit each other."""
     w13, w13_scale, w2, w2_scale = given
     hidden = x.shape[1]
     for name, each in (("w13", w13), ("w2", w2)):

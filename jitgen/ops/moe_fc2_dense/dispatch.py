@@ -25,12 +25,12 @@ from jitgen.targets.legality import require
 @frozen
 class Launch(AnyLaunch):
     """
-    A cached launch: all that a call needs but its tensors.
+    A cached launch: everything that a call needs except its tensors.
 
     Attributes:
         form: The format of the scales.
-        copies: Whether kernels cannot read a_scale or alpha with the strides that they have.
-        columns: N of an output that the caller leaves to us.
+        copies: Whether a_scale or alpha must be copied, because kernels cannot read their strides.
+        columns: N of the result that the call allocates if `out` is not given.
         out_dtype: Its type.
     """
 
@@ -46,7 +46,7 @@ class Launch(AnyLaunch):
         Launch the kernel, into `out` if it is given; return the result.
 
         Raises:
-            ValueError: There are not enough atoms for the tokens, which the entry does not see.
+            ValueError: There are not enough atoms for the tokens; the entry does not check this.
         """
         if self.form.has_atoms:
             if a_scale.shape[-3] * atoms.ROWS < alpha.shape[0]:
@@ -65,7 +65,7 @@ class Launch(AnyLaunch):
 
 
 _PAIRS = torch.float4_e2m1fn_x2
-"""Type whose tensors kernels take as bytes."""
+"""The type whose tensors are passed to kernels as bytes."""
 
 
 class MoEFc2Dense(Call[Arguments, Validated, Tensor]):
@@ -80,7 +80,8 @@ class MoEFc2Dense(Call[Arguments, Validated, Tensor]):
 
     def problem(self, args: Arguments, valid: Validated) -> MoEFc2DenseProblem:
         """
-        Return the problem that the selector gets; no argument says how many experts a token has.
+        Return the problem for the selector. Its number of experts of a token is unknown, because no
+        argument gives it.
         """
         return MoEFc2DenseProblem(
             groups=valid.groups,

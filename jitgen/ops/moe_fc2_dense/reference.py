@@ -42,7 +42,7 @@ def moe_fc2_dense(  # the arguments of the real one
     Sums are float32, or float64 where the scales and weights are. `config` changes nothing.
 
     Raises:
-        InputError: The scales have no format that there is.
+        InputError: The scales have no known format.
     """
     if old:
         return moe_fc2_dense(**with_new_names(moe_fc2_dense, locals()))

@@ -27,7 +27,7 @@ from jitgen.targets.legality import require
 
 _NUM_CLUSTERS = 2
 _IDLE = 5
-"""Every so many experts there is one that no token is routed to, whose weights are NaN."""
+"""One in this number of experts gets no token, and its weights are NaN."""
 
 _SCALE_COLUMNS = 128
 """Columns of b that share a scale, where scales are those of blocks."""
@@ -46,7 +46,7 @@ class Sizes(AnySizes):
         experts: Matrices of b.
         n: Columns of the output.
         k: Length of one expert's sums.
-        top_k: Experts of a token; 0: no token has any.
+        top_k: Experts of a token; 0: tokens have no experts.
     """
 
     numbers = (Number("E", "experts"), Number("T", "tokens"), Number("N", "N"), Number("I", "I"))
@@ -64,12 +64,12 @@ class Sizes(AnySizes):
         """
         Return the sizes that test `config`, which together execute all of a kernel.
 
-        The first is wide: two clusters share four tiles, with a token alone in the last one, more
-        k-blocks than the pipeline of operands has stages and than are handed over at once, and
-        tails of N and of an expert's K, of 16 bytes each.
+        The first is wide: two clusters share four tiles, and the last tile has a single token.
+        There are more k-blocks than the pipeline of operands has stages and than are handed over at
+        once; N and the K of an expert have tails of 16 bytes.
 
-        The second is deep: one tile, not full, and more experts with tokens than are listed at
-        once, in each part of them, with less than a k-block each.
+        The second is deep: one tile that is not full, and more experts with tokens than the kernel
+        lists at once, in each part of a split, each with less than a k-block.
 
         In the third no token has an expert, so that all sums are 0.
         """
@@ -102,9 +102,10 @@ class Sizes(AnySizes):
     @classmethod
     def edges(cls, config: MoEFc2DenseConfig, arch: Arch) -> tuple[Self, ...]:
         """
-        Return few sizes: tokens and columns around a tile's and a scale's, an expert's K around a
-        k-block, and experts around those that are listed at once and around the stages of the
-        pipeline of operands. One has more tiles along M than take one tile of b in turn.
+        Return a few sizes: tokens and columns around those of a tile and of a scale, the K of an
+        expert around a k-block, and experts around the number that is listed at once and around the
+        stages of the pipeline of operands. One problem has more tiles along M than the raster
+        places one after another on the same tile of b.
         """
         tile, cluster, types = config.tile, config.cluster, config.operands
         split_k = config.schedule.split_k
@@ -168,8 +169,8 @@ def make(
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
     Some experts have no token, and their weights are NaN. `out` is NaN, so that unwritten values
-    show, and so is what lies between the columns of alpha. Scales of random numbers are far apart,
-    but for the first seed's.
+    are found, and so is the memory between the columns of alpha. The scales of random numbers
+    differ widely, except with the first seed.
     """
     return of_sizes(
         config.operands, sizes, is_exact=is_exact, is_extreme=seed > 0, seed=seed, device=device
@@ -194,11 +195,12 @@ def of_sizes(
         types: The types.
         sizes: The sizes.
         is_exact: Whether every sum is to be exact.
-        is_extreme: Whether scales of sums that are not exact are far apart.
+        is_extreme: Whether the scales of sums that are not exact differ widely.
         seed: Of the random numbers.
         device: Where the tensors are made.
         spoils_idle: Whether weights of experts without tokens are NaN.
-        has_idle: Whether some have no tokens on purpose, besides those that chance leaves out.
+        has_idle: Whether some experts get no tokens on purpose, besides those that get none by
+            chance.
     """
     chance = torch.Generator(device).manual_seed(seed)
     options: dict[str, Any] = {"generator": chance, "device": device}
@@ -293,7 +295,7 @@ def _finite(scale: Tensor) -> Tensor:
 
 
 def _routed(sizes: Sizes, options: dict[str, Any], *, has_idle: bool) -> Tensor:
-    """Return which experts a token has, (T, E) bool: some experts have no token."""
+    """Return which experts each token has, (T, E) bool; some experts have no token."""
     experts = torch.arange(sizes.experts, device=options["device"])
     busy = experts[experts % _IDLE != _IDLE - 1] if has_idle else experts
     routed = torch.zeros(sizes.tokens, sizes.experts, dtype=torch.bool, device=options["device"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the tensors of `moe_fc2_dense`: every rule, each with one error."""
+"""Checks the tensors of `moe_fc2_dense`: each rule has its own error."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: The first rule that is broken, in the order of this function.
+        InputError: An argument is wrong; the checks run in the order of this function.
     """
     a, b, router_weights = args.a, args.b, args.router_weights
     device = device_of(Validated.op, "a", a, session)

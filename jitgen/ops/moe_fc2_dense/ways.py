@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Two algorithms for the second GEMM of an MoE layer, and their predicted times: the dense GEMM of
-this operation; or a grouped GEMM over the rows of each expert, and a sum over those of each token.
+this operation; or a grouped GEMM over the rows of each expert, followed by a sum over the rows of
+each token.
 """
 
 from __future__ import annotations
@@ -16,29 +17,30 @@ from jitgen.support.frozen import frozen
 _COMBINE_US = 9.0
 _COMBINE_SHARE = 0.16
 """
-Fixed time of a combine, and the part of memory's rate at which it moves its bytes. Of torch's
-multiplication and ``index_add_`` on an H200 (docs/fc2.md), to 6 % for 8 to 64 tokens, and to a
-third beyond.
+Fixed time of a combine, and the fraction of the memory rate at which it moves its bytes. Fitted to
+torch's multiplication and ``index_add_`` on an H200 (docs/fc2.md): right to 6 % for 8 to 64 tokens,
+and to a third for more.
 """
 
 _SHORT_K = 512
 _OF_SHORT_K = 1.22
 """
-How much longer a grouped GEMM takes than its model says where K is no longer than that: there it
-was not fitted. Measured at K = 256 on an H200, 1.20 to 1.24 for 8 to 384 tokens. A new fit of the
-grouped GEMM changes it: `tests/unit/test_fc2_ways.py` has what was measured.
+A K up to which the model of the grouped GEMM was not fitted, and the factor by which such a grouped
+GEMM takes longer than the model says. Measured at K = 256 on an H200: 1.20 to 1.24 for 8 to 384
+tokens. A new fit of the grouped GEMM changes it; `tests/unit/test_fc2_ways.py` has the
+measurements.
 """
 
 
 @frozen
 class Ways:
     """
-    Predicted microseconds of each algorithm; `select` returns their kernels.
+    Predicted microseconds of each algorithm; `jitgen.select` returns their kernels.
 
     Attributes:
         dense_us: `moe_fc2_dense`.
         grouped_us: `grouped_gemm` over ragged rows, without padding.
-        combine_us: Reading its rows, weighting and adding them up.
+        combine_us: Reading the rows of the grouped GEMM, weighting them and adding them up.
     """
 
     dense_us: float
@@ -58,13 +60,13 @@ def ways(
     Predict the time of both algorithms for `problem`, whose `top_k` is the number of experts of a
     token.
 
-    Experts that no token has are left out by both; the rest share the rows evenly.
+    Both leave out experts without tokens; the other experts share the rows evenly.
 
     Args:
         problem: The sizes.
         arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
-        device: Name of the device; None for JITGEN_DEVICE, else the GPU at hand, else the target's
-            first.
+        device: Name of the device; None for JITGEN_DEVICE, else the present GPU, else the first
+            device of the target.
 
     Raises:
         UnsupportedConfig: The target has no kernel for one of them.

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies rows of tokens to their experts, quantised: the first step of a layer."""
+"""
+Copies the rows of tokens into the order of experts, and quantises them: the first step of a layer.
+"""
 
 from jitgen.config.operation import Operation
 from jitgen.config.permute_quantize import SORTED

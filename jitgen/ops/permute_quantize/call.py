@@ -40,30 +40,31 @@ def permute_quantize(  # noqa: C901, PLR0913  # each is one thing to say
     **old: object,
 ) -> tuple[Tensor, Tensor | None]:
     """
-    Copy the rows of tokens to where their experts want them, and quantise them on the way.
+    Copy the rows of tokens into the order of experts, and quantise them.
 
-    Row r of the result is row ``permutation[r] // top_k`` of x, as `jitgen.quantize` would have
-    quantised it, bit by bit, in the order that `jitgen.grouped_gemm` reads. The kernel is compiled
-    at the first call that needs it, unless it was prewarmed or JITGEN_ON_MISS says otherwise; it
-    runs on the current stream of the tensors' device, and nothing waits.
+    Row r of the result is row ``permutation[r] // top_k`` of x, quantised to the same bits as by
+    `jitgen.quantize`, in the order in memory that `jitgen.grouped_gemm` reads. The kernel is
+    compiled at the first call that needs it, unless it was prewarmed or JITGEN_ON_MISS says
+    otherwise; it runs on the current stream of the tensors' device, and the host does not wait for
+    it.
 
     Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to a group, as for
     `jitgen.grouped_gemm`. Their values, and those of permutation and inverse, are read on the
-    device and not checked; what points nowhere is left out, or counts as another token.
+    device and not checked; an index out of range is ignored, or counts as another token.
 
     Args:
         x: (T, K) bfloat16, rows of tokens, last dimension contiguous. On a GPU K is a multiple of
             16, and address and strides are multiples of 16 bytes.
         permutation: (T * top_k,) int32 for ragged rows, as `jitgen.route` gives it: the pair in
-            each row, a pair being a token times `top_k` plus one of its places; -1 in rows of no
+            each row, which is the token times `top_k` plus one of its places; -1 in rows of no
             group. (M,) for contiguous rows, (G, M) for masked ones.
         top_k: Places of a token, 1 to 32.
-        offs: (G,) int32, the ragged layout: the row behind the last of each group.
+        offs: (G,) int32, the ragged layout: for each group, the index after its last row.
         m_indices: (M,) int32, the contiguous layout: the group of each row, -1 for padding.
-        masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
+        masked_m: (G,) int32, the masked layout: for each group, how many of its M rows are valid.
         inverse: (T, top_k) int32, as `jitgen.route` gives it: the row of each pair, -1 where it has
-            none. Results are the same without it. With it kernels for ragged rows, but those with
-            scales in atoms, read and quantise each token once for all of its copies.
+            none. It does not change the results. With it, kernels for ragged rows (except those
+            with scales in atoms) read and quantise each token once for all of its copies.
         format: What values become, with the scales that they share:
 
             =============  =========================  ===================  =============
@@ -82,33 +83,34 @@ def permute_quantize(  # noqa: C901, PLR0913  # each is one thing to say
             `jitgen.quantize.mxfp8` and `nvfp4`, for ragged and masked rows, on GPUs.
         q_dtype: Element type of q; None: as `format` says. With ``mx32``, an old name of ``mxfp8``,
             torch.float4_e2m1fn_x2 makes it ``mxfp4``.
-        global_scale: float32 on the same device, what dequantised values are multiplied with: (1,)
-            for ``tensor``, where values are divided by it; for ``nvfp4``, (1,), or (G,) with masked
-            rows, what stands over the scales, as of `jitgen.quantize.nvfp4`.
+        global_scale: float32 on the same device, a factor of dequantised values. For ``tensor``,
+            (1,): values are divided by it. For ``nvfp4``, (1,), or (G,) with masked rows: the scale
+            of the scales, as of `jitgen.quantize.nvfp4`.
         power_of_two: Round float32 scales that the kernel finds up to powers of two.
         rounding: ``up`` or ``floor``, for ``mxfp8`` and ``mxfp4``: as for `jitgen.quantize.mxfp8`.
         out: Where results go, a tuple in the order in which they are returned: q and scale, as
             described above. The last dimension of q is contiguous, and on a GPU its address and
-            strides are multiples of 16 bytes; scale is laid out as a new one. None in its place
-            means a new one, or that there is none. Rows of no group are not written.
-        config: A config to use instead of the selector's, or an edited kernel: see
-            `jitgen.override`.
-        expected_m: How many rows a group of the masked layout is expected to have, for choosing a
-            kernel; any value gives right results. Without it every token is expected to have all of
-            its places. Other layouts know their rows: it changes nothing there.
-        **old: Arguments by names that they had before: docs/renamed.md.
+            strides are multiples of 16 bytes; scale has the layout of a new one. None instead of
+            scale means a new tensor, or that the format has no scales. Rows of no group are not
+            written.
+        config: A config to use instead of the one that the selector chooses, or an edited kernel:
+            see `jitgen.override`.
+        expected_m: Expected number of rows of a group of the masked layout, by which the kernel is
+            chosen; results are right for any value. If it is not given, every token is expected to
+            use all of its places. It has no effect in other layouts, whose number of rows is known.
+        **old: Arguments by their old names: see docs/renamed.md.
 
     Returns:
         q: The shape of `permutation` by K (by K / 2 for e2m1). Rows of no group are not written:
-            those from ``offs[-1]`` on, where `m_indices` is -1, from ``masked_m[g]`` on. A new
-            tensor has there what was in memory.
-        scale: Its scales, of which the same holds; for ``tensor`` the one given; None for
+            those from ``offs[-1]`` on, where `m_indices` is -1, from ``masked_m[g]`` on. In a new
+            tensor they contain whatever was in memory.
+        scale: The scales, with the same rows unwritten; for ``tensor`` the given one; None for
             ``none``.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
-            A tensor that requires a gradient is wrong while autograd is on, but x with format
-            ``none`` and an inverse.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given. While autograd is on, so is a tensor that requires a gradient, except x with
+            format ``none`` and an inverse.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.

@@ -84,8 +84,8 @@ def _gathered(
 
 def _scattered(_: PermuteQuantizeConfig, found: dict[str, Any], __: Session) -> dict[str, Any]:
     """
-    Return the arguments of a call that scatters, with new tensors for those that the kernel does
-    not take.
+    Return the arguments of the public call for a kernel that scatters, with new tensors for those
+    that the kernel does not take.
     """
     x, inverse = found["x"], found["inverse"]
     common.require("inverse", inverse, rank=(2, "(T, k)"))
@@ -97,7 +97,9 @@ def _scattered(_: PermuteQuantizeConfig, found: dict[str, Any], __: Session) -> 
 
 
 def _sorted(_: PermuteQuantizeConfig, found: dict[str, Any], session: Session) -> dict[str, Any]:
-    """Return the call where the pairs were sorted before, having judged that."""
+    """
+    Check the arguments of a kernel that sorts; return those of the same call with sorted pairs.
+    """
     ids, order = found["topk_ids"], Sorting(*(found[name] for name in SORTED))
     common.require("topk_ids", ids, rank=(2, "(T, k)"))
     first, offs = found[_FIRST], order.offs
@@ -118,7 +120,10 @@ _WALKS = {Walk.GATHER: _gathered, Walk.SCATTER: _scattered, Walk.SORT: _sorted}
 
 
 def _is_new(q: Tensor, args: Arguments, form: Format) -> bool:
-    """Say whether `q` is as a public call makes it: of bytes, rows need not begin with a vector."""
+    """
+    Say whether `q` has the layout that a public call gives a new tensor. Rows of bytes need not
+    begin at the alignment of a vector.
+    """
     columns = args.x.shape[-1] // form.q_dtype.values_per_element
     return (
         isinstance(args.permutation, Tensor)

@@ -36,15 +36,15 @@ _WORD = 4
 @frozen
 class Launch(AnyLaunch):
     """
-    A cached launch: all that a call needs but its tensors.
+    A cached launch: everything that a call needs except its tensors.
 
     Attributes:
         per_element: Values in an element of q.
         q_dtype: Element type of q as kernels take it.
-        form: The format of the scales that the kernel finds; None where it finds none.
-        num_groups: Groups whose rows follow each other, where scales lie in atoms; else 0.
-        is_scatter: Whether the kernel asks the inverse, and not the permutation.
-        is_relayed: Whether it asks both, and needs memory for the scales of tokens.
+        form: The format of the scales; None if the kernel computes no scales.
+        num_groups: Number of ragged groups if scales lie in atoms; otherwise 0.
+        is_scatter: Whether the kernel reads the inverse instead of the permutation.
+        is_relayed: Whether it reads both, and needs memory for the scales of tokens.
     """
 
     per_element: int
@@ -97,14 +97,14 @@ def new_by_token(x: Tensor) -> Tensor:
 
 
 def stored_as(form: Format) -> torch.dtype:
-    """Return the element type of new results: two values of e2m1 are a byte."""
+    """Return the element type of new results; two values of e2m1 share a byte."""
     return torch.uint8 if TORCH[form.q_dtype] is _PAIRS else TORCH[form.q_dtype]
 
 
 def new_tensors(args: Arguments) -> Scaled:
     """
-    Return q and scales as the next GEMM reads them, not initialised; no scales if the kernel
-    computes none.
+    Return new tensors for q and scales in the layout that the next GEMM reads, not initialised; no
+    scales if the kernel computes none.
     """
     form, groups = format_of(args.format, args.q_dtype), groups_of(args)
     rows, columns = tuple(args.permutation.shape), args.x.shape[-1]
@@ -157,8 +157,8 @@ class PermuteQuantize(ScaledCall[Arguments, Validated]):
         self, config: PermuteQuantizeConfig, args: Arguments, valid: Validated
     ) -> PermuteQuantizeConfig:
         """
-        Return the config that this call would need, with the tiling of `config`; a config that
-        gathers serves any call.
+        Return the config that this call needs, with the tiling of `config`. A config that gathers
+        serves every call.
         """
         walk = Walk.GATHER if config.walk is Walk.GATHER else valid.walk
         return replace(config, **self.kind(args, valid) | {"walk": walk})
@@ -193,8 +193,8 @@ class PermuteQuantize(ScaledCall[Arguments, Validated]):
 
 def _expected(args: Arguments, valid: Validated) -> int | None:
     """
-    Return the tokens whose places are as many as the rows that the caller expects of all matrices;
-    None where nothing is expected, or the tokens are known: in other layouts.
+    Return the number of tokens that have as many places as the rows that the caller expects in all
+    matrices; None if the caller expects nothing, or in other layouts, where the tokens are known.
     """
     if args.expected_m is None or valid.layout is not Layout.MASKED:
         return None

@@ -49,18 +49,19 @@ def permute_quantize(  # noqa: PLR0913  # the arguments of the real one
         m_indices: (M,) int32: the group of each row, -1 for padding.
         masked_m: (G,) int32: how many rows of each matrix count.
         format: Format of the result.
-        global_scale: float32: (1,) for ``tensor``, (1,) or (G,) for ``nvfp4``, whose scales it
-            scales.
+        global_scale: float32: (1,) for ``tensor``; (1,) or (G,) for ``nvfp4``, where it is the
+            scale of the scales.
         power_of_two: Round float32 scales up to powers of two.
-        rounding: Of scales that are powers of two anyway.
-        **old: Arguments by names that they had before.
+        rounding: Rounding of the scales of formats whose scales are always powers of two.
+        **old: Arguments by their old names.
 
     Returns:
         q: Values in the order of `permutation`.
-        scale: As `jitgen.quantize` returns it; for ``tensor`` the one given; None for ``none``.
+        scale: As `jitgen.quantize` returns it; for ``tensor`` the given one; None for ``none``.
 
     Raises:
-        InputError: There is no such format; a scale is given that does not belong here, or lacks.
+        InputError: There is no such format; or a scale is given that the format does not need, or
+            is missing.
     """
     if old:
         return permute_quantize(**with_new_names(permute_quantize, locals()))

@@ -33,7 +33,8 @@ class Sizes(AnySizes):
     The sizes of a call.
 
     Attributes:
-        rows: Rows of each group. With rows of no group their pairs are those of the tokens.
+        rows: Rows of each group. Together with the rows of no group, they have the pairs of all
+            tokens.
         top_k: Places of a token.
         k: Columns.
     """
@@ -88,7 +89,7 @@ unreachable = nothing_unreachable
 
 
 def tile(config: PermuteQuantizeConfig) -> tuple[int, int]:
-    """Return rows and columns of the tiles in which wrong results are reported."""
+    """Return the rows and columns of the tiles by which wrong results are reported."""
     return config.tiling.rows, _WARP * config.tiling.vector
 
 
@@ -103,8 +104,8 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    Every fifth token has no place, but the first and the last one have some, and every layout has
-    rows of no group. Pairs, and rows of the inverse, that there are not are among the others.
+    Every fifth token has no place, except the first and the last one, and every layout has rows of
+    no group. Some pairs, and some rows of the inverse, are out of range.
     """
     chance = torch.Generator(device).manual_seed(seed)
     rows = sum(sizes.rows)
@@ -124,7 +125,9 @@ def make(
 
 
 def _spoilt(numbers: Tensor, chosen: Tensor, count: int) -> Tensor:
-    """Return int32 `numbers`, the `chosen` ones replaced by some that are not below `count`."""
+    """
+    Return int32 `numbers` in which the `chosen` ones are replaced by numbers of at least `count`.
+    """
     limits = torch.iinfo(torch.int32)
     others = torch.tensor([-1, count, limits.max, limits.min, count + 1], device=numbers.device)
     places = torch.arange(numbers.numel(), device=numbers.device).view_as(numbers)
@@ -136,8 +139,8 @@ def solved(
 ) -> Solved:
     """
     Return the call that permutes `x` by `pairs`, with its right results. `pairs` are numbers of
-    (token, place) in the order of the result's rows. Rows of pairs that there are not are left out;
-    those whose scales lie in atoms, which have no gaps, are the last token's.
+    (token, place) in the order of the result's rows. Rows of pairs out of range are not written; if
+    scales lie in atoms, which have no gaps, these rows are those of the last token.
     """
     is_sorting = config.walk is Walk.SORT
     if is_sorting:
@@ -204,7 +207,10 @@ def solved(
 
 
 def _given(config: PermuteQuantizeConfig, x: Tensor, groups: int) -> Tensor | None:
-    """Return the scale that a caller gives; some of those for NVFP4 clip values."""
+    """
+    Return the scale that the caller gives; some of those for NVFP4 are so small that values are
+    clipped.
+    """
     if config.format is Format.TENSOR:
         return torch.tensor([0.0117], device=x.device)
     if config.format is not Format.NVFP4:

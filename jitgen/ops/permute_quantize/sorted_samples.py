@@ -13,7 +13,9 @@ from jitgen.ops.route import reference
 from jitgen.ops.solved import Output, untouched
 
 FIRST = 3
-"""The first local expert; those before it, and two behind the last one, are elsewhere."""
+"""
+The first local expert. The experts before it, and two after the last one, are on other devices.
+"""
 
 
 def in_order(pairs: Tensor, rows: tuple[int, ...]) -> Tensor:
@@ -25,7 +27,7 @@ def in_order(pairs: Tensor, rows: tuple[int, ...]) -> Tensor:
 def experts_of(pairs: Tensor, rows: tuple[int, ...], tokens: int, top_k: int) -> Tensor:
     """
     Return (T, k) experts whose local pairs are `pairs`, in groups of `rows`; all other pairs have
-    an expert elsewhere, or none.
+    an expert of another device, or none.
     """
     groups = len(rows)
     others = torch.tensor([-1, 0, FIRST - 1, FIRST + groups, FIRST + groups + 1])
@@ -36,7 +38,7 @@ def experts_of(pairs: Tensor, rows: tuple[int, ...], tokens: int, top_k: int) ->
 
 
 def order_of(topk_ids: Tensor, groups: int) -> list[Output]:
-    """Return what a kernel writes of the order of the pairs."""
+    """Return the order of the pairs, as a kernel writes it."""
     expected = reference.sort_pairs(
         topk_ids, experts=FIRST + groups + 2, first_expert=FIRST, local_experts=groups
     )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`sort_pairs` and `permute_quantize` in one launch, for few tokens: every warp counts for itself
-which rows its token goes to.
+`sort_pairs` and `permute_quantize` in one launch, for few tokens: every warp computes on its own
+the rows of its token.
 
-It is for chains of launches, such as a layer's, where a launch less is time saved. The results are
-those of the two, bit by bit.
+It is meant for chains of launches, such as a layer, where one launch less saves time. The results
+have the same bits as those of the two operations.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Sorted(NamedTuple):
 @frozen
 class Launch(AnyLaunch):
     """
-    A cached launch: all that a call needs but its tensors.
+    A cached launch: everything that a call needs except its tensors.
 
     Attributes:
         q_dtype: Element type of q.
-        form: The format of the scales that the kernel finds; None where it finds none.
+        form: The format of the scales that the kernel finds; None if the kernel computes no scales.
         local_experts: G.
     """
 
@@ -103,19 +103,20 @@ def sort_quantize(  # noqa: PLR0913  # each is one thing to say
     config: PermuteQuantizeConfig | Override | None = None,
 ) -> Sorted:
     """
-    Sort pairs of tokens and experts, and copy the rows of tokens to where their experts want them,
+    Sort pairs of tokens and experts, and copy the rows of tokens into the order of experts,
     quantised.
 
-    Any number of tokens is right. It is meant for some hundred pairs at most, because every warp
-    looks at all of them. Tracers see `jitgen.sort_pairs` and `jitgen.permute_quantize`, whatever
-    the config.
+    Any number of tokens is allowed, but the function is meant for some hundred pairs at most,
+    because every warp reads all of them. Tracers see `jitgen.sort_pairs` and
+    `jitgen.permute_quantize`, for every config.
 
     Args:
         x: (T, K) bfloat16, as for `jitgen.permute_quantize`.
         topk_ids: (T, k) int32, dense, as for `jitgen.sort_pairs`: k at most 32.
         experts: Experts of all devices.
         first_expert: The first local one.
-        local_experts: How many follow it here, at most 1,024; None: all up to the last one.
+        local_experts: Number of local experts, at most 1,024; None: all from the first to the last
+            expert.
         format: ``block128``, ``row``, ``tensor`` or ``none``.
         global_scale: (1,) float32 for ``tensor``.
         power_of_two: Round scales that the kernel finds up to powers of two.
@@ -210,7 +211,7 @@ class ValidatedSort(NamedTuple):
     A valid call that sorts.
 
     Attributes:
-        args: The same call as if its pairs were sorted already; it has the same rules.
+        args: The same call with sorted pairs, for which the same rules hold.
         checked: The validated form of `args`.
         local_experts: G.
     """
@@ -240,7 +241,7 @@ def validated(args: SortArguments, session: Session) -> ValidatedSort:
     Check the arguments and return the sizes, types and target of the call.
 
     Raises:
-        InputError: Something is wrong.
+        InputError: An argument is wrong.
     """
     x, topk_ids = args.x, args.topk_ids
     of_pairs = pairs.SortArguments(topk_ids, args.experts, args.first_expert, args.local_experts)
@@ -270,7 +271,7 @@ def validated(args: SortArguments, session: Session) -> ValidatedSort:
 
 
 class SortQuantize(Call[SortArguments, ValidatedSort, Sorted]):
-    """Calls of `sort_quantize`; tracers see two other operations in its place."""
+    """Calls of `sort_quantize`; tracers see `sort_pairs` and `permute_quantize` instead."""
 
     name = "sort_quantize"
     arguments = SortArguments

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arguments of `permute_quantize`: every rule, each with one error."""
+"""Checks the arguments of `permute_quantize`: each rule has its own error."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: The first rule that is broken, in the order of this function.
+        InputError: An argument is wrong; the checks run in the order of this function.
     """
     x, top_k = args.x, args.top_k
     device = device_of(Validated.op, "x", x, session)

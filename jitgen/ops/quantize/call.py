@@ -84,14 +84,15 @@ def mxfp4(
     config: QuantizeConfig | Override | None = None,
 ) -> tuple[Tensor, Tensor]:
     """
-    Quantise activations or weights to MXFP4: e2m1 with a power of two for every 32 along K.
+    Quantise activations or weights to MXFP4: e2m1 values with a power of two as scale for every 32
+    along K.
 
     Args:
         x: As for `mxfp8`; K is even.
         offs: As for `mxfp8`.
         masked_m: As for `mxfp8`.
-        rounding: As for `mxfp8`; the specification's ``floor`` clips what is between 6 and 8 times
-            the scale.
+        rounding: As for `mxfp8`; with ``floor``, which the specification describes, values between
+            6 and 8 times the scale are clipped.
         out: As for `mxfp8`.
         config: As for `mxfp8`.
 
@@ -117,17 +118,17 @@ def nvfp4(
     config: QuantizeConfig | Override | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """
-    Quantise activations or weights to NVFP4: e2m1 with an e4m3 for every 16 along K.
+    Quantise activations or weights to NVFP4: e2m1 values with an e4m3 scale for every 16 along K.
 
     Args:
-        x: (M, K) activations, contiguous or, with `offs`, ragged; (G, M, K) masked ones; or
-            (G, N, K) weights. Any float type; K is even and need not be a multiple of 16.
+        x: (M, K) activations, contiguous or, with `offs`, ragged; (G, M, K) masked ones; or (G, N,
+            K) weights. Any float type; K is even and need not be a multiple of 16.
         offs: (G,) int32, for ragged rows: as `grouped_gemm` takes it.
         masked_m: As for `mxfp8`.
-        global_scale: float32, what dequantised values are multiplied with: (1,), or (G,) where `x`
-            has G. None: ``amax(x) / (6 * 448)`` of all of `x`, or of each matrix, rows of no group
-            included. A calibrated one saves a pass over `x`; blocks that it is too small for are
-            clipped. (ModelOpt calls it ``input_scale`` and ``weight_scale_2``; TRT-LLM's and
+        global_scale: float32, a factor of dequantised values: (1,), or (G,) if `x` has G. None:
+            ``amax(x) / (6 * 448)`` of all of `x`, or of each matrix, including rows of no group. A
+            calibrated factor saves a pass over `x`; blocks for which it is too small are clipped.
+            (ModelOpt calls it ``input_scale`` and ``weight_scale_2``; TRT-LLM's and
             compressed-tensors' global scales are its reciprocal.)
         out: As for `mxfp8`.
         config: As for `mxfp8`.
@@ -136,11 +137,11 @@ def nvfp4(
         q: (..., K / 2) uint8, two values a byte; ``q.view(torch.float4_e2m1fn_x2)`` is the same to
             `grouped_gemm`.
         scale: float8_e4m3fn in atoms (see `jitgen.formats.atoms`): (blocks, ceil(S / 4), 512), with
-            G in front where `x` has it; S = ceil(K / 16), blocks = ceil(M / 128), or
-            (M + 127 G) // 128 with `offs`: ``amax / 6 / global_scale`` of its 16 values, rounded.
-            Rows of no group as of `mxfp8`.
-        global_scale: What was given or found, (1,) or (G,) float32. The product of a's and b's is
-            `grouped_gemm`'s alpha.
+            G in front where `x` has it; S = ceil(K / 16), blocks = ceil(M / 128), or (M + 127 G) //
+            128 with `offs`: ``amax / 6 / global_scale`` of its 16 values, rounded. Rows of no group
+            as in `mxfp8`.
+        global_scale: The given or computed factor, (1,) or (G,) float32. The product of those of a
+            and b is the argument alpha of `grouped_gemm`.
 
     Raises:
         InputError: As for `mxfp8`.
@@ -161,9 +162,9 @@ def quantized(
     config: QuantizeConfig | Override | None,
 ) -> Result:
     """
-    Return q and its scales for any format; NVFP4 has a `global_scale`, others none.
+    Return q and its scales for any format; `global_scale` is for NVFP4 only.
 
-    Warm, that is one lookup and one call of tvm-ffi.
+    A warm call is one lookup and one tvm-ffi call.
     """
     key: tuple[Any, ...] = ()
     if not is_dynamo_compiling():
@@ -201,7 +202,7 @@ def quantized(
 
 
 def _kind(q: Tensor, scale: Tensor) -> tuple[Any, ...]:
-    """Return what a warm call asks of tensors that it is given for results."""
+    """Return the properties of given result tensors that are part of the key of a warm call."""
     return q.shape, q.is_contiguous(), scale.shape, scale.is_contiguous()
 
 

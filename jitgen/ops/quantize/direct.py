@@ -24,8 +24,8 @@ from jitgen.runtime.session import current
 
 def check(config: QuantizeConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
-    Require x, offs or masked_m where `config` has groups, q, scale, and for NVFP4 the global scale.
-    Where there are no groups, x, q and scale have a dimension in front, for matrices.
+    Check x, offs or masked_m if `config` has groups, q, scale, and for NVFP4 the global scale.
+    Without groups, x, q and scale have a leading dimension for matrices.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was

@@ -38,14 +38,14 @@ from jitgen.support.frozen import frozen
 @frozen
 class Launch(AnyLaunch):
     """
-    A cached launch: all that a call needs but its tensors.
+    A cached launch: everything that a call needs except its tensors.
 
     Attributes:
         q_dtype: Element type of q.
         per_element: Values in an element of q.
         form: The format of the scales.
         num_groups: Groups of ragged rows; 0 for others.
-        lead: 1 where x is one matrix and kernels ask for several, else 0.
+        lead: 1 if x is one matrix and the kernel takes several, otherwise 0.
     """
 
     q_dtype: torch.dtype
@@ -84,8 +84,8 @@ class Quantize(Call[Arguments, Any, Any]):
     """
     Calls of `jitgen.quantize.mxfp8`, `mxfp4` and `nvfp4`: one operation in a graph.
 
-    The choice between a kernel and torch's operations is made where the operation runs: a graph
-    that was traced on a CPU serves a GPU.
+    The choice between a kernel and torch's operations is made when the operation runs, so a graph
+    that was traced on a CPU can run on a GPU.
     """
 
     name = "quantize"
@@ -96,7 +96,7 @@ class Quantize(Call[Arguments, Any, Any]):
     validate = staticmethod(validate)
 
     def run(self, args: Arguments, key: Key) -> Result:
-        """Do the work of a call, with torch's operations if no kernel serves it."""
+        """Run a call, with torch's operations if there is no kernel for it."""
         if is_dynamo_compiling():
             has_gradient = torch.is_grad_enabled() and args.x.requires_grad
         else:

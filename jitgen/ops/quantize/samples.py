@@ -79,7 +79,7 @@ unreachable = nothing_unreachable
 
 
 def tile(config: QuantizeConfig) -> tuple[int, int]:
-    """Return rows and columns of the tiles in which wrong results are reported."""
+    """Return the rows and columns of the tiles by which wrong results are reported."""
     return config.tiling.rows, _WARP * config.tiling.vector
 
 
@@ -93,7 +93,7 @@ def make(
 ) -> Solved:
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
-    Ragged and masked rows end before their tensor does.
+    Ragged and masked groups end before the last row of their tensor.
     """
     chance = torch.Generator(device).manual_seed(seed)
     lead: tuple[int, ...] = (len(sizes.rows), max(sizes.rows))
@@ -108,9 +108,9 @@ def drawn(
     chance: torch.Generator, lead: tuple[int, ...], columns: int, form: Format, *, is_exact: bool
 ) -> Tensor:
     """
-    Return bfloat16 rows that are hard to quantise: small integers, with ties, zeros and whole
-    blocks of them; or random numbers of all sizes from subnormal ones on, and some `unusual` ones,
-    but for nvfp4, of which values under a NaN may have either sign.
+    Return bfloat16 rows that are hard to quantise: small integers with ties, zeros and blocks of
+    zeros; or random numbers of all magnitudes, subnormal ones included, with some `unusual` ones.
+    nvfp4 gets no unusual ones, because values with a NaN scale may have either sign.
     """
     shape, device = (*lead, columns), chance.device
     if is_exact:
@@ -134,7 +134,7 @@ def unusual(chance: torch.Generator, x: Tensor) -> Tensor:
 
 
 def global_scales(x: Tensor, count: int) -> Tensor:
-    """Return so many scales over the scales of NVFP4, of which some clip."""
+    """Return `count` global scales for NVFP4, some so small that values are clipped."""
     largest = x.float().nan_to_num(0, 0, 0).abs().amax().clamp(1e-30, 1e30) / (6 * 448)
     return largest * torch.linspace(1.0, 0.1, count, device=x.device)
 
@@ -149,7 +149,7 @@ def owned_scales(scale: Tensor, owned: Tensor, offs: Tensor | None) -> Tensor:
 def solved(
     config: QuantizeConfig, x: Tensor, groups: Tensor | None, *, is_exact: bool = False
 ) -> Solved:
-    """Return the call for `x` with rows as `groups` says; of its scales over scales some clip."""
+    """Return the call for `x` with the rows of `groups`; some of its global scales clip values."""
     named: dict[str, Tensor | None] = dict.fromkeys(ARGUMENT.values())
     if groups is None:
         owned = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)

@@ -41,7 +41,7 @@ class Arguments(NamedTuple):
         global_scale: (1,) or (G,) float32, for NVFP4.
         rounding: How scales that are powers of two are found.
         out: Where results go, a tuple in the order in which they are returned: q and scale.
-        config: The kernel to use; None: the selector's.
+        config: The kernel to use; None: the one that the selector chooses.
     """
 
     x: Tensor
@@ -75,7 +75,7 @@ class Validated(AnyValidated):
 def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> Validated | None:
     """
     Check the arguments; return sizes, types and target. None if torch's operations serve the call,
-    or the tensors are a tracer's.
+    or the tensors are those of a tracer.
 
     Raises:
         InputError: An argument is wrong.
@@ -147,8 +147,8 @@ def server(args: Arguments, session: Session) -> Device | None:
     """
     Return the GPU whose kernel serves a call; None if torch's operations serve it.
 
-    They do on a CPU, for other types than bf16, sizes that no vectors fit, and x that is empty or
-    does not lie in rows of 16 bytes.
+    torch's operations serve calls on a CPU, of types other than bf16, of sizes that are no multiple
+    of a vector, and of an x that is empty or whose rows are not aligned to 16 bytes.
     """
     x = args.x
     try:
@@ -179,7 +179,7 @@ def check_out(out: object, form: Format, x: Tensor, offs: Tensor | None) -> None
     Require tensors for q and scale with the shapes and types of new ones.
 
     Raises:
-        InputError: They are others, or need a gradient.
+        InputError: `out` has other shapes or types, or needs a gradient.
     """
     if not isinstance(out, tuple) or len(out) != 2:
         raise InputError("out", f"must be two tensors, for q and scale (got {type(out).__name__})")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public `route` and `sort_pairs`: warm, one tuple, one lookup, one tvm-ffi call."""
+"""
+The public `route` and `sort_pairs`, and their warm path: one tuple, one lookup, one tvm-ffi call.
+"""
 
 from __future__ import annotations
 
@@ -45,71 +47,81 @@ def route(  # noqa: PLR0913  # each is one thing to say
     **old: object,
 ) -> Routing:
     """
-    Choose the experts of every token, and sort its pairs by them: what an MoE layer begins with.
+    Choose the experts of every token, and sort the pairs of tokens and experts by expert: the first
+    step of an MoE layer.
 
     The kernel is compiled at the first call that needs it, unless it was prewarmed or
     JITGEN_ON_MISS says otherwise; it runs on the current stream of the tensors' device, in one
-    launch for few tokens and in two for many, and nothing waits.
+    launch for few tokens and in two for many, and the host does not wait for it.
 
-    Of equal scores the lower expert comes first. A NaN is below every number: such an expert is
-    chosen after all others, and its weight is NaN; so are, for a softmax, those of the sum that it
-    is part of: of all experts or, renormalised without bias and groups, of the chosen. Nothing of a
-    call depends on which thread was first: the same input gives the same bits.
+    Of experts with equal scores, the one with the lower number comes first. A NaN counts as less
+    than every number: its expert is chosen after all others, and its weight is NaN. With softmax, a
+    NaN also makes the other weights of its sum NaN: those of all experts or, renormalised without
+    bias and groups, those of the chosen experts. The result does not depend on the order of
+    threads: equal inputs give equal bits.
 
     Autograd gets a gradient of the logits, through `topk_weights`: see docs/gradients.md.
 
     Args:
-        logits: (T, E) bfloat16, float16 or float32, the router's; columns are neighbours. E is at
-            most 1,024.
+        logits: (T, E) bfloat16, float16 or float32, the result of the router's product; E
+            contiguous and at most 1,024.
         top_k: Experts of a token, k; at most 32.
-        scoring: How a token's scores come of its logits: ``softmax`` over all E (Mixtral, Qwen3;
-            gpt-oss's softmax of the chosen is this one, renormalised), ``sigmoid`` (DeepSeek-V3),
-            ``sqrtsoftplus``, the square root of log(1 + exp(x)) (DeepSeek-V4), or ``identity``: the
-            logits themselves.
-        correction_bias: (E,) float32, added to scores, not to logits, for choosing groups and
-            experts; weights are scores without it. (DeepSeek-V3 calls it
-            ``e_score_correction_bias``.) A bias of the router's product belongs to `logits`.
-        expert_groups: Experts are in so many equal groups of neighbours, two or more in each.
-        top_groups: Groups that a token may choose from: the best by `group_scoring`.
-        renormalize: Divide a token's weights by their sum (plus 1e-20, but for softmax).
-        routed_scaling_factor: What weights are multiplied with at last, renormalised or not.
+        scoring: How scores are computed from logits: ``softmax`` over all E (Mixtral, Qwen3;
+            gpt-oss's softmax over the chosen experts equals this one, renormalised), ``sigmoid``
+            (DeepSeek-V3), ``sqrtsoftplus``, the square root of log(1 + exp(x)) (DeepSeek-V4), or
+            ``identity``: the logits themselves.
+        correction_bias: (E,) float32, added to scores (not to logits) when groups and experts are
+            chosen; weights are computed from scores without it. (DeepSeek-V3 calls it
+            ``e_score_correction_bias``.) Add a bias of the router's product to `logits`.
+        expert_groups: Number of groups of experts: equal groups of consecutive experts, at least
+            two in each.
+        top_groups: Number of groups from which a token may choose experts: the best ones by
+            `group_scoring`.
+        renormalize: Divide the weights of a token by their sum (plus 1e-20, except with softmax).
+        routed_scaling_factor: Factor of the weights, applied last, whether they are renormalised or
+            not.
         first_expert: The first expert of this device.
         local_experts: Experts of this device, G; None: all from `first_expert` on, which is then 0.
-            Pairs of others are not sorted.
+            Pairs with experts of other devices are not sorted.
         out: Where results go, a tuple in the order in which they are returned: a `jitgen.Routing`
             of dense tensors.
-        config: A config to use instead of the selector's, or an edited kernel: see
-            `jitgen.override`.
-        group_scoring: What a group is kept for: ``top2``, the sum of its two best scores, with the
-            bias (DeepSeek-V3), or ``max``, its best one (DeepSeek-V2).
-        softcap: A bound of the logits c, 1e-30 to 1e30: all that is said of logits holds for
-            ``c * tanh(logits / c)`` (Grok). None: none.
+        config: A config to use instead of the one that the selector chooses, or an edited kernel:
+            see `jitgen.override`.
+        group_scoring: The score of a group: ``top2``, the sum of its two best scores, with the bias
+            (DeepSeek-V3), or ``max``, its best score (DeepSeek-V2).
+        softcap: A bound c of the logits, 1e-30 to 1e30: ``c * tanh(logits / c)`` replaces the
+            logits (Grok). None: no bound.
         token_ids: (T,) int32 or int64, dense, for `hash_table`: the number of each token in the
             vocabulary, whose low 32 bits are read.
-        hash_table: (V, k) int32, columns are neighbours: the experts of each token id, which are
-            then not chosen, and weighted as chosen ones are (the hash layers of DeepSeek-V4, where
-            it is called ``tid2eid``). A token id or an expert that there is not counts as expert -1
-            with weight 0, and its pair is not sorted.
-        load: (E,) int32, dense: to each expert's number its pairs in this call are added, those of
-            other devices too. Nothing sets it to 0 but the caller: calls, and replays of a graph,
-            add up, as what balances experts wants it. Sums of integers do not depend on the order.
-        **old: Arguments by names that they had before: docs/renamed.md.
+        hash_table: (V, k) int32, k contiguous: the experts of each token id. They are used instead
+            of chosen experts, and weighted in the same way (the hash layers of DeepSeek-V4, where
+            it is called ``tid2eid``). A token id or an expert out of range counts as expert -1 with
+            weight 0, and its pair is not sorted.
+        load: (E,) int32, dense: the call adds to each number the pairs of that expert, including
+            those of other devices. Only the caller sets it to 0, so calls and replays of a graph
+            accumulate, which is what balancing experts needs. Sums of integers do not depend on the
+            order.
+        **old: Arguments by their old names: see docs/renamed.md.
 
     Returns:
-        topk_weights: (T, k) float32: scores of the chosen, renormalised, scaled.
+        topk_weights: (T, k) float32: scores of the chosen experts, renormalised and scaled.
         topk_ids: (T, k) int32: experts of all devices, the best first.
-        offs: (G,) int32: the row behind each local expert's, as `jitgen.grouped_gemm` takes it.
-        permutation: (T k,) int32: the pair ``t * k + j`` in each sorted row: expert after expert,
-            the pairs of each in ascending order; -1 in rows from ``offs[-1]`` on.
+        offs: (G,) int32: for each local expert, the index after its last row, as
+            `jitgen.grouped_gemm` takes it.
+        permutation: (T k,) int32: the pair ``t * k + j`` in each sorted row. Rows are in the order
+            of experts, and the pairs of an expert in ascending order; -1 in rows from ``offs[-1]``
+            on.
         inverse: (T, k) int32: the sorted row of each pair; -1 where its expert is not local.
 
-        Every value is written. Rows from ``offs[-1]`` on belong to no expert, and what follows
-        (`jitgen.permute_quantize`, `jitgen.grouped_gemm`) does not write them. `jitgen.combine`
-        leaves out pairs of -1; as an index of torch's -1 is the last row, so mask what it reads.
+        Every value is written. Rows from ``offs[-1]`` on belong to no expert, and the next
+        operations (`jitgen.permute_quantize`, `jitgen.grouped_gemm`) do not write them.
+        `jitgen.combine` ignores pairs with -1. As an index of a torch tensor, -1 is the last row:
+        mask it if you sum with torch's operations.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
-            A bias that requires a gradient is, and `out` beside logits that do.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given. So is a bias that requires a gradient, and `out` together with logits that
+            require one.
         CompileError: The kernel cannot be compiled.
 
     Safe to call from any thread. torch's tracers see one operation, ``torch.ops.jitgen.route``; see
@@ -193,25 +205,27 @@ def sort_pairs(
     config: RouteConfig | Override | None = None,
 ) -> Sorting:
     """
-    Sort pairs of tokens and experts that were chosen elsewhere, as `route` sorts its own.
+    Sort pairs of tokens and experts, as `route` does, for experts that were chosen by other code.
 
     Args:
-        topk_ids: (T, k) int32, or int64 as torch.topk gives them, dense: experts of all devices.
-            Pairs whose expert is not local, such as -1, are not sorted. A token may have an expert
-            twice. int64 is converted at each call, which costs launches of torch's.
+        topk_ids: (T, k) int32, or int64 as torch.topk returns them, dense: numbers of experts of
+            all devices. Pairs whose expert is not local, such as -1, are not sorted. A token may
+            have an expert twice. int64 is converted at each call, which costs launches of torch
+            operations.
         experts: Experts of all devices, E.
         first_expert: As of `route`.
         local_experts: As of `route`; at most 1,024.
         out: Where results go, a tuple in the order in which they are returned: a `jitgen.Sorting`
             of dense tensors.
-        config: A config to use instead of the selector's, or an edited kernel: see
-            `jitgen.override`.
+        config: A config to use instead of the one that the selector chooses, or an edited kernel:
+            see `jitgen.override`.
 
     Returns:
         The last three fields of what `route` returns.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given.
         CompileError: The kernel cannot be compiled.
     """
     key: tuple[Any, ...] = ()
@@ -259,7 +273,10 @@ def sort_pairs(
 
 
 def _sizes(out: Routing | Sorting) -> tuple[Any, ...]:
-    """Return what the entry takes as it is given: k, G, whether there is a row for each pair."""
+    """
+    Return sizes of given results on which the launch depends: k, G, and whether there is a row for
+    each pair.
+    """
     return out.__class__, out.inverse.shape, out.offs.shape, out.permutation.shape
 
 

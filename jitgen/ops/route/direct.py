@@ -62,7 +62,7 @@ def check(config: RouteConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
 
 
 def _of_scores(config: RouteConfig, found: dict[str, Any], local: int) -> Arguments:
-    """Return the arguments of the public function for these arguments of an entry."""
+    """Convert arguments of an entry to those of the public function."""
     ids, renormalize = found["topk_ids"], found["renormalize"]
     common.require("topk_ids", ids, rank=(2, "(T, k)"))
     if type(renormalize) not in (int, bool) or renormalize not in (0, 1):
@@ -88,7 +88,7 @@ def _of_scores(config: RouteConfig, found: dict[str, Any], local: int) -> Argume
 
 
 def _check_workspace(config: RouteConfig, workspace: Tensor, num_ctas: int, local: int) -> None:
-    """Require a row for each cluster that counts."""
+    """Require a workspace with a row for each cluster that counts pairs."""
     common.require("workspace", workspace, [torch.int32])
     shape = (config.tiling.counts(num_ctas), local)
     common.require("workspace", workspace, shape=(shape, "a row for each cluster"))

@@ -22,12 +22,12 @@ from jitgen.targets.legality import rules
 @frozen
 class Launch(AnyLaunch):
     """
-    A cached launch: all that a call needs but its tensors.
+    A cached launch: everything that a call needs except its tensors.
 
     Attributes:
         top_k: k.
         local_experts: G.
-        counts: Rows of the workspace; 0 where there is none.
+        counts: Rows of the workspace; 0 if there is no workspace.
     """
 
     top_k: int
@@ -72,19 +72,21 @@ class Launch(AnyLaunch):
 
 
 def new_indices(like: Tensor, tokens: int, top_k: int, groups: int, num_ids: int) -> list[Tensor]:
-    """Return the results of type int32, not initialised: `num_ids` times topk_ids, then others."""
+    """
+    Return new int32 results, not initialised: `num_ids` tensors like topk_ids, then the others.
+    """
     pairs = (tokens, top_k)
     shapes = (*[pairs] * num_ids, (groups,), (tokens * top_k,), pairs)
     return [like.new_empty(shape, dtype=torch.int32) for shape in shapes]
 
 
 def low_words(ids: Tensor) -> Tensor:
-    """Return the low 32 bits of ids of int64, in their memory; ids of int32 as they are."""
+    """Return a view of the low 32 bits of int64 ids; int32 ids are returned unchanged."""
     return ids.view(torch.int32)[::2] if ids.dtype is torch.int64 else ids
 
 
 def without_tokens(*given: Any) -> None:
-    """Route no tokens: every expert ends where it begins."""
+    """Return the results of a call without tokens, in which all experts have no rows."""
     tensors = [each for each in given if isinstance(each, Tensor)]
     empty = [place for place, each in enumerate(tensors) if each.dim() == 1 and not each.numel()]
     tensors[empty[-1] - 1].zero_()  # offs is in front of the permutation

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The gradient of `route`: of logits, through the weights of the chosen experts. The choice itself has
-none, so a correction bias has none either.
+The gradient of `route` with respect to logits, through the weights of the chosen experts. The
+choice itself has no gradient, so a correction bias has none either.
 
     v = scores of the chosen    w = scale * v / (the sum of v)    score = softmax, sigmoid, ...
     dv[j] = scale * (dw[j] - the sum over i of dw[i] v[i] / (the sum of v)) / (the sum of v)
 
-Where experts are not renormalised, dv is scale * dw. It is computed by torch's operations, in
-float32, in a fixed order.
+If weights are not renormalised, dv is scale * dw. The gradient is computed by torch's operations,
+in float32, in a fixed order.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def of_logits(
     is_hashed: bool,
 ) -> Tensor:
     """
-    Return the gradient of logits, of their type.
+    Return the gradient of logits, in their type.
 
     Args:
         dweights: (T, k) float32, the gradient of `topk_weights`.
         logits: (T, E), as `jitgen.route` got them.
-        topk_ids: (T, k) int32, what it chose; -1 where a token has no expert.
-        scoring: As of `jitgen.route`, and so are those below.
+        topk_ids: (T, k) int32, the chosen experts; -1 where a token has no expert.
+        scoring: As of `jitgen.route`.
         renormalize: Whether weights were divided by their sum.
-        routed_scaling_factor: What weights were multiplied with.
+        routed_scaling_factor: The factor of the weights.
         softcap: The bound of the logits.
-        is_hashed: Whether a table had the experts, which may have one twice.
+        is_hashed: Whether a table gave the experts; a table may have an expert twice.
     """
     values = softcapped(logits, softcap)
     values = values if values.dtype is torch.float64 else values.float()
@@ -66,7 +66,9 @@ def of_logits(
 def _of_chosen(
     dw: Tensor, chosen: Tensor, is_one: Tensor, scoring: str, renormalize: bool
 ) -> Tensor:
-    """Return the gradient of the chosen experts' logits, which depends on no other logit."""
+    """
+    Return the gradient of the chosen experts' logits, for scores that depend only on these logits.
+    """
     if scoring == Scoring.SOFTMAX:  # renormalised: a softmax of the chosen
         weights = chosen.masked_fill(~is_one, -torch.inf).softmax(1).where(is_one, 0.0)
         return weights * (dw - (dw * weights).sum(1, keepdim=True))
@@ -91,8 +93,8 @@ def _scored(values: Tensor, scoring: str) -> tuple[Tensor, Tensor]:
 
 def _placed(of_chosen: Tensor, ids: Tensor, like: Tensor, is_hashed: bool) -> Tensor:
     """
-    Return values of the chosen in the columns of their experts, and 0 in the others. An expert that
-    a table has twice gets both, in the order of places.
+    Return the values of the chosen experts in the columns of these experts, and 0 in other columns.
+    If a table has an expert twice, both values are added, in the order of places.
     """
     found = torch.zeros_like(like)
     if not is_hashed:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-References of `route` and `sort_pairs`, in torch, slow and plain.
+References of `route` and `sort_pairs`, in torch: slow and simple.
 
-Kernels compute exp() in their own way: their weights may differ in their last bits, and so may the
-choice where two scores are as near as that.
+Kernels compute exp() with other roundings. So their weights may differ in the last bits, and so may
+the choice between experts whose scores are that close.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from jitgen.ops.route.results import Routing, Sorting
 from jitgen.support.moved import MISSING, with_new_names
 
 SMALLEST_SUM = 1e-20
-"""Added to a sum of scores before weights are divided by it, because all may be 0 but softmax's."""
+"""
+Added to a sum of scores before weights are divided by it, because all scores except those of
+softmax may be 0.
+"""
 
 
 def route(  # noqa: PLR0913  # the arguments of the real one
@@ -78,9 +81,9 @@ def route(  # noqa: PLR0913  # the arguments of the real one
 
 def _hashed(scores: Tensor, token_ids: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     """
-    Return the experts that `table` has for each token, -1 where it has none, and their scores.
+    Return the experts that `table` has for each token, -1 for those out of range, and their scores.
 
-    As ``DeepseekV4HashRouter`` of transformers has them, which has no wrong ids.
+    The same as ``DeepseekV4HashRouter`` of transformers, which does not handle wrong ids.
     """
     rows = token_ids.long()
     has_row = (rows >= 0) & (rows < len(table))
@@ -99,7 +102,7 @@ def _count(topk_ids: Tensor, load: Tensor | None) -> None:
 
 
 def softcapped(logits: Tensor, cap: float | None) -> Tensor:
-    """Return logits whose size is below `cap`, in float32 or float64; None: as they are."""
+    """Return logits bounded by `cap`, in float32 or float64; None: unchanged."""
     if cap is None:
         return logits
     values = logits if logits.dtype is torch.float64 else logits.float()
@@ -108,7 +111,7 @@ def softcapped(logits: Tensor, cap: float | None) -> Tensor:
 
 def scored(logits: Tensor, scoring: str) -> Tensor:
     """
-    Return the score of every expert: float32, or float64 for that.
+    Return the score of every expert, in float32, or in float64 for float64 logits.
 
     The formulas are those of transformers: `modeling_qwen3_moe`, `modeling_deepseek_v3` and
     `modeling_deepseek_v4`.
@@ -130,8 +133,8 @@ def by_rank(logits: Tensor, scoring: str, bias: Tensor | None, expert_groups: in
     """
     Return the values by which experts are chosen: scores with the bias.
 
-    A softmax without bias is ranked by its logits: they have the same order, and fewer of them are
-    equal than after rounding.
+    For a softmax without bias these are the logits: they have the same order, and rounding makes
+    fewer of them equal.
     """
     if scoring == "softmax" and bias is None and expert_groups == 1:
         return logits if logits.dtype is torch.float64 else logits.float()

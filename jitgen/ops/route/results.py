@@ -18,10 +18,10 @@ class Routing(NamedTuple):
         topk_weights: (T, k) float32.
         topk_ids: (T, k) int32, experts of all devices, the best first.
         offs: (G,) int32, as `jitgen.grouped_gemm` takes it: the row behind each local expert's.
-        permutation: (P,) int32: the pair in each sorted row, expert after expert, the pairs of one
-            in ascending order; -1 in rows from ``offs[-1]`` on.
-        inverse: (T, k) int32: the sorted row of each pair; -1 where its expert is not local, which
-            `jitgen.combine` leaves out and which as an index of torch's would be the last row.
+        permutation: (P,) int32: the pair in each sorted row. Rows are in the order of experts, and
+            the pairs of an expert in ascending order; -1 in rows from ``offs[-1]`` on.
+        inverse: (T, k) int32: the sorted row of each pair; -1 if its expert is not local.
+            `jitgen.combine` ignores -1; as an index of a torch tensor, -1 is the last row.
     """
 
     topk_weights: Tensor

@@ -27,16 +27,16 @@ from jitgen.ops.solved import (
 from jitgen.support.frozen import frozen
 
 TOLERANCE = 2.0**-17
-"""Largest relative error of weights: two exponentials and a sum, each rounded in its own way."""
+"""Largest relative error of weights, which are computed from two exponentials and a sum."""
 
 _DOUBT = 3e-6
-"""Scores that are nearer than this, relative, may be chosen either way."""
+"""Relative difference of scores below which either expert may be chosen."""
 
 SOFTCAP = 4.0
-"""Bound of the logits in calls that have one: most random ones come near it."""
+"""Bound of the logits in calls with a softcap; most random logits are close to it."""
 
 _IDS = 50
-"""Token ids that a table has experts of."""
+"""Token ids that the table has experts for."""
 
 _LANES = 32
 _TOKENS = 20
@@ -77,9 +77,9 @@ class Sizes(AnySizes):
     @classmethod
     def of(cls, config: RouteConfig, arch: Arch) -> tuple[Self, ...]:
         """
-        Return sizes that test `config`: as many experts as it takes, more tokens than warps, pairs
-        for several of them, and two clusters where there may be several; then experts that fill no
-        lane and tokens that fill no warp, of which most experts are not local.
+        Return sizes that test `config`: first the most experts that it allows, more tokens than
+        warps, pairs for several warps, and two clusters if several are allowed; then few experts
+        and few tokens, which leave lanes and warps idle, and most of these experts are not local.
         """
         most, tiling = config.experts, config.tiling
         ctas = tiling.cluster * (2 if tiling.is_spread else 1)
@@ -125,7 +125,10 @@ class Sizes(AnySizes):
     def _nearest(
         cls, num_sms: int, tokens: int, experts: int, top_k: int, of: tuple[int, int], *local: Any
     ) -> Self:
-        """Return the sizes nearest to these: no fewer experts than are asked for in any place."""
+        """
+        Return the nearest sizes that are possible: at least as many experts as `top_k` and the
+        groups need.
+        """
         groups, top = of
         each = max(2 if groups > 1 else 1, experts // groups)
         ((first, count),) = local
@@ -147,7 +150,7 @@ class Sizes(AnySizes):
         Return sizes where all experts are local.
 
         Raises:
-            ConfigError: They are beyond what `config` takes.
+            ConfigError: They are beyond the limits of `config`.
         """
         tokens, experts, top_k = numbers
         groups = 4 if config.grouped else 1
@@ -179,7 +182,7 @@ unreachable = nothing_unreachable
 
 
 def tile(config: RouteConfig) -> tuple[int, int]:
-    """Return rows and columns of the tiles in which wrong results are reported."""
+    """Return the rows and columns of the tiles by which wrong results are reported."""
     return config.tiling.threads // _LANES, _LANES
 
 
@@ -194,8 +197,9 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`.
 
-    Small integers are often equal; tokens of whose choice there is doubt are left out. Where that
-    is every token, logits are -1, 0 and 1: their scores are far apart, or equal.
+    Logits of exact calls are small integers, many of them equal. Tokens whose choice depends on
+    rounding are left out. If that holds for every token, logits are -1, 0 and 1, whose scores are
+    either equal or very different.
     """
     chance = torch.Generator(device).manual_seed(seed)
     shape = (sizes.tokens, sizes.experts)
@@ -233,8 +237,8 @@ def solved(
     chance: torch.Generator | None = None,
 ) -> Solved:
     """
-    Return the call for logits, or given experts, with its answer; `chance` makes a table of
-    experts, some of which there are not, and token ids, of which neither are some.
+    Return the call for logits, or for given experts, with its expected results. `chance` draws a
+    table of experts and token ids; some of both are out of range.
     """
     local = {"first_expert": sizes.first_expert, "local_experts": sizes.local_experts}
     expected: dict[str, Tensor]
@@ -308,7 +312,8 @@ def _decided(
     Return `scores` in which a token whose choice depends on the last bits has another token's
     scores; None if every token's does.
 
-    Equal scores stay equal when they are disturbed, for the disturbance follows from the score.
+    Equal scores stay equal when they are disturbed, because the disturbance is a function of the
+    score.
     """
     of = (sizes.top_k, sizes.expert_groups, sizes.top_groups, str(config.group_scoring))
     given, scores = scores, reference.softcapped(scores, SOFTCAP if config.softcap else None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arguments of `route` and `sort_pairs`: every rule, each with one error."""
+"""Checks the arguments of `route` and `sort_pairs`: each rule has its own error."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ class Validated(AnyValidated):
         top_k: k.
         local_experts: G.
         scoring: Function that turns logits into scores.
-        scores_dtype: Their type; None where experts are given.
-        bias: Whether there is one.
+        scores_dtype: Type of the logits; None if experts are given.
+        bias: Whether there is a correction bias.
         expert_groups: Equal groups of experts.
-        group_scoring: What the best groups are.
+        group_scoring: How groups are scored.
         softcap: Whether logits are bounded.
-        hashed: Whether a table has the experts of each token id.
+        hashed: Whether a table gives the experts of each token id.
         load: Whether pairs are counted for each expert.
     """
 
@@ -148,8 +148,7 @@ def validate(
     Check the arguments and return the sizes, types and target of the call.
 
     Raises:
-        InputError: Something is wrong; the first rule that is broken, in the order of this
-            function.
+        InputError: An argument is wrong; the checks run in the order of this function.
     """
     name, like = args._fields[0], args[0]
     is_sorted = isinstance(args, SortArguments)
@@ -218,14 +217,14 @@ def validate(
 
 def require_differentiable(given: Mapping[str, Any]) -> None:
     """
-    Check that autograd needs no gradient but that of logits.
+    Check that autograd needs no gradient except that of logits.
 
     Args:
-        given: Arguments of `route` or `sort_pairs` by their names; those of `out` may be given by
-            theirs.
+        given: Arguments of `route` or `sort_pairs` by name; the tensors of `out` may be given by
+            their own names.
 
     Raises:
-        InputError: It needs another one, or one through `out`.
+        InputError: Autograd needs another gradient, or one through `out`.
     """
     written = {**given, **({} if given.get("out") is None else given["out"]._asdict())}
     written = {name: written.get(name) for name in Routing._fields}
@@ -246,7 +245,7 @@ def check_choice(args: Any, experts: int, top_k: int) -> None:
         top_k: Experts of a token.
 
     Raises:
-        InputError: There are fewer, or another argument of the choice is wrong.
+        InputError: There are fewer experts, or another argument of the choice is wrong.
     """
     groups = number("expert_groups", args.expert_groups, 1)
     kept = number("top_groups", args.top_groups, 1)
@@ -362,7 +361,7 @@ def _check_out(args: Arguments | SortArguments, valid: Validated) -> None:
 
 
 def number(name: str, value: object, least: int) -> int:
-    """Return an integer of at least `least` that int32 has; raise InputError for anything else."""
+    """Return `value` if it is an int32 integer of at least `least`; otherwise raise InputError."""
     if type(value) is not int or value < least:
         raise InputError(name, f"must be an integer of at least {least} (got {value!r})")
     if value > _MOST:
@@ -371,13 +370,15 @@ def number(name: str, value: object, least: int) -> int:
 
 
 def require_few(name: str, top_k: int) -> None:
-    """Refuse more experts of a token than a kernel chooses; `name` is the argument with them."""
+    """
+    Refuse more experts of a token than a kernel can choose; `name` is the argument with the number.
+    """
     if top_k > MOST_TOP_K:
         raise InputError(name, f"must be of at most {MOST_TOP_K} experts a token (got {top_k})")
 
 
 def require_choice(name: str, experts: int) -> None:
-    """Refuse more experts than a kernel chooses from; `name` is the argument that has them."""
+    """Refuse more experts than a kernel can choose from; `name` is the argument with the number."""
     if experts > MOST_EXPERTS:
         raise InputError(
             name,
@@ -387,7 +388,9 @@ def require_choice(name: str, experts: int) -> None:
 
 
 def require_room(name: str, local: int) -> None:
-    """Refuse more experts of one device than a kernel sorts by; `name` is how they were said."""
+    """
+    Refuse more local experts than a kernel can sort by; `name` is the argument with the number.
+    """
     if local > MOST_EXPERTS:
         raise InputError(
             name,
@@ -407,7 +410,7 @@ def first_expert(value: object) -> int:
 
 
 def scoring_of(value: object) -> Scoring:
-    """Return how scores come of logits; raise InputError for another word."""
+    """Return the `Scoring` that `value` names; raise InputError for other values."""
     if value not in COMPUTED:
         raise InputError("scoring", f"must be one of {', '.join(COMPUTED)} (got {value!r})")
     return Scoring(value)  # type: ignore[arg-type]

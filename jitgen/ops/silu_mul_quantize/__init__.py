@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SwiGLU of a gate-up result and its quantisation: what an MoE layer does between its GEMMs."""
+"""SwiGLU of a gate-up result and its quantisation: the step of an MoE layer between its GEMMs."""
 
 from jitgen.config.operation import Operation
 

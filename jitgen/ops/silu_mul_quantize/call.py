@@ -42,13 +42,14 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
     **old: object,
 ) -> tuple[Tensor, Tensor | None]:
     """
-    Activate and quantise the rows of every group: what an MoE layer does between its two GEMMs.
+    Activate and quantise the rows of every group: the step of an MoE layer between its two GEMMs.
 
-    ``y[m, i] = gate / (1 + exp(-gate)) * up`` in float32, where gate is ``x[m, i]`` and up
-    ``x[m, I + i]``; then ``q = y / scale``, rounded once. The result goes into
-    `jitgen.grouped_gemm` as it is, as ``a`` and ``a_scale``. The kernel is compiled at the first
-    call that needs it, unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the
-    current stream of the tensors' device, and nothing waits.
+    ``y[m, i] = gate / (1 + exp(-gate)) * up`` in float32 (with the default activation), where gate
+    is ``x[m, i]`` and up ``x[m, I + i]``; then ``q = y / scale``, rounded once.
+    `jitgen.grouped_gemm` takes the results as ``a`` and ``a_scale`` without conversion. The kernel
+    is compiled at the first call that needs it, unless it was prewarmed or JITGEN_ON_MISS says
+    otherwise; it runs on the current stream of the tensors' device, and the host does not wait for
+    it.
 
     Exactly one of `offs`, `m_indices` and `masked_m` says which rows belong to a group, as for
     `jitgen.grouped_gemm`. Their values are read on the device and not checked, unless JITGEN_CHECK
@@ -58,11 +59,11 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
         x: (M, 2 I), or (G, M, 2 I) with `masked_m`: bfloat16, the result of the gate-up GEMM, last
             dimension contiguous; I columns where `activation` has no gate. On sm_90a I is a
             multiple of 8, and address and strides are multiples of 16 bytes.
-        offs: (G,) int32, the ragged layout: the row behind the last of each group. Rows from
+        offs: (G,) int32, the ragged layout: for each group, the index after its last row. Rows from
             ``offs[-1]`` on belong to no group.
         m_indices: (M,) int32, the contiguous layout: the group of each row, -1 for padding.
-        masked_m: (G,) int32, the masked layout: how many of each group's M rows are valid.
-        format: What results become, by how many of them share a scale:
+        masked_m: (G,) int32, the masked layout: for each group, how many of its M rows are valid.
+        format: Format of the results, which says how many of them share a scale:
 
             =============  ===============================  ==================  ================
             format         scale                            q                   found by
@@ -73,14 +74,15 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
             none           None                             bfloat16
             =============  ===============================  ==================  ================
 
-            with IB = ceil(I / 128), float32. A scale that the kernel finds is max(abs(y)) / 448,
-            and 1 where all are zero, bit by bit what `jitgen.quantize` gives for the same y. Block
-            scales have M contiguous and the stride of IB a multiple of 4, which GEMMs read
+            with IB = ceil(I / 128), float32. A scale that the kernel computes is max(abs(y)) / 448,
+            or 1 if all values are zero: the same bits as `jitgen.quantize` gives for the same y.
+            Block scales have M contiguous and the stride of IB a multiple of 4, so GEMMs read them
             without a copy.
-        global_scale: (1,) float32 on the same device, for ``tensor`` alone: what dequantised values
-            are multiplied with, so that results are divided by it. (As of `jitgen.quantize.nvfp4`;
-            the global scales of TRT-LLM and compressed-tensors are its reciprocal.)
-        activation: What is made of a gate and an up, or of a value of x without a gate:
+        global_scale: (1,) float32 on the same device, for ``tensor`` only: a factor of dequantised
+            values; results are divided by it. (As of `jitgen.quantize.nvfp4`; the global scales of
+            TRT-LLM and compressed-tensors are its reciprocal.)
+        activation: The function of a gate and an up, or of one value of x for activations without a
+            gate:
 
             ================  ====================================================
             activation        formula
@@ -102,41 +104,42 @@ def silu_mul_quantize(  # noqa: C901, PLR0912, PLR0913  # each is one thing to s
             identity          ``x``
             ================  ====================================================
 
-            Limited, a gate is at most `swiglu_limit`, an up between -swiglu_limit and
+            A limited gate is at most `swiglu_limit`; a limited up is between -swiglu_limit and
             swiglu_limit.
         interleaved: Gates are in the even columns of x and ups in the odd ones; False without
             gates.
-        swiglu_limit: For activations whose formula has it, which need it; at least 0.
-        swiglu_alpha: Likewise, of any sign.
+        swiglu_limit: For activations with a limit in their formula, which need it; at least 0.
+        swiglu_alpha: For activations with it in their formula, which need it; of any sign.
         swiglu_beta: Likewise.
-        gate_softcap: For ``situ``, which needs it; 1e-30 to 1e30, 4 of Kimi-K3.
-        up_softcap: Likewise, 25 of Kimi-K3.
-        group_numbers: (G, n) float32, contiguous, on the same device: the n numbers that the
-            formula has, for each group, in the place of the arguments above and in their order:
-            of ``swiglu_oai`` limits and alphas, ``torch.stack((limits, alphas), 1)``. Values are
-            not checked.
+        gate_softcap: For ``situ``, which needs it; 1e-30 to 1e30 (Kimi-K3 has 4).
+        up_softcap: For ``situ``, which needs it; 1e-30 to 1e30 (Kimi-K3 has 25).
+        group_numbers: (G, n) float32, contiguous, on the same device: for each group the n numbers
+            of the formula, instead of the arguments above and in their order. For ``swiglu_oai``,
+            for example, limits and alphas: ``torch.stack((limits, alphas), 1)``. Values are not
+            checked.
         power_of_two: Round scales that the kernel finds up to powers of two.
         out: Where results go, a tuple in the order in which they are returned: q and scale, as
             described below. q has I contiguous, and on sm_90a address and strides that are
-            multiples of 8 values; scale is laid out as a new one. None in its place means a new
-            one, or that there is none. Rows of no group are not written.
-        expected_m: How many rows a group is expected to have, for choosing a kernel; any value
-            gives right results. Without it groups count as equally large, and masked ones as full.
-        config: A config to use instead of the selector's, or an edited kernel: see
-            `jitgen.override`.
-        **old: Arguments by names that they had before: docs/renamed.md.
+            multiples of 8 values; scale has the layout of a new one. None instead of scale means a
+            new tensor, or that the format has no scales. Rows of no group are not written.
+        expected_m: Expected number of rows of a group, by which the kernel is chosen; results are
+            right for any value. If it is not given, groups are assumed to be equally large, and
+            masked groups to be full.
+        config: A config to use instead of the one that the selector chooses, or an edited kernel:
+            see `jitgen.override`.
+        **old: Arguments by their old names: see docs/renamed.md.
 
     Returns:
-        q: (M, I) or (G, M, I). Rows of no group are not written: those from ``offs[-1]`` on,
-            where `m_indices` is -1, from ``masked_m[g]`` on. A new tensor has there what was in
+        q: (M, I) or (G, M, I). Rows of no group are not written: those from ``offs[-1]`` on, where
+            `m_indices` is -1, from ``masked_m[g]`` on. In a new tensor they contain whatever was in
             memory.
-        scale: Its scales, of which the same holds; for ``tensor`` the one given; None for
+        scale: The scales, with the same rows unwritten; for ``tensor`` the given one; None for
             ``none``.
 
     Raises:
-        InputError: An argument is wrong; the message says which, what is required, and what came.
-            A tensor that requires a gradient is wrong while autograd is on, but x with format
-            ``none``.
+        InputError: An argument is wrong; the message says which, what is required, and what was
+            given. While autograd is on, so is a tensor that requires a gradient, except x with
+            format ``none``.
         UnsupportedConfig: The target cannot run `config`.
         KernelMiss: The kernel is not compiled, and compiling is off or a CUDA graph is being
             captured.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Derivatives of activations in torch: the formulas that kernels of `activation_backward` compute.
+Derivatives of activations in torch, by the formulas of the kernels of `activation_backward`.
 
-Where a gate or an up is limited, its derivative is 0 beyond the limit; at 0 that of ``relu`` is 0,
-as torch has it.
+Beyond its limit, the derivative of a gate or an up is 0. The derivative of ``relu`` at 0 is 0, as
+in torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from jitgen.config.silu_mul_quantize import Activation
 from jitgen.errors import InputError
 
 Parts = tuple[Tensor, Tensor, Tensor | None]
-"""An activation, its derivative with respect to gates or values, and that with respect to ups."""
+"""
+An activation, its derivative with respect to gates or values, and its derivative with respect to
+ups.
+"""
 
 
 def of_gate(  # noqa: PLR0911  # one formula for each activation
@@ -27,14 +30,13 @@ def of_gate(  # noqa: PLR0911  # one formula for each activation
     Return the activation of gates and ups, or of values without a gate, and its derivatives.
 
     Args:
-        activation: How they are joined.
+        activation: The activation.
         gate: The gates, of any float type; the values, where there are no gates.
         up: The ups, of the same shape and type; None without gates.
-        numbers: Those of the activation, in the order of its `numbers`.
+        numbers: The numbers of the activation, in the order of its `numbers`.
 
-    Returns:
-        The activation; its derivative with respect to each gate, or value; and that with respect to
-        each up, None without gates.
+    Returns: The activation; its derivative with respect to each gate, or value; and its derivative
+    with respect to each up, None without gates.
     """
     if up is None:
         return *_WITHOUT_GATE[activation](gate), None
@@ -73,7 +75,10 @@ def of_gate(  # noqa: PLR0911  # one formula for each activation
 
 
 def _limited(gate: Tensor, up: Tensor, limit: float, alpha: float, beta: float) -> Parts:
-    """Return gate * sigmoid(alpha gate) * (up + beta) of a gate and an up that are limited."""
+    """
+    Return gate * sigmoid(alpha gate) * (up + beta) of a limited gate and a limited up, and the
+    derivatives.
+    """
     left, slope = _silu(gate.clamp(max=limit), alpha)
     right = up.clamp(-limit, limit) + beta
     slope = torch.where(gate > limit, 0.0, slope)

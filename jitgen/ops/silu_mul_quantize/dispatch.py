@@ -27,12 +27,12 @@ from jitgen.support.frozen import frozen
 @frozen
 class Launch(AnyLaunch):
     """
-    A cached launch: all that a call needs but its tensors.
+    A cached launch: everything that a call needs except its tensors.
 
     Attributes:
         columns: I.
         q_dtype: Element type of the results.
-        form: The format of the scales that the kernel finds; None where it finds none.
+        form: The format of the scales; None if the kernel computes no scales.
     """
 
     columns: int
@@ -66,8 +66,8 @@ class Launch(AnyLaunch):
 
 def new_tensors(x: Tensor, columns: int, scales: Format) -> Scaled:
     """
-    Return q and scales for the rows of `x` as the next GEMM reads them, not initialised; no scales
-    if the kernel computes none.
+    Return new tensors for q and scales of the rows of `x`, in the layout that the next GEMM reads,
+    not initialised; no scales if the kernel computes none.
     """
     rows, form = x.shape[:-1], form_of(scales)
     q = x.new_empty((*rows, columns), dtype=TORCH[scales.q_dtype])

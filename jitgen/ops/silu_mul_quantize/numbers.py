@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of an activation: which a call must give, and which values they may have."""
+"""The numbers of an activation: which ones a call must give, and their allowed values."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ def require_numbers(
     activation: Activation, given: Mapping[str, object], *, per_group: bool = False
 ) -> tuple[float, ...]:
     """
-    Require those numbers that the formula of `activation` has, and no others.
+    Require exactly the numbers that the formula of `activation` has.
 
     Args:
         activation: Which formula.
-        given: Arguments by their names; of `NUMBERS`, those that are left out are None.
-        per_group: Whether every group has numbers of its own, so that none is given here.
+        given: Arguments by name; numbers that are left out are None.
+        per_group: Whether the call gives numbers for each group, so that none of these arguments
+            may be given.
 
-    Returns:
-        The numbers, in the order in which a kernel takes them; none where groups have their own.
+    Returns: The numbers, in the order in which a kernel takes them; empty if each group has its own
+    numbers.
 
     Raises:
-        InputError: One is missing, belongs to another activation, or has a wrong value.
+        InputError: A number is missing, belongs to another activation, or has a wrong value.
     """
     if per_group:
         _require_none(activation, given)
@@ -56,16 +57,17 @@ def require_group_numbers(
     given: Tensor, activation: Activation, groups: int | None, like: tuple[str, torch.device]
 ) -> None:
     """
-    Require numbers of an activation for each group.
+    Check the numbers of an activation for each group.
 
     Args:
-        given: They.
+        given: The tensor of numbers.
         activation: Which formula.
-        groups: Number of groups; None where it is not known: then any, at least one.
+        groups: Number of groups; None if it is not known: then any number of at least one is
+            allowed.
         like: Another argument, and the device that all are on.
 
     Raises:
-        InputError: They have another type, shape, order or device.
+        InputError: The tensor has a wrong type, shape, order or device.
     """
     name, count = "group_numbers", len(activation.numbers)
     names = " and ".join(activation.numbers)
@@ -78,7 +80,7 @@ def require_group_numbers(
 
 
 def _require_none(activation: Activation, given: Mapping[str, object]) -> None:
-    """Require no number beside those of groups, and a formula that has numbers."""
+    """Require that no number is given beside those of groups, and that the formula has numbers."""
     if not activation.numbers:
         of = ", ".join(each for each in Activation if each.numbers)
         raise InputError("group_numbers", f"belongs to {of} (got it for {activation})")

@@ -2,9 +2,9 @@
 """
 Reference for the kernels of `silu_mul_quantize`, in float32 torch.
 
-`jitgen.config.silu_mul_quantize.Activation` has the formulas of y, which is float32. It is
-quantised by `jitgen.quantize`, so scales and values are those that it gives for y, bit by bit.
-Kernels compute exp() in their own way: their y may differ in its last bits.
+`jitgen.config.silu_mul_quantize.Activation` has the formulas of y, which is float32.
+`jitgen.quantize` quantises it, so scales and values are the same bits as it gives for y. Kernels
+compute exp() with other roundings: their y may differ in the last bits.
 """
 
 from __future__ import annotations
@@ -45,20 +45,21 @@ def activated(  # noqa: PLR0913  # the arguments of the real one
         x: (M, 2 I) or (G, M, 2 I), any float type: gates in columns 0 to I - 1, ups in the others;
             (M, I) or (G, M, I) for activations without a gate.
         activation: One of `jitgen.config.silu_mul_quantize.Activation`.
-        interleaved: Gates are in the even columns instead, ups in the odd ones.
+        interleaved: Gates are in the even columns of x instead, and ups in the odd ones.
         swiglu_limit: As for `jitgen.silu_mul_quantize`, for activations that have it.
         swiglu_alpha: Likewise.
         swiglu_beta: Likewise.
         gate_softcap: Likewise.
         up_softcap: Likewise.
-        row_numbers: (M, n) or (G, M, n) float32, the numbers of each row in the place of these.
+        row_numbers: (M, n) or (G, M, n) float32, the numbers of each row, instead of the numbers
+            above.
 
     Returns:
         (M, I) or (G, M, I) float32.
 
     Raises:
-        InputError: `activation` is not known, or the numbers are not those that it has, or gates
-            take turns that it has not.
+        InputError: `activation` is not known, or its numbers are missing or others are given, or
+            `interleaved` is set for an activation without gates.
     """
     if activation not in tuple(Activation):
         allowed = ", ".join(Activation)
@@ -93,11 +94,11 @@ def of_gate(  # noqa: PLR0911  # one formula for each activation
     without a gate; return the result in that type.
 
     Args:
-        activation: How they are joined.
+        activation: The activation.
         gate: The gates; the values, where there are no gates.
         up: The ups; None without gates.
-        numbers: Those of the activation, in the order of its `numbers`: of all values, or tensors
-            with one of each row.
+        numbers: The numbers of the activation, in the order of its `numbers`: one for all values,
+            or a tensor with one for each row.
     """
     if up is None:
         return _WITHOUT_GATE[activation](gate)
@@ -188,7 +189,7 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
         m_indices: (M,) int32: the group of each row, -1 for padding.
         masked_m: (G,) int32: how many rows of each matrix count.
         format: ``block128``, ``row``, ``tensor`` or ``none``.
-        global_scale: (1,) float32, which values are divided by; for ``tensor`` alone.
+        global_scale: (1,) float32, by which values are divided; for ``tensor`` only.
         activation: As for `activated`.
         interleaved: As for `activated`.
         swiglu_limit: As for `activated`.
@@ -196,9 +197,9 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
         swiglu_beta: As for `activated`.
         gate_softcap: As for `activated`.
         up_softcap: As for `activated`.
-        group_numbers: (G, n) float32, the numbers of each group in the place of these.
+        group_numbers: (G, n) float32, the numbers of each group, instead of the numbers above.
         power_of_two: Round scales up to powers of two.
-        **old: Arguments by names that they had before.
+        **old: Arguments by their old names.
 
     Returns:
         q: (M, I) or (G, M, I) float8_e4m3fn, row-major; bfloat16 for ``none``.
@@ -243,7 +244,10 @@ def silu_mul_quantize(  # noqa: PLR0913  # the arguments of the real one
 def _groups_of_rows(
     x: Tensor, offs: Tensor | None, m_indices: Tensor | None, masked_m: Tensor | None
 ) -> Tensor:
-    """Return the group of each row, (M,), or of each matrix, (G, 1); some group if it has none."""
+    """
+    Return the group of each row, (M,), or of each matrix, (G, 1); an arbitrary group for rows of no
+    group.
+    """
     if masked_m is not None:
         return torch.arange(len(masked_m), device=x.device)[:, None]
     if m_indices is not None:

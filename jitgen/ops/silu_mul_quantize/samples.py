@@ -36,8 +36,8 @@ _NUMBERS: dict[Activation, tuple[float, ...]] = {
     Activation.SITU: (4.0, 25.0),
 }
 """
-Of each activation its numbers in samples: gpt-oss's; a limit from where on silu(gate) is gate in
-float32, so that exact problems have the same bits however exp() is computed.
+The numbers of each activation in samples: those of gpt-oss, and a limit above which silu(gate)
+equals gate in float32. So exact problems have the same bits, even if exp() is rounded differently.
 """
 
 _NUMBERS_OF_RANDOM = {
@@ -46,7 +46,10 @@ _NUMBERS_OF_RANDOM = {
     Activation.SWIGLU_BIAS: (2.0, 1.25, 0.5),
     Activation.SWIGLU_STEP: (2.0,),
 }
-"""In random problems: a limit below which silu(gate) is not gate, so that their order counts."""
+"""
+The limit in random problems: below it, silu(gate) differs from gate, so the order of limit and silu
+matters.
+"""
 
 _WARP = 32
 _VECTOR = 8
@@ -105,7 +108,10 @@ class Sizes(AnySizes):
 
 
 def joined(config: SiluMulQuantizeConfig, gate: Tensor, up: Tensor) -> Tensor:
-    """Return the x of gates and ups that a kernel takes apart; of gates alone, if it has no ups."""
+    """
+    Return x with these gates and ups in the order that the kernel expects; without ups, the gates
+    alone.
+    """
     if not config.activation.is_gated:
         return gate.bfloat16()
     pair = torch.stack((gate, up), -1 if config.interleaved else -2)
@@ -116,7 +122,7 @@ unreachable = nothing_unreachable
 
 
 def tile(config: SiluMulQuantizeConfig) -> tuple[int, int]:
-    """Return rows and columns of the tiles in which wrong results are reported."""
+    """Return the rows and columns of the tiles by which wrong results are reported."""
     return config.tiling.rows, _VECTOR * config.tiling.threads
 
 
@@ -130,8 +136,8 @@ def make(
 ) -> Solved:
     """
     Return a call of `config` with `sizes`, the same for the same `seed` on the same `device`. Every
-    layout gets rows of no group. Some rows are tiny, and some ups are no numbers or none that are
-    finite, but for the first seed's.
+    layout gets rows of no group. Some rows have tiny values. Except with the first seed, some ups
+    are NaN or infinite.
     """
     numbers = numbers_of(config.activation, is_exact=is_exact)
     chance = torch.Generator(device).manual_seed(seed)
@@ -193,21 +199,23 @@ def make(
 
 
 def of_every_group(numbers: dict[str, float], groups: int, device: str) -> Tensor:
-    """Return the numbers of each group, (G, n) float32: twice as large for every second one."""
+    """
+    Return the numbers of each group, (G, n) float32; every second group has numbers twice as large.
+    """
     each = torch.tensor([*numbers.values()], device=device)
     return each * torch.tensor([1.0, 2.0], device=device).repeat(groups)[:groups, None]
 
 
 def _small(chance: torch.Generator, x: Tensor) -> Tensor:
-    """Return a factor for each row of `x`: a power of two, 1 at most, of every second row 1."""
+    """Return a factor for each row of `x`: a power of two; 1 for half of the rows, else smaller."""
     powers = torch.randint(-100, 100, (*x.shape[:-1], 1), generator=chance, device=x.device)
     return torch.exp2(powers.clamp(max=0).float())
 
 
 def _differ(found: Tensor, expected: Tensor) -> Tensor:
     """
-    Return which values of q are more than a step of their type apart, below the normal numbers of
-    float32 none: a GPU's exp() has no others. Of NaNs none is.
+    Return which values of q differ by more than one step of their type. Values below the normal
+    numbers of float32 never differ, because exp() on a GPU flushes these to 0; nor do NaNs.
     """
     sizes = torch.maximum(found.float().abs(), expected.float().abs())
     is_normal = ~(sizes < torch.finfo(torch.float32).tiny)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arguments of `silu_mul_quantize`: every rule, each with one error."""
+"""Checks the arguments of `silu_mul_quantize`: each rule has its own error."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Arguments(NamedTuple):
     @property
     def numbers(self) -> tuple[float, ...]:
         """
-        Run-time numbers of the activation, in the order in which a kernel takes them; none where
-        groups have their own.
+        Run-time numbers of the activation, in the order in which a kernel takes them; empty if each
+        group has its own numbers.
         """
         if self.group_numbers is not None:
             return ()
@@ -92,7 +92,7 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
     Check the arguments and return the sizes, types and target of the call, as `Call.validate` does.
 
     Raises:
-        InputError: The first rule that is broken, in the order of this function.
+        InputError: An argument is wrong; the checks run in the order of this function.
     """
     x = args.x
     device = device_of(Validated.op, "x", x, session)
@@ -129,13 +129,14 @@ def validate(args: Arguments, session: Session, *, has_memory: bool = True) -> V
 
 def require_differentiable(given: Mapping[str, Any]) -> None:
     """
-    Check that autograd needs no gradient but that of x, of results that are not quantised.
+    Check that autograd needs no gradient except that of x, and this only for results that are not
+    quantised.
 
     Args:
         given: Arguments of `silu_mul_quantize` by their names.
 
     Raises:
-        InputError: It needs another one; the message has advice.
+        InputError: Autograd needs another gradient; the message has advice.
     """
     is_quantised = given["format"] != Format.NONE
     common.refuse_other_gradients(
@@ -155,7 +156,7 @@ def require_differentiable(given: Mapping[str, Any]) -> None:
 
 
 def _columns(activation: Activation, given: int) -> int:
-    """Return the columns of the result for those of x."""
+    """Return the number of columns of the result."""
     if activation.is_gated and (given % 2 or given == 0):
         raise InputError(
             "x", f"must have as many columns of gates as of ups, at least 1 of each (got {given})"
@@ -181,7 +182,7 @@ def _check_options(args: Arguments, scales: Format, activation: Activation) -> N
 
 
 def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> None:
-    """Require scale and out to fit, and memory that vectors can be read from."""
+    """Check scale and out, and that memory is aligned for loads of vectors."""
     x, out, scale, scales = args.x, args.out, args.global_scale, valid.scale_granularity
     if (scale is not None) != (scales is Format.TENSOR):
         what = f"is required for {scales} (got None)"
@@ -218,7 +219,9 @@ def _check_tensors(args: Arguments, valid: Validated, *, has_memory: bool) -> No
 
 
 def form_of(scales: Format) -> ScaleFormat | None:
-    """Return the format of scales that a kernel finds, which is that of a GEMM's a."""
+    """
+    Return the format of the scales that a kernel computes, which is that of operand a of a GEMM.
+    """
     return find_format(scales.scales) if scales.has_float_scales else None
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Replacement for jitgen's calls under torch.compile, which can follow neither the memo nor a kernel.
+Replacement for jitgen's calls under torch.compile, which can trace neither the cache of launches
+nor a kernel.
 
 Nothing else imports this module, because it imports the whole of torch.compile.
 """
@@ -21,8 +22,9 @@ def _name(of: Any, config: Any, device: torch.device) -> str | None:
     """
     Return the text that names `config` in a graph.
 
-    torch.compile asks once, does not look into it, where it would take sizes of tiles for sizes of
-    tensors, and guards on its identity. So it is kept: its address must not become another's.
+    torch.compile calls this once and treats the config as opaque; otherwise it would take sizes of
+    tiles for sizes of tensors. It guards on the identity of the config. So the config is kept
+    alive: its address must not become that of another object.
     """
     _configs[id(config)] = config
     return traced(of).name_of(config, device)
@@ -30,12 +32,12 @@ def _name(of: Any, config: Any, device: torch.device) -> str | None:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_registered(of: Any) -> bool:
-    """Register the operations, which torch.compile then finds in ``torch.ops``."""
+    """Register the operations, so that torch.compile finds them in ``torch.ops``."""
     return traced(of) is not None
 
 
 def call(of: Any, args: Any) -> Any:
-    """Call the operation, which is all that the graph holds."""
+    """Call the operation; the graph contains nothing else."""
     _is_registered(of)
     operation, name = getattr(torch.ops.jitgen, of.name), None
     if args.config is not None:

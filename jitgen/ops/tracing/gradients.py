@@ -35,7 +35,7 @@ class _Node(_SingleLevelFunction):
         ctx: Any, inputs: tuple[Any, ...], operands: tuple[str, str]
     ) -> tuple[dict[str, Any], dict[str, bool]]:
         """
-        Keep the tensors that gradients need: the gradient of each operand is computed from the
+        Save the tensors that gradients need: the gradient of each operand is computed from the
         other operand.
 
         Returns:
@@ -54,7 +54,7 @@ class _Node(_SingleLevelFunction):
 
     @staticmethod
     def kept(ctx: Any) -> tuple[Tensor | None, Tensor | None, dict[str, Tensor]]:
-        """Return the operands that are needed, and the tensor that gives groups their rows."""
+        """Return the saved operands, and the tensor that gives groups their rows."""
         first, second, *tensors = ctx.saved_tensors
         return first, second, dict(zip(ctx.groups, tensors, strict=True))
 
@@ -71,7 +71,7 @@ class _Product(_Node):
 
     @staticmethod
     def backward(ctx: Any, *found: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of a, b and the bias, which have none themselves."""
+        """Return the gradients of a, b and the bias; these have no gradients themselves."""
         (dy,) = found
         a, b, groups = _Node.kept(ctx)
         with torch.no_grad(), ctx.session.active():  # another thread may be here
@@ -88,7 +88,7 @@ class _Product(_Node):
 
 class _ProductOverRows(_Node):
     """
-    The product that adds up over the rows of groups, and its gradients with respect to dy and a.
+    The product that is summed over the rows of groups, and its gradients with respect to dy and a.
 
     With D for the gradient of a group's result, (N, K), the gradient of a row of dy is the same row
     of a times D transposed, and that of a row of a is the same row of dy times D.
@@ -101,7 +101,7 @@ class _ProductOverRows(_Node):
 
     @staticmethod
     def backward(ctx: Any, *found: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of dy and a, which have none themselves."""
+        """Return the gradients of dy and a; these have no gradients themselves."""
         (dout,) = found
         a, dy, groups = _Node.kept(ctx)
         with torch.no_grad(), ctx.session.active():  # another thread may be here

@@ -30,7 +30,9 @@ from jitgen.runtime.session import current
 
 
 class _Node(_SingleLevelFunction):
-    """What the nodes share: a forward without autograd, and what backward needs."""
+    """
+    Base of the nodes: a forward pass without autograd, which saves what the backward pass needs.
+    """
 
     @staticmethod
     def forward(_names: tuple[str, ...], run: Callable[..., Any], *given: Any) -> Any:
@@ -42,7 +44,7 @@ class _Node(_SingleLevelFunction):
         ctx: Any, inputs: tuple[Any, ...], output: Any, options: tuple[str, ...]
     ) -> tuple[dict[str, Any], dict[str, bool]]:
         """
-        Keep the arguments called `options`, and the session. Of several results the first alone has
+        Save the arguments called `options`, and the session. Of several results, only the first has
         a gradient.
 
         Returns:
@@ -59,17 +61,19 @@ class _Node(_SingleLevelFunction):
 
 
 class _Gather(_Node):
-    """Rows of tokens in the order of their experts; backwards a token's rows are added up."""
+    """
+    Rows of tokens in the order of their experts; the backward pass adds up the rows of each token.
+    """
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep which rows are whose."""
+        """Save the indices that say which rows belong to which token."""
         named, _ = _Node.keep(ctx, inputs, output, ())
         ctx.save_for_backward(named["inverse"])
 
     @staticmethod
     def backward(ctx: Any, dq: Tensor | None, *_others: None) -> Any:
-        """Return the gradient of x, which has none itself."""
+        """Return the gradient of x, which has no gradient itself."""
         found: dict[str, Tensor | None] = {}
         if dq is not None:
             (inverse,) = ctx.saved_tensors
@@ -84,7 +88,7 @@ class _Activation(_Node):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep x, and what the activation is."""
+        """Save x and the parameters of the activation."""
         words = ("activation", "interleaved", *NUMBERS, "expected_m")
         named, _ = _Node.keep(ctx, inputs, output, words)
         (ctx.groups,) = (name for name in ARGUMENT.values() if named[name] is not None)
@@ -92,7 +96,7 @@ class _Activation(_Node):
 
     @staticmethod
     def backward(ctx: Any, dq: Tensor | None, *_others: None) -> Any:
-        """Return the gradient of x, 0 in rows of no group, which has none itself."""
+        """Return the gradient of x, 0 in rows of no group; it has no gradient itself."""
         found: dict[str, Tensor | None] = {}
         if dq is not None:
             x, groups = ctx.saved_tensors
@@ -106,7 +110,10 @@ class _Activation(_Node):
 
 
 class _Combine(_Node):
-    """The weighted sum of each token's rows; backwards each row gets its token's gradient."""
+    """
+    The weighted sum of each token's rows; in the backward pass each row gets the gradient of its
+    token.
+    """
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -125,7 +132,7 @@ class _Combine(_Node):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None) -> Any:
-        """Return the gradients that are asked for, which have none themselves."""
+        """Return the requested gradients, which have no gradients themselves."""
         found: dict[str, Tensor | None] = {}
         kept = dict(zip(ctx.kept, ctx.saved_tensors, strict=True))
         if dout is not None:
@@ -147,7 +154,7 @@ class _Route(_Node):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep logits and the experts that were chosen."""
+        """Save the logits and the chosen experts."""
         words = ("scoring", "renormalize", "routed_scaling_factor", "softcap")
         named, _ = _Node.keep(ctx, inputs, output, words)
         ctx.is_hashed = named["hash_table"] is not None
@@ -155,7 +162,7 @@ class _Route(_Node):
 
     @staticmethod
     def backward(ctx: Any, dweights: Tensor | None, *_others: None) -> Any:
-        """Return the gradient of logits, which has none itself."""
+        """Return the gradient of logits, which has no gradient itself."""
         found: dict[str, Tensor | None] = {}
         if dweights is not None:
             logits, topk_ids = ctx.saved_tensors

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Operations of ours in torch's dispatcher: ``torch.ops.jitgen.*``.
+The operations of jitgen in torch's dispatcher: ``torch.ops.jitgen.*``.
 
-A `Library` and not `custom_op`, which costs a call four times as much. What is the same for all
-operations is registered here: on a CPU and on a GPU they run, none has a rule for vmap, few have a
-gradient, and each says so before it runs.
+They are registered with a `Library`, not with `custom_op`, which makes a call four times as
+expensive. This module registers what all operations share: they run on CPUs and GPUs; none supports
+vmap, and few have gradients, and each raises an error for this before it runs.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Operation:
     One operation in the form that torch registers.
 
     Attributes:
-        schema: Name, arguments and results in torch's language; outputs are marked as written.
+        schema: Name, arguments and results in torch's language; outputs are marked as written to.
         run: Takes the arguments of the schema, does the work and returns the results. The tensors
             are real ones.
         fake: Takes the same, checks it and returns results of the right shape and type without
             values. Sizes may be symbols.
         autograd: Takes the torch operation and `names`, and returns the function that autograd
             calls instead; None if there is no gradient.
-        names: What errors call the arguments, in their order.
+        names: Names of the arguments in errors, in their order.
     """
 
     schema: str
@@ -66,7 +66,7 @@ class Operation:
 
 
 def register(operation: Operation) -> Any:
-    """Register `operation` with torch, once in a process; return the function that calls it."""
+    """Register `operation` with torch, once per process; return the function that calls it."""
     name, _, overload = operation.name.partition(".")
     _library.define(operation.schema, tags=_TAGS)
     op = getattr(getattr(getattr(torch.ops, NAMESPACE), name), overload or "default")
@@ -83,8 +83,8 @@ def register(operation: Operation) -> Any:
 
 def _without_gradients(op: Any, names: tuple[str, ...]) -> Callable[..., Any]:
     """
-    Return the function that autograd calls: it refuses tensors that need a gradient, and passes
-    other calls on.
+    Return the function that autograd calls: it refuses tensors that need a gradient, and forwards
+    other calls.
     """
     behind = torch._C._after_autograd_keyset
     name = op._schema.name.partition("::")[2]
@@ -125,13 +125,13 @@ _TYPES = {
     "bool": "bool",
     "str": "str",
 }
-"""Types of arguments, and what torch's schemas call them."""
+"""Types of arguments, and their names in torch's schemas."""
 
 
 def schema_of(call: Call[Any, Any, Any], updated: tuple[str, ...]) -> str:
     """
-    Return the arguments of a call in torch's schema language, without outputs; of those that it may
-    update, `updated` are.
+    Return the arguments of a call in torch's schema language, without outputs; those in `updated`
+    are marked as written to.
     """
     names = call.graph_names
     return ", ".join(
@@ -149,20 +149,21 @@ def _argument(name: str, kind: str, default: Any, written: str) -> str:
 
 class Traced:
     """
-    A call as operations of torch: one that returns its results, and one that writes to `out`; a
-    third where `out` may hold further results; and where a call may update arguments, one that does
-    and returns its results, which torch can functionalise only where it does not.
+    A call as operations of torch: one that returns its results, and one that writes to `out`. There
+    is a third one if `out` may hold further results, and a fourth if the call may update arguments:
+    it updates them and returns its results. It is separate, because torch can functionalise only
+    operations that do not update arguments.
 
     In a graph a config is its kernel's name, because graphs hold no objects of ours.
 
     Attributes:
         operation: Returns the results.
         operation_out: Takes the tensors of `out` first, and returns the results that are new.
-        operations: All of them, by their overloads.
+        operations: All operations, by overload.
 
     Args:
         call: The call.
-        old: What graphs of an earlier version call it, which warns where it runs.
+        old: Name of the operation in graphs of an earlier version; it gives a warning when it runs.
     """
 
     def __init__(self, call: Call[Any, Any, Any], old: str = "") -> None:
@@ -221,11 +222,11 @@ class Traced:
 
     def differentiated(self, args: Any) -> Any:
         """
-        Do the work of the public function under autograd, past the dispatcher: no tracer has to see
-        it.
+        Do the work of the public function under autograd, without the dispatcher, because no tracer
+        is active.
 
         Raises:
-            InputError: A tensor needs a gradient that there is not, or an argument is wrong.
+            InputError: A tensor needs a gradient that does not exist, or an argument is wrong.
         """
         values = {name: getattr(args, name) for name in self._names}
         self._gradients.require(args._asdict())
@@ -241,7 +242,7 @@ class Traced:
         Return the text that names `config` in a graph: the kernel's name on `device`.
 
         Raises:
-            InputError: It is no config.
+            InputError: It is not a config.
         """
         if config is None:
             return None
@@ -250,10 +251,11 @@ class Traced:
 
     def _args(self, out: tuple[Any, ...], values: tuple[Any, ...], updated: tuple[str, ...]) -> Any:
         """
-        Return the arguments of the call; torch leaves out values that are the schema's default.
+        Return the arguments of the call; torch omits values that are the default of the schema.
 
         Raises:
-            InputError: An argument would be written that the operation's schema calls read.
+            InputError: The call would write to an argument that the schema of the operation marks
+                as read only.
         """
         call = self._call
         named = dict(zip(self._names, values, strict=False))
@@ -285,8 +287,8 @@ class Traced:
         """
         Check the arguments as a call without a tracer does; return the validated form.
 
-        Where a rule hangs on a size that is known only once there are values, the operation asks
-        when it runs, and this is None.
+        If a rule depends on a size that is known only when there are values, return None; then the
+        operation checks when it runs.
         """
         call = self._call
         unknown = [name for name in self._sizes if isinstance(getattr(args, name), torch.SymInt)]
@@ -305,7 +307,7 @@ class Traced:
 
 
 traced = cache(Traced)
-"""The operations of a call, which are registered when they are first asked for."""
+"""Return the operations of a call; they are registered at the first request."""
 
 
 def put(call: Call[Any, Any, Any], operation: Any, args: Any, config: str | None) -> Any:
@@ -324,7 +326,8 @@ def _results(count: int) -> str:
 
 def _returned(tensors: tuple[Any, ...]) -> Any:
     """
-    Return results in the form that torch expects of an operation: a tensor, several, or nothing.
+    Return results in the form that torch expects from an operation: a tensor, several tensors, or
+    nothing.
     """
     if len(tensors) == 1:
         return tensors[0]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What nodes of autograd's graph share: how an operation becomes one, and the refusal of a second
-derivative.
+Common parts of nodes in autograd's graph: how an operation becomes a node, and the refusal of
+second derivatives.
 
-They are registered with the operations, so that eager calls, torch.compile and torch.func find them
-in the same place. Eager calls come here only if a gradient is needed.
+Nodes are registered with the operations, so that eager calls, torch.compile and torch.func use the
+same ones. Eager calls use them only if a gradient is needed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Gradients:
     Autograd of an operation.
 
     Attributes:
-        require: Takes its arguments by their names; refuses a gradient that there is not.
-        node: Its node in autograd's graph.
+        require: Takes its arguments by name; refuses a gradient that does not exist.
+        node: The class of its node in autograd's graph.
     """
 
     require: Callable[[Mapping[str, Any]], None]
@@ -38,8 +38,8 @@ class Gradients:
 
     def called(self, op: Any, names: tuple[str, ...]) -> Callable[..., Any]:
         """
-        Return the function that autograd calls for `op`, the torch operation of this one, whose
-        arguments are called `names`.
+        Return the function that autograd calls for the torch operation `op`, whose arguments are
+        called `names`.
         """
         behind = torch._C._after_autograd_keyset
         left_out = [argument.default_value for argument in op._schema.arguments]
@@ -80,10 +80,10 @@ def found(
     Return gradients in the order of a node's arguments.
 
     Args:
-        ctx: The node's; `names` are the arguments of its operation.
-        op: What the operation is called.
+        ctx: Context of the node; its `names` are the arguments of the operation.
+        op: Name of the operation.
         gradients: Gradients by the names of arguments.
-        *on: Tensors that these depend on, for the refusal of a second derivative.
+        *on: Tensors on which the gradients depend, for the refusal of a second derivative.
     """
     if torch.is_grad_enabled():  # a second derivative may be asked for
         gradients = {name: _once(each, op, *on) for name, each in gradients.items()}
@@ -91,7 +91,10 @@ def found(
 
 
 def _once(gradient: Tensor | None, op: str, *on: Tensor | None) -> Tensor | None:
-    """Return a gradient of `op` as a tensor that depends on the others in an unknown way."""
+    """
+    Return a gradient of `op` as a tensor that depends on the others, and whose own derivative is
+    refused.
+    """
     if gradient is None:
         return None
     with enable_single_level_autograd_function():
@@ -117,7 +120,7 @@ class _Once(_SingleLevelFunction):
         Refuse.
 
         Raises:
-            InputError: In any case.
+            InputError: Always.
         """
         raise InputError(
             "create_graph",

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepacked MXFP4 weights to FP8 ones, for calls of many rows: see `jitgen.formats.unpacked`."""
+"""
+Converts prepacked MXFP4 weights to FP8 ones, for calls with many rows: see
+`jitgen.formats.unpacked`.
+"""
 
 from jitgen.config.operation import Operation
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`jitgen.quantize.unpack_mxfp4`: a kernel on GPUs that have one, torch elsewhere.
+`jitgen.quantize.unpack_mxfp4`: a kernel on GPUs that have one, torch's operations on other devices.
 
 Both give the same bits. `jitgen.grouped_gemm` launches the kernel itself: see
 `jitgen.ops.grouped_gemm.prepacked_algorithms`.
@@ -43,29 +43,29 @@ def unpack_mxfp4(
     """
     Turn prepacked MXFP4 weights into FP8 ones with scales of rows, as `grouped_gemm` takes them.
 
-    `grouped_gemm` does this itself for many rows, where it loses nothing and is predicted to pay.
-    This function is for callers that keep the result, or have a workspace of their own. On Hopper
-    it is one kernel that reads weights once; everywhere else torch's operations. Nothing waits for
-    the device.
+    `grouped_gemm` does this itself for many rows, if it is exact and predicted to be faster. This
+    function is for callers that keep the result, or have their own workspace. On Hopper it is one
+    kernel that reads the weights once; on other devices torch's operations do it. The host does not
+    wait for the device.
 
     Args:
         weights: Prepacked as exact1 or folded1. Where `weights.row_spread` is above 14, small
             values of a row are rounded to e4m3's subnormal numbers.
         out: Where results go, a tuple in the order in which they are returned: contiguous tensors
             as described below.
-        config: The kernel to use, instead of the selector's, or an edited one, see
-            `jitgen.override`; where one serves.
+        config: The kernel to use instead of the one that the selector chooses, or an edited kernel:
+            see `jitgen.override`. Only on devices with such a kernel.
 
     Returns:
         b: (G, N, K) float8_e4m3fn.
         b_scale: (G, N) float32.
 
     Raises:
-        InputError: An argument is not of this kind.
+        InputError: An argument is wrong.
         CompileError: The kernel cannot be compiled.
 
-    A kernel that is missing where compiling is off (JITGEN_ON_MISS), or while a CUDA graph is
-    captured, is named in a warning, once, and torch's operations serve.
+    If the kernel is missing and compiling is off (JITGEN_ON_MISS), or a CUDA graph is being
+    captured, torch's operations are used, and a warning names the kernel, once.
     """
     in_torch.check(weights)
     common.refuse_gradients({"weights.factor": weights.factor}, _OP)
@@ -118,7 +118,9 @@ def require_out(out: Any, weights: PrepackedWeights) -> Result:
 
 
 def _server(weights: PrepackedWeights, session: Session) -> Device | None:
-    """Return the GPU that has a kernel for weights; None where torch's operations do."""
+    """
+    Return the GPU that has a kernel for these weights; None if torch's operations unpack them.
+    """
     try:
         device = devices.find(weights.device, session, "weights")
     except InputError:  # nothing of jitgen's runs there, but torch does

@@ -17,7 +17,7 @@ from jitgen.targets.legality import rules
 
 def check(config: UnpackWeightsConfig, arch: Arch, arguments: tuple[Any, ...]) -> None:
     """
-    Require values, factor, b and b_scale: N and K of the weights are those of b.
+    Check values, factor, b and b_scale; N and K of the weights are those of b.
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was

@@ -22,10 +22,12 @@ from jitgen.support.frozen import frozen
 
 _N_MULTIPLE = 8
 _SCANNED = 2 * 8
-"""Blocks that 8 threads look at together in one pass of their loop for the largest exponents."""
+"""Blocks that 8 threads read together in one pass of the loop that finds the largest exponents."""
 
 _NEAR, _FAR = 14, 24
-"""How far exponents of exact problems differ, and those of others: more than e4m3 reaches."""
+"""
+Range of the exponents of exact problems, and of others: the latter is wider than that of e4m3.
+"""
 
 
 @frozen
@@ -54,8 +56,8 @@ class Sizes(AnySizes):
     @classmethod
     def of(cls, config: UnpackWeightsConfig, arch: Arch) -> tuple[Self, ...]:
         """
-        Return sizes that test `config`: two parts of K of which the last is short, more blocks than
-        threads look at together, and tails of N and K; and less than a block.
+        Return sizes that test `config`: first two parts of K of which the last is short, more
+        blocks than threads read together, and tails of N and K; then less than a block.
         """
         columns = max(config.tiling.columns, _SCANNED) + 2
         long = cls(groups=1, n=blocks.ROWS + _N_MULTIPLE, k=columns * blocks.DEPTH + VALUES)
@@ -78,7 +80,7 @@ unreachable = nothing_unreachable
 
 
 def tile(config: UnpackWeightsConfig) -> tuple[int, int]:  # noqa: ARG001
-    """Return rows and columns of the tiles in which wrong results are reported."""
+    """Return the rows and columns of the tiles by which wrong results are reported."""
     return blocks.ROWS, blocks.DEPTH
 
 
@@ -92,8 +94,8 @@ def make(
     """
     Return a call of `config` with `sizes`, the same for the same `seed`.
 
-    There are NaNs among the scales, rows of nothing else, rows and blocks of zeros, and exponents
-    that differ as far as is exact, or farther.
+    Some scales are NaN, some rows have only NaN scales, some rows and blocks are zeros, and
+    exponents differ by as much as is exact, or by more.
     """
     chance = torch.Generator().manual_seed(seed)
     groups, n, k = sizes.groups, sizes.n, sizes.k
