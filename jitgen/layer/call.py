@@ -66,69 +66,74 @@ def moe(  # noqa: PLR0913  # each is one thing to say
     **old: Any,
 ) -> Tensor:
     """
-    Send every token through its experts and add up what comes out, weighted.
+    Run every token through its experts, and add up their weighted results.
 
-    ``out[t] = shared[t] + sum over j of topk_weights[t, j] * expert(topk_ids[t, j], x[t])``, where
-    an expert is ``w2 . act(w13 . x + w13_bias) + w2_bias``. Six launches on the current stream of
-    the tensors' device; nothing waits, and no value on the device decides a size, so that a call
-    may be captured in a CUDA graph once its kernels are loaded. Same input, same bits.
+    ``out[t] = shared[t] + sum over j of topk_weights[t, j] * expert(topk_ids[t, j],
+    x[t])``, where an expert is ``w2 . act(w13 . x + w13_bias) + w2_bias``. It makes six launches on
+    the current stream of the tensors' device. The host waits for nothing, and no size depends on a
+    value on the device, so a call may be captured in a CUDA graph when its kernels are loaded.
+    Equal inputs give equal bits.
 
-    Tokens are quantised as the weights ask: see `jitgen.layer.weights`, which lists the formats.
-    bfloat16 weights have gradients, and so has all that is multiplied with them: a call that
-    autograd needs one of keeps x and the first product's result, and takes all tokens at once. See
-    docs/gradients.md.
+    Tokens are quantised to a format that the weights need: see the table in `jitgen.layer.weights`.
+    bfloat16 weights have gradients, and so have all tensors that are multiplied by them. If
+    autograd needs a gradient, the call keeps x and the result of the first product, and processes
+    all tokens at once. See docs/gradients.md.
 
     Args:
         x: (T, H) bfloat16, H contiguous.
         w13: (G, 2 I, H): rows of gates, then rows of ups; (G, I, H) where `activation` has no gate,
             and so for scales and bias. bfloat16, or float8_e4m3fn with `w13_scale`, or weights that
             `jitgen.quantize.prepack_mxfp4`, `prepack_int4`, `prepack_nvfp4` or `prepack_mxfp8`
-            prepacked.
+            returned.
         w2: (G, H, I), of the same format.
         topk_weights: (T, k) float32: weight of each expert.
-        topk_ids: (T, k) int32 or int64: the experts of each token, numbers of the whole layer.
-            Those that are not here are skipped, and so is any other number.
+        topk_ids: (T, k) int32 or int64: the experts of each token, numbered over the whole layer.
+            Experts of other ranks are skipped, and so is every number out of range.
         w13_scale: (G, ceil(2 I / 128), ceil(H / 128)) float32 for blocks, or (G, 2 I) for rows.
         w2_scale: (G, ceil(H / 128), ceil(I / 128)) float32, or (G, H).
         w13_bias: (G, 2 I) float32, added to the first product.
         w2_bias: (G, H) float32, likewise.
-        activation_format: ``none``, ``block128`` or ``row``: what tokens are quantised to, where
-            the weights leave a choice.
-        activation: One of those of `jitgen.silu_mul_quantize`, with its numbers.
-        interleaved: Rows of `w13` take turns, gate and up, as gpt-oss has them.
+        activation_format: ``none``, ``block128`` or ``row``: the format to which tokens are
+            quantised, if the weights allow several.
+        activation: An activation of `jitgen.silu_mul_quantize`; its numbers are the arguments
+            below.
+        interleaved: Whether rows of `w13` alternate between gate and up, as in gpt-oss.
         swiglu_limit: As for `jitgen.silu_mul_quantize`.
         swiglu_alpha: Likewise.
         swiglu_beta: Likewise.
         gate_softcap: Likewise.
         up_softcap: Likewise.
-        group_numbers: Likewise, of the experts here: (G, n) float32.
+        group_numbers: Likewise, for the experts of this rank: (G, n) float32.
         experts: Experts of the whole layer; None: `first_expert` and those of `w13`.
-        first_expert: The number of `w13`'s first expert: ranks that share a layer have parts of it,
-            and add up their results.
-        sorting: What `jitgen.route` or `jitgen.sort_pairs` gave for these `topk_ids` and the
-            experts here, which saves the launch that sorts. Its values are not checked.
+        first_expert: The number of the first expert of `w13`. If ranks share a layer, each has a
+            part of the experts, and their results must be added up.
+        sorting: The result of `jitgen.route` or `jitgen.sort_pairs` for these `topk_ids` and the
+            experts of this rank; it saves the launch that sorts. Its values are not checked.
         shared: (T, H) bfloat16, added at the end: the result of experts that all tokens share.
-        out: (T, H) bfloat16, H contiguous: where the result goes; it may be x, or `shared`, and
-            shares memory with no other tensor, nor with a part of these.
-        workspace: Memory between the launches; None: torch's allocator is asked. What torch
-            compiles asks that, too.
-        chunk_tokens: More tokens than these go through in several passes, which bounds memory.
+        out: (T, H) bfloat16, H contiguous: where the result goes. It may be x or `shared`, but must
+            not overlap with other tensors, or with a part of these.
+        workspace: Memory between the launches; None: torch's allocator provides it, as it always
+            does under torch.compile.
+        chunk_tokens: Most tokens of one pass. A call with more tokens makes several passes, which
+            limits its memory.
         min_latency: As for `jitgen.grouped_gemm`.
-        numerics: Likewise; a token's result then depends on the token alone.
-        zero_experts: Experts behind the `experts`, numbered on from there, that have no weights and
-            give the token itself: ``topk_weights[t, j] * x[t]`` (LongCat-Flash's zero-computation
-            experts). The rank with expert 0 adds them, in the place of `shared`.
-        shared_weights: (T,) float32, what rows of `shared` are multiplied with: its gate, such as
-            ``torch.sigmoid(gate(x)).float().flatten()`` (Qwen3-Next). None: 1.
-        group: What `jitgen.parallel.connect` returned: ranks that share the layer, each with the
-            share of `experts` that `jitgen.parallel.share` says, or from `first_expert` on. Every
-            rank calls this as often, also without tokens: docs/expert-parallel.md.
-        rank_tokens: With a group: the most tokens of any rank in this call, the same on all of
-            them; None: those that the group was connected for.
-        lora: Low-rank adapters of the experts, which have no gradients; two launches more, and a
-            third for quantised weights.
-        adapter_ids: (T,) int32 or int64: the adapter of each token; -1, and any number that is
-            none's, for none. Required with `lora`.
+        numerics: As for `jitgen.grouped_gemm`; with ``invariant``, the result of a token depends
+            only on that token.
+        zero_experts: Number of further experts without weights, numbered from `experts` on, which
+            return the token itself: ``topk_weights[t, j] * x[t]`` (the zero-computation experts of
+            LongCat-Flash). The rank with expert 0 adds them, and `shared` must not be given.
+        shared_weights: (T,) float32, factors of the rows of `shared`, such as the gate
+            ``torch.sigmoid(gate(x)).float().flatten()`` of Qwen3-Next. None: 1.
+        group: The result of `jitgen.parallel.connect`: the ranks that share the layer. Each has the
+            share of `experts` that `jitgen.parallel.share` gives, or experts from `first_expert`
+            on. All ranks make the same number of calls, even if they have no tokens:
+            docs/expert-parallel.md.
+        rank_tokens: With a group: the largest number of tokens of a rank in this call, the same
+            number on all ranks; None: the number that the group was connected for.
+        lora: Low-rank adapters of the experts. They have no gradients, and cost two more launches,
+            or three with quantised weights.
+        adapter_ids: (T,) int32 or int64: the adapter of each token; -1, or any number out of range,
+            for no adapter. Required with `lora`.
         **old: Arguments by their old names: see docs/renamed.md.
 
     Returns:
@@ -136,8 +141,8 @@ def moe(  # noqa: PLR0913  # each is one thing to say
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was
-            given. A tensor that requires a gradient is wrong where there is none: beside quantised
-            weights, and with `out`.
+            given. So is a tensor that requires a gradient which does not exist: with quantised
+            weights, or with `out`.
         KernelMiss, CompileError, UnsupportedConfig: As `jitgen.grouped_gemm`.
     """
     if old:
@@ -220,7 +225,7 @@ def run(  # noqa: PLR0913, PLR0917  # each is one thing to say
     Check the tensors of a call and run the chain.
 
     Raises:
-        InputError: One is wrong.
+        InputError: A tensor is wrong.
     """
     with calling("moe"):
         check(chain, x, topk_weights, topk_ids, shared, out)
@@ -268,10 +273,10 @@ def _trains(
     shared_weights: Tensor | None,
 ) -> bool:
     """
-    Say whether autograd needs a gradient of a call.
+    Say whether autograd needs a gradient from a call.
 
     Raises:
-        InputError: It needs one that does not exist.
+        InputError: Autograd needs a gradient that does not exist.
     """
     given = {"x": x, "topk_weights": topk_weights, "shared": shared, "out": out}
     given |= {"shared_weights": shared_weights, **chain.weights.tensors}
@@ -280,7 +285,7 @@ def _trains(
 
 
 def require_workspace(given: object) -> None:
-    """Require memory of jitgen's."""
+    """Require a `jitgen.Workspace`, or None."""
     if not isinstance(given, Workspace):
         raise InputError(
             "workspace",
@@ -289,7 +294,7 @@ def require_workspace(given: object) -> None:
 
 
 def _sorted(chain: Chain, given: Routing | Sorting, topk_ids: Tensor) -> Sorting:
-    """Return the rows of a call's pairs from `given`, after checking that it fits the call."""
+    """Return the sorting `given`, after checking that it fits the call."""
     if not isinstance(given, Routing | Sorting):
         raise InputError(
             "sorting",
@@ -316,7 +321,10 @@ def _sorted(chain: Chain, given: Routing | Sorting, topk_ids: Tensor) -> Sorting
 def check_weights(
     chain: Chain, x: Tensor, shared: Tensor | None, shared_weights: Tensor | None
 ) -> None:
-    """Require weights for what is shared alone, and that nothing is where tokens are added."""
+    """
+    Check that `shared_weights` are given only with `shared`, and that `shared` is not given if
+    experts without weights add the tokens.
+    """
     if chain.config.zero_experts and shared is not None:
         raise InputError("shared", "must be None beside zero_experts, which take its place")
     if shared_weights is None:

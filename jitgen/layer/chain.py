@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The chain of launches: each one a method, so that a bench can time them one by one.
+The chain of launches. Each launch is a method, so that benchmarks can time them one by one.
 
-A chain knows its weights and sizes. It looks at no value on the device and allocates as torch does,
-so that it runs inside the capture of a CUDA graph, once its kernels are loaded.
+A chain has the weights and sizes of a layer. It reads no value from the device and allocates by
+torch's allocator, so it can run while a CUDA graph is captured, if its kernels are loaded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from jitgen.ops.silu_mul_quantize.numbers import require_group_numbers
 from jitgen.support.frozen import frozen
 
 _PARTS = {"route", "permute_quantize"}
-"""With an explicit config for one of these, sorting and quantising are two launches."""
+"""If one of these has an explicit config, sorting and quantising are two launches."""
 
 Rows = tuple[Tensor, Tensor | None]
 """Input of a product, and its scales."""
@@ -44,7 +44,7 @@ Rows = tuple[Tensor, Tensor | None]
 
 class Counts(NamedTuple):
     """
-    Number of valid rows of each expert in the masked layout, where every expert has a matrix.
+    Numbers of valid rows of the experts in the masked layout, in which every expert has a matrix.
 
     Attributes:
         masked_m: (G,) int32, number of valid rows of each matrix.
@@ -63,11 +63,11 @@ class Chain:
     Attributes:
         config: The layer.
         weights: Its experts on this rank.
-        configs: Configs to use instead of the selector's: of products by ``gate_up`` and ``down``,
-            of other launches by their operation.
-        starts_early: Whether launches for few tokens start early, where that is faster: see
-            `jitgen.layer.early`.
-        joins: Whether one of these launches sorts and gathers, where that is faster.
+        configs: Configs to use instead of those that the selector chooses: for products by the
+            names ``gate_up`` and ``down``, for other launches by the name of their operation.
+        starts_early: Whether launches for few tokens start before the previous launch ends, where
+            that is faster: see `jitgen.layer.early`.
+        joins: Whether one launch sorts and gathers, where that is faster.
         one_launch: Whether calls of few tokens take one launch: see `jitgen.MoELayer`.
     """
 
@@ -101,7 +101,7 @@ class Chain:
         )
 
     def gather(self, x: Tensor, pairs: Sorting, into: Buffers = NEW) -> Rows:
-        """Return the token of each row, (T * k, H), quantised as the first product reads it."""
+        """Return the token of each row, (T * k, H), quantised for the first product."""
         return permute_quantize(
             x,
             pairs.permutation,
@@ -116,7 +116,7 @@ class Chain:
     def sort_and_gather(
         self, x: Tensor, topk_ids: Tensor, into: Buffers = NEW
     ) -> tuple[Sorting, Rows]:
-        """Return the results of `sort` and `gather`, by one launch where that is faster."""
+        """Return the results of `sort` and `gather`, computed in one launch if that is faster."""
         joined = self.configs.get(JOINED)
         if joined is None:
             pairs = self.sort(topk_ids)
@@ -136,8 +136,8 @@ class Chain:
 
     def quantise(self, x: Tensor, counts: Counts, order: Tensor, into: Buffers = NEW) -> Rows:
         """
-        Return matrices of tokens, (G, M, H) contiguous, as the first product reads them; `order`
-        is (G, M) int32, the numbers from 0 on, for no row moves.
+        Return matrices of tokens, (G, M, H) contiguous, quantised for the first product. `order` is
+        (G, M) int32, the numbers from 0 on, because no row moves.
         """
         return permute_quantize(
             x.view(-1, self.weights.hidden),
@@ -160,7 +160,7 @@ class Chain:
         return self._multiply(rows, b, pairs, into.h, "gate_up")
 
     def activate(self, h: Tensor, pairs: Sorting | Counts, into: Buffers = NEW) -> Rows:
-        """Return gates times ups, or values without a gate, as the second product reads them."""
+        """Return the activation, quantised for the second product."""
         return silu_mul_quantize(
             h,
             format=str(self.weights.activation_format),
@@ -172,7 +172,7 @@ class Chain:
         )
 
     def activation(self, h: Tensor, pairs: Sorting) -> Tensor:
-        """Return gates times ups, or values without a gate, not quantised: (T * k, I) bfloat16."""
+        """Return the activation, not quantised: (T * k, I) bfloat16."""
         found, _ = silu_mul_quantize(h, format=NONE, **self._groups(pairs), **self.config.gate)
         return found
 
@@ -186,8 +186,8 @@ class Chain:
         into: Buffers = NEW,
     ) -> Tensor:
         """
-        Return the second product of rows of the first, with adapters of x and of the activation
-        added to both: (T * k, H) bfloat16.
+        Run both products and the activation on quantised `rows`, and add the adapters to both
+        products; return the result of the second one, (T * k, H) bfloat16.
         """
         h = adapters.add("w13", self.gate_up(rows, pairs, into), x, topk_ids, pairs, self.config)
         exact = self.activation(h, pairs) if needs_activation(self.weights, adapters.lora) else None
@@ -253,7 +253,10 @@ class Chain:
         sorting: Sorting | None = None,
         adapters: Adapters | None = None,
     ) -> tuple[Tensor, Sorting]:
-        """Return what each expert here gives for each of its tokens, and which rows these are."""
+        """
+        Return the results of the local experts for their tokens, and the sorting that says which
+        rows these are.
+        """
         if sorting is None:
             pairs, rows = self.sort_and_gather(x, topk_ids, into)
         else:
@@ -265,8 +268,8 @@ class Chain:
 
     def token_weights(self, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
         """
-        Return the sum of each token's weights of experts without weights, (T,) float32: taken in
-        float64, where it is exact in every order.
+        Return for each token the sum of its router weights for experts without weights, (T,)
+        float32. It is computed in float64, in which it is exact in every order.
         """
         config = self.config
         is_token = (topk_ids >= config.experts) & (topk_ids < config.every)
@@ -285,8 +288,8 @@ class Chain:
         adapters: Adapters | None = None,
     ) -> Tensor:
         """
-        Run chunk after chunk, with as many tokens as the layer and its memory allow. A sorting of
-        all tokens does not apply to a chunk.
+        Run chunks of tokens one after another, each with as many tokens as the layer and its memory
+        allow. A sorting of all tokens is not used for chunks.
         """
         exchange, added = lease.exchange, (shared, shared_weights, out)
         if exchange is not None and adapters is None and self._takes_one_launch(x, added):
@@ -333,7 +336,9 @@ class Chain:
         out: Tensor | None,
         launch: str,
     ) -> Tensor:
-        """Multiply the rows of each expert with its matrix of `b`: weights, scales, bias."""
+        """
+        Multiply the rows of each expert by its matrix in `b`, which is weights, scales and bias.
+        """
         (a, a_scale), (weights, scale, bias) = rows, b
         named: dict[str, Any] = {} if bias is None else {"bias": bias}
         return grouped_gemm(
@@ -350,7 +355,7 @@ class Chain:
         )
 
     def _groups(self, pairs: Sorting | Counts) -> dict[str, Any]:
-        """Return the arguments of a launch that say which rows belong to which group."""
+        """Return the arguments of a launch that give groups their rows."""
         if isinstance(pairs, Counts):
             return pairs._asdict()
         expected = self.config.expected_rows(pairs.inverse.shape[0])
@@ -359,11 +364,11 @@ class Chain:
 
 def require_gates(config: MoEConfig, weights: ExpertWeights) -> None:
     """
-    Require weights with gates for an activation with gates, and without for one without; numbers of
-    each expert exactly where the config says that the weights have them.
+    Check that the weights have gates if and only if the activation has, and that they have numbers
+    for each expert if and only if the config says so.
 
     Raises:
-        InputError: They have others.
+        InputError: The weights do not fit the config.
     """
     if weights.is_gated != config.is_gated:
         wanted, given = (

@@ -17,12 +17,12 @@ from jitgen.layer import gradients
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_registered() -> bool:
-    """Register the operation, which torch.compile then finds in ``torch.ops``."""
+    """Register the operation, so that torch.compile finds it in ``torch.ops``."""
     return gradients.operation() is not None
 
 
 def layer(values: tuple[Any, ...]) -> Tensor:
-    """Call the operation, which is all that the graph holds."""
+    """Call the operation; the graph contains nothing else."""
     _is_registered()
     found: Tensor
     found, _ = torch.ops.jitgen.moe(*values)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer of experts without its weights: sizes, activation, the share of a rank."""
+"""
+The description of a layer of experts without its weights: sizes, activation, the share of a rank.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from jitgen.support.frozen import frozen
 from jitgen.support.moved import with_old_fields
 
 CHUNK_TOKENS = 16384
-"""Tokens that go through the chain at once: of DeepSeek-V3's sizes they take 2.9 GB between."""
+"""
+Tokens of one pass through the chain. With the sizes of DeepSeek-V3, the memory between launches is
+2.9 GB.
+"""
 
 
 @with_old_fields
@@ -28,23 +33,25 @@ class MoEConfig:
         intermediate: Columns between the two GEMMs, I.
         experts: Experts of the whole layer, on all ranks.
         top_k: Experts of a token; at most 32.
-        activation: One of those of `jitgen.silu_mul_quantize`, with the numbers that it has there.
-        interleaved: Rows of w13 take turns: gate, up, gate, up; else all gates come first.
+        activation: An activation of `jitgen.silu_mul_quantize`; its numbers are the fields below.
+        interleaved: Whether rows of w13 alternate between gates and ups; otherwise all gates come
+            first.
         swiglu_limit: See `jitgen.silu_mul_quantize`.
         swiglu_alpha: Likewise.
         swiglu_beta: Likewise.
         gate_softcap: Likewise.
         up_softcap: Likewise.
         first_expert: The first expert whose weights are on this rank.
-        local_experts: How many follow it here; None: all up to the last one. At
-            most 1,024.
-        zero_experts: Experts without weights behind the others, numbered from `experts` on: each
-            gives the token itself. The rank that has expert 0 adds them.
-        chunk_tokens: More tokens than these go through the chain in several passes.
+        local_experts: Number of experts on this rank, at most 1,024; None: all from `first_expert`
+            on.
+        zero_experts: Number of further experts without weights, numbered from `experts` on, which
+            return the token itself. The rank with expert 0 adds them.
+        chunk_tokens: Most tokens of one pass through the chain; calls with more make several
+            passes.
         min_latency: As for `jitgen.grouped_gemm`.
-        numerics: Likewise.
-        per_group: Every expert has numbers of the activation of its own, `group_numbers` of the
-            weights, in the place of those above.
+        numerics: As for `jitgen.moe`.
+        per_group: Whether every expert has its own numbers of the activation, `group_numbers` of
+            the weights, instead of the fields above.
 
     Raises:
         InputError: A value is not allowed.
@@ -116,22 +123,24 @@ class MoEConfig:
 
     @property
     def groups(self) -> int:
-        """Experts of this rank: groups of the GEMMs."""
+        """Number of experts of this rank, which are the groups of the GEMMs."""
         return int(self.local_experts or 0)
 
     @property
     def every(self) -> int:
-        """Experts that a token may have, those without weights too."""
+        """Number of experts that a token may have, including those without weights."""
         return self.experts + self.zero_experts
 
     @property
     def is_whole(self) -> bool:
-        """Whether all experts are here, so that every pair of token and expert is computed."""
+        """
+        Whether this rank has all experts, so that it computes every pair of a token and an expert.
+        """
         return self.groups == self.every
 
     @property
     def adds_tokens(self) -> bool:
-        """Whether experts without weights are added here."""
+        """Whether this rank adds the results of experts without weights."""
         return self.zero_experts > 0 and self.first_expert == 0
 
     def expected_rows(self, tokens: int) -> int | None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Launches of a chain that start before those in front of them have ended, where that pays: for few
-tokens, when the memory is idle between launches for longer than it is in them.
+Early launches: kernels of a chain that start before the previous kernel has ended. They make calls
+with few tokens faster, in which memory is idle longer between launches than during them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from jitgen.targets.early import early
 
 EARLY_TOKENS = 64
 """
-Most tokens whose launches start early. On an H200, measured on 2026-11-23, a chain whose small
-launches do is 1 to 2 % faster up to 64 tokens, and 2 to 4 % slower at 4096.
+Most tokens of a call whose launches start early. On an H200, measured on 2026-11-23, a chain with
+early small launches is 1 to 2 % faster up to 64 tokens, and 2 to 4 % slower at 4096.
 """
 
 _MOST_KEPT = 1024
@@ -45,9 +45,10 @@ JOINED = "sort, gather"
 
 JOINED_PAIRS = 8
 """
-Most pairs that are sorted by the launch that gathers their rows, every warp for itself. On an H200,
-measured on 2026-11-23, a layer of DeepSeek-V3's sizes takes 0.6 to 1.5 us less with 8 pairs, and 2
-us more with 16 and with 64, where it misses the weights of the first product that are loaded early.
+Most pairs for which one launch sorts and gathers rows; in it, every warp sorts all pairs. On an
+H200, measured on 2026-11-23, this makes a layer with the sizes of DeepSeek-V3 0.6 to 1.5 us faster
+with 8 pairs, and 2 us slower with 16 and 64, because the first product cannot load its weights
+early then.
 """
 
 
@@ -62,9 +63,11 @@ def configs_of(
     config: MoEConfig, weights: ExpertWeights, tokens: int, *, joins: bool
 ) -> Mapping[str, Any]:
     """
-    Return the configs of the launches for `tokens` tokens that differ from the selector's.
+    Return those configs of the launches for `tokens` tokens that differ from the choice of the
+    selector.
 
-    A tracer's graph has the selector's, as it may be for any number of tokens.
+    The graph of a tracer may be used for any number of tokens, so it has the choice of the
+    selector.
 
     Args:
         config: The layer.
@@ -114,8 +117,8 @@ def _chosen(config: MoEConfig, weights: ExpertWeights, tokens: int, joins: bool)
 
 def _join(found: dict[str, Any], problem: Any, arch: Arch) -> None:
     """
-    Let one launch sort and gather. The product behind it is then the selector's choice: it cannot
-    load weights early, because it does not know yet which.
+    Use one launch to sort and gather. The selector chooses the product after it, which cannot load
+    weights early: it does not know yet which weights it needs.
     """
     session = current.get()
     try:
@@ -140,14 +143,14 @@ def _by_row(config: MoEConfig, weights: ExpertWeights) -> Iterator[tuple[str, An
 
 
 def joined_tokens(config: MoEConfig) -> int:
-    """Return the most tokens whose pairs are sorted by the launch that gathers their rows."""
+    """Return the most tokens for which one launch sorts the pairs and gathers the rows."""
     return min(EARLY_TOKENS, JOINED_PAIRS // config.top_k)
 
 
 def may_be_asked_for(config: Any, arch: Arch) -> bool:
     """
-    Say whether calls may have no other kernel than that of `config`. Where they are not to wait for
-    the compiler, only if it is there: no neighbour replaces it, as one does the selector's.
+    Say whether calls may use the kernel of `config`, for which no other kernel can substitute. If
+    calls must not wait for the compiler, they may use it only if it is compiled already.
     """
     if settings.on_miss != "fallback":
         return True
@@ -155,7 +158,7 @@ def may_be_asked_for(config: Any, arch: Arch) -> bool:
 
 
 def mean_rows(config: MoEConfig, tokens: int) -> int:
-    """Return the mean rows of a group, as launches are chosen for: at least 1."""
+    """Return the mean rows of a group for which launches are chosen: at least 1."""
     return max(1, -(-tokens * config.top_k // config.every))
 
 
@@ -167,5 +170,5 @@ def _form(b: Matrices) -> tuple[Any, ...]:
 
 
 def _is_plain(b: Matrices) -> bool:
-    """Return whether weights are in memory as they were quantised, K contiguous."""
+    """Return whether weights are a tensor, not prepacked, with K contiguous."""
     return isinstance(b, Tensor) and (b.shape[2] == 1 or b.stride(2) == 1)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The public `moe_experts`: tokens that lie in a matrix for each expert, as a low-latency dispatch of
-expert parallelism leaves them. Nothing is sorted or gathered here, and the caller combines.
+The public `moe_experts`, for tokens in one matrix per expert, as the low-latency dispatch of a
+library for expert parallelism returns them. Nothing is sorted or gathered, and the caller combines
+the results.
 """
 
 from __future__ import annotations
@@ -57,27 +58,27 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
     **old: Any,
 ) -> Tensor:
     """
-    Run every expert over its own matrix of tokens: between the dispatch and the combine of expert
-    parallelism at decode, whose library has them so (DeepEP's low-latency mode; vLLM's batched
-    experts).
+    Run every expert on its own matrix of tokens. It is the step between the dispatch and the
+    combine of expert parallelism at decode, with a library that uses this layout (DeepEP's
+    low-latency mode, vLLM's batched experts).
 
     ``out[g, m] = expert(g, x[g, m])`` for the first ``masked_m[g]`` rows of each matrix, where an
-    expert is ``w2 . act(w13 . x + w13_bias) + w2_bias``. Three launches on the current stream, and
-    one more that quantises tokens which are not as the weights ask; nothing waits and no value of
-    `masked_m` is looked at, so that a call may be captured in a CUDA graph once its kernels are
-    loaded. Same input, same bits.
+    expert is ``w2 . act(w13 . x + w13_bias) + w2_bias``. It makes three launches on the current
+    stream, and one more if it must quantise the tokens. The host neither waits nor reads
+    `masked_m`, so a call may be captured in a CUDA graph when its kernels are loaded. Equal inputs
+    give equal bits.
 
     Args:
         x: (G, M, H): bfloat16, contiguous, for any weights; or float8_e4m3fn with `x_scale`, H
             contiguous, for weights whose activations are float8_e4m3fn. On sm_90a address and
             strides are multiples of 16 bytes, as for `out`.
-        masked_m: (G,) int32: rows of each matrix that are tokens, 0 to M. Values are read on the
-            device and not checked, unless JITGEN_CHECK is on.
-        w13: As for `jitgen.moe`, with all other weights, scales and biases.
+        masked_m: (G,) int32: number of rows of each matrix that are tokens, 0 to M. The values are
+            read on the device and not checked, unless JITGEN_CHECK is on.
+        w13: As for `jitgen.moe`; the same holds for the other weights, scales and biases.
         w2: Likewise.
-        x_scale: float32, as float8 `x` was quantised: (G, M, ceil(H / 128)) where activations are
-            block128, (G, M) where they are row. Block scales with M contiguous, as DeepEP has them,
-            are read as they are where M is a multiple of 4; others cost a copy on the device.
+        x_scale: float32, the scales of a float8 `x`: (G, M, ceil(H / 128)) for block128
+            activations, (G, M) for row activations. Block scales with M contiguous, as in DeepEP,
+            are read directly if M is a multiple of 4; others cost a copy on the device.
         w13_scale: As for `jitgen.moe`.
         w2_scale: Likewise.
         w13_bias: Likewise.
@@ -91,13 +92,13 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
         gate_softcap: Likewise.
         up_softcap: Likewise.
         group_numbers: Likewise.
-        expected_m: How many rows an expert is expected to have, for choosing kernels; any value
-            gives right results. None: all of them, so say it where M is room for the worst case.
-        out: (G, M, H) bfloat16, H contiguous: where results go; it may be x, and shares memory with
-            no other tensor, nor with a part of x.
-        workspace: Memory between the launches, with room for G * M rows: see
-            `jitgen.Workspace.of`. None: torch's allocator is asked, and bfloat16 tokens that are
-            quantised cost a launch that numbers them. What torch compiles asks that, too.
+        expected_m: Expected number of rows of an expert, by which kernels are chosen; results are
+            right for any value. None: M rows. Give it if M is the worst case.
+        out: (G, M, H) bfloat16, H contiguous: where results go. It may be x, but must not overlap
+            with other tensors, or with a part of x.
+        workspace: Memory between the launches, with room for G * M rows: see `jitgen.Workspace.of`.
+            None: torch's allocator provides it, as it always does under torch.compile; then
+            quantising bfloat16 tokens costs one more launch, which numbers their rows.
         min_latency: As for `jitgen.grouped_gemm`.
         numerics: Likewise.
         **old: As for `jitgen.moe`.
@@ -107,7 +108,7 @@ def moe_experts(  # noqa: PLR0913  # each is one thing to say
 
     Raises:
         InputError: An argument is wrong; the message says which, what is required, and what was
-            given. A tensor that requires a gradient is wrong while autograd is on, because there is
+            given. While autograd is on, so is a tensor that requires a gradient, because there is
             none.
         KernelMiss, CompileError, UnsupportedConfig: As `jitgen.grouped_gemm`.
     """
@@ -154,10 +155,10 @@ def run_experts(  # shared by a call and a module
     workspace: Workspace | None = None,
 ) -> Tensor:
     """
-    Check the tensors of a call and run the launches, each with the selector's choice.
+    Check the tensors of a call and run the launches, with the kernels that the selector chooses.
 
     Raises:
-        InputError: One is wrong.
+        InputError: A tensor is wrong.
     """
     with calling("moe_experts"):
         _check(chain.weights, x, masked_m, x_scale, expected_m, out)
@@ -221,7 +222,7 @@ def _check(
 
 
 def _check_x(weights: ExpertWeights, x: Tensor, x_scale: Tensor | None) -> None:
-    """Require tokens in the type that the weights need, or in one that can be quantised here."""
+    """Require tokens in the type that the weights need, or in bfloat16, which can be quantised."""
     common.require(
         "x", x, sorted({torch.bfloat16, weights.a_dtype}, key=str), rank=(3, "(G, M, H)")
     )

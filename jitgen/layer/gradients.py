@@ -10,9 +10,10 @@ Gradients of a layer of bfloat16 experts: the whole chain is one node of autogra
                da = dh . w13                    dx = da combined, every weight 1
                dtopk_weights = the sums of each pair
 
-So the gather and the combine are each other's backward. Kept are x, h and the weights: a is
-gathered again, and the activation computed again. Weights of pairs are applied to the activation's
-gradient, (rows, I), and not to (rows, H), and their gradient is found there, too.
+So the backward pass of the gather is a combine, and that of the combine is a gather. The node saves
+x, h and the weights; the backward pass gathers a, and computes the activation, again. The weights
+of pairs are multiplied with the gradient of the activation, (rows, I), which is smaller than (rows,
+H), and their gradient is computed there, too.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ _SCHEMA = (
 _OP = "moe"
 
 _Groups = tuple[int, Mapping[str, Tensor], int | None]
-"""Number of groups, the argument that gives them their rows, and the rows that one is expected."""
+"""Number of groups, the argument that gives groups their rows, and the expected rows of a group."""
 
 _PARTS = 3
-"""Numbers of bfloat16 that have the bits of one of float32 between them."""
+"""Number of bfloat16 numbers whose sum has all bits of a float32 number."""
 
 
 def require_differentiable(given: Mapping[str, object], weights: ExpertWeights) -> None:
@@ -75,7 +76,7 @@ def require_differentiable(given: Mapping[str, object], weights: ExpertWeights) 
         weights: The experts.
 
     Raises:
-        InputError: It needs one that does not exist; the message has advice.
+        InputError: Autograd needs a gradient that does not exist; the message has advice.
     """
     if not needs_gradient(given.values()):
         return
@@ -102,7 +103,7 @@ def run(
     shared_weights: Tensor | None,
 ) -> Tensor:
     """
-    Run the chain for a call that autograd needs a gradient of, all tokens in one pass.
+    Run the chain for a call from which autograd needs a gradient, with all tokens in one pass.
 
     Args:
         chain: The chain, of bfloat16 weights.
@@ -111,7 +112,7 @@ def run(
         topk_ids: (T, k) int32.
         shared: (T, H) bfloat16, added at the end.
         sorting: The sorting of the pairs, if known.
-        shared_weights: (T,) float32, what rows of `shared` are multiplied with.
+        shared_weights: (T,) float32, factors of the rows of `shared`.
 
     Returns:
         (T, H) bfloat16, in autograd's graph.
@@ -140,14 +141,14 @@ def run(
 
 @cache
 def operation() -> Any:
-    """Return torch's operation of a layer that trains, which is registered at the first call."""
+    """Return torch's operation for a layer that trains; it is registered at the first call."""
     return register(
         Operation(schema=_SCHEMA, run=_forward, fake=_fake, names=_NAMES, autograd=MOE.called)
     )
 
 
 def _forward(*values: Any) -> tuple[Tensor, Tensor]:
-    """Return the layer's result, and that of its first product, which gradients need."""
+    """Return the result of the layer, and that of its first product, which gradients need."""
     named = dict(zip(_NAMES, values, strict=True))
     chain, pairs = _chain(named), Sorting(*(named[name] for name in Sorting._fields))
     h = chain.gate_up(chain.gather(named["x"], pairs), pairs)
@@ -180,12 +181,12 @@ class _Layer(_SingleLevelFunction):
 
     @staticmethod
     def forward(_names: tuple[str, ...], call: Callable[..., Any], *given: Any) -> Any:
-        """Return the result and that of the first product. Autograd is off inside."""
+        """Return the result of the layer, and that of the first product. Autograd is off inside."""
         return call(*given)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        """Keep the tensors that the gradients that are asked for need."""
+        """Save the tensors that the requested gradients need."""
         names, _call, *given = inputs
         named = dict(zip(names, given, strict=True))
         needs = dict(zip(names, ctx.needs_input_grad[nodes.BEFORE :], strict=True))
@@ -232,7 +233,7 @@ def _expected_rows(named: Mapping[str, Any]) -> int | None:
 
 
 def _backward(ctx: Any, dout: Tensor, kept: Mapping[str, Tensor]) -> dict[str, Tensor | None]:
-    """Return the gradients that are asked for, by the names of the arguments."""
+    """Return the requested gradients, by the names of the arguments."""
     needs, found = ctx.needs, _of_shared(ctx.needs, dout, kept)
     pairs = offs, permutation, _ = Sorting(*(kept[name] for name in Sorting._fields))
     if not (ctx.passes or needs["w2_bias"]):
@@ -257,7 +258,7 @@ def _backward(ctx: Any, dout: Tensor, kept: Mapping[str, Tensor]) -> dict[str, T
 def _of_first(
     ctx: Any, dh: Tensor, kept: Mapping[str, Tensor], pairs: Sorting, of_groups: _Groups
 ) -> dict[str, Tensor | None]:
-    """Return the gradients of the first product's operands and bias that are asked for."""
+    """Return the requested gradients of the operands and the bias of the first product."""
     needs, found = ctx.needs, dict[str, Tensor | None]()
     if needs["w13_bias"]:
         found["w13_bias"] = gradients.of_bias(dh, dh.dtype, *of_groups)
@@ -282,7 +283,7 @@ def _gathered(tokens: Tensor, pairs: Sorting) -> Tensor:
 
 
 def _turned(ctx: Any, rows: Tensor, weights: Tensor, offs: Tensor) -> Tensor:
-    """Return the gradient of a product's rows; what is in rows of no expert is not written."""
+    """Return the gradient of a product's rows; rows of no expert are not written."""
     b = weights.transpose(1, 2)
     return grouped_gemm(rows, b, offs=offs, expected_m=ctx.expected_m, numerics=ctx.numerics)
 
@@ -290,7 +291,7 @@ def _turned(ctx: Any, rows: Tensor, weights: Tensor, offs: Tensor) -> Tensor:
 def _of_shared(
     needs: Mapping[str, bool], dout: Tensor, kept: Mapping[str, Tensor]
 ) -> dict[str, Tensor | None]:
-    """Return the gradients of what all tokens share, and of its weights."""
+    """Return the gradients of `shared` and `shared_weights`."""
     found: dict[str, Tensor | None] = {}
     if needs["shared"]:
         found["shared"] = of_combine.of_shared(dout, kept["shared_weights"])
@@ -301,8 +302,9 @@ def _of_shared(
 
 def _of_pairs(sums: Tensor, dout: Tensor, pairs: Sorting, bias: Tensor | None) -> Tensor:
     """
-    Return the gradient of the weights of pairs, (T, k) float32: the product of a token's dout with
-    the row of each pair, which the activation and the bias give; 0 for pairs without a row.
+    Return the gradient of the weights of pairs, (T, k) float32: the dot product of a token's dout
+    with the row of each pair, computed from the sums of the activation and from the bias; 0 for
+    pairs without a row.
     """
     offs, _, inverse = pairs
     rows = inverse.clamp(min=0)
@@ -317,7 +319,8 @@ def _of_bias(drows: Tensor, pair_weights: Tensor, of_groups: _Groups) -> Tensor:
     """
     Return the gradient of the second bias, (G, H) float32: the weighted sum of each group's rows.
 
-    A product takes bfloat16, so three columns of it have the bits of each weight.
+    Products take bfloat16, so each weight becomes three columns, which together have all of its
+    bits.
     """
     columns = drows.new_zeros((len(pair_weights), gradients.BIAS_COLUMNS))
     rest = pair_weights

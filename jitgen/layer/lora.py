@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Low-rank adapters (LoRA) of a layer's experts: a batch of them, of which each token has one or none.
+Low-rank adapters (LoRA) of a layer's experts: several adapters, of which each token uses one or
+none.
 
     h = w13[e] . x + scales[l] * w13_b[l, e] . (w13_a[l, e] . x)
     y = w2[e] . act(h) + scales[l] * w2_b[l, e] . (w2_a[l, e] . act(h))
 
-Each line is one more launch, `add_lora`, behind the product with the weights; that kernel is the
+Each line is one more launch, `add_lora`, after the product with the weights, whose kernel is the
 same with and without adapters. Weights may be quantised: the adapters multiply the token, and the
-activation, as they are before that.
+activation, before their quantisation.
 """
 
 from __future__ import annotations
@@ -36,22 +37,23 @@ from jitgen.support.frozen import frozen
 @frozen
 class ExpertLora:
     """
-    Adapters of every expert on one rank, all of one rank of matrices.
+    The adapters of every expert on this rank of the group; all adapters have the same rank of their
+    matrices.
 
-    A server keeps one object for as many adapters as a batch may have, and writes another adapter
-    into the tensors in place. Adapters of a smaller rank are filled up with zeros.
+    A server keeps one object with as many adapters as a batch may have, and writes other adapters
+    into the tensors in place. Pad adapters of a smaller rank with zeros.
 
     Attributes:
-        w13_a: (L, G, rank, H) bfloat16: of L adapters for G experts; or (L, G, 2 rank, H), where
-            gates and ups have adapters of their own, the gates' rows first. None: none for w13.
+        w13_a: (L, G, rank, H) bfloat16: L adapters for G experts; or (L, G, 2 rank, H), if gates
+            and ups have separate adapters, with the rows of the gates first. None: no adapters for
+            w13.
         w13_b: (L, G, 2 I, rank) bfloat16, rows as in w13; (L, G, I, rank) without gates.
-        w2_a: (L, G, rank, I) bfloat16. None: none for w2.
+        w2_a: (L, G, rank, I) bfloat16. None: no adapters for w2.
         w2_b: (L, G, H, rank) bfloat16.
-        scales: (L,) float32, what the products of each adapter are multiplied with, such as its
-            alpha over its rank; None: 1.
+        scales: (L,) float32, the factor of each adapter, such as alpha / rank; None: 1.
 
     Raises:
-        InputError: They do not fit each other; the message says which.
+        InputError: The tensors do not fit each other; the message says which.
     """
 
     w13_a: Tensor | None = None
@@ -86,7 +88,7 @@ class ExpertLora:
             common.require(name, tensor, like=("the first matrix", first.device))
 
     def _check_pair(self, name: str) -> Tensor | None:
-        """Return the first of two matrices that belong together; None where there are none."""
+        """Return the first of two matrices that belong together; None if both are missing."""
         names = f"{name}_a", f"{name}_b"
         a, b = (getattr(self, each) for each in names)
         if a is None and b is None:
@@ -110,11 +112,11 @@ class ExpertLora:
 
     @property
     def adapters(self) -> int:
-        """Adapters, L."""
+        """Number of adapters, L."""
         return len(self.tensors["scales"])
 
     def moved(self, fn: Callable[[Tensor], Tensor]) -> ExpertLora:
-        """Return the same adapters elsewhere."""
+        """Return the adapters with `fn` applied to each tensor."""
         return ExpertLora(**{name: fn(tensor) for name, tensor in self.tensors.items()})
 
 
@@ -123,15 +125,15 @@ class Adapters(NamedTuple):
     The adapters of a call.
 
     Attributes:
-        lora: All of them.
-        ids: (T,) int32: the adapter of each token; -1, and any number that is none's, for none.
+        lora: The adapters of the layer.
+        ids: (T,) int32: the adapter of each token; -1, or any number out of range, for no adapter.
     """
 
     lora: ExpertLora
     ids: Tensor
 
     def part(self, tokens: slice) -> Adapters:
-        """Return those of some tokens."""
+        """Return the adapters of a part of the tokens."""
         return self._replace(ids=self.ids[tokens])
 
     def add(
@@ -144,8 +146,8 @@ class Adapters(NamedTuple):
         config: MoEConfig,
     ) -> Tensor:
         """
-        Add the adapters of ``w13`` or ``w2`` to rows of its product; in place, but not in a graph
-        of torch's, which plans its memory itself.
+        Add the adapters of ``w13`` or ``w2`` to the rows of its product. This is done in place,
+        except in a graph of torch, which plans its memory itself.
         """
         tensors = self.lora.tensors
         if f"{name}_a" not in tensors:
@@ -167,10 +169,11 @@ def adapters_of(
     weights: ExpertWeights,
 ) -> Adapters | None:
     """
-    Return the adapters of a call; None if its tokens have none.
+    Return the adapters of a call; None if its tokens have no adapters.
 
     Raises:
-        InputError: They do not fit the layer or the tokens, or only one of both is given.
+        InputError: They do not fit the layer or the tokens, or only one of `lora` and `adapter_ids`
+            is given.
     """
     if adapter_ids is None:
         return None
@@ -240,12 +243,18 @@ def problems(
 
 
 def needs_activation(weights: ExpertWeights, lora: ExpertLora) -> bool:
-    """Say whether the activation is computed a second time, as it is before it is quantised."""
+    """
+    Say whether adapters need the activation before its quantisation, so that it is computed a
+    second time.
+    """
     return lora.w2_a is not None and weights.activation_format != NONE
 
 
 def activation_problem(config: MoEConfig, weights: ExpertWeights) -> SiluMulQuantizeProblem:
-    """Return the problem of the launch that does that, with one row for each expert."""
+    """
+    Return the problem of the launch that computes the unquantised activation, with one row for each
+    expert.
+    """
     return SiluMulQuantizeProblem(
         layout=Layout.RAGGED,
         groups=weights.groups,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The plan of a model, out of its config alone: the layers of experts of every rank, and the router.
+Makes the plan of a model from its config alone: the layers of experts of every rank, and the
+router.
 """
 
 from __future__ import annotations
@@ -36,26 +37,28 @@ def of_model(  # noqa: PLR0913  # each is one thing to say
     has_group: bool = False,
 ) -> Plan:
     """
-    Return every kernel that a model's layers of experts and its router can ask for.
+    Return a plan of every kernel that a model's layers of experts and its router may need.
 
     Args:
         config: The model's config: a mapping, or the path of a ``config.json`` or its folder.
         arch: The target; None: the one that this process would use.
-        name: What the plan is called.
-        expert_ranks: Numbers of ranks that the experts are divided among; one of them is 1 where
-            every rank has all.
-        ranks: Numbers of ranks that the columns of every expert are divided among.
-        max_tokens: Most tokens of a call; None: those of a chunk.
-        masked: Most rows of an expert's matrix; None: there are no calls with such.
+        name: Name of the plan.
+        expert_ranks: The numbers of ranks among which the experts are divided; 1 means that every
+            rank has all experts.
+        ranks: The numbers of ranks among which the columns of every expert are divided.
+        max_tokens: Most tokens of a call; None: the tokens of one pass.
+        masked: Most rows of an expert's matrix in calls of `jitgen.moe_experts`; None: there are no
+            such calls.
         activation_format: As for `jitgen.moe`.
         dequantize: Whether weights are bfloat16 instead of as the model stores them.
         has_router: Whether the router is in the plan.
-        has_group: Whether ranks of experts share layers by a group, as ``MoELayer(..., group=)``
-            has it, and each has `max_tokens`: then each computes the tokens of all, and kernels
-            between ranks are in the plan.
+        has_group: Whether ranks share layers by a group, as with ``MoELayer(..., group=)``, each
+            with `max_tokens`. Then each rank computes the tokens of all ranks, and the plan has the
+            kernels that exchange tokens.
 
     Raises:
-        InputError: The config says too little, or what no layer or router computes.
+        InputError: The config lacks a value that is needed, or has one that no layer or router
+            supports.
         OSError: The file cannot be read.
     """
     arch = target(arch)
@@ -94,7 +97,7 @@ def _layers(
     activation_format: str | None,
     dequantize: bool,
 ) -> Iterator[MoELayer]:
-    """Yield the layer of each rank, without memory."""
+    """Yield the layer of each rank, without memory for weights."""
     for rank in range(ranks):
         yield MoELayer.from_config(
             config,
@@ -108,7 +111,7 @@ def _layers(
 
 
 def _share(experts: int, ranks: int) -> int:
-    """Return how many experts each of several ranks has."""
+    """Return the number of experts of each rank."""
     if type(ranks) is not int or ranks < 1 or experts % ranks:
         raise InputError("expert_ranks", f"must divide the {experts} experts (got {ranks!r})")
     return experts // ranks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer of experts as a module of torch's, with the memory and the kernels that it asks for."""
+"""A layer of experts as a torch module, with its memory and its kernels."""
 
 from __future__ import annotations
 
@@ -38,39 +38,41 @@ if TYPE_CHECKING:
 
 class MoELayer(nn.Module):
     """
-    Experts of a layer, or the share of them that a rank has: `jitgen.moe` with weights of its own.
+    The experts of a layer, or one rank's share of them: a module that holds weights and calls
+    `jitgen.moe`.
 
-    The weights are buffers, or parameters where they are given as ``nn.Parameter``, so they move
-    with the module and are in its state. Each call computes with those that the module has then,
-    however they came there: an assignment, `load_state_dict`, `torch.func.functional_call`, FSDP.
-    The memory between the launches is made at the first call and kept; several layers may share
-    it. Calls that autograd needs a gradient of ask torch's allocator instead.
+    The weights are buffers, or parameters if they are given as ``nn.Parameter``. So they move with
+    the module and are in its state. Each call uses the weights that the module has at that time, no
+    matter how they were set: by assignment, `load_state_dict`, `torch.func.functional_call` or
+    FSDP. The memory between the launches is allocated at the first call and kept; several layers
+    may share it. Calls from which autograd needs a gradient use torch's allocator instead.
 
     Safe to call from any thread, on any stream, and while a CUDA graph of it replays: see
     `jitgen.Workspace`.
 
     Args:
-        config: What the layer is.
+        config: The description of the layer.
         weights: Its experts on this rank.
-        max_tokens: Most tokens of a call that its memory is planned for; more of them go through in
-            several passes. None: no memory is kept, and torch's allocator is asked each time.
-        workspace: Memory of another layer to share, in the place of its own.
-        group: Ranks that share the layer, of which this one has `weights`: a group of
-            torch.distributed, or what `jitgen.parallel.connect` returned, which layers on one
-            stream may share. A config of the whole layer becomes this rank's share of its experts,
-            `jitgen.parallel.share`. Every rank makes the layer, and calls it as often;
-            `max_tokens`, which is needed, is of each rank, and the same on all of them.
+        max_tokens: Most tokens for which memory is kept; calls with more make several passes. None:
+            no memory is kept, and torch's allocator provides it for each call.
+        workspace: Memory of another layer, to be shared instead of allocating its own.
+        group: The ranks that share the layer, each with its own `weights`: a group of
+            torch.distributed, or the result of `jitgen.parallel.connect`, which layers on one
+            stream may share. If `config` describes the whole layer, this rank takes its share of
+            the experts, `jitgen.parallel.share`. Every rank makes the layer, and all make the same
+            number of calls. `max_tokens` is required; it is the number of each rank, and equal on
+            all ranks.
         expert_map: With a group: which rank has which experts, some of them several times, as
-            `jitgen.parallel.balance` proposes; the same on every rank. `weights` are this rank's
-            share all the same: ranks send each other what their places need.
+            `jitgen.parallel.balance` proposes; equal on every rank. `weights` are nevertheless
+            those of this rank's share; the ranks send each other the weights that the map needs.
         lora: Low-rank adapters of the experts, for calls with `adapter_ids`. They move with the
-            module and are not in its state; a server may assign others to `lora`, or write to their
-            tensors in place.
-        one_launch: Whether calls of at most 8 tokens take one launch in the place of the chain,
-            where there is such a kernel: False, never; True, always; None, with at most 4 tokens,
-            with which it was faster wherever it was measured. With True or None no two of these
-            launches may run on a GPU at the same time, on two streams, for example: their CTAs
-            wait for each other. Layers that share a workspace share what it needs.
+            module, but are not in its state. A server may assign other adapters to the attribute
+            `lora`, or write to their tensors in place.
+        one_launch: Whether calls with at most 8 tokens use a single launch instead of the chain, if
+            there is such a kernel. False: never. True: always. None: with at most 4 tokens, with
+            which it was faster in all measurements. With True or None, two such launches must not
+            run on a GPU at the same time, for example on two streams, because their CTAs wait for
+            each other. Layers with one workspace share the memory for this.
 
     Raises:
         InputError: The weights do not fit the config.
@@ -138,12 +140,12 @@ class MoELayer(nn.Module):
 
     @property
     def weights(self) -> ExpertWeights:
-        """Its experts, where they are now."""
+        """The present weights of its experts."""
         return self._chain.weights
 
     @property
     def _chain(self) -> Chain:
-        """The chain for the weights as they are now."""
+        """The chain for the present weights."""
         made, buffers, parameters = self._made, self._buffers, self._parameters
         for name, tensor in made.weights.tensors.items():
             if buffers.get(name) is not tensor and parameters.get(name) is not tensor:
@@ -153,7 +155,7 @@ class MoELayer(nn.Module):
 
     @property
     def workspace(self) -> Workspace | None:
-        """The memory between its launches; None where none is kept."""
+        """The memory between its launches; None if no memory is kept."""
         if self._workspace is None and self.max_tokens is not None:
             most = self.max_tokens * self.num_ranks
             self._workspace = Workspace.of(self.config, self.weights, most)
@@ -161,25 +163,26 @@ class MoELayer(nn.Module):
 
     @property
     def wire(self) -> Wire | None:
-        """What it reaches the other ranks by; None if no others share it."""
+        """The connection to the other ranks; None if the layer is not shared."""
         return getattr(self._wire, "wire", self._wire)
 
     @property
     def expert_map(self) -> ExpertMap | None:
-        """Which ranks have which experts; None where each has its share."""
+        """Which ranks have which experts; None if each has its share."""
         return getattr(self._wire, "expert_map", None)
 
     def move(self, expert_map: ExpertMap) -> Move:
         """
-        Begin to bring experts to the places of another map, of the same sizes, while calls go on
-        with the old one; all ranks call it between the same two calls. ``finish()`` of what it
-        returns lets the next call have the new map, also one that a CUDA graph has captured.
+        Begin to move experts to the places of another map of the same sizes, while calls continue
+        with the old map. All ranks call this between the same two calls of the layer. ``finish()``
+        of the returned object makes the next call use the new map, including calls in CUDA graphs
+        that were captured before.
 
-        Until then a second copy of the weights that this rank gets takes memory.
+        Until then, the weights that this rank receives take additional memory.
 
         Raises:
             InputError: The layer was made without a map, the new one has other sizes or is not the
-                same on every rank, or the last move is not finished.
+                same on every rank, or the previous move is not finished.
         """
         from jitgen.layer import ranks
 
@@ -187,7 +190,7 @@ class MoELayer(nn.Module):
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks share it."""
+        """Number of ranks that share the layer."""
         return 1 if self._wire is None else self._wire.ranks
 
     def forward(  # noqa: PLR0913  # each is one thing to say
@@ -204,20 +207,20 @@ class MoELayer(nn.Module):
         adapter_ids: Tensor | None = None,
     ) -> Tensor:
         """
-        Send every token through its experts: see `jitgen.moe`.
+        Run every token through its experts: see `jitgen.moe`.
 
         Args:
             x: (T, H) bfloat16.
             topk_weights: (T, k) float32.
             topk_ids: (T, k) int32 or int64.
-            sorting: What `jitgen.route` gave for them, which saves the launch that sorts.
+            sorting: The result of `jitgen.route` for them; it saves the launch that sorts.
             shared: (T, H) bfloat16, added at the end.
             out: (T, H) bfloat16: where the result goes.
-            shared_weights: (T,) float32, what rows of `shared` are multiplied with: its gate.
-            rank_tokens: With a group: the most tokens of any rank in this call, the same on all of
-                them; None: `max_tokens`.
-            adapter_ids: (T,) int32 or int64: which of the layer's adapters each token has; -1 for
-                none. None: no token has one.
+            shared_weights: (T,) float32, factors of the rows of `shared`, such as a gate.
+            rank_tokens: With a group: the largest number of tokens of a rank in this call, the same
+                number on all ranks; None: `max_tokens`.
+            adapter_ids: (T,) int32 or int64: the adapter of each token; -1 for no adapter. None: no
+                token has an adapter.
         """
         workspace = None if is_compiling() else self.workspace
         if self._wire is not None:
@@ -249,16 +252,17 @@ class MoELayer(nn.Module):
         out: Tensor | None = None,
     ) -> Tensor:
         """
-        Run every expert over its own matrix of tokens, between the dispatch and the combine of
-        expert parallelism: see `jitgen.moe_experts`.
+        Run every expert on its own matrix of tokens, between the dispatch and the combine of expert
+        parallelism: see `jitgen.moe_experts`.
 
-        The layer's memory serves where it has room for G * M rows; else torch's allocator is asked.
+        The call uses the layer's memory if that has room for G * M rows, and torch's allocator
+        otherwise.
 
         Args:
             x: (G, M, H) bfloat16, or float8_e4m3fn with `x_scale`.
-            masked_m: (G,) int32: rows of each matrix that are tokens.
+            masked_m: (G,) int32: number of rows of each matrix that are tokens.
             x_scale: (G, M, ceil(H / 128)) float32, or (G, M) for activations of rows.
-            expected_m: How many rows an expert is expected to have; None: all.
+            expected_m: Expected number of rows of an expert; None: M.
             out: (G, M, H) bfloat16: where the result goes.
 
         Returns:
@@ -280,18 +284,20 @@ class MoELayer(nn.Module):
         num_ranks: int | None = None,
     ) -> Plan:
         """
-        Return every kernel that the layer can ask for, as a plan for `jitgen.prewarm`.
+        Return a plan for `jitgen.prewarm` with every kernel that the layer may need.
 
         Args:
-            max_tokens: Most tokens of a call; None: those that memory is planned for, or a chunk.
+            max_tokens: Most tokens of a call; None: the `max_tokens` of the layer, or the tokens of
+                one pass.
             arch: The target; None: the one that this process would use.
             name: What the plan is called.
-            masked: Most rows of an expert, M, that `experts` is called with, whose kernels are in
-                the plan, too; None: those of `forward` alone.
-            trains: Whether it is for calls that need gradients: their kernels, forwards and
-                backwards.
-            num_ranks: Ranks that will share it by a group, each with `max_tokens`, where it was
-                made without one, as on the device ``meta``; None: those of its group.
+            masked: Most rows of an expert, M, in calls of `experts`; the plan then has their
+                kernels, too. None: only the kernels of `forward`.
+            trains: Whether the plan is for calls that need gradients: it has the kernels of their
+                forward and backward passes.
+            num_ranks: Number of ranks that will share the layer by a group, each with `max_tokens`,
+                if the layer was made without a group, for example on the device ``meta``; None:
+                that of its group.
         """
         if num_ranks is None and self._wire is not None:
             num_ranks = self._wire.ranks
@@ -337,7 +343,7 @@ class MoELayer(nn.Module):
         **options: Any,
     ) -> PrewarmReport:
         """
-        Bring every kernel of the layer's plan into the store.
+        Compile or fetch every kernel of the layer's plan into the store.
 
         Args:
             arch: As of `plan`.
@@ -383,38 +389,40 @@ class MoELayer(nn.Module):
         **old: Any,
     ) -> Self:
         """
-        Read one layer of a checkpoint; what is not understood of it is refused by its name.
+        Read one layer of a checkpoint. Anything in it that is not understood is an error that names
+        it.
 
-        Refused are tensors below the prefix that are neither read nor known to be others'; types of
-        weights, scales and biases that would have to be guessed, and scales that are none (a NaN,
-        an infinity, less than zero, a zero over other values); what the model's ``config.json``
-        says and no layer computes, or the tensors or the call contradict. docs/moe-layer.md has the
-        lists.
+        These are errors: a tensor below the prefix that is neither read nor known to belong to
+        another module; a type of weights, scales or biases whose meaning is not certain; an
+        impossible scale (NaN, infinite, negative, or zero for weights that are not zero); an entry
+        of the model's ``config.json`` that no layer supports, or that the tensors or the arguments
+        contradict. docs/moe-layer.md has the lists.
 
         Args:
             source: A folder or file of safetensors, or tensors by their names.
-            prefix: What the names of the layer's tensors begin with, without the last dot, such as
+            prefix: Beginning of the names of the layer's tensors, without the last dot, such as
                 ``model.layers.3.mlp``. None: that of the experts of `layer`.
-            layer: Number of a layer, in the place of a prefix.
-            top_k: Experts of a token; None: as the model's config says, which tensors do not.
+            layer: Number of the layer, instead of a prefix.
+            top_k: Experts of a token, which tensors do not tell; None: as the model's config says.
             config: The model's config: a mapping, or the path of a ``config.json`` or its folder.
-                None: the one beside the files, if there is one. ``{}``: none, the tensors alone.
+                None: the one beside the files, if there is one. ``{}``: no config, only tensors.
             family: One of `jitgen.layer.checkpoints.FAMILIES`; None: found by the names.
             first_expert: The first expert of this rank.
-            local_experts: How many follow it here; None: all. Others are not read.
+            local_experts: Number of experts of this rank; None: all from `first_expert` on. Other
+                experts are not read.
             rank: Which of `ranks` this is.
-            ranks: How many ranks share the columns I of every expert, in equal parts; their results
-                must be added up. Where a part begins or ends within a block of scales, or is no
-                size of a kernel, the layer has zeros beside it.
+            ranks: Number of ranks that share the columns I of every expert, in equal parts; their
+                results must be added up. If a part begins or ends within a block of scales, or its
+                size is not supported by kernels, the layer pads it with zeros.
             device: Where the weights go.
             activation_format: As for `jitgen.moe`.
             dequantize: Read weights of every encoding as bfloat16. INT4 in groups other than 32 and
                 128 needs it.
-            ignore_input_scales: Leave out static scales of tokens, which are quantised with scales
-                that are found for them.
-            activation: As for `jitgen.MoEConfig`, and so are those below; None: as the model's
-                config says, else as the family has it.
-            interleaved: Whether rows of gates and ups take turns; None: as the family has it.
+            ignore_input_scales: Ignore static scales of tokens; tokens are then quantised with
+                scales that are computed for each call.
+            activation: As for `jitgen.MoEConfig`; the same holds for the arguments below. None: as
+                the model's config says, otherwise as in the family.
+            interleaved: Whether rows of gates and ups alternate; None: as in the family.
             swiglu_limit: As for `jitgen.silu_mul_quantize`.
             swiglu_alpha: Likewise.
             swiglu_beta: Likewise.
@@ -425,11 +433,12 @@ class MoELayer(nn.Module):
             numerics: ``fast`` or ``invariant``.
             max_tokens: As for the constructor.
             workspace: Likewise.
-            progress: Called with the number of experts that were read, and of all that are.
+            progress: Called with the number of experts that have been read, and the number of all
+                experts to read.
             **old: As for `jitgen.moe`.
 
         Raises:
-            InputError: The checkpoint has no such layer, or something is refused.
+            InputError: The checkpoint has no such layer, or something in it is not understood.
             ToolchainError: safetensors is not installed.
             ResourceError: There is no memory for the weights.
             OSError: A file cannot be read.
@@ -495,17 +504,17 @@ class MoELayer(nn.Module):
         workspace: Workspace | None = None,
     ) -> Self:
         """
-        Return the layer that a checkpoint of a model would give, with weights of zeros.
+        Return the layer of a model's checkpoint, with all weights zero.
 
-        On the device ``meta`` it has no memory, and its `plan` is that of the model.
+        On the device ``meta`` it takes no memory; its `plan` is that of the real layer.
 
         Args:
             config: The model's config: a mapping, or the path of a ``config.json`` or its folder.
             layer: Number of the layer, which must have experts.
-            first_expert: As for `from_checkpoint`, and so are those below.
-            local_experts: How many experts follow it here.
+            first_expert: As for `from_checkpoint`; the same holds for the arguments below.
+            local_experts: Number of experts of this rank.
             rank: Which of `ranks` this is.
-            ranks: How many ranks share the columns of every expert.
+            ranks: Number of ranks that share the columns of every expert.
             device: Where the weights go.
             activation_format: As for `jitgen.moe`.
             dequantize: Whether weights are bfloat16 instead of as the model stores them.
@@ -523,7 +532,7 @@ class MoELayer(nn.Module):
             workspace: Likewise.
 
         Raises:
-            InputError: The config says too little, or what no layer computes.
+            InputError: The config lacks a value that is needed, or has one that no layer supports.
             OSError: The file cannot be read.
         """
         from jitgen.layer import checkpoints
@@ -563,7 +572,9 @@ class MoELayer(nn.Module):
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move the weights; refuse to change their type, which would change their values."""
+        """
+        Move the weights; a change of their type is refused, because it would change their values.
+        """
         made = self._chain
         for name, tensor in made.weights.tensors.items():
             if fn(tensor.new_empty(0)).dtype is not tensor.dtype:
@@ -580,7 +591,7 @@ class MoELayer(nn.Module):
         return self
 
     def chain_of(self, tensors: Sequence[Tensor]) -> Chain:
-        """Return the chain over other values of its weights, in the order of their names."""
+        """Return the chain with other values of its weights, given in the order of their names."""
         made = self._chain
         named = dict(zip(made.weights.tensors, tensors, strict=True))
         if all(named[name] is each for name, each in made.weights.tensors.items()):
@@ -588,7 +599,7 @@ class MoELayer(nn.Module):
         return replace(made, weights=made.weights.of(named))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Give a copy of a layer a number of its own."""
+        """Give a copy of a layer its own number."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         if self._wire is not None:
             from jitgen.layer import ranks
@@ -597,10 +608,10 @@ class MoELayer(nn.Module):
 
     def _bind(self) -> Chain:
         """
-        Return the chain over the weights as they are now.
+        Return the chain with the present weights.
 
         Raises:
-            InputError: They do not fit this layer.
+            InputError: The weights do not fit this layer.
         """
         before = self._made.weights
         weights = before.replaced(self._tensors(before))
@@ -608,7 +619,7 @@ class MoELayer(nn.Module):
         return replace(self._made, weights=weights)
 
     def _tensors(self, like: ExpertWeights) -> dict[str, Tensor]:
-        """Return the tensors that the module has by the names of `like`'s."""
+        """Return the tensors of the module that have the names of those of `like`."""
         found = {name: getattr(self, name, None) for name in like.tensors}
         for name, tensor in found.items():
             require(name, tensor)
@@ -634,12 +645,12 @@ def _require_fit(config: MoEConfig, weights: ExpertWeights) -> None:
 
 
 def _is_too_large(x: object, workspace: Workspace) -> bool:
-    """Say whether matrices of tokens have more rows than there is room for."""
+    """Say whether matrices of tokens have more rows than the workspace has room for."""
     if not isinstance(x, Tensor) or x.dim() != 3:  # which is refused later
         return False
     return not workspace.has_room(x.shape[0], x.shape[1])
 
 
 def _look_again(layer: MoELayer, *_: object) -> None:
-    """Let a layer look at values that were loaded now, and not in the middle of its next call."""
+    """Make a layer read newly loaded values now, instead of in the middle of its next call."""
     layer._made = layer._bind()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Calls of few tokens that take one launch in the place of a chain of them, where a layer asks for it.
+Calls with few tokens that make one launch instead of a chain of launches, if the layer requests it.
 
-Its CTAs wait for each other. So no two such launches may run on a GPU at the same time, which no
-layer can know: that is why layers have to ask.
+The CTAs of this launch wait for each other. So two such launches must not run on a GPU at the same
+time. A layer cannot detect that, so it must be requested explicitly.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from jitgen.targets.legality import target
 
 FASTER_TOKENS = 4
 """
-Most tokens with which one launch is chosen. On an H200, measured on 2026-11-28, it took 0.63 to
-0.96 of the chain's time for 1, 2 and 4 tokens of five layers, of 25 MB to 1.3 GB of chosen weights,
-and 0.91 to 1.10 of it for 8 tokens.
+Most tokens for which one launch is chosen automatically. On an H200, measured on 2026-11-28, it
+took 0.63 to 0.96 of the chain's time for 1, 2 and 4 tokens of five layers, of 25 MB to 1.3 GB of
+chosen weights, and 0.91 to 1.10 of it for 8 tokens.
 """
 
 
 def most_tokens(config: MoEConfig) -> int:
-    """Return the most tokens of a call that one launch takes: those of 64 pairs, at most 8."""
+    """Return the most tokens of a call in one launch: those of 64 pairs, and at most 8."""
     return min(MOST_TOKENS, MOST_PAIRS // config.top_k)
 
 
 def problem_of(config: MoEConfig, weights: ExpertWeights, tokens: int) -> MoeDecodeProblem | None:
     """
-    Return the problem of a call in one launch; None where no kernel computes the layer so: it is
-    for FP8 weights with scales of blocks, gates before ups, and SwiGLU, without biases.
+    Return the problem of a call in one launch; None if no kernel supports the layer. Kernels
+    support FP8 weights with scales of blocks, gates before ups, and SwiGLU, without biases.
     """
     tensors = weights.tensors
     is_plain = (
@@ -71,18 +71,18 @@ def problem_of(config: MoEConfig, weights: ExpertWeights, tokens: int) -> MoeDec
 
 
 Added = tuple[Tensor | None, Tensor | None, Tensor | None]
-"""What a shared expert gave, its weights, and where the result goes."""
+"""The output of a shared expert, its weights, and the tensor for the result."""
 
 
 def is_chosen(problem: MoeDecodeProblem, *, always: bool) -> bool:
-    """Say whether one launch is faster than the chain, or is taken anyway."""
+    """Say whether one launch is used: because it is faster than the chain, or always."""
     return always or problem.m <= FASTER_TOKENS
 
 
 def serves(
     config: MoEConfig, weights: ExpertWeights, tokens: int, added: Added, *, always: bool
 ) -> bool:
-    """Say whether a call takes one launch on the device of the weights."""
+    """Say whether a call uses one launch on the device of the weights."""
     problem = problem_of(config, weights, tokens)
     if problem is None or not is_chosen(problem, always=always):
         return False
@@ -127,12 +127,12 @@ def run(
 
 
 def may_run(*given: Tensor | None) -> bool:
-    """Say whether a call is one that no tracer looks at: a tracer's graph has the chain."""
+    """Say whether no tracer records the call; the graph of a tracer has the chain."""
     return not (is_compiling() or is_traced([each for each in given if each is not None]))
 
 
 def in_plan(config: MoEConfig, weights: ExpertWeights, arch: Arch) -> Iterator[MoeDecodeProblem]:
-    """Yield the problems for a plan, of one token, where a target has such kernels."""
+    """Yield the problems for a plan, with one token, if the target has such kernels."""
     problem = problem_of(config, weights, 1)
     if problem is not None and problem.op in target(arch).operations:
         shared = replace(problem, has_shared=True)

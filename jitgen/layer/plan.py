@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a layer: which kernels it needs, for rows that follow from tokens and experts."""
+"""
+The plan of a layer: the kernels that it needs, for numbers of rows that follow from tokens and
+experts.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +47,20 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
 
     Args:
         chain: The chain.
-        max_tokens: Most tokens of a call; None: those of a chunk.
-        arch: The target, which decides what kernels gather by; None: the one at hand.
-        name: What the plan is called.
-        masked: Most rows of a matrix for each expert; None: there are no calls with such.
+        max_tokens: Most tokens of a call; None: the tokens of one pass.
+        arch: The target; None: that of this process.
+        name: Name of the plan.
+        masked: Most rows of an expert's matrix in calls of `MoELayer.experts`; None: there are no
+            such calls.
         trains: Whether calls need gradients, whose launches never start early.
         num_ranks: Ranks that share the layer by a group, each with `max_tokens`, which must be
             given then; None: there is no group.
         can_mask: Whether ranks that are late are masked.
-        lora: Its adapters.
+        lora: The adapters of the layer.
 
     Raises:
-        InputError: `max_tokens` or `masked` is no such number, or the weights have no gradients.
+        InputError: `max_tokens` or `masked` is not a valid number, or the weights have no
+            gradients.
     """
     config, weights = chain.config, chain.weights
     if trains:
@@ -100,7 +105,7 @@ def of(  # noqa: PLR0913  # each is one thing that decides about kernels
 
 
 def _at_once(chain: Chain, tokens: int, arch: Arch) -> Iterator[Sweep]:
-    """Yield the problems of calls that take one launch."""
+    """Yield the problems of calls that use one launch."""
     if chain.one_launch is not False:
         most = min(tokens, most_tokens(chain.config))
         for problem in in_plan(chain.config, chain.weights, arch):
@@ -120,7 +125,9 @@ def _masked(chain: Chain, most: int | None) -> Iterator[Sweep]:
 def _of_ranks(
     chain: Chain, max_tokens: int | None, num_ranks: int | None, *, can_mask: bool
 ) -> Iterator[Sweep]:
-    """Yield the problems of tokens and sums that travel between ranks, also between one."""
+    """
+    Yield the problems of exchanging tokens and sums between ranks, also for a group of one rank.
+    """
     if num_ranks is None:
         return
     if max_tokens is None:
@@ -130,7 +137,9 @@ def _of_ranks(
 
 
 def _of_lora(chain: Chain, tokens: int, lora: ExpertLora | None) -> Iterator[Sweep]:
-    """Yield the problems of adapters, whose launches are the selector's for few tokens, too."""
+    """
+    Yield the problems of adapters; the selector chooses their kernels for every number of tokens.
+    """
     if lora is None:
         return
     for problem in of_lora(chain.config, chain.weights, lora):

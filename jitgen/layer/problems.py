@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The problems of a chain's launches, as far as they follow from the layer: one row, or token."""
+"""
+The problems of a chain's launches, each with one row or one token; callers fill in the numbers.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from jitgen.targets.early import joins
 
 
 def of_tokens(config: MoEConfig, weights: ExpertWeights, arch: Arch) -> Iterator[Any]:
-    """Yield the problems whose rows are tokens, with one of them."""
+    """Yield the problems whose rows are tokens, with one token."""
     form = Format(str(weights.activation_format))
     yield RouteProblem(
         m=1,
@@ -54,7 +56,7 @@ def of_tokens(config: MoEConfig, weights: ExpertWeights, arch: Arch) -> Iterator
 
 
 def between_ranks(config: MoEConfig, num_ranks: int, *, can_mask: bool) -> Iterator[Any]:
-    """Yield the problems of what travels between ranks, with one token of each."""
+    """Yield the problems of exchanging rows between ranks, with one token of each rank."""
     both: dict[str, Any] = {"m": 1, "ranks": num_ranks, "can_mask": can_mask}
     yield DispatchProblem(k=config.hidden, top_k=config.top_k, **both)
     of_experts = is_invariant(config.numerics)
@@ -68,7 +70,8 @@ def joined_problem(
 ) -> PermuteQuantizeProblem | None:
     """
     Return the problem of the launch that sorts pairs and gathers their rows, with one token; None
-    where two do it: on all targets but the one where it was measured to be faster.
+    if two launches do it, on all targets except the one where a single launch was measured to be
+    faster.
     """
     form = Format(str(weights.activation_format))
     if not joins(arch) or form.has_atoms:

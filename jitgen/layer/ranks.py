@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer that ranks share: tokens go to all ranks, and what each rank has of them comes back."""
+"""
+A layer that ranks share: tokens are sent to all ranks, and each rank returns its partial results.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +38,13 @@ if TYPE_CHECKING:
     from jitgen.layer.module import MoELayer
 
 LAYERS: WeakValueDictionary[int, MoELayer] = WeakValueDictionary()
-"""Layers of several ranks by their numbers, by which graphs of torch's know them."""
+"""Layers of several ranks by number; torch's graphs refer to them by these numbers."""
 
 _numbers = itertools.count()
 
 
 def numbered(layer: MoELayer) -> int:
-    """Return a number for a layer."""
+    """Return a new number for a layer."""
     number = next(_numbers)
     LAYERS[number] = layer
     return number
@@ -56,12 +58,13 @@ def shared(
     expert_map: ExpertMap | None,
 ) -> tuple[Wire, MoEConfig, ExpertWeights]:
     """
-    Return what ranks reach each other by, `group` itself or one that is made for a layer, and the
-    layer that this rank has: its own, or of a whole layer its share of the experts; with a map of
-    these the experts in its places, whose weights come from other ranks.
+    Return the connection of the ranks (`group` itself, or a new one for this layer), and the config
+    and weights of this rank. If the config is that of the whole layer, they become this rank's
+    share of the experts. With a map, they become the experts in the places of this rank, whose
+    weights other ranks send.
 
     Raises:
-        InputError: An argument is wrong, or asks for what ranks do not promise.
+        InputError: An argument is wrong, or requests a property that ranks do not have.
     """
     wire = _wire(group, config, weights, max_tokens)
     config = promised(config, wire)
@@ -116,7 +119,7 @@ def _wire(
 
 
 def _require_map(expert_map: object, config: MoEConfig, wire: Wire) -> None:
-    """Require a map of the layer's experts for the ranks."""
+    """Check that the map is for the layer's experts and the ranks."""
     if not isinstance(expert_map, ExpertMap):
         kind = type(expert_map).__name__
         raise InputError("expert_map", f"must be a jitgen.parallel.ExpertMap, or None (got {kind})")
@@ -133,7 +136,7 @@ def _require_map(expert_map: object, config: MoEConfig, wire: Wire) -> None:
 
 
 def _part(config: MoEConfig, experts: int, wire: Wire) -> MoEConfig:
-    """Return the config of a rank's share of `experts` of a layer, or places."""
+    """Return the config of a rank's share of `experts` experts, or places, of a layer."""
     first, count = share(experts, wire.rank, wire.ranks)
     return replace(config, experts=experts, first_expert=first, local_experts=count)
 
@@ -142,10 +145,10 @@ def move(
     wire: Wire | None, expert_map: ExpertMap, weights: ExpertWeights, done: Callable[[], object]
 ) -> Move:
     """
-    Begin to bring weights to the places of another map: see `jitgen.MoELayer.move`.
+    Begin to move weights to the places of another map: see `jitgen.MoELayer.move`.
 
     Raises:
-        InputError: The layer has no places, or the map is wrong.
+        InputError: The layer has no map, or the new map is wrong.
     """
     if not isinstance(wire, Placed):
         raise InputError("expert_map", "must be given to MoELayer first, for places")
@@ -154,10 +157,11 @@ def move(
 
 def promised(config: MoEConfig, wire: Wire) -> MoEConfig:
     """
-    Return a config that says what its calls promise about bits, JITGEN_NUMERICS or not.
+    Return the config; if its numerics are invariant, by itself or by JITGEN_NUMERICS, it says so
+    explicitly.
 
     Raises:
-        InputError: The wire has no room for it.
+        InputError: The windows of the wire have no room for these numerics.
     """
     if not is_invariant(config.numerics):
         return config
@@ -174,10 +178,11 @@ def place_of(
     group: object, experts: int | None, first_expert: int, local_experts: int
 ) -> tuple[Wire, int]:
     """
-    Return what a call reaches other ranks by, and the first expert of this rank.
+    Return the connection of a call to other ranks, and the first expert of this rank.
 
     Raises:
-        InputError: `group` is no wire, or the experts here are not this rank's.
+        InputError: `group` is not a result of `jitgen.parallel.connect`, or the given experts are
+            not those of this rank.
     """
     if not isinstance(group, Wire):
         raise InputError(
@@ -213,7 +218,8 @@ def run_on_ranks(  # noqa: PLR0913, PLR0917  # each is one thing to say
     number: int | None = None,
 ) -> Tensor:
     """
-    Run a layer over all ranks; where torch traces it, as one operation, which knows it by `number`.
+    Run a layer over all ranks. If torch traces the call, it becomes one operation, which refers to
+    the layer by `number`.
 
     Raises:
         InputError: An argument is wrong.
@@ -253,7 +259,7 @@ def run_in_passes(
 ) -> Tensor:
     """
     Run a layer whose `tensors` (x, topk_weights, topk_ids, shared, out, shared_weights) are
-    checked, in as many passes as `every`, the most tokens of a rank, needs.
+    checked, in as many passes as `every`, the largest number of tokens of a rank, needs.
     """
     x, topk_weights, topk_ids, shared, out, shared_weights = tensors
     tokens, most = x.shape[0], wire.max_tokens
@@ -292,8 +298,9 @@ def _combine_rows(
     workspace: Workspace | None,
 ) -> Tensor:
     """
-    Run the experts of this rank for the tokens of all, and send each row to the rank of its token,
-    which adds up those of its own: how many, shared, shared_weights, out.
+    Run the experts of this rank for the tokens of all ranks, send each row to the rank of its
+    token, and add up the rows for this rank's tokens. `own` is their number, shared, shared_weights
+    and out.
     """
     count, shared, shared_weights, out = own
     rows = len(received.x)

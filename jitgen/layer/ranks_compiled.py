@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A layer of several ranks where torch traces it: one operation in the graph.
+A layer of several ranks under a tracer of torch: one operation in the graph.
 
-What connects ranks is no tensor, so the operation knows its layer by a number of this process. It
-has an effect on other ranks: torch neither leaves out a call nor changes the order of two.
+The connection of ranks is not a tensor, so the operation refers to its layer by a number of this
+process. The operation has an effect on other ranks, so torch neither removes calls nor changes
+their order.
 
-Nothing else imports this module at its beginning, because it imports the whole of torch.compile.
+Other modules import this one only when it is needed, because it imports the whole of torch.compile.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def layer(*values: Any) -> Tensor:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_registered() -> bool:
-    """Register the operation, which torch.compile then finds in ``torch.ops``."""
+    """Register the operation, so that torch.compile finds it in ``torch.ops``."""
     return operation() is not None
 
 
@@ -69,10 +70,10 @@ def _run(
     rank_tokens: int | None,
 ) -> Tensor:
     """
-    Run the layer of that number with other values of its weights.
+    Run the layer with this number, with other values of its weights.
 
     Raises:
-        InputError: There is none any more.
+        InputError: The layer does not exist any more.
     """
     found = LAYERS.get(number)
     wire = None if found is None else found._wire

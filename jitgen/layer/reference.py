@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Reference of a layer of experts, in float32 torch over the weights as they are after quantising.
+Reference of a layer of experts, in float32 torch, with the quantised weights.
 
-Nothing is rounded in between, so that a chain differs by the rounding of its formats: tokens and
+Intermediate values are not rounded, so a chain differs by the rounding of its formats: tokens and
 activations to e4m3 (some 4 % of the norm), or to bfloat16 (0.4 %).
 """
 
@@ -20,7 +20,7 @@ from jitgen.ops.silu_mul_quantize.reference import activated
 _BLOCK = 128
 
 TOLERANCE = {"none": 0.01, "block128": 0.07, "row": 0.07}
-"""Largest `relative_error` of a right chain, by what activations are quantised to."""
+"""Largest `relative_error` of a correct chain, by the format of activations."""
 
 
 def moe(
@@ -38,13 +38,13 @@ def moe(
 
     Args:
         x: (T, H), any float type.
-        weights: The experts here.
+        weights: The experts of this rank.
         topk_weights: (T, k) float32.
-        topk_ids: (T, k): numbers of the whole layer.
+        topk_ids: (T, k): experts, numbered over the whole layer.
         config: The layer.
         shared: (T, H), added at the end.
-        shared_weights: (T,) float32, what its rows are multiplied with; None: 1.
-        adapters: Low-rank adapters, and which of them each token has.
+        shared_weights: (T,) float32, factors of its rows; None: 1.
+        adapters: Low-rank adapters, and the adapter of each token.
 
     Returns:
         (T, H) float32.
@@ -70,7 +70,7 @@ def moe_experts(x: Tensor, weights: ExpertWeights, masked_m: Tensor, config: MoE
     Compute the result of `jitgen.moe_experts` expert by expert; this waits for the device.
 
     Args:
-        x: (G, M, H), any float type: what float8 tokens stand for.
+        x: (G, M, H), any float type; dequantised values of float8 tokens.
         weights: The experts here.
         masked_m: (G,) int32.
         config: The layer.
@@ -92,7 +92,9 @@ def _expert(
     adapters: Adapters | None = None,
     numbers: Tensor | None = None,
 ) -> Tensor:
-    """Return the output of one expert for rows of float32: (R, H); their tokens' numbers."""
+    """
+    Return the output of one expert for float32 rows, (R, H); `numbers` are the tokens of the rows.
+    """
     h = tokens @ matrix(weights.w13, weights.w13_scale, group).T
     if weights.w13_bias is not None:
         h += weights.w13_bias[group]
@@ -110,7 +112,7 @@ def _expert(
 def _adapted(
     rows: Tensor, adapters: Adapters, name: str, group: int, numbers: Tensor | None
 ) -> Tensor | float:
-    """Return what the adapters of tokens with these numbers add to the product of their rows."""
+    """Return the sum that the adapters of these tokens add to the product of their rows."""
     tensors = adapters.lora.tensors
     if f"{name}_a" not in tensors:
         return 0.0
@@ -142,7 +144,7 @@ def matrix(each: Matrices, scale: Tensor | None, group: int) -> Tensor:
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
-    """Return the norm of the difference as a part of the norm of what is expected."""
+    """Return the norm of the difference, relative to the norm of the expected values."""
     expected = expected.float()
     norm = expected.norm().clamp_min(1e-30)
     return float((found.float() - expected).norm() / norm)

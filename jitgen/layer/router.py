@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The router of a layer without its weights: how experts are chosen."""
+"""The description of a router without its weights: how experts are chosen."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from jitgen.support.frozen import frozen
 @frozen
 class RouterConfig:
     """
-    How a layer chooses experts; the arguments of `jitgen.route` that follow from a model.
+    How a layer chooses experts: the arguments of `jitgen.route` that follow from a model.
 
     Attributes:
-        experts: Experts of the whole layer, those without weights too, which come last.
+        experts: Number of experts of the whole layer, including those without weights, which come
+            last.
         top_k: Experts of a token.
-        scoring: How scores come of logits.
+        scoring: How scores are computed from logits.
         has_bias: Whether the model has a correction bias, which `jitgen.route` then needs.
-        is_hashed: Whether the layer has a table of the experts of each token id, which
+        is_hashed: Whether the layer has a table with the experts of each token id, which
             `jitgen.route` then needs as `hash_table`.
         expert_groups: Groups of experts.
-        top_groups: Groups that a token may choose from.
-        group_scoring: What a group is kept for: ``top2`` or ``max``.
-        softcap: A bound of the logits; None: none.
+        top_groups: Number of groups from which a token may choose experts.
+        group_scoring: The score of a group: ``top2`` or ``max``.
+        softcap: A bound of the logits; None: no bound.
         renormalize: Divide a token's weights by their sum.
-        routed_scaling_factor: What weights are multiplied with.
+        routed_scaling_factor: Factor of the weights.
 
     Raises:
-        InputError: A value is not one that `jitgen.route` takes.
+        InputError: A value is not allowed by `jitgen.route`.
 
     Example::
 
@@ -67,10 +68,10 @@ class RouterConfig:
 
         Args:
             config: A mapping, or the path of a ``config.json`` or its folder.
-            layer: Number of the layer; None: one that chooses by scores.
+            layer: Number of the layer; None: a layer that chooses experts by scores.
 
         Raises:
-            InputError: It says something that `jitgen.route` does not compute, or too little.
+            InputError: The config has an entry that `jitgen.route` does not support, or lacks one.
             OSError: The file cannot be read.
         """
         from jitgen.layer.checkpoints import blank, model_config, routers
@@ -82,7 +83,7 @@ class RouterConfig:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments of `jitgen.route`; a bias and a table are the caller's."""
+        """Arguments of `jitgen.route`; the caller adds a bias and a table."""
         return {
             "top_k": self.top_k,
             "scoring": self.scoring,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The weights of a layer's experts, and what their formats ask of the activations.
+The weights of a layer's experts, and the formats of activations that they need.
 
 ===========================  ===================================  ================================
 weights                      scales                               activations
@@ -36,35 +36,35 @@ Matrices = Tensor | PrepackedWeights
 """One matrix for each expert."""
 
 NONE, BLOCK128, ROW = "none", "block128", "row"
-"""Scales of activations that chains have."""
+"""Formats of activations in chains."""
 
 _BLOCK = 128
 
 _BESIDE = ("w13_scale", "w2_scale", "w13_bias", "w2_bias", "group_numbers")
-"""Tensors beside the matrices, which weights may lack."""
+"""Optional tensors of the weights."""
 
 
 @with_old_fields
 @frozen
 class ExpertWeights:
     """
-    Both matrices of every expert on one rank.
+    The two matrices of every expert on one rank, with scales and biases.
 
     Attributes:
-        w13: (G, 2 I, H): gates, then ups, or by turns; (G, I, H) without gates.
-        w2: (G, H, I). Both are as `jitgen.grouped_gemm` takes b, in one format: see the table
-            above.
-        w13_scale: Scales of `w13`; None where it has none, or has them in it.
+        w13: (G, 2 I, H): gates, then ups, or alternating; (G, I, H) without gates.
+        w2: (G, H, I). Both matrices have one format, which `jitgen.grouped_gemm` takes as b: see
+            the table above.
+        w13_scale: Scales of `w13`; None if it has no scales, or contains them.
         w2_scale: Likewise.
-        w13_bias: (G, 2 I) float32, without gates (G, I), added to the first product; None: nothing.
-        w2_bias: (G, H) float32, likewise to the second.
+        w13_bias: (G, 2 I) float32, without gates (G, I), added to the first product; None: no bias.
+        w2_bias: (G, H) float32, added to the second product; None: no bias.
         group_numbers: (G, n) float32, the numbers of each expert's activation, as for
-            `jitgen.silu_mul_quantize`; None: all experts have those of the config.
-        activation_format: What tokens are quantised to: ``none``, ``block128`` or ``row``; None:
-            as the weights ask, and of two possibilities ``block128``.
+            `jitgen.silu_mul_quantize`; None: all experts have the numbers of the config.
+        activation_format: Format to which tokens are quantised: ``none``, ``block128`` or ``row``;
+            None: the format that the weights need, ``block128`` if two are possible.
 
     Raises:
-        InputError: They do not fit each other; the message says which.
+        InputError: The tensors do not fit each other; the message says which.
     """
 
     w13: Matrices
@@ -122,7 +122,7 @@ class ExpertWeights:
 
     @property
     def groups(self) -> int:
-        """Experts, G."""
+        """Number of experts, G."""
         return _shape(self.w13)[0]
 
     @property
@@ -152,18 +152,18 @@ class ExpertWeights:
 
     @property
     def is_quantised(self) -> bool:
-        """Whether a matrix is of another type than bfloat16, so that there are no gradients."""
+        """Whether a matrix is not bfloat16; then there are no gradients."""
         is_plain = isinstance(self.w13, Tensor) and isinstance(self.w2, Tensor)
         return not is_plain or self.activation_format != NONE
 
     @property
     def a_dtype(self) -> torch.dtype:
-        """Element type of activations in front of a product."""
+        """Element type of the activations in the products."""
         return torch.bfloat16 if self.activation_format == NONE else torch.float8_e4m3fn
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor, by the name that a module's state has for it."""
+        """Every tensor, by its name in the state of a module."""
         found: dict[str, Tensor] = {}
         for name in ("w13", "w2"):
             each = getattr(self, name)
@@ -178,18 +178,18 @@ class ExpertWeights:
 
     def of(self, tensors: dict[str, Tensor]) -> ExpertWeights:
         """
-        Return weights with the same properties in other tensors, `tensors` by the names of this
-        one's; they may be of only some experts.
+        Return weights with the same properties and other tensors, given by the names of this
+        object's tensors; they may have only some of the experts.
         """
         return self._with(tensors, lambda each, made: replace(made, row_spread=each.known_spread))
 
     def replaced(self, tensors: dict[str, Tensor]) -> ExpertWeights:
         """
-        Return weights with other values, given as `tensors` by the names of this one's.
+        Return weights with other values, given as `tensors` by the names of this object's tensors.
 
-        Of prepacked ones that were looked at, the new values are, too, which waits for the device;
-        where they cannot be looked at now (on ``meta``, in a trace, while a CUDA graph is captured)
-        nothing is known of their rows.
+        If the `row_spread` of prepacked weights was known, that of the new values is computed,
+        which waits for the device. If values cannot be read now (on ``meta``, in a trace, while a
+        CUDA graph is captured), it is unknown.
         """
         return self._with(tensors, _looked_at)
 
@@ -219,7 +219,7 @@ def require_trained(weights: ExpertWeights) -> None:
     Require weights that have gradients: bfloat16.
 
     Raises:
-        InputError: They are quantised.
+        InputError: The weights are quantised.
     """
     if weights.is_quantised:
         raise InputError(
@@ -259,7 +259,7 @@ def _shape(each: Matrices) -> tuple[int, int, int]:
 
 def _activations(name: str, each: Matrices, scale: Tensor | None) -> tuple[str, ...]:
     """
-    Return the types of activations that such weights can be multiplied with, the usual one first.
+    Return the formats of activations that can be multiplied by such weights, the default first.
     """
     if isinstance(each, PrepackedWeights):
         return (NONE,) if each.layout is BLayout.WIDE1 else (BLOCK128, ROW)

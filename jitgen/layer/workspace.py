@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Memory between the launches of a chain, planned once.
+Memory between the launches of a chain, allocated once.
 
-Two blocks suffice, because a launch never needs the output of the launch before the previous one:
-the inputs of the first and the second product take turns in one block, their results in the other.
-Layers that run one after the other on one stream share a workspace.
+Two blocks are enough, because a launch never needs the output of the launch before the previous
+one: the inputs of the first and of the second product use one block in turn, and their results the
+other one. Layers that run one after another on one stream may share a workspace.
 
-Launches that are not ordered among each other must not share those blocks. So each stream has
-blocks of its own, a call holds them while it launches, and a call that finds them held by another
-thread asks torch's allocator instead. So does a call that a CUDA graph captures: its memory then is
-the graph's, and a replay cannot meet an eager call in it.
+Launches that are not ordered must not share these blocks. So each stream has its own blocks, and a
+call holds them while it launches. A call that finds them held by another thread uses torch's
+allocator instead. So does a call that a CUDA graph captures: the graph then owns its memory, and a
+replay cannot conflict with an eager call.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from jitgen.support.frozen import frozen
 from jitgen.support.moved import with_new_names, with_old_fields
 
 _VIEWS = 256
-"""Numbers of tokens whose views are cached; decoding has that many at most."""
+"""Number of token counts whose views are cached; decoding uses no more."""
 
 STREAMS = 8
-"""Streams that have blocks of their own; calls on any other one ask torch's allocator."""
+"""Most streams with their own blocks; calls on further streams use torch's allocator."""
 
 _PER_THREAD = 2
 """CUDA's handle of the stream that differs from thread to thread (cudaStreamPerThread)."""
@@ -44,13 +44,13 @@ _PER_THREAD = 2
 @frozen
 class Buffers:
     """
-    Output tensors of the launches of a chain; None: new memory. Scales of rows have new memory.
+    Output tensors of the launches of a chain; None: new memory. Scales always get new memory.
 
     Attributes:
-        a: (P, H), rows of the first product, and None for their scales.
-        h: (P, 2 I) bfloat16, or (P, I) without gates: its result.
-        q: (P, I), rows of the second product, and None likewise.
-        y: (P, H) bfloat16, its result.
+        a: (P, H), the input rows of the first product, and None for their scales.
+        h: (P, 2 I) bfloat16, or (P, I) without gates: the result of the first product.
+        q: (P, I), the input rows of the second product, and None for their scales.
+        y: (P, H) bfloat16, the result of the second product.
     """
 
     a: tuple[Tensor, Tensor | None] | None = None
@@ -60,7 +60,7 @@ class Buffers:
 
 
 NEW = Buffers()
-"""New memory for everything."""
+"""Buffers with new memory for everything."""
 
 
 class _Blocks:
@@ -69,7 +69,7 @@ class _Blocks:
 
     Args:
         sizes: H, I, and columns of the first product's result.
-        rows: Rows that there is room for.
+        rows: Number of rows that fit.
         a_dtype: Element type of activations in front of a product.
         device: Where.
     """
@@ -88,7 +88,7 @@ class _Blocks:
         self._views: dict[tuple[int, ...], Buffers] = {}
 
     def buffers(self, *shape: int) -> Buffers:
-        """Return where launches write whose rows have this shape: (P,), or (G, M)."""
+        """Return the output tensors of launches whose rows have this shape: (P,), or (G, M)."""
         found = self._views.get(shape)
         if found is None:
             hidden, intermediate, between = self._sizes
@@ -110,7 +110,8 @@ class Lease:
 
     Attributes:
         tokens: Most tokens at once; None: any number.
-        exchange: What CTAs of calls in one launch exchange h by; None: there are no such calls.
+        exchange: Memory in which the CTAs of calls in one launch exchange h; None: there are no
+            such calls.
     """
 
     def __init__(
@@ -145,10 +146,10 @@ class Lease:
 @with_old_fields
 class Workspace:
     """
-    Memory for at most `max_tokens` tokens at once, on each stream that asks for it.
+    Memory for at most `max_tokens` tokens at once, on each stream that uses it.
 
-    Safe to use from any thread, on any stream and in graphs: a call that cannot have the blocks of
-    its stream gets memory of torch's allocator.
+    Safe to use from any thread, on any stream and in graphs: a call that cannot get the blocks of
+    its stream uses torch's allocator.
 
     Args:
         hidden: H.
@@ -157,7 +158,7 @@ class Workspace:
         max_tokens: Most tokens at once.
         a_dtype: Element type of activations in front of a product.
         device: Where.
-        rows: Least rows that it has room for, where they shall be more than tokens ask for.
+        rows: Least number of rows that fit, if it is larger than the number that the tokens need.
         is_gated: Whether the first product has gates beside ups: 2 I columns.
     """
 
@@ -200,8 +201,8 @@ class Workspace:
         **old: Any,
     ) -> Workspace:
         """
-        Return memory for a layer: for its chunks, or for at most `max_tokens` if they are fewer;
-        and for at least `masked` rows of every expert, for `MoELayer.experts`.
+        Return memory for a layer: for one of its passes, or for `max_tokens` tokens if these are
+        fewer; and for at least `masked` rows of every expert, for `MoELayer.experts`.
         """
         if old:
             return cls.of(**with_new_names(cls.of, locals()))
@@ -220,11 +221,14 @@ class Workspace:
         )
 
     def __deepcopy__(self, _memo: object) -> Workspace:
-        """Return a new workspace of the same sizes: its contents mean nothing between calls."""
+        """
+        Return a new workspace of the same sizes; contents are not copied, because they are not
+        needed between calls.
+        """
         return _like(*self.__reduce__()[1])
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        """Keep its sizes alone."""
+        """Pickle only its sizes."""
         hidden, intermediate, top_k, a_dtype, is_gated = self._sizes
         sizes = (hidden, intermediate, top_k, self.max_tokens, a_dtype)
         return _like, (*sizes, self._device, self.rows, is_gated)
@@ -240,8 +244,8 @@ class Workspace:
     @contextmanager
     def lease(self) -> Iterator[Lease]:
         """
-        Let a call have the blocks of the current stream while it launches; or new memory, where
-        another thread has them, a CUDA graph is being captured, or too many streams have some.
+        Give a call the blocks of the current stream while it launches; or new memory, if another
+        thread holds them, a CUDA graph is being captured, or too many streams have blocks.
         """
         blocks = self._blocks()
         if blocks is not None and not blocks.lock.acquire(blocking=False):
@@ -253,7 +257,7 @@ class Workspace:
                 blocks.lock.release()
 
     def _blocks(self) -> _Blocks | None:
-        """Return the blocks of the current stream, if it can have some."""
+        """Return the blocks of the current stream; None if it cannot have its own."""
         if self._is_capturing():
             return None
         stream = _stream(self._device)
@@ -273,8 +277,8 @@ class Workspace:
 
     def number_rows(self) -> None:
         """
-        Make the numbers of rows now, for all streams and graphs, which only read them; while a CUDA
-        graph is captured do nothing, for only a replay would write them.
+        Write the numbers of rows now; all streams and graphs only read them. Does nothing while a
+        CUDA graph is captured, because then only a replay would write them.
         """
         if self._order is None and not self._is_capturing():
             order = in_order(1, self.rows, self._device).flatten()
@@ -284,8 +288,9 @@ class Workspace:
 
     def make_exchange(self) -> None:
         """
-        Make the memory of calls in one launch now, for all streams and graphs: such calls come one
-        after the other. While a CUDA graph is captured do nothing, as `number_rows`.
+        Allocate the memory for calls in one launch now, for all streams and graphs, because such
+        calls run one after another. Does nothing while a CUDA graph is captured, like
+        `number_rows`.
         """
         if self._exchange is None and not self._is_capturing():
             _, intermediate, top_k, *_ = self._sizes
@@ -297,10 +302,10 @@ class Workspace:
 
     def require(self, config: MoEConfig, weights: ExpertWeights) -> None:
         """
-        Check that it is large enough for a layer.
+        Check that the workspace is large enough for a layer.
 
         Raises:
-            InputError: It is for other sizes, types or another device.
+            InputError: The workspace is for other sizes or types, or another device.
         """
         sizes = weights.hidden, weights.intermediate
         wanted = (*sizes, config.top_k, weights.a_dtype, weights.is_gated)
@@ -312,15 +317,15 @@ class Workspace:
             )
 
     def has_room(self, groups: int, rows: int) -> bool:
-        """Say whether a matrix of `rows` rows for each expert fits in."""
+        """Say whether a matrix of `rows` rows for each expert fits."""
         return groups * rows <= self.rows
 
     def require_masked(self, weights: ExpertWeights, rows: int) -> None:
         """
-        Check that it is large enough for a matrix of `rows` rows for each expert.
+        Check that the workspace is large enough for a matrix of `rows` rows for each expert.
 
         Raises:
-            InputError: It has less room, or is for other sizes, types or another device.
+            InputError: It has fewer rows, or is for other sizes or types, or another device.
         """
         hidden, intermediate, _, a_dtype, is_gated = self._sizes
         have = hidden, intermediate, a_dtype, is_gated
@@ -368,7 +373,7 @@ def _stream(device: torch.device) -> int:
 
 
 def in_order(groups: int, rows: int, device: torch.device) -> Tensor:
-    """Return the numbers of the rows of so many matrices: (G, M) int32."""
+    """Return the numbers of the rows of `groups` matrices: (G, M) int32."""
     return torch.arange(groups * rows, dtype=torch.int32, device=device).view(groups, rows)
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Layers out of checkpoints. How tensors are called and how their values are stored are two axes:
-`FAMILIES` lists the names, `ENCODINGS` the rest, and a layer may have any of each.
+Reads layers from checkpoints. The names of tensors and the encoding of their values are
+independent: `FAMILIES` lists the names, `ENCODINGS` the encodings, and a layer may combine any of
+both.
 
-Unknown tensors below the prefix are refused by name (`jitgen.layer.checkpoints.names`), as are
-statements of the model's ``config.json`` that no layer computes (`jitgen.layer.checkpoints.gates`
+An unknown tensor below the prefix is an error that names it (`jitgen.layer.checkpoints.names`). So
+is an entry of the model's ``config.json`` that no layer supports (`jitgen.layer.checkpoints.gates`
 and `quantised`).
 """
 
@@ -30,7 +31,7 @@ from jitgen.layer.weights import ExpertWeights
 from jitgen.support.text import shown
 
 _OF_GPT_OSS = ("gpt_oss",)
-"""Types of models whose experts have a bias, and gates and ups that take turns."""
+"""Model types whose experts have a bias, and alternating rows of gates and ups."""
 
 __all__ = ["ENCODINGS", "FAMILIES", "load", "of_config"]
 
@@ -55,7 +56,7 @@ def load(  # noqa: PLR0913  # each is one thing to say
     **fields: Any,
 ) -> tuple[MoEConfig, ExpertWeights]:
     """
-    Read a layer, or the share of it that a rank has; see `jitgen.MoELayer.from_checkpoint`.
+    Read a layer, or one rank's share of it; see `jitgen.MoELayer.from_checkpoint`.
 
     Args:
         source: A folder or file of safetensors, or tensors by name.
@@ -65,20 +66,21 @@ def load(  # noqa: PLR0913  # each is one thing to say
         config: The model's config; None: the ``config.json`` beside the files, if there is one.
         family: One of `FAMILIES`; None: found by the names.
         first_expert: The first expert of this rank.
-        local_experts: How many follow it here; None: all.
+        local_experts: Number of experts of this rank; None: all from `first_expert` on.
         rank: Which of `ranks` reads.
         ranks: How many ranks share the columns I of every expert.
         device: Where the weights go.
-        activation_format: What tokens are quantised to, where the weights leave a choice.
+        activation_format: The format to which tokens are quantised, if the weights allow several.
         dequantize: Whether weights of every encoding become bfloat16.
-        ignore_input_scales: Whether static scales of tokens may be there, which are not used.
-        progress: Called with the number of experts that were read, and of all that are.
-        fields: Further fields of `MoEConfig`; None: as config and family say. They win over the
-            family's.
+        ignore_input_scales: Whether static scales of tokens are allowed; they are not used.
+        progress: Called with the number of experts that have been read, and the number of all
+            experts to read.
+        fields: Further fields of `MoEConfig`, which replace those of the family; None: as config
+            and family say.
 
     Raises:
-        InputError: There is no such layer, or one of another form; something below the prefix or
-            in the config is not understood; or what they and the call say differs.
+        InputError: There is no such layer, or its form is unknown; something below the prefix or in
+            the config is not understood; or tensors, config and arguments contradict each other.
         ToolchainError: safetensors is not installed.
         ResourceError: There is no memory for the weights.
         OSError: A file cannot be read.
@@ -159,7 +161,7 @@ def of_config(  # noqa: PLR0913  # each is one thing to say
     **fields: Any,
 ) -> tuple[MoEConfig, ExpertWeights]:
     """
-    Return a layer of a model with weights of zeros; see `jitgen.MoELayer.from_config`. Arguments
+    Return a layer of a model with all weights zero; see `jitgen.MoELayer.from_config`. Arguments
     and errors are those of `load`.
     """
     _require_more(rank, ranks, dequantize, False)
@@ -195,7 +197,10 @@ def _prefix(source: Source, prefix: object, layer: int | None) -> str:
 
 
 def _require_computed(form: Form, dequantize: bool, *, is_interleaved: bool) -> None:
-    """Refuse weights that no layer computes with, and an order that their scales do not allow."""
+    """
+    Refuse weights that layers do not support, and alternating gates and ups if their scales do not
+    allow it.
+    """
     encoding = form.encoding
     if encoding.kernel is None and not dequantize:
         raise InputError(
@@ -213,8 +218,8 @@ def _require_computed(form: Form, dequantize: bool, *, is_interleaved: bool) -> 
 
 def _require_own_order(form: Form, said: Said | None, given: Mapping[str, Any]) -> None:
     """
-    Refuse another model under the names of gpt-oss: whether gates and ups take turns, and between
-    which activation, does not follow from names then.
+    Refuse another model with the names of gpt-oss, because the names do not say then whether gates
+    and ups alternate, and which activation they have.
     """
     kind = None if said is None else said.section.get("model_type")
     if not form.family.config or kind in (None, *_OF_GPT_OSS):
@@ -275,7 +280,7 @@ def _require_more(
 
 
 def _device(device: str | torch.device) -> torch.device:
-    """Return a device on which there can be tensors."""
+    """Return the device, after checking that it exists."""
     try:
         found = torch.device(device)
         torch.empty(0, device=found)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A layer out of a model's config alone: sizes, activation and encoding, with weights of zeros.
+Makes a layer from a model's config alone: sizes, activation and encoding, with all weights zero.
 """
 
 from __future__ import annotations
@@ -41,21 +41,22 @@ def layer(  # noqa: PLR0913  # each is one thing to say
     fields: dict[str, Any],
 ) -> tuple[MoEConfig, ExpertWeights]:
     """
-    Return the config of a layer and weights of zeros, as a checkpoint of the model would give them.
+    Return the config of a layer and weights that are zero, with the types and shapes of a
+    checkpoint of the model.
 
     Args:
         said: The model's config.
-        layer_number: Which layer; None: it is not said.
+        layer_number: Number of the layer; None: not given.
         share: The columns of this rank.
         first_expert: The first expert of this rank.
-        local_experts: How many follow it here; None: all.
+        local_experts: Number of experts of this rank; None: all from `first_expert` on.
         device: Where the weights are.
-        activation_format: What tokens are quantised to, where the weights leave a choice.
+        activation_format: The format to which tokens are quantised, if the weights allow several.
         dequantize: Whether weights are bfloat16 instead of as the model stores them.
         fields: Further fields of `MoEConfig`.
 
     Raises:
-        InputError: The config says too little, or what no layer computes.
+        InputError: The config lacks a value that is needed, or has one that no layer supports.
         ResourceError: There is no memory for the weights.
     """
     family = _family(said)
@@ -94,13 +95,18 @@ def layer(  # noqa: PLR0913  # each is one thing to say
 
 
 def _family(said: Said) -> Family:
-    """Return the names that a type of model has; those of others say nothing but names."""
+    """
+    Return the family of names of a model type; for unknown types, a family without further
+    properties.
+    """
     kind = said.section.get("model_type")
     return FAMILIES[str(kind) if kind in ("gpt_oss", "nemotron_h") else "deepseek_v3"]
 
 
 def _kernel(said: Said, dequantize: bool) -> tuple[str, int]:
-    """Return what the layer computes with, and how many columns share a scale."""
+    """
+    Return the format of the weights in the layer, and the number of columns that share a scale.
+    """
     names = quantised.stated(said)
     encoding = next(each for each in ENCODINGS if each.name == names[0])
     if dequantize:
@@ -124,7 +130,7 @@ def _kernel(said: Said, dequantize: bool) -> tuple[str, int]:
 def _zeros(
     kernel: str, shape: tuple[int, int, int], device: torch.device, activation_format: str | None
 ) -> tuple[Matrices, Tensor | None]:
-    """Return matrices of zeros (G, N, K), and scales of one where there are some."""
+    """Return matrices of zeros (G, N, K), with scales of 1 if the format has scales."""
     groups, n, k = shape
     if kernel in tuple(PrepackedFormat):
         form, is_wide = PrepackedFormat(kernel), activation_format in (None, NONE)
@@ -147,7 +153,7 @@ def _zeros(
 
 
 def require_config(said: Said | None) -> Said:
-    """Return what a config says; refuse one that says nothing of experts."""
+    """Return the statements of a config; refuse a config without experts."""
     if said is None or not said.section:
         raise InputError("config", "must say something of experts (got nothing)")
     return said

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-Memory for one matrix of every expert, which several threads fill: each an expert of its own.
-"""
+"""Memory for one matrix of every expert. Several threads fill it, each for a different expert."""
 
 from __future__ import annotations
 
@@ -30,20 +28,24 @@ from jitgen.layer.weights import BLOCK128, NONE, ROW, Matrices
 from jitgen.ops.call import calling
 
 MOST_BYTES = 2**62
-"""No tensor has more; a matrix that is one value, expanded, may say that it has."""
+"""
+Bound of the bytes of a tensor: no tensor is larger, but an expanded matrix of one value may report
+a larger size.
+"""
 
 
 class Cut(NamedTuple):
     """
-    A part of a matrix, and where it goes.
+    A part of a matrix that is read, and its place in the layer.
 
     Attributes:
         rows: Which rows are read.
         columns: Which columns are read.
-        own_rows: Those that count; the others become zero.
-        own_columns: Likewise.
-        start: The first row in the layer.
-        step: From one row to the next there: 2 where gates and ups take turns.
+        own_rows: The rows that this rank keeps, a part of `rows`. The others are read only because
+            they share a block of scales with these, and become zero.
+        own_columns: The columns that this rank keeps, likewise.
+        start: Row of the layer's matrix to which the first row goes.
+        step: Distance of rows in the layer's matrix: 2 if gates and ups alternate.
     """
 
     rows: range
@@ -55,22 +57,22 @@ class Cut(NamedTuple):
 
     @property
     def places(self) -> slice:
-        """Where its rows go."""
+        """The rows of the layer's matrix to which its rows go."""
         return slice(self.start, self.start + self.step * len(self.rows), self.step)
 
     @property
     def lead(self) -> tuple[int, int]:
-        """Rows and columns in front of those that count."""
+        """Number of rows, and of columns, that are read before those that this rank keeps."""
         return self.own_rows.start - self.rows.start, self.own_columns.start - self.columns.start
 
 
 class Destination:
     """
-    Values and scales as the checkpoint has them, or bfloat16.
+    Values and scales in the encoding of the checkpoint, or bfloat16 values.
 
     Args:
         part: What is read.
-        first: The first matrix that goes there.
+        first: The first matrix that is read.
         shape: (G, N, K).
     """
 
@@ -91,7 +93,7 @@ class Destination:
         self._scale = None if sizes is None else torch.ones(sizes, device=part.device)
 
     def put(self, place: int, matrix: Matrix, cut: Cut) -> None:
-        """Read a part of a matrix into the place of its expert."""
+        """Read a part of a matrix into the memory of the expert at `place`."""
         piece = _piece(self._part, matrix, cut)
         into = self._values[place, cut.places]
         if cut.columns.stop - cut.columns.start < into.shape[1]:
@@ -112,17 +114,17 @@ class Destination:
         self._values[place, start:stop].zero_()
 
     def finish(self, place: int) -> None:
-        """Do what can be done once all of an expert is there."""
+        """Complete an expert, after all of its parts were put."""
 
     def matrices(self) -> tuple[Matrices, Tensor | None]:
-        """Return what was read, and its scales."""
+        """Return the matrices that were read, with their scales."""
         return self._values, self._scale
 
 
 class PrepackedDestination:
     """
-    Weights that are prepacked expert by expert; arguments and methods are those of `Destination`,
-    and the format.
+    Weights that are prepacked, one expert after another. Arguments and methods are those of
+    `Destination`, and the format.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class PrepackedDestination:
         self._spreads: list[int] = []
 
     def put(self, place: int, matrix: Matrix, cut: Cut) -> None:
-        """Keep what is read of an expert until all of its rows are there."""
+        """Store the parts of an expert until all of its rows are complete."""
         piece = _piece(self._part, matrix, cut)
         codes, scale = self._room(place)
         into = codes[cut.places]
@@ -183,7 +185,7 @@ class PrepackedDestination:
         return self._kept[place]
 
     def pad(self, place: int, start: int, stop: int) -> None:
-        """Leave rows that the checkpoint does not have as they are: zeros."""
+        """Do nothing: rows that the checkpoint does not have are zero already."""
 
     def finish(self, place: int) -> None:
         """Prepack the codes of an expert."""
@@ -220,7 +222,7 @@ class PrepackedDestination:
 def destination(
     part: Part, first: Matrix, shape: tuple[int, int, int]
 ) -> Destination | PrepackedDestination:
-    """Return memory for the matrices of a part, (G, N, K), of which the first is given."""
+    """Return memory for the matrices of a part, (G, N, K); `first` is the first of them."""
     form = None if part.dequantize else part.form.encoding.prepacked(first)
     if form is None:
         return Destination(part, first, shape)
@@ -235,7 +237,10 @@ def _piece(part: Part, matrix: Matrix, cut: Cut) -> Piece:
 
 
 def _mask(cut: Cut, width: int) -> Tensor:
-    """Return ones where packed codes count: (width,) uint8, of two columns each."""
+    """
+    Return a mask of packed codes, (width,) uint8 of two columns each, with ones for columns that
+    this rank keeps.
+    """
     columns = torch.arange(2 * width)
     first = cut.lead[1]
     counts = ((columns >= first) & (columns < first + len(cut.own_columns))).to(torch.uint8) * 15
@@ -243,7 +248,7 @@ def _mask(cut: Cut, width: int) -> Tensor:
 
 
 def _clear(into: Tensor, cut: Cut) -> None:
-    """Set rows and columns of (n, k) that do not count to zero."""
+    """Set the rows and columns of (n, k) that this rank does not keep to zero."""
     row, column = cut.lead
     into[:row].zero_()
     into[row + len(cut.own_rows) :].zero_()
@@ -253,11 +258,11 @@ def _clear(into: Tensor, cut: Cut) -> None:
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, part: Part, name: str) -> Tensor:
     """
-    Return memory for the matrices of all experts, of which the first is `name`.
+    Return memory for the matrices of all experts; `name` is the first one, for errors.
 
     Raises:
-        InputError: No machine has so much.
-        ResourceError: This one does not.
+        InputError: The size is larger than any machine's memory.
+        ResourceError: The device has not enough memory.
     """
     if prod(shape) * dtype.itemsize >= MOST_BYTES:
         raise InputError(
@@ -269,7 +274,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, part: Part, name: str) -> 
 
 @contextmanager
 def allocating(what: str) -> Iterator[None]:
-    """Raise ResourceError where torch has no memory."""
+    """Raise ResourceError if torch runs out of memory."""
     with calling(what):
         try:
             yield

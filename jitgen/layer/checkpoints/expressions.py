@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Regular expressions out of a model's config, which is a stranger's file: those that Python's
-backtracking could try for minutes or years are refused before they run.
+Regular expressions from a model's config, which is untrusted: expressions that Python's
+backtracking might try for minutes or years are refused before they run.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import re
 
 _LONGEST = 1000
 _MOST_STEPS = 10**7
-"""Ways to match that are tried in less than a second."""
+"""Number of ways to match that Python tries in less than a second."""
 
 _LITERAL = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 """An escaped character, or a class of characters."""
 
 _REPEATED_GROUP = re.compile(r"\)[*+{]")
 _HIDDEN = re.compile(r"\(\?(#|[A-Za-z-]*x)")
-"""Comments and the flag that allows blanks: with them a repeat may not stand beside its group."""
+"""
+Comments, and the flag that allows blanks: with these, a repeat may be separated from its group.
+"""
 
 _REPEAT = re.compile(r"((?<!\()\?|[*+]|\{[\d,]*\})[?+]?")
 
@@ -28,7 +30,7 @@ def is_match(expression: str, paths: list[str]) -> bool:
     Return whether an expression matches the start of a path.
 
     Raises:
-        ValueError: It is no expression, or one that may take too long.
+        ValueError: It is not a valid expression, or may take too long.
     """
     if len(expression) > _LONGEST:
         raise ValueError(f"longer than {_LONGEST:,} characters")
@@ -46,8 +48,8 @@ def is_match(expression: str, paths: list[str]) -> bool:
 
 def _steps(plain: str, length: int) -> int:
     """
-    Return the most ways to match a text of some length: each repeat may end at any place behind the
-    one before, and each group may take any of its alternatives.
+    Return a bound of the number of ways to match a text of this length: each repeat may end at any
+    place after the previous one, and each group may take any of its alternatives.
     """
     repeats = len(_REPEAT.findall(plain))
     ways = math.comb(length + repeats, repeats)

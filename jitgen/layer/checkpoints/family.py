@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Names of the tensors of experts: one of the two axes of a checkpoint. How values are stored is the
-other, `jitgen.layer.checkpoints.encodings`; any family may have any encoding.
+Families: the names of the tensors of experts in a checkpoint. They are independent of the encoding
+of values, `jitgen.layer.checkpoints.encodings`; any family may have any encoding.
 
 =========================  ========================================================================
 family                     names below the prefix
@@ -15,9 +15,9 @@ nemotron_h                 ``experts.E.up_proj`` (I, H), ``down_proj`` (H, I), w
 nemotron_h_fused           ``experts.up_proj``, ``down_proj`` of all experts, without gates
 =========================  ========================================================================
 
-The last word of a name, behind a dot for one expert and behind an underscore for all, is a role:
-``weight``, ``weight_scale`` and so on. Tensors of all experts are (E, N, K) or (E, K, N), which
-their shapes tell.
+The last word of a name is a role, such as ``weight`` or ``weight_scale``. It follows a dot in names
+of one expert, and an underscore in names of all experts. Tensors of all experts are (E, N, K) or
+(E, K, N); their shapes decide which.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXPERT = ".E."
 """Placeholder for the number of an expert in names."""
 
 BIAS = "bias"
-"""The role of what is added to a product."""
+"""The role of a bias, which is added to a product."""
 
 _LIMIT, _ALPHA = 7.0, 1.702
 
@@ -39,15 +39,15 @@ _LIMIT, _ALPHA = 7.0, 1.702
 @frozen
 class Family:
     """
-    One family of names.
+    A family of names of tensors.
 
     Attributes:
-        gate_up: Modules of the gates and of the ups; one where both are in a tensor, or there are
-            no gates.
-        down: The module that leads back.
-        is_fused: Whether a tensor has the matrices of all experts.
+        gate_up: Names of the modules of the gates and of the ups; only one name if one tensor has
+            both, or if there are no gates.
+        down: Name of the module of the second product, the down projection.
+        is_fused: Whether one tensor has the matrices of all experts.
         is_gated: Whether there are gates.
-        has_bias: Whether both products have a bias; only tensors of all experts may.
+        has_bias: Whether both products have a bias; only allowed with `is_fused`.
         config: Fields of `MoEConfig` that follow from the family.
     """
 
@@ -65,12 +65,12 @@ class Family:
 
     @property
     def rows(self) -> int:
-        """Rows of each of the `gate_up` for each column I: 2 where gates and ups are in one."""
+        """Rows of each module of `gate_up` for each column I: 2 if one module has gates and ups."""
         return self.inputs // len(self.gate_up)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Gates, ups and down."""
+        """Names of the modules: gates, ups and down."""
         return (*self.gate_up, self.down)
 
     def names(self, module: str, role: str) -> tuple[str, ...]:
@@ -112,14 +112,17 @@ FAMILIES: dict[str, Family] = {
         gate_up=("up_proj",), down="down_proj", is_fused=True, is_gated=False
     ),
 }
-"""Every family, by the name of a model that has it; the first whose names are there is taken."""
+"""
+Every family, by the name of a model that has it. The first one whose names the checkpoint has is
+used.
+"""
 
 
 def known_as(family: Family) -> str:
-    """Return the names of a family, for readers."""
+    """Return the names of models with this family, as text."""
     return ", ".join(name for name, each in FAMILIES.items() if each == family)
 
 
 def below(prefix: str, name: str) -> str:
-    """Return a name below a prefix; that of nothing is the name itself."""
+    """Return a name below a prefix; with an empty prefix, the name itself."""
     return f"{prefix}.{name}" if prefix else name

@@ -17,10 +17,12 @@ from jitgen.support.text import printable, shown
 
 _INDEX = "model.safetensors.index.json"
 _MAX_INDEX_BYTES = 2**26
-"""Largest index: DeepSeek-V3's has 9 MB."""
+"""Largest size of an index in bytes; that of DeepSeek-V3 has 9 MB."""
 
 _ADAPTER = "adapter_config.json"
-"""File beside an adapter, in a folder that transformers would load with the adapter."""
+"""
+File that marks a folder with an adapter, which transformers would apply when it loads the folder.
+"""
 
 _SHARD = re.compile(r"(.+)-(\d{1,6})-of-(\d{1,6})\.safetensors")
 
@@ -73,9 +75,9 @@ def opened(path: Path) -> Any:
     Return a file of safetensors, opened.
 
     Raises:
-        InputError: The file does not exist, or is no safetensors file.
+        InputError: The file does not exist, or is not a safetensors file.
         ToolchainError: safetensors is not installed.
-        OSError: It is not there, or cannot be read.
+        OSError: The file cannot be read.
     """
     files = safetensors()
     if not path.exists():
@@ -92,7 +94,7 @@ def opened(path: Path) -> Any:
 
 
 def safetensors() -> Any:
-    """Return the module, which is not needed for anything else."""
+    """Import and return the module safetensors, which only checkpoints need."""
     try:
         return importlib.import_module("safetensors")
     except ImportError:
@@ -117,7 +119,7 @@ def _indexed(index: Path) -> dict[str, Path]:
 
 
 def _require_all_shards(paths: list[Path]) -> None:
-    """Refuse files that are numbered, and not all there: the last experts may be in the others."""
+    """Refuse numbered files if some are missing, because these may have further experts."""
     names = {path.name for path in paths}
     for path in paths:
         found = _SHARD.fullmatch(path.name)

@@ -14,13 +14,13 @@ from jitgen.support.text import printable, shown
 
 _VALUES = tuple(dict.fromkeys(("weight", *(encoding.roles[0] for encoding in ENCODINGS))))
 _UNUSED = ("input_scale", "input_global_scale", "activation_scale")
-"""Static scales of tokens, which are quantised with scales that are found for them."""
+"""Roles of static scales of tokens. jitgen does not use them: it computes scales for each call."""
 
 _MOST_SHOWN = 6
-"""Tensors of an expert that an error shows."""
+"""Number of an expert's tensors that an error lists."""
 
 _STACKS = ("layers", "blocks", "h")
-"""What a model's layers are called, in front of their numbers."""
+"""Names of a model's layers, before their numbers."""
 
 _MOST_DIGITS = 6
 
@@ -30,7 +30,7 @@ def prefix_of(source: Source, layer: int) -> str:
     Return the prefix of the experts of a layer, such as ``model.layers.3.mlp``.
 
     Raises:
-        InputError: The layer has none, or several.
+        InputError: The layer has no experts, or several prefixes fit.
     """
     found: dict[int, dict[str, None]] = {}
     for name in source.names:
@@ -51,7 +51,7 @@ def prefix_of(source: Source, layer: int) -> str:
 
 
 def layer_of(prefix: str) -> int | None:
-    """Return the number of the layer that a prefix names; None: it names none."""
+    """Return the number of the layer in a prefix; None if it has no number."""
     words = prefix.split(".")
     for kind, number in pairwise(words):
         is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
@@ -61,7 +61,7 @@ def layer_of(prefix: str) -> int | None:
 
 
 def _runs(numbers: set[int]) -> str:
-    """Return numbers as text, neighbours as one range."""
+    """Return numbers as text; consecutive numbers become ranges."""
     starts = sorted(each for each in numbers if each - 1 not in numbers)
     ends = sorted(each for each in numbers if each + 1 not in numbers)
     pairs = zip(starts, ends, strict=True)
@@ -72,16 +72,16 @@ def form_of(
     source: Source, prefix: str, family: str | None, *, is_static_left_out: bool
 ) -> tuple[str, Form]:
     """
-    Return the form of the layer below a prefix, and what its family is called.
+    Return the form of the layer below a prefix, and the name of its family.
 
     Args:
-        source: Where it is.
+        source: The source of the tensors.
         prefix: Prefix of its names.
         family: One of `FAMILIES`; None: the first whose names are there.
-        is_static_left_out: Whether static scales of tokens may be there.
+        is_static_left_out: Whether static scales of tokens are allowed, and left out.
 
     Raises:
-        InputError: There is none, or its values are in no encoding that is known.
+        InputError: There is no layer, or the encoding of its values is unknown.
         OSError: A file cannot be read.
     """
     if family is not None and (not isinstance(family, str) or family not in FAMILIES):
@@ -142,7 +142,9 @@ def _form(source: Source, prefix: str, family: Family, is_static_left_out: bool)
 
 
 def _name(source: Source, prefix: str, family: Family, module: str, role: str) -> str:
-    """Return the name of a role that is there for the first expert, with its placeholder."""
+    """
+    Return a name of a role that the first expert has, with the placeholder instead of its number.
+    """
     names = family.names(module, role)
     here = (each for each in names if below(prefix, each.replace(EXPERT, ".0.")) in source)
     return next(here, names[0])
@@ -183,10 +185,11 @@ def _encoding(source: Source, prefix: str, family: Family, first: Matrix) -> tup
 
 def _is_turned(source: Source, prefix: str, family: Family) -> bool:
     """
-    Say whether matrices of all experts lie as (E, K, N): N of the one is twice K of the other.
+    Say whether tensors of all experts are (E, K, N), by the rule that N of the first matrix is
+    twice K of the second.
 
     Raises:
-        InputError: They do not fit each other either way.
+        InputError: The shapes fit neither order.
     """
     up, down = (_first(source, prefix, family, module) for module in family.modules)
     names = [each.name("weight") for each in (up, down)]

@@ -32,17 +32,20 @@ _NAMES = {
     **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new"), Activation.GEGLU_TANH),
     "situ": Activation.SITU,
 }
-"""What configs call the activations that a layer computes; a new one is a line here."""
+"""Names, in configs, of the activations that layers support. A new name is a new line here."""
 
 _WITHOUT_GATES = {"relu2": Activation.RELU2, "relu": Activation.RELU}
-"""The same of experts without gates. SiLU and GELU are not here: gates may be lost."""
+"""
+The same for experts without gates. SiLU and GELU are missing on purpose: a checkpoint with them may
+have gates that were not found.
+"""
 
 _WORDS = {
     **{name: name for name in ("swiglu_limit", "swiglu_alpha", "swiglu_beta")},
     "mlp_gate_softcap": "gate_softcap",
     "mlp_up_softcap": "up_softcap",
 }
-"""What configs call the numbers of activations, and their names as arguments."""
+"""Names of the numbers of activations in configs, and as arguments."""
 
 _BY_NUMBERS = {
     ("swiglu_limit",): Activation.SWIGLU_CLAMP,
@@ -51,10 +54,13 @@ _BY_NUMBERS = {
     ("swiglu_limit", "swiglu_alpha", "swiglu_beta"): Activation.SWIGLU_BIAS,
     ("gate_softcap", "up_softcap"): Activation.SITU,
 }
-"""What SiLU is with the numbers that a config says beside it; so is a new one here."""
+"""
+The activation that a config means by SiLU together with certain numbers. A new combination is a new
+line here.
+"""
 
 _LIMITS = "swiglu_limits"
-"""A limit for each layer, 0 for none; of Step-3.5 and 3.7."""
+"""Entry with a limit for each layer, 0 for no limit, in configs of Step-3.5 and 3.7."""
 
 _ACTIVATION = re.compile(
     r"(\w+_)?(hidden_act|hidden_activation|act|act_fn|act_func|activation|activation_fn"
@@ -67,7 +73,7 @@ _ELSEWHERE = re.compile(
     r"logit|router|attn|attention|qkv|shared|dense|vision|audio|image|projector|conv|mamba|ssm"
     r"|pool|classifier|mtp"
 )
-"""Words that show that a field is not about routed experts."""
+"""Words in the name of a field that is not about routed experts."""
 
 
 def fields(
@@ -83,13 +89,14 @@ def fields(
 
     Args:
         family: Defaults of the family.
-        said: What the model's config says.
-        given: What the caller asks for, by the names of the fields.
+        said: The statements of the model's config.
+        given: The values that the caller gives, by the names of the fields.
         layer: Number of the layer; None: it is not known.
         is_gated: Whether experts have gates.
 
     Raises:
-        InputError: The config asks for what no layer computes, or the caller contradicts it.
+        InputError: The config has an activation that layers do not support, or the caller
+            contradicts it.
     """
     told: dict[str, Any] = {}
     if said is not None:
@@ -158,7 +165,7 @@ def _told(said: Said, of_family: object, layer: int | None) -> dict[str, Any]:
 
 
 def _ungated(said: Said) -> dict[str, Any]:
-    """Return the fields that the config states on an activation without a gate."""
+    """Return the fields that the config states for an activation without a gate."""
     section = {name: value for name, value in said.section.items() if isinstance(name, str)}
     _refuse_unknown(said, section)
     named = _activations(said, section, _WITHOUT_GATES)
@@ -170,7 +177,7 @@ def _ungated(said: Said) -> dict[str, Any]:
 
 
 def _by_numbers(said: Said, numbers: Mapping[str, float]) -> Activation:
-    """Return what SiLU is with some numbers."""
+    """Return the activation that SiLU with these numbers means."""
     found = _BY_NUMBERS.get(tuple(numbers))
     if found is None:
         raise said.error(
@@ -181,12 +188,15 @@ def _by_numbers(said: Said, numbers: Mapping[str, float]) -> Activation:
 
 
 def _said_as(arguments: list[str]) -> str:
-    """Return what configs call some numbers."""
+    """Return the names of some numbers in configs, as text."""
     return " and ".join(name for name, argument in _WORDS.items() if argument in arguments)
 
 
 def _limit_of(said: Said, section: Mapping[str, Any], layer: int | None) -> float | None:
-    """Return the limit of a layer, where a config has one for each; None: there is none."""
+    """
+    Return the limit of a layer from a list with one for each layer; None if there is no such list
+    or no limit.
+    """
     limits = section.get(_LIMITS)
     if not limits or (isinstance(limits, list | tuple) and not any(limits)):
         return None
@@ -201,7 +211,7 @@ def _limit_of(said: Said, section: Mapping[str, Any], layer: int | None) -> floa
 def _activations(
     said: Said, section: Mapping[str, Any], names: Mapping[str, Activation] = _NAMES
 ) -> dict[Activation, str]:
-    """Return the activations that are named, all of which a layer computes, and the words."""
+    """Return the named activations, all of which layers support, and the words that name them."""
     found = {}
     for name, value in section.items():
         if value is None or not _ACTIVATION.fullmatch(name) or _ELSEWHERE.search(name):
@@ -234,10 +244,10 @@ def _refuse_unknown(said: Said, section: Mapping[str, Any]) -> None:
 
 def number(said: Said, section: Mapping[str, Any], name: str) -> float | None:
     """
-    Return the number of a name; None: there is none.
+    Return the number under a name; None if there is none.
 
     Raises:
-        InputError: It is no number above 0.
+        InputError: The value is not a number above 0.
     """
     value = section.get(name)
     if value is None:

@@ -2,10 +2,10 @@
 """
 Reads the matrices of every expert into the tensors of a layer, several experts at a time.
 
-A share of an expert, or I that no kernel takes, may begin or end within a block of scales. Its
-columns are then read together with the rest of their blocks, which becomes zero, and zeros follow
-up to the next whole block: gates and ups of zero give zero, so results stay as they are, and no
-value is rounded.
+The columns of a rank's share may begin or end within a block of scales, or their number may be one
+that kernels do not support. Then the rest of these blocks is read, too, and set to zero, and zeros
+follow up to the next whole block. Gates and ups of zero give zero, so the results do not change,
+and no value is rounded.
 """
 
 from __future__ import annotations
@@ -25,10 +25,16 @@ from jitgen.layer.checkpoints.part import Columns, Matrix, Part
 from jitgen.layer.weights import BLOCK128, ExpertWeights
 
 _THREADS = 8
-"""Experts that are read at a time: files are mapped, so that threads wait for the disk alone."""
+"""
+Number of experts that are read at the same time. Files are mapped, so threads only wait for the
+disk.
+"""
 
 Progress = Callable[[int, int], object]
-"""What is called with how many experts were read, and of how many."""
+"""
+Function that is called with the number of experts that have been read, and the number of all
+experts.
+"""
 
 
 def read(part: Part, progress: Progress | None = None) -> ExpertWeights:
@@ -36,7 +42,7 @@ def read(part: Part, progress: Progress | None = None) -> ExpertWeights:
     Return the weights of a part.
 
     Raises:
-        InputError: A tensor is not as the form has it, or they do not fit each other.
+        InputError: A tensor does not have the form of the layer, or tensors do not fit each other.
         ResourceError: There is no memory for the weights.
         OSError: A file cannot be read.
     """
@@ -56,14 +62,14 @@ def read(part: Part, progress: Progress | None = None) -> ExpertWeights:
 
 
 def sizes(part: Part) -> tuple[int, int]:
-    """Return H and I of a layer as the checkpoint has them, for all ranks."""
+    """Return H and I of a layer in the checkpoint, for all ranks together."""
     first = part.matrix(part.form.family.down, part.experts[0])
     return part.form.encoding.size(first)
 
 
 class _Reader:
     """
-    The tensors of a layer, and what each expert fills them from.
+    The tensors of a layer while experts are read into them.
 
     Args:
         part: What is read.
@@ -96,7 +102,7 @@ class _Reader:
                 self._biases[name] = torch.zeros((count, width), device=part.device)
 
     def fill(self, place: int) -> None:
-        """Read the expert of a place into it."""
+        """Read an expert into its place."""
         part, whole = self._part, self._columns.whole
         expert, family = part.experts[place], part.form.family
         gate_up = [part.matrix(module, expert) for module in family.gate_up]
@@ -127,7 +133,7 @@ class _Reader:
         return [(number * size + read, (number + 1) * size) for number in range(inputs)]
 
     def _cuts(self, gate_up: list[Matrix]) -> list[tuple[Matrix, Cut]]:
-        """Return which part of which matrix is read into `w13`."""
+        """Return which parts of which matrices are read into `w13`."""
         columns, across, turns = self._columns, range(self._hidden), self._part.interleaved
         has_both = self._family.rows > 1
         if has_both and turns:
@@ -143,7 +149,7 @@ class _Reader:
         return found
 
     def _require(self, matrix: Matrix, size: tuple[int, int]) -> None:
-        """Require a matrix of a size and of the first one's type, and what belongs to it."""
+        """Require a matrix of this size, of the type of the first matrix, with all its tensors."""
         role = self._encoding.roles[0]
         name, found = matrix.name(role), self._encoding.size(matrix)
         if found != size:
@@ -187,7 +193,7 @@ class _Reader:
 
 
 def _columns(part: Part, whole: int, first: Matrix, down: Matrix) -> Columns:
-    """Return which columns of an expert are read."""
+    """Return the columns of an expert that are read."""
     encoding = part.form.encoding
     unit = 1 if part.dequantize else encoding.unit_of(down)
     has_both = part.form.family.rows > 1 and not part.interleaved

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Reads a model's ``config.json``: what it says of experts, and what no layer computes.
+Reads the entries of a model's ``config.json`` about experts, and finds those that no layer
+supports.
 
-The part of the document that counts is the one that says how many experts there are: the document
-itself, or one inside of it such as ``text_config``. Other words of it are not looked at.
+Only the section with the number of experts is read: the document itself, or an object in it such as
+``text_config``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from jitgen.support.text import printable, shown
 _FILE = "config.json"
 _MAX_BYTES = 2**24
 _LARGEST = 2**31 - 1
-"""Largest number of anything: sizes of kernels are int32."""
+"""Largest allowed number of any kind; sizes of kernels are int32."""
 
 _DEEPEST = 4
 
@@ -37,23 +38,23 @@ _INTERMEDIATE = ("intermediate_size", "ffn_hidden_size")
 _ZERO_EXPERTS = "zero_expert_num"
 _ZERO_KIND = "zero_expert_type"
 OF_ZERO_EXPERTS = (_ZERO_EXPERTS, _ZERO_KIND)
-"""What configs call experts without weights: how many there are, and what they give (LongCat)."""
+"""Entries of configs with the number of experts without weights, and with their kind (LongCat)."""
 
 _QUANTISED = ("quantization_config", "compression_config")
 
 ModelConfig = str | Path | Mapping[str, Any]
-"""A model's config, or the file or folder that has it."""
+"""A model's config: a mapping, or the path of its file or folder."""
 
 
 @frozen
 class Said:
     """
-    Statements of a config on a layer.
+    The statements of a config about a layer.
 
     Attributes:
         what: Its name in errors.
-        section: The part of it that is about the experts.
-        quantised: Section on quantised weights; None: there is none.
+        section: The section about the experts.
+        quantised: The section about quantised weights; None if there is none.
     """
 
     what: str
@@ -61,7 +62,7 @@ class Said:
     quantised: Mapping[str, Any] | None = None
 
     def error(self, message: str) -> InputError:
-        """Return the error of a config."""
+        """Return an error that names the config."""
         return InputError("config", f"{self.what} {message}")
 
     def top_k(self, given: int | None) -> int | None:
@@ -103,13 +104,14 @@ class Said:
 
     def zero_experts(self, ranks: int) -> int:
         """
-        Return the number of experts that give the token itself.
+        Return the number of experts that return the token itself.
 
         Args:
             ranks: How many ranks share the columns of every expert.
 
         Raises:
-            InputError: They give something else, or each of several ranks would add them.
+            InputError: They return something else, or there are several ranks, each of which would
+                add them.
         """
         found = self.count(_ZERO_EXPERTS) or 0
         kind = self.section.get(_ZERO_KIND)
@@ -129,7 +131,8 @@ class Said:
 
     def sizes(self) -> tuple[int, int]:
         """
-        Return the columns of a token that experts see, H, and those between the products, I.
+        Return H, the columns of the tokens that experts get, and I, the columns between the
+        products.
 
         Raises:
             InputError: The config does not state one of them.
@@ -149,13 +152,13 @@ class Said:
         Return the number of a name; None: there is none.
 
         Raises:
-            InputError: It is no number.
+            InputError: The value is not a number.
         """
         found = self._counts((name,)).get(name)
         return None if found is None else min(found)
 
     def require_layer(self, layer: int) -> None:
-        """Refuse a layer that the config says to have no experts."""
+        """Refuse a layer without experts, according to the config."""
         step = self.count("decoder_sparse_step") or 1
         every = self.section.get("moe_layer_freq")
         kinds = self.section.get("mlp_layer_types")
@@ -172,7 +175,9 @@ class Said:
             raise InputError("layer", f"{layer} has no experts: {self.what} says {name} = {said}")
 
     def _one(self, names: tuple[str, ...], what: str) -> int:
-        """Return the one number above zero that all of the names have that are there."""
+        """
+        Return the number above zero under these names; all names that the config has must agree.
+        """
         found = self._counts(names)
         numbers = set().union(*found.values()) - {0}
         if len(numbers) != 1:
@@ -181,7 +186,10 @@ class Said:
         return numbers.pop()
 
     def require_experts(self, experts: int) -> None:
-        """Refuse another number of experts than `experts`, which the tensors have."""
+        """
+        Check that the config does not state another number of experts than `experts`, that of the
+        tensors.
+        """
         self._require_one_of(_EXPERTS, experts, "experts")
 
     def require_sizes(self, hidden: int, intermediate: int) -> None:
@@ -199,7 +207,7 @@ class Said:
             )
 
     def _counts(self, names: tuple[str, ...]) -> dict[str, set[int]]:
-        """Return the numbers under names; a list has one for each layer."""
+        """Return the numbers under these names; a list has one for each layer."""
         found = {}
         for name in names:
             value = self.section.get(name)
@@ -217,22 +225,22 @@ class Said:
 
 
 def require_number(layer: object) -> None:
-    """Refuse what is no number of a layer."""
+    """Require a valid layer number, or None."""
     if type(layer) is not int or layer < 0:
         raise InputError("layer", f"must be an integer of at least 0 (got {shown(layer)})")
 
 
 def said(config: ModelConfig | None, folder: Path | None, prefix: str) -> Said | None:
     """
-    Return the statements of a config on the layer below `prefix`.
+    Return the statements of a config about the layer below `prefix`.
 
     Args:
-        config: What the caller gave; None: the ``config.json`` in `folder`, if there is one.
+        config: The argument of the caller; None: the ``config.json`` in `folder`, if there is one.
         folder: Where the tensors are.
         prefix: Prefix of their names.
 
     Raises:
-        InputError: It cannot be read or understood, or says nothing of experts.
+        InputError: It cannot be read or understood, or has no experts.
         OSError: The file cannot be read.
     """
     if isinstance(config, Mapping):
@@ -306,7 +314,9 @@ def _has_experts(section: Mapping[str, Any]) -> bool:
 def _quantised(
     document: Mapping[str, Any], path: tuple[str, ...], what: str
 ) -> Mapping[str, Any] | None:
-    """Return the quantisation sections of the document on the way to a section."""
+    """
+    Return the quantisation sections of the document and of the objects on the path to a section.
+    """
     found: list[Any] = []
     for length in range(len(path) + 1):
         section = document
@@ -325,7 +335,7 @@ def _quantised(
 
 
 def _at(values: object, index: int) -> object:
-    """Return a value of a list; None: it is no list, or has none there."""
+    """Return a value of a list; None if it is not a list, or too short."""
     is_there = isinstance(values, list | tuple) and index < len(values)
     return values[index] if is_there else None  # type: ignore[index]
 

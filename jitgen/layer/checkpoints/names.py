@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Sorts the tensors below a layer's prefix: read, known to be of other layers, or refused.
+Classifies the tensors below a layer's prefix: read, known to belong to other modules, or refused.
 
-All tensors below ``experts.`` belong to the experts, so a form reads each of them or it is refused:
-a bias, an adapter, a static scale would change the result. Tensors beside ``experts.`` belong to
-other modules:
+All tensors below ``experts.`` belong to the experts. So each of them is read or refused: leaving
+out a bias, an adapter or a static scale would change the result. Tensors that are not below
+``experts.`` belong to other modules:
 
 =====================================  =========================================================
 begins with                            is
@@ -72,10 +72,10 @@ _MOST_NAMED = 4
 
 def require_all_read(source: Source, prefix: str, family: str, form: Form, experts: int) -> None:
     """
-    Refuse tensors that would be left out, and may change what experts compute.
+    Refuse tensors that are not read and may change the results of experts.
 
     Raises:
-        InputError: There is one; the message names it, and what stands beside it.
+        InputError: There is such a tensor; the message names it, and its neighbours.
     """
     known = {below(prefix, name) for name in _each((*form.reads, *form.unused), experts)}
     start, own = below(prefix, ""), f".{below(prefix, _EXPERTS)}."
@@ -101,10 +101,11 @@ def require_all_read(source: Source, prefix: str, family: str, form: Form, exper
 
 def count(source: Source, prefix: str, form: Form) -> int:
     """
-    Return how many experts a layer has, each with all that a form reads.
+    Return the number of experts of a layer, after checking that each has all tensors of the form.
 
     Raises:
-        InputError: One lacks a tensor, or tensors of all experts have other numbers of them.
+        InputError: An expert lacks a tensor, or tensors of all experts have different numbers of
+            experts.
         OSError: A file cannot be read.
     """
     if EXPERT not in form.reads[0]:
@@ -159,7 +160,7 @@ def _common_length(source: Source, prefix: str, form: Form) -> int:
 
 
 def _some(names: list[str]) -> str:
-    """Return a few names, one of each kind first, and how many more there are."""
+    """Return a few names as text, one of each kind first, and the number of the others."""
     kinds: dict[str, str] = {}
     for name in names:
         kinds.setdefault(_NUMBER.sub("experts.E.", name, count=1), name)

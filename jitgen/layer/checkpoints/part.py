@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The part of a checkpoint that is read: a layer in one form, some of its experts, a share of each.
+The part of a checkpoint that is read: some experts of a layer, and a share of the columns of each.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ if TYPE_CHECKING:
 
 
 _UNIT = 16
-"""Columns of FP8 in 16 bytes, which the kernels of some targets ask of K."""
+"""FP8 columns in 16 bytes; kernels of some targets need a multiple of this for K."""
 
 
 @frozen
 class Form:
     """
-    A family of names in an encoding, as a layer has them.
+    The form of a layer: a family of names and an encoding of values.
 
     Attributes:
         family: The names.
         encoding: How values are stored.
-        reads: Every name below the prefix that is read, the first that of a matrix. ``.E.`` stands
-            for the number of an expert; names without it are of all experts, one behind the other.
-        unused: Names of scales of tokens that are known and not used.
+        reads: Every name below the prefix that is read; the first is that of a matrix. ``.E.``
+            stands for the number of an expert; tensors whose names lack it hold all experts, one
+            after another.
+        unused: Names of known scales of tokens, which are not used.
         is_turned: Whether tensors of all experts are (E, K, N).
     """
 
@@ -59,7 +60,7 @@ class Share:
 
     def of(self, intermediate: int) -> range:
         """
-        Return its columns.
+        Return the columns of the share.
 
         Raises:
             InputError: They cannot be divided among the ranks.
@@ -77,14 +78,15 @@ class Share:
 @frozen
 class Columns:
     """
-    Columns I of an expert that are read.
+    The columns I of an expert that are read.
 
     Attributes:
-        whole: All that the checkpoint has.
-        own: Those that count.
-        read: Those that are read: with the rest of the blocks of scales that `own` begins and ends
-            in.
-        size: Columns in the layer: `read`, and zeros up to a size that kernels take.
+        whole: All columns of the checkpoint.
+        own: The columns that this rank keeps.
+        read: The columns that are read: `own`, and the rest of the blocks of scales in which `own`
+            begins and ends.
+        size: Number of columns in the layer: those of `read`, and zeros up to a size that kernels
+            support.
     """
 
     whole: int
@@ -100,11 +102,11 @@ class Columns:
         Args:
             whole: All columns I.
             share: The share.
-            unit: Neighbours that share a scale; 1: none do.
-            fills: Whether the layer must have whole units.
+            unit: Number of consecutive columns that share a scale; 1: each has its own.
+            fills: Whether the size in the layer must be a multiple of `unit`.
 
         Raises:
-            InputError: The columns cannot be divided so.
+            InputError: The columns cannot be divided in this way.
         """
         own = share.of(whole)
         read = outer(own, unit, whole)
@@ -113,7 +115,10 @@ class Columns:
 
 
 def outer(part: range, unit: int, size: int) -> range:
-    """Return the range around another that begins and ends with a unit, or with the size."""
+    """
+    Return the smallest range around `part` that begins and ends at multiples of `unit`, or ends at
+    `size`.
+    """
     return range(part.start // unit * unit, min(size, -(-part.stop // unit) * unit))
 
 
@@ -126,14 +131,14 @@ class Part:
         source: Where it is.
         prefix: Prefix of the layer's names.
         form: The form of the layer.
-        experts: Which experts.
-        share: Which columns of each.
-        device: Where they go.
-        activation_format: What tokens are to be quantised to, where the weights leave a choice.
-        scale_format: What the model's config says that scales are, ``ue8m0`` or ``float``; None:
-            nothing, so that their type says it.
+        experts: The experts that are read.
+        share: The columns that are read of each.
+        device: The device of the weights.
+        activation_format: The format to which tokens are quantised, if the weights allow several.
+        scale_format: The format of scales in the model's config, ``ue8m0`` or ``float``; None: the
+            config has none, and the type of the scales decides.
         dequantize: Whether weights become bfloat16.
-        interleaved: Whether gates and ups of one tensor take turns.
+        interleaved: Whether rows of gates and ups of one tensor alternate.
     """
 
     source: Source
@@ -149,7 +154,7 @@ class Part:
 
     @property
     def maker(self) -> torch.device:
-        """Device on which weights are computed from others before they go to `device`."""
+        """Device on which weights are converted before they are copied to `device`."""
         return torch.device("cpu") if self.device.type == "meta" else self.device
 
     def matrix(self, module: str, expert: int) -> Matrix:
@@ -168,15 +173,15 @@ class Part:
 @frozen
 class Matrix:
     """
-    One matrix (N, K) of one expert, and the tensors that go with it.
+    One matrix (N, K) of one expert, with its scales and other tensors.
 
     Attributes:
         source: Where it is.
         prefix: Prefix of the layer's names.
         family: The names.
-        module: Which of the family's modules.
-        expert: Which expert.
-        is_turned: Whether it lies as (K, N).
+        module: The module of the family.
+        expert: Number of the expert.
+        is_turned: Whether it is stored as (K, N).
         scale_format: As of `Part`.
     """
 
@@ -189,7 +194,7 @@ class Matrix:
     scale_format: str | None = None
 
     def name(self, role: str) -> str:
-        """Return the whole name of the tensor of a role; that which it would have if absent."""
+        """Return the full name of the tensor of a role, whether the tensor exists or not."""
         names = [
             below(self.prefix, name.replace(EXPERT, f".{self.expert}."))
             for name in self.family.names(self.module, role)
@@ -213,11 +218,12 @@ class Matrix:
 
     def read(self, role: str, *at: range) -> Tensor:
         """
-        Return this matrix's tensor of a role, where the source has it: it is never written to.
+        Return the tensor of a role of this matrix, in the memory of the source, which must not be
+        written to.
 
         Args:
-            role: Which one.
-            *at: Which of its rows, and which of its columns; left out: all.
+            role: The role.
+            *at: The rows, and the columns; all if left out.
         """
         index = tuple(slice(each.start, each.stop) for each in at)
         if self.is_turned and len(self.shape(role)) == 2:
@@ -230,6 +236,6 @@ class Matrix:
         return found.mT if self.is_turned and found.dim() == 2 else found
 
     def origin(self, *starts: int) -> tuple[int, ...]:
-        """Return where a part of this matrix that begins so begins in the whole tensor."""
+        """Return the position in the whole tensor of a part of this matrix that begins at `at`."""
         place = starts[::-1] if self.is_turned else starts
         return (self.expert, *place) if self.family.is_fused else place

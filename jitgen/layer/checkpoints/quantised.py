@@ -2,8 +2,9 @@
 """
 Compares the statements of a model's config on quantised weights with the tensors.
 
-Each ``quant_method`` has a reader, which returns the encodings that its words allow; the tensors
-decide among them. Modules that the config lists as not converted have plain weights.
+Each ``quant_method`` has a function that reads its entries and returns the encodings that they
+allow; the tensors decide among these. Modules that the config lists as not converted have plain
+weights.
 
 ==================  ===============================================================================
 quant_method        what is read of it
@@ -57,7 +58,7 @@ _OF_BLOCKS = {
 """Encodings by the rows and columns that share a scale."""
 
 _NARROW = ("expert_dtype", "weight_block_size", "quant_algo")
-"""Words that decide among encodings."""
+"""Entries that decide among encodings."""
 
 _ELSEWHERE = {
     *("quant_method", "modules_to_convert", "dequantize", "kv_cache_scheme", "producer"),
@@ -75,13 +76,13 @@ _COMPRESSED = {
     ("int", 4, "group"): "int4",
     ("int", 4, "channel"): "int4",
 }
-"""What compressed-tensors calls an encoding: type, bits and strategy of the weights."""
+"""Encodings by the description of compressed-tensors: type, bits and strategy of the weights."""
 
 _SOME_MODULES = {"model.layers.0.mlp.experts.0.gate_proj"}
-"""Modules of experts, where there are no tensors that tell their names."""
+"""Names of the modules of experts, used if there are no tensors with names."""
 
 _GROUPS = {"mxfp8": (32,), "mxfp4": (32,), "nvfp4": (16,)}
-"""Values that share a scale, for encodings that have one size alone."""
+"""Number of values that share a scale, for encodings with a single group size."""
 
 _ALGORITHMS = {
     "FP8": ("fp8_tensor",),
@@ -93,7 +94,7 @@ _ALGORITHMS = {
     "MXFP4": ("mxfp4",),
     "W4A8_MXFP4_FP8": ("mxfp4",),
 }
-"""What ModelOpt calls an encoding."""
+"""Encodings by their name in ModelOpt."""
 
 _GPTQ: dict[str, tuple[Any, ...]] = {
     "bits": (4,),
@@ -109,17 +110,18 @@ _OF_GPTQ = {
 }
 _AWQ: dict[str, tuple[Any, ...]] = {"bits": (4,)}
 _OF_AWQ = {"group_size", "backend"}
-"""Words that the tensors decide, or that do not affect how they are read."""
+"""Entries that follow from the tensors, or do not affect how they are read."""
 
 
 @frozen
 class Asked:
     """
-    What the caller asks for.
+    The requests of the caller.
 
     Attributes:
-        is_static_left_out: Static scales of tokens may be stated, and are not used.
-        is_dequantized: Weights become bfloat16.
+        is_static_left_out: Whether the config may state static scales of tokens, which are not
+            used.
+        is_dequantized: Whether weights become bfloat16.
     """
 
     is_static_left_out: bool = False
@@ -133,11 +135,11 @@ def scale_format(said: Said | None, prefix: str, form: Form, asked: Asked) -> st
     Args:
         said: The config.
         prefix: Prefix of the layer's names.
-        form: What the tensors are.
-        asked: What the caller asks for.
+        form: The form of the tensors.
+        asked: The requests of the caller.
 
     Raises:
-        InputError: It is not understood, or contradicts the tensors.
+        InputError: The config is not understood, or contradicts the tensors.
     """
     if said is None or said.quantised is None:
         return None
@@ -177,7 +179,7 @@ def stated(said: Said) -> tuple[str, ...]:
     Return the encodings that a config allows for experts that it does not exclude.
 
     Raises:
-        InputError: It is not understood.
+        InputError: The config is not understood.
     """
     if said.quantised is None:
         return (_PLAIN,)
@@ -217,7 +219,7 @@ def _mxfp4(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:
 
 
 def _modelopt(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:
-    """Read ModelOpt's words; whether there are static scales, the tensors tell."""
+    """Read the entries of ModelOpt. The tensors decide whether there are static scales."""
     _require_known(
         said,
         {name: value for name, value in found.items() if name != "config_groups"},
@@ -248,7 +250,7 @@ def _compressed(
 def _groups_of(
     said: Said, found: Mapping[str, Any], modules: set[str]
 ) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the groups of a config that are of some modules, with their names."""
+    """Return the groups of a config that apply to these modules, by name."""
     groups = found.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise said.error(f"must have an object for {_WORD}.config_groups (got {shown(groups)})")
@@ -261,7 +263,7 @@ def _groups_of(
 
 
 def group_size(said: Said) -> int | None:
-    """Return how many INT4 weights of experts share a scale."""
+    """Return the number of INT4 weights of experts that share a scale."""
     if _method(said, said.quantised or {}) in ("gptq", "awq"):
         found = (said.quantised or {}).get("group_size")
         return found if isinstance(found, int) else None
@@ -320,7 +322,10 @@ def _compressed_group(said: Said, name: str, group: Mapping[str, Any], asked: As
 
 
 def _gptq(said: Said, found: Mapping[str, Any], *_: object) -> tuple[str, ...]:
-    """Read GPTQ's words; what says how weights were found does not affect how they are read."""
+    """
+    Read the entries of GPTQ; those about the search for the weights do not affect how they are
+    read.
+    """
     if found.get("sym") is False:
         raise said.error(f"says {_WORD}.sym = False, and weights with zero points are not read")
     _require_known(said, _without(found, _OF_GPTQ), _GPTQ)
@@ -353,13 +358,13 @@ _READERS: dict[str, _Reader] = {
     "gptq": _gptq,
     "awq": _awq,
 }
-"""Who reads the words of each method."""
+"""The function that reads the entries of each method."""
 
 
 def _require_known(
     said: Said, found: Mapping[str, Any], allowed: Mapping[str, tuple[Any, ...]]
 ) -> None:
-    """Refuse statements that contradict what is read, and unknown ones."""
+    """Refuse unknown entries, and entries that contradict the encoding."""
     for name, value in found.items():
         if name in (*_NOT_CONVERTED, *_ELSEWHERE) or value in (None, False, [], {}, ""):
             continue

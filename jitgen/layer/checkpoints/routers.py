@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a model's config says of its router, as fields of `RouterConfig`.
+Reads the router from a model's config, as fields of `RouterConfig`.
 
-A config says numbers (`_WORDS`), and some say how scores are made; of the others the type of the
-model tells it (`RULES`). A word that changes the choice, and that `jitgen.route` does not compute,
-is refused by its name.
+All configs have numbers (`_WORDS`), and some say how scores are computed; for the others it follows
+from the type of the model (`RULES`). An entry that changes the choice in a way that `jitgen.route`
+does not support is an error that names the entry.
 """
 
 from __future__ import annotations
@@ -24,42 +24,44 @@ _SCORINGS = {
     "sigmoid": Scoring.SIGMOID,
     "sqrtsoftplus": Scoring.SQRTSOFTPLUS,
 }
-"""What configs call the ways to score that `jitgen.route` has."""
+"""The scorings of `jitgen.route`, by their names in configs."""
 
 _METHODS = {
     "greedy": (False, GroupScoring.TOP2),
     "noaux_tc": (True, GroupScoring.TOP2),
     "group_limited_greedy": (False, GroupScoring.MAX),
 }
-"""What configs call a choice: whether it has a bias, and what groups are kept for."""
+"""
+Methods of choosing by their names in configs: whether there is a bias, and how groups are scored.
+"""
 
 _SOFTCAPS = ("moe_router_logit_softcapping", "router_logit_softcapping")
-"""What configs call the bound of a router's logits: Laguna's, Grok's."""
+"""Names, in configs of Laguna and Grok, of the bound of a router's logits."""
 
 _SCALES = ("routed_scaling_factor", "moe_routed_scaling_factor")
-"""What configs call the number that weights are multiplied with at last."""
+"""Names, in configs, of the factor of the weights."""
 
 _ANY_SCALE = re.compile(r"rout\w*_scal|scal\w*_rout")
 
 _RENORMALIZE = ("norm_topk_prob", "moe_renormalize")
-"""What configs call that weights are divided by their sum."""
+"""Name, in configs, of the entry that says whether weights are divided by their sum."""
 
 _REFUSED = (
     *("hash_moe", "moe_norm_min", "router_temperature"),
     *("moe_apply_router_weight_on_input", "apply_router_weight_on_input"),
 )
-"""Words that change the choice or the weights, and that `jitgen.route` does not compute."""
+"""Entries that change the choice or the weights in a way that `jitgen.route` does not support."""
 
 
 @frozen
 class Rule:
     """
-    How models of a type route.
+    The router of models of one type.
 
     Attributes:
-        scoring: How scores come of logits.
+        scoring: How scores are computed from logits.
         has_bias: Whether there is a correction bias.
-        renormalize: Whether weights are divided by their sum; None: ``norm_topk_prob`` says it.
+        renormalize: Whether weights are divided by their sum; None: as ``norm_topk_prob`` says.
     """
 
     scoring: Scoring
@@ -103,22 +105,23 @@ RULES: dict[str, Rule] = {
     "flint": Rule(scoring=Scoring.SIGMOID),
     "deepseek_v4": Rule(scoring=Scoring.SQRTSOFTPLUS, has_bias=True, renormalize=True),
 }
-"""How each type of model routes."""
+"""The rule of each type of model."""
 
 
 EXPERTS_ALONE = (
     *("llama4_text", "phimoe", "lfm2_moe", "hy_v3", "ernie4_5_moe", "hunyuan_v1_moe", "kolibri1"),
     *("cohere2_moe", "afmoe", "inkling2_text"),
 )
-"""Types of models whose experts are computed, and whose router is not."""
+"""Types of models whose experts are supported, but not their router."""
 
 
 def require_known_experts(said: Said) -> None:
     """
-    Refuse a type of model of whose experts nothing is known but their sizes.
+    Refuse a type of model if only the sizes of its experts are known.
 
     Raises:
-        InputError: It may have a norm after each expert, no gate, or another formula.
+        InputError: The type is unknown; it may have a norm after each expert, no gate, or another
+            formula.
     """
     kind = said.section.get("model_type")
     if kind is not None and (not isinstance(kind, str) or kind not in (*RULES, *EXPERTS_ALONE)):
@@ -130,14 +133,14 @@ def require_known_experts(said: Said) -> None:
 
 def fields(said: Said, layer: int | None = None) -> dict[str, Any]:
     """
-    Return the fields of `RouterConfig` that a config says.
+    Return the fields of `RouterConfig` from a config.
 
     Args:
         said: The config.
-        layer: Number of the layer; None: one that chooses by scores.
+        layer: Number of the layer; None: a layer that chooses experts by scores.
 
     Raises:
-        InputError: It says something that is not computed, or too little.
+        InputError: It has an entry that is not supported, or lacks one.
     """
     section = said.section
     for name in _REFUSED:
@@ -174,7 +177,7 @@ def fields(said: Said, layer: int | None = None) -> dict[str, Any]:
 
 
 def _one(said: Said, section: Mapping[str, Any], names: Sequence[str]) -> float | None:
-    """Return the number that several names have; None: none has one."""
+    """Return the number that the config has under these names; None if it has none."""
     found = {value for name in names if (value := number(said, section, name)) is not None}
     if len(found) > 1:
         raise said.error(f"says both {' and '.join(names)}, which differ")
@@ -182,14 +185,17 @@ def _one(said: Said, section: Mapping[str, Any], names: Sequence[str]) -> float 
 
 
 def _is_hashed(said: Said, section: Mapping[str, Any], layer: int) -> bool:
-    """Say whether a table has the experts of each token of a layer: DeepSeek-V4's first ones."""
+    """
+    Say whether a table gives the experts of each token in a layer, as in the first layers of
+    DeepSeek-V4.
+    """
     kinds = section.get("mlp_layer_types")
     is_said = isinstance(kinds, list | tuple) and kinds[layer : layer + 1] == ["hash_moe"]
     return is_said or layer < (said.count("num_hash_layers") or 0)
 
 
 def _rule(said: Said, section: Mapping[str, Any]) -> Rule:
-    """Return how the config, else the type of the model, says that scores are made."""
+    """Return the rule for scores from the config, or else from the type of the model."""
     kind, word = section.get("model_type"), section.get("scoring_func")
     known = RULES.get(kind) if isinstance(kind, str) else None
     method = section.get("topk_method")

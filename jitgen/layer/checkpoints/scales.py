@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Checks the scales and biases of a checkpoint: their types, and that their values make sense.
+Checks the scales and biases of a checkpoint: their types, and that their values are possible.
 
 ==================  ===============================================================================
 type of scales      what they are
@@ -11,9 +11,9 @@ float8_e8m0fnu      powers of two (UE8M0); the byte 255 is a NaN
 uint8               the bytes of UE8M0, unless the model's config says that scales are float
 ==================  ===============================================================================
 
-Another type is refused, for a number that is cast may be another number. So is a NaN, an infinity,
-a scale below zero, and a zero over weights that are not all zero: no quantisation makes them, and a
-layer that has one is damaged.
+Other types are refused, because a conversion could change the meaning of a number. So are a NaN, an
+infinity, a negative scale, and a scale of zero for weights that are not all zero: quantisation
+never gives these, so the checkpoint is damaged.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ Place = tuple[int, ...]
 
 def require_bytes(scale: Tensor, name: str, origin: Place = ()) -> None:
     """
-    Require scales of a byte each without a NaN; `origin` is where they begin in their tensor.
+    Require scales of one byte each, without a NaN. `origin` is their position in the tensor, for
+    errors.
 
     Raises:
-        InputError: They are of another type, or one is.
+        InputError: They are of another type, or one is a NaN.
     """
     if scale.dtype not in BYTES:
         raise InputError("source", f"{name} must be {describe({*BYTES})} (got {scale.dtype})")
@@ -58,11 +59,11 @@ def of_matrix(
     Return scales of FP8 weights as float32.
 
     Args:
-        matrix: Whose they are.
+        matrix: The matrix of the scales.
         role: Their role.
-        scale: Those that are read.
-        used: Returns for each of them whether it has a value that is not zero.
-        origin: Where those that are read begin in their tensor.
+        scale: The scales that were read.
+        used: Returns for each scale whether it has a weight that is not zero.
+        origin: Position of the scales in their tensor.
 
     Raises:
         InputError: The type of the scales has another meaning, or a value is not a scale.
@@ -109,7 +110,7 @@ def non_negative(
     Return scales that are numbers of some types, as float32.
 
     Raises:
-        InputError: They are of another type, or one is below zero or no number.
+        InputError: They are of another type, or one is negative, infinite or NaN.
     """
     name = matrix.name(role)
     if scale.dtype not in types:
@@ -126,7 +127,7 @@ def positive(matrix: Matrix, role: str) -> Tensor:
     Return the one number of a matrix, float32 ().
 
     Raises:
-        InputError: It is of another type, or no number above zero.
+        InputError: It is of another type, or not a number above zero.
     """
     name, number = matrix.name(role), matrix.read(role).reshape(())
     if number.dtype is not torch.float32:
@@ -140,7 +141,7 @@ def of_bias(bias: Tensor, name: str) -> Tensor:
     Return biases as float32.
 
     Raises:
-        InputError: They are of another type, or one is no number.
+        InputError: They are of another type, or one is infinite or NaN.
     """
     if bias.dtype not in NUMBERS:
         raise InputError("source", f"{name} must be {describe({*NUMBERS})} (got {bias.dtype})")

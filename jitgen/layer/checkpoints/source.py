@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Source of a checkpoint's tensors: safetensors files, or memory."""
+"""The source of a checkpoint's tensors: safetensors files, or tensors in memory."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class Source:
 
     Attributes:
         what: Its name in errors.
-        files: For each name the file that holds it; empty for tensors in memory.
+        files: For each name the file with the tensor; empty for tensors in memory.
         tensors: Tensors in memory.
-        folder: Where the files are; None for tensors in memory.
-        is_shard: Whether it is one of several files, by its name: others may have more experts.
-        opened: Files that were read from, for a layer of DeepSeek-V3 has 1,536 tensors.
+        folder: The folder of the files; None for tensors in memory.
+        is_shard: Whether the name of the file says that it is one of several; the others may have
+            more experts.
+        opened: Open files, which are kept because a layer of DeepSeek-V3 has 1,536 tensors.
     """
 
     what: str
@@ -45,7 +46,7 @@ class Source:
         Return the tensors of a folder, a file, or a mapping.
 
         Raises:
-            InputError: It holds none, or is of another type.
+            InputError: It has no tensors, or is of another type.
             ToolchainError: safetensors is not installed.
             OSError: A file cannot be read.
         """
@@ -116,11 +117,12 @@ class Source:
 
     def read(self, name: str, at: tuple[slice, ...] = ()) -> Tensor:
         """
-        Return a tensor where it is, without a gradient: it may be mapped, and is not written to.
+        Return a tensor in its present memory, without a gradient. It may be a mapped file, and must
+        not be written to.
 
         Args:
             name: Its name.
-            at: Which part of its first dimensions; left out: all.
+            at: The part of its first dimensions; all if left out.
 
         Raises:
             InputError: There is no such tensor, or it has no values.

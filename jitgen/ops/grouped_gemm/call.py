@@ -60,8 +60,8 @@ def grouped_gemm(  # noqa: C901, PLR0912, PLR0913, PLR0915  # written out: a hel
     unless it was prewarmed or JITGEN_ON_MISS says otherwise; it runs on the current stream of the
     tensors' device, and the host does not wait for it.
 
-    Autograd gets gradients of a, b and bias if a and b are bfloat16 or float16 (on a CPU also float32)
-    without scales, and `out` is not given. Second derivatives are not supported: see
+    Autograd gets gradients of a, b and bias if a and b are bfloat16 or float16 (on a CPU also
+    float32) without scales, and `out` is not given. Second derivatives are not supported: see
     docs/gradients.md.
 
     As in torch, float32 operands give a float32 result by default, and float16 operands a float16

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How values of experts are stored: one of the two axes of a checkpoint; names are the other,
+The encodings of the values of experts. They are independent of the names of tensors: see
 `jitgen.layer.checkpoints.family`.
 
 ============  ====================================================  ==========================
@@ -35,7 +35,7 @@ from jitgen.layer.checkpoints.encodings.plain import Plain
 from jitgen.layer.checkpoints.encodings.protocol import Encoding
 
 _SCALES = ("weight_scale_inv", "weight_scale", "scale")
-"""Roles of what values are multiplied with; DeepSeek-V4 has the last."""
+"""Roles of tensors with factors of the values; the last is that of DeepSeek-V4."""
 
 ENCODINGS: tuple[Encoding, ...] = (
     Mxfp4("blocks", "scales"),

@@ -36,7 +36,7 @@ class Mxfp4(Encoding):
     unit = _GROUP
 
     def fits(self, matrix: Matrix) -> bool:
-        """Say whether there are blocks, or codes with scales for 32."""
+        """Say whether the matrix has blocks, or codes with a scale for each 32."""
         if self.roles[0] == _BLOCKS:
             return True
         codes, scale = (matrix.shape(role) for role in self.roles)
@@ -102,7 +102,7 @@ class Mxfp4(Encoding):
 class Nvfp4(Encoding):
     """
     Codes (N, K / 2), e4m3 scales of 16 values (N, K / 16), and one number for the matrix: a factor
-    (``weight_scale_2``), or what is divided by (``weight_global_scale``).
+    (``weight_scale_2``), or a divisor (``weight_global_scale``).
     """
 
     name = "nvfp4"
@@ -133,7 +133,7 @@ class Nvfp4(Encoding):
         Return NVFP4.
 
         Raises:
-            InputError: N is none that kernels take.
+            InputError: Kernels do not support N.
         """
         n, _ = self.size(matrix)
         if n % 8:
@@ -142,12 +142,14 @@ class Nvfp4(Encoding):
         return PrepackedFormat.NVFP4
 
     def piece(self, matrix: Matrix, rows: range, columns: range) -> Piece:
-        """Return codes (n, k / 2), scales of e4m3 (n, k / 16) and the factor of all, float32."""
+        """
+        Return codes (n, k / 2), e4m3 scales (n, k / 16), and the float32 factor of all values.
+        """
         codes, stored = self._read(matrix, rows, columns)
         return Piece(codes, stored, self._factor(matrix).float())
 
     def _factor(self, matrix: Matrix) -> Tensor:
-        """Return the number that all of a matrix is multiplied with, float64 ()."""
+        """Return the factor of all values of a matrix, float64 ()."""
         whole = scales.positive(matrix, self.roles[2]).double()
         return 1 / whole if self.roles[2] == "weight_global_scale" else whole
 
@@ -162,7 +164,7 @@ class Nvfp4(Encoding):
         return codes, stored
 
     def numbers(self, matrix: Matrix, rows: range, columns: range) -> Tensor:
-        """Return float64, rounded nowhere but by a division."""
+        """Return float64 values, which are exact except for the rounding of one division."""
         around = outer(columns, _NV_GROUP, self.size(matrix)[1])
         codes, stored = self._read(matrix, rows, around)
         repeated = (stored.double() * self._factor(matrix)).repeat_interleave(_NV_GROUP, 1)

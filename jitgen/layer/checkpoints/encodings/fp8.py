@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-FP8 weights (e4m3) and what they are multiplied with: a scale for each 128 x 128, for each row, for
-the whole matrix, for each 32 values of a row, or for each 32 x 32.
+FP8 weights (e4m3) and their scales: one for each 128 x 128, for each row, for the whole matrix, for
+each 32 values of a row, or for each 32 x 32.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Fp8(Encoding):
     types = (torch.float8_e4m3fn,)
 
     def fits(self, matrix: Matrix) -> bool:
-        """Say whether the scales have a shape of this kind."""
+        """Say whether the scales have a shape of this encoding."""
         if matrix.dtype("weight") not in self.types or len(matrix.shape("weight")) != 2:
             return False
         shape = matrix.shape(self.roles[1])
@@ -49,7 +49,7 @@ class _Fp8(Encoding):
         raise NotImplementedError
 
     def check(self, matrix: Matrix, size: tuple[int, int]) -> None:
-        """Require scales of such a shape."""
+        """Require scales with a shape of this encoding."""
         require_shape(matrix, self.roles[1], *self.shapes(size))
 
     def numbers(self, matrix: Matrix, rows: range, columns: range) -> Tensor:
@@ -69,7 +69,7 @@ class _Fp8(Encoding):
         raise NotImplementedError
 
     def repeated(self, scale: Tensor) -> Tensor:
-        """Return scales that can be multiplied with values: as many, or more."""
+        """Return scales repeated to the shape of values, or to a larger one."""
         raise NotImplementedError
 
 
@@ -129,7 +129,7 @@ class Fp8Row(_Fp8):
 
 
 class Fp8Tensor(Fp8Row):
-    """One scale for the whole matrix, which every row gets."""
+    """One scale for the whole matrix; every row gets it."""
 
     name = "fp8_tensor"
 
@@ -164,7 +164,7 @@ class Mxfp8(_Fp8):
         Return MXFP8.
 
         Raises:
-            InputError: Sizes are none that kernels take.
+            InputError: Kernels do not support the sizes.
         """
         n, k = self.size(matrix)
         if n % 8 or k % _GROUP:

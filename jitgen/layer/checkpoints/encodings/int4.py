@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 INT4 as compressed-tensors packs it: eight values in an int32, the first in its lowest bits, each
-stored plus 8; one scale for a group of neighbours in a row. Layers compute with groups of 32 and
-128, prepacked.
+stored as value plus 8; one scale for each group of consecutive values in a row. Layers support
+groups of 32 and 128, prepacked.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Int4(Encoding):
     kernel = "int4"
 
     def fits(self, matrix: Matrix) -> bool:
-        """Say whether values are packed in words."""
+        """Say whether values are packed in int32 words."""
         return matrix.dtype(self.roles[0]) in self.types
 
     def size(self, matrix: Matrix) -> tuple[int, int]:
-        """Return N and K, which ``weight_shape`` says."""
+        """Return N and K from ``weight_shape``."""
         n, words = sizes(matrix, self.roles[0], self.types)
         name = matrix.name("weight_shape")
         found = [0, 0]

@@ -31,14 +31,14 @@ from jitgen.layer.checkpoints.encodings.protocol import inner, require_shape, si
 from jitgen.layer.checkpoints.part import Matrix, outer
 
 GPTQ_V2 = "gptq_v2"
-"""What a model's config calls files of GPTQ whose zero points are stored as they are."""
+"""Name, in a model's config, of the format of GPTQ files whose zero points are stored unchanged."""
 
 
 class _Turned(Int4):
-    """What both orders share."""
+    """Base class of both orders."""
 
     def fits(self, matrix: Matrix) -> bool:
-        """Say whether values are in words, as many along N as there are scales."""
+        """Say whether values are in int32 words, with the N of the scales."""
         words, found = matrix.shape(self.roles[0]), matrix.shape(self.roles[1])
         is_packed = matrix.dtype(self.roles[0]) in self.types and len(words) == len(found) == 2
         return is_packed and self._of_words(*words)[0] == found[1]
@@ -106,7 +106,7 @@ class _Turned(Int4):
 
     @abstractmethod
     def _zero(self, matrix: Matrix) -> int:
-        """Return the zero point of symmetric weights, as it is stored."""
+        """Return the stored number for the zero point of symmetric weights."""
 
     @abstractmethod
     def _values(self, matrix: Matrix, rows: range, columns: range) -> Tensor:

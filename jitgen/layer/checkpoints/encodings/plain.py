@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that are not quantised: bfloat16, to which float16 and float32 are rounded."""
+"""Weights that are not quantised: bfloat16; float16 and float32 are rounded to it."""
 
 from __future__ import annotations
 

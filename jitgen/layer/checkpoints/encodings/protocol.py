@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of encodings: how the values of one matrix are stored, and what a layer reads."""
+"""
+The protocol of encodings: how the values of one matrix are stored, and how a layer reads them.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ from jitgen.ops.tensors import describe
 
 class Piece(NamedTuple):
     """
-    A part of one matrix, as a layer has it.
+    A part of one matrix, in the form that a layer uses.
 
     Attributes:
         values: (n, k), or (n, k / 2) bytes of two codes.
-        scale: What belongs to them; None: nothing.
-        overall: What all of them are multiplied with besides, (); None: nothing.
+        scale: Their scales; None: no scales.
+        overall: A further factor of all values, (); None: no factor.
     """
 
     values: Tensor
@@ -33,16 +35,17 @@ class Piece(NamedTuple):
 
 class Encoding(ABC):
     """
-    One way to store the values of a matrix (N, K).
+    An encoding of the values of a matrix (N, K).
 
     Attributes:
         name: Its name in errors and documents.
         roles: Roles of the tensors that it reads, that of the values first.
         types: Types of the values.
-        kernel: What a layer computes with: ``none``, ``block128``, ``row``, or prepacked ``mxfp4``,
-            ``nvfp4``, ``mxfp8`` or ``int4``; None: no layer computes with it as it is, so that it
-            can only become bfloat16.
-        unit: Neighbours in I that share a scale and cannot be divided; 1: any can.
+        kernel: The format in which a layer uses the weights: ``none``, ``block128``, ``row``, or
+            prepacked ``mxfp4``, ``nvfp4``, ``mxfp8`` or ``int4``; None: layers do not support the
+            encoding, except converted to bfloat16.
+        unit: Number of consecutive columns I that share a scale, and cannot be divided among ranks;
+            1: every division is possible.
         can_turn: Whether tensors of all experts may be (E, K, N).
     """
 
@@ -57,7 +60,7 @@ class Encoding(ABC):
 
     @abstractmethod
     def fits(self, matrix: Matrix) -> bool:
-        """Say whether a matrix, of which all roles are there, is stored so."""
+        """Say whether a matrix that has the tensors of all roles is stored in this encoding."""
 
     @abstractmethod
     def size(self, matrix: Matrix) -> tuple[int, int]:
@@ -65,7 +68,7 @@ class Encoding(ABC):
         Return N and K of a matrix.
 
         Raises:
-            InputError: Its values are not stored so.
+            InputError: Its values are not in this encoding.
         """
 
     def check(self, matrix: Matrix, size: tuple[int, int]) -> None:  # noqa: B027  # none may be
@@ -73,20 +76,20 @@ class Encoding(ABC):
         Require the tensors that belong to the values of a matrix (N, K).
 
         Raises:
-            InputError: One has another shape.
+            InputError: A tensor has another shape.
         """
 
     def prepacked(self, matrix: Matrix) -> PrepackedFormat | None:  # noqa: ARG002  # some ask it
         """
-        Return the format that a matrix is prepacked in; None: it is read as it is.
+        Return the format to which a matrix is prepacked; None: it is not prepacked.
 
         Raises:
-            InputError: There is none for its groups or scales.
+            InputError: There is no format for its groups or scales.
         """
         return None
 
     def unit_of(self, matrix: Matrix) -> int:  # noqa: ARG002  # of some it depends on it
-        """Return `unit`, where it depends on the matrix."""
+        """Return `unit` for a matrix, on which it may depend."""
         return self.unit
 
     def piece(self, matrix: Matrix, rows: range, columns: range) -> Piece:
@@ -99,13 +102,13 @@ class Encoding(ABC):
             columns: Which of its columns, likewise.
 
         Raises:
-            InputError: A value is none that this encoding has.
+            InputError: A value is not possible in this encoding.
         """
         raise NotImplementedError
 
     @abstractmethod
     def numbers(self, matrix: Matrix, rows: range, columns: range) -> Tensor:
-        """Return the numbers of a part of a matrix, any part: (n, k) float32 or bfloat16."""
+        """Return the numbers of any part of a matrix: (n, k) float32 or bfloat16."""
 
 
 def sizes(matrix: Matrix, role: str, dtypes: tuple[torch.dtype, ...]) -> tuple[int, int]:
@@ -113,7 +116,7 @@ def sizes(matrix: Matrix, role: str, dtypes: tuple[torch.dtype, ...]) -> tuple[i
     Return the shape of a tensor that must be a matrix of some types.
 
     Raises:
-        InputError: It is none.
+        InputError: It is not a matrix, or has another type.
     """
     name, dtype, shape = matrix.name(role), matrix.dtype(role), matrix.shape(role)
     if dtype not in dtypes:
@@ -128,10 +131,10 @@ def sizes(matrix: Matrix, role: str, dtypes: tuple[torch.dtype, ...]) -> tuple[i
 
 def require_shape(matrix: Matrix, role: str, *allowed: tuple[int, ...]) -> None:
     """
-    Require a tensor of one of some shapes.
+    Require a tensor with one of these shapes.
 
     Raises:
-        InputError: It has another.
+        InputError: It has another shape.
     """
     shape = matrix.shape(role)
     if shape not in allowed:
@@ -147,5 +150,5 @@ def require_shape(matrix: Matrix, role: str, *allowed: tuple[int, ...]) -> None:
 
 
 def inner(part: range, of: range) -> slice:
-    """Return where a range lies within another around it."""
+    """Return the position of a range relative to the range `of` around it."""
     return slice(part.start - of.start, part.stop - of.start)
