@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-``jitgen bench``: measure jitgen against its budgets, and beside others.
+``jitgen bench``: measure jitgen, and compare it with its budgets and with other libraries.
 
 A suite yields rows, each a figure with its budget, or it keeps a report (`jitgen.bench.suite`),
 which is saved, shown as tables, and written as Markdown.
@@ -49,7 +49,7 @@ class _BenchGroup(click.Group):
         return [*SUITES, *_APART, *_LINES]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """Return the command of a suite, or fail with the suites that there are."""
+        """Return the command of a suite, or fail with a list of the suites."""
         suites = self.list_commands(ctx)
         if cmd_name not in suites:
             ctx.fail(f"{cmd_name!r} is not one of {', '.join(suites)}")
@@ -71,7 +71,7 @@ def bench() -> None:
     """
     Measure a suite and compare it with its budgets. Exits 1 if one is exceeded.
 
-    Nothing is timed before its result was found right. Figures are medians.
+    Every result is checked before it is timed. Figures are medians.
     """
 
 
@@ -89,7 +89,7 @@ def _of_rows(suite: str) -> click.Command:
         command = click.option(
             "--candidates",
             is_flag=True,
-            help="Time every kernel that might be chosen, and others like it.",
+            help="Time every candidate kernel, and similar ones.",
         )(command)
     return click.command(suite, help={**SUITES, **_APART, **_LINES}[suite])(command)
 
@@ -181,7 +181,7 @@ _COUNT = "Cases; 150, 40 of skewed layers, and all that are recorded if left out
 
 
 def _options(suite: Suite) -> dict[str, Option]:
-    """Return every option that a suite may have, by the word of `Suite.options`."""
+    """Return every option that a suite may have, by its name in `Suite.options`."""
     step, count = suite.step, click.IntRange(1)
     seed, minutes = click.IntRange(0), NumberType("minutes", 0.05, 1440)
     routings = ToRead("jitgen.bench.choice.recorded.save writes one")
@@ -203,8 +203,10 @@ def _options(suite: Suite) -> dict[str, Option]:
         return value(words, click.Choice(list(suite.choices.get(name, ()))), text, **more)
 
     return {
-        "peers": flag("--peers use_peers", "Time every peer that is installed, too."),
-        "cases": value("--cases cases_at", TO_READ, "Cases to use instead of its own."),
+        "peers": flag("--peers use_peers", "Also time every installed peer."),
+        "cases": value(
+            "--cases cases_at", TO_READ, "File of cases to use instead of those of the suite."
+        ),
         "only": value(
             "--only",
             str,
@@ -215,8 +217,8 @@ def _options(suite: Suite) -> dict[str, Option]:
         "of": choice("--of family", "of", _OF, default="random", show_default=True),
         "routings": value("--routings", routings, _ROUTINGS),
         "count": value("--count", count, _COUNT),
-        "seed": value("--seed", seed, "Draws the cases.", default=0, show_default=True),
-        "minutes": value("--minutes", minutes, "Begin no case after so many."),
+        "seed": value("--seed", seed, "Seed of random cases.", default=0, show_default=True),
+        "minutes": value("--minutes", minutes, "Begin no case after this many minutes."),
         "experts": numbers("--experts", "Experts on the GPU: 8,32,256."),
         "tokens": numbers("--tokens", "Tokens at once: 1,2,4 to 16384."),
         "ranks": value(
@@ -226,26 +228,30 @@ def _options(suite: Suite) -> dict[str, Option]:
         ),
         "model": choice("--model names", "model", only_these, multiple=True),
         "side": choice("--side sides", "side", only_these, multiple=True),
-        "routed": flag("--routed", "From logits of 256 experts, of which 32 are here."),
+        "routed": flag("--routed", "Begin with logits of 256 experts, 32 of them on this GPU."),
         "quick": flag("--quick", "32 experts and few tokens, without torch: a minute."),
         "rounds": value("--rounds", count, f"Rounds of each {step}.", default=suite.rounds),
-        "seconds": value("--seconds", SECONDS, "Begin no case after so many; all, if left out."),
-        "no_steps": flag("--no-steps", "Leave out the launches of ours, each alone."),
-        "candidates": flag(
-            "--candidates", "Time every kernel that might be chosen, too, but of FP8."
+        "seconds": value(
+            "--seconds", SECONDS, "Begin no case after this many seconds; default: no limit."
         ),
+        "no_steps": flag("--no-steps", "Do not time the launches of a layer one by one."),
+        "candidates": flag("--candidates", "Also time every candidate kernel, except FP8 ones."),
         "formats": flag(
-            "--formats", "Time INT4, NVFP4, MXFP8 and FP8 weights with scales of rows, too."
+            "--formats", "Also time INT4, NVFP4, MXFP8 weights, and FP8 ones with row scales."
         ),
-        "save": value("--save save_at", TO_WRITE, f"Write what was found after every {step}."),
-        "resume": flag("--resume", f"Go on with what --save names: without its cases{hung}."),
-        "from": value("--from read_at", TO_READ, "Show what was saved; needs no GPU."),
+        "save": value(
+            "--save save_at", TO_WRITE, f"Write the results to a file after every {step}."
+        ),
+        "resume": flag("--resume", f"Continue the file of --save: skip its cases{hung}."),
+        "from": value("--from read_at", TO_READ, "Show a saved report; needs no GPU."),
         "kernels": flag("--kernels", f"List the kernels that {needed}, and end."),
         "arch": value("--arch", ARCH, "Target of --kernels and --from; the GPU's if not given."),
         "plot": value("--plot plot_at", _FOLDER, "Draw plots into this folder."),
         "report": value("--report report_at", TO_WRITE, "Write the tables as Markdown."),
         "send": value(
-            "--report send_at", TO_WRITE, "Write a file to send: machine, kernels, table."
+            "--report send_at",
+            TO_WRITE,
+            "Write a file with machine, kernels and table, to be sent.",
         ),
     }
 
@@ -286,7 +292,7 @@ def _report(output: Output, suite: Suite, given: dict[str, Any]) -> int:
 
 
 def _of_ranks(output: Output, suite: Suite, given: dict[str, Any]) -> int:
-    """Measure a layer that ranks share, or list what kernels that needs."""
+    """Measure a layer that ranks share, or list the kernels that it needs."""
     from jitgen.bench.layer import ranks
     from jitgen.bench.layer.ours import ARCH as LISTED
     from jitgen.bench.runner import of_every_device
@@ -306,7 +312,9 @@ def _of_ranks(output: Output, suite: Suite, given: dict[str, Any]) -> int:
 
 
 def _list(output: Output, suite: Suite, names: Sequence[str]) -> int:
-    """Print the kernels that steps need: what to prewarm for a machine without a compiler."""
+    """
+    Print the kernels that steps need, which must be prewarmed for a machine without a compiler.
+    """
 
     def human() -> None:
         for name in names:
@@ -317,7 +325,7 @@ def _list(output: Output, suite: Suite, names: Sequence[str]) -> int:
 
 
 def _tell(output: Output, suite: Suite, report: Report, given: dict[str, Any]) -> int:
-    """Print what was found, write the files that were asked for, and return the exit code."""
+    """Print the results, write the requested files, and return the exit code."""
     if suite.judge is not None:
         suite.judge(report, given)
     rows = list(report.targets())

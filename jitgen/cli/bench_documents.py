@@ -2,7 +2,7 @@
 """
 The JSON form of the output of the suites of ``jitgen bench``.
 
-Nothing is an instance of these classes: suites make JSON values of their reports.
+These classes only describe the JSON; suites convert their reports to JSON values themselves.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Case:
 
 @frozen
 class _Refused:
-    """A kernel, and why it is not right; empty where it is."""
+    """A kernel, and why it is wrong; empty if it is right."""
 
     kernel: v.Name
     reason: v.Reason
@@ -127,7 +127,7 @@ class _Fp4Side:
 
 @frozen
 class _Fp4Found:
-    """What was measured of a case of ``bench hopper-fp4``."""
+    """The measurements of a case of ``bench hopper-fp4``."""
 
     case: _Case
     sides: Annotated[Mapping[str, _Fp4Side], v.by("side")]
@@ -154,7 +154,7 @@ class _Fp4Report:
 
 @frozen
 class _LayerCase:
-    """What was measured of a layer."""
+    """The measurements of a layer."""
 
     case: Annotated[Mapping[str, v.Count], v.by("size")]
     active: v.Count
@@ -180,7 +180,7 @@ class _LayerReport:
 
 @frozen
 class _PlanRow:
-    """A problem of a plan, and its part of the time."""
+    """A problem of a plan, and its share of the time."""
 
     problem: v.ProblemValues
     kernel: v.Name
@@ -243,7 +243,7 @@ class _Lost:
 
 @frozen
 class _ChoiceFound:
-    """What the kernels take for a problem and a routing."""
+    """The times of the kernels for a problem and a routing."""
 
     problem: v.ProblemValues
     routing: Mapping[str, object]
@@ -283,7 +283,7 @@ class _Work:
 
 @frozen
 class _TransformersCase:
-    """What was measured of a model."""
+    """The measurements of a model."""
 
     model: str
     work: _Work

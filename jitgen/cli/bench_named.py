@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen bench kernel`` and ``plan``: kernels by their names, and those that a plan needs."""
+"""``jitgen bench kernel`` and ``plan``: time kernels that are named, or that a plan needs."""
 
 from __future__ import annotations
 
@@ -46,26 +46,27 @@ _USUAL = ", ".join(
     "problems",
     multiple=True,
     metavar="G:M:N:K",
-    help="Groups, rows in all, N, K (G:M:I for SwiGLU); again for more.",
+    help="Groups, total rows, N, K (G:M:I for SwiGLU); may be given several times.",
 )
 @click.option(
     "--time-limit",
     type=SECONDS,
     default=300.0,
     show_default=True,
-    help="Seconds for one kernel and problem.",
+    help="Time limit in seconds for one kernel and problem.",
 )
 @with_output
 def kernel(
     output: Output, names: tuple[str, ...], problems: tuple[str, ...], time_limit: float
 ) -> int:
     """
-    Time kernels in turn on problems, each checked before: names, keys, or files of edited ones.
+    Check kernels and time them in turn on problems. Kernels are given by names, keys, or files of
+    edited kernels.
 
-    The kernels must compute the same on the same target: they differ in tiles, clusters, stages and
-    schedules, or by edits. RATIO is the speed of each relative to the first. On a GPU operands are
-    cold, as in a model. The exit code is 1 if one is wrong, and nothing is timed then; 3 if one is
-    not compiled and compiling is off.
+    The kernels must compute the same results on the same target: they may differ in tiles,
+    clusters, stages and schedules, or by edits. RATIO is the speed of each relative to the first.
+    On a GPU operands are not in the cache, as in a model. The exit code is 1 if a kernel is wrong,
+    and nothing is timed then; 3 if a kernel is not compiled and compiling is off.
     """
     from jitgen.cache import Store
 
@@ -116,7 +117,7 @@ def _contender(store: Store, named: Named) -> Contender:
     Return a kernel that the user named.
 
     Raises:
-        ConfigError: Its key is that of another toolchain or of other templates.
+        ConfigError: Its key belongs to another toolchain or to other templates.
     """
     require(named.config, named.arch)
     if named.is_key and named.spec.key != named.key:
@@ -182,16 +183,16 @@ def _cells(row: dict[str, Any], times: dict[str, Any]) -> tuple[str, ...]:
     type=click.IntRange(1),
     default=50,
     show_default=True,
-    help="Time this many problems, those with most calls first.",
+    help="Number of problems to time, those with the most calls first.",
 )
 @with_output
 def plan(output: Output, name: str, arch: Arch | None, most: int) -> None:
     """
     Time the kernels that are chosen for a plan, and weight them with the plan's calls.
 
-    Results are checked before anything is timed. TIME is a call of the kernel with a cold L2 on a
-    GPU; SHARE is its part of the time of all calls that were timed. `jitgen plan from-recording`
-    makes a plan with calls.
+    Results are checked before anything is timed. TIME is the time of one call, on a GPU with a cold
+    L2; SHARE is the share of the kernel in the time of all measured calls.
+    `jitgen plan from-recording` makes a plan with calls.
     """
     from jitgen.bench import kernel as timing
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen bundle``: all kernels of plans in one file, to carry, to push, to mount."""
+"""``jitgen bundle``: all kernels of plans in one file, which can be copied, pushed or mounted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _FILE = click.Path(exists=True, path_type=Path)
 
 @frozen
 class _Packed(KernelId):
-    """A kernel of a bundle, and whose signatures it has, good or not."""
+    """A kernel of a bundle, and the keys of its signatures, valid or not."""
 
     bytes: v.Bytes
     signed_by: Sequence[v.KeyId]
@@ -75,7 +75,7 @@ class _Exported:
 
 @frozen
 class _Incomplete:
-    """The document where the cache lacks kernels."""
+    """The document if kernels are missing in the cache."""
 
     ok: v.Ok
     missing: Sequence[v.Name]
@@ -83,7 +83,7 @@ class _Incomplete:
 
 @frozen
 class _Taken:
-    """What became of a kernel of a bundle."""
+    """The result for one kernel of a bundle."""
 
     name: v.Name
     key: v.Key
@@ -116,7 +116,7 @@ class _Verified:
 
 @click.group(cls=LazyGroup, commands_at=_COMMANDS)
 def bundle() -> None:
-    """Carry kernels in one file, which is an OCI image as well."""
+    """Copy kernels in one file, which is also an OCI image."""
 
 
 @click.command(epilog=f"Shipped plans: {', '.join(plan_names())}.")
@@ -128,7 +128,7 @@ def bundle() -> None:
 @click.option(
     "--sign", "key", type=PRIVATE_KEY, help="Sign each kernel with the private key in this file."
 )
-@click.option("--builder", default="", help="Who that is, for --sign.")
+@click.option("--builder", default="", help="Name of the builder, for --sign.")
 @with_output
 def export(
     output: Output,
@@ -142,10 +142,10 @@ def export(
     builder: str,
 ) -> int:
     """
-    Write every kernel that the selector can choose for plans to one file, and no other.
+    Write every kernel that the selector can choose for plans to one file, and no others.
 
-    The cache must hold them: `jitgen prewarm` compiles them. If one is missing nothing is written,
-    and the exit code is 3. --locked takes plans, targets, devices and kernels from a lock.
+    The kernels must be in the cache; `jitgen prewarm` compiles them. If one is missing, nothing is
+    written, and the exit code is 3. --locked takes plans, targets, devices and kernels from a lock.
     """
     from jitgen.bundle import export as exporting
     from jitgen.cache import Store
@@ -200,9 +200,10 @@ def export(
 @with_output
 def import_(output: Output, path: Path) -> int:
     """
-    Check all of a bundle, then publish its kernels to the cache; needs no compiler, no network.
+    Check a whole bundle, then publish its kernels to the cache; needs neither compiler nor network.
 
-    JITGEN_VERIFY and JITGEN_TRUST say who must have signed them. If one is refused, none is taken.
+    JITGEN_VERIFY and JITGEN_TRUST say which keys must have signed the kernels. If one kernel is
+    refused, none is imported.
     """
     from jitgen.bundle import image, install
     from jitgen.cache import Store
@@ -233,7 +234,7 @@ def import_(output: Output, path: Path) -> int:
 @click.argument("path", type=_FILE)
 @with_output
 def inspect(output: Output, path: Path) -> int:
-    """Say what a bundle holds and who signed it; every digest is checked, no signature is."""
+    """List the contents and the signers of a bundle; digests are checked, signatures are not."""
     from jitgen.bundle import image
 
     loaded = image.load(path)
@@ -262,15 +263,20 @@ def inspect(output: Output, path: Path) -> int:
 @click.command()
 @click.argument("path", type=_FILE)
 @click.option(
-    "--plan", "names", metavar="PLAN", multiple=True, help="Plans; else those that it names itself."
+    "--plan",
+    "names",
+    metavar="PLAN",
+    multiple=True,
+    help="Plans to check; default: those of the bundle.",
 )
 @with_output
 def verify(output: Output, path: Path, names: tuple[str, ...]) -> int:
     """
-    Check a bundle and change nothing: each byte, who signed, whether the plan is served.
+    Check a bundle without changing anything: every byte, the signatures, and whether it has all
+    kernels of its plan.
 
-    The exit code is 1 where a kernel is refused, or where this installation would choose one for
-    the plan that the bundle does not hold.
+    The exit code is 1 if a kernel is refused, or if this installation would choose a kernel for the
+    plan that is not in the bundle.
     """
     from jitgen.bundle import image, install
     from jitgen.bundle.export import wanted
@@ -313,10 +319,11 @@ def _locked(
     path: Path, store: Store, names: Sequence[str]
 ) -> tuple[list[Plan], tuple[Arch, ...], tuple[str, ...], list[KernelSpec]]:
     """
-    Return the plans, targets, devices and kernels of a lock that holds here.
+    Return the plans, targets, devices and kernels of a lock, after checking that this machine
+    agrees with it.
 
     Raises:
-        LockError: Something differs, a kernel is missing, or has other bytes.
+        LockError: This machine differs from the lock, or a kernel is missing or has other bytes.
     """
     from jitgen.plans.lock import plans_of
     from jitgen.runtime.locked import kernel_differences, require, specs

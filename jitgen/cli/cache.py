@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-``jitgen cache``: look into the store on disk.
+``jitgen cache``: inspect the store on disk.
 
 Nothing here imports torch, the compiler or Jinja: listing 10,000 entries takes a fraction of a
 second, most of which is Python's own start.
@@ -80,7 +80,7 @@ class _Entries:
 
 @frozen
 class _FailedKernel:
-    """A kernel that failed to compile, and until when it is not tried again."""
+    """A kernel that failed to compile, and the time until which it is not tried again."""
 
     key: v.Key
     name: v.Name
@@ -95,7 +95,7 @@ class _Failures:
 
 @frozen
 class _LeftAlone:
-    """A place that is not read now, and why."""
+    """A cache or service that is not read at present, and the reason."""
 
     place: str
     reason: v.Reason
@@ -114,7 +114,7 @@ class _Totals:
 
 @click.group(cls=LazyGroup, commands_at=_COMMANDS)
 def cache() -> None:
-    """Look into the disk cache and clean it."""
+    """Inspect the disk cache and clean it."""
 
 
 @click.command("dir")
@@ -154,7 +154,10 @@ _ORDER = {
 @click.option("--failures", is_flag=True, help="List remembered failures instead.")
 @with_output
 def ls(output: Output, arch: Arch | None, sort: str, failures: bool) -> None:
-    """List the entries, or with --failures what did not compile and will not be tried for now."""
+    """
+    List the entries; with --failures, the kernels that failed to compile and are not tried again
+    for now.
+    """
     store = open_store(changes=False)
     if failures:
         refuse("not with --failures, which lists all that are remembered", "arch", "sort")
@@ -211,8 +214,9 @@ def stats(output: Output) -> None:
     """
     Print totals, where kernels came from in the last 30 days, and the misses that took longest.
 
-    A kernel counts once for each process, when it is first asked for. Hits came from this machine
-    (memory, disk, base); misses from a remote cache, the service, the compiler, or from nowhere.
+    A kernel counts once in each process, at its first request. A hit came from this machine
+    (memory, disk, base); a miss came from a remote cache, the service or the compiler, or was not
+    found.
     """
     store = open_store(changes=False)
     totals = store.stats()
@@ -259,7 +263,7 @@ _SHOWN_DAYS = 7
 
 
 def _print_traffic(output: Output, traffic: Traffic) -> None:
-    """Print the last days by tier, all of them together, and the worst misses."""
+    """Print the requests of the last days by tier, their totals, and the slowest misses."""
     if not traffic.days:
         return
     rows = [(day.date, day) for day in traffic.days[:_SHOWN_DAYS]]
@@ -289,7 +293,9 @@ def _print_traffic(output: Output, traffic: Traffic) -> None:
 
 
 def _left_alone(store: Store, elsewhere: Sequence[BackendStatus]) -> list[_LeftAlone]:
-    """Return the places of the settings that are not read now, each with its reason."""
+    """
+    Return the configured caches and services that are not read at present, each with the reason.
+    """
     from jitgen.cache.absence import NOT_THERE
 
     found = [
@@ -305,7 +311,10 @@ def _left_alone(store: Store, elsewhere: Sequence[BackendStatus]) -> list[_LeftA
 
 
 def _elsewhere(store: Store) -> list[BackendStatus]:
-    """Return the state of each remote cache and service as known here; sends no request."""
+    """
+    Return the state of each remote cache and service that is recorded on this machine; sends no
+    request.
+    """
     if not (settings.remote or settings.service):
         return []
     from jitgen.remote.probe import statuses
@@ -323,8 +332,8 @@ def open_store(*, changes: bool = True) -> Store:
     Open the store.
 
     Raises:
-        CacheError: Its root is no folder; or it is to be changed, and the settings say that it must
-            not.
+        CacheError: Its root is not a folder; or `changes` is set and the settings make the cache
+            read-only.
     """
     from jitgen.cache import Store
 

@@ -85,21 +85,21 @@ class _Keys:
     keys: Sequence[v.Key]
 
 
-_dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 _keys = click.argument("names", metavar="CONFIG-or-KEY...", nargs=-1, required=True)
 
 
 @click.command()
-@click.option("--rebuild", is_flag=True, help="Start the index anew from the entries.")
-@click.option("--signatures", is_flag=True, help="Check who signed them, instead.")
+@click.option("--rebuild", is_flag=True, help="Rebuild the index from the entries.")
+@click.option("--signatures", is_flag=True, help="Check the signatures instead.")
 @_dry_run
 @with_output
 def verify(output: Output, rebuild: bool, signatures: bool, dry_run: bool) -> int:
     """
-    Check every byte of every entry; move damaged ones to the quarantine, hide damaged ones of
-    read-only roots, and exit 1 if there are any.
+    Check every byte of every entry. Damaged entries are moved to the quarantine, or hidden if their
+    root is read-only, and the exit code is 1.
 
-    With --signatures, check instead whether a trusted key has signed each entry, and move nothing.
+    With --signatures, check instead whether a trusted key has signed each entry; nothing is moved.
     """
     if signatures:
         refuse("not with --signatures, which changes nothing", "rebuild", "dry_run")
@@ -144,15 +144,15 @@ def verify(output: Output, rebuild: bool, signatures: bool, dry_run: bool) -> in
 
 
 @click.command()
-@click.option("--size", type=SIZE, help="What may stay, for example 500MiB; JITGEN_CACHE_SIZE.")
+@click.option("--size", type=SIZE, help="Size to keep, such as 500MiB; default: JITGEN_CACHE_SIZE.")
 @_dry_run
 @with_output
 def prune(output: Output, size: int | None, dry_run: bool) -> None:
     """
-    Remove the least recently used entries until the rest fits in a size.
+    Remove the least recently used entries until the rest fits in the given size.
 
-    Pinned entries, those of the last minute and leftovers of other processes' work in progress
-    stay. Size 0 means no limit: only leftovers are removed.
+    Pinned entries, entries of the last minute, and files that running processes are writing are
+    kept. Size 0 means no limit: then only leftover files are removed.
     """
     store = open_store(changes=not dry_run)
     pruned = store.prune(size, dry_run=dry_run)
@@ -182,7 +182,7 @@ def prune(output: Output, size: int | None, dry_run: bool) -> None:
 @_dry_run
 @with_output
 def rm(output: Output, names: tuple[str, ...], dry_run: bool) -> int:
-    """Remove entries, and forget that they failed to compile, so that the next call tries again."""
+    """Remove entries, and recorded failures to compile, so that the next call tries again."""
     store = open_store(changes=not dry_run)
     keys = list(dict.fromkeys(find_key(name, store) for name in names))
     known = {info.key: info for info in store.entries()}
@@ -228,9 +228,9 @@ def rm(output: Output, names: tuple[str, ...], dry_run: bool) -> int:
 @with_output
 def clear(output: Output, yes: bool, dry_run: bool) -> int:
     """
-    Remove every entry, pinned ones too, every remembered failure and every measurement.
+    Remove every entry (also pinned ones), every recorded failure and every measurement.
 
-    Measurements can be kept: jitgen tune --export FILE.
+    To keep the measurements, export them before: jitgen tune --export FILE.
     """
     store = open_store(changes=not dry_run)
     entries = [info for info in store.entries() if not info.base]
@@ -276,11 +276,11 @@ def _everything(store: Store, entries: Sequence[EntryInfo], tuned: int) -> str:
 @with_output
 def adopt(output: Output) -> None:
     """
-    Let this machine's compiler and linker publish from now on.
+    Accept this machine's compiler and linker for storing kernels from now on.
 
-    Kernels are kept only from the compiler and linker that first published for their versions:
-    others of the same versions may generate other code. After one of them was replaced on purpose,
-    as by an upgrade of the system, this forgets which they were.
+    The cache stores kernels only from the compiler and linker that first published kernels with
+    their versions, because other files with the same versions may generate different code. Run this
+    after one of them was replaced on purpose, for example by an upgrade of the system.
     """
     store = open_store()
     count = store.builders.forget()
@@ -296,7 +296,7 @@ def adopt(output: Output) -> None:
 @_keys
 @with_output
 def pin(output: Output, names: tuple[str, ...]) -> None:
-    """Spare entries from pruning until they are unpinned."""
+    """Protect entries from pruning until they are unpinned."""
     _set_pins(output, names, is_pinned=True)
 
 
@@ -304,7 +304,7 @@ def pin(output: Output, names: tuple[str, ...]) -> None:
 @_keys
 @with_output
 def unpin(output: Output, names: tuple[str, ...]) -> None:
-    """Let pruning remove entries again."""
+    """Allow pruning to remove entries again."""
     _set_pins(output, names, is_pinned=False)
 
 

@@ -52,7 +52,7 @@ class _Explained(KernelId):
 
 @frozen
 class _ExplainedDamage:
-    """The document for a damaged entry whose kernel is not known."""
+    """The document for a damaged entry whose kernel is unknown."""
 
     key: v.Key
     state: State
@@ -76,10 +76,11 @@ class _Quarantined:
 @with_output
 def explain(output: Output, config_or_key: str, limit: int) -> int:
     """
-    Say whether a kernel would be loaded from the cache, and if not, field by field why.
+    Say whether a kernel would be loaded from the cache; if not, show which fields of its key
+    differ.
 
-    With a KEY: how that entry differs from the one that the installed toolchain would look for. For
-    a damaged entry: its fault.
+    With a KEY, show how that entry differs from the one that the installed toolchain would look
+    for; for a damaged entry, show the damage.
     """
     from jitgen.runtime import spec as keys
 
@@ -194,7 +195,7 @@ def _state(store: Store, named: Named, wanted: str) -> tuple[str, str]:
 
 
 def _tell_damage(output: Output, key: str, damages: tuple[Damage, ...]) -> None:
-    """Print what is known of a damaged entry whose kernel is not known."""
+    """Print the known facts about a damaged entry whose kernel is unknown."""
 
     def human() -> None:
         output.fields([("key", key), ("miss", damages[0].reason)])
@@ -213,10 +214,11 @@ def _tell_damage(output: Output, key: str, damages: tuple[Damage, ...]) -> None:
 @with_output
 def quarantine(output: Output, empty: bool) -> int:
     """
-    List the quarantine: damaged entries, and other files that were in the place of one.
+    List the quarantine: damaged entries, and other files that were found where an entry belongs.
 
-    None of it is ever loaded; it is kept for a day, to find out what happened to the
-    disk. With --empty it is removed, and the exit code is 1 if some of it cannot be.
+    Nothing in it is ever loaded; it is kept for a day, so that you can find out what happened to
+    the disk. With --empty everything is removed, and the exit code is 1 if something cannot be
+    removed.
     """
     store = open_store(changes=empty)
     found = store.quarantined()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands under ``jitgen cache`` that sign entries and carry them elsewhere and back."""
+"""The commands under ``jitgen cache`` that sign entries and copy them to and from object stores."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Judged:
 _names = click.argument("names", metavar="[CONFIG-or-KEY]...", nargs=-1)
 _sign = click.option("--key", "key_file", type=PRIVATE_KEY, help="Sign them with this private key.")
 _builder = click.option(
-    "--builder", default="jitgen", show_default=True, help="Who built them, for people."
+    "--builder", default="jitgen", show_default=True, help="Who built them, as a comment."
 )
 
 
@@ -80,17 +80,18 @@ _builder = click.option(
     "key_file",
     type=PRIVATE_KEY,
     required=True,
-    help="The private key's file, see: jitgen trust key.",
+    help="The file of the private key; see: jitgen trust key.",
 )
 @_builder
-@click.option("--again", is_flag=True, help="Those too that this key has signed: now, once more.")
+@click.option("--again", is_flag=True, help="Sign again what this key has signed already.")
 @with_output
 def sign(output: Output, names: tuple[str, ...], key_file: Path, builder: str, again: bool) -> None:
     """
-    Sign entries of the own root, all of them if none is named; signatures add up.
+    Sign entries of this cache, all if none is named. Further signatures are added to existing ones.
 
-    Entries that this key has signed already are skipped. With --again they are signed anew, for
-    signatures that are no longer accepted, for example because the trust document refuses old ones.
+    Entries that this key has already signed are skipped. With --again they are signed again; that
+    is needed if their signatures are no longer accepted, for example because the trust document
+    refuses old ones.
     """
     from jitgen.signing.policy import judge
 
@@ -115,10 +116,10 @@ def sign(output: Output, names: tuple[str, ...], key_file: Path, builder: str, a
 
 @click.command()
 @_names
-@click.option("--to", "url", help="Where to; the first of JITGEN_REMOTE where nothing is named.")
+@click.option("--to", "url", help="URL to copy to; default: the first of JITGEN_REMOTE.")
 @_sign
 @_builder
-@click.option("--replace", is_flag=True, help="Overwrite what is there: with more signatures, say.")
+@click.option("--replace", is_flag=True, help="Overwrite entries, e.g. to add signatures.")
 @with_output
 def push(
     output: Output,
@@ -129,10 +130,10 @@ def push(
     replace: bool,
 ) -> int:
     """
-    Put entries into an object store, all of the own root where none is named.
+    Copy entries of this cache to an object store, all if none is named.
 
-    Nothing that is there is overwritten: the first that published a key has it. With --key, entries
-    that lie there get the signature of that key as well.
+    Entries in the store are not overwritten: the first that published a key keeps it. With --key,
+    entries that are in the store already also get the signature of that key.
     """
     from jitgen.remote import layout
     from jitgen.remote.outcomes import RemoteError
@@ -184,8 +185,8 @@ def push(
 @click.argument("names", metavar="[PLAN-or-CONFIG-or-KEY]...", nargs=-1)
 @click.option("--arch", "archs", type=ARCHS, help="Targets of plans: A,B.")
 @DEVICES
-@click.option("--from", "url", help="Where from; the first of JITGEN_REMOTE if nothing is named.")
-@click.option("--all", "everything", is_flag=True, help="Whatever lies there.")
+@click.option("--from", "url", help="URL to copy from; default: the first of JITGEN_REMOTE.")
+@click.option("--all", "everything", is_flag=True, help="Copy all entries of the store.")
 @with_output
 def pull(
     output: Output,
@@ -196,10 +197,10 @@ def pull(
     everything: bool,
 ) -> int:
     """
-    Take entries from an object store into the own root, as far as their signatures count.
+    Copy entries from an object store to this cache, if their signatures are accepted.
 
-    A PLAN stands for every kernel that it can choose, for the targets and devices that are named,
-    as `jitgen prewarm` takes it.
+    A PLAN means every kernel that can be chosen for it on the named targets and devices, as for
+    `jitgen prewarm`.
     """
     from jitgen.remote import layout
     from jitgen.remote.outcomes import RemoteError
@@ -253,7 +254,7 @@ def _keys(
     devices: tuple[str, ...],
     store: Store,
 ) -> Iterator[str]:
-    """Yield the keys that are named: of plans, of kernels, or as they are."""
+    """Yield the named keys: those of plans and kernels, and keys themselves."""
     from jitgen.plans.plan import load
     from jitgen.plans.prewarm import wanted
 
@@ -268,7 +269,7 @@ def _keys(
 
 
 def verify_signatures(output: Output) -> int:
-    """Print for every entry whose signatures are accepted, or why they are not."""
+    """Print for every entry which keys' signatures are accepted, or why none is accepted."""
     from jitgen.signing.policy import judge
 
     store = open_store(changes=False)
@@ -328,7 +329,7 @@ def backend_of(url: str | None, *, is_written: bool = True) -> Objects:
 
 def _entries(store: Store, names: tuple[str, ...]) -> Iterator[Entry]:
     """
-    Yield the entries that are named, else all of the own root but those whose source was edited.
+    Yield the named entries; if none is named, all of this cache except those with an edited source.
 
     Signatures are not checked. An edited kernel is never sent elsewhere unless it is named.
     """
@@ -353,7 +354,10 @@ def _signed(
     *,
     is_again: bool = False,
 ) -> Iterator[tuple[Entry, bool]]:
-    """Sign each entry with a key, if it is not yet; yield it, and whether it was signed now."""
+    """
+    Sign each entry with a key, unless it has that signature; yield the entry, and whether it was
+    signed now.
+    """
     from jitgen.signing import dsse
     from jitgen.signing.keys import PrivateKey
     from jitgen.signing.statement import PAYLOAD_TYPE, Statement

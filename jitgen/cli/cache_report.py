@@ -36,14 +36,13 @@ class _Reported:
     type=TO_WRITE,
     default=Path("jitgen-cache.html"),
     show_default=True,
-    help="Where to.",
+    help="The file to write.",
 )
 @with_output
 def report(output: Output, file: Path) -> None:
     """
-    Make a page about the cache: every entry with its size, age and loads; which of them calls of
-    this installation find, and why not the others; failures, and damaged entries that were set
-    aside.
+    Make a page about the cache: every entry with its size, age and loads, and whether calls of this
+    installation find it, or why not; recorded failures; and the quarantine.
 
     It is one file of HTML that needs no network.
     """

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen configs``: what a target can run, and with ``--all`` what not and why."""
+"""
+``jitgen configs``: the configs that a target can run; with ``--all`` also the others, with reasons.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +52,11 @@ class _Configs:
     type=Word(Numerics),
     default="fast",
     show_default=True,
-    help="With invariant, only those that give a row the same bits.",
+    help="With invariant, only configs that give a row the same bits.",
 )
-@click.option("--all", "show_all", is_flag=True, help="Refused configs too, with code and reason.")
+@click.option(
+    "--all", "show_all", is_flag=True, help="Also list illegal configs, with code and reason."
+)
 @with_fields
 @with_output
 def configs(
@@ -66,11 +70,11 @@ def configs(
     **words: object,
 ) -> None:
     """
-    List the configs that a target can run, one name a line.
+    List the configs that a target can run, one name per line.
 
-    Every name is good for `jitgen show` and `jitgen prewarm --config`. Of GEMMs the list has every
-    split_k and else the default schedule; other rasters and hints are legal wherever the same tile
-    is. --set tile_m=64 keeps those whose parameter has this value.
+    `jitgen show` and `jitgen prewarm --config` take these names. For GEMMs the list has every
+    split_k, but otherwise only the default schedule; other rasters and hints are legal for every
+    listed tile. --set tile_m=64 lists only configs with this value of the parameter.
     """
     refuse_twice(fields)
     chosen = arch or default_arch()

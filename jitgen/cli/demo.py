@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen demo``: a small MoE layer on real kernels, and what it took to get them."""
+"""
+``jitgen demo``: run a small MoE layer with real kernels, and show where they came from and how long
+that took.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from jitgen.bench.layer.operands import Operands
 
 TOLERANCE = 2.0**-7
-"""Both sides round to bfloat16 (2**-9 each), and add in different orders before."""
+"""Allowed error: both sides round to bfloat16 (2**-9 each), and add in different orders before."""
 
 WARM_CALLS = 20
 _GPU_SIZES, _CPU_SIZES = (4096, 2048, 1024), (64, 256, 256)
@@ -66,7 +69,7 @@ class Step:
         first: The first call of this process.
         fresh: The first call with a loader that has nothing in memory.
         warm: The median of later calls.
-        error: Largest difference to the reference, as a part of the largest value.
+        error: Largest difference from the reference, relative to the largest value.
     """
 
     name: str
@@ -79,7 +82,7 @@ class Step:
 
 @frozen
 class _CrossCompiled:
-    """A kernel for a GPU that is not here, and its resources there."""
+    """A kernel for a GPU that this machine does not have, and its resources on that GPU."""
 
     name: v.Name
     source: str
@@ -119,9 +122,9 @@ def demo(output: Output) -> int:
     """
     Quantise, route and multiply a small MoE layer: 8 experts, 2 for each token.
 
-    Runs on the best target found and compares every product with a float32 reference. Shows which
-    kernels were compiled, loaded from disk and served from memory, and how long each took. Where
-    there is no GPU, one sm_90a kernel is compiled as well.
+    Runs on the best available target and compares every product with a float32 reference. Shows
+    which kernels were compiled, loaded from disk or taken from memory, and how long each took.
+    Without a GPU, one sm_90a kernel is compiled as well.
     """
     output.note("preparing a layer with random weights")
     import torch
@@ -244,7 +247,7 @@ def _run(layer: Operands) -> list[Step]:
 
 
 def _largest_error(found: Tensor, expected: Tensor) -> float:
-    """Return the largest difference, as a part of the largest expected value."""
+    """Return the largest difference, relative to the largest expected value."""
     difference = (found.float() - expected.float()).abs().max()
     return float(difference / expected.float().abs().max().clamp(min=1e-30))
 

@@ -42,7 +42,7 @@ class _FieldDiffers:
 
 @frozen
 class _TextDiffers:
-    """In how many lines two texts differ, and in which."""
+    """The number of lines in which two texts differ, and these lines."""
 
     same: bool
     added: v.Count
@@ -52,7 +52,7 @@ class _TextDiffers:
 
 @frozen
 class _CountDiffers:
-    """How often an instruction is in each code."""
+    """The count of an instruction in each code."""
 
     instruction: str
     a: v.Count
@@ -62,7 +62,7 @@ class _CountDiffers:
 
 @frozen
 class _CodeDiffers(_TextDiffers):
-    """How two codes differ, and in how many of which instructions."""
+    """Whether two codes differ, and the instructions whose counts differ."""
 
     counts: Sequence[_CountDiffers]
 
@@ -88,7 +88,7 @@ class _Diff:
     missing: Annotated[Mapping[str, v.Reason], v.by("part")]
 
 
-_LINES = "Print the lines of the {} that differ, and nothing else."
+_LINES = "Print only the lines of the {} that differ."
 
 
 @click.command()
@@ -101,7 +101,7 @@ _LINES = "Print the lines of the {} that differ, and nothing else."
     "--templates",
     nargs=2,
     metavar="DIR_A DIR_B",
-    help="Compare what two versions of the templates make of A; a DIR may be: installed.",
+    help="Compare A rendered by two versions of the templates; a DIR may be: installed.",
 )
 @click.option("--no-compile", is_flag=True, help="Leave out PTX, SASS and resources.")
 @click.option(
@@ -111,7 +111,7 @@ _LINES = "Print the lines of the {} that differ, and nothing else."
     show_default=True,
     help="Lines around a difference.",
 )
-@click.option("--exit-code", is_flag=True, help="Exit with 1 where anything differs.")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 if anything differs.")
 @with_output
 def diff(
     output: Output,
@@ -127,9 +127,9 @@ def diff(
     """
     Compare two kernels: configs, derived numbers, sources, PTX, instructions, resources.
 
-    A and B are names, first digits of keys, or files of edited kernels. Both are compiled anew,
-    without use of the cache. With --templates A is a name, or a key, and its config is rendered
-    from two folders; files that a folder lacks are taken from the installed templates.
+    A and B are names, first digits of keys, or files of edited kernels. Both are compiled again,
+    without the cache. With --templates, A is a name or a key, and its config is rendered from two
+    folders; files that a folder lacks are taken from the installed templates.
     """
     from jitgen.cache import Store
     from jitgen.cli import diff_sides

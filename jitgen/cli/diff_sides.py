@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``jitgen diff`` compares: two kernels, each from config to machine code."""
+"""The two kernels that ``jitgen diff`` compares, each from config to machine code."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Side:
     One of two kernels.
 
     Attributes:
-        title: What the user called it.
-        named: What that is.
+        title: The text that the user typed.
+        named: The kernel that it names.
         source: Its source.
-        library: Its machine code where that is in the cache under the key that was given; else it
-            is compiled.
-        document: Its key document; none where other templates rendered it.
+        library: Its machine code, if the cache has it under the given key; otherwise it is
+            compiled.
+        document: Its key document; None if other templates rendered it.
     """
 
     title: str
@@ -69,8 +69,8 @@ class Side:
         Return the config of `named`, rendered with the templates in `folder`.
 
         Raises:
-            ConfigError: The config's template is not there.
-            RenderError: It fails.
+            ConfigError: The folder lacks the template of the config.
+            RenderError: The template fails.
         """
         require(named.config, named.arch)
         root = None if folder == INSTALLED else Path(folder).resolve()
@@ -112,7 +112,7 @@ def fields(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def text(a: str, b: str, titles: tuple[str, str], context: int) -> dict[str, Any]:
-    """Return how two texts differ: in how many lines, and in which."""
+    """Return the number of lines in which two texts differ, and these lines."""
     rows = [*unified_diff(a.splitlines(), b.splitlines(), *titles, n=context, lineterm="")]
     changes = rows[2:]
     return {
@@ -124,7 +124,9 @@ def text(a: str, b: str, titles: tuple[str, str], context: int) -> dict[str, Any
 
 
 def counts(a: Mapping[str, int], b: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Return each instruction that two codes have in different numbers, largest change first."""
+    """
+    Return each instruction whose count differs between two codes, the largest difference first.
+    """
     found = [
         {"instruction": name, "a": a.get(name, 0), "b": b.get(name, 0)}
         for name in a.keys() | b.keys()
@@ -139,7 +141,7 @@ def compared(a: Side, b: Side, *, compiles: bool, context: int) -> dict[str, Any
     `missing` has the reason.
 
     Raises:
-        JitgenError: One of them does not compile.
+        JitgenError: A kernel does not compile.
     """
     titles = (a.title, b.title)
     found: dict[str, Any] = {
@@ -175,7 +177,9 @@ def is_same(found: Mapping[str, Any]) -> bool:
 
 
 def _of_key(a: Side, b: Side) -> list[dict[str, Any]]:
-    """Return the differences of their key documents outside of config and derived numbers."""
+    """
+    Return the differences of the two key documents, except those of config and derived numbers.
+    """
     if not (a.document and b.document):
         return []
     told = ("config.", "derived")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen doctor``: what is installed, what is set, and what is wrong with it."""
+"""``jitgen doctor``: what is installed, which settings hold, and what is wrong."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Diagnosis:
 
 
 class _Warnings(logging.Handler):
-    """Collects the library's warnings while the findings are made."""
+    """Collects the library's warnings while findings are collected."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -51,16 +51,18 @@ class _Warnings(logging.Handler):
 
 
 @click.command()
-@click.option("--remote", is_flag=True, help="Ask JITGEN_REMOTE and JITGEN_SERVICE, too.")
+@click.option(
+    "--remote", is_flag=True, help="Send requests to JITGEN_REMOTE and JITGEN_SERVICE, too."
+)
 @with_output
 def doctor(output: Output, remote: bool) -> int:
     """
-    Report on the installation, for you and for bug reports.
+    Report on the installation, for yourself and for bug reports.
 
-    Ends with what a program that serves would do if it started now: where it looks for kernels,
-    what a miss does, and which plans were prewarmed for its device.
+    The last section says what a serving program would do if it started now: where it looks for
+    kernels, what happens at a miss, and which plans were prewarmed for its device.
 
-    Exits 1 if something is broken; what only limits what jitgen can do is a warning.
+    Exits 1 if something is broken. Anything that only limits what jitgen can do is a warning.
     """
     heard = _Warnings(level=logging.WARNING)
     log = logging.getLogger("jitgen")
@@ -145,7 +147,7 @@ def _devices() -> Iterator[Finding]:
 
 
 def proof(section: str, name: str, device: str, arch: Arch | None) -> Iterator[Finding]:
-    """Yield how far jitgen is tested on the device called `device`."""
+    """Yield a finding that says how far jitgen is tested on the device called `device`."""
     if arch is None:
         yield about(section, name, "no target has kernels for it", Health.NOTE)
         return

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``jitgen doctor`` reports of the disk cache: owner, content, whether it can be written."""
+"""
+The findings of ``jitgen doctor`` about the disk cache: owner, content, whether it can be written.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def cache_findings() -> Iterator[Finding]:
 
 
 def _base(section: str, path: Path) -> Finding:
-    """Report whether a root that is only read can be read."""
+    """Report whether a read-only root can be read."""
     from jitgen.cache import Store
 
     try:
@@ -84,7 +86,9 @@ def _base(section: str, path: Path) -> Finding:
 
 
 def _tuned(count: int) -> str:
-    """Return how many problems were measured, here and for the shipped table."""
+    """
+    Return the numbers of measured problems, of this machine and of the shipped table, as text.
+    """
     from jitgen.selection import measurements as tuned
     from jitgen.targets.devices import default_arch
 
@@ -99,7 +103,7 @@ def _tuned(count: int) -> str:
 
 
 def _access(root: Path) -> str:
-    """Return mode and owner of the root, as text behind its path."""
+    """Return mode and owner of the root, as text that follows its path."""
     try:
         found = root.stat()
     except OSError:
@@ -108,7 +112,7 @@ def _access(root: Path) -> str:
 
 
 def _free(section: str, root: Path) -> Finding:
-    """Say how much room the file system of the root has left."""
+    """Report the free space of the file system of the root."""
     from jitgen.cache.disk import disk_space
 
     try:

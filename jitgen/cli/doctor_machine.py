@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What ``jitgen doctor`` reports of the machine: installed versions, and what they make possible.
+The findings of ``jitgen doctor`` about the machine: installed versions, and what they make
+possible.
 
-There are three kinds of machine: one that compiles, for any target; one that only loads and runs
-what was compiled elsewhere; and one that does both. None of them is broken.
+There are three kinds of machines: those that only compile, for any target; those that only load and
+run kernels compiled elsewhere; and those that do both. None of these is broken.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def _release(section: str) -> Finding:
 
 
 def _generator(section: str) -> Finding:
-    """Report which of the two code generators is in keys: entries of the other are misses."""
+    """Report which of the two code generators keys contain; entries of the other are misses."""
     used, found, supported = toolchain.flavour(), toolchain.flavours(), toolchain.driver_cuda()
     if used is None:
         return about(section, "flavour", "none")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the doctor reports of remote caches and compile services: whether this machine could load a
-kernel from them, and, if they are asked, what each answers for a key that does not exist.
+The findings of the doctor about remote caches and compile services: whether this machine could load
+a kernel from them and, with --remote, what each answers to a request for a key that does not exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SOON = timedelta(days=30)
 
 
 def setup_findings() -> Iterator[Finding]:
-    """Yield the obstacles to loading a remote kernel on this machine; sends no request."""
+    """Yield what prevents this machine from loading a remote kernel; sends no request."""
     try:
         if settings.remote or settings.service or settings.verify == "always":
             yield from _packages()

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ``jitgen doctor`` ends: what a program that serves would do if it started here and now."""
+"""
+The last section of ``jitgen doctor``: what a serving program would do if it started on this machine
+now.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ _UNRECORDED = "not recorded for {0}: jitgen prewarm PLAN --arch {0} --check says
 
 
 def start_findings() -> Iterator[Finding]:
-    """Yield the places that a start would look into, what a miss would do, and what is ready."""
+    """
+    Yield where a program would look for kernels, what a miss would do, and which plans are ready.
+    """
     try:
         from jitgen.cache import Store
 
@@ -41,7 +46,7 @@ def start_findings() -> Iterator[Finding]:
 
 
 def _places(store: Store) -> Iterator[str]:
-    """Yield the places in which a kernel is looked for, in their order."""
+    """Yield the caches and services in which a kernel is searched, in order."""
     if store.mode != "off":
         yield str(store.root)
     yield from map(str, store.bases)
@@ -53,7 +58,7 @@ def _places(store: Store) -> Iterator[str]:
 
 
 def _miss() -> Finding:
-    """Report what a call does if none of these places has its kernel."""
+    """Report what a call does if none of these has its kernel."""
     from jitgen.compile import toolchain
 
     name, mode = "a missing one", settings.on_miss
@@ -74,7 +79,7 @@ def _miss() -> Finding:
 
 
 def _ready(store: Store) -> Iterator[Finding]:
-    """Yield which prewarmed plans are for the device of this machine."""
+    """Yield the plans that were prewarmed for the device of this machine."""
     from jitgen.runtime import coverage
     from jitgen.selection.device import chosen_for, device_name
     from jitgen.targets.devices import default_arch
@@ -107,7 +112,10 @@ def _ready(store: Store) -> Iterator[Finding]:
 
 
 def _before(store: Store) -> Finding:
-    """Report how earlier starts went: what part of their kernels was here, and the time lost."""
+    """
+    Report on earlier starts: the share of their kernels that was on this machine, and the time
+    lost.
+    """
     traffic = store.index.traffic()
     if traffic.total.hit_rate is None:
         return about(_SECTION, "earlier", "no process has asked for a kernel here in 30 days")

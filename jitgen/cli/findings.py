@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``jitgen doctor`` finds: one line of its report."""
+"""A finding of ``jitgen doctor``: one line of its report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jitgen.support.frozen import frozen
 
 
 class Health(StrEnum):
-    """How good a finding is."""
+    """How serious a finding is."""
 
     OK = "ok"
     NOTE = "note"
@@ -23,11 +23,11 @@ class Finding:
     One line of the report.
 
     Attributes:
-        section: What it belongs to.
-        name: What was looked at.
+        section: Section of the report.
+        name: What was checked.
         value: What was found.
-        health: Whether that is good.
-        advice: What to do about it; empty where nothing is to be done.
+        health: Whether the value is good.
+        advice: What to do; empty if there is nothing to do.
     """
 
     section: str
@@ -46,7 +46,7 @@ def about(
     *,
     when: object = True,
 ) -> Finding:
-    """Return a finding; without `when`, it is ok and there is nothing to advise."""
+    """Return a finding; unless `when` is true, it is ok and has no advice."""
     if not when:
         health, advice = Health.OK, ""
     return Finding(section=section, name=name, value=value, health=health, advice=advice)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen inspect``: everything about a kernel, or two, on one page."""
+"""``jitgen inspect``: everything about a kernel, or two kernels, on one page."""
 
 from __future__ import annotations
 
@@ -47,22 +47,24 @@ class _Page:
 @click.command("inspect")
 @click.argument("config_or_key", metavar="CONFIG-or-KEY")
 @click.option(
-    "--against", metavar="CONFIG-or-KEY", help="Another kernel, beside it, and the difference."
+    "--against",
+    metavar="CONFIG-or-KEY",
+    help="Another kernel to show beside it, with the differences.",
 )
 @click.option(
     "--plan",
     "plan_names",
     metavar="PLAN",
     multiple=True,
-    help="Plans to look for problems in that it is chosen for; all that come with jitgen, if none.",
+    help="Plans in which to find problems for which it is chosen; default: all of jitgen.",
 )
-@click.option("--emulate", is_flag=True, help="Run it without a GPU, and mark what was executed.")
+@click.option("--emulate", is_flag=True, help="Run it in the emulator, and mark executed lines.")
 @click.option(
     "-o",
     "--output",
     "file",
     type=TO_WRITE,
-    help="Where to; the kernel's name and .html, if not given.",
+    help="The file to write; default: the kernel's name with .html.",
 )
 @with_output
 def inspect_command(
@@ -76,11 +78,10 @@ def inspect_command(
 ) -> None:
     """
     Make a page about a kernel: source, PTX and SASS side by side, linked by line; instructions,
-    memory, occupancy, measurements, why it is chosen, its numbers and its key.
+    memory, occupancy, measurements, the reason why it is chosen, its derived numbers and its key.
 
-    It is one file of HTML that needs no network, to be opened in any browser, or sent to others.
-    A kernel that is not in the cache is compiled; needs jitgen[inspect], and --emulate also
-    jitgen[emulator].
+    The page is one HTML file that needs no network. A kernel that is not in the cache is compiled.
+    Needs jitgen[inspect]; --emulate also needs jitgen[emulator].
     """
     from jitgen.cache import Store
     from jitgen.inspect.page import page

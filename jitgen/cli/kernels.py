@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Source, entry and key document of a kernel that the user named; for several commands."""
+"""Source, entry and key document of a kernel that the user named, for several commands."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def source_of(store: Store, named: Named) -> Source:
     """
-    Return the source: of the entry whose key was given, of the file, else as the templates render
-    it now.
+    Return the source: that of the entry if a key was given, that of the file if one was given,
+    otherwise the source that the templates render now.
     """
     from jitgen.codegen import render
 
@@ -29,11 +29,11 @@ def source_of(store: Store, named: Named) -> Source:
 
 def entry_of(store: Store, named: Named, output: Output) -> Entry:
     """
-    Return the compiled entry; compile it where the cache has none and the settings allow it.
+    Return the compiled entry; if the cache has none and the settings allow it, compile it.
 
     Raises:
-        KernelMiss: They do not.
-        ConfigError: A key was given, and its entry is damaged: nothing else has that key.
+        KernelMiss: The settings do not allow compiling.
+        ConfigError: A key was given whose entry is damaged.
     """
     entry = store.read(named.key)
     if entry is not None:
@@ -57,7 +57,8 @@ def entry_of(store: Store, named: Named, output: Output) -> Entry:
 
 def document_of(store: Store, named: Named) -> dict[str, object]:
     """
-    Return the key document: that of the entry if its key was given, else that of a compile now.
+    Return the key document: that of the entry if its key was given, otherwise that of a kernel
+    compiled now.
     """
     entry = store.read(named.key) if named.is_key else None
     return named.spec.document if entry is None else entry.meta.key_document

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command group that imports a command only when it is run; listing imports none."""
+"""A command group that imports a command only when it runs; listing commands imports nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 class LazyGroup(click.Group):
     """
-    A group whose commands live in modules of their own.
+    A group whose commands are in separate modules.
 
     Args:
         commands_at: For each command, in the order of the help text, ``module:attribute`` and the
@@ -30,7 +30,7 @@ class LazyGroup(click.Group):
         return list(self._commands_at)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command; None where there is none of that name."""
+        """Import the command; None if there is no command of this name."""
         if cmd_name not in self._commands_at:
             return None
         module, _, attribute = self._commands_at[cmd_name][0].partition(":")
@@ -40,7 +40,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is asked for, or fail with the names that there are."""
+        """Return the requested command, or fail with a list of the names."""
         name = args[0]
         is_known = name in self._commands_at or name.startswith("-") or ctx.resilient_parsing
         if not is_known:

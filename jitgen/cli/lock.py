@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen lock``: fix which kernels a service will run, so that each host can compare itself."""
+"""
+``jitgen lock``: write down which kernels a service will run, so that each host can check that it
+agrees.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ LOCKED = click.option(
 
 @frozen
 class _Locked:
-    """The document for a lock that was written."""
+    """The document if a lock was written."""
 
     ok: v.Ok
     file: v.File
@@ -48,7 +51,7 @@ class _Locked:
 
 @frozen
 class _Unlocked:
-    """The document where the cache lacks kernels."""
+    """The document if kernels are missing in the cache."""
 
     ok: v.Ok
     missing: Sequence[v.Name]
@@ -77,12 +80,12 @@ def lock(
     path: Path,
 ) -> int:
     """
-    Write which kernels plans launch, bucket by bucket and device by device, with their keys and
-    digests, the versions of the toolchain, and digests of the tables that choose.
+    Write a lock: the kernels that plans launch, for each bucket and device, with their keys and
+    digests, the versions of the toolchain, and digests of the tables that choose kernels.
 
-    Hosts compare themselves with the file before they serve: `jitgen prewarm --locked`,
+    Hosts check before they serve that they agree with the file: by `jitgen prewarm --locked`,
     `jitgen bundle export --locked`, `store.lock` of `jitgen serve`, and `jitgen.freeze(lock=...)`.
-    The cache must hold the kernels; if one is missing, nothing is written, and the exit code is 3.
+    The kernels must be in the cache; if one is missing, nothing is written, and the exit code is 3.
     """
     from jitgen.cache import Store
     from jitgen.cli.prewarm import plan_archs
@@ -119,11 +122,12 @@ def lock(
 
 def read_lock(path: Path, store: Store, names: Sequence[str]) -> Lock:
     """
-    Return the lock in `path`, if this machine chooses as it says, with the same keys, on all of its
-    devices, and it is for the plans called `names`; without names it may be for any.
+    Return the lock in `path`, after checking that this machine chooses the same kernels with the
+    same keys on all devices of the lock, and that it is for the plans called `names`; without
+    names, it may be for any plans.
 
     Raises:
-        LockError: It is not.
+        LockError: A check fails.
     """
     from jitgen.plans.lock import require_plans
     from jitgen.runtime.lock import read

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The argument CONFIG-or-KEY of commands: from a name, a key or a file to the kernel."""
+"""The argument CONFIG-or-KEY of commands: finds the kernel for a name, a key or a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jitgen.cache import Damage, Store
 
 MIN_PREFIX = 4
-"""Digits of a key that must be given at least."""
+"""Least number of digits of a key that must be given."""
 
 _HEX = re.compile(r"[0-9a-f]{1,64}")
 
@@ -42,9 +42,10 @@ class Named:
     Attributes:
         config: Its config.
         arch: Its target.
-        key: The key that was given, or the one that the installed toolchain gives the config.
-        is_key: Whether a key was given: then exactly that entry is meant, whatever built it.
-        text: The source, where a file was given; else empty.
+        key: The given key, or the key of the config with the installed toolchain.
+        is_key: Whether a key was given: then exactly that entry is meant, no matter which toolchain
+            built it.
+        text: The source if a file was given; otherwise empty.
         title: The text that the user typed.
     """
 
@@ -73,11 +74,11 @@ class Named:
 
 class Nameless(ConfigError):
     """
-    A key names a damaged entry whose kernel is not known any more.
+    A key names a damaged entry whose kernel is unknown.
 
     Attributes:
         key: Its key.
-        damages: What is wrong with what is left of it.
+        damages: The damages of the rest of the entry.
     """
 
     def __init__(self, key: str, damages: tuple[Damage, ...]) -> None:
@@ -99,9 +100,9 @@ def find(text: str, store: Store, *, with_files: bool = False) -> Named:
         with_files: Whether it may also be the path of an edited kernel, ``FILE.py``.
 
     Raises:
-        ConfigError: `text` is no name, file or key, or its digits fit no entry, or several.
+        ConfigError: `text` is not a name, file or key, or its digits fit no entry or several.
         OverrideError: A file cannot be used.
-        Nameless: They fit one of whose record nothing is left.
+        Nameless: The digits fit an entry whose record is lost.
     """
     if with_files and text.endswith(".py"):
         edited = override(text)
@@ -135,11 +136,11 @@ def find(text: str, store: Store, *, with_files: bool = False) -> Named:
 
 def find_key(text: str, store: Store) -> str:
     """
-    Return the key of the entry, or of the remembered failure, that `text` names; where there is
-    neither, of what lies in quarantine.
+    Return the key of the entry, or of the remembered failure, that `text` names; if there is
+    neither, of something in the quarantine.
 
     Raises:
-        ConfigError: It names none, or several.
+        ConfigError: It names no key, or several.
     """
     if not _HEX.fullmatch(text):
         config, arch = Config.parse(text)
@@ -164,7 +165,7 @@ def parse_configs(names: tuple[str, ...]) -> list[tuple[Config, Arch]]:
     Return the configs and targets of kernel names, each once.
 
     Raises:
-        ConfigError: One of them is no kernel name.
+        ConfigError: One of them is not a kernel name.
         UnsupportedConfig: Its target cannot run one of them.
     """
     from jitgen.targets.legality import require

@@ -2,8 +2,8 @@
 """
 Entry point: the tree of commands, and how errors become exit codes.
 
-Exit codes: 0 ok, 1 failed, 2 usage, 3 something would have to be compiled, 130 interrupted. An
-error that jitgen raises on purpose is one line on standard error and never a traceback.
+Exit codes: 0 ok, 1 failed, 2 usage, 3 a kernel would have to be compiled, 130 interrupted. An error
+that jitgen raises on purpose is one line on standard error, never a traceback.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jitgen.settings import settings
 from jitgen.support.boundary import boundary
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
+"""Exit code after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
 
 _USAGE_ERRORS = (ConfigError, InputError, PlanError, SettingError)
 """Errors in the user's input, as opposed to failures of the work."""
@@ -40,28 +40,28 @@ _HELP = frozenset({"-h", "--help"})
 
 _COMMANDS = {
     "demo": ("jitgen.cli.demo:demo", "Multiply a small MoE layer and show what was compiled."),
-    "prewarm": ("jitgen.cli.prewarm:prewarm", "Compile every kernel that plans can ask for."),
-    "lock": ("jitgen.cli.lock:lock", "Fix which kernels a service runs, for hosts to compare."),
-    "plan": ("jitgen.cli.plan:plan", "Look at plans, and make them of calls, or of a model."),
+    "prewarm": ("jitgen.cli.prewarm:prewarm", "Compile every kernel that plans may need."),
+    "lock": ("jitgen.cli.lock:lock", "Write down which kernels a service runs."),
+    "plan": ("jitgen.cli.plan:plan", "List and show plans; make them from calls or a model."),
     "show": ("jitgen.cli.show:show", "Show a kernel: source, PTX, SASS, resources, key."),
-    "inspect": ("jitgen.cli.inspect:inspect_command", "Make a page about a kernel, or two."),
+    "inspect": ("jitgen.cli.inspect:inspect_command", "Make an HTML page about a kernel, or two."),
     "run": ("jitgen.cli.run:run", "Compile an edited kernel, check it and time it."),
     "diff": ("jitgen.cli.diff:diff", "Compare two kernels, from config to machine code."),
     "verify": ("jitgen.cli.verify:verify", "Run GPU kernels without a GPU and check them."),
     "configs": ("jitgen.cli.configs:configs", "List the configs that a target can run."),
-    "select": ("jitgen.cli.select:select", "Say which config serves a problem, and why."),
-    "tune": ("jitgen.cli.tune:tune", "Measure the kernels to choose from, and keep the winners."),
-    "serve": ("jitgen.cli.serve:serve", "Serve kernels to a fleet, and compile what it lacks."),
+    "select": ("jitgen.cli.select:select", "Say which config is chosen for a problem, and why."),
+    "tune": ("jitgen.cli.tune:tune", "Measure candidate kernels, and record the fastest."),
+    "serve": ("jitgen.cli.serve:serve", "Serve kernels to a fleet, and compile missing ones."),
     "token": ("jitgen.cli.serve:token", "Make an access token for the compile service."),
     "signer": ("jitgen.cli.serve:signer", "Sign for a compile service of another user."),
-    "cache": ("jitgen.cli.cache:cache", "Look into the disk cache and clean it."),
-    "bundle": ("jitgen.cli.bundle:bundle", "Carry kernels in one file, which is an OCI image."),
-    "trust": ("jitgen.cli.trust:trust", "Make keys, and say whose signatures count."),
-    "bench": ("jitgen.cli.bench:bench", "Measure jitgen against its budgets."),
+    "cache": ("jitgen.cli.cache:cache", "Inspect the disk cache and clean it."),
+    "bundle": ("jitgen.cli.bundle:bundle", "Copy kernels in one file, which is an OCI image."),
+    "trust": ("jitgen.cli.trust:trust", "Make keys, and say which signatures are accepted."),
+    "bench": ("jitgen.cli.bench:bench", "Measure jitgen, and compare it with budgets and peers."),
     "schema": ("jitgen.cli.schema:schema", "Print the JSON Schema of what --json prints."),
     "doctor": (
         "jitgen.cli.doctor:doctor",
-        "Report on the installation, for you and for bug reports.",
+        "Report on the installation, also for bug reports.",
     ),
 }
 
@@ -126,9 +126,7 @@ def _is_free(words: Sequence[str]) -> bool:
 
 
 def _check_settings() -> None:
-    """
-    Raise SettingError for a variable with a bad value, also one that this command does not read.
-    """
+    """Raise SettingError for a variable with a bad value, even if this command does not read it."""
     settings.check_environment()
     if settings.plugins or settings.arch or settings.device:
         from jitgen.runtime.settings_check import check_names
@@ -137,7 +135,10 @@ def _check_settings() -> None:
 
 
 def _open_streams() -> None:
-    """Make standard streams usable: replace closed ones, and escape what they cannot encode."""
+    """
+    Make standard streams usable: replace closed ones, and escape characters that they cannot
+    encode.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -147,7 +148,7 @@ def _open_streams() -> None:
 
 
 def _tell(error: JitgenError, *, is_json: bool) -> None:
-    """Print an error; on standard error alone if standard output cannot be written."""
+    """Print an error; only on standard error if standard output cannot be written."""
     try:
         Output(is_json=is_json).error(type(error).__name__, str(error))
         sys.stdout.flush()
@@ -156,7 +157,7 @@ def _tell(error: JitgenError, *, is_json: bool) -> None:
 
 
 def _complain(error: click.ClickException, *, is_json: bool) -> int:
-    """Print what is wrong with the command line: a usage line where it helps, then one error."""
+    """Print an error of the command line: a usage line if it helps, then the error."""
     context = getattr(error, "ctx", None)
     message = error.format_message()
     if isinstance(error, click.exceptions.NoArgsIsHelpError):

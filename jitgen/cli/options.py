@@ -27,11 +27,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _MOST_DIGITS = 20
-"""Beyond any size; Python refuses to read thousands of digits with an error of its own."""
+"""
+Most digits of a number. No size has more, and Python refuses to parse thousands of digits, with an
+error of its own.
+"""
 
 
 def with_output(function: Callable[Concatenate[Output, P], R]) -> Callable[..., R]:
-    """Give a command the option ``--json``, and the Output that goes with it as first argument."""
+    """Give a command the option ``--json``, and pass it the Output as first argument."""
 
     @click.option("--json", "is_json", is_flag=True, help="Print one JSON document.")
     @wraps(function)
@@ -48,7 +51,7 @@ def stacked(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 class Parsed(click.ParamType[Any]):
     """
-    Value that a function reads from a text.
+    Type of an argument whose text a function parses.
 
     Args:
         name: Name of the value in the help.
@@ -60,7 +63,7 @@ class Parsed(click.ParamType[Any]):
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value; a value that is not allowed fails with the allowed ones."""
+        """Return the value, or fail with the allowed values."""
         if not isinstance(value, str):
             return value  # a default
         try:
@@ -90,7 +93,7 @@ class Word(click.Choice[str]):
         self._kind = kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the member, or fail with the values that are allowed."""
+        """Return the member, or fail with the allowed values."""
         return self._kind(super().convert(value, param, ctx))
 
 
@@ -104,7 +107,7 @@ class NumberType(click.FloatRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the number; a number that is not allowed fails with the allowed range."""
+        """Return the number, or fail with the allowed range."""
         number: float = super().convert(value, param, ctx)
         if math.isnan(number):
             self.fail(f"{value!r} is no number of {self.name}", param, ctx)
@@ -140,13 +143,13 @@ def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..
             "--scales", "scale_granularity", type=SCALES, default="block128", show_default=True
         ),
         _word("--dtype", "a_dtype", DType, "e4m3"),
-        click.option("--b-dtype", type=Word(DType), help="Type of b; else that of a."),
+        click.option("--b-dtype", type=Word(DType), help="Type of b; default: that of a."),
         _word("--out-dtype", "out_dtype", DType, "bf16"),
         click.option(
             "--a-scales",
             "a_scale_granularity",
             type=Word(ScaleGranularity),
-            help="Scales of a; else as --scales.",
+            help="Scales of a; default: those of --scales.",
         ),
         _word("--b-layout", "b_layout", BLayout, "plain"),
         click.option("--bias", is_flag=True, help="Add a bias."),
@@ -155,8 +158,8 @@ def with_sizes(*, is_required: bool) -> Callable[[Callable[..., R]], Callable[..
 
 def with_fields(command: Callable[..., R]) -> Callable[..., R]:
     """
-    Give a command the options ``--op`` and ``--set``: an operation, and fields of what is its own,
-    as a dictionary of texts.
+    Give a command the options ``--op`` and ``--set``: an operation, and fields of its problem, as a
+    dictionary of texts.
     """
     command = click.option(
         "--set",
@@ -164,7 +167,7 @@ def with_fields(command: Callable[..., R]) -> Callable[..., R]:
         metavar="FIELD=VALUE",
         multiple=True,
         callback=_read_fields,
-        help="A field of the operation by its name; may be given several times.",
+        help="A field of the operation, by name; may be given several times.",
     )(command)
     return click.option(
         "--op", type=OP, default="grouped_gemm", show_default=True, help="Operation."
@@ -211,9 +214,9 @@ def _read_fields(
 
 def problem_of(op: str, sizes: dict[str, Any], fields: dict[str, str]) -> Any:
     """
-    Return the problem of operation `op` from a command's options: `sizes` are options of their own,
-    `fields` come from ``--set``. An option that was not given counts with its default if the
-    operation needs that field.
+    Return the problem of operation `op` from a command's options: `sizes` are separate options,
+    `fields` come from ``--set``. If an option is not given and the operation needs the field, its
+    default is used.
 
     Raises:
         ConfigError: `op` has no such field, or a value is not allowed.
@@ -249,7 +252,7 @@ def _fields(op: str) -> dict[str, dataclasses.Field[Any]]:
 
 
 def _value(text: str) -> Any:
-    """Convert a text: to a whole number, to true or false, or to itself."""
+    """Convert a text to an integer or a bool if possible; otherwise return it."""
     if text.removeprefix("-").isdecimal() and len(text) <= _MOST_DIGITS:
         return int(text)
     return {"true": True, "false": False}.get(text, text)
@@ -274,7 +277,7 @@ SCALES = click.Choice([*dict.fromkeys(map(str, (*ScaleGranularity, *IN_ROWS)))])
 DEVICE = click.option(
     "--device",
     metavar="NAME",
-    help="Device to choose for, such as 'NVIDIA H200'; JITGEN_DEVICE, else the GPU at hand, else "
+    help="Device to choose for, such as 'NVIDIA H200'; default: JITGEN_DEVICE, else the GPU, else "
     "the target's first.",
 )
 DEVICES = click.option(
@@ -282,7 +285,7 @@ DEVICES = click.option(
     "devices",
     metavar="NAME",
     multiple=True,
-    help="Device to choose for; several may. JITGEN_DEVICE, else all that the target knows.",
+    help="Device to choose for; may be repeated. Default: JITGEN_DEVICE, else all of the target.",
 )
 SECONDS = NumberType("seconds", 1, MAX_WAIT_S)
 TIME_LIMIT = click.option(
@@ -290,13 +293,13 @@ TIME_LIMIT = click.option(
     type=SECONDS,
     default=300.0,
     show_default=True,
-    help="Seconds for one mode of one problem.",
+    help="Time limit in seconds for one mode of one problem.",
 )
 
 
 def confirm(question: str, *, is_agreed: bool) -> bool:
     """
-    Return whether something may be destroyed; ask, unless `is_agreed`.
+    Return whether something may be destroyed; unless `is_agreed`, the user is asked.
 
     Raises:
         click.UsageError: Standard input is no terminal, so that the user cannot be asked.

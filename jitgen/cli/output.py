@@ -3,11 +3,10 @@
 The output of all commands: tables, JSON documents, notes and progress.
 
 Standard output is data: a table for people, or with ``--json`` exactly one document. Standard error
-has notes, warnings and progress. Sizes are rounded for people on a terminal and plain bytes
-everywhere else, so that a script that reads a table need not undo any rounding. Colours appear on a
-terminal only, and never where NO_COLOR is set; rich is imported where there is a terminal to print
-to. What is not printable is shown as an escape: names and reasons come from files that others may
-have written.
+has notes, warnings and progress. Sizes are rounded on a terminal, and plain bytes everywhere else,
+so that scripts get exact numbers. Colours appear only on a terminal, and never if NO_COLOR is set;
+rich is imported only if there is a terminal. Characters that are not printable are escaped, because
+names and reasons come from files that others may have written.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _PROSE = 32  # columns that wrapped text gets at least
 
 
 class ExitCode(IntEnum):
-    """How a command ends."""
+    """The exit code of a command."""
 
     OK = 0
     FAILED = 1
@@ -56,7 +55,8 @@ class Column:
     Attributes:
         title: Its heading.
         is_number: Whether it is aligned to the right.
-        is_prose: Whether its cells may be wrapped; names stay whole, to be copied.
+        is_prose: Whether its cells may be wrapped; names are not wrapped, so that they can be
+            copied.
     """
 
     title: str
@@ -65,7 +65,7 @@ class Column:
 
     @classmethod
     def of(cls, heading: str) -> Column:
-        """Return the column that a text describes; see `Output.table`."""
+        """Return the column for a heading; see `Output.table`."""
         return cls(heading.lstrip(">~"), heading[0] == ">", heading[0] == "~")
 
 
@@ -84,8 +84,8 @@ class Output:
     Standard output and standard error of one command.
 
     Attributes:
-        is_json: Whether the one thing on standard output is a JSON document.
-        is_terminal: Whether people read standard output.
+        is_json: Whether standard output gets exactly one JSON document.
+        is_terminal: Whether standard output is a terminal.
         has_document: Whether the JSON document was printed already.
     """
 
@@ -105,7 +105,7 @@ class Output:
         self, command: str, document: dict[str, object], human: Callable[[], object]
     ) -> None:
         """
-        Print the result of `command`: `document` with ``--json``, else what `human` prints.
+        Print the result of `command`: `document` with ``--json``; otherwise `human` prints it.
 
         The document gets the fields ``schema`` and ``command``.
         """
@@ -142,7 +142,8 @@ class Output:
         """
         Print a table; every row has one cell for each column.
 
-        A column that is a text is its heading, after ``>`` if it is a number, ``~`` if it is prose.
+        A heading may be a text, which begins with ``>`` for a column of numbers, and with ``~`` for
+        one of prose.
         """
         columns = [each if isinstance(each, Column) else Column.of(each) for each in headings]
         for row in rows:
@@ -191,7 +192,10 @@ class Output:
 
     @contextmanager
     def progress(self, total: int, title: str) -> Iterator[Progress]:
-        """Show how far long work is: a bar on a terminal, else a line for each item with a text."""
+        """
+        Show the progress of long work: a bar on a terminal, otherwise a line for each item with a
+        text.
+        """
         console = self._console(self._stderr)
         if console is None:
             yield _PlainProgress(self, total)
@@ -241,7 +245,7 @@ class _PlainProgress:
 
 
 class _FancyProgress:
-    """Progress for people: a bar, with the last item behind it."""
+    """Progress on a terminal: a bar, followed by the last item."""
 
     def __init__(self, output: Output, bar: Bar, task: TaskID, room: int) -> None:
         self._output = output
@@ -257,7 +261,7 @@ class _FancyProgress:
 
 
 def human_size(num_bytes: int) -> str:
-    """Return a size in the largest unit that leaves a whole number: ``512 B``, ``1.4 GiB``."""
+    """Return a size in a unit of its magnitude: ``512 B``, ``1.4 GiB``."""
     size = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
@@ -267,7 +271,7 @@ def human_size(num_bytes: int) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """Return a time in the unit that suits it: ``31.2 us``, ``0.62 ms``, ``2.31 s``."""
+    """Return a time in a unit of its magnitude: ``31.2 us``, ``0.62 ms``, ``2.31 s``."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.1f} us"
     return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
@@ -323,7 +327,7 @@ def _fancy_table(
 
 
 def _plain(cell: str) -> Text:
-    """Return a cell that rich does not read as markup."""
+    """Return a cell in which rich finds no markup."""
     from rich.text import Text
 
     return Text(cell)

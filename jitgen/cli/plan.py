@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen plan``: what plans there are, what one asks for, plans of programs and of models."""
+"""
+``jitgen plan``: list and show plans, and make plans from recordings of programs and from models.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +154,9 @@ def show(output: Output, name: str, arch: Arch | None, devices: tuple[str, ...])
 
 
 class _Row(NamedTuple):
-    """A problem, whether its kernel starts early, its calls, its kernel and what chose it."""
+    """
+    A problem, whether its kernel starts early, its calls, its kernel and the source of the choice.
+    """
 
     problem: Problem
     is_early: bool
@@ -169,7 +173,7 @@ def _print(
     total: float,
     most: int,
 ) -> None:
-    """Print the table; `total` are all calls, and `most` is how many devices there are."""
+    """Print the table. `total` is the number of all calls, and `most` the number of devices."""
     columns = [
         *([">CALLS", ">SHARE"] if total else []),
         "PROBLEM",
@@ -213,11 +217,9 @@ def _print(
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Leave out what was called fewer times.",
+    help="Leave out problems with fewer calls.",
 )
-@click.option(
-    "--fill", "fills", is_flag=True, help="Add the buckets of rows between those that were called."
-)
+@click.option("--fill", "fills", is_flag=True, help="Add the buckets of rows between called ones.")
 @with_output
 def from_recording_command(
     output: Output, paths: Sequence[Path], to: Path | None, least: int, fills: bool
@@ -225,12 +227,12 @@ def from_recording_command(
     """
     Make a plan of calls that JITGEN_RECORD counted.
 
-    FILE is a file of one process, or what JITGEN_RECORD was, which stands for those of all
-    processes. Calls are added up. Where calls fall into the same bucket of the selector, they are
-    one entry of the plan, with the number of calls.
+    FILE is the file of one process, or the value of JITGEN_RECORD, which means the files of all
+    processes. Calls are added up. Calls in the same bucket of the selector become one entry of the
+    plan, with the number of calls.
 
-    A longer run calls more sizes. With --fill the plan has the buckets between the smallest and the
-    largest that was called as well, of each problem.
+    A longer run would call more sizes. With --fill the plan also has, for each problem, the buckets
+    between the smallest and the largest one that was called.
     """
     if to is not None and to.suffix != ".toml":
         raise click.UsageError(f"{printable(str(to))}: the name of a plan file ends in .toml")

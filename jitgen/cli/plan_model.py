@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen plan from-config``: the plan of a model, out of its config.json."""
+"""``jitgen plan from-config``: make the plan of a model from its config.json."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _ModelPlan:
 
 def _counts(text: str) -> tuple[int, ...]:
     """
-    Return the numbers in a text, separated by commas; of equal ones the first.
+    Return the numbers in a text, separated by commas, without duplicates.
 
     Raises:
         ValueError: One is not a whole number of at least 1.
@@ -63,7 +63,7 @@ def _counts(text: str) -> tuple[int, ...]:
     type=Parsed("n,...", _counts),
     default="1",
     show_default=True,
-    help="Numbers of ranks that the experts are divided among.",
+    help="Numbers of ranks among which experts are divided.",
 )
 @click.option(
     "--ranks",
@@ -71,17 +71,17 @@ def _counts(text: str) -> tuple[int, ...]:
     type=Parsed("n,...", _counts),
     default="1",
     show_default=True,
-    help="Numbers of ranks that share every expert.",
+    help="Numbers of ranks among which each expert is divided.",
 )
 @click.option("--max-tokens", type=click.IntRange(1), help="Most tokens of a call.")
-@click.option("--masked", type=click.IntRange(1), help="Most rows of a matrix for each expert.")
+@click.option("--masked", type=click.IntRange(1), help="Most rows of an expert's matrix (masked).")
 @click.option(
     "--activation-format",
     type=click.Choice(["none", "block128", "row"]),
-    help="What tokens are quantised to, where the weights leave a choice.",
+    help="Format of quantised tokens, if the weights allow several.",
 )
 @click.option(
-    "--dequantize", is_flag=True, help="Plan for weights of bfloat16 instead of the model's."
+    "--dequantize", is_flag=True, help="Plan for bfloat16 weights instead of the model's."
 )
 @click.option(
     "--group",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen prewarm``: compile ahead of time every kernel that plans can ask for."""
+"""``jitgen prewarm``: compile every kernel that plans may need ahead of time."""
 
 from __future__ import annotations
 
@@ -92,17 +92,19 @@ class _How:
     epilog=f"Shipped plans: {', '.join(plan_names())}. A plan of your own is a .toml file."
 )
 @click.argument("names", metavar="[PLAN]...", nargs=-1)
-@click.option("--config", "config_names", metavar="NAME", multiple=True, help="One kernel by name.")
+@click.option(
+    "--config", "config_names", metavar="NAME", multiple=True, help="A kernel by its name."
+)
 @click.option("--arch", "archs", type=ARCHS, help="Targets of the plans: A,B.")
 @DEVICES
 @click.option(
     "--jobs", "-j", type=click.IntRange(0), help="Compile processes; 0: by cores and memory."
 )
-@click.option("--shard", type=SHARD, help="One of n equal parts, from 0/n on: i/n.")
+@click.option("--shard", type=SHARD, help="Part i of n equal parts: 0/n to n-1/n.")
 @click.option(
     "--budget",
     type=click.IntRange(0),
-    help="Fail, and compile nothing, where more kernels are asked for; JITGEN_MAX_KERNELS.",
+    help="Fail, and compile nothing, if more kernels are needed; default: JITGEN_MAX_KERNELS.",
 )
 @click.option(
     "--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster, whose workers compile."
@@ -124,18 +126,18 @@ def prewarm(
     **options: Any,
 ) -> int:
     """
-    Compile every kernel that the selector can choose for plans, and no other.
+    Compile every kernel that the selector can choose for plans, and no others.
 
     No GPU is needed: kernels are compiled for the targets that --arch names, and for every device
     that a target knows, unless --device or JITGEN_DEVICE names some; the last line lists them.
     Cached kernels are not compiled again. A kernel that fails does not stop the others; the exit
     code is then 1.
 
-    Machines that share the work take a --shard each: the key of a kernel decides in which of n
-    parts it is. A --budget counts the kernels of all shards, targets and devices.
+    Machines that share the work each take a --shard: the key of a kernel decides to which of the n
+    parts it belongs. A --budget counts the kernels of all shards, targets and devices.
 
-    --locked takes plans, targets and devices from a lock, and fails where this machine would choose
-    or compile anything else than it says.
+    --locked takes plans, targets and devices from a lock, and fails if this machine would choose or
+    compile other kernels.
     """
     from jitgen.cache import Store
     from jitgen.plans.prewarm import in_shard, note
@@ -194,7 +196,7 @@ def _asked(
 def _as_locked(
     output: Output, lock: Lock, reports: list[PrewarmReport], store: Store
 ) -> list[PrewarmReport]:
-    """Return the reports, in which kernels of other bytes than the locked ones have failed."""
+    """Return the reports; kernels whose bytes differ from the lock count as failed."""
     from jitgen.plans.prewarm import PrewarmState
     from jitgen.runtime.locked import REBUILT, other_files, specs
     from jitgen.runtime.tiers import Tiers, readable
@@ -217,7 +219,7 @@ def _as_locked(
 
 
 def _devices(wanted: dict[Arch, list[Wanted]]) -> dict[str, list[str]]:
-    """Return the devices that plans were chosen for, of each target that is a GPU's."""
+    """Return the devices for which kernels were chosen, for each GPU target."""
     found = {
         arch: dict.fromkeys(n for each in asked for n in each.devices)
         for arch, asked in wanted.items()
@@ -277,7 +279,7 @@ def _beyond(wanted: dict[Arch, list[Config]], store: Store, most: int) -> list[s
 def _tell_budget(
     output: Output, wanted: dict[Arch, list[Config]], excess: list[str], most: int
 ) -> None:
-    """Print which kernels are beyond the budget, and which config fields vary among all."""
+    """Print which kernels are beyond the budget, and which config fields vary among all kernels."""
     from jitgen.runtime.budget import varied
 
     configs = [config for each in wanted.values() for config in each]
@@ -304,7 +306,9 @@ def _word(state: str) -> str:
 
 
 def plan_archs(archs: tuple[Arch, ...] | None, devices: tuple[str, ...]) -> tuple[Arch, ...] | None:
-    """Return the targets of plans, those of `devices` if none is named; None: the usual one."""
+    """
+    Return the targets of plans: the named ones, or those of `devices`; None: the default target.
+    """
     if devices:
         archs = archs or tuple(dict.fromkeys(map(arch_of, devices)))
         for name in devices:
@@ -319,7 +323,7 @@ def _wanted(
     devices: tuple[str, ...],
     store: Store,
 ) -> dict[Arch, list[Wanted]]:
-    """Return the kernels of each plan, and those that were named, for each target."""
+    """Return the kernels of each plan, and the named kernels, for each target."""
     from jitgen.plans.prewarm import Wanted, wanted
     from jitgen.runtime.spec import serving
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen run``: compile an edited kernel, prove it, and time it beside the original."""
+"""``jitgen run``: compile an edited kernel, check it, and time it beside the original."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Step:
     Attributes:
         name: ``compile``, ``emulate``, ``check`` or ``time``.
         state: ``ok``, ``right``, ``WRONG``, ``failed`` or ``skipped``.
-        detail: How long it took, or why.
+        detail: The time that it took, or the reason of the state.
     """
 
     name: Annotated[str, one_of("compile", "emulate", "check", "time")]
@@ -51,13 +51,13 @@ class _Step:
 
     @property
     def is_bad(self) -> bool:
-        """Whether the command fails by it."""
+        """Whether this step makes the command fail."""
         return self.state in ("WRONG", "failed")
 
 
 @frozen
 class _CheckRow:
-    """A problem that a kernel was run with, and whether the result was right."""
+    """A problem with which a kernel ran, and whether the result was right."""
 
     problem: str
     values: Annotated[str, one_of("integers", "random")]
@@ -123,9 +123,11 @@ class _Ran:
 @click.option(
     "--problem",
     metavar="G:M:N:K",
-    help="What to check and time it on: groups, rows in all, N, K (G:M:I for SwiGLU).",
+    help="Problem to check and time: groups, total rows, N, K (G:M:I for SwiGLU).",
 )
-@click.option("--modes", default="quick", show_default=True, help="Of the emulator; see verify.")
+@click.option(
+    "--modes", default="quick", show_default=True, help="Modes of the emulator; see verify."
+)
 @TIME_LIMIT
 @with_output
 def run(output: Output, file: Path, problem: str | None, modes: str, time_limit: float) -> int:
@@ -133,10 +135,10 @@ def run(output: Output, file: Path, problem: str | None, modes: str, time_limit:
     Compile an edited kernel, check it, and time it beside the original.
 
     FILE is a source that `jitgen show NAME --source -o FILE` wrote, edited below its first lines.
-    It is compiled into the cache, under a key of its own. A kernel for a GPU is verified in the
-    emulator, as by `jitgen verify`. If its device is here, it is also run with sizes of every edge
-    and with the --problem, compared with the right results, and timed in turn with the original
-    kernel. If the GPU is not here, a --problem runs in the emulator, too.
+    It is compiled into the cache, under its own key. A kernel for a GPU is verified in the
+    emulator, as by `jitgen verify`. If this machine has the device, the kernel also runs on it with
+    sizes that cover every edge and with the --problem; its results are checked, and it is timed in
+    turn with the original kernel. Without the GPU, a --problem runs in the emulator, too.
 
     The exit code is 1 if the kernel does not compile or is wrong, and 3 if it is not compiled and
     compiling is off. This runs the code in FILE.
@@ -178,7 +180,7 @@ def run(output: Output, file: Path, problem: str | None, modes: str, time_limit:
 
 
 def _compiled(output: Output, store: Store, edited: Override) -> _Step:
-    """Compile the file unless the cache has it; compiler errors then name the user's file."""
+    """Compile the file, unless the cache has it, such that compiler errors name the user's file."""
     from jitgen.codegen.render import render
     from jitgen.runtime.tiers import Tiers, build
 
@@ -201,7 +203,7 @@ def _compiled(output: Output, store: Store, edited: Override) -> _Step:
 def _emulated(
     output: Output, edited: Override, problem: str | None, modes: list[str], time_limit_s: float
 ) -> list[Row] | None:
-    """Verify a GPU kernel in worker processes; None for kernels of the host."""
+    """Verify a GPU kernel in worker processes; return None for kernels of the CPU."""
     if not edited.arch.is_gpu:
         return None
     from jitgen.cli.verify import PRELOAD, TASK, rows_of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen schema``: what ``--json`` prints, for programs that check it."""
+"""``jitgen schema``: the JSON Schema of what ``--json`` prints."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What ``--json`` prints, as JSON Schema (draft 2020-12), of the classes that commands print.
+The JSON Schema (draft 2020-12) of what ``--json`` prints, made from the classes that commands
+print.
 
 Every command has the documents that it may print, and an error document. A schema lists the fields
 of this version of jitgen; a later version may add fields, so no schema forbids others. Tests check
-every document of any command against its schema, and there forbid other fields.
+every document of every command against its schema, and forbid other fields there.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ DOCUMENTS: dict[str, str] = {
     "signer": "serve:_Signer",
     "schema": "schema:_Schemas",
 }
-"""The classes of what each command may print: module of `jitgen.cli` and name."""
+"""The classes that each command may print: module of `jitgen.cli` and name."""
 
 
 @frozen
@@ -125,7 +126,7 @@ def _documents(command: str) -> Iterator[Schema]:
 
 
 def _begun(command: str, document: Schema) -> Schema:
-    """Return a document with the fields that all begin with."""
+    """Return a document with the fields with which all documents begin."""
     begin = {"schema": {"const": SCHEMA}, "command": {"const": command}}
     return {
         **document,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen select``: which config serves a problem, and why."""
+"""``jitgen select``: which config is chosen for a problem, and why."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from jitgen.targets.devices import default_arch
 
 @frozen
 class _Candidate:
-    """A candidate kernel, and what the cost model predicts for it."""
+    """A candidate kernel, and the prediction of the cost model for it."""
 
     name: v.Name
     cost_us: v.Microseconds
@@ -47,7 +47,7 @@ class _Candidate:
 
 @frozen
 class _Unpacked:
-    """The alternative for prepacked weights: to unpack them first."""
+    """The alternative algorithm for prepacked weights, which unpacks them first."""
 
     is_chosen: bool
     why: str
@@ -76,14 +76,14 @@ class _Selected:
     "--min-latency",
     is_flag=True,
     default=None,
-    help="Choose for the least time of a call with few rows; JITGEN_MIN_LATENCY if not given.",
+    help="Choose for the least latency of a call with few rows; default: JITGEN_MIN_LATENCY.",
 )
 @click.option(
     "--numerics",
     type=Word(Numerics),
-    help="What is promised of the bits of a row; JITGEN_NUMERICS if not given.",
+    help="Guarantee for the bits of a row; default: JITGEN_NUMERICS.",
 )
-@click.option("--mode", type=Word(Mode), help="What chooses; JITGEN_SELECT if not given.")
+@click.option("--mode", type=Word(Mode), help="Method of choosing; default: JITGEN_SELECT.")
 @with_output
 def select(
     output: Output,
@@ -96,12 +96,12 @@ def select(
     **sizes: object,
 ) -> None:
     """
-    Say which config serves a problem, why, and which other candidates there are.
+    Say which config is chosen for a problem, why, and which other candidates there are.
 
-    COST is the model's prediction, TIME the measurement of `jitgen tune`, made here or before
-    jitgen was shipped; measured times decide. Kernels that failed when they were measured are
-    EXCLUDED, as are kernels that add up in another order if numerics are invariant. For prepacked
-    weights that may be unpacked first, the times of both algorithms are printed.
+    COST is the model's prediction. TIME is the measurement of `jitgen tune`, on this machine or in
+    the table that jitgen ships; measured times decide. Kernels that failed when they were measured
+    are EXCLUDED; with invariant numerics, so are kernels that add up in another order. For
+    prepacked weights that may be unpacked first, the times of both algorithms are printed.
     """
     if arch is None:
         arch = default_arch() if device is None else devices.arch_of(device)
@@ -138,7 +138,9 @@ def _unpacked(other: Algorithms, arch: Arch) -> _Unpacked:
 def _other_way(
     problem: object, arch: Arch, device: str | None, mode: Mode | None
 ) -> Algorithms | None:
-    """Return the cost of both ways if prepacked weights may be unpacked first, else None."""
+    """
+    Return the costs of both algorithms if prepacked weights may be unpacked first; otherwise None.
+    """
     if not isinstance(problem, GroupedGemmProblem):
         return None
     return algorithms(problem, arch, device=device, choose=partial(choose, mode=mode))

@@ -43,7 +43,7 @@ class _Signer:
 
 @contextmanager
 def _extra() -> Iterator[None]:
-    """Raise a ToolchainError with the install command if the service's packages are missing."""
+    """Raise a ToolchainError with the install command if packages of the service are missing."""
     try:
         yield
     except ImportError as error:
@@ -54,14 +54,15 @@ def _extra() -> Iterator[None]:
 
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
-@click.option("--check-config", is_flag=True, help="Say what is wrong with CONFIG; serve nothing.")
+@click.option("--check-config", is_flag=True, help="Check CONFIG, print its errors, and end.")
 @with_output
 def serve(output: Output, config: Path, check_config: bool) -> int:
     """
-    Serve kernels to a fleet, and compile what it lacks, as the TOML file CONFIG says.
+    Serve kernels to a fleet, and compile missing ones, as the TOML file CONFIG says.
 
-    SIGTERM ends it once running compiles are done; SIGHUP makes it read tokens, trust document and
-    key again. The log goes to standard error, a JSON object a line. See docs/service.md.
+    SIGTERM ends the service when running compiles are done; SIGHUP makes it read tokens, trust
+    document and key again. The log goes to standard error, one JSON object per line. See
+    docs/service.md.
     """
     with _extra():
         from jitgen.server.check import checked
@@ -91,10 +92,10 @@ def _print(output: Output, config: Path, found: list[str]) -> None:
 @with_output
 def token(output: Output, name: str, scopes: str) -> int:
     """
-    Make an access token for the compile service, called NAME in its log and limits.
+    Make an access token for the compile service; its log and limits call it NAME.
 
-    Prints the token, which is kept nowhere else, and the table that goes into the service's file of
-    tokens. Clients read it from the file that JITGEN_TOKEN_FILE names.
+    Prints the token, which is stored nowhere else, and the table to add to the service's file of
+    tokens. Clients read the token from the file that JITGEN_TOKEN_FILE names.
     """
     with _extra():
         from jitgen.server.tokens import new_token
@@ -111,14 +112,16 @@ def token(output: Output, name: str, scopes: str) -> int:
 
 @click.command()
 @click.option("--key", type=PRIVATE_KEY, required=True, help="The signing key.")
-@click.option("--socket", type=click.Path(path_type=Path), required=True, help="Where to listen.")
+@click.option(
+    "--socket", type=click.Path(path_type=Path), required=True, help="The socket to listen on."
+)
 @with_output
 def signer(output: Output, key: Path, socket: Path) -> int:
     """
-    Sign for a compile service that runs as another user, which never sees the key.
+    Sign for a compile service that runs as another user and cannot read the key.
 
-    Statements about entries come in through the SOCKET, a file that the service's group may use;
-    nothing else is signed.
+    The SOCKET, a file that the service's group may use, receives statements about entries; nothing
+    else is signed.
     """
     with _extra():
         from jitgen.server.confine import undumpable

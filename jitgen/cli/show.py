@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen show``: one kernel, as source, PTX, SASS, resources or key."""
+"""``jitgen show``: the source, PTX, SASS, resources or key of a kernel."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Summary:
 
 @frozen
 class _Origin:
-    """A line of a template's file, from 1 on."""
+    """A line of a template's file, counted from 1."""
 
     partial: v.File
     line: v.Count
@@ -62,7 +62,7 @@ class _Origin:
 
 @frozen
 class _SourceText:
-    """What ``show --source`` prints; with ``--from`` the origin of each line, or null."""
+    """Output of ``show --source``; with ``--from`` the origin of each line, or null."""
 
     kernel: KernelId = inline()
     source: str
@@ -135,13 +135,13 @@ class _KeyDocument:
 @click.option(
     "--line-info",
     is_flag=True,
-    help="With --ptx or --sass: which line of the source each instruction is from.",
+    help="With --ptx or --sass: the source line of each instruction.",
 )
 @click.option(
     "--from",
     "with_origins",
     is_flag=True,
-    help="With --source: which template and line of it each line is from.",
+    help="With --source: the template, and its line, of each line.",
 )
 @click.option("-o", "--output", "file", type=TO_WRITE, help="Write to FILE.")
 @with_output
@@ -158,11 +158,11 @@ def show(
     Show a kernel, named by its config, by the first digits of its key, or by the FILE.py of an
     edited one.
 
-    Without a flag: the known facts about it. If machine code is requested, a kernel that is not in
-    the cache is compiled; the source and the key need no compiler. With --line-info the source is
-    compiled once more, with the same instructions, and each line of it is printed before the
-    instructions that it became. --partials and --from are of a source that the templates
-    give: not of an edited one, nor of an entry that another version made.
+    Without a flag, the known facts about the kernel are printed. If machine code is requested, a
+    kernel that is not in the cache is compiled; the source and the key need no compiler. With
+    --line-info the source is compiled again, to the same instructions, and each line is printed
+    before its instructions. --partials and --from need a source that the installed templates
+    render: not an edited one, or one of another version.
     """
     from jitgen.cache import Store
 
@@ -187,7 +187,10 @@ def show(
 
 
 def _summary(store: Store, named: Named, output: Output) -> tuple[_Summary, str]:
-    """Facts known without compiling: derived numbers, and the entry if there is one."""
+    """
+    Return the facts that are known without compiling: derived numbers, and the entry if there is
+    one.
+    """
     from jitgen.runtime.override import found
 
     derived = require(named.config, named.arch).numbers
@@ -323,7 +326,7 @@ def _resources(store: Store, named: Named, output: Output) -> tuple[_Resources, 
 
 
 def _dynamic_shared_bytes(store: Store, named: Named, entry: Entry, source: Source) -> int:
-    """Return a property of the launch, which machine code does not hold."""
+    """Return the dynamic shared memory of the launch, which machine code does not contain."""
     if EDITED in document_of(store, named):
         from jitgen.verify.launched import dynamic_shared_bytes
 

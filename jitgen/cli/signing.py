@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings of commands that sign: whether signatures of their key would be accepted here."""
+"""
+Warnings of commands that sign, if signatures of their key would not be accepted on this machine.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def trust_of(store: Store) -> Trust | None:
-    """Return the trust document of JITGEN_TRUST; None where none is named, or it cannot be used."""
+    """Return the trust document of JITGEN_TRUST; None if none is named, or it cannot be used."""
     if settings.trust is None:
         return None
     try:
@@ -29,7 +31,7 @@ def warn_of_key(output: Output, keyid: str, store: Store) -> None:
     Warn if this machine's trust document refuses signatures of the key, or soon will.
 
     Raises:
-        SigningError: The document revokes the key: nothing that it signs will ever count.
+        SigningError: The document revokes the key, so its signatures would never be accepted.
     """
     from jitgen.signing.standing import SHOWN, standing
 

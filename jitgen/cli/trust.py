@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-``jitgen trust``: keys, and the document that says whose signatures count.
+``jitgen trust``: keys, and the document that says which signatures are accepted.
 
-The root key makes documents and nothing else: keep it where nothing runs. `init`, `add`, `rotate`,
-`revoke` and `unrevoke` write the next version of the document, signed by it.
+The root key only signs trust documents; keep it on a machine that does nothing else. `init`, `add`,
+`rotate`, `revoke` and `unrevoke` write the next version of the document, signed with it.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def _days(name: str, default: timedelta, text: str) -> Callable[[Command], Comma
 
 
 _INIT = "jitgen trust init makes one"
-_WHAT = "The trust document; JITGEN_TRUST where none is named."
+_WHAT = "The trust document; default: that of JITGEN_TRUST."
 _WHOSE = "The private key that signs trust documents."
 _file = click.option("--file", "path", type=ToRead(_INIT), help=_WHAT)
 _new_file = click.option("--file", "path", type=TO_WRITE, help=_WHAT)
 _root = click.option("--root-key", type=ToRead(_INIT), required=True, help=_WHOSE)
 _new_root = click.option("--root-key", type=TO_WRITE, required=True, help=_WHOSE)
-_valid = _days("--valid", edit.VALID, "Days for which the document holds.")
+_valid = _days("--valid", edit.VALID, "Days for which the document is valid.")
 _signs = _days("--signs", edit.SIGNS, "Days for which the key may sign.")
-_comment = click.option("--comment", default="", help="What the key is, for people.")
+_comment = click.option("--comment", default="", help="A comment about the key.")
 _key = click.argument("key", metavar="KEY")
 
 
@@ -111,7 +111,7 @@ class _Shown:
 
 @click.group()
 def trust() -> None:
-    """Make keys, and say whose signatures count."""
+    """Make keys, and say which signatures are accepted."""
 
 
 @trust.command()
@@ -177,8 +177,8 @@ def add(
 @trust.command()
 @stacked(_key, _file, _root, _comment, _signs, _valid)
 @_days("--overlap", edit.OVERLAP, "Days for which the keys before go on signing.")
-@click.option("--replaces", multiple=True, metavar="KEYID", help="A key that ends; else all do.")
-@click.option("--root", "is_root", is_flag=True, help="KEY is the next root key's file instead.")
+@click.option("--replaces", multiple=True, metavar="KEYID", help="A key to replace; default: all.")
+@click.option("--root", "is_root", is_flag=True, help="KEY is the file of the next root key.")
 @with_output
 def rotate(
     output: Output,
@@ -227,8 +227,8 @@ def rotate(
 @trust.command()
 @click.argument("digests", metavar="DIGEST...", nargs=-1)
 @stacked(_file, _root, _valid)
-@click.option("--reason", default="", help="Why; everybody who is refused is told.")
-@click.option("--before", help="Refuse all that was signed before this time, ISO 8601.")
+@click.option("--reason", default="", help="The reason; refusals show it.")
+@click.option("--before", help="Refuse signatures made before this time, ISO 8601.")
 @with_output
 def revoke(
     output: Output,
@@ -245,8 +245,8 @@ def revoke(
     DIGEST is a keyid (or how `show` begins it), the SHA-256 of a file, or an entry's key, all 64
     digits of it, which `jitgen cache explain NAME` prints.
 
-    No signature of a revoked key counts, whatever its date: a thief of the key could have written
-    any date.
+    No signature of a revoked key is accepted, no matter its date, because a thief of the key could
+    have written any date.
     """
     path = document_path(path)
     if not digests and before is None:
@@ -269,7 +269,7 @@ def revoke(
 @trust.command()
 @click.argument("digests", metavar="DIGEST...", nargs=-1, required=True)
 @stacked(_file, _root, _valid)
-@click.option("--reason", default="", help="Why, for the log beside the document.")
+@click.option("--reason", default="", help="The reason, for the log beside the document.")
 @with_output
 def unrevoke(
     output: Output,
@@ -282,8 +282,8 @@ def unrevoke(
     """
     Take back revocations. DIGEST is one that `show` prints, or how it begins.
 
-    What a key signed in its time counts again, and so do entries. Hosts that take the document warn
-    of what is no longer revoked; the file beside the document that ends in .log has the reason.
+    Signatures of the key, and the entries, are accepted again. Hosts that get the document log a
+    warning about what is no longer revoked; the .log file beside the document has the reason.
     """
     path = document_path(path)
     before = read_document(path)
@@ -300,8 +300,8 @@ def adopt(output: Output) -> None:
     """
     Forget the document that the cache remembers. That of JITGEN_TRUST is used from then on.
 
-    Use this to begin anew with other roots, or when the remembered document is lost. Running
-    processes keep using the other document, and refuse fetched kernels, until they are restarted.
+    Use this to start again with other root keys, or if the remembered document is lost. Running
+    processes keep using the old document, and refuse fetched kernels, until they are restarted.
     """
     from jitgen.cache import Store
 
@@ -321,7 +321,7 @@ def adopt(output: Output) -> None:
 
 @trust.command()
 @_file
-@click.option("--to", "url", help="Where to; the first of JITGEN_REMOTE where none is named.")
+@click.option("--to", "url", help="URL to copy to; default: the first of JITGEN_REMOTE.")
 @with_output
 def push(output: Output, path: Path | None, url: str | None) -> None:
     """Put a trust document where hosts fetch kernels. Those take it that fetch there."""
@@ -343,7 +343,7 @@ def push(output: Output, path: Path | None, url: str | None) -> None:
 @_file
 @with_output
 def show(output: Output, path: Path | None) -> int:
-    """Print a trust document; exit 1 where it has expired."""
+    """Print a trust document; exit 1 if it has expired."""
     found = read_document(document_path(path))
     said, is_over = found.trust, times.now() >= found.trust.expires
 
@@ -381,7 +381,7 @@ def show(output: Output, path: Path | None) -> int:
 
 
 def _public(text: str) -> PublicKey:
-    """Return the key that `text` is, or whose private half lies in the file `text`."""
+    """Return the public key `text`, or that of the private key in the file `text`."""
     path = Path(text)
     if path.is_file():
         return PrivateKey.load(path).public
@@ -408,7 +408,10 @@ def _digest(text: str, said: Trust) -> str:
 
 
 def _one_of(text: str, known: Mapping[str, str]) -> str:
-    """Return the digest of `known` that `text` is, or begins; else `text`, if it is a digest."""
+    """
+    Return the digest in `known` that equals or begins with `text`; otherwise `text`, if it is a
+    digest.
+    """
     found = [digest for digest in known if digest.startswith(text)]
     if len(text) >= _SHOWN and len(found) == 1:
         return found[0]
@@ -420,7 +423,7 @@ def _one_of(text: str, known: Mapping[str, str]) -> str:
 
 
 def _keyid(text: str, said: Trust) -> str:
-    """Return the keyid of `said` that `text` is, or begins."""
+    """Return the keyid in `said` that equals or begins with `text`."""
     found = _digest(text, said)
     if found not in said.keys:
         known = ", ".join(keyid[:_SHOWN] for keyid in said.keys) or "none"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trust document of `jitgen trust`: how it is found, read and replaced."""
+"""Finds, reads and replaces the trust document of `jitgen trust`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def document_path(path: Path | None) -> Path:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is anything at `path`; raises SigningError if that is not known."""
+    """Return whether `path` exists; raises SigningError if that cannot be determined."""
     try:
         path.lstat()
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def is_there(path: Path) -> bool:
 
 
 def read_document(path: Path) -> SealedTrust:
-    """Return the document at `path`; raises SigningError where there is none that can be used."""
+    """Return the document at `path`; raises SigningError if there is none, or it cannot be used."""
     try:
         return opened(read_trusted(path, MAX_BYTES))
     except FileNotFoundError:
@@ -78,8 +78,8 @@ def write_document(
     why: Mapping[str, str] | None = None,
 ) -> None:
     """
-    Sign `made`, replace `before` at `path` by it atomically, and print which keys' ends change. The
-    file ``<path>.log`` gets a line about it, with the reasons `why`, by digest.
+    Sign `made`, replace `before` at `path` by it atomically, and print the keys whose ends change.
+    The file ``<path>.log`` gets a line about the change, with the reasons `why`, by digest.
     """
     data = made.sealed(*roots)
     if before is not None:

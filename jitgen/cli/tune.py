@@ -84,7 +84,7 @@ class _Tuned:
 
 @frozen
 class _HereAndThere:
-    """A condition here, and where a table was measured."""
+    """A condition on this machine, and on the machine where a table was measured."""
 
     here: object
     there: object
@@ -105,7 +105,7 @@ class _TakenOver:
 @click.argument("names", metavar="[PLAN]...", nargs=-1)
 @with_sizes(is_required=False)
 @click.option("--arch", type=ARCH, help="Target; the GPU's, else cpu, if not given.")
-@click.option("--again", is_flag=True, help="Measure also what is recorded or was excluded.")
+@click.option("--again", is_flag=True, help="Measure recorded and excluded kernels again.")
 @click.option(
     "--time-limit",
     type=SECONDS,
@@ -125,7 +125,7 @@ class _TakenOver:
     "import_from",
     metavar="FILE",
     type=click.Path(path_type=Path, allow_dash=True, dir_okay=False),
-    help="Take over a table that --export wrote.",
+    help="Import a table that --export wrote.",
 )
 @tune_space.options
 @with_output
@@ -142,20 +142,21 @@ def tune(
     **sizes: Any,
 ) -> int:
     """
-    Measure the selector's candidates, and let the fastest decide from now on.
+    Measure the candidates of the selector; from then on it chooses the fastest.
 
     Problems come from a plan, or from sizes as for `jitgen select`; each represents all problems of
-    its bucket. Kernels are compiled if need be, verified, then timed in turn, in a process of their
-    own: one that hangs, fails or is wrong is excluded and not tried again. Results are stored in
-    the cache for this device and compiler, problem by problem, so that an interrupted run continues
-    where it stopped. If a plan counts calls, the most frequent problems come first.
+    its bucket. Kernels are compiled if necessary, verified, and then timed in turn in a separate
+    process. A kernel that hangs, fails or is wrong is excluded and not tried again. Results are
+    stored in the cache for this device and compiler after each problem, so an interrupted run
+    continues where it stopped. If a plan has numbers of calls, the most frequent problems come
+    first.
 
-    --export alone writes all measurements of this machine.
+    --export without problems writes all measurements of this machine.
 
-    With --space the results decide nothing: every legal kernel of the target, or of the part of its
-    space that --set names, is timed beside the selector's choice, best predicted first, within the
-    limits of the model and --budget. It begins with an estimate, and continues an interrupted
-    search.
+    With --space the results do not change the choice. Every legal kernel of the target, or of the
+    part of its space that --set names, is timed beside the selector's choice, those with the best
+    predictions first, within the limits of the model and --budget. The command first prints an
+    estimate, and continues an interrupted search.
     """
     calls: dict[Problem, float] = {}
     problems = _problems(names, sizes, arch, calls)
@@ -325,7 +326,7 @@ def _import(output: Output, path: Path, arch: Arch | None) -> int:
 
 
 def _tell(output: Output, arch: Arch, report: TuningReport | None, export_to: Path | None) -> None:
-    """Print the result, unless a table went to standard output in its place."""
+    """Print the result, unless a table was written to standard output."""
     rows = () if report is None else report.rows
 
     def human() -> None:
@@ -377,7 +378,10 @@ def _line(row: TuningRow) -> str:
 
 
 def _ahead(row: TuningRow) -> str:
-    """Return how far ahead of the model's choice the winner is; empty where it is the same."""
+    """
+    Return how much faster than the model's choice the winner is, as text; empty if they are the
+    same.
+    """
     if row.record is None or row.ahead is None or row.record.winner == row.by_model:
         return ""
     return f"{row.ahead * 100:.1f} %"
@@ -389,7 +393,7 @@ def _bad(row: TuningRow) -> Iterator[tuple[str, str]]:
 
 
 def _sizes(problem: GroupedGemmProblem) -> str:
-    """Return a problem as tables show it: ``ragged 8 x (512 x 4096 x 7168)``."""
+    """Return a problem as text for tables: ``ragged 8 x (512 x 4096 x 7168)``."""
     rows = problem.rows_per_group
     return f"{problem.layout} {problem.groups} x ({rows} x {problem.n} x {problem.k})"
 

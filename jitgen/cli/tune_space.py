@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen tune --space``: every legal kernel for a problem, beside the selector's choice."""
+"""``jitgen tune --space``: times every legal kernel for a problem beside the selector's choice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class _PlannedKernel:
 
 @frozen
 class _SearchedProblem:
-    """What a search will do for one problem (`known`, `planned`), or found (`best`, `kernels`)."""
+    """
+    The plan of a search for one problem (`known`, `planned`), or its results (`best`, `kernels`).
+    """
 
     problem: str
     chosen: v.Name
@@ -73,9 +75,9 @@ class Wanted(NamedTuple):
 
     Attributes:
         part: Values of fields.
-        within: How many times the best predicted time a kernel may be predicted to take.
-        budget_s: How long it may take, for all problems together.
-        is_dry: Whether only to say what would be done.
+        within: Largest predicted time of a kernel, as a multiple of the best predicted time.
+        budget_s: Time limit in seconds, for all problems together.
+        is_dry: Whether only to print what would be done.
     """
 
     part: dict[str, tuple[str, ...]]
@@ -85,7 +87,7 @@ class Wanted(NamedTuple):
 
 
 _options = stacked(
-    click.option("--space", "is_space", is_flag=True, help="Try any legal kernel; see below."),
+    click.option("--space", "is_space", is_flag=True, help="Time every legal kernel; see below."),
     click.option(
         "--set",
         "fields",
@@ -98,22 +100,24 @@ _options = stacked(
         type=NumberType("times", _FEWEST_WITHIN),
         default=1.5,
         show_default=True,
-        help="With --space: predicted times of at most so many times the best one.",
+        help="With --space: largest predicted time, as a multiple of the best.",
     ),
     click.option(
         "--budget",
         type=SECONDS,
         default=600.0,
         show_default=True,
-        help="With --space: seconds that it may take.",
+        help="With --space: time limit in seconds.",
     ),
-    click.option("--dry-run", is_flag=True, help="With --space: say what it would do."),
+    click.option("--dry-run", is_flag=True, help="With --space: print what would be done."),
 )
 _NAMES = ("fields", "within", "budget", "dry_run")
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command, which gets them as argument `space`; None without --space."""
+    """
+    Add the options to a command, which gets them as the argument `space`: None without --space.
+    """
 
     @wraps(command)
     def with_space(*arguments: Any, is_space: bool, **values: Any) -> Any:
@@ -151,7 +155,7 @@ def run(
     again: bool,
     time_limit_s: float,
 ) -> int:
-    """Search the space for each problem, tell, and return the exit code."""
+    """Search the space for each problem, print the results, and return the exit code."""
     from jitgen.autotune.space import plan
     from jitgen.autotune.tuner import buckets_of
     from jitgen.cache import Store
@@ -211,7 +215,10 @@ def _searched(
 
 
 def _announce(output: Output, each: SpacePlan, budget_s: float) -> None:
-    """Print the number of kernels, the estimated time, and what will not fit into the budget."""
+    """
+    Print the number of kernels, the estimated time, and the number that does not fit into the
+    budget.
+    """
     _, left = each.within(budget_s)
     output.note(
         f"{_sizes(each.problem)}: {counted(len(each.planned), 'kernel')} to try, "

@@ -2,7 +2,7 @@
 """
 The JSON form of a kernel that was run in the emulator, as ``verify`` and ``run`` print it.
 
-Nothing is an instance of these classes: processes that verify hand back JSON values.
+These classes only describe the JSON; worker processes return JSON values themselves.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Observation:
 
 @frozen
 class Schedules:
-    """What a problem shows of other schedules than those that ran."""
+    """What a problem proves about schedules that did not run."""
 
     proved: Annotated[bool, v.said("whether the runs stand for every schedule")]
     observed: Sequence[Observation]
@@ -77,7 +77,7 @@ class Trial:
 
 @frozen
 class Function:
-    """Lines of a function: how many were executed and are there, and which never were."""
+    """Lines of a function: how many were executed, how many there are, and which never ran."""
 
     lines: Sequence[v.Count]
     never: Sequence[v.Count]
@@ -85,7 +85,7 @@ class Function:
 
 @frozen
 class NeverExecuted:
-    """An instruction that was not executed; the reason is empty where it should have been."""
+    """An instruction that was not executed; the reason is empty if it should have been."""
 
     purpose: str
     place: str
@@ -94,7 +94,7 @@ class NeverExecuted:
 
 @frozen
 class OneWay:
-    """A branch that threads came to, and the outcome that it never had: taken, or passed."""
+    """A branch that threads reached, and the outcome that it never had: taken, or not taken."""
 
     place: str
     never: str

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``jitgen verify`` prints about schedules: what is proved, and what observes the schedule."""
+"""
+The output of ``jitgen verify`` about schedules: what is proved, and which instructions observe the
+schedule.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ _SHOWN = 6
 
 
 def show(output: Output, name: str, trials: Sequence[dict[str, Any]]) -> None:
-    """Print for each problem of a kernel what observes the schedule, and the orders tried."""
+    """
+    Print for each problem of a kernel the instructions that observe the schedule, and the orders
+    tried.
+    """
     observing = [trial for trial in trials if trial.get("schedules", {}).get("observed")]
     if not observing:
         return
@@ -35,6 +41,6 @@ def show(output: Output, name: str, trials: Sequence[dict[str, Any]]) -> None:
 
 
 def summary(trials: Sequence[dict[str, Any]]) -> str:
-    """Return how many problems were proved for every schedule, in a line."""
+    """Return one line with the number of problems that were proved for every schedule."""
     number = sum(bool(trial.get("schedules", {}).get("proved")) for trial in trials)
     return f"{number} of {counted(len(trials), 'problem')} proved for every schedule of it"

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen verify``: run kernels, those of GPUs in the emulator, and compare with float64 sums."""
+"""
+``jitgen verify``: run kernels, GPU kernels in the emulator, and compare them with float64 sums.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ PRELOAD = (*EMULATOR_PRELOAD, "jitgen.verify.verification")
 """Modules that every task needs in addition to the compiler."""
 
 NATIVE = "native"
-"""In the place of modes, where every kernel runs on this CPU."""
+"""Shown instead of modes, if every kernel runs on this CPU."""
 
 _SHOWN_FINDINGS = 6
 
@@ -63,7 +65,7 @@ class _Verified:
 
 @frozen
 class Row:
-    """Result for one kernel: the JSON form of its verification, or why there is none."""
+    """Result for one kernel: the JSON form of its verification, or the reason why there is none."""
 
     name: str
     seconds: float
@@ -82,25 +84,28 @@ class Row:
 
     @property
     def trials(self) -> list[dict[str, Any]]:
-        """Each problem that it was run with."""
+        """The problems with which it ran."""
         found: list[dict[str, Any]] = self.document.get("trials", [])
         return found
 
     @property
     def executed(self) -> tuple[int, int]:
-        """Instructions that must be executed, and those that were or that nothing can reach."""
+        """
+        Number of instructions that must be executed, and of those that were executed or are
+        unreachable.
+        """
         counts = [n for each in self.coverage for n in each["purposes"].values()]
         excused = sum(bool(x["reason"]) for each in self.coverage for x in each["never_executed"])
         return sum(done for done, _ in counts) + excused, sum(total for _, total in counts)
 
     @property
     def coverage(self) -> list[dict[str, Any]]:
-        """Executed instructions of each of its entries."""
+        """The executed instructions of each of its entries."""
         found: list[dict[str, Any]] = self.document.get("coverage", [])
         return found
 
     def largest(self, field: str) -> float:
-        """Return the largest value of a field of its trials."""
+        """Return the largest value of a field among its trials."""
         return max((trial[field] for trial in self.trials), default=0.0)
 
 
@@ -108,11 +113,11 @@ class Row:
     epilog=f"Shipped plans: {', '.join(plan_names())}. A plan of your own is a .toml file."
 )
 @click.argument("names", metavar="CONFIG|PLAN|KEY|FILE...", nargs=-1, required=True)
-@click.option("--arch", help="Target of plans, files; the GPU's, else sm_90a, if not given.")
+@click.option("--arch", help="Target of plans and files; default: the GPU's, else sm_90a.")
 @click.option(
     "--problem",
     metavar="G:M:N:K",
-    help="Groups, rows in all, N, K (G:M:I for SwiGLU); else sizes with every edge.",
+    help="Groups, total rows, N, K (G:M:I for SwiGLU); default: sizes that cover all edges.",
 )
 @click.option(
     "--modes",
@@ -139,22 +144,23 @@ def verify(
     """
     Run kernels without a GPU and compare them with float64 sums.
 
-    Each is compiled (a KEY is taken from the cache) and runs in an emulator, which checks every
-    access for bounds, initialisation and races. Small integers run in each of the modes, which
-    order asynchronous work and warps differently, random numbers in the first. The problems
-    together must execute every synchronisation, copy, matrix and store instruction; with your own
-    --problem the coverage is shown but not judged. A plan means every kernel that the selector can
-    choose for it. The exit code is 1 on any wrong value or error.
+    Each kernel is compiled (for a KEY, the entry of the cache is used) and runs in an emulator,
+    which checks every access for bounds, initialisation and races. Problems with small integers run
+    in each of the modes, which order asynchronous work and warps differently; random numbers run in
+    the first mode only. All problems together must execute every synchronisation, copy, matrix and
+    store instruction; with your own --problem, the coverage is shown but does not matter. A plan
+    means every kernel that the selector can choose for it. The exit code is 1 if a value is wrong
+    or an error was found.
 
-    Kernels for the cpu run on this machine with the same problems, once: results are compared, and
-    no mode and no check of accesses applies.
+    Kernels for the cpu run once on this machine with the same problems; only their results are
+    checked.
 
-    With --rebuild nothing is run: the entries of the cache are compiled again, and the exit code is
-    1 if any byte differs, or if an entry cannot be compiled here.
+    With --rebuild no kernel runs: the entries of the cache are compiled again, and the exit code is
+    1 if any byte differs, or if an entry cannot be compiled on this machine.
 
-    A FILE.py with verify_cases() brings kernels of yours, and so does a FILE.so with --ptx,
-    --symbol and --cases: see docs/verify.md. This runs the code in these files. A FILE.json says
-    what several devices run, in PTX: see docs/emulator-devices.md.
+    To verify your own kernels, give a FILE.py with verify_cases(), or a FILE.so with --ptx,
+    --symbol and --cases: see docs/verify.md. This runs the code in these files. A FILE.json
+    describes PTX programs of several devices: see docs/emulator-devices.md.
     """
     from jitgen.emulator import parse_modes
     from jitgen.verify import require_numpy
@@ -190,7 +196,7 @@ def verify(
 
 
 def _tasks(names: tuple[str, ...], arch: Arch | None) -> Iterator[dict[str, Any]]:
-    """Yield the kernels that `names` stand for, each once."""
+    """Yield the kernels that `names` mean, each once."""
     from jitgen.cache import Store
 
     store = Store.open()
@@ -269,7 +275,10 @@ def _run(
 
 
 def rows_of(outcome: Outcome) -> Iterator[Row]:
-    """Yield a row for each kernel of a task; one that names the task if there is none."""
+    """
+    Yield a row for each kernel of a task; if there are no kernels, one row with the name of the
+    task.
+    """
     result = outcome.result or {}
     error = outcome.error or result.get("error", "")
     named = _name(outcome.task)
@@ -327,7 +336,7 @@ def _print(output: Output, rows: list[Row], modes: list[str], wall_s: float) -> 
 
 def _print_counts(output: Output, row: Row) -> None:
     """
-    Print the executed instructions of a kernel, in the first mode of the first problem that ended.
+    Print the executed instructions of a kernel in the first mode of the first completed problem.
     """
     runs = [run for trial in row.trials for run in trial["runs"]]
     if not runs:
@@ -349,7 +358,7 @@ def _print_counts(output: Output, row: Row) -> None:
 
 def _print_coverage(output: Output, row: Row) -> None:
     """
-    Print the executed instructions of all problems together, and why others cannot be executed.
+    Print the executed instructions of all problems together, and why the others cannot be executed.
     """
     for kernel in row.coverage:
         output.line()
@@ -375,7 +384,7 @@ def _print_coverage(output: Output, row: Row) -> None:
 
 
 def _findings(row: Row) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield place and message of each finding of a kernel."""
+    """Yield the place and the message of each finding of a kernel."""
     for trial in row.trials:
         if trial["fault"] is not None:
             yield trial["values"], trial["fault"]

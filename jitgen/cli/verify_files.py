@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``jitgen verify FILE``: files with kernels that are not jitgen's."""
+"""``jitgen verify FILE``: files with kernels of other authors."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from jitgen.errors import EmulationError
 TASK = "jitgen.verify.files:verify_task"
 
 LIMIT_S = 3600.0
-"""Seconds for all cases of a file: their number is known only after the file has run."""
+"""
+Time limit in seconds for all cases of a file, whose number is known only after the file has run.
+"""
 
 _SUFFIXES = (".py", ".so", ".json")
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 options = stacked(
-    click.option("--ptx", type=_FILE, help="PTX of FILE.so, the kernel that others compiled."),
-    click.option("--symbol", metavar="NAME", help="Its function: the library has __tvm_ffi_NAME."),
+    click.option("--ptx", type=_FILE, help="PTX of FILE.so, a kernel compiled by others."),
+    click.option(
+        "--symbol", metavar="NAME", help="Function of FILE.so: the library has __tvm_ffi_NAME."
+    ),
     click.option("--cases", type=_FILE, help="File with verify_cases(), for FILE.so."),
     click.option(
         "--require-coverage",
         is_flag=True,
-        help="FILE fails, too, if its cases leave out an instruction that must be executed.",
+        help="Fail if the cases of FILE leave out an instruction that must be executed.",
     ),
 )
 
@@ -42,12 +46,12 @@ def tasks(
     require_coverage: bool,
 ) -> list[dict[str, Any]]:
     """
-    Return a task for each file among `names`; none if all are kernels of jitgen.
+    Return a task for each file among `names`; an empty list if all are kernels of jitgen.
 
-    Nothing is loaded here.
+    This loads no file.
 
     Raises:
-        click.UsageError: A file is not there, or the options do not fit what is named.
+        click.UsageError: A file does not exist, or the options do not fit the names.
     """
     files = [Path(name) for name in names if Path(name).suffix in _SUFFIXES]
     artifact = (ptx, symbol, cases)
@@ -79,7 +83,9 @@ def tasks(
 
 
 def _check(arch: str) -> None:
-    """Refuse a target that the emulator does not know; the PTX of a library names its own."""
+    """
+    Refuse a target that the emulator does not support. The PTX of a library has its own target.
+    """
     from jitgen.emulator import target_of
 
     try:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 OPTION = click.option(
     "--rebuild",
     is_flag=True,
-    help="Instead, compile what the cache holds of it again and compare every byte.",
+    help="Instead, compile the entries of the cache again and compare every byte.",
 )
 
 
@@ -54,8 +54,8 @@ class _Rebuilt:
 
 def run(output: Output, names: tuple[str, ...], arch: Arch | None, jobs: int | None) -> int:
     """
-    Compile the entries for `names` again and compare the bytes; print a row for each kernel; return
-    the exit code.
+    Compile the entries for `names` again, compare the bytes, print a row for each kernel, and
+    return the exit code.
     """
     from jitgen.cache import Store
 
