@@ -223,15 +223,16 @@ _SERVER = (*_REMOTE, "httptools", "prometheus_client", "starlette", "uvicorn", "
 
 
 class Missing(Exception):
-    """A package that a place needs is not installed; the message says what to run."""
+    """A package that is needed to serve kernels is not installed; the message says what to run."""
 
 
 class Places:
     """
-    Places below a folder, each made when it is first asked for.
+    The sources from which a pod of the benchmark fetches kernels: a folder, a web server, or a
+    compile service. Each is set up when its method is called.
 
     Attributes:
-        root: Root of a cache, whose kernels the folder and the web server give out.
+        root: Root of a filled cache, whose kernels the folder and the web server contain.
     """
 
     def __init__(self, folder: Path) -> None:

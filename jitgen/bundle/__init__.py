@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Bundles: all kernels of a plan in one file, which is an OCI image as well.
+Bundles: all kernels of a plan in one file, which is also an OCI image.
 
 The file is a tar of an OCI image layout with one zstd layer, which holds entries in the store's own
-layout. The same bytes are thus a file for a machine without a network, an artifact in a registry, a
-stage to COPY from in a Dockerfile, and an image to mount: the unpacked layer is a root for
+layout. So the same bytes can be copied to a machine without a network, pushed to a registry, used
+as a stage in a Dockerfile (COPY --from), or mounted as an image: the unpacked layer is a root for
 JITGEN_BASE. Signatures are beside the entries, as in a store.
 
 `archive` reads and writes tars, `layer` has the store's layout, `image` that of OCI, `export` makes

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Reads and writes plain tars: files and folders with short names, and nothing else.
+Reads and writes plain tars, which contain only files and folders with short names.
 
 Equal contents give equal bytes. Reading refuses an archive with a link, a device, an absolute name,
-a name that leads upwards, an extension that renames the next file, or the same name twice. All of
-it is in memory, and no larger than the bytes that were given, whatever a header states.
+a name that leads upwards, an extension that renames the next file, or the same name twice.
+Everything is in memory, and never larger than the given bytes, no matter what a header states.
 """
 
 from __future__ import annotations

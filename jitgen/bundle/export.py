@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Makes a bundle from a store: every kernel that some plans can ask for, and no other.
+Makes a bundle from a store, with every kernel that its plans may need, and no others.
 
 Which kernels a plan needs depends on the device and on measurements. The machine that imports the
-bundle may have another device, and no measurements. So the bundle holds the choices with and
-without measurements, for each device that is named or that a target knows. It records the plans and
-devices, as a prewarmed store does.
+bundle may have another device, and no measurements. So the bundle has the kernels that are chosen
+with and without measurements, for each named device, or for all devices of the target. It records
+the plans and devices, as a prewarmed store does.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def wanted(
     Args:
         asked: The plans.
         archs: Their targets.
-        store: Has the measurements of this machine.
-        devices: Names of devices; for a target that has none of them JITGEN_DEVICE's, else all
-            that it knows.
+        store: The store with the measurements of this machine.
+        devices: Names of devices. For a target without any of these: JITGEN_DEVICE, otherwise all
+            of its devices.
 
     Raises:
         UnsupportedConfig: A target has no kernel for something in a plan.
@@ -106,7 +106,7 @@ def export(
         path: The file; an existing one is replaced.
         store: The store with the kernels.
         devices: See `wanted`.
-        specs: The kernels, which a lock names; None: those of `wanted`.
+        specs: The kernels of a lock; None: those of `wanted`.
         signer: Key that adds a signature to each entry; None: no signature is added.
         builder: Name of the signer in the statements.
 

@@ -29,7 +29,10 @@ from jitgen.support.frozen import frozen
 from jitgen.support.text import shown
 
 MAX_BYTES = 2**28
-"""Largest bundle, as a file and as an unpacked layer: some 2,000 kernels. Both are in memory."""
+"""
+Largest size of a bundle, as a file and as an unpacked layer: some 2,000 kernels. Both are in
+memory.
+"""
 
 _MAX_DOCUMENT_BYTES = 2**20
 _OCI = "application/vnd.oci.image"
@@ -61,7 +64,7 @@ class Bundle:
             checked.
         entries: Its kernels, by key.
         layer_bytes: Size of its compressed layer.
-        notes: The plans and devices that it claims to cover.
+        notes: Its records of the plans and devices that it covers; nothing signs them.
     """
 
     digest: str
@@ -126,9 +129,9 @@ def load(path: Path) -> Bundle:
     """
     Return the bundle at `path`: a tar, or the folder that one was unpacked into.
 
-    Nothing is written, and nothing is used before it was checked: each blob against the digest that
-    names it, the layer also after unpacking, within `MAX_BYTES`, each entry against its record, and
-    all entries against the keys in the manifest. `jitgen.bundle.install` checks the signatures.
+    Nothing is written, and everything is checked before it is used: each blob against its digest;
+    the layer also after unpacking, up to `MAX_BYTES`; each entry against its record; and all
+    entries against the keys in the manifest. `jitgen.bundle.install` checks the signatures.
 
     Raises:
         BundleError: It is not a bundle, is damaged or incomplete, or is too large.

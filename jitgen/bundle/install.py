@@ -3,8 +3,8 @@
 Imports a bundle: checks all of it, then publishes each kernel to a store.
 
 As for all fetched kernels, contents are checked first, then signatures. No kernel is published
-before the last one was checked. Each is published atomically, like a compiled one; a process that
-is killed between two leaves a store with fewer kernels.
+before all are checked. Each is published atomically, like a compiled one; if the process is killed,
+the store only has fewer kernels.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Installed:
         name: Its name.
         key: Its key.
         fate: Whether it was imported, or present before.
-        note: Why this CPU cannot run it, though another one with the same cache may; else empty.
+        note: Why this CPU cannot run it (another CPU with the same cache may); otherwise empty.
     """
 
     name: str
@@ -54,7 +54,7 @@ def refusals(bundle: Bundle, store: Store) -> dict[str, str]:
     decide, as for all fetched kernels.
 
     Raises:
-        SettingError: They must be signed, and JITGEN_TRUST is not set.
+        SettingError: Kernels must be signed, and JITGEN_TRUST is not set.
     """
     if settings.verify == "off":
         return {}

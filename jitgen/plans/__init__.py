@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Plans: which problems a service will meet, and so which kernels it needs compiled.
+Plans: the problems that a service will compute, from which follow the kernels that it needs.
 
 A plan is a TOML file with a list of problems; every key takes a value or a list of them, and a list
 stands for each of its values with each of the others'::

@@ -54,18 +54,19 @@ def locked(
     plans: Sequence[Plan], archs: Sequence[Arch], store: Store, devices: Sequence[str] = ()
 ) -> Lock:
     """
-    Return the lock of `plans`: what `devices` choose here and now, and the kernels in the store.
+    Return the lock of `plans`: the kernels that are chosen for `devices` on this machine now, and
+    their files in the store.
 
     Args:
-        plans: The plans; each has another name.
+        plans: The plans, with different names.
         archs: Their targets.
         store: The store with the kernels, and with the measurements of this machine.
-        devices: Names of devices; for a target that has none of them JITGEN_DEVICE's, else all
-            that it knows, and the one at hand.
+        devices: Names of devices. For a target without any of these: JITGEN_DEVICE, otherwise all
+            of its devices and that of this machine.
 
     Raises:
         MissingKernels: Some are not in the store.
-        LockError: Two plans have one name.
+        LockError: Two plans have the same name.
         UnsupportedConfig: A target has no kernel for something in a plan.
         ConfigError: A device is not known, or belongs to none of `archs`.
     """
@@ -101,7 +102,10 @@ def _plan(plan: Plan) -> LockedPlan:
 def _target(
     plans: Sequence[Plan], arch: Arch, store: Store, devices: Sequence[str], missing: list[str]
 ) -> LockedTarget:
-    """Return what is locked for one target; names of kernels that the store lacks go to a list."""
+    """
+    Return the part of a lock for one target; names of kernels that the store lacks are added to
+    `missing`.
+    """
     chooser, names = Chooser(lambda: store), covered(arch, devices)
     configs: dict[str, Config] = {}
     choices = []
@@ -158,7 +162,7 @@ def plans_of(lock: Lock) -> list[Plan]:
     Return the plans of a lock.
 
     Raises:
-        LockError: A plan does not have its digest: the file was changed.
+        LockError: A plan does not match its digest, because the file was changed.
         ConfigError: This jitgen does not know one of the problems.
     """
     found = []
@@ -179,7 +183,7 @@ def plans_of(lock: Lock) -> list[Plan]:
 
 def require_plans(lock: Lock, asked: Sequence[Plan]) -> None:
     """
-    Raise LockError if `asked` are other plans than those of the lock; none asked: do nothing.
+    Raise LockError if `asked` differ from the plans of the lock; if `asked` is empty, do nothing.
     """
     there = {plan.name: plan.digest for plan in lock.plans}
     for plan in asked:

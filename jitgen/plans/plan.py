@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan, its problems, and the configs that serve it."""
+"""A plan, its problems, and the configs of its kernels."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ MAX_BYTES = 2**18
 @frozen
 class Plan:
     """
-    The problems that a service will meet.
+    The problems that a service will compute.
 
     Attributes:
         name: Name of a shipped plan, or of the file without its ending.
         description: One sentence, may be empty.
         sweeps: Its problems: fixed sizes with a range of rows each.
-        origin: The path of its file, as it was loaded; empty: it is a shipped one, or made here.
+        origin: The path of its file; empty for a plan that comes with jitgen or was made by this
+            process.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its problems; its name and the numbers of calls do not count."""
+        """SHA-256 of its problems, without its name and the numbers of calls."""
         asked = [
             {
                 "op": each.problem.op,
@@ -69,7 +70,7 @@ class Plan:
         return hashlib.sha256(canonical_json(asked).encode("ascii")).hexdigest()
 
     def served(self, arch: Arch | str) -> tuple[Sweep, ...]:
-        """Return the sweeps without optional ones whose types or sizes `arch` does not take."""
+        """Return the sweeps, without optional ones whose types or sizes `arch` does not support."""
         target = Arch.parse(arch)
         return tuple(
             sweep
@@ -79,16 +80,17 @@ class Plan:
 
     def problems(self, arch: Arch | str) -> Iterator[Problem]:
         """
-        Yield one problem for each bucket of the selector that the plan's problems fall into,
-        without repeats; those that `arch` serves, most calls first where they were counted.
+        Yield one problem for each bucket of the selector with problems of the plan that `arch`
+        supports, without repeats. If calls were counted, the problems with the most calls come
+        first.
         """
         found = self.calls(arch)
         yield from sorted(found, key=lambda problem: -found[problem])
 
     def calls(self, arch: Arch | str) -> dict[Problem, float]:
         """
-        Return the plan's problems with the number of calls of each: the calls of a sweep are
-        divided evenly among its buckets. 0 if calls were not counted.
+        Return the plan's problems with the number of calls of each, 0 if calls were not counted.
+        The calls of a sweep are divided evenly among its buckets.
         """
         target = Arch.parse(arch)
         found: dict[Problem, float] = {}
@@ -98,7 +100,8 @@ class Plan:
 
     def asked(self, target: Arch) -> dict[tuple[Problem, bool], float]:
         """
-        Return each problem with whether its kernel starts early; some problems occur both ways.
+        Return pairs of a problem and whether its kernel starts early; some problems occur with both
+        values.
         """
         found: dict[tuple[Problem, bool], float] = {}
         for sweep in self.served(target):
@@ -110,7 +113,7 @@ class Plan:
 
 
 def _has_kernels(arch: Arch, problem: Problem) -> bool:
-    """Say whether a target has a kernel for the types of `problem`, and takes its sizes."""
+    """Say whether a target has a kernel for the types of `problem`, and supports its sizes."""
     if problem.op not in legality.target(arch).operations:
         return False
     if legality.size_refusal(problem, arch):
@@ -143,7 +146,7 @@ def load(name_or_path: str | Path) -> Plan:
     """
     Return a shipped plan by its name, or one from a file by its path.
 
-    A name without ``/`` that ends in no ``.toml`` is a shipped plan's.
+    A name without ``/`` that does not end in ``.toml`` is that of a shipped plan.
 
     Raises:
         PlanError: There is no such plan, or it cannot be read; the message names file, key and what
@@ -184,24 +187,24 @@ def configs(
     devices: Sequence[str] = (),
 ) -> tuple[Config, ...]:
     """
-    Return exactly the configs that calls of the plan's problems may launch on some of the devices,
-    those that `select` chooses, and what its operation launches beside one of them: by the number
-    of their calls, most first, and by their names.
+    Return exactly the configs that calls of the plan's problems may launch on the devices: those
+    that `select` chooses, and those of further launches of their operations. They are ordered by
+    the number of their calls, most first, and then by name.
 
-    The list is complete: the selector gives one answer for a whole bucket, and every bucket is
-    asked for every device, with the measurements of the store and without. It is minimal: each
-    bucket holds a problem of the plan.
+    The list is complete: the selector gives one answer for a whole bucket, and it chooses for every
+    bucket and every device, with the measurements of the store and without. The list is minimal:
+    each bucket has a problem of the plan.
 
     Args:
         plan: The plan.
         arch: The target.
         chooser: The chooser; None for that of the session.
-        devices: Names of devices; those of other targets are ignored. If none remain: the one of
-            JITGEN_DEVICE, else all that the target knows, and the one at hand.
+        devices: Names of devices; those of other targets are ignored. If none remain:
+            JITGEN_DEVICE, otherwise all devices of the target and that of this machine.
 
     Raises:
-        UnsupportedConfig: `arch` has no kernel for one of the plan's types or sizes, or all of the
-            plan is optional and it has none for any.
+        UnsupportedConfig: `arch` has no kernel for one of the plan's types or sizes, or all
+            problems of the plan are optional and it has no kernel for any.
         ConfigError: A device is not known.
     """
     target = Arch.parse(arch)
@@ -225,7 +228,7 @@ class Launch(NamedTuple):
     Attributes:
         problem: The problem that represents the bucket.
         is_early: Whether it starts early, as `Plan.asked` says.
-        calls: Number of calls that ask for it; 0 where they were not counted.
+        calls: Number of its calls; 0 if they were not counted.
         device: Name of the device that it is chosen for.
         config: The kernel's config.
         source: What the choice is based on; see `Choice`.
@@ -262,7 +265,7 @@ def launches(
 def _of_entry(
     plan: Plan, problem: Problem, arch: Arch, is_early: bool, error: UnsupportedConfig
 ) -> UnsupportedConfig:
-    """Return the error of a problem, with the file and the entry that it is of."""
+    """Return an error about a problem, with the file and the entry of the problem."""
     entries = (
         sweep.entry
         for sweep in plan.served(arch)

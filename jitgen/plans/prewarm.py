@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Compile the kernels of a plan ahead of time, on a machine that needs no GPU.
+Compiles the kernels of a plan ahead of time; the machine needs no GPU.
 
-Kernels that the store holds are left alone; the others are compiled in processes of their own, so
-that one that fails, hangs or crashes the compiler costs itself only.
+Kernels in the store are not compiled again. Each of the others is compiled in a separate process,
+so one that fails, hangs or crashes the compiler does not affect the others.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PrewarmState(StrEnum):
 
 
 _HERE = ("memory", "disk", "base")
-"""Tiers to which another process has brought a kernel meanwhile."""
+"""Tiers of a kernel that another process has stored meanwhile."""
 
 _THERE = frozenset({PrewarmState.CACHED, PrewarmState.FETCHED, PrewarmState.COMPILED})
 
@@ -67,10 +67,10 @@ class PrewarmRow:
         config: Its config.
         name: Its name.
         key: Digest of its key document.
-        state: ``cached``, ``fetched``, ``compiled``, ``failed``, ``would fetch`` or ``would
-            compile``.
-        seconds: How long its process worked on it; 0 where there was none.
-        bytes: Size of its files in the store; 0 where it has none.
+        state: ``cached``, ``fetched``, ``compiled``, ``failed``, ``would fetch`` or
+            ``would compile``.
+        seconds: Seconds that its process took; 0 if there was no process.
+        bytes: Size of its files in the store; 0 if it is not there.
         error: Why it failed; empty if it did not.
     """
 
@@ -92,8 +92,9 @@ class PrewarmReport:
         arch: The target.
         rows: One for each kernel, in the order in which they were given.
         wall_s: Seconds from beginning to end.
-        jobs: Compile processes that worked at a time; 0 if none was needed.
-        devices: Names of the devices that a plan's kernels were chosen for; none for other kernels.
+        jobs: Number of compile processes that ran at the same time; 0 if none was needed.
+        devices: Names of the devices for which a plan's kernels were chosen; empty for other
+            kernels.
     """
 
     arch: Arch
@@ -104,7 +105,7 @@ class PrewarmReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every kernel is in the store now."""
+        """Whether all kernels are in the store now."""
         return all(row.state in _THERE for row in self.rows)
 
     @property
@@ -118,7 +119,10 @@ class PrewarmReport:
 
 
 Progress = Callable[[PrewarmRow, int, int], None]
-"""Called for each finished kernel, with the number of finished ones, and of all."""
+"""
+Function that is called for each finished kernel, with the number of finished kernels, and of all
+kernels.
+"""
 
 
 def prewarm(  # noqa: PLR0913  # each is one thing to say
@@ -136,14 +140,14 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
     """
     Compile every kernel that `what` can need into the store.
 
-    A plan has the kernels that all devices of the target choose, whatever this machine's GPU is,
-    unless `devices` or JITGEN_DEVICE names some. Once all of them are in the store, that is noted
-    there: see `jitgen.runtime.coverage`.
+    For a plan, kernels are chosen for all devices of the target, no matter which GPU this machine
+    has, unless `devices` or JITGEN_DEVICE names some. When all of them are in the store, a record
+    of that is stored: see `jitgen.runtime.coverage`.
 
     Args:
         what: A plan, the name of a shipped one, the path of a plan file, or configs or names of
             kernels.
-        arch: The target; None for the one that this process would use itself.
+        arch: The target; None: that of this process.
         jobs: Compile processes at a time; None for JITGEN_JOBS, 0 for as many as cores and memory
             allow.
         dry_run: Compile and store nothing, only report missing kernels, and which of them
@@ -151,10 +155,11 @@ def prewarm(  # noqa: PLR0913  # each is one thing to say
         on_progress: Called on this thread for every kernel as it is done; an exception from it ends
             the prewarm.
         timeout_s: Seconds that one compile may take; None for JITGEN_COMPILE_TIMEOUT.
-        store: Where to, and whose measurements choose for a plan; None for the session's.
-        shard: Which part of it, ``i/n``, to share the work with other machines; None for all.
-        devices: Names of the devices that choose for a plan; those of other targets count for
-            nothing.
+        store: The store for the kernels, whose measurements are used to choose them; None: that of
+            the session.
+        shard: Part of the work, ``i/n``, that this machine does if several share it; None: all.
+        devices: Names of the devices for which a plan's kernels are chosen; those of other targets
+            are ignored.
 
     Returns:
         One row for each kernel; a compile that failed is a row, not an exception.
@@ -252,9 +257,9 @@ class Wanted:
 
     Attributes:
         arch: The target.
-        specs: What serves each of them, once.
-        plan: The plan that they are of; None where they were named.
-        devices: Names of the devices that chose them for the plan.
+        specs: The spec of each kernel.
+        plan: The plan of the kernels; None if they were named.
+        devices: Names of the devices for which they were chosen.
     """
 
     arch: Arch
@@ -301,8 +306,8 @@ def _served(configs: Iterable[Config], arch: Arch) -> tuple[KernelSpec, ...]:
 
 def note(asked: Wanted, store: Store, there: Collection[str]) -> None:
     """
-    Note in the store that a plan was prewarmed, if all of its kernels are in the store: the keys
-    known to be `there`, and others, which another shard may have stored.
+    Record in the store that a plan was prewarmed, if all of its kernels are there. `there` are keys
+    known to be in the store; another shard may have stored others.
     """
     if asked.plan is None or store.mode != "rw":
         return
@@ -372,7 +377,7 @@ _STATES = {
     "remote": PrewarmState.FETCHED,
     "service": PrewarmState.FETCHED,
 }
-"""Outcomes by the tier that a worker had the kernel from; a service may have compiled it."""
+"""Outcomes by the tier from which a worker got the kernel; a service may have compiled it."""
 
 
 def _done(row: PrewarmRow, spec: KernelSpec, outcome: Outcome, store: Store) -> PrewarmRow:

@@ -24,11 +24,14 @@ from jitgen.support.text import shown
 
 OP, USUAL_OP = "op", "grouped_gemm"
 OPTIONAL, CALLS, EARLY = "optional", "calls", "early"
-"""Keys of an entry that are no fields of its operation's problem."""
+"""Keys of an entry that are not fields of its operation's problem."""
 
 ROWS = "rows_per_group"
 MAX_SWEEPS = 1000
-"""Limit on sweeps: finding the kernels of one takes about a millisecond; real plans have dozens."""
+"""
+Largest number of sweeps. Finding the kernels of a sweep takes about a millisecond, and real plans
+have dozens of sweeps.
+"""
 
 _REQUIRED = object()
 
@@ -39,8 +42,8 @@ class Key(NamedTuple):
 
     Attributes:
         fields: Fields of the problem that the key sets.
-        read: Returns the values of these, and raises the PlanError that begins with a text.
-        default: Their values where the key is left out.
+        read: Returns the values of these fields; raises a PlanError that begins with a given text.
+        default: Their values if the key is left out.
     """
 
     fields: tuple[str, ...]
@@ -72,8 +75,8 @@ def read_sweeps(problems: Any, file: str) -> Iterator[Sweep]:
     Yield the sweeps of the list `problems`, the product of all lists in each of its entries.
 
     Raises:
-        PlanError: A key is unknown, missing, or has a value that is not allowed, or the lists stand
-            for more sweeps than any service has.
+        PlanError: A key is unknown, missing, or has a value that is not allowed, or the lists give
+            too many sweeps.
     """
     if not isinstance(problems, list) or not problems:
         raise PlanError(f"{file}: problems must be a list of tables, at least one [[problems]]")

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Compiles a kernel again and compares every byte with an entry, to see whether its record is true.
+Compiles a kernel again and compares every byte with an entry, to find out whether the entry's
+record is true.
 
-Compiling is deterministic, so an entry that came from this config, these templates and this
-toolchain is made again to the byte, on any machine. One that is not was damaged in a way that
-digests do not see, or was made by something else: another compiler of the same version, a linker of
-its own, a person. So a person who doubts an entry runs this, and a service does before it signs an
-entry from elsewhere.
+Compiling is deterministic. So the same config, templates and toolchain give an entry with the same
+bytes on any machine. An entry with other bytes was damaged in a way that digests do not detect, or
+was made differently: by another compiler of the same version, by another linker, or by hand. A
+person who doubts an entry can run this check, and a service runs it before it signs an entry from
+another machine.
 """
 
 from __future__ import annotations
@@ -90,15 +91,14 @@ def rebuilt(
     """
     Compile what `meta` describes again, and compare it with `files`; publishes nothing.
 
-    Nothing of `meta` is trusted: config and target are checked as a user's would be, the key is
-    computed anew from them and from the installed versions, and the source comes from the
-    templates.
+    `meta` is not trusted: config and target are checked like those of a user, the key is computed
+    again from them and from the installed versions, and the source is rendered from the templates.
 
     Args:
         meta: The record of an entry, its digests checked or not.
         files: The entry's files.
         timeout_s: How long the compile may take; None for JITGEN_COMPILE_TIMEOUT.
-        where: Where to compile; None for a process of its own.
+        where: Where to compile; None: in a separate process.
     """
     from jitgen.compile.compile import Where, compile_kernel
 
@@ -139,7 +139,7 @@ def _spec(meta: Meta, files: Mapping[str, bytes]) -> KernelSpec:
     source of an edited kernel comes from the entry, and must have the digest that its key names.
 
     Raises:
-        JitgenError: It is no legal kernel, or this machine would give it another key.
+        JitgenError: It is not a legal kernel, or its key on this machine would be different.
     """
     from jitgen.cache.inventory import nearest
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Makes a plan of recorded calls: one entry for each bucket of the selector that a call fell into.
+Makes a plan from recorded calls, with one entry for each bucket of the selector that was called.
 
 So the plan's kernels on the recorded target are exactly those that were called, and there is one
 number of calls for each.
@@ -29,11 +29,11 @@ def from_recording(
         recording: Calls of one process, or of several; see `jitgen.plans.recording.added`.
         name: The plan's name.
         least: Calls that an entry must have; entries with fewer are left out.
-        fills: Whether buckets without a call between two with calls are entries, too, as the
-            last ones.
+        fills: Whether to add entries, at the end, for buckets without calls that lie between
+            buckets with calls.
 
     Raises:
-        PlanError: No call is left.
+        PlanError: No calls remain.
     """
     found: dict[tuple[Problem, int, int], int] = {}
     for calls in recording.calls:
@@ -58,8 +58,8 @@ def from_recording(
 
 def between(recording: Recording, sweeps: Iterable[Sweep]) -> list[Sweep]:
     """
-    Return a sweep for each bucket in which none of `sweeps` is, although some of the same sizes are
-    in a lower one and in a higher one: calls that a longer recording would have had.
+    Return a sweep for each bucket without a sweep of `sweeps` that lies between two buckets with
+    sweeps of the same sizes; a longer recording would have had calls in it.
     """
     targets: dict[Problem, Arch] = {}
     for calls in recording.calls:
@@ -80,7 +80,7 @@ def between(recording: Recording, sweeps: Iterable[Sweep]) -> list[Sweep]:
 
 
 def _buckets(calls: Calls) -> Iterator[tuple[int, int, int]]:
-    """Yield fewest and most rows of each bucket that was called, and how often it was."""
+    """Yield the fewest and the most rows of each called bucket, and its number of calls."""
     edges = edges_of(calls.problem, calls.arch)
     found: dict[int, list[int]] = {}
     for rows, count in calls.rows.items():

@@ -2,12 +2,12 @@
 """
 Counts the calls of a process, if JITGEN_RECORD names a file.
 
-Warm calls need no lookup for it: a launch that is cached while recording is on has a function that
-adds one to its own cell (0.04 us); without recording it is unchanged. A thread writes the cells
-every ten seconds if they changed, and the process does when it ends; a killed process loses the
-calls since the last write. A forked child counts from zero, in a file of its own.
+Warm calls need no lookup for this: a launch that is cached while recording is on has a function
+that adds one to its own counter (0.04 us); without recording, launches are unchanged. A thread
+writes changed counters every ten seconds, and the process writes them when it ends; a killed
+process loses the calls since the last write. A forked child counts from zero, in its own file.
 
-A recording that cannot be written is a warning, once: it must not stop a server.
+If a recording cannot be written, there is one warning, because that must not stop a server.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ EVERY_S = 10.0
 """Seconds between two writes; a process that is killed loses the calls since the last."""
 
 MAX_CELLS = 65_536
-"""Different calls that are counted one by one; further ones are counted together."""
+"""Most different calls that are counted separately; further ones are counted together."""
 
 Cell = list[int]
-"""One number; a list of it is the cheapest thing in Python that can be added to."""
+"""A counter: a list of one number, which is the fastest object in Python for this."""
 
 
 class Tally:
-    """Counter of calls that differ only in their rows, or of a kernel with an explicit config."""
+    """Counter of calls that differ only in their rows, or of calls with an explicit config."""
 
     def __init__(self, recorder: Recorder, arch: Arch, of: Problem | Config) -> None:
         self.arch = arch
@@ -48,7 +48,7 @@ class Tally:
 
     def counting(self, function: Callable[..., object], rows: int) -> Callable[..., None]:
         """
-        Return a function that calls `function` and counts a call with a mean of `rows` rows a
+        Return a function that calls `function` and counts a call with a mean of `rows` rows per
         group.
         """
         cell = self._cell(0 if isinstance(self.of, Config) else rows)
@@ -72,8 +72,8 @@ class Recorder:
     """
     The counts of one process for one value of JITGEN_RECORD.
 
-    Safe to use from any thread. Where Python runs without its global lock, two calls at the same
-    moment may count as one.
+    Safe to use from any thread. In Python without a global lock, two simultaneous calls may count
+    as one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -142,7 +142,9 @@ class Recorder:
                 )
 
     def after_fork(self) -> None:
-        """Count from zero, in another file: the parent's calls are not this process's."""
+        """
+        Count from zero in a new file, because the calls so far are those of the parent process.
+        """
         self._lock = threading.Lock()
         for tally in self._tallies.values():
             for cell in tally.cells.values():
@@ -210,8 +212,8 @@ def flush() -> None:
 
 def end(path: Path) -> None:
     """
-    End the recording to JITGEN_RECORD=`path`, and write it a last time. Launches that were
-    remembered meanwhile keep counting, to no effect; new calls begin another recording.
+    End the recording to JITGEN_RECORD=`path`, and write it a last time. Launches that were cached
+    meanwhile keep counting, without effect; new calls begin another recording.
     """
     with _lock:
         recorder = _recorders.pop(path, None)

@@ -12,7 +12,7 @@ A recording on the disk: one JSON file for each process, which is replaced as a 
      "kernels": {"grouped_gemm_..._sm_90a": 3},
      "others": 0}
 
-``problem`` has no m: calls are counted by the mean of rows a group, rounded up, because kernels are
+``problem`` has no m: calls are counted by the mean rows per group, rounded up, because kernels are
 chosen by it. ``kernels`` are explicit configs (``config=``). ``others`` are calls beyond the number
 of different ones that a recording holds.
 """
@@ -48,8 +48,8 @@ class Calls:
 
     Attributes:
         arch: The target that served them.
-        problem: What they have in common, with a mean of one row a group.
-        rows: How many calls there were of each mean of rows a group.
+        problem: Their problem, with a mean of one row per group.
+        rows: Number of calls for each mean of rows per group.
     """
 
     arch: Arch
@@ -58,7 +58,7 @@ class Calls:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Number of all calls."""
         return sum(self.rows.values())
 
 
@@ -68,9 +68,9 @@ class Recording:
     The calls of one process, or of several together.
 
     Attributes:
-        calls: By target and problem, in no order.
-        kernels: How often a kernel was asked for by its config, by its name.
-        others: Calls that were counted beyond the number of different calls that a recording holds.
+        calls: The calls by target and problem, in no particular order.
+        kernels: Number of calls with an explicit config, by the name of the kernel.
+        others: Number of calls beyond the largest number of different calls of a recording.
         began, written: ISO 8601 times; empty where several files were added up.
         jitgen: The version that wrote it; likewise.
     """
@@ -105,7 +105,7 @@ class Recording:
 
     def save(self, path: Path) -> None:
         """
-        Put it at `path`, as a whole or not at all.
+        Write it to `path` atomically.
 
         Raises:
             OSError: It cannot be written.
@@ -125,7 +125,7 @@ def read(path: Path) -> Recording:
     Return the recording in a file.
 
     Raises:
-        PlanError: It cannot be read, or is no recording; the message names file and field.
+        PlanError: It cannot be read, or is not a recording; the message names file and field.
     """
     try:
         document = parse_json(read_bounded(path, MAX_BYTES), max_bytes=MAX_BYTES)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One of several equal shares of a set of kernels, for jobs that prewarm it between them.
+One of several equal shares of a set of kernels, for jobs that share the work of prewarming it.
 
-A kernel's shard follows from its key alone. So jobs need not know of each other, nor even agree on
-the set: whatever else each of them wants, every kernel is in exactly one shard, and a kernel that
-is added to a plan moves no other. What it costs is balance: of 18 kernels in 4 shards the largest
-may well hold 7.
+The shard of a kernel follows from its key alone. So jobs need no communication, and their sets may
+even differ: every kernel is in exactly one shard, and adding a kernel to a plan does not move
+others. The cost is imbalance: with 18 kernels in 4 shards, the largest shard may have 7.
 """
 
 from __future__ import annotations

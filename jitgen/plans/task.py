@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One compile in a worker process: the task that it gets, and the answer."""
+"""One compile in a worker process: its task, and its result."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ TASK = "jitgen.plans.task:build_task"
 
 
 _PATHS = ("trust", "token_file")
-"""Settings that may be None; then a worker reads its environment."""
+"""Settings that may be None; then a worker reads them from its environment."""
 
 
 def compile_task(store: Store, config: Config, arch: Arch, text: str = "") -> dict[str, Any]:
     """
-    Return the task that brings `config` for `arch` into `store`, compiled from the edited source
-    `text` if there is one.
+    Return the task that compiles or fetches `config` for `arch` into `store`, from the edited
+    source `text` if there is one.
 
-    It carries the settings that a compile reads: this program may have changed them, and a worker
-    sees the environment only.
+    The task contains the settings that a compile reads, because this program may have changed them,
+    and a worker only sees the environment.
     """
     return {
         "root": str(store.root),

@@ -2,10 +2,10 @@
 """
 Compiles kernels while the program goes on.
 
-One thread takes one wanted kernel after another, has a worker process compile it (the compiler is
-not thread-safe, it may end its process, and a serving process should keep its cores), and hands
-over the entry. The thread exists only while something is wanted, never launches anything, and does
-not keep the program from ending: at exit the worker is ended with it.
+One thread takes the requested kernels one after another, and a worker process compiles each (the
+compiler is not thread-safe, it may end its process, and a serving process should keep its cores).
+The thread exists only while kernels are requested, never launches a kernel, and does not keep the
+program running: at exit the worker is ended, too.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from jitgen.compile.workers import Stop
 
 Deliver = Callable[[Config, Arch, "Entry", str], None]
-"""Called on the background's thread with a kernel's entry, and the tier that it is from."""
+"""Called on the background thread with a kernel's entry, and the tier from which it came."""
 
 _THREAD = "thread"
-"""Key, among those of failed kernels, for a thread that could not be started."""
+"""Key, among those of failed kernels, that stands for a thread which could not be started."""
 
 _JOIN_S = 2.0
 """
@@ -49,10 +49,10 @@ Seconds that the end of the program waits for the thread, which ends its worker 
 @frozen
 class _Want:
     """
-    A kernel to compile, with the settings of when it was asked for.
+    A kernel to compile, with the settings at the time of the request.
 
     Attributes:
-        spec: What it is.
+        spec: The kernel.
         timeout_s: How long the compile may take.
         failure_ttl_s: How long a failure is remembered.
     """
@@ -66,11 +66,11 @@ class Background:
     """
     The kernels of one loader that are being compiled for later. Safe to use from any thread.
 
-    A kernel is compiled once, however often it is wanted, and by one of the processes that share
-    its store. If the compiler refuses it, one warning says so, and it is not tried again while the
-    store remembers the refusal. Every other failure may pass: no memory, processes or descriptors,
-    a disk that does not answer. It is tried again some seconds later, and with growing delays after
-    that.
+    A kernel is compiled once, no matter how often it is requested, by one of the processes that
+    share the store. If the compiler refuses it, there is one warning, and the kernel is not tried
+    again while the store remembers the refusal. Every other failure may be temporary: no memory,
+    processes or descriptors, or a disk that does not answer. Then the kernel is tried again some
+    seconds later, and after that with growing delays.
     """
 
     def __init__(self, tiers: Tiers, deliver: Deliver) -> None:
@@ -92,13 +92,15 @@ class Background:
     @property
     def is_stalled(self) -> bool:
         """
-        Whether a kernel is wanted and no thread could be started: then it comes only if it is
-        wanted again.
+        Whether a kernel is requested and no thread could be started; it is then compiled only after
+        another request.
         """
         return bool(self._queue) and (self._thread is None or not self._thread.is_alive())
 
     def want(self, config: Config, arch: Arch) -> None:
-        """Have `config` compiled, unless it is under way or known to fail; never waits."""
+        """
+        Request that `config` is compiled, unless that is in progress or known to fail; never waits.
+        """
         spec = serving(config, arch)
         if spec.key in self._refused and self._tiers.store.index.failure(spec.key):
             return
@@ -140,7 +142,7 @@ class Background:
         return ""
 
     def close(self) -> None:
-        """End the running compile, and start no other; waits for that, but not for long."""
+        """End the running compile, and start no others; waits for that a limited time."""
         with self._changed:
             self._is_closed = True
             if self.is_stalled:
@@ -154,7 +156,7 @@ class Background:
             thread.join(_JOIN_S)
 
     def after_fork(self) -> None:
-        """Start anew in a forked child: thread and worker are its parent's."""
+        """Reset the state in a forked child, because thread and worker belong to its parent."""
         if self._stop is not None:
             self._stop.disown()
             self._stop = None
@@ -177,7 +179,7 @@ class Background:
 
     def _again_s(self, want: _Want, error: Exception) -> float | None:
         """
-        Report a kernel that failed with `error`, and return in how many seconds to try again; None:
+        Report a kernel that failed with `error`, and return the seconds until the next try; None if
         the compiler refused it for certain.
         """
         again_s: float | None = None
@@ -194,7 +196,7 @@ class Background:
 
     def _next(self) -> _Want | None:
         """
-        Wait for the time of the next kernel to compile and return it; None: no kernel is wanted.
+        Wait until it is time for the next kernel, and return it; None if no kernel is requested.
         """
         with self._changed:
             while self._queue and not self._is_closed:
@@ -213,7 +215,7 @@ class Background:
         Compile and deliver one kernel.
 
         Raises:
-            JitgenError: It cannot be had.
+            JitgenError: It cannot be compiled or fetched.
         """
         if failure := self._tiers.store.index.failure(want.spec.key):
             raise RememberedFailure(want.spec.name, failure.reason)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How many distinct kernels a process, or a plan, may ask for: JITGEN_MAX_KERNELS.
+The largest number of different kernels of a process, or of a plan: JITGEN_MAX_KERNELS.
 
-A handful of kernels serves any number of sizes. A change of a template or of the selector that
-makes a size part of what is compiled would break that, and no test would fail: months later a fleet
-would compile thousands of kernels. So operators state how many kernels a service needs, and get a
-warning with the first one beyond, with the fields in which the kernels differ most.
+A handful of kernels serves any number of sizes. If a change of a template or of the selector made a
+size part of the kernel, no test would fail, but months later a fleet would compile thousands of
+kernels. So operators state how many kernels a service needs. The first kernel beyond this number
+gives a warning with the fields in which the kernels differ most.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def beyond(
     wanted: Collection[tuple[Config, Arch]], store: Store, most: int
 ) -> tuple[tuple[Config, Arch], ...]:
     """
-    Return the kernels of `wanted` beyond the first `most`, those that `store` holds counted first;
-    none if `most` is 0.
+    Return the kernels of `wanted` beyond the first `most`; those in `store` are counted first. None
+    if `most` is 0.
     """
     if not most or len(wanted) <= most:
         return ()
@@ -43,7 +43,10 @@ def beyond(
 
 
 def tell(asked: Collection[tuple[Config, Arch]], newest: tuple[Config, Arch], most: int) -> None:
-    """Warn, once in this process, that `asked` are more than `most`; every kernel is an event."""
+    """
+    Warn, once per process, that the kernels `asked` are more than `most`; every kernel gives an
+    event.
+    """
     config, arch = newest
     name = config.name(arch)
     warn_once(

@@ -3,12 +3,13 @@
 Records which plans were prewarmed, and for which devices, for processes that may not compile.
 
 A plan's kernels depend on the devices that they are chosen for, on settings, and on the release of
-jitgen. Once all kernels of a plan are in a store, a small record of these is left beside them. A
-process that ends compiling reads the records, those of its bases too, and warns if no prewarm was
-for its own device: at its start, and not only with the call that first misses a kernel.
+jitgen. When all kernels of a plan are in a store, a small record with these conditions is written
+beside them. A process that turns compiling off reads the records, including those of its bases, and
+warns if no prewarm was for its device. So the warning comes at the start, and not only at the first
+call whose kernel is missing.
 
-A record says what was there once, and is no guarantee: entries may have been removed since. Without
-records, for example if kernels came from a remote cache, there is no warning.
+A record is no guarantee, because entries may have been removed later. Without records, for example
+if kernels came from a remote cache, there is no warning.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ class BadCoverage(ValueError):
 @frozen
 class Coverage:
     """
-    A plan all of whose kernels were in a store, for a target and some of its devices.
+    A plan of which all kernels were in a store, for a target and some of its devices.
 
     Attributes:
         plan: Name of the plan.
-        problems: Digest of what it asks for: see `jitgen.plans.Plan.digest`.
+        problems: Digest of its problems: see `jitgen.plans.Plan.digest`.
         arch: The target.
         devices: Names of the devices that kernels were chosen for.
-        conditions: What else the choices depended on: jitgen's version, the generation of the
+        conditions: The other conditions of the choices: jitgen's version, the generation of the
             target's kernels, and settings.
     """
 
@@ -142,7 +143,7 @@ def _settings_of(plan: Plan) -> Iterator[str]:
 
 
 def conditions_of(plan: Plan, arch: Arch) -> dict[str, str]:
-    """Return what the choices for a plan depend on besides devices and measurements, as it is."""
+    """Return the present conditions of the choices for a plan, besides devices and measurements."""
     return now(arch, ["jitgen", "kernels", *_settings_of(plan)])
 
 
@@ -160,14 +161,14 @@ def now(arch: Arch, names: Iterable[str]) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    """Return a setting as its variable says it."""
+    """Return a setting in the form of its variable."""
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def keep(store: Store, found: Coverage) -> None:
     """
-    Store a record in a store that may be written; none for the cpu target. A failure is a warning,
-    because the kernels are there nevertheless.
+    Store a record, if the store may be written and the target is not the cpu. A failure gives only
+    a warning, because the kernels are stored anyway.
     """
     own, *_ = store.prewarmed
     if store.mode != "rw" or not found.arch.is_gpu:
@@ -195,10 +196,10 @@ def kept(store: Store, arch: Arch) -> list[Coverage]:
 def tell(store: Store) -> bool:
     """
     Warn, once, if plans were prewarmed and none of them for the device of this process. Does not
-    initialise a GPU, because the process may still want to fork.
+    initialise a GPU, because the process may fork later.
 
     Returns:
-        Whether the device is known; if not, ask again later.
+        Whether the device is known; if not, call this again later.
     """
     place = here()
     if place is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices of tensors: the CPU, a GPU, or an emulated one, and how kernels are called there."""
+"""Devices of tensors (the CPU, a GPU, or an emulated GPU), and how kernels are called on them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Device(Protocol):
     The device that a call runs on.
 
     Attributes:
-        arch: The target that serves it.
-        tail: What entries take behind the tensors: on a GPU the number of SMs, for one CTA on each.
+        arch: The target of its kernels.
+        tail: Arguments of entries after the tensors: on a GPU the number of SMs, for one CTA on
+            each.
     """
 
     @property
@@ -45,10 +46,11 @@ class Device(Protocol):
         self, session: Session, config: Wanted, neighbours: Sequence[Config]
     ) -> tuple[Entry, Config]:
         """
-        Return the entry of a kernel for tensors here, and its config: `config` or a neighbour.
+        Return the entry of a kernel for tensors on this device, and its config: `config` or a
+        neighbour.
 
         Args:
-            session: Where kernels come from.
+            session: The session that provides kernels.
             config: The wanted config, or an edited kernel, of which the config is returned.
             neighbours: Configs that may serve instead, best first.
         """
@@ -91,8 +93,8 @@ class Emulated(NamedTuple):
     An emulated GPU: it takes tensors in host memory.
 
     Attributes:
-        arch: The target that it passes for.
-        num_sms: SMs that it has.
+        arch: The emulated target.
+        num_sms: Number of its SMs.
         function: Takes a config and returns a function with the arguments of the kernel's entry.
     """
 
@@ -123,7 +125,7 @@ def find(device: torch.device, session: Session, name: str = "a") -> Device:
     Return the `Device` that serves tensors on `device`; errors call the argument `name`.
 
     Raises:
-        InputError: jitgen has no kernels for it.
+        InputError: jitgen has no kernels for the device.
     """
     import torch
 
@@ -139,7 +141,9 @@ def _known() -> str:
 
 
 def _absent(device: torch.device, name: str) -> Cuda:
-    """Return a GPU that this machine lacks: the tensors of a tracer may be on one."""
+    """
+    Return an object for a GPU that this machine does not have; tensors of a tracer may be on one.
+    """
     arch = Arch.parse(settings.arch) if settings.arch else Arch.CPU
     if not arch.is_gpu:
         raise InputError(
@@ -181,9 +185,7 @@ def _served(
 
 
 def on_device(function: Entry, index: int) -> Entry:
-    """
-    Return `function` made to run on GPU `index`, for a process in which another may be current.
-    """
+    """Return a version of `function` that runs on GPU `index`, even if another GPU is current."""
     import torch
 
     def call(*arguments: object) -> None:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-JITGEN_ON_MISS=fallback: a call runs a compiled neighbour now, and the chosen kernel later.
+JITGEN_ON_MISS=fallback: a call uses a compiled neighbour of the chosen kernel until that is
+compiled.
 
-Every candidate of a problem computes it rightly, and the best compiled one is rarely far from the
-chosen one. So it serves at once, while a worker process compiles the choice; the session, which
-remembers the neighbour, is told when that has arrived.
+Every candidate of a problem computes the right result, and the best compiled one is rarely much
+slower than the chosen one. So it is used at once, while a worker process compiles the chosen
+kernel. When that is ready, the session drops the cached launches of the neighbour.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from jitgen.runtime.spec import serving
 
 def serve(loader: KernelLoader, chosen: Config, neighbours: Iterable[Config], arch: Arch) -> Kernel:
     """
-    Return the kernel of `chosen` if it is compiled, else that of the first neighbour that is.
+    Return the kernel of `chosen` if it is compiled, otherwise that of the first compiled neighbour.
 
-    In the latter case `chosen` is compiled in the background, unless the session is frozen. Where
-    no neighbour is compiled either, this compiles `chosen` and the caller waits, with a warning.
+    In the latter case `chosen` is compiled in the background, unless the session is frozen. If no
+    neighbour is compiled either, this function compiles `chosen`, and the caller waits; there is a
+    warning.
 
     Args:
-        loader: Where kernels come from.
-        chosen: What the selector wants.
+        loader: The loader of kernels.
+        chosen: The choice of the selector.
         neighbours: Other configs that compute the same, best first.
         arch: The target.
 

@@ -31,20 +31,20 @@ class Kernel:
     """
     A compiled kernel in this process.
 
-    Calling it, ``kernel(a, b, a_scale, b_scale, groups, out)``, on GPU targets with the number of
-    CTAs behind, launches on the current stream and does not wait. What a public call with the same
-    config refuses is refused here, too, as an `InputError`. That takes some 100 us; `function` is
-    the call alone, which public calls make after they have looked once.
+    Calling it, ``kernel(a, b, a_scale, b_scale, groups, out)``, on GPU targets followed by the
+    number of CTAs, launches on the current stream and does not wait. Arguments are checked by the
+    same rules as in a public call with this config, with an `InputError`; that takes some 100 us.
+    `function` is the call without these checks, which public calls use after one check.
 
     Attributes:
-        config: What it was generated from.
+        config: The config that it was generated from.
         arch: The target.
         key: Digest of its key document.
-        tier: Where this process got it from: ``disk`` or ``compiled``.
-        entry: Its source, native code and record, as they were checked.
-        function: The tvm-ffi function itself: one call, which sees types, ranks, strides and sizes
-            that are to be equal, and trusts its caller with all others. Wrong ones crash the
-            process or overwrite its memory.
+        tier: The tier from which this process got it, such as ``disk`` or ``compiled``.
+        entry: Its verified source, native code and record.
+        function: The tvm-ffi function. It checks types, numbers of dimensions, strides and equal
+            sizes, and nothing else: other wrong arguments crash the process or overwrite its
+            memory.
     """
 
     config: Config
@@ -60,7 +60,8 @@ class Kernel:
 
         Raises:
             InputError: An argument is wrong; the message says which, what is required, and what was
-                given. Or the operation is another package's that does not say what it takes.
+                given. Or the operation belongs to another package that does not describe its
+                arguments.
         """
         with boundary(self.config.op):
             _check(self, arguments)
@@ -84,7 +85,8 @@ class Kernel:
     @property
     def ptx(self) -> str:
         """
-        The PTX of a GPU kernel; compiles the source again, for an artifact holds machine code only.
+        The PTX of a GPU kernel. The source is compiled again for it, because an artifact has only
+        machine code.
         """
         from jitgen.codegen.render import Source
         from jitgen.compile import inspect
@@ -128,9 +130,9 @@ RUNTIME_LIBRARY = "libcute_dsl_runtime.so"
 
 def unsupported_isa(entry: Entry) -> str:
     """
-    Return why this CPU cannot run the host part of `entry`; empty when it can.
+    Return why this CPU cannot run the host part of `entry`; empty if it can.
 
-    A level that this version does not know counts as one that the CPU does not have.
+    The CPU is assumed not to have a level that this version does not know.
     """
     missing = unsupported_levels(entry.meta.host_isa)
     return f"its host code may use {', '.join(missing)}, which this CPU lacks" if missing else ""
@@ -143,22 +145,24 @@ def unsupported_levels(levels: Iterable[str]) -> list[str]:
 
 _loaded: dict[tuple[str, str, str], Callable[..., object]] = {}
 """
-Functions by the kind of library, the symbol, and the digest of the bytes that were loaded, for
-every session and thread: nothing is ever unloaded. The bytes themselves are not kept in memory.
+Loaded functions by the kind of library, the symbol, and the digest of the loaded bytes, shared by
+all sessions and threads. Nothing is ever unloaded; the bytes themselves are not kept in memory.
 """
 
 
 def load(entry: Entry) -> Callable[..., object]:
     """
-    Return the function of a verified entry: this runs its code, the very bytes that were checked.
+    Return the function of a verified entry. This runs code of the library, from exactly the bytes
+    that were checked.
 
-    It is loaded once in a process, whatever sessions and caches have it: a library takes three
-    mappings, of which a process has 65,530. Threads that load it at the same time may each do.
+    A library is loaded once per process for all sessions and caches, because it takes three
+    mappings, and a process may have only 65,530. Threads that load it at the same time may each
+    load it.
 
     Raises:
-        ArtifactError: They are no library, or do not export their symbol.
-        ResourceError: The system's loader refused them: a good library that this host, or this
-            process with its limits, cannot map.
+        ArtifactError: The bytes are not a library, or do not export their symbol.
+        ResourceError: The system's loader refused a good library, which this host, or this process
+            with its limits, cannot map.
         ToolchainError: The runtime library, or for an unlinked object the compiler, is not
             installed.
     """
@@ -186,7 +190,7 @@ def _load(entry: Entry) -> Callable[..., object]:
 
 
 def _load_object(content: bytes) -> native.Library:
-    """Load an object that could not be linked: the compiler's own loader can."""
+    """Load an object that was not linked, with the compiler's own loader."""
     try:
         from cutlass.cute.runtime import load_module
     except ImportError as error:
@@ -222,7 +226,10 @@ def load_runtime_library() -> ctypes.CDLL:
 
 
 def runtime_library() -> Path | None:
-    """Return where the runtime library is: of the code generator in use, else of any."""
+    """
+    Return the path of the runtime library: that of the code generator in use, otherwise that of any
+    generator.
+    """
     from jitgen.compile.toolchain import flavour
 
     spec = importlib.util.find_spec("nvidia_cutlass_dsl")

@@ -2,14 +2,14 @@
 """
 Finds the kernel of a config: in memory, on disk, on other hosts, or by compiling it.
 
-One thread of one process compiles a missing kernel while every other that wants it waits: threads
-on a lock per key in memory, processes on a file lock per key. The file lock only avoids duplicate
-work: one that cannot be had in time means compiling privately, never failing. Serving a kernel from
-memory is one dictionary lookup.
+One thread of one process compiles a missing kernel while all others that need it wait: threads on a
+lock per key in memory, processes on a file lock per key. The file lock only avoids duplicate work:
+if it cannot be acquired in time, the process compiles for itself and does not fail. Getting a
+kernel from memory is one dictionary lookup.
 
-What failed for lack of something is tried again seconds later, and each time after twice as many.
-This is private to one process: what this machine is short of says nothing to another one, and a
-minute later it may say nothing here.
+A failure for lack of a resource is tried again after some seconds, and each time after twice as
+many. It is remembered only in this process, because it says nothing about other machines, and may
+be over a minute later.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 _HERE = ("memory", "disk", "base")
-"""Tiers of this machine: what comes from another one was a miss."""
+"""Tiers of this machine; a kernel from any other tier was a miss."""
 
 _loaders: WeakSet[KernelLoader] = WeakSet()
 
@@ -67,13 +67,14 @@ class KernelLoader:
     loaded.
 
     Attributes:
-        store: Where kernels are read from and published to.
-        tiers: Where they are looked for.
+        store: The store from which kernels are read, and to which they are published.
+        tiers: The places in which kernels are searched.
 
     Args:
         store: See above.
-        on_arrival: Called with each config whose kernel the background had compiled, on the
-            background's thread, so that the session forgets the neighbour that served in its place.
+        on_arrival: Called on the background thread with each config that was compiled in the
+            background, so that the session drops the launches of the neighbour that was used
+            instead.
     """
 
     def __init__(self, store: Store, on_arrival: Callable[[Config], None] = lambda _: None) -> None:
@@ -92,7 +93,7 @@ class KernelLoader:
         _loaders.add(self)
 
     def after_fork(self) -> None:
-        """Start with free locks: in a forked child their holders do not exist any more."""
+        """Replace the locks: threads that hold them do not exist in a forked child."""
         self._lock = threading.Lock()
         self._backoff = None
         self._flights = {}
@@ -114,7 +115,7 @@ class KernelLoader:
     @property
     def is_stalled(self) -> bool:
         """
-        Whether the background could not start a thread: wanted kernels must be asked for again.
+        Whether the background could not start a thread, so that kernels must be requested again.
         """
         return self._background is not None and self._background.is_stalled
 
@@ -128,8 +129,8 @@ class KernelLoader:
 
     def freeze(self, mode: str = "error") -> None:
         """
-        End compiling in this process: from now on a kernel that is neither in memory nor on disk
-        raises. What a worker is compiling in the background is still finished.
+        Turn compiling off in this process: from now on, a request for a kernel that is neither in
+        memory nor on disk raises. A compile that is running in the background is finished.
 
         Args:
             mode: ``error`` to freeze, ``off`` to thaw.
@@ -153,22 +154,22 @@ class KernelLoader:
         JITGEN_SERVICE, else by compiling it. Edited kernels are never fetched from other hosts.
 
         Args:
-            config: What to serve: a config, a kernel's name, or an edited kernel.
+            config: A config, the name of a kernel, or an edited kernel.
             arch: The target; None for the one that a name or an edited kernel says, else that
                 `default_arch` finds.
 
         Raises:
             InputError: `config` is not a config, an edited kernel or a name.
-            ConfigError: A name is no kernel's.
+            ConfigError: The name is not that of a kernel.
             UnsupportedConfig: The target cannot run `config`.
-            KernelMiss: It is nowhere compiled, and compiling is off; it names the places.
+            KernelMiss: No place has the kernel, and compiling is off; the message names the places.
             SettingError: Kernels may be fetched and must be signed, and JITGEN_TRUST is not set.
             CaptureMiss: It is not loaded, and a CUDA graph is being captured.
             CompileError: The compiler refused it, now or (RememberedFailure) not long ago.
-            ResourceError: Memory, processes, descriptors or disk ran out; tried again when asked
-                again, some seconds later.
+            ResourceError: Memory, processes, descriptors or disk ran out; a request some seconds
+                later tries again.
             ToolchainError: The compiler, or its runtime library, is not installed.
-            UnsafeCacheRoot: Another user could put code into the cache.
+            UnsafeCacheRoot: Another user could write code to the cache.
         """
         kernel = self._kernels.get((config, arch)) if type(arch) is Arch else None
         if kernel is None:
@@ -192,10 +193,10 @@ class KernelLoader:
 
     def _load(self, wanted: Wanted, arch: Arch) -> Kernel:
         """
-        Get a kernel that is not in memory. This method has the whole order of places that are
+        Get a kernel that is not in memory. This method shows the complete order in which places are
         searched.
 
-        Events wait until the lock of the key is free again.
+        Events are delivered after the lock of the key is released.
         """
         start, spec = time.perf_counter(), serving(wanted, arch)
         with events.held(), self._flight(spec.key), forks.busy():
@@ -225,8 +226,9 @@ class KernelLoader:
         """
         Return the kernel of a legal `config` if it is compiled on this machine; never waits.
 
-        While a CUDA graph is captured only kernels that were served before count: the first launch
-        of any other would allocate. With `tells_miss`, None emits an event.
+        While a CUDA graph is captured, only kernels that were returned before are found, because
+        the first launch of any other would allocate memory. With `tells_miss`, a missing kernel
+        emits an event.
         """
         kernel = self._kernels.get((config, arch))
         if kernel is None and not is_capturing(arch):
@@ -246,13 +248,13 @@ class KernelLoader:
 
     def _opened(self, spec: KernelSpec, found: tuple[Entry, str], start: float) -> Kernel | None:
         """
-        Return the kernel of an entry; None where an entry from elsewhere is no library, which is
-        set aside.
+        Return the kernel of an entry; None if a fetched entry is not a library, which is then
+        quarantined.
 
         Args:
-            spec: What was asked for.
+            spec: The requested kernel.
             found: The entry, and the name of its tier.
-            start: When it was asked for, in seconds of `time.perf_counter`.
+            start: Time of the request, in seconds of `time.perf_counter`.
         """
         entry, tier = found
         try:
@@ -291,9 +293,11 @@ class KernelLoader:
     @contextmanager
     def _backed_off(self, spec: KernelSpec) -> Iterator[None]:
         """
-        Compile `spec` in the with block, unless that failed seconds ago for lack of something.
+        Guard the with block, which compiles `spec`, unless that failed seconds ago for lack of a
+        resource.
 
-        A failure is reported by an event; one that may pass is noted for the next attempt.
+        A failure is reported by an event; the time of a temporary failure is recorded for the next
+        attempt.
 
         Raises:
             ResourceError: It is too early to try again.
@@ -323,7 +327,7 @@ class KernelLoader:
         return not self._frozen and settings.on_miss != "error"
 
     def _nowhere(self, wanted: Wanted, spec: KernelSpec, elsewhere: str) -> KernelMiss:
-        """Return the error of a kernel that is nowhere compiled, while compiling is off."""
+        """Return the error for a kernel that no place has, while compiling is off."""
         from jitgen.runtime.missing import miss
 
         why = "the session is frozen" if self._frozen else "JITGEN_ON_MISS=error"
@@ -331,8 +335,8 @@ class KernelLoader:
 
     def note_wanted(self, config: Config, arch: Arch) -> None:
         """
-        Count a kernel that is wanted and not in memory, and warn if JITGEN_MAX_KERNELS foresees
-        fewer.
+        Count a requested kernel that is not in memory, and warn if there are more than
+        JITGEN_MAX_KERNELS.
         """
         if (config, arch) in self._wanted:
             return
@@ -345,10 +349,10 @@ class KernelLoader:
 
     def _arrive(self, config: Config, arch: Arch, entry: Entry, tier: str) -> None:
         """
-        Take a kernel that the background had compiled.
+        Take a kernel that was compiled in the background.
 
-        It is loaded on the background's thread, which touches no GPU, and served from the next
-        `find` on, by the thread that calls that.
+        It is loaded on the background thread, which does not use a GPU; the next `find` returns it
+        to its caller.
         """
         self._arrived[config, arch] = _kernel(spec_of(config, arch), entry, tier)
         self._on_arrival(config)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A lock: the kernels of plans as one machine chose and compiled them, as a file.
+A lock: a file with the kernels of plans that one machine chose and compiled.
 
-It has the plans themselves, the kernel of every bucket of rows on every device, the key of each
-kernel and the digests of its files, and what these depend on: the toolchain, settings, and digests
-of the tables that choose. Another machine compares itself with it before its first call:
+It has the plans, the kernel of every bucket of rows on every device, the key of each kernel and the
+digests of its files, and what these depend on: the toolchain, settings, and digests of the tables
+that choose kernels. Another machine checks that it agrees with the lock before its first call:
 `jitgen.runtime.locked`.
 """
 
@@ -33,7 +33,7 @@ Rows = Annotated[int, Rule(minimum=1)]
 
 @frozen
 class LockedSweep:
-    """Problems of a plan that differ in their rows only: see `jitgen.plans.sweep.Sweep`."""
+    """Problems of a plan that differ only in their rows: see `jitgen.plans.sweep.Sweep`."""
 
     problem: v.ProblemValues
     min_rows: Rows
@@ -45,7 +45,7 @@ class LockedSweep:
 
 @frozen
 class LockedPlan:
-    """A plan: its name, the digest of its problems, and all that makes it."""
+    """A plan: its name, the digest of its problems, and its contents."""
 
     name: str
     digest: Sha256
@@ -56,10 +56,10 @@ class LockedPlan:
 @frozen
 class Step:
     """
-    Neighbouring buckets with the same kernels.
+    Consecutive buckets with the same kernels.
 
     Attributes:
-        rows: Mean rows of a group up to which they reach.
+        rows: Upper bound of the mean rows of a group.
         kernels: Names of the kernels that their calls launch.
     """
 
@@ -69,7 +69,7 @@ class Step:
 
 @frozen
 class Choices:
-    """What one device chooses for one sweep of a plan, which is given by its number from 0."""
+    """The choices of one device for one sweep of a plan, given by its number from 0."""
 
     plan: str
     sweep: v.Count
@@ -80,12 +80,12 @@ class Choices:
 @frozen
 class Tables:
     """
-    Digests of the tables that choose on a device; each is empty where there is none.
+    Digests of the tables that choose kernels on a device; empty for a missing table.
 
     Attributes:
         device: Name of the device.
         shipped: Digest of the table that comes with jitgen.
-        measured: Digest of what was measured on the machine that made the lock.
+        measured: Digest of the measurements of the machine that made the lock.
     """
 
     device: str
@@ -106,7 +106,7 @@ class LockedKernel:
 @frozen
 class LockedTarget:
     """
-    What is locked for one target.
+    The part of a lock for one target.
 
     Attributes:
         arch: The target.
@@ -139,8 +139,8 @@ class Lock:
         schema: Version of this form.
         jitgen: Version of jitgen that made it.
         toolchain: Versions of the compiler's packages.
-        plans: What is locked.
-        targets: Their kernels.
+        plans: The plans.
+        targets: The kernels of the plans, for each target.
     """
 
     schema: int
@@ -151,7 +151,7 @@ class Lock:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its content: ranks that print the same digest have the same lock."""
+        """SHA-256 of its content; ranks with the same digest have the same lock."""
         return hashlib.sha256(canonical_json(to_json(self)).encode("ascii")).hexdigest()
 
     def encode(self) -> bytes:
@@ -164,7 +164,7 @@ def read(path: Path) -> Lock:
     Return the lock in the file `path`.
 
     Raises:
-        LockError: It cannot be read, is of another schema, or is no lock.
+        LockError: It cannot be read, has another schema, or is not a lock.
     """
     try:
         document = parse_json(read_bounded(path, MAX_BYTES), max_bytes=MAX_BYTES)

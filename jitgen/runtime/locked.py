@@ -2,9 +2,9 @@
 """
 Compares this machine with a lock, before anything is launched.
 
-Three things must be as in the lock: the choices, which follow from tables, measurements and
+Three things must agree with the lock: the choices, which follow from tables, measurements and
 settings; the keys, which follow from configs, templates and the toolchain; and the bytes of the
-kernels. Everything else in a lock only explains a difference in these.
+kernels. All other contents of a lock only explain differences in these.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _DIGITS = 12
 
 Place: TypeAlias = tuple[Arch, tuple[str, ...]]
-"""A target, and the names that a device of it is known by."""
+"""A target, and the names of one of its devices."""
 
 
 class Difference(NamedTuple):
@@ -44,7 +44,7 @@ class Difference(NamedTuple):
 
     Attributes:
         what: What differs, as a clause.
-        mend: What to do.
+        mend: What to do about it.
     """
 
     what: str
@@ -70,7 +70,7 @@ def steps(
         problem: All sizes but the rows.
         rows: Smallest and largest mean of rows a group.
         arch: The target.
-        chooser: What chooses.
+        chooser: The chooser of kernels.
         device: Name of the device, as `Chooser.select` takes it.
         is_early: Whether the kernels start early.
     """
@@ -94,10 +94,10 @@ def tables_of(store: Store, arch: Arch, device: str) -> Tables:
 
 def specs(target: LockedTarget) -> dict[str, KernelSpec]:
     """
-    Return what serves each locked kernel here, by its name.
+    Return the spec of each locked kernel on this machine, by its name.
 
     Raises:
-        LockError: A kernel is not one of this jitgen.
+        LockError: This version of jitgen does not have one of the kernels.
     """
     arch = _arch(target)
     found = {}
@@ -126,7 +126,7 @@ def check(lock: Lock, path: Path, chooser: Chooser, store: Store) -> Place | Non
         The target and the names of the device that was compared; None: all were.
 
     Raises:
-        LockError: Something differs; the message says what first, and how to mend it.
+        LockError: There is a difference; the message names the first one, and what to do about it.
     """
     known = coverage.here()
     place = known or _of_host(lock)
@@ -165,9 +165,9 @@ def lock_differences(
     is_guess: bool = False,
 ) -> Iterator[Difference]:
     """
-    Yield what differs from a lock on the device of `place`; None: on all devices of the lock.
+    Yield the differences from a lock on the device of `place`; None: on all devices of the lock.
 
-    If that `is_guess`, choices are made for the device by its name, which takes no GPU into use.
+    If `is_guess` is set, choices are made by the name of the device, without using a GPU.
     """
     targets = [each for each in lock.targets if _is_asked(each, place)]
     if place is not None and not any(each.arch == place[0] for each in targets):
@@ -205,13 +205,13 @@ def choice_differences(
     asked: str | None = "",
 ) -> Iterator[Difference]:
     """
-    Yield, for each device that chooses otherwise than the lock says, the first such choice.
+    Yield, for each device whose choices differ from the lock, the first different choice.
 
     Args:
         lock: The lock.
         target: One of its targets.
-        choices: Those of its choices that are compared.
-        chooser: What chooses here.
+        choices: The choices of the target that are compared.
+        chooser: The chooser of this machine.
         store: The store with the measurements of this machine.
         asked: None: choose for the device of this process.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The error of a call that gets no kernel: every place that was searched, and its answer.
+The error of a call whose kernel is missing: it names every place that was searched, and its answer.
 
-The search itself is quick and notes no reasons. So when it finds no kernel and compiling is not
-allowed, the places are searched here once more, with reasons.
+The search itself is fast and collects no reasons. If it finds no kernel and compiling is not
+allowed, the places are searched again to collect reasons.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def miss(
     config: Wanted, arch: Arch, spec: KernelSpec, tiers: Tiers, elsewhere: str, why: str
 ) -> KernelMiss:
     """
-    Return the error that says that a kernel is nowhere compiled.
+    Return the error for a kernel that no place has.
 
     Args:
-        config: What was asked for.
+        config: The requested config.
         arch: The target.
-        spec: The kernel that would serve it.
+        spec: The kernel that was searched.
         tiers: The places that were asked.
-        elsewhere: What remote places said; empty where there is none.
-        why: Why it is not compiled.
+        elsewhere: The answers of remote caches and services; empty if there are none.
+        why: Why the kernel may not be compiled.
     """
     said = tiers.absences(spec)
     places = [*(f"{each.place}: {each.reason}" for each in said), *filter(None, [elsewhere])]

@@ -2,14 +2,13 @@
 """
 Maps native code: exactly the bytes that were checked.
 
-The system's loader takes a path, and behind a path another file may lie a moment later; a file that
-is damaged while it is mapped kills the process; and a path that was loaded before gives the old
-library back. So the bytes go into a file in memory that has no name and that no process can change
-any more (memfd_create(2), F_ADD_SEALS in fcntl(2)), and the loader finds it by its descriptor,
-under a path that is spelled differently each time. Folders that are mounted noexec do not matter
-then.
+The system's loader takes a path. But the file at a path may be replaced at any time; a file that is
+damaged while it is mapped kills the process; and for a path that was loaded before, the loader
+returns the old library. So the bytes are written to a nameless file in memory that no process can
+change any more (memfd_create(2), F_ADD_SEALS in fcntl(2)). The loader gets it by its descriptor,
+under a path that is spelled differently each time. This also works if folders are mounted noexec.
 
-If the system has no such files, or does not load them, a private copy is loaded and removed.
+If the system does not support this, a private copy is written, loaded and removed.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ def load(content: bytes, name: str) -> Library:
 
     Args:
         content: The library, whose code is run: it must be trusted.
-        name: What profilers and /proc/self/maps show.
+        name: Name that profilers and /proc/self/maps show.
 
     Raises:
-        ValueError: It is no whole library.
+        ValueError: It is not a complete library.
         OSError, RuntimeError: The system's loader refused it.
         ResourceError: No folder has room for a copy.
         ToolchainError: The tvm-ffi that is installed cannot load libraries.
@@ -74,7 +73,7 @@ def load(content: bytes, name: str) -> Library:
 
 
 def _load_file(tvm_ffi: ModuleType, path: str) -> Library:
-    """Load `path` as a shared library; it has no ending .so for tvm-ffi to recognise."""
+    """Load `path`, whose name does not end in .so, as a shared library."""
     return cast("Library", _function(tvm_ffi, _LOADER)(path, "so"))
 
 
@@ -115,10 +114,11 @@ def _sealed(content: bytes, name: str) -> int:
 
 def _unique_path(descriptor: int) -> str:
     """
-    Return a path of `descriptor` that was never used before.
+    Return a path of `descriptor` that was not used before in this process.
 
-    The loader takes two equal paths for the same library, and descriptors are numbered again and
-    again. ``/./`` means the same as ``/``: a number is spelled in them, bit by bit.
+    The loader assumes that equal paths are the same library, but numbers of descriptors are reused.
+    ``/./`` means the same as ``/``, so a serial number is encoded in the path by these two, bit by
+    bit.
     """
     number = next(_numbers)
     spelled = "".join("/." if number >> bit & 1 else "/" for bit in range(_BITS))

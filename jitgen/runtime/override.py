@@ -2,15 +2,15 @@
 """
 Edited kernels: a generated source that a person has changed, and the config of the original.
 
-The lines that a source begins with say which config that is, and stay as they were written: jitgen
-checks calls by the config, chooses by it and names the kernel after it. Everything below them is
-the person's. The text alone makes the key, so that an edited kernel never lies under the key of the
-original, and the next edit is another kernel.
+The first lines of a source contain the config and must not be changed: jitgen checks calls by this
+config, chooses by it and names the kernel after it. Everything below may be edited. The key is
+computed from the text, so an edited kernel never has the key of the original, and each further edit
+has a new key.
 
-A program passes one in ``config=``, or sets JITGEN_OVERRIDE to a folder of them: then
-`jitgen.runtime.spec.serving` calls `found` for every kernel that is served, compiled or prewarmed.
-A compile service, which works for others, does not. The folder is read whenever a kernel is not in
-memory: kernels that were loaded before a file was edited go on serving.
+A program passes an edited kernel as ``config=``, or sets JITGEN_OVERRIDE to a folder of edited
+kernels: then `jitgen.runtime.spec.serving` calls `found` for every kernel that is called, compiled
+or prewarmed. A compile service does not, because it works for other programs. The folder is read
+whenever a kernel is not in memory; kernels that were loaded before a file was edited stay in use.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _CONFIG = "#     "
 @frozen
 class Override:
     """
-    A kernel to call instead of a generated one; `config=` of every operation takes it.
+    An edited kernel to call instead of a generated one; pass it as `config=` to any operation.
 
-    It holds the text as it was read: a file that is edited again must be read again. Two overrides
+    It holds the text that was read; if the file is edited again, it must be read again. Overrides
     with the same text are equal.
 
     Attributes:
         config: The config that it replaces; calls are checked by it.
         arch: The target.
         text: The source.
-        path: Where it was read, for messages.
+        path: The path of the file, for messages.
     """
 
     config: Config
@@ -95,8 +95,8 @@ def override(path: Path | str) -> Override:
     Return the edited kernel in the file `path`, for `config=` of an operation.
 
     The file is a source that ``jitgen show NAME --source -o FILE`` wrote, changed below the lines
-    with its config. Nothing of it is run before it is compiled; then all of it is, as a Python
-    module: it must be trusted.
+    with its config. When it is compiled, the file runs as a Python module, so it must be trusted;
+    before that nothing of it runs.
 
     Example::
 
@@ -104,11 +104,11 @@ def override(path: Path | str) -> Override:
         jitgen.grouped_gemm(a, b, a_scale, b_scale, offs=offs, config=mine)
 
     Raises:
-        InputError: `path` is no path.
-        OverrideError: It cannot be read, is larger than `MAX_BYTES`, is no Python, or its first
-            lines are not those of a generated source, or do not agree.
+        InputError: `path` is not a path.
+        OverrideError: The file cannot be read, is larger than `MAX_BYTES` or is not Python; or its
+            first lines are not those of a generated source, or contradict each other.
         UnsupportedConfig: Its target cannot run its config.
-        ResourceError: No process can be started to look whether it is Python.
+        ResourceError: No process can be started to check whether it is Python.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise InputError("path", f"must be the path of a file (got {type(path).__name__})")
@@ -190,7 +190,7 @@ def found(wanted: Wanted, arch: Arch) -> Override | None:
 
     Raises:
         OverrideError: A file of JITGEN_OVERRIDE cannot be used.
-        SettingError: Its folder cannot be.
+        SettingError: The folder of JITGEN_OVERRIDE cannot be used.
     """
     if isinstance(wanted, Override):
         return wanted
@@ -209,7 +209,7 @@ def refuse_to_share(configs: Iterable[Config], arch: Arch) -> None:
     Require that none of `configs` has an edited kernel.
 
     Raises:
-        SettingError: One has, and the caller would send kernels to other hosts.
+        SettingError: One has, and edited kernels must not be sent to other hosts.
     """
     for config in configs:
         if serving(config, arch).is_edited:
@@ -224,8 +224,8 @@ def of_folder(folder: Path) -> dict[tuple[Config, Arch], Override]:
     Return the edited kernels in the files ``*.py`` of a folder, by config and target.
 
     Raises:
-        SettingError: It cannot be read, or others can write there.
-        OverrideError: A file is no edited kernel, or two are for one config.
+        SettingError: The folder cannot be read, or other users can write to it.
+        OverrideError: A file is not an edited kernel, or two files are for one config.
     """
     found: dict[tuple[Config, Arch], Override] = {}
     for edited in _each(folder):

@@ -2,9 +2,9 @@
 """
 A session: the objects that calls share, and the settings that apply to it.
 
-There is one from the start, which `jitgen.grouped_gemm`, `jitgen.get_kernel` and the others use.
-``with jitgen.Session(cache_dir=...)`` replaces it for the code inside and for code that runs in a
-copy of its context; other threads keep theirs.
+There is a default session, which `jitgen.grouped_gemm`, `jitgen.get_kernel` and the other functions
+use. ``with jitgen.Session(cache_dir=...)`` replaces it for the code inside and for code that runs
+in a copy of its context; other threads keep theirs.
 """
 
 from __future__ import annotations
@@ -50,15 +50,16 @@ class Session:
             jitgen.grouped_gemm(...)
 
     Args:
-        settings: Settings that hold inside, by their names; see `jitgen.settings`. They win over
-            those that the program made, and over the environment.
+        settings: Settings that apply in this session, by name; see `jitgen.settings`. They replace
+            settings of the program and of the environment.
 
     Attributes:
-        memo: Cached launches by key, several for tensors of several kinds; only `jitgen.ops` knows
-            their form.
-        families: What launches of other numbers of rows have in common; likewise.
-        chains: Choices of chains of launches, by key; only `jitgen.layer` knows their form.
-        emulated: What runs tensors in host memory in the place of the CPU.
+        memo: Cached launches by key, several if their guards differ; only `jitgen.ops` uses it.
+        families: Families of launches that differ only in their rows, by key; only `jitgen.ops`
+            uses it.
+        chains: Choices of chains of launches, by key; only `jitgen.layer` uses it.
+        emulated: The emulated GPU that runs calls with tensors in host memory instead of the CPU;
+            usually None.
 
     Raises:
         SettingError: A setting is not known, or its value is not allowed.
@@ -91,10 +92,10 @@ class Session:
     @property
     def loader(self) -> KernelLoader:
         """
-        The loaded kernels, over the store that the settings named when it was first needed.
+        The loader of kernels, with the store that the settings named when it was first needed.
 
         Raises:
-            SettingError: A setting, be it one that was not read yet, is wrong.
+            SettingError: A setting is wrong, even one that was not read yet.
         """
         with self._lock:
             if self._loader is None:
@@ -121,13 +122,13 @@ class Session:
     @property
     def doubts(self) -> int:
         """
-        How often data that a choice depends on could not be read: a launch that was made while this
-        number grew must not be remembered.
+        Number of times that data for a choice could not be read. A launch that was made while this
+        number grew must not be cached.
         """
         return self._chooser.doubts + self._misses
 
     def note_miss(self, miss: KernelMiss) -> None:
-        """Note that another kernel serves because the chosen one is missing; see `doubts`."""
+        """Record that another kernel is used because the chosen one is missing; see `doubts`."""
         self._misses += miss.is_passing
 
     def select(self, problem: Any, arch: Arch | str | None = None, **options: Any) -> Choice:
@@ -145,12 +146,12 @@ class Session:
         End compiling (``error``) or allow it again (``off``); see `KernelLoader.freeze`.
 
         With `lock`, the path of a file that ``jitgen lock`` wrote, first compare this process with
-        it: choices, keys, and the bytes of the kernels, of which missing ones are fetched. The
-        choices that were compared are those of later calls. If the process has not used its GPU
-        yet, that of the host is compared, or all of the lock's; the first call looks again.
+        it: choices, keys, and the bytes of the kernels; missing kernels are fetched. Later calls
+        use the compared choices. If the process has not used its GPU yet, the comparison is for the
+        GPU of the host, or for all devices of the lock, and the first call compares again.
 
-        Without, warn if plans were prewarmed, but none of them for the GPU of this process: now, or
-        with the first call if the process has not used its GPU yet.
+        Without `lock`, warn if plans were prewarmed, but none for the GPU of this process: now, or
+        at the first call if the process has not used its GPU yet.
 
         Raises:
             LockError: The lock cannot be read, or something differs; compiling has not ended.
@@ -171,8 +172,8 @@ class Session:
 
     def _check_lock(self, lock: Lock, path: Path) -> None:
         """
-        Raise LockError if this process is not as the lock says; it is looked at again when its GPU
-        is used, if it has not been.
+        Raise LockError if this process differs from the lock. If it has not used its GPU yet, it is
+        checked again when it does.
         """
         from jitgen.runtime import coverage
         from jitgen.runtime.locked import check
@@ -184,7 +185,7 @@ class Session:
         self._has_told_coverage = True  # a lock says all of that, and more
 
     def _check_locked_device(self) -> None:
-        """Raise LockError if the GPU in use is none that was compared with the lock."""
+        """Raise LockError if the GPU in use was not compared with the lock."""
         from jitgen.runtime import coverage
 
         if self._lock_to_check is None or (found := coverage.here()) is None:
@@ -197,8 +198,8 @@ class Session:
 
     def tell_coverage(self) -> None:
         """
-        Warn, once, if nothing compiles and no plan was prewarmed for the device of calls. With a
-        lock, raise LockError if the device, which was not known before, is not as it says.
+        Warn, once, if compiling is off and no plan was prewarmed for the device of calls. With a
+        lock, raise LockError if the device, which was not known before, differs from it.
         """
         if self._lock_to_check is not None:
             self._check_locked_device()
@@ -210,7 +211,7 @@ class Session:
             self._has_told_coverage = coverage.tell(self.store)
 
     def forget(self) -> None:
-        """Forget choices and launches; the kernels that are loaded stay."""
+        """Drop choices and cached launches; loaded kernels are kept."""
         self._chooser.forget()
         self.memo.clear()
         self.families.clear()
@@ -219,8 +220,8 @@ class Session:
 
     def reset(self) -> None:
         """
-        Forget the loaded kernels too, so that the next call opens the store that the settings name
-        then. What is compiled in the background is ended.
+        Also drop the loaded kernels, so that the next call opens the store that the settings name
+        then. A compile in the background is ended.
         """
         with self._lock:
             forgotten, self._loader = self._loader, None
@@ -236,7 +237,7 @@ class Session:
             self._loader.close()
 
     def _arrived(self, config: Config) -> None:
-        """Forget the launches that await `config`: the next call finds it."""
+        """Drop the launches that wait for `config`, so that the next call finds it."""
         self.epoch = object()
         for key, launches in list(self.memo.items()):
             if any(launch.awaited == config for launch in launches):
@@ -244,7 +245,8 @@ class Session:
 
     def after_fork(self) -> None:
         """
-        Forget, in a forked child, the launches that await a kernel: it has no background thread.
+        In a forked child, drop the launches that wait for a kernel, because the child has no
+        background thread.
         """
         self._lock = threading.Lock()
         self.epoch = object()
@@ -254,7 +256,7 @@ class Session:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Let this session be the current one for the length of a with block."""
+        """Make this session the current one for the length of a with block."""
         if current.get() is self:
             yield
             return
@@ -276,7 +278,7 @@ class Session:
 
 
 class _Entered:
-    """One entry into a session, to be left again."""
+    """One entry into a session by a with block."""
 
     def __init__(self, session: Session) -> None:
         self._context = session.active()
@@ -288,8 +290,8 @@ class _Entered:
 
 def _check_settings() -> None:
     """
-    Check all settings before the first kernel is asked for, so that a mistake shows at the start
-    and not with the first miss in production.
+    Check all settings before the first kernel is requested, so that a mistake is found at the start
+    and not at the first miss in production.
     """
     settings.check_environment()
     require_arch()
@@ -302,7 +304,7 @@ def _check_settings() -> None:
 
 DEFAULT = Session()
 current: ContextVar[Session] = ContextVar("jitgen.session", default=DEFAULT)
-"""The session of this context; `current.get()` is all that it costs a warm call."""
+"""The session of this context; a warm call only runs `current.get()` for it."""
 
 _entered: ContextVar[tuple[_Entered, ...]] = ContextVar("jitgen.entered", default=())
 """The with blocks of this context: threads may enter one session and leave it in any order."""
@@ -318,8 +320,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _forget_launches() -> None:
     """
-    Clear the cached launches: none are cached while JITGEN_CHECK is on, and JITGEN_NUMERICS applies
-    from the next call on.
+    Clear the cached launches, when JITGEN_CHECK or JITGEN_NUMERICS is changed: no launch is cached
+    while JITGEN_CHECK is on, and JITGEN_NUMERICS applies from the next call on.
     """
     for session in list(_sessions):
         session.memo.clear()
@@ -333,11 +335,12 @@ settings.watch("numerics", _forget_launches)
 
 def get_kernel(config: Config | Override | str, arch: Arch | str | None = None) -> Kernel:
     """
-    Return the kernel of `config` from memory, else from disk, else by compiling it.
+    Return the kernel of `config`, from memory, otherwise from disk, otherwise by compiling it.
 
     Args:
         config: A config, a kernel's name, or an edited kernel: see `jitgen.override`.
-        arch: The target; None for the one that a name says, else JITGEN_ARCH, the GPU's, or cpu.
+        arch: The target; None for the one in a kernel's name, else JITGEN_ARCH, the target of the
+            GPU, or cpu.
 
     Raises:
         As `jitgen.runtime.loader.KernelLoader.get`.
@@ -352,8 +355,8 @@ def freeze(mode: str = "error", *, lock: str | os.PathLike[str] | None = None) -
 
     Args:
         mode: ``error`` or ``off``.
-        lock: A file that ``jitgen lock`` wrote: this process must choose and have the same kernels,
-            else LockError says what differs. See `Session.freeze` and docs/plans.md.
+        lock: A file that ``jitgen lock`` wrote: this process must choose and have the same kernels;
+            otherwise LockError says what differs. See `Session.freeze` and docs/plans.md.
     """
     current.get().freeze(mode, lock=lock)
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Finds settings with allowed values that cannot work here, when a session first opens its cache.
+Finds settings with allowed values that cannot work on this machine, when a session first opens its
+cache.
 
-Otherwise the first user of each setting would fail: the first fetch for a token, the first kernel
-that is not on disk for a trust document. In production that is hours after the start.
+Otherwise the first use of each setting would fail: that of a token at the first fetch, that of a
+trust document at the first kernel that is not on disk. In production that is hours after the start.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def check() -> None:
 
     Raises:
         SettingError: A target, a device or a distribution is not known; a folder of edited kernels
-            or the file of a token cannot be read; a recording is to be a folder; or only signed
-            kernels may be loaded, and no trust document says whose signatures count.
-        OverrideError: A file of JITGEN_OVERRIDE is no edited kernel.
+            or the file of a token cannot be read; the path of a recording is a folder; or only
+            signed kernels may be loaded, and no trust document is set.
+        OverrideError: A file of JITGEN_OVERRIDE is not an edited kernel.
     """
     check_names()
     if settings.override is not None:
@@ -83,7 +84,7 @@ def _check_trust() -> None:
 
 
 def _refuse_folder(record: Path) -> None:
-    """Refuse a folder for a recording: it would be written beside it."""
+    """Refuse a folder as the path of a recording, because files would be written beside it."""
     with suppress(OSError):  # a name that cannot be is told where it is written
         if record.is_dir():
             raise SettingError(
@@ -92,7 +93,7 @@ def _refuse_folder(record: Path) -> None:
 
 
 def _require_file(variable: str, path: Path) -> None:
-    """Raise SettingError unless `path` can be opened as its later reader opens it."""
+    """Raise SettingError unless `path` can be opened in the same way as later."""
     try:
         with opened(path):
             return

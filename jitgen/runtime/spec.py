@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The spec of a kernel: config, target, name, key and source; made once and passed on.
+The spec of a kernel: config, target, name, key and source.
 
-The key is the digest of a document that holds everything the kernel's bytes depend on. Never in it:
-sizes, paths, times, device names, user names, versions of Python or torch. The document is stored
-beside the artifact, so that a miss can be explained field by field.
+The key is the digest of a document with everything on which the kernel's bytes depend. It never
+contains sizes, paths, times, device names, user names, or versions of Python or torch. The document
+is stored beside the artifact, so that a miss can be explained field by field.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     """A config, or an edited kernel."""
 
 SCHEMA = 2
-"""2: host parts are compiled for a named level, not for whatever CPU compiled them."""
+"""
+Version of the key document. 2: host parts are compiled for a named CPU level, not for the CPU that
+compiled them.
+"""
 
 
 def document(config: Config, arch: Arch, text: str = "") -> dict[str, object]:
@@ -40,7 +43,7 @@ def document(config: Config, arch: Arch, text: str = "") -> dict[str, object]:
     Return the key document of `config` on `arch`: only JSON values, in no particular order.
 
     A config that the target refuses has no derived numbers, and is never compiled. For an edited
-    source the digest of its `text` replaces the inputs of the rendering.
+    source, the digest of its `text` replaces the inputs of the rendering.
     """
     document = {
         "schema": SCHEMA,
@@ -94,7 +97,7 @@ class KernelSpec:
         arch: The target.
         name: Its name.
         key: Digest of its key document.
-        text: Its source, if a person has edited it; empty: as the templates render it.
+        text: Its source, if it was edited; empty: the templates render it.
     """
 
     config: Config
@@ -105,7 +108,7 @@ class KernelSpec:
 
     @property
     def is_edited(self) -> bool:
-        """Whether a person has edited its source."""
+        """Whether its source was edited."""
         return bool(self.text)
 
     @property
@@ -132,14 +135,14 @@ def spec_of(config: Config, arch: Arch, text: str = "") -> KernelSpec:
 
 
 def plain(wanted: Wanted) -> Config:
-    """Return the wanted config, or that of an edited kernel."""
+    """Return `wanted` if it is a config, or the config of an edited kernel."""
     return wanted if isinstance(wanted, Config) else wanted.config
 
 
 def serving(wanted: Wanted, arch: Arch) -> KernelSpec:
     """
-    Return the spec that serves `wanted` on `arch` in this program: that of an edited kernel, if it
-    is passed or JITGEN_OVERRIDE has one for the config.
+    Return the spec that this program uses for `wanted` on `arch`: that of an edited kernel, if
+    `wanted` is one or JITGEN_OVERRIDE has one for the config.
 
     Raises:
         OverrideError: A file of JITGEN_OVERRIDE cannot be used.

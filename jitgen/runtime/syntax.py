@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Checks whether a text is Python that can be compiled, in a process that may crash.
+Checks whether a text is Python that can be compiled, in a separate process, which may crash.
 
 Python's own compiler may end its process: a comprehension of 60,000 loops overflows the stack of
 CPython 3.11 and 3.12, and long chains of operators take recursion or memory that a caller needs. So
@@ -47,7 +47,7 @@ thread.join()
 @lru_cache(maxsize=16)
 def mistake(text: str) -> str:
     """
-    Return why `text` is no Python, in one line; empty where it is. None of it is run.
+    Return why `text` is not Python, in one line; empty if it is. No part of it is run.
 
     Raises:
         ResourceError: No process can be started for the check.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The places where compiled kernels are stored (tiers, asked one after the other), and how a kernel
+The places where compiled kernels are stored (tiers, which are searched in order), and how a kernel
 gets there: fetched from another host, or compiled and published.
 
-A tier is one class with `get`, and `put` where it can be written; its name stands in events and
-statistics. Entries are verified, and the bytes that were checked are those that run.
+A tier is a class with `get` and `put`; events and statistics have its name. Entries are verified,
+and exactly the checked bytes run.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ COMPILED = "compiled"
 
 
 class Tier(Protocol):
-    """One place with compiled kernels. Safe to use from any thread."""
+    """A place with compiled kernels. Safe to use from any thread."""
 
     name: str
     """Its name in events and statistics."""
 
     def get(self, spec: KernelSpec) -> Entry | None:
-        """Return the verified entry of `spec`; None where there is none. Never compiles."""
+        """Return the verified entry of `spec`, or None. Never compiles."""
         ...
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry | None:
-        """Keep a compiled kernel and return its entry; None where this tier is only read."""
+        """Store a compiled kernel and return its entry; None if this tier is read-only."""
         ...
 
 
@@ -63,11 +63,11 @@ class Memory:
         return self._entries.get(spec.key)
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry | None:  # noqa: ARG002
-        """Return None: an entry goes to the disk first, see `keep`."""
+        """Return None, because a kernel is stored on disk first; see `keep`."""
         return None
 
     def keep(self, entry: Entry) -> None:
-        """Keep an entry that no other tier would."""
+        """Keep an entry that no other tier could store."""
         self._entries[entry.key] = entry
 
 
@@ -84,12 +84,12 @@ class Disk:
         return self._store.read_own(spec.key)
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry:
-        """Publish a kernel; `Entry.why_private` says why others will not find it, if so."""
+        """Publish a kernel. If other processes will not find it, `Entry.why_private` says why."""
         return self._store.publish(meta, files)
 
 
 class Base:
-    """The roots of JITGEN_BASE, first asked first: read, never written."""
+    """The roots of JITGEN_BASE, searched in order; they are read and never written."""
 
     name = "base"
 
@@ -97,19 +97,19 @@ class Base:
         self._store = store
 
     def get(self, spec: KernelSpec) -> Entry | None:
-        """Return the entry of the first root that has a good one in sight."""
+        """Return the entry of the first root with a good entry that is not hidden."""
         return self._store.read_bases(spec.key)
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> None:
-        """Return None: nothing is written there."""
+        """Return None: bases are never written."""
 
 
 class Tiers:
     """
-    The tiers of one session, in the order in which they are asked.
+    The tiers of one session, in the order in which they are searched.
 
     Attributes:
-        store: The store that the disk's tiers are over.
+        store: The store of the tiers on disk.
     """
 
     def __init__(self, store: Store) -> None:
@@ -119,7 +119,8 @@ class Tiers:
 
     def get(self, spec: KernelSpec) -> tuple[Entry, str] | str:
         """
-        Return the first entry that this CPU can run and its tier's name; else why there is none.
+        Return the first entry that this CPU can run, and the name of its tier; or the reason why
+        there is none.
         """
         obstacle = "not in the cache"
         for tier in self._tiers:
@@ -132,7 +133,7 @@ class Tiers:
         return obstacle
 
     def absences(self, spec: KernelSpec) -> list[Absence]:
-        """Return why each place on this machine did not give the kernel."""
+        """Return for each place on this machine why it does not have the kernel."""
         from jitgen.cache.absence import Absence
 
         found = [Absence(place="memory", reason="not loaded")]
@@ -144,7 +145,7 @@ class Tiers:
         return found
 
     def put(self, meta: Meta, files: Mapping[str, bytes]) -> Entry:
-        """Keep a compiled kernel where the first tier keeps it, else in memory."""
+        """Store a compiled kernel in the first tier that accepts it, otherwise in memory."""
         for tier in self._tiers:
             entry = tier.put(meta, files)
             if entry is not None:
@@ -154,18 +155,18 @@ class Tiers:
         raise AssertionError("the disk always gives an entry back")
 
     def keep(self, entry: Entry) -> None:
-        """Keep an entry for this process alone."""
+        """Keep an entry for this process only."""
         self._memory.keep(entry)
 
     @property
     def has_elsewhere(self) -> bool:
-        """Whether the settings name places to fetch from."""
+        """Whether the settings name remote caches or a service."""
         return bool(settings.remote or settings.service)
 
     def elsewhere(self, spec: KernelSpec) -> bool:
         """
-        Return whether a place elsewhere has a good entry of `spec` for this CPU; stores nothing.
-        Raises as `fetch`.
+        Return whether a remote cache or service has a good entry of `spec` for this CPU; stores
+        nothing. Raises as `fetch`.
         """
         if not self.has_elsewhere or spec.is_edited:
             return False
@@ -182,19 +183,19 @@ class Tiers:
 
     def fetch(self, spec: KernelSpec, *, may_compile: bool) -> tuple[Entry, str] | str:
         """
-        Return the entry of `spec` from the first place elsewhere that has one for this CPU, and its
-        tier's name; else why there is none, in one line.
+        Return the entry of `spec` from the first remote cache or service that has one for this CPU,
+        and the name of its tier; or, in one line, the reason why there is none.
 
-        It is in the store by then, or in memory where that cannot be written. This waits for
-        networks: never call it while a CUDA graph is captured, nor where a kernel may be at hand.
-        An edited kernel is never fetched.
+        The entry is written to the store; if that is not possible, it is kept in memory. This
+        function waits for networks: never call it while a CUDA graph is captured, or before the
+        tiers of this machine were searched. An edited kernel is never fetched.
 
         Args:
             spec: The kernel.
             may_compile: Whether a service is asked to compile it.
 
         Raises:
-            SettingError: What is fetched must be signed, and JITGEN_TRUST is not set.
+            SettingError: Fetched kernels must be signed, and JITGEN_TRUST is not set.
             ToolchainError: A package that fetching needs is not installed.
         """
         if not self.has_elsewhere or spec.is_edited:
@@ -221,8 +222,8 @@ def readable(
     tiers: Tiers, spec: KernelSpec, *, tells_miss: bool = True
 ) -> tuple[Entry, str] | None:
     """
-    Return the verified entry that this CPU can run, and its tier; None, and a miss is reported, if
-    there is none.
+    Return the verified entry that this CPU can run, and its tier. If there is none, return None,
+    and report a miss if `tells_miss` is set.
     """
     found = tiers.get(spec)
     if not isinstance(found, str):
@@ -233,14 +234,14 @@ def readable(
 
 
 _WAIT_S = 0.01
-"""Seconds within which a free lock is acquired; anything longer was waiting for another process."""
+"""Seconds in which a free lock is acquired; if it takes longer, another process held the lock."""
 
 
 def fetch(tiers: Tiers, spec: KernelSpec) -> tuple[Entry, str] | str:
     """
-    Return the entry of `spec` from another process or host that compiled it, and its tier's name;
-    else the reason why there is none. One process of a host fetches a kernel while the others wait
-    for it.
+    Return the entry of `spec` from another process or host that compiled it, and the name of its
+    tier; or the reason why there is none. One process of a host fetches a kernel while the others
+    wait for it.
 
     Raises:
         As `Tiers.fetch`.
@@ -268,21 +269,21 @@ def build(
 
     Waits for the key's lock up to JITGEN_LOCK_TIMEOUT seconds and then compiles privately. A
     certain refusal of the compiler is remembered for JITGEN_FAILURE_TTL seconds, so that a fleet
-    does not try it over and over; a shortage of this machine is not shared.
+    does not repeat it; failures for lack of a resource of this machine are not shared.
 
     Args:
-        tiers: Where it is looked up and published.
+        tiers: The tiers in which it is searched, and published.
         spec: What to compile.
         where: Where to compile it; None for what JITGEN_COMPILE says.
-        timeout_s: How long a process of its own may take; None for JITGEN_COMPILE_TIMEOUT.
+        timeout_s: Time limit of a separate process; None for JITGEN_COMPILE_TIMEOUT.
         failure_ttl_s: How long a refusal is remembered; None for JITGEN_FAILURE_TTL.
-        stop: Ends such a process from another thread.
-        fetches: Whether other hosts are asked first.
+        stop: Object by which another thread ends such a process.
+        fetches: Whether other hosts are tried first.
 
     Raises:
         CompileError: The compiler refused it.
-        RememberedFailure: It did so not long ago.
-        ResourceError: Memory, processes, descriptors or disk ran out, or the time did.
+        RememberedFailure: The compiler refused it recently.
+        ResourceError: Memory, processes, descriptors, disk or time ran out.
         ToolchainError: The compiler is not installed.
     """
     from jitgen.compile import compile as compiling

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a problem to a config: by measurements, else by the target's cost model."""
+"""Chooses a config for a problem: by measurements, otherwise by the target's cost model."""

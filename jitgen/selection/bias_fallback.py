@@ -2,8 +2,8 @@
 """
 The fallback for a problem with a bias that was never measured: the same problem without one.
 
-A bias is read once for each tile and added in registers, so kernels take as long as they take
-without it, but for the scatter of measurements: their order is the same.
+A bias is read once for each tile and added in registers, so kernels take as long as without it,
+except for the scatter of measurements, and their order is the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def with_fallback(
     Return the measurements of `problem`; if there are none, those of the same problem without bias.
 
     Args:
-        problem: One with a bias.
+        problem: A problem with a bias.
         found: Its own measurements.
         arch: The target.
         lookup: Returns the measurements of another problem.

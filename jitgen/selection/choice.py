@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One answer for a problem: the config, the reason, and the other candidates.
+Chooses the config for a problem, with the reason and the other candidates.
 
-A choice is made once for all row counts of a bucket, so a thousand batch sizes take one decision
-each for a handful of buckets, and the kernels that a range of sizes can choose are found by walking
-over its buckets. Where the buckets end, each target says for each operation.
+A choice is made once for all numbers of rows in a bucket. So a thousand batch sizes need only a few
+decisions, and the kernels for a range of sizes are found by going through its buckets. Each target
+defines the ends of the buckets for each operation.
 
-With `min_latency` a step of few rows is to take the least time: a group that one tile of the
-smallest height holds is chosen for as if it had one row, whatever else that costs. A target may
-have a kernel for it, which is then the only candidate; others take the best at one row.
+With `min_latency`, calls with few rows are optimised for latency: if the rows of a group fit in one
+tile of the smallest height, the choice is that for one row. A target may have a special kernel for
+this, which is then the only candidate; other targets take the best kernel for one row.
 
-With invariant `numerics` only kernels are candidates that give a row the same bits:
+With invariant `numerics`, the candidates are kernels that give a row the same bits:
 `jitgen.selection.numerics`.
 """
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from jitgen.cache import Store
 
 MIN_LATENCY_ROWS = 8
-"""Mean rows of a group up to which `min_latency` counts: those of the smallest tile there is."""
+"""Mean rows of a group up to which `min_latency` applies: the rows of the smallest tile."""
 
 _DYNAMIC = "dynamic"
-"""The default mode; a name of its own so that `jitgen.selection.modes` need not be imported."""
+"""The default mode, defined here so that `jitgen.selection.modes` need not be imported."""
 
 
 _Problem = TypeVar("_Problem", bound=Problem)
@@ -99,14 +99,15 @@ def with_defaults(problem: _Problem) -> _Problem:
 
 
 def numerics_of(problem: Problem) -> Numerics:
-    """Return the promise about the bits of a row: that of the problem, else JITGEN_NUMERICS."""
+    """Return the numerics of the problem, or else JITGEN_NUMERICS."""
     asked = problem.numerics if isinstance(problem, GroupedGemmProblem) else None
     return Numerics(asked or settings.numerics)
 
 
 def with_numerics(problem: _Problem) -> _Problem:
     """
-    Return `problem` with invariant numerics if JITGEN_NUMERICS asks for them and it has the field.
+    Return `problem` with invariant numerics, if JITGEN_NUMERICS says so and the problem has the
+    field.
     """
     if isinstance(problem, GroupedGemmProblem) and numerics_of(problem) is Numerics.INVARIANT:
         return replace(problem, numerics=Numerics.INVARIANT)
@@ -124,8 +125,9 @@ def without_hints(problem: _Problem) -> _Problem:
 
 def canonical(problem: _Problem) -> _Problem:
     """
-    Return the problem that is chosen for in the place of `problem`, the edge of a bucket: with one
-    row a group where the least time counts, and without that hint where there are more rows.
+    Return the problem for which the choice for `problem`, the edge of a bucket, is made: with
+    `min_latency` and few rows, one row per group; with more rows, the same problem without
+    `min_latency`.
     """
     if not isinstance(problem, GroupedGemmProblem) or problem.min_latency is None:
         return problem
@@ -135,13 +137,16 @@ def canonical(problem: _Problem) -> _Problem:
 
 
 def edges_of(problem: Problem, arch: Arch) -> tuple[int, ...]:
-    """Return where the buckets of problems like `problem` end."""
+    """Return the ends of the buckets of problems like `problem`."""
     return rules(arch, problem.op).row_edges
 
 
 _MOST_CHOICES = 4096
 _MOST_DOUBTS = 1000
-"""A disk that never reads measurements must not make every call choose anew."""
+"""
+Number of unreadable measurements after which choices are cached anyway, so that a broken disk does
+not make every call choose again.
+"""
 
 
 class Choice(NamedTuple):
@@ -151,15 +156,14 @@ class Choice(NamedTuple):
     Attributes:
         config: The best candidate's config.
         arch: The target.
-        source: What decided: measurements made here (``tuned``) or shipped with jitgen
-            (``shipped``), the ``model``, or another rule that was asked for (``static``,
-            ``passes``).
+        source: What decided: measurements of this machine (``tuned``) or of jitgen's tables
+            (``shipped``), the ``model``, or another requested rule (``static``, ``passes``).
         why: The reason in one sentence.
-        candidates: Everything that may be chosen: first `config`, then by the measured time where
-            there is one, else by the predicted one.
+        candidates: All candidates: `config` first, then in the order of their measured times, or
+            else of their predicted times.
         times_us: Measured microseconds of the candidates that were measured.
-        excluded: What may not be chosen, and why: it failed, hung or was wrong when measured, or
-            adds up in another order than invariant numerics allow.
+        excluded: The kernels that may not be chosen, and why: they failed, hung or were wrong when
+            they were measured, or add up in an order that invariant numerics do not allow.
     """
 
     config: Config
@@ -173,16 +177,16 @@ class Choice(NamedTuple):
 
 class Chooser:
     """
-    Choices of one session: by the store's measurements, else by the cost model.
+    The choices of one session: by the store's measurements, otherwise by the cost model.
 
     Safe to use from any thread.
 
     Args:
-        store: Returns the store; None where there is none.
+        store: Function that returns the store; None: no store.
 
     Attributes:
-        doubts: How often measurements could not be read that may be there. A choice that was made
-            then is not remembered, here or by its caller.
+        doubts: Number of times that measurements could not be read. A choice that was made then is
+            cached neither here nor by callers.
     """
 
     def __init__(self, store: Callable[[], Store | None]) -> None:
@@ -203,21 +207,21 @@ class Chooser:
         """
         Return the config to compute `problem` with.
 
-        Measurements decide where there are any for the problem's bucket: first those that `jitgen
-        tune` made on this device, then those shipped with jitgen, where these correct the model by
-        more than `jitgen.selection.measurements.MARGINS`. Else the model decides. Every row count
-        of a bucket gets the same answer, which is found once and remembered.
+        Measurements decide where there are any for the problem's bucket: first those that
+        `jitgen tune` made on this device, then those shipped with jitgen, where these correct the
+        model by more than `jitgen.selection.measurements.MARGINS`. Otherwise the model decides. All
+        numbers of rows in a bucket get the same choice, which is made once and cached.
 
         Args:
             problem: The sizes.
-            arch: The target; None for JITGEN_ARCH, else the GPU's, else ``cpu``.
-            device: Name of the device to choose for; None for JITGEN_DEVICE, else the GPU at hand,
-                else the target's first; an empty one for the GPU at hand, whatever JITGEN_DEVICE
-                says. See `jitgen.selection.device.chosen_for`.
-            num_sms: SMs to fill; None for all of the device. With another number only the model is
-                asked.
-            use_measured: Whether measurements count; without them the model decides alone.
-            mode: By which rule: ``dynamic``, as said above, ``static`` or ``passes``; None for
+            arch: The target; None for JITGEN_ARCH, else the target of the GPU, else ``cpu``.
+            device: Name of the device to choose for; None for JITGEN_DEVICE, else the present GPU,
+                else the first device of the target; an empty name for the present GPU, even if
+                JITGEN_DEVICE is set. See `jitgen.selection.device.chosen_for`.
+            num_sms: Number of SMs to use; None for all of the device. With another number, only the
+                model decides.
+            use_measured: Whether measurements are used; if not, the model alone decides.
+            mode: The rule: ``dynamic``, as described above, ``static`` or ``passes``; None for
                 JITGEN_SELECT. See `jitgen.selection.modes`.
 
         Raises:
@@ -263,7 +267,7 @@ class Chooser:
         return (without,) if store is None or store.tuned.is_empty else (self, without)
 
     def forget(self) -> None:
-        """Forget every answer, so that the next one asks the store again."""
+        """Drop all cached choices, so that the next one reads the store again."""
         self._chosen.clear()
 
     def _measured(self, problem: Problem, arch: Arch, asked: str, mode: str) -> Measurements:
@@ -280,7 +284,7 @@ class Chooser:
         return found
 
     def _opened(self) -> Store | None:
-        """Return the store; None, with a warning, where its root is not safe."""
+        """Return the store; None, with a warning, if its root is not safe."""
         try:
             return self._store()
         except UnsafeCacheRoot as error:
@@ -331,7 +335,7 @@ def _choose(
 def _configs(
     problem: Problem, arch: Arch, said: AnyRules, numerics: Numerics
 ) -> tuple[tuple[Config, ...], dict[Config, str]]:
-    """Return the configs that may be chosen, and why others of the target's may not."""
+    """Return the configs that may be chosen, and why other configs of the target may not."""
     configs = said.candidates(problem)
     if not configs:
         raise UnsupportedConfig(
@@ -416,5 +420,5 @@ def prediction(candidates: tuple[Candidate, ...], note: str) -> str:
 
 
 def shape(candidate: Candidate) -> str:
-    """Return a short text that tells a candidate from the others."""
+    """Return a short text that distinguishes a candidate from the others."""
     return str(candidate.config.short)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The device that a target's kernels run on: which one they are chosen for, and what measurements hold
-for.
+The device that a target's kernels run on: for which device kernels are chosen, and to which devices
+measurements apply.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def device_name(arch: Arch) -> str:
     Return the name of this machine's processor or GPU; without a GPU, that of the target's first
     device, so that a machine without one prewarms what that device chooses.
 
-    Asks torch where there is a GPU.
+    If there is a GPU, torch gives its name.
     """
     if not arch.is_gpu:
         return cpu_name()
@@ -89,8 +89,8 @@ def covered(arch: Arch, names: Sequence[str] = ()) -> tuple[str, ...]:
 
 def asking(arch: Arch, name: str) -> str:
     """
-    Return the name under which the selector is asked for one of the `covered` devices: empty, for
-    this machine's device, if the target does not know it.
+    Return the name that the selector takes for one of the `covered` devices: empty, for this
+    machine's device, if the target does not know it.
     """
     return name if name in {device.name for device in legality.target(arch).devices} else ""
 
@@ -111,8 +111,8 @@ def gpu_at_hand(arch: Arch) -> str:
 
 def gpu_of_host() -> str:
     """
-    Return the name of this host's GPUs, by the driver's files, which takes no GPU into use; empty
-    without one, and where they are of several kinds.
+    Return the name of this host's GPUs from the driver's files, without using a GPU; empty if there
+    is none, or if there are several kinds.
     """
     files = sorted(_GPUS.glob("*/information"))
     lines = (line for path in files for line in _text(path).splitlines())

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Measurements that decide before the model does: those made here, then those shipped with jitgen.
+Measurements, which take precedence over the model: first those of this machine, then those shipped
+with jitgen.
 
-A measurement made here holds for this device, these templates and this compiler, and is looked up
-among the files of the cache (`jitgen.cache.tuned`); where nothing was ever measured, that is one
-look at the disk. The shipped tables hold for a kind of GPU, each a JSON file in the folder of its
-target, read when it is first asked for. Whatever is wrong with either costs a warning and is
-ignored: then the model chooses.
+A measurement of this machine is valid for this device, these templates and this compiler, and is a
+file of the cache (`jitgen.cache.tuned`); if nothing was ever measured, the look-up is one access to
+the disk. A shipped table is valid for a kind of GPU; it is a JSON file in the folder of its target,
+read when it is first needed. Anything wrong with either gives a warning and is ignored; then the
+model chooses.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ TARGETS = Path(__file__).resolve().parents[1] / "targets"
 
 MARGINS = {"stream": 0.03, "multiply": 0.05}
 """
-By what part the winner of a shipped table is faster than the model's choice, to be chosen instead:
-by what the model says that limits its choice.
+The lead that the winner of a shipped table needs over the model's choice to be chosen instead, by
+the resource that limits the choice according to the model.
 
-A table is of a few draws of rows on one GPU, and a call has others. Of 40 batches that were dealt
-unevenly, kernels that are less ahead in the table of the same GPU lost 0.2 % more than the model's
-on average, and of 80 of earlier days 0.6 to 0.8 % more. What waits for memory hangs less on rows.
+A table was measured with a few random row distributions on one GPU, and calls have others. On 40
+batches with uneven rows, kernels with a smaller lead in the table of the same GPU lost 0.2 % more
+than the model's choice on average; on 80 batches of earlier days, 0.6 to 0.8 % more. Kernels that
+memory limits depend less on rows.
 """
 
 _BUCKETS, _EXCLUDED = "buckets", "excluded"
@@ -68,7 +70,7 @@ class Measured(NamedTuple):
         source: ``tuned`` or ``shipped``.
         device: Name of the device that it was measured on.
         record: The measurements.
-        note: What they leave out, for a reason; see `jitgen.selection.bias_fallback`.
+        note: How the measured problem differs; see `jitgen.selection.bias_fallback`.
     """
 
     source: Source
@@ -78,14 +80,14 @@ class Measured(NamedTuple):
 
     def winner(self, usable: Set[str], first: Candidate, name: str) -> str | None:
         """
-        Return the kernel of `usable` that the measurements favour; None if they cover none, or do
-        not put the model's choice right, which is younger than they are.
+        Return the kernel of `usable` that the measurements favour; None if they cover none of them,
+        or do not correct the model's choice.
 
         Args:
             usable: Names of kernels, in the order of the model.
-            first: What the model would choose, which a shipped table puts right where the fastest
-                is ahead by more than its margin. If it was not measured, the next that was stands
-                for it.
+            first: The model's choice. A shipped table corrects it if the fastest kernel leads by
+                more than the margin. If the choice was not measured, the next measured candidate is
+                compared instead.
             name: The name of that.
         """
         times, fastest = self.record.times_us, self.record.fastest(usable)
@@ -128,7 +130,7 @@ class Measurements(NamedTuple):
     All measurements of a problem.
 
     Attributes:
-        measured: Records, the one to believe first.
+        measured: Records, the most trusted first.
         excluded: Why kernels must not be chosen, by name.
     """
 
@@ -161,9 +163,9 @@ def lookup(
     Args:
         problem: The problem.
         arch: The target.
-        store: Returns where measurements made here are; it may refuse.
-        asked: Name of the device that was asked for; empty for the one at hand. What was measured
-            on another counts for nothing.
+        store: Returns the store with the measurements of this machine, or raises.
+        asked: Name of the requested device; empty for that of this machine. Measurements of other
+            devices are ignored.
     """
     here = _local(problem, arch, store, asked)
     name = shipped_device(arch, asked)
@@ -304,7 +306,7 @@ def _shipped_devices(arch: Arch) -> tuple[str, ...]:
 
 
 def file_of(arch: Arch, name: str) -> Path:
-    """Return where the shipped table of device `name` is, if there is one."""
+    """Return the path of the shipped table of device `name`, if there is one."""
     return TARGETS / arch / "tables" / f"{device.slug(name)}.json"
 
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-By which rule a grouped GEMM is chosen, and what changes where the least time of few rows counts.
+The rules by which the kernel of a grouped GEMM is chosen.
 
     dynamic   measurements, else the cost model: it knows the device, its SMs and its memory
     static    the target's table of rows a group: the same kernels on each of its devices
     passes    the smallest tile that goes over the rows of a group as rarely as any, as llama.cpp
               chooses: knows rows and nothing else, and is here to compare with
 
-`docs/selection-measured.md` has what each costs. Only ``dynamic`` looks at times; all three leave
-out what failed when it was measured here.
+`docs/selection-measured.md` compares them. Only ``dynamic`` uses times; all three leave out kernels
+that failed when they were measured on this machine.
 """
 
 from __future__ import annotations

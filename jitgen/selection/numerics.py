@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The kernels that may serve a call whose rows must not depend on the batch.
+The kernels that are allowed for a call whose rows must not depend on the batch.
 
-The selector chooses by sizes, so the batch chooses the kernel. With invariant numerics it chooses
-among those alone that add up in the one order of their target (`jitgen.targets.sums`): whatever is
-measured, predicted or missing, every row comes out with the same bits. A config that a caller names
-is held to the same.
+The selector chooses by sizes, so the kernel depends on the batch. With invariant numerics, it
+chooses only among kernels that add up in one fixed order of their target (`jitgen.targets.sums`).
+So every row has the same bits, no matter what is measured, predicted or missing. An explicit config
+must fulfil the same condition.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def require_word(numerics: object) -> None:
 
 
 def is_invariant(numerics: Numerics | str | None) -> bool:
-    """Say whether rows must not depend on the batch: by `numerics`, else by JITGEN_NUMERICS."""
+    """Say whether numerics are invariant: by `numerics`, or else by JITGEN_NUMERICS."""
     return Numerics(numerics or settings.numerics) is Numerics.INVARIANT
 
 
 def regardless(problem: _Problem) -> _Problem:
-    """Return `problem` with numerics that allow every kernel: all of them are measured."""
+    """Return `problem` with numerics that allow every kernel, because all kernels are measured."""
     return replace(problem, numerics=Numerics.FAST)  # a grouped GEMM's has it
 
 
@@ -74,10 +74,10 @@ def keeping(configs: Iterable[Config], order: SumOrder) -> Kept:
 
 def require_order(config: Config, arch: Arch, numerics: Numerics | str | None) -> None:
     """
-    Check that a call with these `numerics` may have `config`.
+    Check that `config` is allowed in a call with these `numerics`.
 
     Raises:
-        InputError: It adds up otherwise.
+        InputError: It adds up in another order.
     """
     order = rules(arch, config.op).sums
     if not is_invariant(numerics):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The shipped form of a table: each kernel is named once, and a record is read when it is asked for.
+The shipped form of a table: each kernel is named once, and a record is read when it is needed.
 
 A table of some hundred problems has half a megabyte as `jitgen tune --export` writes it, nearly all
 of it names of kernels, and takes longer to read than everything else that a warm start does. Packed
@@ -20,8 +20,8 @@ from jitgen.support.documents import parse_json, read_bounded
 
 _SEARCHES = 32
 """
-So often the text is searched for a record, before all places are looked up once: a warm start asks
-for a few, a plan for thousands.
+Number of records that are searched in the text one by one, before an index of all is made: a warm
+start needs a few records, a plan needs thousands.
 """
 
 PACKED = 2
@@ -58,7 +58,7 @@ class Packed(Mapping[str, TuningRecord]):
     """
     The records of a packed table by the slugs of their problems, each read when it is asked for.
 
-    One that is damaged costs a warning, and is as if it were not there.
+    A damaged record gives a warning and is ignored.
 
     Args:
         data: What `text_of` returned.

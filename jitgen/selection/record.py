@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records: measurements of one problem, and tables of them, in JSON that is read with care."""
+"""
+Records: measurements of one problem, and tables of records, in JSON that is checked when it is
+read.
+"""
 
 from __future__ import annotations
 

@@ -131,11 +131,12 @@ def _after_in_child() -> None:
 @cache
 def wait_before(hooks_of: str) -> None:
     """
-    Have forks wait here before they run the hooks of the package `hooks_of`, which was imported.
+    Register this module's fork hooks again, after the package `hooks_of` was imported and has
+    registered its own.
 
-    The hook registered last runs first. Such hooks take locks, as those of filelock and of
-    concurrent.futures do, and a thread that a fork waits for may need these locks to finish.
-    Waiting twice does no harm.
+    The hook that was registered last runs first, so a fork then waits for busy threads before the
+    hooks of the package run. Those hooks (of filelock and concurrent.futures, for example) take
+    locks that a busy thread may need to finish. Waiting twice does no harm.
     """
     del hooks_of
     os.register_at_fork(

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The steps of an MoE layer around its GEMMs, each beside torch and beside a copy of as many bytes.
+The steps of an MoE layer around its GEMMs, each timed beside torch and beside a copy of the same
+number of bytes.
 
 Each module here is one operation: its function ``cases`` yields the cases to measure on a target. A
-new operation is a new file, and nothing else.
+new operation only needs a new file.
 
-On a GPU all sides of a case take turns, each as a CUDA graph of several calls whose operands share
-no memory: they are cold, and no host is too slow. Kernels are those that the selector chooses.
+On a GPU the sides of a case are timed in turn. Each side is a CUDA graph of several calls whose
+operands share no memory. So operands are not in the cache, and the speed of the host does not
+matter. The selector chooses the kernels.
 """
 
 from __future__ import annotations
@@ -39,25 +41,25 @@ from jitgen.config import Arch
 from jitgen.support.frozen import frozen
 
 _CALLS = 8
-"""Calls of a graph, each with operands of its own."""
+"""Number of calls in a graph, each with its own operands."""
 
 _MOST_BYTES = 2 * 2**30
-"""Most bytes of the operands of one side; a larger case has fewer calls in a graph."""
+"""Most bytes of the operands of one side; larger cases have fewer calls in a graph."""
 
 
 @frozen
 class Operands:
     """
-    One call of a case, on operands that no other has.
+    One call of a case, with its own operands.
 
     Attributes:
-        ours: Makes it, and returns the results.
-        plain: What a model does without us, in torch: it takes `arguments`, and inductor compiles
-            it. No operation in it waits for the device.
-        arguments: See there.
-        check: Takes results of one or the other and raises a WrongResult.
+        ours: Runs the call of jitgen, and returns the results.
+        plain: The same computation in torch, as a model without jitgen has it: it takes
+            `arguments`, and inductor compiles it. None of its operations waits for the device.
+        arguments: The arguments of `plain`.
+        check: Takes the results of `ours` or `plain`; raises a WrongResult if they are wrong.
         others: Calls like `ours` with the other candidate kernels, by short name.
-        kernel: The names of the kernels, where it is not the one for the case's problem.
+        kernel: The names of the kernels, if it is not the kernel for the case's problem.
     """
 
     ours: Callable[[], Any]
@@ -85,9 +87,12 @@ def case(
 
     Args:
         name: Its name in tables.
-        problem: What is computed; several are computed one after the other.
-        operands: Returns a call with operands of its own, the same for the same seed, on a device.
-        budgets: As those of every case.
+        problem: The problem of the operation, or an object for several operations that run one
+            after another, with the same attributes.
+        operands: Takes a device and a seed; returns a call with new operands on that device, equal
+            for equal seeds.
+        budgets: For names of other sides, the least rate of jitgen divided by the rate of that
+            side.
     """
     return KernelCase(
         name=name,
@@ -103,7 +108,7 @@ def kernel_of(problem: Any, arch: Arch) -> str:
 
 
 def _sides(problem: Any, operands: Callable[[str, int], Operands], arch: Arch) -> Iterator[Side]:
-    """Yield ours by every kernel that may be chosen, torch's, inductor's and a copy."""
+    """Yield the sides: jitgen with every candidate kernel, torch, inductor, and a copy."""
     device, num_bytes = device_of(arch), problem.traffic_bytes
     count = max(1, min(_CALLS, int(_MOST_BYTES // num_bytes))) if arch.is_gpu else 1
     every = [operands(device, seed) for seed in range(count)]
